@@ -1,7 +1,8 @@
-//! The one owner of what is in flight: every message and every end of a flush is an event in one queue.
+//! The hub owns the state of all checkpoints in flight. Every message and every end of a flush is an event in one
+//! queue.
 //!
-//! Decisions are made by [`crate::group::step`]; this file keeps the announcements, starts flushes on threads of
-//! their own, and tells agents. It never waits for work, and holds no lock.
+//! [`crate::group::step`] makes the decisions. The hub keeps the announcements, starts each flush on a new thread,
+//! and sends the results to the agents. The hub never waits for a flush, and holds no lock.
 
 mod announced;
 mod conflict;
@@ -33,31 +34,32 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
-/// Events that may wait for the hub; a sender of more waits.
+/// Most events that can wait for the hub. If the queue is full, the sender waits.
 pub const HUB_QUEUE: usize = 256;
-/// Checkpoints of one group that may wait for their ranks at a time; the oldest is given up for a further one.
+/// Most checkpoints of one group that wait for their ranks at the same time. If one more arrives, the oldest is given
+/// up.
 pub const WAITING_MAX: usize = 8;
-/// Checkpoints of all groups that are gathered or remembered; announcements of further ones are refused.
+/// Most checkpoints of all groups that are gathered or remembered. Announcements of further checkpoints are refused.
 const GATHERS_MAX: usize = 64 << 10;
 
-/// What the hub runs with.
+/// The settings of the hub.
 #[derive(Clone)]
 pub struct HubOptions {
-    /// How checkpoints are made.
+    /// How checkpoints are written.
     pub flush: FlushOptions,
-    /// GROUP_SIZE; an agent with another group size is refused.
+    /// Number of ranks in a group (GROUP_SIZE). An agent with another group size is refused.
     pub group_size: u32,
-    /// Ranks of jobs whose agents do not say.
+    /// Number of ranks of a job whose agents do not report the number.
     pub ranks: Option<u32>,
-    /// How long phases last.
+    /// How long the phases of a checkpoint last.
     pub times: Times,
     /// How long one fetch may take.
     pub fetch_deadline: Duration,
-    /// The files of one checkpoint are written within this time of one another.
+    /// The longest time between the first and the last written file of one checkpoint.
     pub spread: Duration,
-    /// Flushes at a time.
+    /// Number of flushes that run at the same time.
     pub flushes: usize,
-    /// Which checkpoints of a job stay once one is complete; without any rule all.
+    /// Which checkpoints of a job are kept after a new one is complete. Without any rule, all are kept.
     pub keep: Rules,
 }
 
@@ -67,22 +69,23 @@ struct Agent {
     connected: Instant,
     heard: Instant,
     ranks: BTreeSet<Rank>,
-    /// It has announced all files that were written since it was asked, or since it began to end.
+    /// Whether the agent reported, since the last request or since it began to end, that it has announced all written
+    /// files.
     looked: bool,
-    /// Since when it ends, with nothing more to come from it.
+    /// When the agent reported that it ends and will announce nothing more.
     leaving_ms: Option<u64>,
 }
 
-/// The end that was asked for.
+/// The requested end of the aggregator.
 struct Draining {
     since_ms: u64,
     until_ms: u64,
     done: oneshot::Sender<Vec<Uncommitted>>,
-    /// When something happened last.
+    /// When the last event occurred that can delay the end.
     quiet_since_ms: u64,
 }
 
-/// The owner of the state; [`Hub::run`] is its life.
+/// The owner of the state. [`Hub::run`] handles its events.
 pub struct Hub {
     store: Arc<dyn Store>,
     options: HubOptions,
@@ -94,25 +97,25 @@ pub struct Hub {
     running: BTreeSet<Key>,
     started: Instant,
     serial: u64,
-    /// A thread looks which committed checkpoints exist.
+    /// Whether a thread is checking which committed checkpoints are complete in the store.
     looking: bool,
     shared: Arc<Shared>,
-    /// For each job the highest rank that announced beyond the number of ranks that its agent says, with its node and
-    /// session.
+    /// For each job with an announced rank that is too high for the number of ranks that its agent reports: the
+    /// highest such rank, its node and its session.
     beyond: BTreeMap<JobId, (Rank, String, u64)>,
-    /// Job names that two jobs use at once: the sessions of both, and the message to both.
+    /// Job names that two jobs use at the same time, with one session of each job and the message for both jobs.
     conflicts: BTreeMap<JobId, (u64, u64, String)>,
-    /// The announcements that were refused with a warning: session, checkpoint, rank.
+    /// The announcements whose refusal was already logged as a warning: session, checkpoint, rank.
     refused: BTreeSet<(u64, CheckpointId, Rank)>,
     draining: Option<Draining>,
     /// Removes old checkpoints.
     pub(crate) retention: Retention,
-    /// Starts a flush. A test has its own, and decides when and how the flush ends.
+    /// Starts a flush. Tests replace this function to decide when and how a flush ends.
     launch: fn(FlushWork, mpsc::Sender<HubEvent>) -> std::io::Result<()>,
 }
 
 impl Hub {
-    /// A hub over a store, and the sender of its events.
+    /// Makes a hub for a store, with the sender and the receiver of its events.
     pub fn new(
         store: Arc<dyn Store>,
         options: HubOptions,
@@ -143,12 +146,13 @@ impl Hub {
         (hub, events, receiver)
     }
 
-    /// What its flushes share; the service that greets agents needs it too.
+    /// The state that all flushes share. The service that accepts agents uses it too.
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
-    /// Until shutdown: one event after the other; a tick only while something waits for its time.
+    /// Handles one event after the other until shutdown. A timer tick occurs only while something waits for a point
+    /// in time.
     pub async fn run(mut self, mut events: mpsc::Receiver<HubEvent>) {
         loop {
             let event = match self.next_tick() {
@@ -168,7 +172,7 @@ impl Hub {
                 Some(event) => self.handle(event),
                 None => return,
             }
-            // Many events do not postpone what is due.
+            // A long queue of events must not delay work that is due.
             if self.next_tick() == Some(Duration::ZERO) {
                 self.tick();
             }
@@ -190,7 +194,7 @@ impl Hub {
             Phase::Flushing { .. } | Phase::Abandoned(_) => None,
         });
         let leaving = self.agents.values().filter_map(|agent| agent.leaving_ms).map(|ms| ms + GRACE_MS);
-        // Agents that left their grace behind them have been acted upon.
+        // Agents whose grace period is over were already handled.
         let leaving = leaving.filter(|ms| *ms > self.now_ms());
         let ending = self.draining.as_ref().and_then(|draining| match self.verdict(draining) {
             Verdict::GoOn(at_ms) => Some(at_ms),
@@ -280,7 +284,7 @@ impl Hub {
         }
     }
 
-    /// Lets other aggregators save a job that has no agents here any more.
+    /// Lets other aggregators save a job that no longer has agents at this aggregator.
     fn release(&self, job: &JobId) {
         if self.agents.values().any(|agent| agent.job == *job) || !self.shared.holders.holds(job) {
             return;
@@ -288,11 +292,11 @@ impl Hub {
         let (shared, job) = (self.shared(), job.clone());
         let release = move || shared.holders.release(&job);
         if let Err(error) = std::thread::Builder::new().name("release".into()).spawn(release) {
-            tracing::error!(%error, "no thread to let go of a job");
+            tracing::error!(%error, "cannot start a thread to release a job");
         }
     }
 
-    /// A rank's announcement, made in this session, holds no longer.
+    /// Removes the announcement that a rank made in this session.
     fn lose(&mut self, key: &Key, rank: Rank, session: u64) {
         let Some(gather) = self.gathers.get_mut(key) else { return };
         let of_session = |a: Option<&Announced>| a.is_some_and(|a| a.link.session == session);
@@ -300,7 +304,7 @@ impl Hub {
             gather.next.remove(&rank);
         }
         if of_session(gather.announced.get(&rank)) {
-            // A flush that runs keeps the announcement, and fails by itself if it needs it.
+            // A running flush keeps the announcement. The flush fails by itself if it still needs bytes of the rank.
             if !matches!(gather.phase, Phase::Flushing { .. }) {
                 gather.announced.remove(&rank);
             }
@@ -354,7 +358,7 @@ impl Hub {
     }
 }
 
-/// Whether an agent saves a job of this name from another directory, and both are by hand.
+/// Whether another agent with the same identity saves a job of the same name from another directory.
 fn is_elsewhere(other: &Agent, job: &JobId, link: &AgentLink) -> bool {
     other.job == *job
         && other.link.session != link.session

@@ -1,8 +1,10 @@
-//! The aggregator-node component: gathers the headers of a group of ranks, pulls their variables in the order of a
-//! plan, merges, compresses and writes them as one container, and on restart does the same upwards.
+//! The aggregator node. For a checkpoint, the aggregator gathers the headers of a group of ranks, pulls the variables
+//! in the order of a plan, merges and compresses them, and writes one container. For a restart, the aggregator does
+//! the same steps in the opposite order.
 //!
-//! Knows variables, not HDF5. A message's way: [`serve`] checks it, [`hub`] owns what it means, [`group::step`]
-//! decides, [`flush::flush_checkpoint`] does the work, [`fetch`] pulls the bytes.
+//! This crate handles variables and has no HDF5 code. [`serve`] receives and checks messages, [`hub`] holds the
+//! state, [`group::step`] decides what to do next, [`flush::flush_checkpoint`] writes a checkpoint, and [`fetch`]
+//! pulls the bytes of the variables.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -53,7 +55,7 @@ use tokio::sync::oneshot;
 
 /// A running aggregator.
 pub struct Aggregator {
-    /// Where it listens; the port that was given, if the configuration says 0.
+    /// The address that the aggregator listens on. If the configured port is 0, the operating system chose the port.
     pub address: SocketAddr,
     stop: oneshot::Sender<Instant>,
     ended: tokio::task::JoinHandle<Drained>,
@@ -64,11 +66,11 @@ pub struct Aggregator {
 pub struct Drained {
     /// Groups that agents had announced, in whole or in part, and that are not committed.
     pub uncommitted: Vec<Uncommitted>,
-    /// It ended by itself before, or could not tell in time what is committed.
+    /// The aggregator's event loop ended too early, or did not report in time which groups are committed.
     pub failed: bool,
 }
 
-/// What is left of a drain for agents to leave, at most.
+/// The longest part of a drain that is reserved for closing the sessions of the agents.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 impl Aggregator {
@@ -101,20 +103,20 @@ impl Aggregator {
         let mut server = tokio::spawn(server);
         let ended = tokio::spawn(async move {
             let until = stopped.await.unwrap_or_else(|_| Instant::now() + bound);
-            // Some of the time is for saying goodbye, so that the bound holds for all of it.
+            // Part of the remaining time is reserved for closing the sessions, so that the whole drain ends in time.
             let goodbye = GOODBYE.min(until.saturating_duration_since(Instant::now()) / 4);
             let (done, drained) = oneshot::channel();
             let hub_until = until.checked_sub(goodbye).unwrap_or(until);
             let asked = events.send(HubEvent::Shutdown { until: hub_until, done });
             let answer = async { asked.await.is_ok().then_some(drained.await.ok()).flatten() };
-            // The hub keeps the time itself; this is for one that does not answer.
+            // The hub ends at this time by itself. The timeout is for a hub that does not answer.
             let last = tokio::time::Instant::from_std(hub_until) + goodbye / 2;
             let uncommitted = tokio::time::timeout_at(last, answer).await.ok().flatten();
             let pruned = tokio::task::spawn_blocking(move || retention.finish(hub_until));
             let _ = tokio::time::timeout_at(last, pruned).await;
             hub.abort();
             let _ = shut.send(());
-            // Without the hub every session says goodbye, which takes its last answers along.
+            // Without the hub, each session sends its last answers and then closes.
             if tokio::time::timeout(goodbye / 2, &mut server).await.is_err() {
                 server.abort();
             }
@@ -125,11 +127,11 @@ impl Aggregator {
         Ok(Self { address, stop, ended })
     }
 
-    /// Finishes what agents have announced or may still announce, gives up the rest, and ends; at this time at the
-    /// latest.
+    /// Finishes the checkpoints that agents have announced or may still announce, gives up the others, and ends the
+    /// aggregator at the time `until` at the latest.
     pub async fn drain(self, until: Instant) -> Drained {
         let _ = self.stop.send(until);
-        // A panic of ours was told.
+        // If the task panicked, its panic message was already printed.
         self.ended.await.unwrap_or(Drained { uncommitted: Vec::new(), failed: true })
     }
 }

@@ -1,4 +1,4 @@
-//! An announcement of a rank: refused, or gathered.
+//! Handles the announcement of a rank: the hub refuses it or adds it to a checkpoint.
 
 use super::gather::{Gather, LOOK_FIRST_MS, Overwritten, content, give_back, is_over, modified_ns};
 use super::{Agent, GATHERS_MAX, Hub, WAITING_MAX, is_elsewhere};
@@ -14,13 +14,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Checkpoints of one group that are remembered after their end, to answer agents that ask again.
+/// Most finished checkpoints of one group that are remembered, to answer agents that ask again.
 const REMEMBERED_MAX: usize = 16;
-/// Refusals that are remembered, about 100 bytes each; at this number all are forgotten, and warned of once more.
+/// Most refusals that are remembered, about 100 bytes each. At this number all are forgotten, and each warning can be
+/// logged once more.
 const REFUSED_MAX: usize = 64 << 10;
 
 impl Hub {
-    /// Warns of a refusal once: an agent that is refused for a passing reason announces again each second.
+    /// Logs the warning of a refusal only once, because an agent that is refused for a temporary reason announces
+    /// again each second.
     fn tell_refusal(&mut self, session: u64, label: &CheckpointId, rank: Rank, why: &str) {
         if self.refused.len() >= REFUSED_MAX {
             self.refused.clear();
@@ -89,13 +91,14 @@ impl Hub {
         let key = Key { group: grouping.group_of(rank), job, label };
         if let Some(agent) = self.agents.get_mut(&announced.link.session) {
             agent.ranks.insert(rank);
-            // Something came after all; there may be more.
+            // The agent had reported that it ends, but it announced again. So its grace period starts again.
             agent.leaving_ms = agent.leaving_ms.map(|_| self.started.elapsed().as_millis() as u64);
         }
         tracing::debug!(job = %key.job, checkpoint = %key.label, rank = rank.0, files = announced.files.len(), "announced");
         let over = match self.gathers.get(&key).map(|gather| (&gather.phase, gather)) {
             None => true,
-            // The same bytes written again are part of the next content, of which another rank's may differ.
+            // Identical bytes that were written again belong to the next content, because the bytes of another rank
+            // may differ.
             Some((Phase::Committed(_), gather)) => {
                 gather.committed.get(&rank) != Some(&(content(&announced.files), modified_ns(&announced.files)))
             }
@@ -117,12 +120,13 @@ impl Hub {
         let Some(gather) = self.gathers.get_mut(&key) else { return };
         let replaced = match gather.phase {
             Phase::Flushing { .. } => {
-                // Noted now: it may be withdrawn before the flush ends, and still tells which content came before.
+                // The announcement is noted now. It shows which content was overwritten, even if it is withdrawn
+                // before the flush ends.
                 gather.saw(rank, &announced);
                 gather.next.insert(rank, announced.clone())
             }
             Phase::Committed(_) => {
-                // The same content again: answer this rank alone.
+                // The same content was announced again. Only this rank gets an answer.
                 gather.announced = [(rank, announced)].into();
                 return self.step(&key, Event::Announced(rank));
             }
@@ -134,10 +138,12 @@ impl Hub {
         if let Some(other) = replaced.filter(|other| other.link.session != announced.link.session) {
             tracing::warn!(
                 job = %key.job, checkpoint = %key.label, rank = rank.0, first = other.link.node, last = announced.link.node,
-                "announced in two sessions; the last one counts"
+                "the rank was announced in two sessions; the last announcement counts"
             );
-            let reason = format!("node {} announced the same rank later; let one agent have it", announced.link.node);
-            // Of two incarnations one is fenced, and it need not be this one.
+            let reason =
+                format!("node {} announced the same rank later; let only one agent save the rank", announced.link.node);
+            // If the two agents belong to different incarnations, only one of them is refused later. The replaced
+            // agent may be the valid one, so it may announce again.
             let retry = other.link.about.identity != announced.link.about.identity;
             give_back(&other, &key.label, rank, reason, retry);
         }
@@ -147,8 +153,8 @@ impl Hub {
         }
     }
 
-    /// A rank announced that the job does not have by the number that its agent says. The checkpoint is not whole
-    /// without it: a mark in the store says so to all groups and to every restart.
+    /// Handles a rank that is too high for the number of ranks that its agent reports. The checkpoint is not whole
+    /// without this rank. A mark in the store shows this to all groups and to every restart.
     fn beyond(&mut self, job: &JobId, label: &CheckpointId, rank: Rank, announced: &Announced, why: &str) {
         if self.beyond.len() >= GATHERS_MAX {
             self.beyond.clear();
@@ -165,15 +171,15 @@ impl Hub {
             let spoiled = unpanicked(|| Ok(spoil_instance(&*store, &key, written_ms, spread, &why)?));
             if let Err(error) = spoiled {
                 let error = error_chain(&error);
-                tracing::error!(job = %key.job, checkpoint = %key.label, error, "cannot mark a checkpoint that is not whole");
+                tracing::error!(job = %key.job, checkpoint = %key.label, error, "cannot mark a checkpoint as not whole");
             }
         };
         if let Err(error) = std::thread::Builder::new().name("spoil".into()).spawn(spoil) {
-            tracing::error!(%error, "no thread to mark a checkpoint that is not whole");
+            tracing::error!(%error, "cannot start a thread to mark a checkpoint as not whole");
         }
     }
 
-    /// Starts to gather anew under a key, and keeps what waits and what is remembered bounded.
+    /// Starts to gather a new checkpoint under a key. Limits the number of waiting and of remembered checkpoints.
     fn begin(&mut self, key: Key, grouping: Grouping) {
         self.serial += 1;
         let missing = grouping.ranks_of(key.group).map(Rank).collect();
@@ -181,7 +187,7 @@ impl Hub {
         let before = self.gathers.remove(&key);
         let (last, overwritten) = before.map_or_else(Default::default, |before| {
             for (rank, announced) in before.announced.iter().chain(&before.next) {
-                let reason = "the job has another number of ranks".into();
+                let reason = "the number of ranks of the job has changed".into();
                 give_back(announced, &key.label, *rank, reason, true);
             }
             (before.last, before.overwritten)
@@ -232,9 +238,9 @@ impl Hub {
         }
     }
 
-    /// Files of one checkpoint are written within `spread` of one another, and after any that another rank has
-    /// overwritten since; an older announcement under the same name belongs to a content that is being overwritten,
-    /// and is awaited anew.
+    /// Returns announcements of old files and waits for new ones. The files of one checkpoint are written within
+    /// `spread` of one another, and after every file that another rank has overwritten since. Older files under the
+    /// same name belong to a content that is being overwritten.
     fn drop_stale(&mut self, key: &Key) {
         let spread_ns = i64::try_from(self.options.spread.as_nanos()).unwrap_or(i64::MAX);
         let Some(gather) = self.gathers.get_mut(key) else { return };
@@ -247,14 +253,14 @@ impl Hub {
         let oldest = newest.saturating_sub(spread_ns).max(not_before_ns.unwrap_or(i64::MIN));
         let is_stale = |a: &Announced| !a.files.is_empty() && a.written_unix_ns < oldest;
         let stale: Vec<Rank> = gather.announced.iter().filter(|(_, a)| is_stale(a)).map(|(rank, _)| *rank).collect();
-        // A restart may have begun another incarnation since, and then nothing was overwritten: the ranks announce
-        // once more.
+        // A restart may have begun another incarnation meanwhile. Then nothing was overwritten, so the ranks may
+        // announce once more.
         let may_be_wrong = !stale.is_empty() && gather.overwritten.values().any(|one| one.was_written_ns.is_some());
         let retry = may_be_wrong && !std::mem::replace(&mut gather.has_asked, true);
         if retry {
             let (store, shared, job) = (Arc::clone(&self.store), Arc::clone(&self.shared), key.job.clone());
             on_own_thread("asking for the newest incarnation", move || {
-                shared.currents.of(&*store, &job)?; // remembered there
+                shared.currents.of(&*store, &job)?; // `currents` remembers the result
                 Ok(())
             });
         }
@@ -263,7 +269,8 @@ impl Hub {
             if let Some(gather) = self.gathers.get_mut(key)
                 && let Some(announced) = gather.announced.remove(&rank)
             {
-                let reason = "another rank has overwritten its files since; awaited anew".into();
+                let reason =
+                    "another rank has overwritten its own files since; new files of this rank are awaited".into();
                 give_back(&announced, &key.label, rank, reason, retry);
             }
             self.step(key, Event::Lost(rank));

@@ -1,4 +1,4 @@
-//! Two jobs of one name at one aggregator.
+//! Handles two jobs that use the same name at one aggregator.
 
 use super::{GATHERS_MAX, Hub};
 use crate::fetch::AgentLink;
@@ -13,20 +13,20 @@ use mcrengine::store::{Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// For the log.
-const KEEPING: &str = "keeping two jobs of one name apart";
+/// The name of this work in the log.
+const KEEPING: &str = "separating two jobs with the same name";
 
 impl Hub {
-    /// Two agents in different directories take one rank: two jobs of one name. Nothing of either is saved until one
-    /// of them ends, and what one of them saves afterwards never joins what was saved before. What was committed from
-    /// both before that was found is no checkpoint.
+    /// Handles two agents in different directories that announce the same rank: two jobs use the same name. Neither
+    /// job is saved until one of them ends. Checkpoints that are saved afterwards never join parts that were saved
+    /// before. Committed checkpoints that contain files of both jobs are marked as not whole.
     pub(super) fn conflict(&mut self, job: &JobId, first: &AgentLink, second: &AgentLink, rank: Rank) {
         if self.conflicts.contains_key(job) || self.conflicts.len() >= GATHERS_MAX {
             return;
         }
         let why = format!(
-            "two jobs have the name {job}: {rank} is saved by node {} from {} and by node {} from {}. Nothing of either is saved until one \
-             of them ends; give one of them another name, or each an identity of its own (\"incarnation\" in [cnc])",
+            "two jobs have the name {job}: {rank} is saved by node {} from {} and by node {} from {}. Neither job is saved until one \
+             of them ends; give one of them another name, or give each its own identity (\"incarnation\" in [cnc])",
             first.node, first.about.watch, second.node, second.about.watch
         );
         tracing::error!(%job, "{why}");
@@ -36,12 +36,13 @@ impl Hub {
         on_own_thread(KEEPING, move || {
             spoil(&*store, &job, &mixed)?;
             let number = incarnation::newest_number(&*store, &job).map_err(StoreError::from)?;
-            let begun_by = "an aggregator that found two jobs of one name".to_owned();
+            let begun_by = "an aggregator that found two jobs with the same name".to_owned();
             Ok(begin_anew(&*store, &job, number, Draft { identity, begun_by, ..Draft::default() })?)
         });
     }
 
-    /// Marks what was committed from both of two jobs of one name, where that was found while it was being committed.
+    /// Marks checkpoints that contain files of two jobs with the same name, if the conflict was found while they were
+    /// being committed.
     pub(super) fn spoil_mixed(&self, job: &JobId) {
         let mixed = self.mixed(job);
         if mixed.is_empty() {
@@ -51,7 +52,8 @@ impl Hub {
         on_own_thread(KEEPING, move || spoil(&*store, &job, &mixed));
     }
 
-    /// The checkpoints that this aggregator committed, of one group or of several, from the agents of both jobs.
+    /// The checkpoints that this aggregator committed from the agents of both jobs, in one group or in several
+    /// groups.
     fn mixed(&self, job: &JobId) -> Vec<(CheckpointId, String)> {
         let Some((first, second, why)) = self.conflicts.get(job) else { return Vec::new() };
         let mut sessions: BTreeMap<&CheckpointId, BTreeSet<u64>> = BTreeMap::new();
@@ -61,13 +63,13 @@ impl Hub {
             }
         }
         let of_both = sessions.into_iter().filter(|(_, of)| of.contains(first) && of.contains(second));
-        of_both.map(|(id, _)| (id.clone(), format!("it has files of both: {why}"))).collect()
+        of_both.map(|(id, _)| (id.clone(), format!("the checkpoint has files of both jobs: {why}"))).collect()
     }
 }
 
 fn spoil(store: &dyn Store, job: &JobId, mixed: &[(CheckpointId, String)]) -> Result<(), FlushError> {
     for (id, why) in mixed {
-        tracing::error!(%job, checkpoint = %id, "it has files of two jobs of one name: marked as not whole");
+        tracing::error!(%job, checkpoint = %id, "the checkpoint has files of two jobs with the same name: marked as not whole");
         manifest::spoil(store, job, id, why)?;
     }
     Ok(())

@@ -1,5 +1,4 @@
-//! The end of the hub when the aggregator or its agents end, and the look for committed checkpoints that exist by
-//! now.
+//! Ends the hub when the aggregator or its agents end, and checks which committed checkpoints are complete by now.
 
 use super::event::HubEvent;
 use super::gather::{Gather, LOOK_LEAVING_MS, LOOK_LONGEST_MS};
@@ -16,8 +15,8 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 impl Hub {
-    /// Once all connected agents of a job have said that nothing more will come, and a grace is over, missing ranks
-    /// will not come either.
+    /// Ends the wait for missing ranks of a job once all its connected agents have reported that they will announce
+    /// nothing more, and a grace period of `GRACE_MS` is over.
     pub(super) fn give_up_what_nobody_will_announce(&mut self) {
         let now_ms = self.now_ms();
         let mut leaving: BTreeMap<&JobId, bool> = BTreeMap::new();
@@ -45,7 +44,8 @@ impl Hub {
         self.look_soon(|key| key.job == job);
     }
 
-    /// Agents that leave wait for the other groups of a checkpoint: the hub looks for these now, and often.
+    /// Makes the hub check now and often whether the other groups of a checkpoint are committed, because agents that
+    /// end wait for them.
     fn look_soon(&mut self, those: impl Fn(&Key) -> bool) {
         let now_ms = self.now_ms();
         for (_, gather) in self.gathers.iter_mut().filter(|(key, _)| those(key)) {
@@ -53,7 +53,7 @@ impl Hub {
         }
     }
 
-    /// Begins to end: asks the agents for all files that were written. Everything goes on within the bound.
+    /// Begins the drain: asks the agents to announce all written files. All work continues until the time `until`.
     pub(super) fn begin_drain(&mut self, until: Instant, done: oneshot::Sender<Vec<Uncommitted>>) {
         let now_ms = self.now_ms();
         let left_ms = until.saturating_duration_since(Instant::now()).as_millis() as u64;
@@ -68,7 +68,7 @@ impl Hub {
     pub(super) fn verdict(&self, draining: &Draining) -> Verdict {
         let is = |wanted: fn(&Phase) -> bool| self.gathers.values().filter(|gather| wanted(&gather.phase)).count();
         let nodes: BTreeSet<(&JobId, &str)> = self.agents.values().map(|a| (&a.job, a.link.node.as_str())).collect();
-        // The other groups may be there by now, also where no agent is left that could hear it.
+        // The other groups may be committed by now. The hub checks once, even if no agent is left to be informed.
         let is_looked_for =
             |gather: &Gather| gather.looked_ms.is_some_and(|ms| ms >= draining.since_ms) && !self.looking;
         let awaits = |key: &Key, gather: &Gather| {
@@ -84,22 +84,22 @@ impl Hub {
         decide(in_flight, self.now_ms(), draining.quiet_since_ms, draining.until_ms)
     }
 
-    /// Whether a later checkpoint of this group exists. Then an agent that waits for this one waits in vain, and
-    /// heard so.
+    /// Whether a later checkpoint of this group exists. Then an agent no longer has to wait for this checkpoint, and
+    /// was informed of this.
     fn is_overtaken(&self, key: &Key, gather: &Gather) -> bool {
         self.gathers.iter().any(|(other, later)| {
             other.job == key.job && other.group == key.group && later.serial > gather.serial && later.exists
         })
     }
 
-    /// Whether ranks are missing, and no later checkpoint exists.
+    /// Whether ranks are missing, and either some rank has announced or no later checkpoint exists.
     fn is_given_up(&self, key: &Key, gather: &Gather) -> bool {
         let is_held = !gather.announced.is_empty();
         matches!(gather.phase, Phase::Gathering { .. }) && (is_held || !self.is_overtaken(key, gather))
     }
 
-    /// Ends, if the end was asked for and nothing more is to come: reports what is not committed, and gives up the
-    /// rest.
+    /// Ends the hub if a drain was requested and nothing more will come. Reports the groups that are not committed,
+    /// and gives them up.
     pub(super) fn end_if_drained(&mut self) -> bool {
         if self.draining.as_ref().is_none_or(|draining| self.verdict(draining) != Verdict::End) {
             return false;
@@ -119,7 +119,7 @@ impl Hub {
                 Phase::Committed(id)
                     if !gather.exists && !gather.untold.is_empty() && !self.is_overtaken(key, gather) =>
                 {
-                    (Vec::new(), format!("committed as {id}, but not every group of the checkpoint is"))
+                    (Vec::new(), format!("committed as {id}, but not every group of the checkpoint is committed"))
                 }
                 Phase::Abandoned(reason) if gather.given_up_while_draining => match reason {
                     Reason::Missing(ranks) => (ranks.iter().copied().collect(), "ranks are missing".to_owned()),
@@ -137,7 +137,7 @@ impl Hub {
         true
     }
 
-    /// Looks, on a thread of its own, which committed checkpoints exist by now.
+    /// Checks on a new thread which committed checkpoints are complete by now.
     pub(super) fn start_look(&mut self) {
         if self.looking {
             return;
@@ -164,13 +164,13 @@ impl Hub {
                 unpanicked(look).unwrap_or(false)
             };
             let exist = due.into_iter().filter(|(key, id)| exists(key, id)).map(|(key, _)| key).collect();
-            // Only fails when the hub is gone.
+            // Sending fails only after the hub has ended.
             let _ = events.blocking_send(HubEvent::Exist(exist));
         };
         self.looking = std::thread::Builder::new().name("look".into()).spawn(look).is_ok();
     }
 
-    /// The last group of a checkpoint was committed here: its other groups need not be looked for.
+    /// Handles a checkpoint whose last group was committed here. Its groups need no further check in the store.
     pub(super) fn exist_with(&mut self, job: &JobId, id: &CheckpointId) {
         let is_of_it = |gather: &Gather| matches!(&gather.phase, Phase::Committed(of) if of == id);
         let others = self.gathers.iter().filter(|(key, gather)| key.job == *job && is_of_it(gather));
@@ -179,7 +179,7 @@ impl Hub {
         }
     }
 
-    /// Tells the agents again, now that the other groups are there too.
+    /// Informs the agents of a group that all groups of the checkpoint are committed.
     pub(super) fn exist(&mut self, key: &Key) {
         let Some(gather) = self.gathers.get_mut(key) else { return };
         let Phase::Committed(id) = &gather.phase else { return };
@@ -193,7 +193,7 @@ impl Hub {
                 all_groups: true,
                 announce_id,
             };
-            // In the session that the agent has now.
+            // The agent may have a new session now, so the node is compared.
             for agent in self.agents.values().filter(|agent| agent.job == key.job && agent.link.node == node) {
                 agent.link.send(v1::to_agent::Message::Committed(told.clone()));
             }

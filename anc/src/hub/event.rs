@@ -1,4 +1,4 @@
-//! What the hub hears.
+//! The events that the hub handles.
 
 use crate::drain::Uncommitted;
 use crate::fetch::{AgentLink, Announced};
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// What happened.
+/// An event for the hub.
 pub enum HubEvent {
-    /// An agent said hello.
+    /// An agent opened a session.
     Opened {
         /// Its session.
         link: Arc<AgentLink>,
@@ -25,18 +25,18 @@ pub enum HubEvent {
         /// Its session.
         session: u64,
     },
-    /// An agent gave sign of life.
+    /// An agent showed that it is alive.
     Heard {
         /// Its session.
         session: u64,
     },
-    /// A rank is settled and described.
+    /// An agent announced the files of a rank.
     Announced {
         /// The files, and the agent that has them.
         announced: Announced,
         /// The job.
         job: JobId,
-        /// Ranks of the job; 0: unknown.
+        /// Number of ranks of the job. 0 means unknown.
         ranks: u32,
         /// The application's name of the checkpoint.
         label: CheckpointId,
@@ -53,46 +53,48 @@ pub enum HubEvent {
         label: CheckpointId,
         /// The rank.
         rank: Rank,
-        /// Why.
+        /// Why the announcement was withdrawn.
         reason: String,
     },
-    /// A flush thread is done.
+    /// A flush thread has ended.
     FlushEnded {
-        /// The group.
+        /// The checkpoint and the group.
         key: Key,
-        /// How it ended.
+        /// The result of the flush.
         result: Box<Result<Flushed, FlushError>>,
-        /// How long it took.
+        /// How long the flush took.
         elapsed: Duration,
     },
-    /// These committed checkpoints exist by now, all groups included; the others were looked for.
+    /// All groups of these committed checkpoints are in the store by now. Other checkpoints that were checked are
+    /// still incomplete.
     Exist(Vec<Key>),
-    /// Somebody asks how things are.
+    /// A client asks for the status of the aggregator.
     Status(oneshot::Sender<v1::StatusReply>),
-    /// An agent has announced all files that were written; `leaving`: nothing more will come from it.
+    /// An agent has announced all written files.
     Looked {
         /// Its session.
         session: u64,
-        /// The agent ends once it is answered.
+        /// Whether the agent will announce nothing more, and ends after it was answered.
         leaving: bool,
     },
-    /// Finish what agents have announced or may still announce, give up the rest, and end.
+    /// The hub must finish the checkpoints that agents have announced or may still announce, give up the others, and
+    /// end.
     Shutdown {
-        /// At this time at the latest.
+        /// The latest time to end.
         until: Instant,
-        /// Takes the groups that are not committed.
+        /// Receives the list of groups that are not committed.
         done: oneshot::Sender<Vec<Uncommitted>>,
     },
 }
 
-/// What a flush gave.
+/// The result of a successful flush.
 pub struct Flushed {
     /// The name of the checkpoint.
     pub id: CheckpointId,
-    /// Its manifest.
+    /// The manifest of the group.
     pub manifest: Manifest,
-    /// Whether all groups are there now.
+    /// Whether all groups of the checkpoint are committed now.
     pub exists: bool,
-    /// It was in the store already.
+    /// Whether the group was in the store already.
     pub was_there: bool,
 }

@@ -1,4 +1,5 @@
-//! One flush of a group, on a thread of its own: which incarnation and name it is for, then the commit.
+//! One flush of a group on its own thread. The thread finds the incarnation and the name of the checkpoint, and then
+//! commits the group.
 
 use super::event::{Flushed, HubEvent};
 use super::gather::{Overwritten, Progress};
@@ -26,24 +27,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// Runs a flush on a thread of its own. However it ends, its end becomes an event.
+/// Runs a flush on a new thread. Every end of the flush, even a panic, becomes an event.
 pub(super) fn launch_flush(work: FlushWork, events: mpsc::Sender<HubEvent>) -> std::io::Result<()> {
     let flush = move || {
         let started = Instant::now();
         let key = work.key.clone();
         let result = Box::new(unpanicked(|| work.run()));
-        // Only fails when the hub is gone.
+        // Sending fails only after the hub has ended.
         let _ = events.blocking_send(HubEvent::FlushEnded { key, result, elapsed: started.elapsed() });
     };
     std::thread::Builder::new().name("flush".into()).spawn(flush).map(drop)
 }
 
-/// One flush of a group: what its thread needs.
+/// The input of the thread that flushes one group.
 pub(super) struct FlushWork {
     pub(super) store: Arc<dyn Store>,
     pub(super) options: FlushOptions,
     pub(super) group_size: u32,
-    /// The files of one checkpoint are written within this time of one another.
+    /// The longest time between the first and the last written file of one checkpoint.
     pub(super) spread: Duration,
     pub(super) budget: Arc<Budget>,
     pub(super) key: Key,
@@ -107,18 +108,18 @@ impl FlushWork {
                     observer: &*self.progress,
                     now_unix_ms: now.map_or(0, |now| now.as_millis() as u64),
                 };
-                // The hub tries again itself what another process is busy with.
+                // If another process is writing the same group, the hub starts the flush again later.
                 let CommittedGroup { manifest, was_there } = commit_group(&flush, &|| false)?;
                 (manifest, was_there)
             }
         };
         let id = manifest.checkpoint.clone();
-        // Only for the agents' information; what cannot be read now is found out at the restart.
+        // The agents are informed of this result. If the state cannot be read now, the restart finds it out.
         let exists = manifest::state(store, &job, &id).is_ok_and(|state| state.is_complete());
         Ok(Flushed { id, manifest, exists, was_there })
     }
 
-    /// Nothing is committed for a run where another aggregator saves one of the same name and identity.
+    /// Refuses to commit if another aggregator saves a run with the same name and identity.
     fn hold(&self) -> Result<(), FlushError> {
         let Some(rank) = self.ranks.first() else { return Ok(()) };
         let who = format!(
@@ -134,8 +135,9 @@ impl FlushWork {
         }
     }
 
-    /// The place of the checkpoint in the order. Copies of files that are older than the checkpoint from which the run
-    /// continues are not newer than that checkpoint, although the copies were made later.
+    /// The place of the checkpoint in the order of all checkpoints. If copied files are older than the checkpoint
+    /// from which the run continues, the new checkpoint does not count as newer than that checkpoint, although the
+    /// copies were made later.
     fn place(&self, incarnation: u32, written_unix_ms: i64) -> Result<Place, FlushError> {
         let place = Place { incarnation, written_unix_ms };
         if incarnation == 0 || !self.ranks.iter().all(|rank| rank.is_copy) {
@@ -145,8 +147,8 @@ impl FlushWork {
         Ok(newest.and_then(|newest| newest.place_of_older(written_unix_ms)).unwrap_or(place))
     }
 
-    /// Where the run before watched other directories and left a checkpoint half committed, another incarnation
-    /// begins with this run: what is half stays so, instead of being completed by files of this one.
+    /// Begins another incarnation with this run, if the previous run watched other directories and left a checkpoint
+    /// partly committed. That checkpoint stays incomplete and is not completed by files of this run.
     fn keep_apart_from_the_run_before(&self, number: u32) -> Result<(), FlushError> {
         let Some(rank) = self.ranks.first() else { return Ok(()) };
         let (store, job, identity) = (&*self.store, &self.key.job, &rank.link.about.identity);
@@ -156,7 +158,7 @@ impl FlushWork {
             && watched.would_complete_another_run(before, store, job)?
         {
             let begun_by = format!("the agent of node {}, which watches {}", rank.link.node, rank.link.about.watch);
-            // What was written since the agents of this run watch is of this run.
+            // Files that were written after the agents of this run began to watch belong to this run.
             let since_ns =
                 self.ranks.iter().filter_map(|rank| rank.link.clock.to_ours(rank.link.about.began_clock_ns)).min();
             let ago_ns = since_ns.map_or(0, |since_ns| steady_ns().saturating_sub(since_ns));
@@ -173,9 +175,9 @@ impl FlushWork {
         Ok(())
     }
 
-    /// The number of the incarnation that commits: the newest of the job, if the agents are of it. With it, when it
-    /// began by this process's steady clock, if another one was before it. A rank whose files were all written before
-    /// it began is awaited anew: the application is about to write them again.
+    /// The number of the incarnation that commits: the newest of the job, if the agents belong to it. If it has a
+    /// predecessor, also the time when it began, by this process's steady clock. A rank whose files were all written
+    /// before that time is awaited again, because the application is about to write the files again.
     fn incarnation(&self) -> Result<(u32, Option<i64>), FlushError> {
         let (mut current, mut fenced) = (None, Vec::new());
         for rank in &self.ranks {
@@ -217,9 +219,9 @@ pub(super) struct RankOfFlush {
     pub(super) link: Arc<AgentLink>,
     pub(super) written_unix_ns: i64,
     pub(super) changed_clock_ns: i64,
-    /// Whether its agent watched already when the files were written.
+    /// Whether the rank's agent was already watching when the files were written.
     pub(super) was_seen: bool,
-    /// Whether the files were copied here with the times that they had.
+    /// Whether the files are copies that kept the modification times of the originals.
     is_copy: bool,
 }
 

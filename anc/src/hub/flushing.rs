@@ -1,4 +1,4 @@
-//! The flushes of the hub: started in order, and noted when they end.
+//! Starts the flushes of the hub in order, and handles their ends.
 
 use super::Hub;
 use super::event::Flushed;
@@ -36,7 +36,8 @@ impl Hub {
         let Some(gather) = self.gathers.get_mut(&key).filter(|g| matches!(g.phase, Phase::Flushing { .. })) else {
             return;
         };
-        // A rank that is not there is awaited, whatever the phase says: a container without a rank is no checkpoint.
+        // A rank without an announcement is awaited in every phase, because a container that lacks a rank is no
+        // checkpoint.
         let ranks = gather.grouping.ranks_of(key.group).map(Rank);
         let missing: BTreeSet<Rank> = ranks.filter(|rank| !gather.announced.contains_key(rank)).collect();
         if !missing.is_empty() {
@@ -65,7 +66,7 @@ impl Hub {
         };
         match (self.launch)(work, self.events.clone()) {
             Ok(()) => drop(self.running.insert(key)),
-            Err(error) => self.step(&key, Event::StoreFailed(format!("no thread for the flush: {error}"))),
+            Err(error) => self.step(&key, Event::StoreFailed(format!("cannot start a thread for the flush: {error}"))),
         }
     }
 
@@ -105,15 +106,16 @@ impl Hub {
                         if let FlushError::Fetch(FetchError::Changed { rank, .. }) = error {
                             missing.insert(*rank);
                             if let Some(announced) = gather.announced.remove(rank) {
-                                // Its agent need not have noticed. If it has, it announces another time, and this
-                                // says nothing.
+                                // The agent may not have noticed the change yet. If it has, it announces again, and
+                                // this message has no effect.
                                 give_back(&announced, &key.label, *rank, error_chain(error), true);
                             }
                         }
-                        // A rank whose agent has lost its session since is awaited too, and announces again.
+                        // A rank whose agent has lost its session since is awaited too. The agent announces it again.
                         let alive = |a: &Announced| self.agents.contains_key(&a.link.session) && !a.link.has_ended();
                         gather.announced.retain(|rank, a| alive(a) || !missing.insert(*rank));
-                        // With everybody still there nobody announces again: what failed is tried again, a few times.
+                        // If all agents are still connected, no agent announces again. Then the flush is tried again
+                        // a few times.
                         match missing.is_empty() {
                             true => Event::StoreFailed(error_chain(error)),
                             false => Event::RanksFailed(missing),
@@ -123,17 +125,18 @@ impl Hub {
                 self.step(key, event);
             }
         }
-        // Announced while the flush ran: the same content is answered, another one is taken as if it came now.
+        // These announcements arrived while the flush ran. The same content is answered, and another content is
+        // handled like a new announcement.
         for (rank, announced) in next {
             self.announced(announced, key.job.clone(), grouping.ranks(), key.label.clone(), rank);
         }
-        self.release(&key.job); // its last agent may have gone meanwhile
+        self.release(&key.job); // the last agent of the job may have disconnected meanwhile
     }
 
-    /// Ranks whose files are of another step or incarnation are awaited anew; their agents announce them once they
-    /// are written again. With no rank left, the checkpoint is given up.
+    /// Waits again for ranks whose files belong to another step or incarnation. Their agents announce the files once
+    /// these are written again. If no rank is left, the checkpoint is given up.
     fn stale(gather: &mut Gather, label: &CheckpointId, ranks: &[(Rank, String)], is_last: bool) -> Event {
-        // What the rank announced tells nothing of the step that the others write.
+        // The announcement of such a rank gives no information about the step that the other ranks write.
         gather.overwritten.clear();
         for (rank, reason) in ranks {
             gather.last.remove(rank);

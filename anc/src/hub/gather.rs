@@ -1,4 +1,4 @@
-//! One checkpoint of one group, from its first announcement on.
+//! The state of one checkpoint of one group, from its first announcement on.
 
 use crate::fetch::Announced;
 use crate::group::Phase;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// How long a committed group first waits before it looks whether the other groups exist, so that its agents hear it.
+/// First wait after the commit of a group until the hub checks whether the other groups are committed too.
 pub(super) const LOOK_FIRST_MS: u64 = 500;
-/// The longest such wait.
+/// The longest wait between two checks for the other groups.
 pub(super) const LOOK_LONGEST_MS: u64 = 60_000;
-/// The longest such wait while agents leave, or the aggregator ends.
+/// The longest wait between two checks for the other groups while agents or the aggregator end.
 pub(super) const LOOK_LEAVING_MS: u64 = 200;
 
 /// One checkpoint of one group.
@@ -24,60 +24,61 @@ pub(super) struct Gather {
     pub(super) phase: Phase,
     pub(super) grouping: Grouping,
     pub(super) announced: BTreeMap<Rank, Announced>,
-    /// What ranks announced while the flush ran.
+    /// The announcements that arrived while the flush ran.
     pub(super) next: BTreeMap<Rank, Announced>,
-    /// The content of each rank's files when it was committed, and when they were written.
+    /// For each committed rank: the digest of its files, and the time when they were written.
     pub(super) committed: BTreeMap<Rank, (Digest, i64)>,
-    /// The last announcement of each rank, for this content or the content before, also if it was withdrawn.
+    /// The last announcement of each rank, for this content or the previous one. Withdrawn announcements count too.
     pub(super) last: BTreeMap<Rank, Seen>,
     /// The ranks that overwrote their files.
     pub(super) overwritten: BTreeMap<Rank, Overwritten>,
-    /// The newest incarnation was asked for, because a rank overwrote its files.
+    /// Whether the store was asked for the newest incarnation because a rank overwrote its files.
     pub(super) has_asked: bool,
-    /// The last failure, for people.
+    /// The last failure, as text for the user.
     pub(super) problem: String,
     pub(super) exists: bool,
     /// The sessions whose ranks were committed.
     pub(super) sessions: BTreeSet<u64>,
-    /// Given up after the aggregator was asked to end.
+    /// Whether the checkpoint was given up after the drain began.
     pub(super) given_up_while_draining: bool,
-    /// The ranks that heard that the group is committed, and not yet that the checkpoint exists: node, announcement.
+    /// The ranks whose agents were informed that the group is committed, but not yet that all groups are. For each
+    /// rank: the node and the announcement.
     pub(super) untold: BTreeMap<Rank, (String, u64)>,
-    /// When to look whether the checkpoint exists, and how long to wait after that, in milliseconds.
+    /// When to check whether all groups are committed, and how long to wait after that check, in milliseconds.
     pub(super) look: (u64, u64),
-    /// When the hub looked last, since the commit.
+    /// When the hub last checked, after the commit, whether all groups are committed.
     pub(super) looked_ms: Option<u64>,
     pub(super) raw_bytes: RawBytes,
     pub(super) stored_bytes: StoredBytes,
     pub(super) since: Instant,
     pub(super) flush_ms: u64,
     pub(super) progress: Arc<Progress>,
-    /// Grows; the order of arrival.
+    /// Increasing number in the order of arrival.
     pub(super) serial: u64,
 }
 
-/// A rank overwrote what it had announced.
+/// A rank overwrote files that it had announced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Overwritten {
-    /// A file that was written before this, in nanoseconds since 1970, is not of the same content.
+    /// A file that was written before this time, in nanoseconds since 1970, does not belong to the new content.
     pub(super) half_ns: i64,
     /// When the overwritten files had been written, by this process's steady clock.
     pub(super) was_written_ns: Option<i64>,
 }
 
 impl Overwritten {
-    /// The latest bound. Files of the incarnation before, which ended at `began_ns`, give no bound: that they are
-    /// overwritten says nothing about the steps of this incarnation.
+    /// The latest bound in `all`. Files of the previous incarnation, which ended at `began_ns`, give no bound,
+    /// because overwriting them says nothing about the steps of this incarnation.
     pub(super) fn not_before_ns<'a>(all: impl Iterator<Item = &'a Self>, began_ns: Option<i64>) -> Option<i64> {
         let is_of_this = |one: &&Self| one.was_written_ns.zip(began_ns).is_none_or(|(was, began)| was >= began);
         all.filter(is_of_this).map(|one| one.half_ns).max()
     }
 }
 
-/// The files of a rank as it announced them.
+/// The files of a rank in its last announcement.
 pub(super) struct Seen {
     pub(super) modified_ns: i64,
-    /// By this process's steady clock.
+    /// When the files were written, by this process's steady clock.
     pub(super) written_ns: Option<i64>,
     pub(super) files: Vec<(FilePath, Digest)>,
 }
@@ -88,8 +89,8 @@ pub(super) fn modified_ns(files: &[FileHeader]) -> i64 {
 
 impl Gather {
     /// Notes an announcement of a rank. If the rank overwrote the files of its last announcement, a file of another
-    /// rank that was written nearer to the old files than to the new ones is of the content before: a checkpoint is
-    /// written in less than half the time between two checkpoints.
+    /// rank that was written nearer to the old files than to the new ones belongs to the previous content. This
+    /// assumes that writing a checkpoint takes less than half the time between two checkpoints.
     pub(super) fn saw(&mut self, rank: Rank, announced: &Announced) {
         let seen = Seen {
             modified_ns: announced.written_unix_ns,
@@ -100,7 +101,7 @@ impl Gather {
             let differs =
                 |(path, digest): &(FilePath, Digest)| before.files.iter().any(|(p, d)| p == path && d != digest);
             if seen.modified_ns < before.modified_ns {
-                self.overwritten.clear(); // put back from elsewhere: its time says nothing
+                self.overwritten.clear(); // the files were copied back, so their times give no bound
             } else if seen.files.iter().any(differs) {
                 let half_ns = before.modified_ns + (seen.modified_ns.saturating_sub(before.modified_ns)) / 2;
                 let later = self.overwritten.get(&rank).filter(|other| other.half_ns >= half_ns).copied();
@@ -112,7 +113,7 @@ impl Gather {
     }
 }
 
-/// Bytes that the running flush has done.
+/// Bytes that the running flush has processed so far.
 #[derive(Default)]
 pub(super) struct Progress {
     pub(super) raw_bytes: AtomicU64,
@@ -126,7 +127,7 @@ impl Observer for Progress {
     }
 }
 
-/// Tells an agent that its announcement is not used any more, and whether to announce again after a while.
+/// Informs an agent that its announcement is no longer used, and whether to announce again later.
 pub(super) fn give_back(announced: &Announced, label: &CheckpointId, rank: Rank, reason: String, retry: bool) {
     let (label, rank, announce_id) = (label.to_string(), rank.0, announced.announce_id);
     let told = v1::Abandoned { label, rank, reason, retry, announce_id, whole: false };
@@ -137,7 +138,7 @@ pub(super) fn is_over(phase: &Phase) -> bool {
     matches!(phase, Phase::Committed(_) | Phase::Abandoned(_))
 }
 
-/// One digest for the files of a rank: their paths and contents.
+/// One digest of the paths and contents of a rank's files.
 pub(super) fn content(files: &[FileHeader]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for file in files {

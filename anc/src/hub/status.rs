@@ -36,9 +36,11 @@ fn gather_status(key: &Key, gather: &Gather) -> v1::CheckpointStatus {
             ("gathering", String::new(), missing.iter().take(64).map(|r| r.0).collect())
         }
         Phase::Flushing { .. } => ("flushing", String::new(), Vec::new()),
-        Phase::Waiting { attempts, .. } => {
-            ("waiting", format!("failed {attempts} times, and is tried again: {}", gather.problem), Vec::new())
-        }
+        Phase::Waiting { attempts, .. } => (
+            "waiting",
+            format!("the flush failed {attempts} times and will be tried again: {}", gather.problem),
+            Vec::new(),
+        ),
         Phase::Committed(id) => ("committed", id.to_string(), Vec::new()),
         Phase::Abandoned(reason) => ("abandoned", reason.to_string(), Vec::new()),
     };
