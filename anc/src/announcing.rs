@@ -1,9 +1,10 @@
-//! Announcements that arrive in a session: each waits for its turn in the budget, and only then comes in parts.
+//! The announcements that arrive in a session. Each announcement waits for room in the memory budget, and only then
+//! the agent sends its parts.
 //!
-//! The first message of an announcement says how long it is. A short one is in that message; it is taken if there is
-//! room, and else forgotten. Once there is room for the others, one after the other, the agent is asked for all of
-//! their parts. An announcement that finds no room in time is given back, and the agent announces the rank's files
-//! whole, which takes few bytes.
+//! The first message of an announcement contains the length. A short announcement is complete in this message: it is
+//! taken if there is room, and otherwise its bytes are dropped. Once there is room for the next announcement, the
+//! agent is asked for all parts of it. An announcement that finds no room in time is returned, and the agent
+//! announces the rank's files whole, which takes few bytes.
 
 use crate::budget::{Budget, Lease};
 use bytes::BytesMut;
@@ -15,14 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Announcements of one agent that may be half received at a time.
+/// Most announcements of one agent that are partly received at the same time.
 const ASSEMBLIES_MAX: usize = 4;
-/// Announcements of one agent that may wait for their turn: as many as an agent holds.
+/// Most announcements of one agent that wait for room. An agent holds no more than this number.
 const OFFERS_MAX: usize = 4096;
-/// An announcement waits for its turn this long; then its rank's files are to be announced whole.
+/// The longest time that an announcement waits for room. Then the agent must announce the rank's files whole.
 const TURN_MAX: Duration = Duration::from_secs(30);
-/// Bytes in memory for each byte of an announcement, once it is read: 3 for the headers of small variables, and what is
-/// beside them.
+/// Bytes of memory for each byte of an announcement that has been read. The headers of small variables take 3 bytes,
+/// and other data takes the rest.
 const MEMORY_PER_BYTE: u64 = 4;
 
 /// An announcement whose length is known.
@@ -41,29 +42,29 @@ pub(crate) struct Assembly {
     pub rank: Rank,
     pub total_bytes: u64,
     pub bytes: BytesMut,
-    /// What it takes of the budget.
+    /// The bytes of the memory budget that the announcement takes.
     pub room: Lease,
-    /// When its last part came, or was asked for.
+    /// When the last part arrived, or when the parts were asked for.
     heard: Instant,
 }
 
-/// The announcement whose turn is next.
+/// The announcement that gets room next.
 struct Turn {
     offer: Offer,
     until: Instant,
     room: Pin<Box<dyn Future<Output = Option<Lease>> + Send>>,
 }
 
-/// What came of waiting for a turn.
+/// The result of waiting for room.
 #[derive(Debug)]
 pub(crate) enum Turned {
-    /// There is room; the agent is to send all parts of this announcement.
+    /// There is room, and the agent must send all parts of this announcement.
     Send(v1::Room),
-    /// There was none in time, or can be none.
+    /// There was no room in time, or the announcement never fits.
     GivenBack(v1::Abandoned),
 }
 
-/// The announcements of one session that are under way.
+/// The unfinished announcements of one session.
 pub(crate) struct Arriving {
     budget: Arc<Budget>,
     turn_max: Duration,
@@ -81,12 +82,13 @@ impl Arriving {
         Self { budget, turn_max: TURN_MAX, offers: VecDeque::new(), turn: None, open: HashMap::new() }
     }
 
-    /// Whether none is under way.
+    /// Whether no announcement is unfinished.
     pub fn is_empty(&self) -> bool {
         self.offers.is_empty() && self.turn.is_none() && self.open.is_empty()
     }
 
-    /// Takes a part; gives the whole once it is there. An error is a breach of the protocol.
+    /// Takes a part. Returns the announcement once all its parts have arrived. An error means that the agent broke
+    /// the protocol.
     pub fn part(&mut self, part: v1::AnnouncePart) -> Result<Option<Assembly>, String> {
         let announce_id = part.announce_id;
         if part.offset == 0 && !self.open.contains_key(&announce_id) {
@@ -94,13 +96,13 @@ impl Arriving {
         }
         let Some(assembly) = self.open.get_mut(&announce_id) else {
             return Err(format!(
-                "a later part of announcement {announce_id}, whose first is missing or has no room yet"
+                "a later part of announcement {announce_id} arrived, but the first is missing or has no room yet"
             ));
         };
         let have = assembly.bytes.len() as u64;
         if part.offset != have || have + part.part.len() as u64 > assembly.total_bytes {
             return Err(format!(
-                "a part at {} of announcement {announce_id}, where {have} bytes were there",
+                "a part at byte {} of announcement {announce_id} arrived, but {have} bytes arrived before",
                 part.offset
             ));
         }
@@ -121,7 +123,7 @@ impl Arriving {
         }
         let bytes = part.len() as u64;
         if bytes > total_bytes {
-            return Err(format!("{bytes} bytes of announcement {announce_id}, which has {total_bytes}"));
+            return Err(format!("{bytes} bytes arrived of announcement {announce_id}, which has {total_bytes}"));
         }
         if self.offers.len() >= OFFERS_MAX {
             return Err(format!("more than {OFFERS_MAX} announcements at a time"));
@@ -143,15 +145,15 @@ impl Arriving {
         }
     }
 
-    /// The agent does not hold an announcement any more.
+    /// Forgets an announcement that the agent does not hold any more.
     pub fn forget(&mut self, announce_id: u64) {
         self.open.remove(&announce_id);
         self.offers.retain(|offer| offer.announce_id != announce_id);
         self.turn.take_if(|turn| turn.offer.announce_id == announce_id);
     }
 
-    /// Waits until the next announcement has its turn, or does not get one in time; for ever where none waits. May be
-    /// given up at any time.
+    /// Waits until the next announcement has room, or has waited too long. Waits for ever if no announcement waits.
+    /// The caller may drop the future at any time.
     pub async fn turn(&mut self) -> Turned {
         if self.turn.is_none()
             && self.open.len() < ASSEMBLIES_MAX
@@ -183,7 +185,7 @@ impl Arriving {
         let (needed, held, most) =
             (memory_of(total_bytes), self.budget.announced_bytes(), self.budget.announcement_max());
         let wanted = if never_fits { needed } else { needed + held };
-        // Announcements have seven sixteenths of the budget.
+        // Long announcements may take 7/16 of the budget.
         let wanted_mib = (wanted.saturating_mul(16) / 7).div_ceil(1 << 20);
         let budget_mib = self.budget.total_bytes() >> 20;
         let wait_s = self.turn_max.as_secs();
@@ -192,7 +194,7 @@ impl Arriving {
             false => format!("and there was no room within {wait_s} s: others take {} of {}", mib(held), mib(most)),
         };
         let reason = format!(
-            "the announcement of rank {} takes {}, {why}, 7/16 of budget-mib = {budget_mib}; the agent is to take its files \
+            "the announcement of rank {} takes {}, {why}, 7/16 of budget-mib = {budget_mib}; the agent must announce the files \
              whole, which compresses less; raise the aggregator's budget-mib to {wanted_mib} or more",
             rank.0,
             mib(needed),
@@ -200,19 +202,19 @@ impl Arriving {
         v1::Abandoned { label: label.to_string(), rank: rank.0, reason, retry: true, announce_id, whole: true }
     }
 
-    /// Why the session is to end at this time: parts were asked for, and do not come.
+    /// The reason to end the session at the time `now`, if the agent does not send parts that it was asked for.
     pub fn stalled(&self, now: Instant) -> Option<String> {
         let is_late = |a: &&Assembly| now.duration_since(a.heard) > Duration::from_secs(SILENCE_SECONDS);
         self.open.values().find(is_late).map(|late| {
             let (have, all) = (late.bytes.len(), late.total_bytes);
             format!(
-                "{have} of {all} bytes of the announcement of rank {}, and no more for {SILENCE_SECONDS} s",
+                "{have} of {all} bytes of the announcement of rank {}, and nothing more for {SILENCE_SECONDS} s",
                 late.rank.0
             )
         })
     }
 
-    /// Whether parts are awaited that were asked for.
+    /// Whether parts are missing that the agent was asked for.
     pub fn awaits_parts(&self) -> bool {
         !self.open.is_empty()
     }
@@ -221,7 +223,7 @@ impl Arriving {
 impl Assembly {
     fn of(offer: Offer, room: Lease) -> Self {
         let Offer { announce_id, label, rank, total_bytes } = offer;
-        // What was leased is more than this.
+        // The lease covers more bytes than this capacity.
         let bytes = BytesMut::with_capacity(usize::try_from(total_bytes).unwrap_or(0));
         Self { announce_id, label, rank, total_bytes, bytes, room, heard: Instant::now() }
     }
@@ -257,15 +259,15 @@ mod tests {
 
     #[tokio::test]
     async fn parts_that_lie_about_their_length_or_place_are_refused() {
-        assert!(arriving().part(part(1, 3, 5, b"de")).is_err(), "the first is missing");
+        assert!(arriving().part(part(1, 3, 5, b"de")).is_err(), "the first part is missing");
         assert!(arriving().part(part(1, 0, ANNOUNCEMENT_BYTES_MAX + 1, b"")).is_err(), "too long");
-        assert!(arriving().part(part(1, 0, 2, b"abc")).is_err(), "longer than it says");
+        assert!(arriving().part(part(1, 0, 2, b"abc")).is_err(), "longer than the stated length");
         let mut arriving = arriving();
         assert!(arriving.part(part(1, 0, 5, b"abc")).is_ok());
-        assert!(arriving.part(part(1, 3, 5, b"de")).is_err(), "nobody asked for it yet");
+        assert!(arriving.part(part(1, 3, 5, b"de")).is_err(), "the aggregator has not asked for the part yet");
         assert!(matches!(arriving.turn().await, Turned::Send(_)));
         assert!(arriving.part(part(1, 0, 5, b"abc")).is_ok());
-        assert!(arriving.part(part(1, 4, 5, b"e")).is_err(), "a gap");
+        assert!(arriving.part(part(1, 4, 5, b"e")).is_err(), "bytes are missing before the part");
     }
 
     #[tokio::test]
@@ -276,9 +278,9 @@ mod tests {
         for (id, mib) in [(1, 40), (2, 1), (3, 1)] {
             assert!(arriving.part(part(id, 0, mib << 20, b"")).expect("an offer").is_none());
         }
-        let Turned::GivenBack(never) = arriving.turn().await else { panic!("40 MiB have no room") };
+        let Turned::GivenBack(never) = arriving.turn().await else { panic!("40 MiB never fit") };
         assert!(never.whole && never.retry && never.reason.contains("budget-mib to 366"), "{}", never.reason);
-        let Turned::GivenBack(late) = arriving.turn().await else { panic!("4 MiB have no room beside 6") };
+        let Turned::GivenBack(late) = arriving.turn().await else { panic!("4 MiB do not fit in addition to 6 MiB") };
         assert!(late.whole && late.reason.contains("others take 6.0 MiB of 7.0 MiB"), "{}", late.reason);
         drop(held);
         assert!(matches!(arriving.turn().await, Turned::Send(v1::Room { announce_id: 3 })));

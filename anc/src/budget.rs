@@ -1,14 +1,14 @@
-//! Memory is leased: a buffer exists only while its lease does, and backpressure is that nobody gets a lease.
+//! The memory budget. A buffer exists only while its lease exists, and work waits until it gets a lease.
 //!
-//! Segments and announcements share the budget. Announcements have half of it at most, so that a segment always comes
-//! to its turn: whatever announcements wait for, a flush goes on beside them and ends.
+//! Segments and announcements share the budget. Announcements get at most half of it. So a flush always gets memory
+//! for its segments and can end, even while announcements wait.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Bytes that may be in memory for announcements, and in flight between fetch and store, over all flushes and restarts
-/// of this process.
+/// The limit of the bytes in memory for announcements and for segments between fetch and store, over all flushes and
+/// restarts of this process.
 pub struct Budget {
     total_bytes: u64,
     state: Mutex<State>,
@@ -17,31 +17,32 @@ pub struct Budget {
 
 struct State {
     free_bytes: u64,
-    /// What announcements have leased.
+    /// Bytes that announcements have leased.
     announced_bytes: u64,
-    /// Announcements that wait, in the order in which they came: the short ones, which go first, and the others.
+    /// Announcements that wait, in the order of arrival. The first queue has the short ones, which get memory first,
+    /// and the second queue has the others.
     waiting: [VecDeque<Waiter>; 2],
 }
 
-/// An announcement that waits for its turn. It has given up waiting if its receiver is gone.
+/// An announcement that waits for memory. If the receiver of the lease is gone, the announcement no longer waits.
 struct Waiter {
     bytes: u64,
     lease: oneshot::Sender<Lease>,
 }
 
-/// Some bytes of the budget, given back on drop.
+/// Some bytes of the budget, returned on drop.
 pub struct Lease {
     budget: Arc<Budget>,
     bytes: u64,
     is_announcement: bool,
 }
 
-/// An announcement that takes at most so many bytes is short: an eighth of what announcements may have is for short
-/// ones alone, so that ranks whose files are announced whole get through beside any others.
+/// An announcement is short if it takes at most this many bytes. An eighth of the share of announcements is reserved
+/// for short ones, so that ranks whose files are announced whole always get memory.
 const SHORT_BYTES: u64 = 64 << 10;
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Makes a budget of `total_bytes` bytes.
     pub fn new(total_bytes: u64) -> Arc<Self> {
         let state = State { free_bytes: total_bytes, announced_bytes: 0, waiting: Default::default() };
         Arc::new(Self { total_bytes, state: Mutex::new(state), freed: Condvar::new() })
@@ -51,15 +52,15 @@ impl Budget {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What announcements may have leased after one of so many bytes.
+    /// The most bytes that announcements may have leased together, including one of `bytes` bytes.
     fn announced_max(&self, bytes: u64) -> u64 {
         let half = self.total_bytes / 2;
         if bytes <= SHORT_BYTES { half } else { half - half / 8 }
     }
 
-    /// Waits until so many bytes are free. More than the budget has beside announcements counts as all of that, so that
-    /// nobody waits for ever: leases are taken in the order of work, and whoever holds one needs no second one to
-    /// finish.
+    /// Waits until `bytes` bytes are free. A request for more than the budget has apart from announcements gets all
+    /// of that rest, so that no thread waits for ever. Leases are taken in the order of work, and a thread that holds
+    /// a lease needs no second one to finish.
     pub fn lease(self: &Arc<Self>, bytes: u64) -> Lease {
         let takes = |state: &State| bytes.min(self.total_bytes - state.announced_bytes);
         let is_short = |state: &mut State| state.free_bytes < takes(state) + self.promised(state);
@@ -70,8 +71,9 @@ impl Budget {
         Lease { budget: Arc::clone(self), bytes, is_announcement: false }
     }
 
-    /// Some bytes, if afterwards at least `reserve` are free; nobody waits for these. They may be kept for long, so a
-    /// budget with announcements must not have any: these could take what a segment waits for.
+    /// Leases `bytes` bytes without waiting, if at least `reserve` bytes stay free. Such a lease may be held for
+    /// long. It must not be used in a budget with announcements, because it could take bytes that a segment waits
+    /// for.
     pub fn lease_spare(self: &Arc<Self>, bytes: u64, reserve: u64) -> Option<Lease> {
         let mut state = self.state();
         let promised = self.promised(&mut state);
@@ -80,7 +82,8 @@ impl Budget {
         Some(Lease { budget: Arc::clone(self), bytes, is_announcement: false })
     }
 
-    /// Waits for its turn among announcements; `None` if so many bytes never fit. May be given up at any time.
+    /// Waits for a lease in the queue of announcements. Returns `None` if `bytes` bytes never fit. The caller may
+    /// drop the future at any time.
     pub async fn announce(self: &Arc<Self>, bytes: u64) -> Option<Lease> {
         if bytes > self.announced_max(bytes) {
             return None;
@@ -91,7 +94,7 @@ impl Budget {
         turn.await.ok()
     }
 
-    /// The same where none has to wait.
+    /// Leases bytes for an announcement at once. Returns `None` if the announcement would have to wait.
     pub fn announce_at_once(self: &Arc<Self>, bytes: u64) -> Option<Lease> {
         let mut state = self.state();
         self.promised(&mut state);
@@ -100,7 +103,8 @@ impl Budget {
         is_free.then(|| self.take(&mut state, bytes))
     }
 
-    /// Whether an announcement of so many bytes may be leased as soon as they are free.
+    /// Whether an announcement of `bytes` bytes is within the share of announcements, so that it only needs free
+    /// bytes.
     fn fits(&self, state: &State, bytes: u64) -> bool {
         state.announced_bytes + bytes <= self.announced_max(bytes)
     }
@@ -111,8 +115,8 @@ impl Budget {
         Lease { budget: Arc::clone(self), bytes, is_announcement: true }
     }
 
-    /// Bytes that announcements have next, before segments: those at the head of their queues that may be leased once
-    /// segments have given them back. Forgets the ones that no longer wait.
+    /// Bytes that are promised to announcements, so that segments must not take them: those of the first announcement
+    /// of each queue, if it is within the share of announcements. Removes announcements that no longer wait.
     fn promised(&self, state: &mut State) -> u64 {
         let mut promised = 0;
         for nth in 0..state.waiting.len() {
@@ -125,7 +129,7 @@ impl Budget {
         promised
     }
 
-    /// Leases to announcements that wait, as far as there is room.
+    /// Gives leases to waiting announcements while there is memory.
     fn grant(self: &Arc<Self>) {
         loop {
             let mut state = self.state();
@@ -136,23 +140,23 @@ impl Budget {
             let Some(nth) = state.waiting.iter().position(has_room) else { break };
             let Some(Waiter { bytes, lease }) = state.waiting[nth].pop_front() else { break };
             let leased = self.take(&mut state, bytes);
-            // Without the lock: where nobody waits any more, the lease is given back here.
+            // The lock is released first, because a lease that is no longer awaited is returned here.
             drop(state);
             drop(lease.send(leased));
         }
     }
 
-    /// All of it, in bytes.
+    /// The whole budget, in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// What is leased now, in bytes.
+    /// Bytes that are leased now.
     pub fn leased_bytes(&self) -> u64 {
         self.total_bytes - self.state().free_bytes
     }
 
-    /// What is leased to announcements now, in bytes.
+    /// Bytes that are leased to announcements now.
     pub fn announced_bytes(&self) -> u64 {
         self.state().announced_bytes
     }
@@ -220,11 +224,11 @@ mod tests {
         while !is_waiting() {
             tokio::task::yield_now().await;
         }
-        assert!(budget.lease_spare(5, 0).is_none(), "the bytes that are free are promised");
+        assert!(budget.lease_spare(5, 0).is_none(), "the free bytes are promised to the announcement");
         drop(segment);
         let announced = announcing.await.expect("no panic").expect("fits");
         assert_eq!((budget.announced_bytes(), budget.leased_bytes()), (40, 40));
-        assert_eq!(budget.lease(1000).bytes, 60, "all that there is beside announcements");
+        assert_eq!(budget.lease(1000).bytes, 60, "all bytes that announcements have not leased");
         drop(announced);
         assert_eq!(budget.leased_bytes(), 0);
     }
@@ -232,13 +236,19 @@ mod tests {
     #[tokio::test]
     async fn announcements_have_half_of_the_budget_and_an_eighth_of_that_is_for_short_ones() {
         let budget = Budget::new(16 << 20);
-        assert!(budget.announce((7 << 20) + 1).await.is_none(), "it never fits");
+        assert!(budget.announce((7 << 20) + 1).await.is_none(), "the announcement never fits");
         let long = budget.announce(7 << 20).await.expect("fits");
         let next = budget.announce(1 << 20);
-        assert!(tokio::time::timeout(Duration::from_millis(10), next).await.is_err(), "the rest is for short ones");
+        assert!(
+            tokio::time::timeout(Duration::from_millis(10), next).await.is_err(),
+            "the rest is reserved for short announcements"
+        );
         let short: Vec<_> = std::iter::from_fn(|| budget.announce_at_once(SHORT_BYTES)).collect();
         assert_eq!((short.len(), budget.announced_bytes()), (16, 8 << 20));
         drop(long);
-        assert!(budget.announce_at_once(5 << 20).is_some(), "one that no longer waits is in nobody's way");
+        assert!(
+            budget.announce_at_once(5 << 20).is_some(),
+            "an announcement that no longer waits does not delay another"
+        );
     }
 }

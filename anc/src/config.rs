@@ -1,5 +1,5 @@
-//! What the operator wrote for an aggregator, and what it runs with: two types, the second made only by checking the
-//! first.
+//! The configuration of an aggregator. [`AncOptions`] has the values as the operator wrote them.
+//! [`AncOptions::check`] checks the values and makes an [`AncConfig`].
 
 use crate::flush::{FlushOptions, WHOLE_EVERY, least_budget};
 use crate::group::Times;
@@ -15,78 +15,83 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The `[anc]` table, as written. Every key may be left out but `store`.
+/// The `[anc]` table, as written. Every key except `store` may be left out.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AncOptions {
     /// The directory on the parallel file system that holds the containers. No default.
     pub store: PathBuf,
-    /// Make the store's directory if it is not there. Default false: it may be on a file system that is not mounted.
+    /// Whether to create the store's directory if it does not exist. Default false, because the directory may be on a
+    /// file system that is not mounted.
     pub create: bool,
     /// Address and port to listen on. Default 0.0.0.0:7117.
     pub listen: String,
-    /// GROUP_SIZE: ranks merged into one container. The agents' must be the same. Default 32.
+    /// Number of ranks merged into one container (GROUP_SIZE). The agents must have the same number. Default 32.
     pub group_size: u32,
-    /// Ranks of jobs whose agents do not say. Default: none, agents must say.
+    /// Number of ranks of a job whose agents do not report it. Default: none, so that agents must report it.
     pub ranks: Option<u32>,
     /// `agnostic`, `agnostic-block`, `aware` or `aware-block`. Default aware.
     pub scheme: Scheme,
-    /// Bytes of each rank before the next rank's turn, in the block schemes. Default 65536.
+    /// In the block schemes: bytes taken from one rank before the next rank follows. Default 65536.
     pub block_bytes: u32,
-    /// MiB gathered into one segment before it is compressed, 1 to 64. Default 0: what suits the profile, 4, or 16
-    /// for `balanced` and `max`, there a quarter of it for bytes and records. With `fast` no more than a quarter of
-    /// what is to be stored, but half a MiB at least.
+    /// Raw MiB in one segment, 1 to 64. Default 0: 32 for `balanced` and `max` (16 if `budget-mib` is below their
+    /// default), and 4 for the other profiles. Segments of bytes and records have a quarter of this length with
+    /// `balanced` and `max`, at most 4 MiB. Segments of `fast` have at most a quarter of the bytes to store, but at
+    /// least 0.5 MiB.
     pub segment_mib: u64,
-    /// Variables with fewer bytes are pooled instead of coded with their class. Default 100.
+    /// Variables with fewer bytes than this are pooled instead of compressed with their class. Default 100.
     pub small_bytes: u64,
-    /// MiB of checkpoint in flight at most, up to half of it announcements; at least 3 segments, 12 for `balanced`
-    /// and 16 for `max`, 32 where that looks back. Default 0: 256, or 512 for `max`.
+    /// Most MiB of checkpoint data in memory. Announcements take at most half of it. At least 3 segments, 12 for
+    /// `balanced` and 16 for `max`. Default 0: 256, 512 for `balanced` and 1024 for `max`.
     pub budget_mib: u64,
-    /// Threads that compress. Default 0: as many as the process may run on.
+    /// Number of threads that compress. Default 0: one for each core that the process may use.
     pub threads: usize,
     /// `fast`, `balanced`, `max`, `paper`, `paper-single`, `zstd`, `gzip`, `raw`, ... Default fast.
     pub profile: Profile,
-    /// MiB that the store takes in a second, for this aggregator: the choice of codecs makes the sum of coding and
-    /// writing least. Default: measured from what is written. 0: not counted, only bytes are.
+    /// Write rate of the store for this aggregator, in MiB per second. The choice of codecs minimizes the sum of the
+    /// times for compressing and writing. Default: the rate is measured. 0: the rate is ignored, and only the number
+    /// of stored bytes counts.
     pub store_mib_per_s: Option<u64>,
-    /// Decode every segment again before it is written. Default true.
+    /// Whether to decode each segment again and compare it before it is written. Default true.
     pub verify: bool,
-    /// Store once what did not change since the checkpoint before, or is the same on another rank; and keep what codecs
-    /// were chosen for it. Default true.
+    /// Whether to store a variable only once if it did not change since the previous checkpoint or is equal on
+    /// another rank. Also uses the codecs of the previous checkpoint again. Default true.
     pub reuse: bool,
-    /// `auto`: code with what older checkpoints hold, where the profile does that (`max`) and it is smaller; needs
-    /// `reuse`. `off`: code each checkpoint by itself. Default auto.
+    /// `auto`: code segments with older checkpoints if the profile supports this (`max`) and the result is smaller;
+    /// needs `reuse`. `off`: code each checkpoint without older ones. Default auto.
     pub time: Time,
-    /// One checkpoint of so many at least is coded by itself, 2 to 64. Default 8.
+    /// Of this many consecutive checkpoints, at least one is coded without older ones, 2 to 64. Default 8.
     pub whole_every: u32,
-    /// When the names of two variables agree: `numbers` (after runs of digits became `#`) or `exact`. Default numbers.
+    /// How the names of two variables are compared: `numbers` (each run of digits counts as `#`) or `exact`. Default
+    /// numbers.
     pub naming: String,
-    /// Instead of `naming`: pairs of a regular expression and what its matches become, applied one after the other.
+    /// Replaces `naming`: pairs of a regular expression and the replacement of its matches, applied one after the
+    /// other.
     pub naming_rules: Vec<(String, String)>,
-    /// Seconds to wait for the last rank of a checkpoint before it is given up. Default 600.
+    /// Seconds to wait for the last rank of a checkpoint before the checkpoint is given up. Default 600.
     pub gather_seconds: u64,
     /// Seconds that one fetch may take before its agent counts as lost. Default 60.
     pub fetch_seconds: u64,
-    /// Seconds within which the files of one checkpoint are written. Default 600.
+    /// The longest time, in seconds, between the first and the last written file of one checkpoint. Default 600.
     pub spread_seconds: u64,
-    /// Flushes of different groups at a time. Default 2.
+    /// Number of flushes of different groups that run at the same time. Default 2.
     pub flushes: usize,
-    /// How long the aggregator may take to end: until then it goes on with what agents have announced or may still
-    /// announce. Default 20, which is inside SLURM's KillWait of 30 s.
+    /// Seconds that the aggregator may take to end. Until then it finishes checkpoints that agents have announced or
+    /// may still announce. Default 20, which is less than SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
-    /// Number of the newest checkpoints of a job that are kept after each commit. Default 0: this rule keeps none.
-    /// Without any rule nothing is removed. Of a job that keeps more than 1000, up to one per 1000 more are there for
-    /// a while.
+    /// Number of newest checkpoints of a job to keep after each commit. Default 0: this rule keeps none. Without any
+    /// rule nothing is removed. A job that keeps more than 1000 checkpoints has up to one more per 1000 for a while.
     pub keep: u32,
-    /// Keep what was written within this time before the newest, as in `30min`, `2h`, `1d12h`. Default: none.
+    /// Keep checkpoints that were written within this time before the newest one, as in `30min`, `2h`, `1d12h`.
+    /// Default: none.
     pub keep_within: String,
-    /// Number of hours of each of which the newest checkpoint is kept. Default 0.
+    /// Number of hours for which the newest checkpoint of each hour is kept. Default 0.
     pub keep_hourly: u32,
-    /// The same for days. Default 0.
+    /// Number of days for which the newest checkpoint of each day is kept. Default 0.
     pub keep_daily: u32,
-    /// The same for weeks. Default 0.
+    /// Number of weeks for which the newest checkpoint of each week is kept. Default 0.
     pub keep_weekly: u32,
-    /// The same for months. Default 0.
+    /// Number of months for which the newest checkpoint of each month is kept. Default 0.
     pub keep_monthly: u32,
 }
 
@@ -94,9 +99,9 @@ pub struct AncOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Time {
-    /// Where it is smaller.
+    /// Code with older checkpoints if the result is smaller.
     Auto,
-    /// Never.
+    /// Never code with older checkpoints.
     Off,
 }
 
@@ -137,32 +142,32 @@ impl Default for AncOptions {
     }
 }
 
-/// What an aggregator runs with.
+/// The checked configuration of an aggregator.
 #[derive(Clone)]
 pub struct AncConfig {
     /// The store's directory.
     pub store: PathBuf,
-    /// Whether it is made if it is not there.
+    /// Whether to create the store's directory if it does not exist.
     pub create: bool,
-    /// Where to listen.
+    /// Address and port to listen on.
     pub listen: SocketAddr,
-    /// What the hub runs with.
+    /// The settings of the hub.
     pub hub: HubOptions,
-    /// Bytes of checkpoint in flight at most.
+    /// Most bytes of checkpoint data in memory.
     pub budget_bytes: u64,
     /// See [`AncOptions::drain_seconds`].
     pub drain: Duration,
 }
 
-/// Which key is wrong, what it holds, what it may hold.
+/// A key of the configuration has a wrong value.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} is {found}; {expected}")]
 pub struct AncConfigError {
     /// The key, with its table.
     pub key: &'static str,
-    /// What stands there.
+    /// The wrong value.
     pub found: String,
-    /// What may stand there.
+    /// Which values are allowed, or what to do.
     pub expected: String,
 }
 
@@ -171,7 +176,7 @@ fn wrong<T>(key: &'static str, found: impl ToString, expected: impl Into<String>
 }
 
 impl AncOptions {
-    /// Puts these rules in place of those that are written.
+    /// Replaces the configured retention rules.
     pub fn set_keep(&mut self, keep: &Rules) {
         self.keep = keep.last;
         self.keep_within =
@@ -202,11 +207,7 @@ impl AncOptions {
             return wrong("anc.block-bytes", self.block_bytes, "it must be at least 8");
         };
         if self.segment_mib > 64 {
-            return wrong(
-                "anc.segment-mib",
-                self.segment_mib,
-                "it must be at most 64, or 0 for what suits the profile",
-            );
+            return wrong("anc.segment-mib", self.segment_mib, "it must be at most 64, or 0 to let the profile choose");
         }
         let budget_bytes = self.budget_mib().saturating_mul(1 << 20);
         let segment_bytes = match self.segment_mib {
@@ -230,17 +231,21 @@ impl AncOptions {
             return wrong(
                 "anc.store-mib-per-s",
                 self.store_mib_per_s.unwrap_or_default(),
-                "it must be at most 1048576, 0 for not counted, or left out for measured",
+                "it must be at most 1048576, or 0 to ignore the rate, or left out to measure it",
             );
         }
         if !(2..=64).contains(&self.whole_every) {
-            return wrong("anc.whole-every", self.whole_every, "it must be between 2 and 64; time = \"off\" is for 1");
+            return wrong(
+                "anc.whole-every",
+                self.whole_every,
+                "it must be between 2 and 64; set time = \"off\" instead of 1",
+            );
         }
         if self.threads > 1024 {
             return wrong(
                 "anc.threads",
                 self.threads,
-                "it must be at most 1024, or 0 for as many as the process may run on",
+                "it must be at most 1024, or 0 for one thread on each core that the process may use",
             );
         }
         let naming = match self.naming.as_str() {

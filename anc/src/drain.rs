@@ -1,37 +1,37 @@
-//! When an aggregator that was told to end may end: a decision only, no I/O, time is an argument.
+//! Decides when an aggregator that was asked to end may end. The code uses no I/O, and time is an argument.
 //!
-//! It goes on gathering and flushing while agents may still announce something, within one bound.
+//! The aggregator continues to gather and to flush while agents may still announce something, until a time limit.
 
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 
-/// How long nothing must happen before a checkpoint whose ranks are missing counts as one that stays incomplete, in
-/// milliseconds: an agent that lost its connection dials again within this time.
+/// Time without an event, in milliseconds, after which a checkpoint with missing ranks counts as incomplete for good.
+/// An agent that lost its connection connects again within this time.
 pub const GRACE_MS: u64 = 2_000;
 
-/// What is in flight.
+/// Numbers of agents and groups that are not finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
-    /// Agents that have not said that all is announced that was written.
+    /// Agents that have not reported that all written files are announced.
     pub looking: usize,
-    /// Groups that are flushed, or wait for that.
+    /// Groups that are being flushed or wait for a flush.
     pub flushing: usize,
-    /// Groups of which ranks are missing.
+    /// Groups with missing ranks.
     pub gathering: usize,
-    /// Groups whose checkpoint is not known to exist: their agents wait for that, or it was not looked for since the
-    /// drain began.
+    /// Committed groups whose checkpoint is not known to be complete. Their agents wait for this, or the store was
+    /// not checked since the drain began.
     pub untold: usize,
 }
 
-/// Whether to go on.
+/// Whether the aggregator continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Ask again at this time, or when something happened.
+    /// Continue, and decide again at this time in milliseconds, or at the next event.
     GoOn(u64),
     /// End now.
     End,
 }
 
-/// Whether to go on at `now_ms`, where the last thing happened at `quiet_since_ms`, and `until_ms` is the bound.
+/// Decides at `now_ms` whether to continue. The last event was at `quiet_since_ms`, and `until_ms` is the time limit.
 pub fn decide(in_flight: InFlight, now_ms: u64, quiet_since_ms: u64, until_ms: u64) -> Verdict {
     let InFlight { looking, flushing, gathering, untold } = in_flight;
     let grace_until_ms = quiet_since_ms.saturating_add(GRACE_MS);
@@ -43,7 +43,7 @@ pub fn decide(in_flight: InFlight, now_ms: u64, quiet_since_ms: u64, until_ms: u
     }
 }
 
-/// A group of a checkpoint that an aggregator ends without.
+/// A group of a checkpoint that is not committed when the aggregator ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uncommitted {
     /// The job.
@@ -77,7 +77,7 @@ mod tests {
             InFlight { untold: 1, gathering: 1, ..NOTHING },
         ] {
             assert_eq!(decide(in_flight, 19_999, 0, 20_000), Verdict::GoOn(20_000));
-            assert_eq!(decide(in_flight, 20_000, 0, 20_000), Verdict::End, "the bound is kept");
+            assert_eq!(decide(in_flight, 20_000, 0, 20_000), Verdict::End, "the time limit is kept");
         }
     }
 

@@ -24,25 +24,26 @@ use mcrengine::store::Store;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How checkpoints are made: what the operator decides once.
+/// How checkpoints are written, as the operator configured it.
 #[derive(Clone, Debug)]
 pub struct FlushOptions {
-    /// Scheme, block and segment lengths.
+    /// The merge scheme, and the lengths of blocks and segments.
     pub plan: PlanOptions,
-    /// Which names agree.
+    /// How the names of two variables are compared.
     pub naming: Naming,
-    /// Which codecs.
+    /// Which codecs may be used.
     pub profile: Profile,
-    /// Decode every segment again before it is written.
+    /// Whether each segment is decoded again and compared before it is written.
     pub verify: bool,
-    /// Do not store again what the newest checkpoint or another rank already holds.
+    /// Whether to store only references to variables that the newest checkpoint or another rank already holds.
     pub reuse: bool,
-    /// Code with older checkpoints where that is smaller. At least one checkpoint in this many is coded by itself; 1:
-    /// all.
+    /// Of this many consecutive checkpoints, at least one is coded without older checkpoints. 1 means that every
+    /// checkpoint is coded without older ones. A segment is coded with an older segment only if the result is
+    /// smaller.
     pub whole_every: u32,
-    /// Whether the store's speed counts in the choice of codecs.
+    /// Whether the choice of codecs considers the store's speed.
     pub store_speed: StoreSpeed,
-    /// Threads that compress.
+    /// Number of threads that compress.
     pub threads: usize,
 }
 
@@ -67,56 +68,57 @@ pub const WHOLE_EVERY: u32 = 8;
 /// One flush: one group of one checkpoint, from its headers to its manifest.
 #[derive(Clone)]
 pub struct Flush<'a> {
-    /// The directory or bucket.
+    /// The store that the checkpoint is written to.
     pub store: &'a dyn Store,
     /// The job.
     pub job: JobId,
-    /// The name under which it is committed.
+    /// The name under which the checkpoint is committed.
     pub checkpoint: CheckpointId,
     /// The group.
     pub group: GroupId,
     /// Which ranks of the job are in which group.
     pub grouping: Grouping,
-    /// GROUP_SIZE.
+    /// Number of ranks in a group (GROUP_SIZE).
     pub group_size: u32,
-    /// Number of the incarnation of the job, or 0.
+    /// Number of the job's incarnation. 0 means that the job has none.
     pub incarnation: u32,
     /// When the application wrote the newest of the files, in milliseconds since 1970.
     pub written_unix_ms: i64,
     /// The files of the group's ranks, in rank order.
     pub files: Arc<Vec<FileHeader>>,
-    /// Where their bytes are.
+    /// The source of the files' bytes.
     pub source: &'a dyn Source,
-    /// How checkpoints are made.
+    /// How checkpoints are written.
     pub options: &'a FlushOptions,
     /// Bounds the memory of all flushes together.
     pub budget: &'a Arc<Budget>,
-    /// Memory that earlier flushes left, and that this one leaves.
+    /// Buffers that earlier flushes left for reuse. This flush leaves its buffers there too.
     pub spare: &'a Spare,
-    /// Why it cannot be known that all files are of one step, if it cannot.
+    /// If it is uncertain whether all files belong to one step, the reason.
     pub doubt: Option<String>,
-    /// The newest manifest of each group, as far as earlier flushes of this process know it.
+    /// The newest manifest of each group that earlier flushes of this process found.
     pub newest: &'a NewestOfGroups,
-    /// Called once the container is durable. Waits until the group may be committed, or says why it may not: because
-    /// an older checkpoint of the same caller is not committed yet, or because the incarnation is over.
+    /// Called once the container is durable. This function waits until the group may be committed, because older
+    /// checkpoints of the same caller are committed first. It fails if the group may not be committed, for example
+    /// because the incarnation has ended.
     pub may_commit: &'a (dyn Fn() -> Result<(), FlushError> + Sync),
-    /// Hears how far the flush is.
+    /// Receives the progress of the flush.
     pub observer: &'a dyn Observer,
-    /// Milliseconds since 1970, for the manifest.
+    /// The current time in milliseconds since 1970, for the manifest.
     pub now_unix_ms: u64,
 }
 
-/// The least budget, in bytes, with which segments of this length can be made.
+/// The smallest budget, in bytes, that is enough for segments of this length.
 pub fn least_budget(segment_bytes: u64, profile: &Profile) -> u64 {
     segment_bytes * profile.memory_per_raw_byte()
 }
 
-/// Classifies, plans, fetches, merges, compresses, writes and commits the files of one group. Before this returns no
-/// restart sees the group's part of the checkpoint; afterwards every restart does.
+/// Classifies, plans, fetches, merges, compresses, writes and commits the files of one group. Before this function
+/// returns, no restart sees the group's part of the checkpoint. Afterwards every restart sees it.
 pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let started = Instant::now();
     let Flush { store, files, options, .. } = &flush;
-    // First of all, so that a second writer of this group fails at once.
+    // The container is created first, so that a second writer of this group fails at once.
     let mut container = ContainerWriter::create(*store, &flush.job, &flush.checkpoint, flush.group)?;
     let newest = flush.newest();
 
@@ -174,36 +176,36 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
 }
 
 impl Flush<'_> {
-    /// The newest checkpoint of this group, if the options want to know it.
+    /// The newest checkpoint of this group, if the options need it.
     fn newest(&self) -> Option<Manifest> {
         let wanted = self.options.reuse.then_some(self.newest)?;
         wanted.look_up(self.store, &self.job, self.group, &self.checkpoint)
     }
 
-    /// The variables that the newest checkpoint or another file of this one holds already. A checkpoint that cannot
-    /// be read is never a reason to fail: then everything is stored.
+    /// The variables that the newest checkpoint or another file of this checkpoint already holds. If the newest
+    /// checkpoint cannot be read, the flush does not fail, and everything is stored.
     fn reusable(&self, newest: Option<&Manifest>) -> Vec<(VariableRef, container::Source)> {
         if !self.options.reuse {
             return Vec::new();
         }
         let index = newest.map_or_else(ReuseIndex::empty, |newest| {
             ReuseIndex::load(self.store, &self.job, newest).unwrap_or_else(|error| {
-                tracing::warn!(checkpoint = %newest.checkpoint, %error, "cannot reuse the checkpoint before; storing everything");
+                tracing::warn!(checkpoint = %newest.checkpoint, %error, "cannot reuse the previous checkpoint; storing everything");
                 ReuseIndex::empty()
             })
         });
         reusable(&self.files, &index)
     }
 
-    /// The older segments that segments may be coded with, if the options want any. A checkpoint that cannot be read
-    /// is never a reason to fail: then every segment is coded by itself.
+    /// The older segments that segments may be coded with, if the options allow it. If the newest checkpoint cannot
+    /// be read, the flush does not fail, and every segment is coded without an older one.
     fn bases(&self, newest: Option<&Manifest>, classes: &[VariableClass]) -> Option<Bases> {
         let is_wanted = self.options.whole_every > 1 && self.options.profile.looks_back();
         let newest = newest.filter(|_| is_wanted)?;
         let may_go_back = newest.in_a_row.saturating_add(1) < self.options.whole_every;
         let bases = Bases::load(self.store, &self.job, newest, &self.files, classes, may_go_back);
         let warn = |error: &ReadError| {
-            tracing::warn!(checkpoint = %newest.checkpoint, %error, "cannot code with the checkpoint before");
+            tracing::warn!(checkpoint = %newest.checkpoint, %error, "cannot code segments with the previous checkpoint; coding each segment without an older one");
         };
         bases.inspect_err(warn).ok()
     }
@@ -218,7 +220,8 @@ impl Flush<'_> {
         }
     }
 
-    /// Threads inside each segment, where there are fewer large segments than threads, or memory for fewer.
+    /// How many threads to use inside each segment. More than one helps only if there are fewer large segments than
+    /// threads, or if the memory is enough for fewer segments than threads.
     fn threads_of_each(&self, segments: &[SegmentPlan], back: &LookingBack) -> usize {
         let profile = &self.options.profile;
         let largest = segments.iter().max_by_key(|segment| segment.raw_bytes);
@@ -228,7 +231,7 @@ impl Flush<'_> {
         threads_of_each(self.options.threads, memory, segments.iter().map(|segment| segment.raw_bytes))
     }
 
-    /// The store's speed for each core that codes, if it counts.
+    /// The store's speed and the number of cores that compress, if the choice of codecs considers the speed.
     fn store_rate(&self, threads_of_each: usize) -> Option<StoreRate> {
         let cores = (self.options.threads / threads_of_each.max(1)).max(1) as u32; // at most 1024
         self.options.store_speed.bytes_per_s().map(|bytes_per_s| StoreRate { bytes_per_s, cores })

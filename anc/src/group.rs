@@ -1,12 +1,14 @@
-//! What happens to one checkpoint of one group: an enum and one function without I/O, clock or lock.
+//! Decides what happens to one checkpoint of one group, with an enum and one function that uses no I/O, clock or
+//! lock.
 //!
-//! The shell in [`crate::hub`] owns the state, tells [`step`] what happened, and starts what it asks for.
+//! The hub ([`crate::hub`]) owns the state, passes each event to [`step`], and executes the effects that [`step`]
+//! returns.
 
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// How often a flush that failed on the store is tried again before the checkpoint is given up.
+/// Number of flushes that may fail because of the store. Then the checkpoint is given up.
 pub const FLUSH_ATTEMPTS_MAX: u32 = 5;
 
 /// A checkpoint of a group, as the application names it.
@@ -20,14 +22,14 @@ pub struct Key {
     pub label: CheckpointId,
 }
 
-/// Where one checkpoint of one group stands.
+/// The state of one checkpoint of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Some ranks of the group have not announced their headers yet.
     Gathering {
-        /// Who is awaited; never empty.
+        /// The ranks that are awaited. Never empty.
         missing: BTreeSet<Rank>,
-        /// When to give up, in the shell's milliseconds.
+        /// When to give up, in milliseconds of the hub's clock.
         deadline_ms: u64,
         /// Flushes that failed on the store before.
         attempts: u32,
@@ -38,16 +40,16 @@ pub enum Phase {
         /// Flushes that failed on the store before.
         attempts: u32,
     },
-    /// The store refused; it is tried again at this time.
+    /// The store failed. The flush is tried again at `until_ms`.
     Waiting {
-        /// When, in the shell's milliseconds.
+        /// When to try again, in milliseconds of the hub's clock.
         until_ms: u64,
-        /// Flushes that failed on the store so far.
+        /// Number of flushes that failed because of the store so far.
         attempts: u32,
     },
     /// The group's manifest is in the store.
     Committed(CheckpointId),
-    /// Given up, openly.
+    /// The checkpoint was given up, and the agents are informed.
     Abandoned(Reason),
 }
 
@@ -58,9 +60,9 @@ pub enum Reason {
     Missing(BTreeSet<Rank>),
     /// The store, or a node's disk, kept failing.
     Store(String),
-    /// A newer checkpoint is whole, and too many older ones are waiting.
+    /// Too many checkpoints of the group were waiting, and this one was the oldest.
     Overtaken,
-    /// Its files are of an incarnation of the job that is over.
+    /// The files belong to an incarnation of the job that has ended.
     Fenced(String),
     /// The aggregator is shutting down.
     Shutdown,
@@ -86,58 +88,58 @@ impl fmt::Display for Reason {
                 }
                 f.write_str(if ranks.len() > 8 { ", ..." } else { "" })
             }
-            Self::Store(error) => write!(f, "it failed {FLUSH_ATTEMPTS_MAX} times: {error}"),
-            Self::Overtaken => f.write_str("newer checkpoints came before it was whole"),
+            Self::Store(error) => write!(f, "the flush failed {FLUSH_ATTEMPTS_MAX} times: {error}"),
+            Self::Overtaken => f.write_str("newer checkpoints arrived before this one was whole"),
             Self::Fenced(reason) => f.write_str(reason),
             Self::Shutdown => f.write_str("the aggregator is shutting down"),
         }
     }
 }
 
-/// What happened.
+/// An event that concerns one checkpoint of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A rank announced its headers, for the first time or anew.
+    /// A rank announced its headers, for the first time or again.
     Announced(Rank),
-    /// A rank's files are gone or being rewritten, or its agent is.
+    /// A rank's files are gone or being rewritten, or the rank's agent is gone.
     Lost(Rank),
     /// The manifest of the group is in the store.
     Flushed(CheckpointId),
-    /// These ranks' bytes could not be had: their agent is gone, or their files changed.
+    /// The bytes of these ranks could not be fetched: the agent is gone, or the files changed.
     RanksFailed(BTreeSet<Rank>),
-    /// The store failed, or something else that may pass; the text says what.
+    /// The store failed, or something else that may work later. The text is the reason.
     StoreFailed(String),
-    /// The flush found that the files are of an incarnation of the job that is over.
+    /// The flush found that the files belong to an incarnation of the job that has ended.
     Fenced(String),
     /// Time passed.
     Tick,
     /// Too many checkpoints of this group are waiting, and this is the oldest.
     Overtaken,
-    /// The daemon drains.
+    /// The aggregator is shutting down.
     Shutdown,
 }
 
-/// What the shell must now start.
+/// What the hub must do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Run `flush_checkpoint` with what was announced.
+    /// Run `flush_checkpoint` with the announced files.
     Flush,
-    /// Tell the ranks that announced that their part is in the store.
+    /// Inform the agents of the announced ranks that the group is in the store.
     TellCommitted(CheckpointId),
-    /// Tell the ranks that announced that it was given up.
+    /// Inform the agents of the announced ranks that the checkpoint was given up.
     TellAbandoned(Reason),
 }
 
 /// How long the phases last, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// From the first announcement, or the loss of a rank, until the checkpoint is given up.
+    /// Time from the first announcement, or the loss of a rank, until the checkpoint is given up.
     pub gather_ms: u64,
     /// First wait after the store failed; each further wait is twice as long.
     pub retry_ms: u64,
 }
 
-/// One event in, the next phase out, plus what the shell must now start. `now_ms` never decreases.
+/// Returns the phase after an event, and adds to `todo` what the hub must do next. `now_ms` never decreases.
 pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Vec<Effect>) -> Phase {
     let gather = |missing, attempts| Phase::Gathering { missing, deadline_ms: now_ms + times.gather_ms, attempts };
     let abandon = |reason: Reason, todo: &mut Vec<Effect>| {
@@ -165,9 +167,9 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             Phase::Committed(id)
         }
         (Phase::Flushing { attempts }, Event::RanksFailed(ranks)) if !ranks.is_empty() => gather(ranks, attempts),
-        // Nobody in particular failed: the same as a store that has to be tried again.
+        // No single rank failed, so this is handled like a failure of the store.
         (phase @ Phase::Flushing { .. }, Event::RanksFailed(_)) => {
-            step(phase, Event::StoreFailed("no rank's bytes could be had".into()), now_ms, times, todo)
+            step(phase, Event::StoreFailed("the bytes could not be fetched from any rank".into()), now_ms, times, todo)
         }
         (Phase::Flushing { attempts }, Event::StoreFailed(error)) => {
             if attempts + 1 >= FLUSH_ATTEMPTS_MAX {
@@ -181,21 +183,21 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             Phase::Flushing { attempts }
         }
         (Phase::Waiting { attempts, .. }, Event::Lost(rank)) => gather([rank].into(), attempts),
-        // Told twice: a rank that came back, or whose agent did not hear the answer.
+        // The agent has connected again or did not receive the answer, so it is informed once more.
         (Phase::Committed(id), Event::Announced(_)) => {
             todo.push(Effect::TellCommitted(id.clone()));
             Phase::Committed(id)
         }
         (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Overtaken) => abandon(Reason::Overtaken, todo),
         (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Shutdown) => abandon(Reason::Shutdown, todo),
-        // A flush in progress is finished, not cut, and its fetches fail by themselves where an agent is lost.
+        // A running flush is not interrupted. If an agent is lost, the fetches of the flush fail by themselves.
         (
             phase @ Phase::Flushing { .. },
             Event::Announced(_) | Event::Lost(_) | Event::Tick | Event::Overtaken | Event::Shutdown,
         ) => phase,
         (phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }), Event::Tick) => phase,
         (phase @ Phase::Waiting { .. }, Event::Announced(_)) => phase,
-        // A late message.
+        // These events arrive too late and are ignored.
         (
             phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }),
             Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Fenced(_),
@@ -313,7 +315,7 @@ mod tests {
             let (mut running, mut ends) = (false, 0);
             for (later, event) in script {
                 now_ms += later;
-                // The shell only reports the end of a flush that runs.
+                // The hub reports only the end of a running flush.
                 if matches!(event, Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Fenced(_)) {
                     if !running { continue }
                     running = false;

@@ -1,10 +1,11 @@
-//! Under which name a content is committed.
+//! Chooses the name under which a content is committed.
 //!
-//! Codes that overwrite their checkpoint under one name (`restart.h5`) save another content each time, and a committed
-//! checkpoint is never changed. So the first content is `restart.h5`, the next `restart.h5~2`, and so on. Every group
-//! finds the number by itself, from the store alone: the one whose other groups' files were written when its own were,
-//! and where there is none, the next that nobody has used. A group that missed a step so never joins its newer content
-//! to the others' older one.
+//! Some applications overwrite their checkpoint under one name (`restart.h5`), with another content at each step. A
+//! committed checkpoint is never changed. So the first content is named `restart.h5`, the next `restart.h5~2`, and so
+//! on. Every group finds the number by itself, from the store alone. It takes the name under which other groups
+//! committed files that were written at the same time as its own. If there is no such name, it takes the next name
+//! that is not in use. So a group that missed a step never joins its newer content to the older content of the other
+//! groups.
 
 use crate::group::Key;
 use crate::names::Names;
@@ -20,39 +21,42 @@ use std::time::Duration;
 
 /// What to do with a content.
 pub enum Instance {
-    /// It is committed already.
+    /// The content is committed already.
     There(Box<Manifest>),
-    /// Commit it under this name. The text says why it cannot be known that all of it is of one step, if it cannot.
+    /// Commit the content under this name. If it is uncertain whether all files belong to one step, the text is the
+    /// reason.
     New(CheckpointId, Option<String>),
-    /// These ranks still have files of a step before; each with the reason.
+    /// These ranks still have files of an earlier step. Each rank has a reason.
     Stale(Vec<(Rank, String)>),
 }
 
-/// What a flush knows about when its files were written.
+/// When the files of a flush were written.
 #[derive(Clone, Copy, Debug)]
 pub struct Written<'a> {
-    /// How far apart the files of one checkpoint may be written.
+    /// The longest time between the first and the last written file of one checkpoint.
     pub spread: Duration,
-    /// Whatever was written before this, in milliseconds since 1970, belongs to a content that was overwritten since.
+    /// Files that were written before this time, in milliseconds since 1970, belong to a content that was overwritten
+    /// since.
     pub not_before_ms: Option<i64>,
-    /// In which incarnation; the groups of two incarnations never make one checkpoint.
+    /// The incarnation that wrote the files. Groups of two incarnations never make one checkpoint.
     pub incarnation: u32,
     /// When the newest of the group's files was written, in milliseconds since 1970.
     pub newest_ms: i64,
     /// When the newest file of each rank was written, in milliseconds since 1970.
     pub ranks_ms: &'a [(Rank, i64)],
-    /// A rank whose files were there before its agent watched, if there is one.
+    /// A rank whose files existed before its agent began to watch, if there is one.
     pub unseen: Option<Rank>,
 }
 
-/// One content under a name: when another group's files of it were written, if another group is there.
+/// A name in use: whether this group cannot use it any more, and when the files of another group with this name were
+/// written.
 struct Taken {
     id: CheckpointId,
     ours: bool,
     other_ms: Option<i64>,
 }
 
-/// Finds the name.
+/// Chooses the name for a content.
 pub fn choose_instance(
     store: &dyn Store,
     names: &Names,
@@ -76,15 +80,16 @@ pub fn choose_instance(
                 (true, groups)
             }
             Err(ReadError::Missing { .. }) => (false, grouping.groups()),
-            // Ours, but not readable: it stays as evidence, and the content is saved under another name.
+            // The manifest of this group cannot be read. It stays in the store as evidence, and the content gets
+            // another name.
             Err(error) if !matches!(error, ReadError::Io { .. }) => (true, grouping.groups()),
             Err(error) => return Err(error.into()),
         };
         let other = other_group(store, key, &id, groups, &there);
-        // Saved with other numbers of ranks, or by another incarnation, or pruned: nothing to join.
+        // A group cannot join a checkpoint of another number of ranks or another incarnation, or a pruned checkpoint.
         let is_other = |other: &Manifest| other.ranks != grouping.ranks() || other.incarnation != written.incarnation;
         let ours = ours || other.as_ref().map_or_else(|| is_pruned(store, key, &id), is_other);
-        // What another incarnation wrote tells nothing of the steps of this one.
+        // The times of another incarnation say nothing about the steps of this one.
         let other = other.filter(|other| other.incarnation == written.incarnation);
         taken.push(Taken { id, ours, other_ms: other.map(|other| other.written_unix_ms) });
     }
@@ -94,7 +99,7 @@ pub fn choose_instance(
         return Ok(Instance::Stale(stale));
     }
     let doubt = if taken.is_empty() { doubt_of(&key.label, written) } else { None };
-    // Begun by another group, or by us before a failure, and not committed by anybody yet.
+    // A name that another group began to use, or this group before a failure, and that no group has committed yet.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
     let joined = fitting(&taken, ours_ms, written);
     let doubt = doubt.or_else(|| joined.and_then(|joined| doubt_of_joining(&key.label, joined, &taken, &own, ours_ms)));
@@ -105,17 +110,17 @@ pub fn choose_instance(
     Ok(Instance::New(id, doubt))
 }
 
-/// How much longer than a step the time since the last one may be, for the length of a step to be of use.
+/// The length of a step is used only if the time since the last committed step is at most this many steps.
 const STEPS_MISSED_MAX: i64 = 10;
-/// The most steps whose lengths are looked at.
+/// Most previous steps whose lengths are used.
 const STEPS_MAX: usize = 8;
 
-/// The ranks whose files are of a step before: a code that overwrites one name has not overwritten theirs yet. `own`
-/// are the contents that this group committed under the name, the oldest first.
+/// The ranks whose files belong to an earlier step, because the application has not overwritten them yet. `own` has
+/// the contents that this group committed under the name, the oldest first.
 ///
-/// Files that are still what was committed are of that step. So are files that were written nearer to it than to the
-/// newest file, or more than half a step before the newest file; the length of a step is the median of the steps
-/// before.
+/// Files that are unchanged since the last commit belong to the committed step. Files also belong to an earlier step
+/// if they were written nearer to the committed step than to the newest file, or at least half a step before the
+/// newest file. The length of a step is the median of the previous steps.
 fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> Vec<(Rank, String)> {
     let Some(last) = own.last() else { return Vec::new() };
     let was = |file: &FileHeader| {
@@ -139,23 +144,25 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
     for (rank, rank_ms) in written.ranks_ms {
         let before_ms = written.newest_ms.saturating_sub(*rank_ms);
         if unchanged(*rank) {
-            stale.push((*rank, format!("its files are still those of {}; awaited anew", last.checkpoint)));
+            stale.push((*rank, format!("its files are still those of {}; new files are awaited", last.checkpoint)));
         } else if since_last_ms > 0 && before_ms >= apart_ms.max(1) {
             let (seconds, step) = (before_ms as f64 / 1000.0, (apart_ms * 2) as f64 / 1000.0);
             stale.push((
                 *rank,
                 format!(
                     "its files were written {seconds:.1} s before the newest of the group, and a step takes about {step:.1} s: \
-                     they are of the step before; awaited anew"
+                     the files are of an earlier step; new files are awaited"
                 ),
             ));
         }
     }
-    // All of them unchanged is the same content, which is found by its digests; all of them old cannot be.
+    // If the files of all ranks are unchanged, the content is found by its digests. The files of all ranks cannot be
+    // old, because one rank has the newest file.
     if stale.len() == written.ranks_ms.len() { Vec::new() } else { stale }
 }
 
-/// Marks the content of a label that was written at a time as not whole, whether any of its groups is there yet or not.
+/// Marks the content of a label that was written at `written_ms` as not whole, even if none of its groups is
+/// committed yet.
 pub fn spoil_instance(
     store: &dyn Store,
     key: &Key,
@@ -163,7 +170,7 @@ pub fn spoil_instance(
     spread: Duration,
     why: &str,
 ) -> Result<(), StoreError> {
-    // Not from what is remembered: this may be of any incarnation.
+    // The remembered names are not used, because the content may be of any incarnation.
     let generations = Names::default().newest(store, key, 0)?;
     let newest = generations.last().copied().unwrap_or(0);
     let name = |generation: u32| key.label.with_generation(generation).unwrap_or_else(|_| key.label.clone());
@@ -179,8 +186,8 @@ pub fn spoil_instance(
     manifest::spoil(store, &key.job, &id, why)
 }
 
-/// Why it cannot be known whether the files of a first content are of one step, if it cannot: a name that a code may
-/// overwrite, and files that nobody saw being written.
+/// If it is uncertain whether the files of a first content belong to one step, the reason. This happens if the
+/// application may overwrite the name, and no agent watched while files were written.
 fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     let unseen = written.unseen?;
     let is_reused = may_be_reused(label);
@@ -188,15 +195,16 @@ fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
     (is_reused && written.ranks_ms.len() > 1 && apart_ms > 0).then(|| {
         format!(
-            "the name {label} has no number, so the code may overwrite it; the files of {unseen} were there before an agent watched, and \
-             the ranks wrote theirs {:.1} s apart: whether they are of one step cannot be known",
+            "the name {label} has no number, so the code may overwrite it; the files of {unseen} existed before an agent watched, and \
+             the ranks wrote their files {:.1} s apart: it is uncertain whether the files are of one step",
             apart_ms as f64 / 1000.0
         )
     })
 }
 
-/// Why it cannot be known whether a group joins the others in their step: the code may overwrite the name, nobody
-/// knows yet how long a step takes, and a node may have missed one.
+/// If it is uncertain whether a group belongs to the step of the other groups, the reason. This happens if the
+/// application may overwrite the name and the length of a step is not known yet, because a node may have missed a
+/// step.
 fn doubt_of_joining(
     label: &CheckpointId,
     joined: &Taken,
@@ -209,30 +217,31 @@ fn doubt_of_joining(
     (is_first && may_be_reused(label) && apart_ms > ONE_STEP_MS).then(|| {
         format!(
             "the name {label} has no number, so the code may overwrite it, and how long a step takes is not known yet; two groups wrote \
-             theirs {:.1} s apart: whether they are of one step cannot be known",
+             their files {:.1} s apart: it is uncertain whether the files are of one step",
             apart_ms as f64 / 1000.0
         )
     })
 }
 
-/// Two groups of the first content under a name that wrote nearer to each other than this are of one step.
+/// If two groups wrote the first content under a name at most this far apart, both belong to one step.
 const ONE_STEP_MS: i64 = 1000;
 
-/// Extensions whose digit is part of a format's name.
+/// File name extensions with a digit that is part of the name of a format.
 const EXTENSIONS: [&str; 12] =
     [".h5", ".hdf5", ".he5", ".h4", ".hdf4", ".nc3", ".nc4", ".bp3", ".bp4", ".bp5", ".mat5", ".xdmf3"];
 
-/// Whether a code may overwrite what has this name: it has no number.
+/// Whether the application may overwrite a checkpoint of this name, which is assumed if the name has no number.
 fn may_be_reused(label: &CheckpointId) -> bool {
     let name = label.label();
     let stem = EXTENSIONS.iter().find_map(|extension| name.strip_suffix(extension)).unwrap_or(name);
     !stem.bytes().any(|byte| byte.is_ascii_digit())
 }
 
-/// As [`choose_instance`], for whoever has all groups at hand, each with its files in order: one name for all of them.
+/// Like [`choose_instance`], for a caller that has the files of all groups, in order. All groups get one name.
 ///
-/// The newest content under the label that holds nothing but these files, whole or as far as an interrupted run came;
-/// else the next name that nobody has used. With it comes the place of the groups which are there, if there are any.
+/// Returns the newest name under the label whose committed groups have exactly these files. An interrupted run may
+/// have committed only some of the groups. If there is no such name, returns the next name that is not in use. Also
+/// returns the place of the committed groups, if there are any.
 pub fn choose_for_all(
     store: &dyn Store,
     names: &Names,
@@ -261,7 +270,7 @@ pub fn choose_for_all(
                 Ok(_) | Err(_) => continue 'generation,
             }
         }
-        // A group beyond ours was saved with other numbers of ranks.
+        // A checkpoint with more groups was saved with another number of ranks.
         if state.groups <= grouping.groups() {
             return Ok((id, state.place));
         }
@@ -269,7 +278,7 @@ pub fn choose_for_all(
     Ok((label.with_generation(free).unwrap_or_else(|_| label.clone()), None))
 }
 
-/// Whether a group's files are committed under a name already.
+/// The manifest of a group, if its files are already committed under a name.
 pub fn committed(
     store: &dyn Store,
     job: &JobId,
@@ -287,11 +296,12 @@ pub fn committed(
     }
 }
 
-/// The content that was written when ours was, if there is one that lacks our group.
+/// The content that other groups wrote at the same time as this group, if this group is not in it yet.
 fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option<&'a Taken> {
     let spread_ms = i64::try_from(written.spread.as_millis()).unwrap_or(i64::MAX);
     let apart = |other_ms: i64| ours_ms.saturating_sub(other_ms).saturating_abs();
-    // The nearest in time, whether we are in it or not: if we are, ours is of no step that the others have.
+    // Finds the content that is nearest in time, even if this group is in it. If this group is in it, its new files
+    // belong to a step that the other groups do not have.
     let (nearest, place) = (taken.iter().enumerate())
         .filter_map(|(i, taken)| taken.other_ms.map(|ms| (i, taken, ms)))
         .min_by_key(|(_, _, ms)| apart(*ms))
@@ -300,8 +310,8 @@ fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option
     if nearest.ours || apart(other_ms) > spread_ms || written.not_before_ms.is_some_and(|ms| other_ms < ms) {
         return None;
     }
-    // Newer than all: of this step only if it is nearer than half a step, as far as the one before tells what a step
-    // is.
+    // Files that are newer than the nearest content belong to its step only if they are at most half a step newer.
+    // The length of a step is the time between the nearest content and the one before.
     let before_ms = taken[..place].iter().rev().find_map(|taken| taken.other_ms);
     let step_ms = before_ms.map(|before_ms| other_ms.saturating_sub(before_ms).saturating_abs());
     match step_ms {
@@ -314,7 +324,7 @@ fn directory(key: &Key, id: &CheckpointId) -> std::path::PathBuf {
     Path::new(key.job.as_str()).join(id.as_str())
 }
 
-/// The names in the directory of a checkpoint, if it is there.
+/// The names in the directory of a checkpoint, if the directory exists.
 fn names_in(store: &dyn Store, key: &Key, id: &CheckpointId) -> Result<Option<BTreeSet<String>>, StoreError> {
     match store.list_dir(&directory(key, id)) {
         Err(error) if error.is_not_found() => Ok(None),
@@ -323,7 +333,7 @@ fn names_in(store: &dyn Store, key: &Key, id: &CheckpointId) -> Result<Option<BT
     }
 }
 
-/// The manifest of any other group, of those whose names are there.
+/// The manifest of another group whose manifest name is in `there`.
 fn other_group(
     store: &dyn Store,
     key: &Key,
@@ -382,17 +392,21 @@ mod tests {
     #[test]
     fn a_group_joins_the_step_at_which_the_others_wrote() {
         assert_eq!(place(&[(false, Some(1000))], 1003), nth(0));
-        assert_eq!(place(&[(false, Some(1000))], 990), nth(0), "it wrote first and commits last");
+        assert_eq!(place(&[(false, Some(1000))], 990), nth(0), "the group wrote first and commits last");
         assert_eq!(place(&[(true, Some(1000)), (false, Some(1060))], 1063), nth(1));
     }
 
     #[test]
     fn a_group_that_missed_steps_does_not_join_an_older_one() {
         let missed = [(false, Some(1000)), (false, Some(1060)), (false, Some(1120))];
-        assert_eq!(place(&missed, 1121), nth(2), "the first that lacks it would be another step");
+        assert_eq!(place(&missed, 1121), nth(2), "the first content that lacks the group is of another step");
         assert_eq!(place(&missed, 1181), None, "the others have not committed this step yet");
         assert_eq!(place(&[(false, Some(1000))], 1000 + 601), None, "further apart than one checkpoint's files");
-        assert_eq!(place(&[(true, Some(1000)), (true, Some(1060))], 1061), None, "it is in the nearest already");
+        assert_eq!(
+            place(&[(true, Some(1000)), (true, Some(1060))], 1061),
+            None,
+            "the group is in the nearest content already"
+        );
     }
 
     #[test]
@@ -404,7 +418,7 @@ mod tests {
         };
         let (first, second) = ((false, Some(100_000)), (false, Some(104_000)));
         assert!(doubt("ck", &[first], 102_500) && doubt("restart.h5", &[first], 97_500));
-        assert!(!doubt("ck", &[first], 100_900), "too near for two steps");
+        assert!(!doubt("ck", &[first], 100_900), "the groups wrote too near to each other for two steps");
         assert!(!doubt("ck_17", &[first], 102_500) && !doubt("ck_17.h5", &[first], 102_500), "numbered");
         assert!(!doubt("ck", &[first, second], 105_500), "a step takes 4 s");
     }

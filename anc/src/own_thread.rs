@@ -1,17 +1,17 @@
-//! Work on a thread that nothing waits for.
+//! Runs work on a thread that no other thread waits for.
 
 use crate::flush_error::FlushError;
 use crate::unpanicked::unpanicked;
 use mcrengine::error_chain::error_chain;
 
-/// Does something that waits for the store on a new thread. A failure is logged as a failure of `doing`.
+/// Runs `work`, which waits for the store, on a new thread. If it fails, the log message has the text `doing`.
 pub(crate) fn on_own_thread(doing: &'static str, work: impl FnOnce() -> Result<(), FlushError> + Send + 'static) {
     let work = move || {
         if let Err(error) = unpanicked(work) {
-            tracing::error!(error = error_chain(&error), doing, "failed");
+            tracing::error!(error = error_chain(&error), doing, "background work failed");
         }
     };
     if let Err(error) = std::thread::Builder::new().name("apart".into()).spawn(work) {
-        tracing::error!(%error, doing, "no thread");
+        tracing::error!(%error, doing, "cannot start a thread for background work");
     }
 }

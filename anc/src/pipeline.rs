@@ -1,15 +1,15 @@
-//! The threads of one flush: they fetch, merge, compress and write the segments of a plan, several at a time.
+//! The threads of one flush fetch, merge, compress and write the segments of a plan, several segments at a time.
 //!
 //! ```text
 //! Fetcher (one for each parallel fetch of the source) -> Coder (one for each thread) -> Writer (one, in order)
 //! ```
 //!
-//! A source whose fetches do not wait has no fetchers; then each coder fetches its own segments. With the profile
-//! `raw` nothing is coded, and a fetcher gives its segments to the writer itself.
+//! If the fetches of a source do not wait, there are no fetchers, and each coder fetches its own segments. With the
+//! profile `raw` nothing is compressed, and each fetcher sends its segments directly to the writer.
 //!
-//! Segments and their leases are taken in the order of the plan. So the segment that is written next always has its
-//! lease, and no thread waits for a later segment. The first error stops the taking; segments that are taken are
-//! finished.
+//! Threads take segments and their memory leases in the order of the plan. So the segment that is written next always
+//! has its lease, and no thread waits for a later segment. After the first error no further segments are taken, and
+//! segments that were already taken are finished.
 
 use crate::budget::{Budget, Lease};
 use crate::choosing::Choosing;
@@ -35,17 +35,17 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the threads of one flush share.
+/// The state that the threads of one flush share.
 pub(crate) struct Pipeline<'a> {
     pub source: &'a dyn Source,
     pub files: &'a [FileHeader],
     pub segments: &'a [SegmentPlan],
     pub profile: &'a Profile,
-    /// Each segment is decoded again and compared before it is written.
+    /// Whether each segment is decoded again and compared before it is written.
     pub verify: bool,
-    /// Segments that are coded at a time, over all flushes.
+    /// Number of segments that are compressed at the same time, over all flushes.
     pub threads: usize,
-    /// Threads inside each segment.
+    /// Number of threads that work on one segment.
     pub threads_of_each: usize,
     pub choosing: &'a Choosing<'a>,
     pub back: &'a LookingBack,
@@ -69,12 +69,12 @@ struct TakenSegment {
 /// The raw bytes of a segment.
 struct RawSegment {
     index: usize,
-    /// The segment is the first bytes of it.
+    /// The buffer begins with the bytes of the segment, and may be longer.
     buffer: Vec<u8>,
     lease: Lease,
 }
 
-/// A segment that can be written when its turn comes.
+/// A finished segment that waits for its turn to be written.
 struct CodedSegment {
     index: usize,
     stored: StoredSegment,
@@ -82,7 +82,8 @@ struct CodedSegment {
     lease: Lease,
 }
 
-/// Where the raw bytes are that must be compared in the order of the segments.
+/// Where the raw bytes of a segment are, if the digest of a variable covers several segments. Such digests are
+/// compared in the order of the segments.
 enum Parts {
     None,
     InBuffer(Vec<u8>),
@@ -93,15 +94,15 @@ enum Parts {
 type ToWriter = Sender<Result<CodedSegment, FlushError>>;
 
 impl Pipeline<'_> {
-    /// Fetches, compresses and appends all segments. Gives the time that writing took. Meanwhile the directories of
-    /// the container are synced, on a thread that only waits for the disk.
+    /// Fetches, compresses and appends all segments. Returns the time that writing took. Meanwhile another thread
+    /// syncs the directories of the container.
     pub fn run(&self, store: &dyn Store, container: &mut ContainerWriter) -> Result<Duration, FlushError> {
         let fetchers = self.source.parallel().min(self.segments.len());
         let coders = self.threads.clamp(1, self.segments.len().max(1));
         let queue = &Queue { next: Mutex::new(0..self.segments.len()), is_stopped: AtomicBool::new(false) };
         let (to_coders, fetched) = mpsc::sync_channel::<RawSegment>(coders);
         let fetched = &Mutex::new(fetched);
-        // Bounded by the leases that its messages hold.
+        // The leases that the messages hold limit the length of this channel.
         let (to_writer, coded) = mpsc::channel();
         let dirs = container.dirs();
         std::thread::scope(|scope| {
@@ -153,7 +154,7 @@ impl Pipeline<'_> {
         Ok(RawSegment { index, buffer: unpanicked(fetch)?, lease })
     }
 
-    /// The segment stored as it is: without another buffer, a decoder or another thread.
+    /// Stores the segment uncompressed, without another buffer, a decoder or another thread.
     fn store_as_it_is(&self, RawSegment { index, mut buffer, lease }: RawSegment) -> CodedSegment {
         buffer.truncate(self.raw_len(index));
         let (segment, chain) = (&self.segments[index], Chain::raw());
@@ -193,7 +194,7 @@ impl Fetcher<'_> {
 struct Coder<'a> {
     pipeline: &'a Pipeline<'a>,
     queue: &'a Queue,
-    /// The segments that fetchers have fetched; without fetchers the coder fetches.
+    /// The segments that fetchers have fetched. `None` if there are no fetchers, so that the coder fetches.
     fetched: Option<&'a Mutex<Receiver<RawSegment>>>,
     to_writer: ToWriter,
 }
@@ -212,11 +213,11 @@ impl<'a> Coder<'a> {
         }
     }
 
-    /// The next segment, and a slot to code it in.
+    /// The next segment, and a slot to compress it in.
     fn next(&self) -> Option<(CodingSlot<'a>, Result<RawSegment, FlushError>)> {
         let Some(fetched) = self.fetched else {
-            // First the lease: then the buffers are those of the thread that gave its lease back. Then the slot: a
-            // segment that is fetched before it can be coded leaves the caches until then.
+            // The lease comes first, because the thread that returned it has also left its buffers. The slot comes
+            // before the fetch, because a segment that waits for a slot drops out of the CPU caches.
             let taken = self.pipeline.take(self.queue)?;
             return Some((self.slot(), self.pipeline.fetch(taken)));
         };
@@ -261,7 +262,7 @@ struct Writer<'a> {
     queue: &'a Queue,
     container: &'a mut ContainerWriter,
     spread: Spread<'a>,
-    /// Segments that wait for an earlier one.
+    /// Finished segments that wait until an earlier segment is written.
     early: BTreeMap<usize, CodedSegment>,
     /// The segment that is written next.
     due: usize,
@@ -282,7 +283,7 @@ impl Writer<'_> {
                 self.due += 1;
             }
             if self.result.is_err() {
-                self.early.clear(); // gives the leases back, so that a thread that waits for one can see the end
+                self.early.clear(); // returns the leases, so that a thread that waits for one can end
             }
         }
         self.result.map(|()| self.writing)

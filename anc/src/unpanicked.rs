@@ -1,11 +1,11 @@
-//! A panic as an error.
+//! Turns a panic into an error.
 
 use crate::flush_error::FlushError;
 use std::panic::AssertUnwindSafe;
 
 /// Runs a part of a flush. A panic becomes an error, so that no other thread waits for this part for ever.
 pub(crate) fn unpanicked<T>(work: impl FnOnce() -> Result<T, FlushError>) -> Result<T, FlushError> {
-    // What the work leaves half done is thrown away with the flush.
+    // Unfinished results of the work are dropped with the flush.
     std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
