@@ -1,4 +1,5 @@
-//! The choice of codecs in one flush: what earlier checkpoints decided, and what this one decides for the next.
+//! The choice of codecs in one flush. Uses the decisions of earlier checkpoints, and makes the decisions for the next
+//! one.
 
 use mcrengine::classify::VariableClass;
 use mcrengine::codec::{
@@ -11,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The choices of one flush. Several threads use it.
+/// The choices of one flush, shared by several threads.
 pub struct Choosing<'a> {
     classes: &'a [VariableClass],
     before: Decisions,
@@ -21,7 +22,7 @@ pub struct Choosing<'a> {
 }
 
 impl<'a> Choosing<'a> {
-    /// After the newest checkpoint of the group, which counts if it was made with the same profile.
+    /// Starts from the decisions of the group's newest checkpoint, if that was written with the same profile.
     pub fn new(
         classes: &'a [VariableClass],
         profile: &Profile,
@@ -35,7 +36,7 @@ impl<'a> Choosing<'a> {
         Self { classes, before, store, clock: Box::new(move || began.elapsed()), deciding }
     }
 
-    /// What the choice for a segment is based on. `looks_back`: an older checkpoint has bytes of the segment.
+    /// The basis of the choice for a segment. `looks_back` means that an older checkpoint has bytes of the segment.
     /// Decisions with and without an older checkpoint are kept separately, so that a checkpoint that is coded whole
     /// does not change the decisions of the others.
     pub fn basis(&self, segment: &SegmentPlan, looks_back: bool) -> Basis<'_> {
@@ -46,7 +47,7 @@ impl<'a> Choosing<'a> {
     /// Notes the codec that a segment was coded with.
     pub fn note(&self, segment: &SegmentPlan, looks_back: bool, nth: usize, coded: &Coded) {
         if looks_back && coded.reason == Reason::Only {
-            return; // an earlier checkpoint decided to code this class without a base, and that stands
+            return; // an earlier checkpoint decided to code this class without a base, and this decision is kept
         }
         if let Some(deciding) = &self.deciding {
             let raw_bytes = segment.raw_bytes.0 as usize; // at most 1 GiB
@@ -55,7 +56,7 @@ impl<'a> Choosing<'a> {
         }
     }
 
-    /// For the manifest.
+    /// The decisions for the manifest.
     pub fn finish(self, checkpoint: &CheckpointId) -> Vec<Decision> {
         let Some(deciding) = self.deciding else { return Vec::new() };
         let deciding = deciding.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! One group committed, by this process or by another one.
+//! Commits one group, or finds that another process has committed it.
 
 use crate::flush::{Flush, flush_checkpoint};
 use crate::flush_error::FlushError;
@@ -8,15 +8,15 @@ use mcrengine::store::StoreError;
 
 /// A group that is in the store.
 pub struct CommittedGroup {
-    /// Its manifest.
+    /// The manifest of the group.
     pub manifest: Manifest,
-    /// Another process committed the same content.
+    /// Whether another process committed the same content.
     pub was_there: bool,
 }
 
-/// Flushes a group. Where another process writes the same group or has committed it, the content of that process
-/// counts, if it is the same. While another process writes the group, the flush is tried again as long as
-/// `wait_for_other` says so, which waits a moment.
+/// Flushes a group. If another process has committed the same content for this group, that counts as success. While
+/// another process writes the group, `wait_for_other` is called, which waits for a moment. The flush is tried again
+/// as long as `wait_for_other` returns true.
 pub fn commit_group(flush: &Flush<'_>, wait_for_other: &dyn Fn() -> bool) -> Result<CommittedGroup, FlushError> {
     loop {
         let error = match flush_checkpoint(flush.clone()) {

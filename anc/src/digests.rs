@@ -25,7 +25,7 @@ pub(crate) struct Digests<'a> {
 pub(crate) struct Arriving<'a> {
     digests: Digests<'a>,
     segment: &'a SegmentPlan,
-    /// Over the bytes of the piece that is arriving now.
+    /// Hashes the bytes of the piece that is arriving now.
     hasher: blake3::Hasher,
     hashed_bytes: u64,
     changed: Option<FetchError>,
@@ -37,7 +37,7 @@ pub(crate) struct Spread<'a> {
     open: HashMap<VariableRef, OpenDigest>,
 }
 
-/// A variable whose last byte has not come yet.
+/// A variable whose last byte has not arrived yet.
 #[derive(Default)]
 struct OpenDigest {
     hasher: blake3::Hasher,
@@ -76,7 +76,8 @@ impl<'a> Digests<'a> {
 }
 
 impl Arriving<'_> {
-    /// The next bytes of a piece. The pieces come one after the other, each in order.
+    /// Takes the next bytes of a piece. The pieces follow one after the other, and the bytes of each piece are in
+    /// order.
     pub fn push(&mut self, nth: usize, bytes: &[u8]) {
         let piece = &self.segment.pieces[nth];
         if !self.digests.is_whole(piece) {
@@ -100,14 +101,14 @@ impl Arriving<'_> {
         }
     }
 
-    /// The first difference, if there was one.
+    /// Returns the first difference as an error, if there was one.
     pub fn finish(self) -> Result<(), FetchError> {
         self.changed.map_or(Ok(()), Err)
     }
 }
 
 impl Spread<'_> {
-    /// The raw bytes of the next segment of the plan, which may have no parts.
+    /// Takes the raw bytes of the next segment of the plan. The segment may have no parts of variables.
     pub fn push(&mut self, segment: &SegmentPlan, raw: &[u8]) -> Result<(), FetchError> {
         let lens: Vec<usize> = segment.pieces.iter().map(|piece| piece.bytes as usize).collect(); // at most 1 GiB
         runs(&lens, segment.layout, |run| {

@@ -1,15 +1,15 @@
-//! The raw bytes of one segment: its pieces fetched, compared with their digests, and merged.
+//! Makes the raw bytes of one segment: fetches the pieces, compares them with their digests, and merges them.
 
 use crate::digests::Digests;
 use crate::source::{FetchError, Wanted};
 use mcrengine::merge::{Layout, merge};
 use mcrengine::plan::SegmentPlan;
 
-/// Fetches the pieces of a segment and merges them. The segment is the first bytes of the result, which is `buffer`
-/// where the pieces are only put one after the other.
+/// Fetches the pieces of a segment and merges them. The result begins with the bytes of the segment. If the pieces
+/// are only put one after the other, the result is `buffer`.
 ///
-/// Compares the digest of every variable that is whole in the segment. What is left to compare is
-/// [`Digests::has_parts`].
+/// Compares the digest of every variable that is whole in the segment. [`Digests::has_parts`] shows whether other
+/// digests must still be compared.
 pub(crate) fn fetch_segment(
     digests: Digests<'_>,
     segment: &SegmentPlan,
@@ -17,7 +17,8 @@ pub(crate) fn fetch_segment(
 ) -> Result<Vec<u8>, FetchError> {
     let raw_bytes = usize::try_from(segment.raw_bytes.0).expect("a segment is at most 1 GiB");
     if buffer.len() < raw_bytes {
-        // Not `resize`, which would copy the old bytes. The next segment may be a little longer.
+        // A new buffer is made, because `resize` would copy the old bytes. The length is a power of two, because the
+        // next segment may be a little longer.
         buffer = vec![0; raw_bytes.checked_next_power_of_two().unwrap_or(raw_bytes)];
     }
     let mut rest = &mut buffer[..raw_bytes];
@@ -53,7 +54,7 @@ mod tests {
     use mcrengine::plan::Piece;
     use mcrengine::units::RawBytes;
 
-    /// Gives these bytes, in steps of three. Those of the first file were hashed where they are.
+    /// Returns these bytes in steps of three. The bytes of the first file count as checked.
     struct FirstIsChecked(&'static [u8]);
     impl Source for FirstIsChecked {
         fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError> {

@@ -6,14 +6,14 @@ use mcrengine::container::ReadError;
 use mcrengine::ids::{JobId, Rank};
 use mcrengine::store::StoreError;
 
-/// Why a flush failed. Nothing of it exists then, but for a temporary file that no reader looks at.
+/// Why a flush failed. A failed flush leaves nothing in the store except a temporary file that no reader opens.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlushError {
-    /// A rank's bytes could not be had, or are not those that were announced.
-    #[error("fetching")]
+    /// A rank's bytes could not be fetched, or differ from the announced ones.
+    #[error("fetching the bytes of a variable")]
     Fetch(#[from] FetchError),
-    /// The store refused.
+    /// The store failed.
     #[error("writing to the store")]
     Store(#[from] StoreError),
     /// The store could not be read.
@@ -22,29 +22,29 @@ pub enum FlushError {
     /// A codec failed.
     #[error(transparent)]
     Compress(#[from] CompressError),
-    /// An older checkpoint was not committed, so this one is not either.
-    #[error("a checkpoint before it failed")]
+    /// An older checkpoint was not committed, so this checkpoint is not committed either.
+    #[error("an older checkpoint failed, so this one is not committed")]
     NotItsTurn,
-    /// Another incarnation began while this was flushed.
-    #[error("another incarnation of the job began meanwhile; looked at again")]
+    /// Another incarnation began during the flush.
+    #[error("another incarnation of the job began meanwhile; the flush is tried again")]
     Overtaken,
-    /// These ranks' files are not of the incarnation and step that is saved now; each with the reason.
+    /// The files of these ranks do not belong to the incarnation and step that is saved now. Each rank has a reason.
     #[error("{}", stale_ranks(.0))]
     Stale(Vec<(Rank, String)>),
     /// Another aggregator saves a run of the same name.
     #[error(
-        "two runs have the name {job}: it is saved by {other}, and by {who}, and nothing tells them apart. Nothing of the second \
-         is saved until the first ends; give it another name (--job), or each an identity of its own (\"incarnation\" in [cnc], MCR_INCARNATION)"
+        "two runs have the name {job}: it is saved by {other}, and by {who}, and they have the same identity. The second run \
+         is not saved until the first ends; give it another name (--job), or give each its own identity (\"incarnation\" in [cnc], MCR_INCARNATION)"
     )]
     Held {
         /// The name.
         job: JobId,
-        /// This aggregator, for people.
+        /// A description of this aggregator for the user.
         who: String,
-        /// The one that was first.
+        /// A description of the aggregator that was first.
         other: String,
     },
-    /// A mistake of ours. Nothing was committed.
+    /// The flush has a bug. Nothing was committed.
     #[error("the flush panicked: {0}; report this")]
     Panicked(String),
 }

@@ -1,11 +1,12 @@
-//! Which aggregator saves a group of a job.
+//! Decides which aggregator saves a group of a job.
 //!
-//! Two runs of one name and one identity, each with an aggregator of its own, have nothing that tells them apart: two
-//! that were started by hand, or two steps of one SLURM job. So an aggregator holds a file in `JOB/.holders` from its
-//! first commit for a group until the last agent of the job has gone, and commits nothing for a group that another
-//! aggregator holds for the same identity, nor beside one that saves another run. Of two identities the newer one is
-//! saved, as everywhere. The file is locked, so it ends with its process; where the file system has no locks between
-//! nodes, only runs on one node are kept apart.
+//! Two runs can have the same name and the same identity, for example two runs that were started by hand, or two
+//! steps of one SLURM job. If each run has its own aggregator, nothing else separates the runs. So an aggregator
+//! holds a file in `JOB/.holders` from its first commit for a group until the last agent of the job has disconnected.
+//! An aggregator commits nothing for a group that another aggregator holds for the same identity, or while another
+//! aggregator saves another run of the job. If the identities differ, the newer one is saved. The file is locked, so
+//! the lock ends with the process. On a file system without locks between nodes, only runs on the same node are
+//! separated.
 
 use crate::group::Key;
 use mcrengine::ids::{GroupId, JobId};
@@ -14,7 +15,7 @@ use mcrengine::store::{Store, StoreError, TempFile};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// A group of a job, for an identity.
+/// The job, the group and the identity.
 type Place = (JobId, GroupId, String);
 
 /// The groups that this process holds.
@@ -28,8 +29,8 @@ impl std::fmt::Debug for Holders {
 }
 
 impl Holders {
-    /// Holds a group for an identity, if no aggregator of another run saves the job; else gives what that one says of
-    /// itself.
+    /// Holds a group for an identity, if no aggregator of another run saves the job. Otherwise returns the
+    /// description of the other aggregator.
     pub fn hold(
         &self,
         store: &dyn Store,
@@ -54,7 +55,7 @@ impl Holders {
         }
     }
 
-    /// Holds no group of a job any more. Removes files.
+    /// Releases all groups of a job, and removes their files.
     pub fn release(&self, job: &JobId) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (released, kept): (BTreeMap<_, _>, _) =
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!(
             one.hold(&store, &key(0), "", &of("node n0", "/run")).expect("a store"),
             None,
-            "it holds it already"
+            "the aggregator holds the group already"
         );
         assert_eq!(two.hold(&store, &key(0), "", &of("node n1", "/run")).expect("a store").as_deref(), Some("node n0"));
         assert_eq!(two.hold(&store, &key(1), "", &of("node n1", "/run")).expect("a store"), None, "another group");
@@ -109,6 +110,10 @@ mod tests {
         assert_eq!(two.hold(&store, &key(0), "", &of("node n1", "/run")).expect("a store"), None);
         assert!(two.holds(&key(0).job) && !one.holds(&key(0).job));
         drop(two);
-        assert_eq!(one.hold(&store, &key(1), "", &of("node n0", "/run")).expect("a store"), None, "it is dead");
+        assert_eq!(
+            one.hold(&store, &key(1), "", &of("node n0", "/run")).expect("a store"),
+            None,
+            "the other aggregator has ended"
+        );
     }
 }

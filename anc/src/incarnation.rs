@@ -1,8 +1,8 @@
-//! Which incarnation of a job may commit, and which files are older than it.
+//! Decides which incarnation of a job may commit, and which files are older than the incarnation.
 //!
-//! The store has the records ([`mcrengine::incarnation`]); this file remembers the newest one of each job, and when
-//! it began by this process's steady clock. That instant comes from the age of the record by the clock of the store's
-//! file system, so that no node's time of day counts.
+//! The store has the records ([`mcrengine::incarnation`]). This module remembers the newest record of each job, and
+//! when the incarnation began by this process's steady clock. The time is calculated from the age of the record by
+//! the clock of the store's file system, so the time of day of a node is not used.
 
 use mcr_proto::clock::steady_ns;
 use mcrengine::ids::JobId;
@@ -14,9 +14,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Jobs that are remembered; with more, all are read anew.
+/// Most jobs that are remembered. With more jobs, all are read again.
 const JOBS_MAX: usize = 1024;
-/// How often a record is tried that other processes begin at the same moment.
+/// Number of attempts to begin an incarnation while other processes begin incarnations at the same time.
 const TRIES_MAX: u32 = 8;
 
 /// The newest incarnation of a job.
@@ -24,24 +24,24 @@ const TRIES_MAX: u32 = 8;
 pub struct Current {
     /// Its record.
     pub record: Arc<Incarnation>,
-    /// When it began, in nanoseconds of this process's steady clock.
+    /// When the incarnation began, in nanoseconds of this process's steady clock.
     pub began_ns: i64,
 }
 
 impl Current {
-    /// Whether files that were written before it belong to another incarnation. Those that lay there before the first
-    /// agent of a job announced do not.
+    /// Whether files that were written before this incarnation belong to another incarnation. Files that existed
+    /// before the first agent of a job announced do not.
     pub fn has_predecessor(&self) -> bool {
         self.record.is_restart || self.record.number > 1
     }
 }
 
-/// Who wants to commit for a job.
+/// A request to commit for a job.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// The identity of its incarnation; empty for a start by hand.
+    /// The identity of the incarnation. Empty if the job was started by hand.
     pub identity: &'a str,
-    /// Its node, for people.
+    /// The name of the node, for messages.
     pub node: &'a str,
 }
 
@@ -52,12 +52,12 @@ pub enum Refused {
     #[error("{0}")]
     Fenced(String),
     /// The store failed.
-    #[error("finding out the incarnation of the job")]
+    #[error("reading the incarnation of the job")]
     Store(#[from] StoreError),
 }
 
-/// Begins the incarnation after `after`, without a restart: it goes on from the newest checkpoint. Another process
-/// may be first.
+/// Begins the incarnation after `after` without a restart. The incarnation continues from the newest checkpoint.
+/// Another process may be first.
 pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<(), StoreError> {
     let newest = manifest::newest_restorable(store, job)?.next();
     let began_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
@@ -71,12 +71,12 @@ pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> R
     Ok(())
 }
 
-/// The newest incarnations of all jobs that were asked for.
+/// The newest incarnations of all jobs that were looked up.
 #[derive(Debug, Default)]
 pub struct Currents(Mutex<BTreeMap<JobId, Current>>);
 
 impl Currents {
-    /// The newest incarnation of a job, if it has any. Lists one directory; a record is read once.
+    /// The newest incarnation of a job, if it has any. Each call lists one directory. Each record is read only once.
     pub fn of(&self, store: &dyn Store, job: &JobId) -> Result<Option<Current>, StoreError> {
         let number = incarnation::newest_number(store, job)?;
         if number == 0 {
@@ -87,8 +87,8 @@ impl Currents {
             return Ok(Some(known));
         }
         let Some(record) = incarnation::newest(store, job)? else { return Ok(None) };
-        // Times of files are some milliseconds coarse. Half way between the start of the restart and its record is
-        // clear of both the last file of the run before and the first one of the next.
+        // File times have a resolution of some milliseconds. The time half way between the start of the restart and
+        // its record is safely after the last file of the previous run and before the first file of the next run.
         let age = incarnation::age(store, job, record.number)? + Duration::from_millis(record.took_ms) / 2;
         let age_ns = age.as_nanos();
         let began_ns = steady_ns().saturating_sub(i64::try_from(age_ns).unwrap_or(i64::MAX));
@@ -101,14 +101,14 @@ impl Currents {
         Ok(Some(current))
     }
 
-    /// When the newest incarnation that is known began, if another one was before it. Asks no store.
+    /// When the newest known incarnation began, if it has a predecessor. Does not read the store.
     pub fn began_ns(&self, job: &JobId) -> Option<i64> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(job).filter(|current| current.has_predecessor()).map(|current| current.began_ns)
     }
 
-    /// The incarnation that a claim commits for: the newest one, if it is the claim's. An identity that the store
-    /// does not know begins an incarnation, and so fences the one before.
+    /// The incarnation that a claim commits for, which is the newest one if it has the claim's identity. A new
+    /// identity begins an incarnation, and then the previous incarnation is refused.
     pub fn admit(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<Option<Current>, Refused> {
         for _ in 0..TRIES_MAX {
             let current = self.of(store, job)?;
@@ -118,8 +118,8 @@ impl Currents {
                 None if claim.identity.is_empty() => return Ok(None),
                 Some(current) if claim.identity.is_empty() => {
                     return Err(Refused::Fenced(format!(
-                        "job {job} is saved by {}; the agent of node {} has no identity. Give it the same one \
-                         (\"incarnation\" in [cnc], or MCR_INCARNATION), or the job another name",
+                        "job {job} is saved by {}; the agent of node {} has no identity. Give it the same identity \
+                         (\"incarnation\" in [cnc], or MCR_INCARNATION), or give the job another name",
                         current.record.describe(),
                         claim.node
                     )));
@@ -132,7 +132,7 @@ impl Currents {
             {
                 return Err(Refused::Fenced(format!(
                     "{} of job {job} is over: {} began after it. Nothing more is saved for node {}. If both are running, \
-                     end one of them, or give it another job name",
+                     end one of them, or give one of them another job name",
                     old.describe(),
                     current.record.describe(),
                     claim.node
@@ -146,11 +146,13 @@ impl Currents {
                 Draft { identity: claim.identity.to_owned(), begun_by, ..Draft::default() },
             )?;
         }
-        Err(Refused::Fenced(format!("other incarnations of job {job} begin without end; two jobs of one name?")))
+        Err(Refused::Fenced(format!(
+            "other incarnations of job {job} begin again and again; two jobs may have this name"
+        )))
     }
 
-    /// As [`Currents::admit`] for an agent that has just connected: nothing is made for a job that the store does not
-    /// have.
+    /// Like [`Currents::admit`], for an agent that has just connected. If the store does not have the job, nothing is
+    /// created for it.
     pub fn greet(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<(), Refused> {
         match store.list_dir(Path::new(job.as_str())) {
             Err(error) if error.is_not_found() => Ok(()),
@@ -174,7 +176,7 @@ mod tests {
     #[test]
     fn a_new_identity_fences_the_one_before_and_that_one_is_told_by_which() {
         let (currents, other, store) = (Currents::default(), Currents::default(), MemoryStore::new());
-        assert_eq!(admitted(&currents, &store, ""), Ok(0), "by hand, and no restart yet");
+        assert_eq!(admitted(&currents, &store, ""), Ok(0), "the job was started by hand, and there was no restart yet");
         assert_eq!(admitted(&currents, &store, "SLURM job 1"), Ok(1));
         assert_eq!(admitted(&other, &store, "SLURM job 1"), Ok(1), "another aggregator sees the same");
         assert_eq!(admitted(&other, &store, "SLURM job 2"), Ok(2));

@@ -1,7 +1,8 @@
-//! Connections to an aggregator: as many as there are descriptors for, and none that is there for nothing.
+//! Accepts connections to an aggregator. The limit of file descriptors limits their number, and unused connections
+//! are closed.
 //!
-//! A connection over which nothing was called for [`IDLE_MAX`] is closed, and sooner where others wait; a session that
-//! goes on is a call. Out of descriptors we wait before the next one is taken, and those that are there are served.
+//! A connection without a call for [`IDLE_MAX`] is closed, and sooner if other connections wait. An open session
+//! counts as a call. Without free descriptors, new connections wait while the open ones are served.
 
 use mcr_proto::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
 use std::io;
@@ -18,23 +19,24 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpIncoming};
 
-/// A connection over which nothing was called for this long is closed.
+/// A connection without a call for this long is closed.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
-/// The same while there is no room for more connections. Our own programs call at once.
+/// While there is no room for more connections, a connection without a call for this long is closed. Agents and the
+/// `mcr` command make a call at once.
 const CROWDED_IDLE_MAX: Duration = Duration::from_secs(5);
-/// Connections at a time, at most; fewer where there are fewer descriptors.
+/// Most connections at the same time. With few file descriptors the limit is lower.
 const CONNECTIONS_MAX: usize = 8192;
-/// Descriptors for everything else: containers, older ones that are read, the runtime.
+/// File descriptors reserved for other uses: new containers, older containers that are read, and the runtime.
 const RESERVE: usize = 256;
-/// The first and the longest wait after a connection could not be taken.
+/// The first and the longest wait after a connection could not be accepted.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// How many connections fit into so many descriptors.
+/// How many connections are allowed with this number of file descriptors.
 fn connections(descriptors: usize) -> usize {
     descriptors.saturating_sub(RESERVE.min(descriptors / 2)).clamp(1, CONNECTIONS_MAX)
 }
 
-/// The connections that come in, from a task that ends when nobody takes them any more.
+/// The stream of new connections. The task that accepts them ends when the stream is dropped.
 pub fn incoming(listener: TcpListener, idle_max: Duration) -> ReceiverStream<io::Result<Connection>> {
     let descriptors = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
     let most = connections(descriptors.map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX)));
@@ -60,7 +62,7 @@ async fn accept(
     loop {
         if room.available_permits() == 0 && !std::mem::replace(&mut told, true) {
             tracing::warn!(
-                "no room for more connections: further ones wait until others end; raise the limit of open files"
+                "no room for more connections: new connections wait until others end; raise the limit of open files"
             );
         }
         let next = tokio::select! {
@@ -81,7 +83,7 @@ async fn accept(
             }
             Some(Err(error)) => {
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!(%error, "a connection cannot be taken; trying again, and serving those that are there");
+                    tracing::warn!(%error, "a connection cannot be accepted; trying again, while the open connections are served");
                 }
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(BACKOFF.1);
@@ -91,21 +93,21 @@ async fn accept(
     }
 }
 
-/// What is called over a connection; each call finds it among its extensions.
+/// The calls over a connection. Each request has this value in its extensions.
 #[derive(Clone, Debug)]
 pub struct Calls(Arc<Counted>);
 
 #[derive(Debug)]
 struct Counted {
-    /// When the connection was taken.
+    /// When the connection was accepted.
     since: Instant,
-    /// Calls that go on.
+    /// Number of running calls.
     open: AtomicUsize,
-    /// When the last one ended, or bytes of its answer were sent, in milliseconds after `since`.
+    /// When the last call ended, or bytes of an answer were sent, in milliseconds after `since`.
     ended_ms: AtomicU64,
 }
 
-/// A call that goes on until this is dropped.
+/// A running call, which ends when this value is dropped.
 pub struct Call(Calls);
 
 impl Calls {
@@ -113,7 +115,7 @@ impl Calls {
         Self(Arc::new(Counted { since: Instant::now(), open: AtomicUsize::new(0), ended_ms: AtomicU64::new(0) }))
     }
 
-    /// A call begins, if it came over a connection of ours.
+    /// Begins a call, if the request came over a [`Connection`].
     pub fn begin<T>(request: &tonic::Request<T>) -> Option<Call> {
         let calls = request.extensions().get::<Calls>()?.clone();
         calls.0.open.fetch_add(1, Ordering::Relaxed);
@@ -121,12 +123,12 @@ impl Calls {
     }
 
     fn used(&self) {
-        // No connection lives for 500 million years.
+        // The number of milliseconds fits in 64 bits for 500 million years.
         let now_ms = u64::try_from(self.0.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.0.ended_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// For how long nothing was called; `None` while a call goes on.
+    /// The time since the last call. `None` while a call is running.
     fn idle(&self) -> Option<Duration> {
         let ended = Duration::from_millis(self.0.ended_ms.load(Ordering::Relaxed));
         (self.0.open.load(Ordering::Relaxed) == 0).then(|| self.0.since.elapsed().saturating_sub(ended))
@@ -140,12 +142,12 @@ impl Drop for Call {
     }
 }
 
-/// A connection that ends by itself if nothing is called over it.
+/// A connection that ends by itself if no call is made over it.
 pub struct Connection {
     stream: TcpStream,
     calls: Calls,
     idle_max: Duration,
-    /// When to look next whether it is idle.
+    /// When to check next whether the connection is idle.
     look: Pin<Box<Sleep>>,
     room: OwnedSemaphorePermit,
 }
@@ -156,7 +158,7 @@ impl Connection {
         Self { stream, calls: Calls::new(), idle_max, look, room }
     }
 
-    /// Whether it was there for nothing, for too long. Wakes the task when that may be so.
+    /// Whether the connection was without a call for too long. Wakes the task when this may be the case.
     fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
         while self.look.as_mut().poll(cx).is_ready() {
             let Some(idle) = self.calls.idle() else {
@@ -188,7 +190,7 @@ impl AsyncRead for Connection {
         if self.is_idle(cx) {
             return Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "nothing was called over this connection",
+                "no call was made over this connection for too long",
             )));
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)
@@ -245,13 +247,13 @@ mod tests {
         let (mut client, mut silent) = take().await;
         client.write_all(b"PRI * HTTP/2.0").await.expect("written");
         let mut preface = [0; 14];
-        silent.read_exact(&mut preface).await.expect("the beginning is taken");
-        let error = silent.read_exact(&mut preface).await.expect_err("nothing more came").kind();
+        silent.read_exact(&mut preface).await.expect("the first bytes are read");
+        let error = silent.read_exact(&mut preface).await.expect_err("no more bytes arrived").kind();
         assert_eq!(error, io::ErrorKind::TimedOut);
         let (mut client, mut used) = take().await;
         let mut request = tonic::Request::new(());
         request.extensions_mut().insert(used.connect_info());
-        let call = Calls::begin(&request).expect("came over a connection");
+        let call = Calls::begin(&request).expect("the request came over a connection");
         let reading = tokio::spawn(async move {
             let read = used.read_u8().await;
             (used, read)
@@ -262,8 +264,8 @@ mod tests {
         assert_eq!(read.expect("still open while the call goes on"), b'x');
         drop(call);
         let ended = Instant::now();
-        let error = used.read_u8().await.expect_err("nothing more was called").kind();
+        let error = used.read_u8().await.expect_err("no further call was made").kind();
         assert_eq!(error, io::ErrorKind::TimedOut);
-        assert!(ended.elapsed() >= Duration::from_millis(49), "a while after the call");
+        assert!(ended.elapsed() >= Duration::from_millis(49), "the idle time begins after the call");
     }
 }

@@ -1,4 +1,4 @@
-//! The segments of older checkpoints that a flush codes its own segments with.
+//! The segments of older checkpoints that a flush uses to code its segments.
 
 use mcrengine::bases::{Base, Bases};
 use mcrengine::codec::{Basis, Older, Profile, Scratch};
@@ -13,18 +13,19 @@ pub struct LookingBack {
     bases: Option<Bases>,
     /// For each segment the older segment that it may be coded with.
     found: Vec<Option<Base>>,
-    /// Length of the chain of checkpoints, ending with the newest, of which each needs the one before it.
+    /// Length of the chain of checkpoints that ends with the newest one, and in which each checkpoint needs the
+    /// previous one.
     before: u32,
-    /// Length of that chain with the checkpoint that is being written; 0 while no segment was coded with an older
+    /// Length of the chain including the checkpoint that is being written. 0 while no segment was coded with an older
     /// one.
     in_a_row: AtomicU32,
 }
 
-/// An older segment, and how an index names it.
+/// An older segment, and its reference in a container's index.
 pub type Named = (Arc<Older>, BaseSegment);
 
 impl LookingBack {
-    /// `found` is what [`plan_segments`](crate::plan_segments::plan_segments) found in these bases, and `before` the
+    /// `found` has the bases that [`plan_segments`](crate::plan_segments::plan_segments) found. `before` is the
     /// length of the chain that ends with the newest checkpoint.
     pub fn new(bases: Option<Bases>, found: Vec<Option<Base>>, before: u32) -> Self {
         Self { bases, found, before, in_a_row: AtomicU32::new(0) }
@@ -35,18 +36,19 @@ impl LookingBack {
         self.found.get(nth).is_some_and(Option::is_some)
     }
 
-    /// Memory that coding a segment takes for its older segment, in bytes.
+    /// Bytes of memory that coding a segment needs for its older segment.
     pub fn memory_bytes(&self, nth: usize, profile: &Profile) -> u64 {
         let base = self.found.get(nth).and_then(Option::as_ref);
         base.map_or(0, |base| base.raw_bytes.0 * profile.memory_per_older_byte())
     }
 
-    /// About how much memory that is for each raw byte of a segment.
+    /// About how many bytes of memory the older segments need for each raw byte of a segment.
     pub fn memory_per_raw_byte(&self, profile: &Profile) -> u64 {
         if self.found.iter().any(Option::is_some) { profile.memory_per_older_byte() } else { 0 }
     }
 
-    /// The older segment. `None` if the class was decided to do without, or if the older segment cannot be read.
+    /// Reads the older segment. `None` if an earlier decision was to code the class without one, or if it cannot be
+    /// read.
     pub fn read(&self, nth: usize, basis: &Basis<'_>, scratch: &mut Scratch) -> Option<Named> {
         let base = self.found.get(nth)?.as_ref()?;
         if basis.kept.and_then(|kept| kept.chain()).is_some_and(|chain| !chain.needs_older()) {
@@ -56,7 +58,7 @@ impl LookingBack {
             Ok((older, named)) => Some((Arc::new(older), named)),
             Err(error) => {
                 let error = error_chain(&error);
-                tracing::warn!(error, "cannot code a segment with the checkpoint before");
+                tracing::warn!(error, "cannot code a segment with the previous checkpoint");
                 None
             }
         }

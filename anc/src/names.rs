@@ -1,11 +1,11 @@
-//! Which names of checkpoints are taken in a job, without listing the job's directory for each checkpoint.
+//! Finds which names of checkpoints are in use in a job, without listing the job's directory for each checkpoint.
 //!
-//! The directory is listed once, and what was found is remembered. Afterwards a few names are looked up for each
-//! question: an aggregator that takes a name takes the one after the newest, so what others took since follows on
-//! what is known. That does not hold where `prune` removed what others took since. So the directory is listed again
-//! where the newest name that is known is gone, where another incarnation began, and where the list is old: after
-//! `REUSED_AGE_MAX` for a name that the application uses again and again, after `LIST_AGE_MAX` for a new one. Nothing
-//! depends on the times of directories, which parallel file systems keep badly.
+//! The directory is listed once, and the names are remembered. Afterwards each lookup checks only a few names. An
+//! aggregator always uses the next name after the newest, so names that other aggregators have used since follow the
+//! known ones. This is not so if `prune` removed such names. So the directory is listed again if the newest known
+//! name is gone, if another incarnation began, or if the list is too old: `REUSED_AGE_MAX` for a name that the
+//! application uses repeatedly, and `LIST_AGE_MAX` for a new name. The times of directories are not used, because
+//! parallel file systems do not keep them reliably.
 
 use crate::group::Key;
 use mcrengine::ids::{CheckpointId, JobId};
@@ -15,26 +15,28 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The newest contents under one name that are looked at; an older one is no step that a group could still join.
+/// Most contents under one name that are checked, the newest first. Older contents belong to steps that no group can
+/// still join.
 pub const LOOKED_AT: usize = 32;
-/// How long a list of a job's directory is believed, for a label that was not in it.
+/// The longest time that a list of a job's directory is used for a label that is not in the list.
 const LIST_AGE_MAX: Duration = Duration::from_secs(600);
-/// The same for a label that was in it: an application that overwrites one name may take many generations in ten
-/// minutes.
+/// The longest time that a list of a job's directory is used for a label that is in the list. An application that
+/// overwrites one name may use many generations in ten minutes.
 const REUSED_AGE_MAX: Duration = Duration::from_secs(10);
-/// Names in a row that must be free for those after them to count as free: `prune` may have removed one that was
-/// given up.
+/// After this many free names in a row, all later names count as free. One free name is not enough, because `prune`
+/// may have removed a name that was given up.
 const FREE_IN_A_ROW: u32 = 2;
-/// Names that may have been taken since the last question; with more, the directory is listed.
+/// Most names that are checked for use since the last lookup. If more were used, the directory is listed.
 const TAKEN_SINCE_MAX: u32 = 64;
-/// Names of all jobs that are remembered, about 100 bytes each; with more, directories are listed each time.
+/// Most names of all jobs that are remembered, about 100 bytes each. With more names, directories are listed each
+/// time.
 const NAMES_MAX: usize = 128 << 10;
 
-/// The names that are taken, of all jobs that were asked for.
+/// The names in use of all jobs that were looked up.
 #[derive(Debug, Default)]
 pub struct Names(Mutex<HashMap<JobId, Listed>>);
 
-/// What a job's directory held.
+/// The names in a job's directory, as last listed.
 #[derive(Debug)]
 struct Listed {
     at: Instant,
@@ -90,7 +92,7 @@ fn last_of(all: &[u32]) -> Vec<u32> {
     all[all.len().saturating_sub(LOOKED_AT)..].to_vec()
 }
 
-/// What was taken since with what is known; `None` where the directory has to be listed.
+/// The known names and those that were used since. `None` if the directory must be listed.
 fn still_newest(store: &dyn Store, key: &Key, mut known: Vec<u32>) -> Result<Option<Vec<u32>>, StoreError> {
     if let Some(newest) = known.last()
         && !is_taken(store, key, *newest)?
@@ -113,7 +115,7 @@ fn still_newest(store: &dyn Store, key: &Key, mut known: Vec<u32>) -> Result<Opt
 }
 
 fn is_taken(store: &dyn Store, key: &Key, generation: u32) -> Result<bool, StoreError> {
-    // A name that gets too long is not taken.
+    // A name that would be too long is not in use.
     let Ok(id) = key.label.with_generation(generation) else { return Ok(false) };
     match store.stat(&Path::new(key.job.as_str()).join(id.as_str())) {
         Ok(found) => Ok(found.is_dir),
@@ -170,7 +172,7 @@ mod tests {
                 let label = format!("it_{}", 10_000 + n);
                 assert!(newest(&names, &store, &label).is_empty());
                 take(&store, &label);
-                assert_eq!(newest(&names, &store, &label), [1], "it was taken since");
+                assert_eq!(newest(&names, &store, &label), [1], "the name was used since");
             }
             costs.push((store.opened() - opened, store.listed() - listed));
         }
@@ -187,7 +189,11 @@ mod tests {
         (6..60).for_each(|n| take(&store, &format!("a~{n}")));
         assert_eq!(newest(&names, &store, "a"), (28..60).collect::<Vec<u32>>());
         (60..200).for_each(|n| take(&store, &format!("a~{n}")));
-        assert_eq!(newest(&names, &store, "a").last(), Some(&199), "more than are looked up one by one");
+        assert_eq!(
+            newest(&names, &store, "a").last(),
+            Some(&199),
+            "there are more names than are checked one after the other"
+        );
     }
 
     #[test]
@@ -206,7 +212,7 @@ mod tests {
         let (store, names) = (store(["a".to_owned()]), Names::default());
         assert_eq!(newest(&names, &store, "a"), [1]);
         take(&store, "b~7");
-        assert!(newest(&names, &store, "b").is_empty(), "no incarnation takes the seventh name first");
+        assert!(newest(&names, &store, "b").is_empty(), "no incarnation uses the seventh name first");
         assert_eq!(names.newest(&store, &key("b"), 2).expect("looks"), [7]);
     }
 

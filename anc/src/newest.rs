@@ -7,15 +7,16 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 /// The newest manifest of each group that this process committed or looked up, without the list of its files.
-/// Manifests never change; a manifest that is gone is looked up again.
+/// Manifests never change. If a remembered manifest is gone, the newest one is looked up again.
 #[derive(Debug, Default)]
 pub struct NewestOfGroups(Mutex<HashMap<(JobId, GroupId), Manifest>>);
 
-/// Groups that are remembered; with more, all are looked up again.
+/// Most groups that are remembered. With more groups, all are looked up again.
 const NEWEST_MAX: usize = 4096;
 
 impl NewestOfGroups {
-    /// The newest checkpoint of a group but `except`: the checkpoint that the application wrote last.
+    /// The newest checkpoint of a group except `except`. The newest checkpoint is the one that the application wrote
+    /// last.
     pub(crate) fn look_up(
         &self,
         store: &dyn Store,

@@ -1,21 +1,22 @@
-//! The progress of a flush or restart: a progress bar at a terminal, counters in a daemon, facts in a test.
+//! Reports the progress of a flush or restart. The command line shows a progress bar, a daemon counts, and a test
+//! checks the numbers.
 
 use mcrengine::codec::Reason;
 use mcrengine::units::{RawBytes, StoredBytes};
 
-/// Hears how far a flush or restart is, from several threads. All methods do nothing unless overridden.
+/// Receives the progress of a flush or restart from several threads. All methods do nothing unless overridden.
 pub trait Observer: Sync {
-    /// The plan is made: this is to be done.
+    /// The plan is made. It has this many segments and raw bytes.
     fn planned(&self, segments: usize, raw_bytes: RawBytes) {
         let _ = (segments, raw_bytes);
     }
 
-    /// One segment was coded; `reason`: why with this codec.
+    /// One segment was coded. `reason` is why this codec was chosen.
     fn chosen(&self, reason: &Reason) {
         let _ = reason;
     }
 
-    /// One segment was written, or on restart read and handed on.
+    /// One segment was written. In a restart, one segment was read and passed on.
     fn segment(&self, raw_bytes: RawBytes, stored_bytes: StoredBytes) {
         let _ = (raw_bytes, stored_bytes);
     }

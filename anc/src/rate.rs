@@ -1,22 +1,22 @@
-//! How fast the store takes bytes, learnt from what was written to it.
+//! Measures the write rate of the store.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Whether the store's speed counts in the choice of codecs.
+/// Whether the choice of codecs considers the store's speed.
 #[derive(Clone, Debug, Default)]
 pub enum StoreSpeed {
-    /// Only bytes count.
+    /// The speed is ignored, and only the number of stored bytes counts.
     #[default]
     Ignored,
-    /// Bytes a second, as the operator says.
+    /// The operator configured this many bytes per second.
     Known(u64),
-    /// What the flushes so far found.
+    /// The flushes of this process measure the speed.
     Measured(Arc<Meter>),
 }
 
 impl StoreSpeed {
-    /// Bytes a second, where known.
+    /// Bytes per second, if known.
     pub fn bytes_per_s(&self) -> Option<u64> {
         match self {
             Self::Ignored => None,
@@ -25,7 +25,7 @@ impl StoreSpeed {
         }
     }
 
-    /// Tells how long writing and syncing a container took.
+    /// Notes how long writing and syncing a container took.
     pub fn wrote(&self, bytes: u64, time: Duration) {
         if let Self::Measured(meter) = self {
             meter.add(bytes, time);
@@ -33,16 +33,16 @@ impl StoreSpeed {
     }
 }
 
-/// The average over the newest bytes. Older ones fade: memory of any length in two numbers.
+/// The average rate over the newest bytes. The weight of older bytes decreases.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Bytes, and the seconds that they took.
+    /// Bytes, and the seconds that writing them took.
     sums: Mutex<(f64, f64)>,
 }
 
-/// Fewer bytes than this tell more of the time that a sync takes than of the rate.
+/// With fewer bytes than this, the time of a sync dominates, and the rate is unknown.
 const BYTES_MIN: f64 = 64.0 * 1024.0 * 1024.0;
-/// What came before so many bytes counts for less and less.
+/// Bytes that were written before the last this many bytes get a decreasing weight.
 const BYTES_FADE: f64 = 1024.0 * 1024.0 * 1024.0;
 
 impl Meter {
@@ -69,7 +69,7 @@ mod tests {
     fn the_rate_is_that_of_the_newest_bytes_once_there_are_enough() {
         let speed = StoreSpeed::Measured(Arc::default());
         speed.wrote(60 << 20, Duration::from_secs(60));
-        assert_eq!(speed.bytes_per_s(), None, "too little to tell");
+        assert_eq!(speed.bytes_per_s(), None, "too few bytes for a rate");
         speed.wrote(40 << 20, Duration::from_secs(40));
         assert_eq!(speed.bytes_per_s(), Some(1 << 20));
         for _ in 0..20 {

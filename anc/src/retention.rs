@@ -1,7 +1,8 @@
-//! Removes old checkpoints of a job after each one that became complete, on a thread of its own.
+//! Removes old checkpoints of a job on a separate thread after a checkpoint became complete.
 //!
-//! At most one thread for each job, and one process at a time as far as the store has locks. What fails is logged and
-//! tried again after the next checkpoint; nothing depends on it.
+//! Each job has at most one such thread. If the store supports locks, only one process removes checkpoints of a job
+//! at a time. A failure is logged, and the next checkpoint starts another attempt. Nothing else depends on the
+//! removal.
 
 use crate::unpanicked::unpanicked;
 use mcrengine::error_chain::error_chain;
@@ -15,22 +16,23 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Of a job with more checkpoints than this, old ones are removed after every second commit, with more than twice as
-/// many after every third, and so on: to list the directory of the job is what takes longer with each of them.
+/// If a job has more checkpoints than this, old ones are removed only after every second commit. With more than twice
+/// this number, they are removed after every third commit, and so on. The reason is that listing the job's directory
+/// takes longer with each checkpoint.
 const EACH_COMMIT_MAX: usize = 1000;
-/// Checkpoints of all jobs that are remembered between two commits; with more, all are read anew.
+/// Most checkpoints of all jobs that are remembered between two commits. With more, all are read again.
 const REMEMBERED_MAX: usize = 32 << 10;
 
-/// What is known of a job since it was last pruned.
+/// The remembered state of a job since it was last pruned.
 #[derive(Default)]
 struct Known {
     remembered: Remembered,
-    /// Commits since then.
+    /// Number of commits since the job was last pruned.
     commits: usize,
 }
 
-/// Jobs that are being pruned. If a checkpoint of such a job became complete meanwhile, the job is pruned again, and
-/// these checkpoints are in flight then.
+/// Jobs that are being pruned. If another checkpoint of such a job became complete meanwhile, the job is pruned
+/// again. The value has the checkpoints that are in flight then.
 #[derive(Default)]
 struct AtWork {
     jobs: Mutex<BTreeMap<JobId, Option<Vec<CheckpointId>>>>,
@@ -42,7 +44,8 @@ impl AtWork {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns false if the job is being pruned; then it will be pruned again.
+    /// Begins to prune a job. Returns false if the job is being pruned already, and then the job will be pruned
+    /// again.
     fn begin(&self, job: &JobId, in_flight: &[CheckpointId]) -> bool {
         match self.jobs().entry(job.clone()) {
             Entry::Occupied(mut again) => {
@@ -56,7 +59,7 @@ impl AtWork {
         }
     }
 
-    /// The checkpoints in flight for the next turn, or `None` if the work on the job is over.
+    /// The checkpoints in flight if the job must be pruned again, or `None` if the work on the job is finished.
     fn next(&self, job: &JobId) -> Option<Vec<CheckpointId>> {
         let mut jobs = self.jobs();
         let again = jobs.get_mut(job).and_then(Option::take);
@@ -68,32 +71,33 @@ impl AtWork {
     }
 }
 
-/// Prunes jobs by rules. A clone is the same one.
+/// Prunes jobs by rules. Clones share their state.
 #[derive(Clone)]
 pub struct Retention {
     store: Arc<dyn Store>,
     rules: Rules,
     at_work: Arc<AtWork>,
-    /// Of the jobs that are not being pruned.
+    /// The remembered state of jobs that are not being pruned.
     known: Arc<Mutex<BTreeMap<JobId, Known>>>,
 }
 
 impl Retention {
-    /// By these rules; without any it does nothing.
+    /// Makes a pruner with these rules. Without any rule it does nothing.
     pub fn new(store: Arc<dyn Store>, rules: Rules) -> Self {
         Self { store, rules, at_work: Arc::default(), known: Arc::default() }
     }
 
-    /// Waits until no job is being pruned, or until a time. The last checkpoint of a job is one that counts.
+    /// Waits until no job is being pruned, or until the time `until`. So checkpoints are also removed after the last
+    /// checkpoint of a job.
     pub fn finish(&self, until: Instant) {
         let left = until.saturating_duration_since(Instant::now());
         let jobs = self.at_work.jobs();
-        // After the time, or a panic elsewhere, the next prune does the rest.
+        // If the time is over, or another thread panicked, the next pruning does the rest.
         drop(self.at_work.ended.wait_timeout_while(jobs, left, |jobs| !jobs.is_empty()));
     }
 
-    /// A checkpoint of this job became complete. Returns at once. If the job is being pruned, it is pruned again
-    /// afterwards.
+    /// Handles a checkpoint of this job that became complete. Returns at once. If the job is being pruned, it is
+    /// pruned again afterwards.
     pub fn completed(&self, job: &JobId, in_flight: Vec<CheckpointId>) {
         if self.rules.is_empty() || !self.at_work.begin(job, &in_flight) {
             return;
@@ -157,7 +161,7 @@ impl Retention {
         let _lock = match lock(&*self.store, job) {
             Ok(Some(lock)) => Some(lock),
             Ok(None) => return tracing::debug!(%job, "another process is removing old checkpoints"),
-            // A store without room is what pruning is for.
+            // The lock may have failed because the store is full. Then pruning is needed even more.
             Err(error) => {
                 tracing::debug!(%job, error = error_chain(&error), "removing old checkpoints without a lock");
                 None
@@ -167,7 +171,7 @@ impl Retention {
             Ok(pruned) if !pruned.unreadable.is_empty() => {
                 let ids: Vec<String> = pruned.unreadable.iter().map(|u| u.checkpoint.to_string()).collect();
                 let unreadable = ids.join(", ");
-                tracing::warn!(%job, unreadable, "no old checkpoint is removed while one cannot be read");
+                tracing::warn!(%job, unreadable, "no old checkpoint is removed while any checkpoint cannot be read");
             }
             Ok(pruned) if pruned.checkpoints.is_empty() => {}
             Ok(pruned) => {
@@ -176,7 +180,7 @@ impl Retention {
                 tracing::info!(%job, removed, freed_bytes, "removed old checkpoints");
             }
             Err(error) => {
-                tracing::warn!(%job, error = error_chain(&error), "old checkpoints could not be removed; tried again after the next");
+                tracing::warn!(%job, error = error_chain(&error), "old checkpoints could not be removed; trying again after the next checkpoint");
             }
         }
     }

@@ -1,49 +1,49 @@
-//! Where a flush gets its raw bytes from: remote agents, or files of this machine.
+//! The source of a flush's raw bytes: remote agents, or files of this machine.
 
 use mcrengine::classify::VariableRef;
 use mcrengine::ids::Rank;
 
-/// A run of a variable's raw bytes, and where it is wanted.
+/// A run of a variable's raw bytes, and the buffer for it.
 pub struct Wanted<'a> {
-    /// The variable, by the flush's own list of files.
+    /// The variable, by its place in the flush's list of files.
     pub variable: VariableRef,
-    /// First byte, counted in the raw bytes.
+    /// Offset of the first byte in the variable's raw bytes.
     pub offset: u64,
-    /// Filled whole.
+    /// The buffer, which is filled completely.
     pub into: &'a mut [u8],
 }
 
 /// Raw bytes of the variables of a group.
 pub trait Source: Sync {
-    /// Fills every run, or fails; then the runs hold anything. Calls `filled` for all bytes while they are still in
-    /// the cache, with the number of the run and its next bytes: the bytes of a run in order, one run after the
-    /// other.
+    /// Fills every run. After an error the content of the runs is undefined. Calls `filled` with the number of a run
+    /// and its next bytes, while these are still in the CPU cache. The runs follow one after the other, and the bytes
+    /// of each run are in order.
     fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError>;
 
-    /// Whether the bytes of this file come from the very memory that was hashed for its header, so that hashing them
-    /// again tells nothing.
+    /// Whether the bytes of this file come from the same memory that was hashed for its header, so that hashing them
+    /// again is useless.
     fn is_checked(&self, _file: u32) -> bool {
         false
     }
 
-    /// How many fetches to run in parallel, on threads that only fetch: more than one where a fetch mostly waits. 0
-    /// where a fetch does not wait; then the threads that compress fetch.
+    /// How many threads fetch in parallel. More than one is useful if a fetch mostly waits. 0 if fetches do not wait:
+    /// then the threads that compress also fetch.
     fn parallel(&self) -> usize;
 }
 
 /// Why bytes could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The agent of this rank is gone, silent or failing. It may come back.
-    #[error("{rank}: {reason}; its agent announces again when it is back")]
+    /// The agent of this rank is gone, silent or failing. The agent may connect again.
+    #[error("{rank}: {reason}; the rank's agent announces again after it has connected again")]
     Lost {
         /// The rank whose bytes were wanted.
         rank: Rank,
-        /// What happened to the agent.
+        /// Why the agent is lost.
         reason: String,
     },
-    /// The file is not what was announced.
-    #[error("{rank}: {file} changed after it was announced; it is read again once it rests")]
+    /// The file is not the one that was announced.
+    #[error("{rank}: {file} changed after it was announced; the file is read again once nothing writes to it")]
     Changed {
         /// The rank of the file.
         rank: Rank,

@@ -626,7 +626,7 @@ fn two_runs_of_one_name_and_identity_with_an_aggregator_each_never_mix() {
     let second = start_run(&site, &other, "second", Some("7"));
     (0..2).for_each(|rank| write_file(&other, 2, 2, rank, None));
     let line = second.wait_for_log("two runs have the name job");
-    assert!(line.contains("Nothing of the second is saved until the first ends"), "{line}");
+    assert!(line.contains("The second run is not saved until the first ends"), "{line}");
     site.write(1, 2, 2..RANKS);
     (2..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
     site.write(1, 2, 0..2);
