@@ -1,4 +1,4 @@
-//! One merged run of raw bytes in, one stored segment out, decoded again and compared.
+//! Compresses one merged segment of raw bytes. The result is decoded again and compared.
 
 use mcrengine::codec::{ArrayShape, Basis, CodecError, Coded, Profile, Reason, Scratch, encode_chosen};
 use mcrengine::error_chain::error_chain;
@@ -8,15 +8,15 @@ use mcrengine::plan::SegmentPlan;
 use mcrengine::slabs;
 use mcrengine::units::RawBytes;
 
-/// Why a segment could not be coded: a bug of ours. Nothing of the segment was written.
+/// Why a segment could not be coded. The cause is a bug in a codec. Nothing of the segment was written.
 #[derive(Debug, thiserror::Error)]
 pub enum CompressError {
     /// A codec failed on its own output.
-    #[error("coding a segment")]
+    #[error("compressing a segment")]
     Codec(#[source] CodecError),
     /// A codec did not give the same bytes back.
     #[error(
-        "the chain {chain} did not give back the {raw_bytes} that it was given; report this and use the profile \"zstd\""
+        "decoding with the chain {chain} did not reproduce the {raw_bytes} of the segment; report this and use the profile \"zstd\""
     )]
     NotLossless {
         /// The chain.
@@ -26,8 +26,8 @@ pub enum CompressError {
     },
 }
 
-/// Codes a segment as the profile says. With `verify` it is decoded again and compared before anything is written:
-/// a codec's mistake costs a checkpoint's time, never its data.
+/// Codes a segment with the given profile. With `verify`, the result is decoded again and compared before it is
+/// written, so that a bug in a codec costs time but never data.
 pub fn compress(
     profile: &Profile,
     segment: &SegmentPlan,
@@ -37,7 +37,7 @@ pub fn compress(
     basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> Result<Coded, CompressError> {
-    // Interleaved blocks are not arrays any more.
+    // Interleaved blocks are no longer arrays.
     let arrays: Vec<ArrayShape> = match segment.layout {
         _ if !profile.looks_at_shapes() => Vec::new(),
         Layout::Concatenated => (segment.pieces.iter().enumerate())
@@ -50,9 +50,12 @@ pub fn compress(
     };
     match encode_checked(profile, segment, &arrays, raw, verify, basis, scratch) {
         Ok(coded) => Ok(coded),
-        // A mistake in a codec must not cost a checkpoint: a simpler codec is tried, and checked as well.
+        // A bug in a codec must not cost a checkpoint. So a simpler codec is tried and also checked.
         Err(error) => {
-            tracing::error!(error = error_chain(&error), "a segment is stored by zstd instead; report this");
+            tracing::error!(
+                error = error_chain(&error),
+                "a codec failed, so the segment is compressed with zstd instead; report this"
+            );
             let simple = Profile::Zstd { level: 3 };
             let coded = encode_checked(&simple, segment, &[], raw, verify, &Basis::NOTHING, scratch)?;
             Ok(Coded { reason: Reason::Failed, ..coded })
@@ -85,7 +88,8 @@ fn is_float(element: &ElementType) -> bool {
     matches!(element, ElementType::Float { .. })
 }
 
-/// The array that a piece is; what was cut across its rows is an array of those.
+/// The shape of the array that a piece holds. A piece that was cut between the rows of a larger array is an array of
+/// its own rows.
 fn array_shape(piece: &mcrengine::plan::Piece, files: &[FileHeader], column: u32) -> ArrayShape {
     let variable = piece.variable.of(files);
     let elements = piece.bytes / u64::from(variable.element.width());
@@ -131,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_grid_too_large_for_a_segment_is_told_by_its_neighbours_in_all_directions() {
-        // Rough along each axis, so that only neighbours along all three tell anything; and what nobody tells.
+        // The values are rough along each axis, so that only neighbours along all three axes predict a value. Some
+        // noise cannot be predicted.
         let rough = |n: u64| {
             let mixed = (n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             ((mixed ^ mixed >> 31).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 12) as f64 / (1u64 << 52) as f64

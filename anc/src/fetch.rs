@@ -1,7 +1,7 @@
-//! The wire's side of fetching: one link for each agent session, and a source that pulls over the links.
+//! Fetches over the network: one link for each agent session, and a source that pulls bytes over the links.
 //!
-//! Asynchronous tasks move frames ([`AgentLink::data`]); flush threads wait here, with a deadline, for what they
-//! asked for.
+//! Asynchronous tasks receive frames ([`AgentLink::data`]). Flush threads request ranges of bytes and wait for them
+//! with a deadline.
 
 use crate::budget::Lease;
 use crate::source::{FetchError, Source, Wanted};
@@ -20,55 +20,55 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::watch;
 use tonic::Status;
 
-/// Frames to an agent that may wait; more than that, and whoever sends waits.
+/// Most frames that can wait for an agent. If more are sent, the sender waits.
 pub const LINK_QUEUE: usize = 64;
-/// Messages of the hub to an agent that may wait: an answer for each rank that an agent may hold, and more than that.
-/// An agent for which more wait is one that takes nothing.
+/// Most messages of the hub that can wait for an agent. The number is larger than the number of ranks that an agent
+/// may hold, so that it is reached only if the agent does not receive messages.
 const ANSWERS_MAX: usize = 16 << 10;
 
-/// An agent's session, as the aggregator's other parts see it.
+/// The session of an agent, for the other parts of the aggregator.
 pub struct AgentLink {
     /// Unique in this process.
     pub session: u64,
-    /// Host name, for people.
+    /// Host name of the node, for messages.
     pub node: String,
-    /// What else the agent said of itself.
+    /// Other facts that the agent sent about itself.
     pub about: About,
-    /// The agent's steady clock, as its messages show it.
+    /// The agent's steady clock, derived from its messages.
     pub clock: PeerClock,
-    /// Taken away at the end, so that the stream to the agent ends as well.
+    /// Removed when the session ends, so that the stream to the agent ends too.
     out: Mutex<Option<Frames>>,
-    /// The hub's messages; it never waits for an agent.
+    /// The queue of the hub's messages. The hub never waits for an agent.
     answers: tokio::sync::mpsc::Sender<v1::to_agent::Message>,
-    /// Whether the session has ended, for those who wait for it.
+    /// Whether the session has ended. Tasks can wait for a change.
     ended: watch::Sender<bool>,
     pending: Mutex<Pending>,
-    /// Data arrived since [`AgentLink::sent_data`] was asked last.
+    /// Whether data arrived since [`AgentLink::sent_data`] was last called.
     sent_data: AtomicBool,
     next_fetch: AtomicU64,
-    /// Flush threads are not the runtime's, but wait for room in its queue with a deadline.
+    /// Flush threads do not belong to the runtime. They use it to wait with a deadline for room in the queue.
     runtime: tokio::runtime::Handle,
 }
 
-/// What an agent says of itself when it connects.
+/// Facts that an agent sends about itself when it connects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// The identity of its incarnation; empty for a start by hand.
+    /// The identity of the agent's incarnation. Empty if the job was started by hand.
     pub identity: String,
-    /// The directory that it watches, for people.
+    /// The directory that the agent watches, for messages.
     pub watch: String,
-    /// The ranks whose files it takes; none: all that it sees.
+    /// The ranks whose files the agent takes. Empty means all ranks that it sees.
     pub local_ranks: Vec<RangeInclusive<u32>>,
-    /// Ranks of the job; 0 where it does not know.
+    /// Number of ranks of the job. 0 if the agent does not know the number.
     pub ranks: u32,
-    /// Where that number comes from, for people.
+    /// Where the number of ranks comes from, for messages.
     pub ranks_from: String,
-    /// Its steady clock when it connected: what is older was not seen being written.
+    /// The agent's steady clock when it connected. The agent did not watch while older files were written.
     pub began_clock_ns: i64,
 }
 
 impl About {
-    /// Ranges of ranks as an agent writes them; `None` where they cannot be read.
+    /// Parses ranges of ranks as an agent sends them. `None` if the text is invalid.
     pub fn parse_ranks(text: &str) -> Option<Vec<RangeInclusive<u32>>> {
         let range = |part: &str| {
             let (first, last) = part.split_once('-')?;
@@ -77,12 +77,12 @@ impl About {
         text.split(',').filter(|part| !part.is_empty()).take(RANGES_MAX).map(range).collect()
     }
 
-    /// Whether it says that it takes a rank.
+    /// Whether the agent takes the files of a rank, according to its own ranges.
     pub fn claims(&self, rank: Rank) -> bool {
         self.local_ranks.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// A rank that both say they take, if there is one.
+    /// A rank that is in the ranges of both agents, if there is one.
     pub fn shared_rank(&self, other: &Self) -> Option<Rank> {
         let shared = |a: &RangeInclusive<u32>, b: &RangeInclusive<u32>| {
             let first = *a.start().max(b.start());
@@ -92,7 +92,7 @@ impl About {
     }
 }
 
-/// The most ranges of ranks that an agent may say.
+/// Most ranges of ranks that an agent may send.
 const RANGES_MAX: usize = 4096;
 
 type Frames = tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>;
@@ -100,17 +100,17 @@ type Frames = tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>;
 #[derive(Default)]
 struct Pending {
     slots: HashMap<u64, Slot>,
-    /// Set when the session has ended: why.
+    /// The reason, once the session has ended.
     ended: Option<String>,
 }
 
-/// A fetch under way.
+/// A fetch that is in progress.
 struct Slot {
-    /// Bytes that came.
+    /// Bytes that have arrived.
     have: u64,
     total_bytes: u64,
-    /// Frames in order, or why there are no more. Bounded by what was asked for: frames are no smaller than
-    /// [`FRAME_BYTES_MIN`].
+    /// Takes the frames in order, or the reason why no more will come. The number of frames is limited, because
+    /// frames are not smaller than [`FRAME_BYTES_MIN`].
     frames: mpsc::Sender<Result<Vec<Bytes>, Failed>>,
 }
 
@@ -121,7 +121,7 @@ struct Failed {
 }
 
 impl AgentLink {
-    /// A link whose messages go to `out`. Within a tokio runtime.
+    /// Makes a link that sends its messages to `out`. Must be called within a tokio runtime.
     pub fn new(session: u64, node: String, about: About, out: Frames) -> Arc<Self> {
         let clock = PeerClock::default();
         let (pending, next_fetch) = (Mutex::default(), AtomicU64::new(1));
@@ -138,17 +138,17 @@ impl AgentLink {
         link
     }
 
-    /// Has a message sent, in order, without waiting for the agent. An agent for which too many wait is ended: it
-    /// announces again what was not answered.
+    /// Queues a message for the agent without waiting for it. Messages are sent in order. If too many messages wait,
+    /// the session is ended, and the agent announces again everything that was not answered.
     pub fn send(&self, message: v1::to_agent::Message) {
         if let Err(TrySendError::Full(_)) = self.answers.try_send(message) {
-            self.end(&format!("node {} takes no messages", self.node));
+            self.end(&format!("node {} does not receive messages", self.node));
         }
     }
 
-    /// Until the session has ended, by whoever ended it.
+    /// Waits until the session has ended on either side. Returns the reason.
     pub async fn until_ended(&self) -> String {
-        // Only fails without a sender, and the sender is in `self`.
+        // Waiting fails only without a sender, and the sender is in `self`.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
         let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         pending.ended.clone().unwrap_or_default()
@@ -159,8 +159,8 @@ impl AgentLink {
         *self.ended.borrow()
     }
 
-    /// A frame arrived; its payload goes to whoever waits for it, as it is. An agent that does not keep to the protocol
-    /// loses its session.
+    /// Passes the payload of a frame that arrived to the thread that waits for it. If the agent breaks the protocol,
+    /// its session ends.
     pub fn data(&self, frame: DataFrame) {
         self.sent_data.store(true, Ordering::Relaxed);
         if let Err(reason) = self.take_data(frame) {
@@ -168,7 +168,7 @@ impl AgentLink {
         }
     }
 
-    /// Whether data arrived since this was asked last: a sign of life that no message gives.
+    /// Whether data arrived since the last call. Data shows that the agent is alive, even if no message arrives.
     pub fn sent_data(&self) -> bool {
         self.sent_data.swap(false, Ordering::Relaxed)
     }
@@ -177,22 +177,22 @@ impl AgentLink {
         let bytes = frame.bytes();
         let DataFrame { fetch_id, offset, pieces } = frame;
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        // Not awaited any more: the flush that asked has failed since.
+        // No thread waits for the data any more, because the flush has failed since.
         let Some(slot) = pending.slots.get_mut(&fetch_id) else { return Ok(()) };
         let left = slot.total_bytes - slot.have;
         if offset != slot.have || bytes as u64 > left {
             return Err(format!(
-                "data of fetch {fetch_id} at {offset} with {bytes} bytes, where {} of {} bytes were there",
+                "data of fetch {fetch_id} at {offset} with {bytes} bytes arrived after {} of {} bytes",
                 slot.have, slot.total_bytes
             ));
         }
         if bytes > FRAME_BYTES || bytes < FRAME_BYTES_MIN && (bytes as u64) < left {
             return Err(format!(
-                "a frame of {bytes} bytes; from {FRAME_BYTES_MIN} to {FRAME_BYTES} are allowed, and fewer in the last of a fetch"
+                "a frame of {bytes} bytes; from {FRAME_BYTES_MIN} to {FRAME_BYTES} are allowed, and fewer in the last frame of a fetch"
             ));
         }
         slot.have += bytes as u64;
-        // Only fails if nobody waits any more.
+        // Sending fails only if no thread waits any more.
         let _ = slot.frames.send(Ok(pieces));
         if bytes as u64 == left {
             pending.slots.remove(&fetch_id);
@@ -200,23 +200,24 @@ impl AgentLink {
         Ok(())
     }
 
-    /// The agent cannot answer a fetch.
+    /// Handles a fetch that the agent cannot answer.
     pub fn failed(&self, failed: v1::FetchFailed) {
         if let Some(slot) = self.pending.lock().unwrap_or_else(PoisonError::into_inner).slots.remove(&failed.fetch_id) {
             let _ = slot.frames.send(Err(Failed { reason: failed.reason, changed: failed.changed }));
         }
     }
 
-    /// The session has ended: every fetch under way and every later one fails. The agent may dial again.
+    /// Ends the session. Every fetch in progress and every later fetch fails. The agent may connect again.
     pub fn end(&self, reason: &str) {
         self.end_with(reason, true);
     }
 
-    /// As [`AgentLink::end`]; `retry`: whether dialling again helps. The first end is the one that the agent is told.
+    /// Like [`AgentLink::end`]. `retry` is whether connecting again helps. The agent receives the reason of the first
+    /// call.
     pub fn end_with(&self, reason: &str, retry: bool) {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         if pending.ended.is_none() {
-            // Before anybody knows of the end, so that it is the last that is sent.
+            // This message is queued before the end is visible to others, so that it is the last one sent.
             let goodbye = v1::Goodbye { reason: reason.to_owned(), retry };
             let _ = self.answers.try_send(v1::to_agent::Message::Goodbye(goodbye));
         }
@@ -229,7 +230,7 @@ impl AgentLink {
         self.ended.send_replace(true);
     }
 
-    /// Asks for ranges; the answer comes through the receiver. Called from flush threads.
+    /// Requests ranges of bytes. The answer arrives through the receiver. Called from flush threads.
     fn ask(
         &self,
         announce_id: u64,
@@ -257,13 +258,14 @@ impl AgentLink {
         if sent {
             return Ok(asked);
         }
-        let reason = format!("node {} takes no requests", self.node);
+        let reason = format!("node {} does not receive requests", self.node);
         self.end(&reason);
         Err(Failed { reason, changed: false })
     }
 }
 
-/// Sends the hub's messages, each with a deadline; after the end, quickly, what was already said.
+/// Sends the hub's messages, each with a deadline. After the end of the session, sends the messages that are still
+/// queued, with a short deadline.
 async fn send_answers(
     mut answers: tokio::sync::mpsc::Receiver<v1::to_agent::Message>,
     out: Frames,
@@ -281,7 +283,7 @@ async fn send_answers(
         let deadline = Duration::from_secs(mcr_proto::SILENCE_SECONDS);
         if out.send_timeout(frame(message), deadline).await.is_err() {
             if let Some(link) = link.upgrade() {
-                link.end(&format!("node {} takes no messages", link.node));
+                link.end(&format!("node {} does not receive messages", link.node));
             }
             return;
         }
@@ -293,19 +295,19 @@ async fn send_answers(
     }
 }
 
-/// An answer that is awaited; dropping it forgets the fetch.
+/// An answer that is awaited. Dropping this value forgets the fetch.
 struct Asked<'a> {
     link: &'a AgentLink,
     fetch_id: u64,
     answer: mpsc::Receiver<Result<Vec<Bytes>, Failed>>,
-    /// When all of it must be there.
+    /// When the whole answer must have arrived.
     until: Instant,
     deadline: Duration,
 }
 
 impl Asked<'_> {
-    /// Fills the runs, one after the other, as their bytes come; tells `filled` after each frame and at the end of each
-    /// run.
+    /// Fills the runs, one after the other, as their bytes arrive. Calls `filled` after each frame and at the end of
+    /// each run.
     fn fill<'b>(
         &self,
         into: impl IntoIterator<Item = (usize, &'b mut [u8])>,
@@ -340,7 +342,7 @@ impl Asked<'_> {
         let wait = self.until.saturating_duration_since(Instant::now());
         self.answer.recv_timeout(wait).unwrap_or_else(|_| {
             let reason = format!("node {} did not answer within {} s", self.link.node, self.deadline.as_secs());
-            // It counts as lost, and announces again in its next session.
+            // The agent counts as lost, and announces again in its next session.
             self.link.end(&reason);
             Err(Failed { reason, changed: false })
         })
@@ -353,29 +355,29 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// What one rank announced, and where it can be had.
+/// The announced files of one rank, and the agent that has them.
 #[derive(Clone)]
 pub struct Announced {
-    /// Whose session.
+    /// The session of the agent.
     pub link: Arc<AgentLink>,
-    /// Which announcement of that session.
+    /// The number of the announcement in the session.
     pub announce_id: u64,
     /// The rank's files, in the order of the announcement.
     pub files: Arc<Vec<FileHeader>>,
-    /// When the newest of them was written, in nanoseconds since 1970 by the clock of its node.
+    /// When the newest file was written, in nanoseconds since 1970 by the clock of its node.
     pub written_unix_ns: i64,
-    /// The same by the agent's steady clock.
+    /// When the newest file was changed, by the agent's steady clock.
     pub changed_clock_ns: i64,
-    /// How much older the newest of them says it is than the last change of any of them, in nanoseconds: large for
-    /// files that were copied with their times.
+    /// Difference between the last change of any file and the newest modification time, in nanoseconds. It is large
+    /// for files that were copied together with their times.
     pub kept_time_ns: i64,
-    /// What it takes of the budget, given back with the last copy.
+    /// The lease for the memory of the announcement, returned with the last copy.
     pub room: Option<Arc<Lease>>,
 }
 
-/// The files of a group, each at some agent.
+/// The files of a group, which are at one or more agents.
 pub struct RemoteSource {
-    /// For each file of the flush: its announcement, the index in it, its rank and path.
+    /// For each file of the flush: its announcement, its index in the announcement, its rank and path.
     places: Vec<(usize, u32, Rank, String)>,
     announced: Vec<Announced>,
     deadline: Duration,
@@ -399,7 +401,8 @@ impl RemoteSource {
 
 impl Source for RemoteSource {
     fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError> {
-        // One fetch for each agent's announcement, cut where it would be too long; all are asked before any is awaited.
+        // Each announcement gets one fetch, or several if one would be too long. All fetches are requested before any
+        // answer is awaited.
         struct Batch<'a> {
             announced: &'a Announced,
             rank: Rank,
@@ -410,7 +413,7 @@ impl Source for RemoteSource {
         }
         let mut batches: Vec<Batch<'_>> = Vec::new();
         let mut open: HashMap<usize, usize> = HashMap::new();
-        // Nothing is sent for no bytes, and nobody must wait for it.
+        // Empty runs are skipped, because no answer would arrive for them.
         for (i, run) in wanted.iter().enumerate().filter(|(_, run)| !run.into.is_empty()) {
             let (a, file, rank, path) = &self.places[run.variable.file as usize];
             let bytes = run.into.len() as u64;
@@ -448,7 +451,7 @@ impl Source for RemoteSource {
         Ok(())
     }
 
-    /// Enough to keep the network busy while answers are awaited; the budget bounds it further.
+    /// Enough to keep the network busy while answers are awaited. The memory budget may lower the number.
     fn parallel(&self) -> usize {
         4
     }
@@ -506,7 +509,7 @@ mod tests {
         let lens: Vec<(usize, usize)> = told.iter().map(|(nth, bytes)| (*nth, bytes.len())).collect();
         let in_first = FRAME_BYTES_MIN + 97;
         assert_eq!(lens, [(7, 3), (8, in_first), (8, 403), (9, BYTES.len() - FRAME_BYTES_MIN - 503)]);
-        assert!(told.into_iter().flat_map(|(_, bytes)| bytes).eq(BYTES), "each byte once, in order");
+        assert!(told.into_iter().flat_map(|(_, bytes)| bytes).eq(BYTES), "each byte is reported once, in order");
         assert!(filled == BYTES && !link.has_ended());
         assert!(link.pending.lock().expect("not poisoned").slots.is_empty());
     }
@@ -515,7 +518,7 @@ mod tests {
     fn a_frame_out_of_order_or_of_a_wrong_length_ends_the_session() {
         let frames: [(u64, &'static [u8], &str); 4] = [
             (1, &BYTES[1..], "at 1"),
-            (0, &BYTES, "of 49151 bytes were there"),
+            (0, &BYTES, "after 0 of 49151 bytes"),
             (0, &BYTES[..FRAME_BYTES_MIN - 1], "a frame of 16383 bytes"),
             (0, b"", "a frame of 0 bytes"),
         ];
@@ -530,8 +533,8 @@ mod tests {
         let linked = link();
         assert!(!linked.link.sent_data());
         linked.link.data(data(99, 0, &[b"late"]));
-        assert!(!linked.link.has_ended(), "nobody waits for it any more");
-        assert!(linked.link.sent_data() && !linked.link.sent_data(), "but its sender lives");
+        assert!(!linked.link.has_ended(), "late data does not end the session");
+        assert!(linked.link.sent_data() && !linked.link.sent_data(), "late data shows that the sender is alive");
     }
 
     #[test]
@@ -559,6 +562,6 @@ mod tests {
                 .expect_err("silent")
                 .contains("n1 did not answer")
         );
-        assert!(link.has_ended(), "its session ends, so that it announces again");
+        assert!(link.has_ended(), "the session ends, so that the agent announces again");
     }
 }

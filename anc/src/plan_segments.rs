@@ -1,4 +1,4 @@
-//! The plan of one flush: which bytes go into which segment, and which older segment each of them is coded with.
+//! The plan of one flush: which bytes go into which segment, and which older segment each segment may be coded with.
 
 use mcrengine::bases::{Base, Bases};
 use mcrengine::classify::{VariableClass, VariableRef};
@@ -8,13 +8,13 @@ use mcrengine::header::{ElementType, FileHeader, Role};
 use mcrengine::plan::{PlanOptions, SegmentPlan, plan};
 use std::collections::HashSet;
 
-/// What is planned, and within which bounds.
+/// The input and the limits of a plan.
 pub struct PlanRequest<'a> {
     /// The files of the group.
     pub files: &'a [FileHeader],
-    /// Their variables, by class.
+    /// The variables of the files, by class.
     pub classes: &'a [VariableClass],
-    /// Scheme, block and segment lengths.
+    /// The merge scheme, and the lengths of blocks and segments.
     pub options: &'a PlanOptions,
     /// How segments are coded.
     pub profile: &'a Profile,
@@ -24,21 +24,21 @@ pub struct PlanRequest<'a> {
 
 /// The plan.
 pub struct PlannedSegments {
-    /// In the order of the container.
+    /// The segments, in the order of the container.
     pub segments: Vec<SegmentPlan>,
-    /// For each segment the older segment that it may be coded with; empty without bases.
+    /// For each segment the older segment (base) that it may be coded with. Empty if there are no bases.
     pub bases: Vec<Option<Base>>,
     /// Variables that the container refers to instead of storing them.
     pub reused: Vec<(VariableRef, Source)>,
 }
 
-/// How often segments are planned anew because a base did not hold all bytes that it seemed to hold.
+/// How often segments are planned again because a base did not have all expected bytes.
 const ROUNDS_MAX: u32 = 3;
 
 /// Plans the segments of all variables that are not reused, and finds a base for each segment.
 ///
-/// A variable that did not change is normally reused. It is planned all the same if a base predicts it: coded with
-/// the base it takes almost no bytes, and the variables beside it have more to be predicted from.
+/// A variable that did not change is normally reused. But if a base predicts the variable, it is planned: coded with
+/// the base it takes almost no bytes, and it helps to predict the other variables of the segment.
 pub fn plan_segments(
     request: &PlanRequest<'_>,
     reused: Vec<(VariableRef, Source)>,
@@ -57,7 +57,7 @@ pub fn plan_segments(
     loop {
         let segments = request.plan(&reused);
         let found: Vec<Option<Base>> = segments.iter().map(|segment| request.base(bases, segment)).collect();
-        // A predicted variable must be in the one base of its segment, whole, or it is stored twice.
+        // A predicted variable must be completely in the base of its segment. Otherwise it would be stored twice.
         let missing = not_in_bases(&segments, &found);
         if !predicted.iter().any(|(at, _)| missing.contains(at)) {
             return PlannedSegments { segments, bases: found, reused };
@@ -77,7 +77,7 @@ impl PlanRequest<'_> {
     }
 
     fn base(&self, bases: &Bases, segment: &SegmentPlan) -> Option<Base> {
-        // A coder needs both segments at a time.
+        // A coder needs both segments in memory at the same time.
         let fits = |base: &Base| {
             let older_bytes = base.raw_bytes.0 * self.profile.memory_per_older_byte();
             older_bytes + segment.raw_bytes.0 * self.profile.memory_per_raw_byte() <= self.budget_bytes
@@ -101,7 +101,7 @@ fn has_difference(element: &ElementType) -> bool {
     Chain::since(element, 1).is_some()
 }
 
-/// The types of which an array changed. A variable of another type gains nothing from a base.
+/// The element types of arrays that changed. A variable of another type gains nothing from a base.
 fn changing_elements<'a>(files: &'a [FileHeader], reused: &[(VariableRef, Source)]) -> Vec<&'a ElementType> {
     let is_reused: HashSet<VariableRef> = reused.iter().map(|(at, _)| *at).collect();
     let mut changing: Vec<&ElementType> = Vec::new();
@@ -116,7 +116,7 @@ fn changing_elements<'a>(files: &'a [FileHeader], reused: &[(VariableRef, Source
     changing
 }
 
-/// The variables of which some bytes are not in the base of their segment.
+/// The variables that are not completely in the base of their segment.
 fn not_in_bases(segments: &[SegmentPlan], found: &[Option<Base>]) -> HashSet<VariableRef> {
     let mut missing = HashSet::new();
     for (segment, base) in segments.iter().zip(found) {

@@ -1,4 +1,5 @@
-//! From containers back to the bytes of files: read, decompress, split, and hand on; directly or over the wire.
+//! Restores the bytes of files from containers: reads, decompresses and splits segments, and passes the pieces on,
+//! directly or over the network.
 
 use crate::budget::Budget;
 use crate::observe::Observer;
@@ -20,28 +21,29 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Where the bytes go: files of this machine, or frames.
+/// The receiver of the bytes: files of this machine, or frames.
 pub trait Sink: Sync {
-    /// Takes a run of a variable's raw bytes. From several threads, in any order.
+    /// Takes a run of a variable's raw bytes. Several threads call this, in any order.
     fn write(&self, file: u32, variable: u32, offset: u64, bytes: &[u8]) -> Result<(), SinkError>;
 }
 
-/// Whoever takes the bytes failed.
+/// An error of the receiver of the bytes.
 pub type SinkError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a restart failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestartError {
-    /// The store's part: missing, damaged, foreign.
+    /// The store failed, or the data in the store is missing, damaged or unknown.
     #[error("reading the checkpoint")]
     Read(#[from] ReadError),
-    /// The receiver's part.
-    #[error("handing the bytes on")]
+    /// The receiver of the bytes failed.
+    #[error("passing the bytes to the receiver")]
     Sink(#[source] SinkError),
 }
 
-/// Decodes all segments that the wanted files need, on several threads within the budget, and hands the pieces on.
+/// Decodes all segments that the wanted files need, on several threads within the memory budget, and passes the
+/// pieces to `sink`.
 pub fn restore_files(
     set: &ContainerSet,
     wanted: impl Fn(&FileHeader) -> bool,
@@ -86,8 +88,9 @@ pub fn restore_files(
 
 type Frames = mpsc::Sender<Result<v1::RestoreFrame, Status>>;
 
-/// Sends the files of some ranks of a group (none named: all of them) as frames. Runs on a thread that may block.
-#[expect(clippy::too_many_arguments, reason = "what a request names, and what it is served with")]
+/// Sends the files of some ranks of a group as frames. Without any rank in `ranks`, sends the files of all ranks.
+/// Must run on a thread that may block.
+#[expect(clippy::too_many_arguments, reason = "the fields of a request, and what is needed to serve it")]
 pub fn send_ranks(
     store: &dyn Store,
     job: &JobId,
@@ -117,7 +120,7 @@ pub fn send_ranks(
     sender.send(v1::restore_frame::Message::End(end)).map_err(RestartError::Sink)
 }
 
-/// How a failed restart looks to the other side.
+/// The gRPC status of a failed restart.
 pub fn to_status(error: &RestartError) -> Status {
     let text = error_chain(error);
     match error {
@@ -141,13 +144,13 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Waits for room; a receiver that takes nothing for long is given up.
+    /// Waits for room in the queue. Gives up if the receiver takes nothing for too long.
     fn send(&self, message: v1::restore_frame::Message) -> Result<(), SinkError> {
         let frame = Ok(v1::RestoreFrame { message: Some(message) });
         let deadline = Duration::from_secs(mcr_proto::SILENCE_SECONDS * 2);
         match self.runtime.block_on(self.out.send_timeout(frame, deadline)) {
             Ok(()) => Ok(()),
-            Err(_) => Err("the receiver is gone, or took nothing for a minute".into()),
+            Err(_) => Err("the receiver is gone, or received nothing for too long".into()),
         }
     }
 
@@ -171,7 +174,7 @@ impl Sender<'_> {
 
 struct NumberedSink<'a> {
     sender: &'a Sender<'a>,
-    /// The place of each file of the container in the list that was sent.
+    /// For each file of the container, its place in the list that was sent.
     numbers: Vec<u32>,
 }
 

@@ -1,4 +1,5 @@
-//! The wire's end: gRPC in, checked types and events out. Generated types stop here and in [`crate::fetch`].
+//! The gRPC service of the aggregator. Converts received messages to checked types and events. Generated types are
+//! used only here and in [`crate::fetch`].
 
 use crate::announcing::{Arriving, Assembly, Turned};
 use crate::budget::Budget;
@@ -28,13 +29,14 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Agents at a time; further ones are turned away.
+/// Most agents at the same time. Further agents are refused.
 const SESSIONS_MAX: usize = 4096;
-/// Announcements that are read at a time: while one is read, it takes up to twice what it leased.
+/// Announcements that are read at the same time. While an announcement is read, it takes up to twice the memory that
+/// it leased.
 const PARSES_MAX: usize = 1;
-/// Restarts at a time; further ones wait.
+/// Most restarts at the same time. Further restarts wait.
 const RESTORES_MAX: usize = 4;
-/// One that waits is told so this often, so that its receiver does not take us for dead.
+/// A waiting restart sends an empty frame this often, so that its receiver does not count the aggregator as dead.
 const RESTORE_WAITS: Duration = Duration::from_secs(10);
 
 /// The service of one aggregator.
@@ -51,14 +53,14 @@ pub struct Service {
     open: Arc<Semaphore>,
     restores: Arc<Semaphore>,
     parses: Arc<Semaphore>,
-    /// Ranks of jobs whose agents do not say.
+    /// Number of ranks of a job whose agents do not report the number.
     ranks: Option<u32>,
     shared: Arc<Shared>,
 }
 
 impl Service {
-    /// A service that reports to a hub and restarts from a store. `take_apart`: agents announce variables, not
-    /// whole files; `in_haste`: they leave chunks behind filters where taking these off gains little.
+    /// Makes a service that sends events to a hub and serves restarts from a store. `take_apart`: agents announce
+    /// variables, not whole files. `in_haste`: agents keep chunks filtered if removing the filters gains little.
     pub fn new(
         hub: mpsc::Sender<HubEvent>,
         store: Arc<dyn Store>,
@@ -88,17 +90,17 @@ impl Service {
         }
     }
 
-    /// With what the hub's flushes share.
+    /// Uses the state that the hub's flushes share.
     pub fn with_shared(self, shared: Arc<Shared>) -> Self {
         Self { shared, ..self }
     }
 
-    /// With the number of ranks of jobs whose agents do not say it.
+    /// Sets the number of ranks of jobs whose agents do not report it.
     pub fn with_ranks(self, ranks: Option<u32>) -> Self {
         Self { ranks, ..self }
     }
 
-    /// As tonic wants it, with the wire's limits.
+    /// Makes the server for tonic, with the limits of the protocol.
     pub fn into_server(self) -> TakesData<AggregatorServer<Self>> {
         let server = AggregatorServer::new(self).max_decoding_message_size(MESSAGE_BYTES_MAX);
         TakesData(server.max_encoding_message_size(MESSAGE_BYTES_MAX))
@@ -147,21 +149,21 @@ impl Aggregator for Service {
             let result = restart::send_ranks(&*store, &job, &checkpoint, group, &ranks, threads, &budget, &out);
             if let Err(error) = result {
                 tracing::warn!(%job, %checkpoint, group = group.0, error = error_chain(&error), "restart failed");
-                // A receiver that takes nothing is not waited for: the stream's end without `End` says the same.
+                // The wait is short, because a receiver also recognizes a failure if the stream ends without `End`.
                 let told = out.send_timeout(Err(restart::to_status(&error)), Duration::from_secs(1));
                 let _ = tokio::runtime::Handle::current().block_on(told);
             }
         };
         tokio::spawn(async move {
-            // The receiver is told at once that it waits for others, and then now and then.
+            // While the restart waits for others, the receiver gets an empty frame from time to time.
             let permit = loop {
                 match tokio::time::timeout(RESTORE_WAITS, Arc::clone(&restores).acquire_owned()).await {
                     Ok(Ok(permit)) => break permit,
                     Ok(Err(_)) => {
-                        let _ = out.send(Err(Status::unavailable("shutting down"))).await;
+                        let _ = out.send(Err(Status::unavailable("the aggregator is shutting down"))).await;
                         return;
                     }
-                    Err(_) if out.send(Ok(v1::RestoreFrame { message: None })).await.is_err() => return, // it left
+                    Err(_) if out.send(Ok(v1::RestoreFrame { message: None })).await.is_err() => return, // the receiver has disconnected
                     Err(_) => {}
                 }
             };
@@ -232,7 +234,7 @@ impl Service {
         let _ = self.hub.send(HubEvent::Ended { session }).await;
     }
 
-    /// Whether the agent's incarnation may commit. An identity that the store does not know begins an incarnation.
+    /// Checks whether the agent's incarnation may commit. A new identity begins an incarnation.
     async fn greet(&self, job: &JobId, node: &str, about: &About) -> Result<(), End> {
         let (shared, store) = (Arc::clone(&self.shared), Arc::clone(&self.store));
         let (job, node, identity) = (job.clone(), node.to_owned(), about.identity.clone());
@@ -242,10 +244,10 @@ impl Service {
         match greeting.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(Refused::Fenced(reason))) => {
-                tracing::error!(reason, "an agent is refused");
+                tracing::error!(reason, "an agent was refused");
                 Err(End { reason, retry: false })
             }
-            // The store may be back before anything is to be committed.
+            // The store may work again before a checkpoint must be committed.
             Ok(Err(Refused::Store(error))) => {
                 tracing::warn!(error = error_chain(&error), "the incarnation of a job cannot be read now");
                 Ok(())
@@ -274,7 +276,7 @@ impl Service {
         match hello.job.parse() {
             Ok(job) => {
                 let Some(local_ranks) = About::parse_ranks(&hello.local_ranks) else {
-                    return refuse("its ranks cannot be read".into());
+                    return refuse("the local ranks of the agent cannot be parsed".into());
                 };
                 let about = About {
                     local_ranks,
@@ -290,7 +292,7 @@ impl Service {
         }
     }
 
-    /// Until the stream ends, the agent is silent for too long, or breaks the protocol.
+    /// Reads messages until the stream ends, the agent is silent for too long, or the agent breaks the protocol.
     async fn read_messages(
         &self,
         from: &mut Streaming<v1::FromAgent>,
@@ -299,13 +301,13 @@ impl Service {
         mut ranks: u32,
     ) -> End {
         let mut arriving = Arriving::new(Arc::clone(&self.budget));
-        // Said by the agent while announcements that it sent before were still under way.
+        // The agent sent this message while earlier announcements were still unfinished.
         let mut looked = None;
         let mut at_rest = false;
         loop {
             let wait = Duration::from_secs(SILENCE_SECONDS);
-            // Each arm only makes an event; a message that is half received stays in the stream. That an agent at
-            // rest is there is the kernel's to know.
+            // Each arm only makes an event. A message that is partly received stays in the stream. If an agent at
+            // rest disappears, the kernel's keepalive detects it.
             let heard = tokio::select! {
                             heard = from.message() => Some(heard),
                             turned = arriving.turn() => {
@@ -351,7 +353,7 @@ impl Service {
                 _ => {}
             }
             match message {
-                // Of an unusual shape, or it would be in the slot; it may be wrong all the same.
+                // Normal data is in the slot. This data has an unusual shape, and may be invalid.
                 Some(From::Data(data)) => link.data(DataFrame::from(data)),
                 Some(From::Announce(part)) => match arriving.part(part) {
                     Ok(None) => {}
@@ -376,7 +378,8 @@ impl Service {
                     let _ = self.hub.send(HubEvent::Withdrawn { session, job, label, rank, reason }).await;
                 }
                 Some(From::Heartbeat(_)) => {
-                    // Answered, so that the agent too knows that there is somebody; the agent keeps the time for both.
+                    // The answer shows the agent that the aggregator is alive. The agent keeps the time for both
+                    // sides.
                     link.send(To::Heartbeat(v1::Heartbeat { at_rest: false, clock_ns: 0 }));
                     let _ = self.hub.try_send(HubEvent::Heard { session: link.session });
                 }
@@ -390,15 +393,15 @@ impl Service {
         }
     }
 
-    /// Tells the hub that the agent has looked, once all that the agent announced before is there.
+    /// Informs the hub that the agent has looked for written files, once all earlier announcements have arrived.
     async fn tell_looked(&self, looked: &mut Option<v1::Looked>, link: &AgentLink) {
         if let Some(v1::Looked { leaving }) = looked.take() {
             let _ = self.hub.send(HubEvent::Looked { session: link.session, leaving }).await;
         }
     }
 
-    /// How many ranks a job has whose agent does not know: as configured, or as its newest checkpoint has; 0 if
-    /// neither.
+    /// Number of ranks of a job whose agent does not know it: the configured number, or the number of the job's
+    /// newest checkpoint. 0 if both are unknown.
     async fn ranks_of(&self, job: &JobId) -> u32 {
         if let Some(ranks) = self.ranks {
             return ranks;
@@ -413,7 +416,7 @@ impl Service {
 
     async fn announce(&self, whole: Assembly, link: &Arc<AgentLink>, job: &JobId, ranks: u32) -> Result<(), String> {
         let Assembly { announce_id, label, rank, bytes, room, .. } = whole;
-        // Only fails when the semaphore is closed, which it never is.
+        // Fails only if the semaphore is closed, and it is never closed.
         let reading = Arc::clone(&self.parses).acquire_owned().await;
         let parsed = tokio::task::spawn_blocking(move || {
             let _reading = reading;
@@ -429,7 +432,7 @@ impl Service {
     }
 }
 
-/// An announcement, checked.
+/// A checked announcement.
 struct Parsed {
     files: Vec<FileHeader>,
     written_unix_ns: i64,
@@ -449,10 +452,13 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
     }
     let paths: Vec<_> = files.iter().map(|file| file.path.clone()).collect();
     if !paths.is_sorted_by(|a, b| a < b) {
-        return Err("an announcement whose files are not in the order of their paths, or name one twice".into());
+        return Err("the files of an announcement are not in the order of their paths, or a path occurs twice".into());
     }
     if let Some(stray) = FileHeader::stray_link(&files) {
-        return Err(format!("{}: it is said to be a second name for a file that is not there", files[stray].path));
+        return Err(format!(
+            "{}: the file is announced as a second name of a file that is not in the announcement",
+            files[stray].path
+        ));
     }
     files.shrink_to_fit();
     Ok(Parsed { files, written_unix_ns, changed_clock_ns, kept_time_ns })
