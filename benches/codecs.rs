@@ -1,9 +1,9 @@
-//! How fast is each codec on real checkpoints, one core, and what does it bring?
+//! How fast is each codec on real checkpoints on one core, and what compression ratio does it reach?
 //!
-//! Input: of each set below `tests/data/checkpoints`, or else below the folder that MCR_CORPUS names, 1 MiB from the
-//! middle of its largest file, as it stands in the file. Zeros and random bits would flatter or insult every float
-//! codec. Whether the bytes are taken for floats or doubles is what shuffle and zstd like better. Rates are raw bytes
-//! per second; the ratio of each chain, with the digest of the slice, goes to standard error.
+//! The input is 1 MiB from the middle of the largest file of each set. The sets are in `tests/data/checkpoints`, or
+//! else in the folder that MCR_CORPUS names. Artificial data such as zeros and random bits would give misleading
+//! results for float codecs. The bytes are taken as floats or doubles, whichever shuffle and zstd compress better.
+//! Rates are raw bytes per second. The ratio of each chain and the digest of the slice are printed to standard error.
 
 #![expect(missing_docs, reason = "Criterion's macro makes a public function")]
 
@@ -19,7 +19,7 @@ use support::files_below;
 
 const SLICE_BYTES: usize = 1 << 20;
 
-/// Name of the set, and the slice.
+/// The name and the slice of each set.
 fn slices() -> Vec<(String, Vec<u8>)> {
     let ours = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/checkpoints"));
     let root = if ours.is_dir() { Some(ours) } else { std::env::var_os("MCR_CORPUS").map(PathBuf::from) };
@@ -45,7 +45,7 @@ fn codecs(criterion: &mut Criterion) {
         let mut bytes_as = |width| Chain::shuffle_zstd(width, 1).encode(&raw, &[], &mut scratch).map(|s| s.len());
         let is_floats = bytes_as(4).expect("encodes") < bytes_as(8).expect("encodes");
         let (element, width) = if is_floats { (ElementType::F32, 4) } else { (ElementType::F64, 8) };
-        eprintln!("{set}: {} bytes taken for {element}, BLAKE3 {:?}", raw.len(), Digest::of(&raw));
+        eprintln!("{set}: {} bytes taken as {element}, BLAKE3 {:?}", raw.len(), Digest::of(&raw));
         let best = encode_best(&Profile::Fast, &raw, &element, &[], false, &mut scratch);
         let (chosen, _) = best.expect("encodes");
         let shuffle = Chain::shuffle_zstd(u32::from(width), 1);

@@ -1,12 +1,15 @@
-//! Is `mcr save` as fast as `tar | zstd`, and its result smaller? Is `mcr restart` as fast as unpacking that?
+//! Is `mcr save` as fast as `tar | zstd`, and is its result smaller? Is `mcr restart` as fast as unpacking the
+//! archive?
 //!
-//! Input: sets of real checkpoints below the folder that MCR_CORPUS names, all dumps of a set in one run; warm page
-//! cache; source, store and targets on one file system (TMPDIR). Every command's result is durable when its time ends.
-//! What is compared takes turns within one run, who is first alternates, and the whole file system is synced before
-//! each, so that nobody pays for another's writes. Then the same with dumps that there are several copies of, each
-//! saved anew, to see the rate apart from the fixed costs.
+//! The input is sets of real checkpoints in the folder that MCR_CORPUS names. All dumps of a set are saved in one
+//! run, with a warm page cache. Source, store and targets are on one file system (TMPDIR). The result of every
+//! command is durable when its time ends. In each round the compared commands run one after the other, in changing
+//! order. The whole file system is synced before each command, so that no command waits for the writes of another.
+//! Then the bench is repeated with several copies of each dump, saved without reuse, to separate the rate from the
+//! fixed costs.
 //!
-//! `cargo bench -p mcr-cli --bench compare -- [SET...]`; MCR_BENCH_REPETITIONS says how often (15).
+//! Run it with `cargo bench -p mcr-cli --bench compare -- [SET...]`. MCR_BENCH_REPETITIONS sets the repetitions
+//! (default 15).
 
 mod support;
 
@@ -16,7 +19,7 @@ use std::time::{Duration, Instant};
 use support::{Sample, bytes_below, is_asked_for, repetitions};
 
 const SETS: [&str; 3] = ["enzo-cosmology", "enzo-implosionamr", "cactus-qc0-mclachlan"];
-/// Copies of each set's dumps in the longer runs.
+/// Number of copies of each dump in the longer runs.
 const COPIES: usize = 4;
 
 fn main() {
@@ -27,11 +30,13 @@ fn main() {
     let named: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let sets = if named.is_empty() { SETS.map(String::from).to_vec() } else { named };
     let n = repetitions(15);
-    println!("milliseconds: median [quartiles; extremes] of {n}; ratio: median of ours by median of theirs");
+    println!(
+        "milliseconds: median [quartiles; extremes] of {n}; ratio: median of mcr divided by median of tar and zstd"
+    );
     for set in &sets {
         let dir = corpus.join(set);
         if !dir.is_dir() {
-            eprintln!("skipped: {} is not there", dir.display());
+            eprintln!("skipped: {} does not exist", dir.display());
             continue;
         }
         let work = tempfile::tempdir().expect("a directory");
@@ -42,7 +47,7 @@ fn main() {
     }
 }
 
-/// One set, saved and restored by both, in turns.
+/// Saves and restores one set with `mcr` and with `tar | zstd` in turns.
 fn compare(name: &str, dir: &Path, work: &Path, more: &[&str], repetitions: usize) {
     let raw = bytes_below(dir);
     let (store, archive) = (work.join("store"), work.join("archive.tar.zst"));
@@ -101,7 +106,7 @@ fn compare(name: &str, dir: &Path, work: &Path, more: &[&str], repetitions: usiz
                 }
             }
         }
-        assert_eq!(bytes_below(&ours), raw, "{name}: not all of it came back");
+        assert_eq!(bytes_below(&ours), raw, "{name}: not all bytes were restored");
         if round > 0 {
             saving.push_ms(saved);
             packing.push_ms(tarred);
@@ -138,14 +143,14 @@ fn mcr() -> Command {
     command
 }
 
-/// A line for `sh`, with two paths.
+/// A command line for `bash`, with two paths.
 fn shell(line: &str, first: &Path, second: &Path) -> Command {
     let mut command = Command::new("bash");
     command.arg("-c").arg(format!("set -o pipefail; {line}")).arg("bash").arg(first).arg(second);
     command
 }
 
-/// How long a command takes that must succeed.
+/// Runs a command that must succeed, and returns the time that it took.
 fn timed(mut command: Command) -> Duration {
     command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
     let started = Instant::now();
@@ -163,7 +168,7 @@ fn checkpoints(store: &Path) -> Vec<String> {
     all.iter().rev().filter_map(|state| state["checkpoint"].as_str()).map(str::to_owned).collect()
 }
 
-/// The dumps of a set several times, each under a checkpoint name of its own.
+/// Copies the dumps of a set several times. Each copy gets its own checkpoint name.
 fn copy_dumps(set: &Path, to: &Path) {
     for (_, file) in support::files_below(set) {
         let relative = file.strip_prefix(set).expect("below").to_path_buf();
@@ -176,7 +181,8 @@ fn copy_dumps(set: &Path, to: &Path) {
     }
 }
 
-/// `DD0017.cpu0003` of the second copy is `DD1017.cpu0003`, `it_48.file_0` is `it_1048.file_0`.
+/// The name of a file in a copy. In the second copy `DD0017.cpu0003` becomes `DD1017.cpu0003`, and `it_48.file_0`
+/// becomes `it_1048.file_0`.
 fn renumbered(name: &str, copy: usize) -> String {
     let at = name.find("it_").map(|at| at + "it_".len()).or_else(|| name.find(|c: char| c.is_ascii_digit()));
     let Some(at) = at.filter(|_| copy > 0) else { return name.to_owned() };

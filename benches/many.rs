@@ -1,17 +1,19 @@
-//! Does a checkpoint cost more when the store holds more checkpoints? How long does `mcr list` take then?
+//! Does a checkpoint cost more if the store has more checkpoints? How long does `mcr list` take with many
+//! checkpoints?
 //!
-//! An aggregator and an agent, processes of their own, on loopback; four ranks of one HDF5 file each, of which a part
-//! changes at each step. The store is filled with copies of a real checkpoint under other names. Then, for each
-//! number of checkpoints, with 1 and with 4 groups, without a rule of retention and with one that keeps as many as
-//! there are, further checkpoints are saved one after the other. Goal: the processor time of the aggregator for each
-//! of them is the same within 20 % from 10 to 10,000 checkpoints; `mcr list` of 10,000 takes less than a second.
+//! An aggregator and an agent run as two processes on loopback. Four ranks write one HDF5 file each, and a part of
+//! each file changes at each step. The store is filled with copies of a real checkpoint under other names. Then
+//! further checkpoints are saved one after the other. This is repeated for each number of checkpoints in the store,
+//! with 1 and with 4 groups, without a retention rule and with a rule that keeps the same number of checkpoints.
+//! Goals: the processor time of the aggregator for each checkpoint differs by at most 20 % between 10 and 10,000
+//! checkpoints, and `mcr list` with 10,000 checkpoints takes less than a second.
 //!
-//! Processor time is that of the process, all threads together, also those that have ended. Opens and listings are
-//! system calls, counted by strace where it is installed, for checkpoints of their own. The first checkpoint after a
-//! start reads the store once, and is shown apart.
+//! The processor time includes all threads of the process, also threads that have ended. Opens and directory listings
+//! are system calls. They are counted with strace, if it is installed, in separate checkpoints. The first checkpoint
+//! after a start reads the whole store once, so its time is printed separately.
 //!
-//! `cargo bench -p mcr-cli --bench many -- [NUMBER...]`; MCR_BENCH_REPETITIONS says how many checkpoints are saved
-//! (20), and MCR_BENCH_BINARY names another build of `mcr`, to measure what was before.
+//! Run it with `cargo bench -p mcr-cli --bench many -- [NUMBER...]`. MCR_BENCH_REPETITIONS sets how many checkpoints
+//! are saved (default 20). MCR_BENCH_BINARY names another build of `mcr`, for example an older one.
 
 mod support;
 
@@ -25,13 +27,13 @@ use support::{Sample, is_asked_for, process_status, repetitions};
 const RANKS: u32 = 4;
 /// Numbers of checkpoints in the store.
 const SIZES: [usize; 4] = [10, 100, 1000, 10_000];
-/// Numbers of groups, all at one aggregator.
+/// Numbers of groups. One aggregator has all of them.
 const GROUPS: [u32; 2] = [1, 4];
 /// Doubles of each rank that change at each step.
 const CHANGING: usize = 8 << 10;
 /// Doubles of each rank that never change.
 const STEADY: usize = 2 << 10;
-/// The aggregator is at rest when it used no processor time for this long.
+/// The aggregator is at rest if it used almost no processor time for this long.
 const REST: Duration = Duration::from_millis(200);
 
 struct Process(Child);
@@ -71,7 +73,10 @@ fn main() {
                 let keep = if rule == 1 { *size } else { 0 };
                 let median = site.measure(*size, keep, n);
                 let base = base.get_or_insert(median);
-                println!("    {:+.1} % by the first line of this kind", (median / *base - 1.0) * 100.0);
+                println!(
+                    "    {:+.1} % compared with the smallest number of checkpoints",
+                    (median / *base - 1.0) * 100.0
+                );
             }
             site.fill(*size);
             let mut listing = Sample::new();
@@ -86,7 +91,7 @@ fn main() {
     }
 }
 
-/// A store, the daemons' files, and a checkpoint to fill the store with.
+/// A store, the files of the daemons, and a checkpoint whose copies fill the store.
 struct Site {
     dir: tempfile::TempDir,
     store: PathBuf,
@@ -107,7 +112,7 @@ impl Site {
         self.store.join("bench")
     }
 
-    /// An aggregator and an agent, which is to be dropped first.
+    /// Starts an aggregator and an agent. The agent must be dropped first.
     fn start(&self, keep: usize) -> (Process, Process) {
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
         let config = self.dir.path().join("mcr.toml");
@@ -129,7 +134,7 @@ impl Site {
         (start("anc"), start("cnc"))
     }
 
-    /// Saves the next step, and waits until all of it is in the store.
+    /// Saves the next step, and waits until all groups are committed.
     fn save(&self) -> String {
         let step = self.step.get() + 1;
         self.step.set(step);
@@ -158,7 +163,7 @@ impl Site {
         id
     }
 
-    /// One checkpoint by the daemons, of which the store is then filled with copies.
+    /// Saves one checkpoint with the daemons. Copies of this checkpoint fill the store later.
     fn save_template(&self) {
         let (aggregator, agent) = self.start(0);
         let id = self.save();
@@ -167,14 +172,14 @@ impl Site {
         std::fs::rename(self.job().join(id), self.dir.path().join("template")).expect("renamed");
     }
 
-    /// Makes the store hold so many copies of the template, in the order of their names, and nothing else.
+    /// Fills the store with `size` copies of the template, in the order of their names, and removes everything else.
     fn fill(&self, size: usize) {
         let template = self.dir.path().join("template");
         let text = |group: u32| std::fs::read_to_string(template.join(format!("group-{group:04}.manifest")));
         let manifests: Vec<String> = (0..self.groups).map(|group| text(group).expect("readable")).collect();
         for entry in std::fs::read_dir(self.job()).expect("a directory") {
             let entry = entry.expect("an entry");
-            let name = entry.file_name().into_string().expect("a name of ours");
+            let name = entry.file_name().into_string().expect("a UTF-8 name");
             let number = name.strip_prefix("it_").and_then(|number| number.parse().ok());
             if number.is_some_and(|number: usize| number > size) {
                 std::fs::remove_dir_all(entry.path()).expect("removed");
@@ -196,7 +201,7 @@ impl Site {
         }
     }
 
-    /// Saves further checkpoints, and gives the median of the processor time that each took.
+    /// Saves further checkpoints, and returns the median of the processor time of a checkpoint.
     fn measure(&self, size: usize, keep: usize, n: usize) -> f64 {
         let (aggregator, agent) = self.start(keep);
         let process = aggregator.0.id();
@@ -206,7 +211,7 @@ impl Site {
             at_rest(process) - before
         };
         let first = spent();
-        // Retention has work to do before it is in step.
+        // The second checkpoint is not counted, because retention may still have to remove many checkpoints.
         spent();
         let mut sample = Sample::new();
         (0..n).for_each(|_| sample.push(spent()));
@@ -223,10 +228,10 @@ impl Site {
                 let (opens, lists) = (of(&["openat", "open"]), of(&["getdents64"]));
                 let stats = of(&["statx", "newfstatat", "fstat"]);
                 println!(
-                    "    system calls for each: {opens:.0} opens, {lists:.1} readings of directories, {stats:.0} stats"
+                    "    system calls per checkpoint: {opens:.0} opens, {lists:.1} directory reads, {stats:.0} stats"
                 );
             }
-            None => println!("    system calls are not counted: strace cannot be used"),
+            None => println!("    system calls were not counted, because strace does not work here"),
         }
         let rss_mib = process_status(process, "VmRSS").map_or(f64::NAN, |kib| kib as f64 / 1024.0);
         println!("    memory of the aggregator afterwards: {rss_mib:.1} MiB");
@@ -236,7 +241,7 @@ impl Site {
     }
 }
 
-/// The manifest of another checkpoint that was written at another time.
+/// A copy of a manifest with another checkpoint name and another time.
 fn renamed(manifest: &str, id: &str, written_ms: i64) -> String {
     let end = manifest.rfind("blake3 ").expect("a last line");
     let line = |line: &str| {
@@ -264,7 +269,7 @@ fn processor_ms(process: u32) -> f64 {
     time.tv_sec() as f64 * 1e3 + time.tv_nsec() as f64 / 1e6
 }
 
-/// The same, once the process is at rest.
+/// Waits until a process is at rest, and returns the processor time that it used so far, in milliseconds.
 fn at_rest(process: u32) -> f64 {
     let mut before = processor_ms(process);
     loop {
@@ -277,7 +282,7 @@ fn at_rest(process: u32) -> f64 {
     }
 }
 
-/// How often a process calls what, by strace, while something is done.
+/// Counts each system call of a process during `work` with strace. `None` if strace does not work.
 fn count_calls(process: u32, work: impl FnOnce()) -> Option<Vec<(String, u64)>> {
     let report = tempfile::NamedTempFile::new().ok()?;
     let mut strace = Command::new("strace");

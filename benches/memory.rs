@@ -1,11 +1,12 @@
-//! How much memory do agent and aggregator take, and how often does an agent at rest wake up?
+//! How much memory do agent and aggregator use, and how often does an agent at rest wake up?
 //!
-//! An aggregator with a budget of 128 MiB and an agent with one of 64 MiB, processes of their own, on loopback. 2 GB of
-//! doubles go through with the default profile. Goals: the aggregator's peak under 256 MiB; the agent's under 32 MiB at
-//! rest and under its budget + 32 MiB at work; at rest, with a session open, no wake-ups but the kernel's own.
-//! Peak is VmHWM, at rest is VmRSS, wake-ups are voluntary context switches of all threads in a minute.
-//! MCR_BENCH_MIB says how much goes through (1907), MCR_BENCH_DIR where files and store lie, MCR_BENCH_PROFILE and
-//! MCR_BENCH_BUDGET_MIB with what profile and budget the aggregator works (fast, 128).
+//! An aggregator with a budget of 128 MiB and an agent with a budget of 64 MiB run as two processes on loopback. They
+//! save 2 GB of doubles with the default profile. Goals: the aggregator's peak is below 256 MiB. The agent uses less
+//! than 32 MiB at rest, and less than its budget plus 32 MiB at work. At rest, with an open session, only the kernel
+//! causes wake-ups. The peak is VmHWM, the memory at rest is VmRSS, and wake-ups are voluntary context switches of
+//! all threads in a minute. MCR_BENCH_MIB sets the MiB to save (default 1907), and MCR_BENCH_DIR the directory of the
+//! files and the store. MCR_BENCH_PROFILE and MCR_BENCH_BUDGET_MIB set the profile and the budget of the aggregator
+//! (defaults fast and 128).
 
 mod support;
 
@@ -74,7 +75,7 @@ fn main() {
         println!("at rest, {when}: agent {:.1} MiB, {of_cnc} wake-ups in {seconds} s", mib_of(cnc, "VmRSS"));
         println!("at rest, {when}: aggregator {:.1} MiB, {of_anc} wake-ups in {seconds} s", mib_of(anc, "VmRSS"));
     };
-    rest("fresh");
+    rest("after the start");
     let bytes = write_files(&files, mib);
     let started = Instant::now();
     let manifest = store.join("bench").join("sim.it_1").join("group-0000.manifest");
@@ -84,17 +85,17 @@ fn main() {
     }
     let stored = support::bytes_below(&store);
     println!(
-        "{:.1} MB in, {:.1} MB stored, {:.1} s",
+        "{:.1} MB raw, {:.1} MB stored, {:.1} s",
         bytes as f64 / 1e6,
         stored as f64 / 1e6,
         started.elapsed().as_secs_f64()
     );
     println!("peak: aggregator {:.1} MiB with a budget of {budget_mib} MiB and {profile}", mib_of(anc, "VmHWM"));
     println!("peak: agent {:.1} MiB with a budget of 64 MiB", mib_of(cnc, "VmHWM"));
-    rest("after it");
+    rest("after the checkpoint");
 }
 
-/// Voluntary context switches of each thread that a process has now.
+/// Number of voluntary context switches of each current thread of a process.
 fn switches(process: u32) -> HashMap<PathBuf, u64> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let of = |path: PathBuf| {
@@ -106,13 +107,14 @@ fn switches(process: u32) -> HashMap<PathBuf, u64> {
     threads.filter_map(|thread| of(thread.path())).collect()
 }
 
-/// How many of them there were since; those of a thread that has ended meanwhile are not known.
+/// Number of voluntary context switches since `before`. Threads that have ended meanwhile are not counted.
 fn switches_since(process: u32, before: &HashMap<PathBuf, u64>) -> u64 {
     let since = |(thread, now): (PathBuf, u64)| now - before.get(&thread).copied().unwrap_or(0).min(now);
     switches(process).into_iter().map(since).sum()
 }
 
-/// Files of doubles that compress about as fields of a simulation do: smooth, with noise in the low bits.
+/// Writes files of doubles that compress about as well as fields of a simulation: smooth values with noise in the low
+/// bits.
 fn write_files(dir: &Path, mib: usize) -> u64 {
     let each = (mib << 20) / RANKS as usize / 8;
     let mut noise = 0x9E37_79B9_7F4A_7C15_u64;

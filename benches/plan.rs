@@ -1,8 +1,8 @@
-//! How long do classifying and planning a million headers take, on one core, and in how much memory? Goal: 2 s, 1 GiB.
+//! How much time and memory do classifying and planning a million headers take on one core? Goal: 2 s, 1 GiB.
 //!
-//! 15,408 ranks of Cactus, 65 variables each with the names and shapes that Carpet gives them, in groups of 32 as 482
-//! aggregators have them. An aggregator holds one group's headers; here the groups go by one after the other, and once
-//! more all of them are one group, which holds a million headers at a time.
+//! The input is 15,408 ranks of Cactus with 65 variables each, with the names and shapes that Carpet uses. The ranks
+//! are in groups of 32, as 482 aggregators would have them. An aggregator has the headers of one group. The bench
+//! first plans one group after the other, and then all ranks as one group, which has a million headers in memory.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::{Sample, process_status, repetitions};
 const RANKS: u32 = 15_408;
 const GROUP_SIZE: u32 = 32;
 const VARIABLES: usize = 65;
-/// Of the evolution by McLachlan, its gauge, the initial data and the grid.
+/// Variables of the McLachlan evolution, its gauge, the initial data and the grid.
 const NAMES: [&str; 26] = [
     "ADMBASE::alp",
     "ADMBASE::betax",
@@ -45,7 +45,7 @@ const NAMES: [&str; 26] = [
     "ML_BSSN::alpha",
     "ML_BSSN::A",
     "GRID::r",
-]; // each at three refinement levels, but for the last
+]; // 65 variables are the first 21 names at three refinement levels, and the next name at two
 
 fn file(rank: u32) -> FileHeader {
     const POINTS: [u64; 3] = [19, 21, 23];
@@ -78,7 +78,7 @@ fn file(rank: u32) -> FileHeader {
     }
 }
 
-/// Classifies and plans one group; gives how long both took, and how many classes and segments there are.
+/// Classifies and plans one group. Returns the time, the number of classes and the number of segments.
 fn classify_and_plan(files: &[FileHeader]) -> (Duration, usize, usize) {
     let started = Instant::now();
     let classes = classify(files, &Naming::default());
@@ -112,5 +112,9 @@ fn main() {
         found = (classes, segments);
     }
     let (classes, segments) = found;
-    println!("  as one group: {}; peak {} MiB; {classes} classes, {segments} segments", at_once.show(), peak_mib());
+    println!(
+        "  all ranks as one group: {}; peak {} MiB; {classes} classes, {segments} segments",
+        at_once.show(),
+        peak_mib()
+    );
 }

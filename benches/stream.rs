@@ -1,23 +1,24 @@
-//! How much of what a bare tonic stream carries does a checkpoint get, through agent and aggregator on loopback?
-//! Goal: 60 %, with the profile `raw`.
+//! How fast is a checkpoint through agent and aggregator on loopback, compared with a bare tonic stream? Goal: 60 %
+//! of the rate, with the profile `raw`.
 //!
-//! Bare: one bidirectional stream, messages of 1 MiB that are made once, and counted and dropped where they arrive;
-//! with HTTP/2 frames of 16 KiB, as tonic has them, and with frames as ours. Nothing is read, checked or written.
+//! *Bare* is one bidirectional stream with messages of 1 MiB. The payload is made once, and the receiver counts and
+//! drops the messages. The HTTP/2 frames are 16 KiB, the default of tonic, or as large as in mcrEngine. No file is
+//! read, checked or written.
 //!
-//! Ours: an agent and an aggregator in this process, each on a runtime of its own with two threads as in the daemons;
-//! HDF5 files of doubles and the store in a file system in memory (MCR_BENCH_DIR, /dev/shm unless set). Everything is
-//! as it is in production: each byte is read from its file, sent, compared with the digest of its variable, put in a
-//! segment, checksummed, hashed once more for the container, written, and synced. *Stream* is from the beginning of
-//! the flush to the commit; *all* is from the beginning of the capture, which reads and hashes every file before it
-//! is announced.
+//! *Ours* is an agent and an aggregator in this process, each on its own runtime with two threads as in the daemons.
+//! The HDF5 files of doubles and the store are on a file system in memory (MCR_BENCH_DIR, default /dev/shm). All work
+//! of production is done: each byte is read from its file, sent, compared with the digest of its variable, put in a
+//! segment, checksummed, hashed again for the container, written, and synced. *Stream* is the time from the beginning
+//! of the flush to the commit. *All* is the time from the beginning of the capture, which reads and hashes every file
+//! before it is announced.
 //!
-//! Before each, as much memory is had from the system and given back. What is free in a virtual machine may be with
-//! its host, and is had back slowly: without this the store in memory waits for the host, for as long as all the rest
-//! takes. MCR_BENCH_COLD=1 leaves it out.
+//! Before each measurement the bench allocates and frees more memory than the checkpoint needs. In a virtual machine,
+//! free memory may be at the host, and getting it back is slow. Without this step the store in memory would wait for
+//! the host as long as everything else takes. MCR_BENCH_COLD=1 skips this step.
 //!
-//! All kinds take turns. On a machine that others use too, wall times mislead, so the processor time of this process is
-//! given as well, in nanoseconds for each byte, and the share by either. MCR_BENCH_REPETITIONS says how often (15),
-//! MCR_BENCH_MIB how much (1024).
+//! All kinds take turns. On a shared machine wall times are unreliable, so the processor time of this process is also
+//! printed, in nanoseconds per byte, and the share by both times. MCR_BENCH_REPETITIONS sets the repetitions (default
+//! 15), and MCR_BENCH_MIB the size of the checkpoint in MiB (default 1024).
 
 mod support;
 
@@ -83,27 +84,27 @@ fn main() {
     }
     println!("{:.1} MB in {RANKS} files; median [quartiles; extremes] of {n}", bytes as f64 / 1e6);
     bare.print("bare tonic stream of 1 MiB messages");
-    bare_as_ours.print("the same with HTTP/2 frames as ours");
+    bare_as_ours.print("bare tonic stream with the HTTP/2 frame size of mcrEngine");
     stream.print("ours, stream");
     all.print("ours, all");
-    println!("  stream as a share of the first, %: {}", share.show());
-    println!("  stream as a share of the second, %: {}", share_as_ours.show());
-    println!("  processor time of the first as a share of that of stream, %: {}", share_of_cpu.show());
+    println!("  rate of ours, stream, in % of the bare stream: {}", share.show());
+    println!("  rate of ours, stream, in % of the bare stream with the same frame size: {}", share_as_ours.show());
+    println!("  processor time of the bare stream in % of ours, stream: {}", share_of_cpu.show());
 }
 
-/// Touches a quarter more memory than that, and gives it back: this much the system has free and at hand then.
+/// Allocates, touches and frees a quarter more than `bytes`, so that the system has this much memory ready.
 fn have_memory(bytes: u64) {
     drop(std::hint::black_box(vec![1u8; (bytes / 4 * 5) as usize]));
 }
 
-/// What something took.
+/// The wall time and the processor time of a measurement.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     wall_s: f64,
     cpu_s: f64,
 }
 
-/// A moment.
+/// A point in wall time and in processor time.
 #[derive(Clone, Copy)]
 struct Mark {
     at: Instant,
@@ -147,7 +148,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
 }
 
-/// Counts what arrives, and ends the answer when the stream ends.
+/// A service that counts received bytes, and ends the answer when the stream ends.
 struct Counter(Arc<AtomicU64>);
 
 #[tonic::async_trait]
@@ -178,7 +179,7 @@ impl aggregator_server::Aggregator for Counter {
     }
 }
 
-/// As many bytes through a stream that nothing else is done with; in HTTP/2 frames of 16 KiB, or of so many bytes.
+/// Sends `bytes` bytes through a bare stream, in HTTP/2 frames of 16 KiB or of `http_frame_bytes`.
 fn bare_stream(bytes: u64, http_frame_bytes: Option<u32>) -> Cost {
     let (near, far) = (runtime(), runtime());
     let count = Arc::new(AtomicU64::new(0));
@@ -230,7 +231,8 @@ impl MapSource for Noting {
     }
 }
 
-/// One checkpoint from the files to the commit: from the beginning of the flush, and from that of the capture.
+/// Saves one checkpoint. Returns the time from the beginning of the flush to the commit, and the time from the
+/// beginning of the capture to the commit.
 fn through_ours(dir: &Path, files: &Path) -> (Cost, Cost) {
     let (near, far) = (runtime(), runtime());
     let store = dir.join("store");
@@ -269,7 +271,7 @@ fn through_ours(dir: &Path, files: &Path) -> (Cost, Cost) {
         }
         Mark::now()
     };
-    // The container's temporary file is made when the first fetch is due.
+    // The container's temporary file is created just before the first fetch.
     let flushing = wait_for(&|dir| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()));
     let committed = wait_for(&|dir| dir.join("group-0000.manifest").exists());
     let captured = first.lock().expect("not poisoned").expect("a file was captured");
@@ -281,7 +283,7 @@ fn through_ours(dir: &Path, files: &Path) -> (Cost, Cost) {
     (committed.since(flushing), committed.since(captured))
 }
 
-/// The files of one checkpoint: doubles that are different everywhere.
+/// Writes the files of one checkpoint, with doubles that are different everywhere.
 fn write_files(dir: &Path, mib: usize) {
     std::fs::create_dir(dir).expect("made");
     let len = (mib << 20) / 8 / RANKS as usize / DATASETS;

@@ -1,4 +1,5 @@
-//! The hub alone, with flushes that end when the test says so: whatever comes in which order, one content is one step.
+//! Tests of the hub with simulated flushes that the test ends. For every order of events, each committed content
+//! belongs to one step.
 
 use super::*;
 use crate::fetch::About;
@@ -18,7 +19,7 @@ thread_local! {
 }
 
 const RANKS: u32 = 3;
-/// Between two steps; the ranks write one step within 400 s.
+/// Time between two steps. The ranks write one step within 400 s.
 const STEP_NS: i64 = 1_000_000_000_000;
 const LATER_NS: i64 = 200_000_000_000;
 
@@ -30,7 +31,7 @@ fn label() -> CheckpointId {
     "restart.h5".parse().expect("valid")
 }
 
-/// Ranks that overwrite one file each, step after step, and their agents.
+/// Ranks and their agents. Each rank overwrites one file at every step.
 struct Site {
     hub: Hub,
     /// The newest step that each rank has written, and whether its agent has announced it.
@@ -81,7 +82,7 @@ impl Site {
         link
     }
 
-    /// A rank writes the next step, once all have written the one before.
+    /// A rank writes the next step, if all ranks have written the previous step.
     fn write(&mut self, rank: usize, skip: bool) {
         let slowest = self.written.iter().map(|(step, _)| *step).min().unwrap_or(0);
         let (step, announced) = self.written[rank];
@@ -125,14 +126,14 @@ impl Site {
         self.announce(rank);
     }
 
-    /// Every flush that runs has every rank, all of one step.
+    /// Checks that every running flush has all ranks, and that all files are of one step.
     fn check(&mut self) {
         LAUNCHED.with_borrow(|all| {
-            assert!(all.len() <= 1, "two flushes of one group at a time");
+            assert!(all.len() <= 1, "two flushes of one group run at the same time");
             for work in all {
                 let steps: Vec<u32> = work.files.iter().map(|file| step_of(file.modified_ns)).collect();
                 assert_eq!(steps.len(), RANKS as usize, "a rank is missing");
-                assert!(steps.iter().all(|step| *step == steps[0]), "steps {steps:?} in one checkpoint");
+                assert!(steps.iter().all(|step| *step == steps[0]), "one checkpoint has files of the steps {steps:?}");
             }
         });
     }
@@ -164,7 +165,7 @@ impl Site {
         self.check();
     }
 
-    /// Everybody finishes the step, every agent is started anew, and nothing fails any more.
+    /// All ranks finish the step, all agents connect again, and nothing fails any more.
     fn settle(&mut self) {
         (0..RANKS as usize)
             .filter(|rank| !self.written[*rank].1)
@@ -181,7 +182,7 @@ impl Site {
             }
         }
         if last > 0 {
-            assert_eq!(self.newest, last, "left alone, the last step is committed");
+            assert_eq!(self.newest, last, "without further failures, the last step is committed");
         }
     }
 }
@@ -270,13 +271,13 @@ fn a_step_announced_during_a_flush_and_withdrawn_is_not_forgotten() {
         (announce, 2),
         (write, 0),
         (announce, 1),
-        // The flush of step 1 runs.
+        // The flush of step 1 is running now.
         (announce, 0),
         (withdraw, 0),
         (write, 1),
         (write, 2),
         (changed, 0),
-        // Rank 0 goes on to step 3, while the others have announced step 1 and written step 2.
+        // Rank 0 writes step 3, while the other ranks have announced step 1 and written step 2.
         (write, 0),
     ];
     play(&mut Site::new(Duration::from_secs(1 << 30)), &script, false);

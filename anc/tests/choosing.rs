@@ -1,4 +1,4 @@
-//! A series of checkpoints: what is measured, what is kept, and what the manifest says of it.
+//! Tests of a series of checkpoints: which codec choices are measured, which are kept, and what the manifest records.
 
 use mcr_anc::budget::Budget;
 use mcr_anc::flush::{Flush, FlushOptions, flush_checkpoint};
@@ -34,7 +34,7 @@ impl Source for Memory {
     }
 }
 
-/// Counts segments that were measured, and those that were not.
+/// Counts segments whose codec was measured, and segments whose codec was kept.
 #[derive(Default)]
 struct Counter {
     measured: AtomicUsize,
@@ -64,8 +64,8 @@ impl Series {
         Self { store: Arc::new(MemoryStore::new()), options, steps: 0 }
     }
 
-    /// Saves the next checkpoint, of one file with one array of doubles: how many segments were measured, how many were
-    /// not, and the manifest.
+    /// Saves the next checkpoint, of one file with one array of doubles. Returns the number of segments that were
+    /// measured, the number of segments that were not, and the manifest.
     fn save(&mut self, values: &[f64]) -> (usize, usize, Manifest) {
         self.try_to_save(values).expect("saved")
     }
@@ -123,12 +123,12 @@ impl Series {
     }
 }
 
-/// Smooth, another one for each seed.
+/// Smooth values, different for each seed.
 fn wave(seed: u64) -> Vec<f64> {
     (0..40_000).map(|n| 2.0 + ((n as f64) * 0.001 + seed as f64).sin()).collect()
 }
 
-/// Nothing but that some hundred numbers come again and again.
+/// Random rows of 8 numbers, repeated in random order.
 fn repeats(seed: u64) -> Vec<f64> {
     let mut state = seed;
     let mut next = || {
@@ -150,7 +150,7 @@ fn a_flush_on_several_threads_that_dies_anywhere_leaves_nothing_or_all() {
         (series.try_to_save(&values).map(|_| ()), store)
     };
     let (saved, whole) = save(Fault::None);
-    saved.expect("nothing goes wrong");
+    saved.expect("no fault was injected");
     let count = whole.operations();
     assert!(count > 10, "{count} operations");
     let job = "job".parse().expect("a name");
@@ -159,7 +159,7 @@ fn a_flush_on_several_threads_that_dies_anywhere_leaves_nothing_or_all() {
         assert_eq!(saved.is_ok(), before == count, "{before} of {count}: {saved:?}");
         for survival in [Survival::Synced, Survival::Everything].into_iter().chain((1..=10).map(Survival::Some)) {
             let after = store.inner().crash(survival);
-            let complete = newest_restorable(&after, &job).expect("it can be looked at").count();
+            let complete = newest_restorable(&after, &job).expect("the store can be read").count();
             assert!(complete <= 1 && (complete == 1 || saved.is_err()), "{before} of {count}, {survival:?}: {saved:?}");
             if complete == 1 {
                 let id = "c1".parse().expect("a name");
@@ -187,7 +187,7 @@ fn a_series_that_stays_alike_is_measured_once_until_the_decision_is_old() {
         assert_eq!((&later.chain, &later.why), (&decision.chain, &decision.why));
     }
     let (measured, kept, manifest) = series.save(&wave(99));
-    assert_eq!((measured, kept), (5, 0), "after so many checkpoints it is looked at again");
+    assert_eq!((measured, kept), (5, 0), "an old decision is measured again");
     assert_eq!(manifest.decisions[0].since, manifest.checkpoint);
 }
 
@@ -213,7 +213,7 @@ fn a_series_whose_content_changes_its_character_is_decided_anew_at_once() {
 fn another_profile_or_a_store_of_another_speed_takes_nothing_over() {
     let mut series = Series::new(Profile::Fast);
     series.save(&wave(0));
-    // So slow that a core which is taken away for some milliseconds changes no choice.
+    // The store is so slow that a delay of some milliseconds on a core changes no choice.
     series.options.store_speed = StoreSpeed::Known(1 << 20);
     assert_eq!(series.save(&wave(1)).0, 5);
     let (measured, _, manifest) = series.save(&wave(2));
@@ -223,7 +223,7 @@ fn another_profile_or_a_store_of_another_speed_takes_nothing_over() {
     series.options.profile = Profile::Balanced;
     assert_eq!(series.save(&wave(4)).0, 5);
     series.options.profile = Profile::Zstd { level: 1 };
-    assert_eq!(series.save(&wave(5)).2.decisions, [], "nothing is to be decided");
+    assert_eq!(series.save(&wave(5)).2.decisions, [], "this profile makes no decision");
 }
 
 #[test]

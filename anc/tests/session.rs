@@ -1,4 +1,4 @@
-//! An aggregator against agents that are slow, lost, mistaken or hostile, over real gRPC, and stores that fail.
+//! Tests an aggregator over real gRPC with agents that are slow, lost, faulty or hostile, and with stores that fail.
 
 use mcr_anc::Aggregator;
 use mcr_anc::config::{AncConfig, AncOptions};
@@ -22,14 +22,14 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-/// No test waits longer than this for something that must come.
+/// The longest time that a test waits for something that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 const WELL: u8 = 0;
 const FULL: u8 = 1;
 const PANICKING: u8 = 2;
 
-/// A memory store with a switch.
+/// A store in memory that can be switched to fail.
 #[derive(Clone, Default)]
 struct Switched {
     inner: MemoryStore,
@@ -136,14 +136,14 @@ impl Site {
         AggregatorClient::connect(address).await.expect("it listens").max_encoding_message_size(64 << 20)
     }
 
-    /// A peer that has said nothing yet.
+    /// A peer that has sent nothing yet.
     async fn silent(&self) -> Peer {
         let (out, queue) = mpsc::channel(1024);
         let from = self.connect().await.session(ReceiverStream::new(queue)).await.expect("a session").into_inner();
         Peer { out, from, files: BTreeMap::new(), next: 1 }
     }
 
-    /// A peer that has said hello and was welcomed.
+    /// A peer that has sent `Hello` and received `Welcome`.
     async fn peer(&self, node: &str, ranks: u32, group_size: u32) -> Peer {
         let mut peer = self.silent().await;
         peer.say(Say::Hello(hello(node, ranks, group_size))).await;
@@ -157,7 +157,7 @@ impl Site {
         manifest::read_manifest(&self.store, &job(), &id.parse().expect("valid"), GroupId(group)).ok()
     }
 
-    /// The first checkpoint that status tells of for which this holds.
+    /// Waits until the status has a checkpoint that satisfies `is`, and returns the checkpoint.
     async fn wait_status(&self, what: &str, is: impl Fn(&v1::CheckpointStatus) -> bool) -> v1::CheckpointStatus {
         let mut client = self.connect().await;
         let until = tokio::time::Instant::now() + DEADLINE;
@@ -166,7 +166,7 @@ impl Site {
             if let Some(found) = status.checkpoints.into_iter().find(&is) {
                 return found;
             }
-            assert!(tokio::time::Instant::now() < until, "{what}: not in time");
+            assert!(tokio::time::Instant::now() < until, "{what}: the status did not change in time");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -185,18 +185,18 @@ fn files_written(files: &[v1::FileHeader]) -> i64 {
     files.iter().map(|file| file.modified_ns).max().unwrap_or(0)
 }
 
-/// An agent written by hand.
+/// A simulated agent.
 struct Peer {
     out: mpsc::Sender<v1::FromAgent>,
     from: Streaming<v1::ToAgent>,
-    /// The bytes behind each announcement.
+    /// The bytes of the file in each announcement.
     files: BTreeMap<u64, Vec<u8>>,
     next: u64,
 }
 
 impl Peer {
     async fn say(&self, message: Say) {
-        // Whether the aggregator still listens is what the answer tells.
+        // An error is ignored, because the answer shows whether the aggregator still receives.
         let _ = self.out.send(v1::FromAgent { message: Some(message) }).await;
     }
 
@@ -204,7 +204,7 @@ impl Peer {
         self.hear_end().await.expect("the session has ended")
     }
 
-    /// The next message, or none at the end of the session.
+    /// The next message, or `None` at the end of the session.
     async fn hear_end(&mut self) -> Option<Hear> {
         loop {
             let next = tokio::time::timeout(DEADLINE, self.from.message()).await.expect("nothing came in time");
@@ -215,7 +215,7 @@ impl Peer {
         }
     }
 
-    /// Announces one file of a rank; the number of the announcement.
+    /// Announces one file of a rank. Returns the number of the announcement.
     async fn announce(&mut self, label: &str, rank: u32, bytes: &[u8], modified_ns: i64) -> u64 {
         let announce_id = self.next;
         self.next += 1;
@@ -243,7 +243,7 @@ impl Peer {
         self.say(Say::Announce(part)).await;
     }
 
-    /// Answers fetches until something else is said.
+    /// Answers fetches until another message arrives.
     async fn serve(&mut self) -> Hear {
         loop {
             match self.hear().await {
@@ -283,7 +283,7 @@ impl Peer {
     }
 }
 
-/// A file of one variable: all of its bytes.
+/// A file with one variable that has all bytes of the file.
 fn file(rank: u32, bytes: &[u8], modified_ns: i64) -> FileHeader {
     let (digest, len) = (Digest::of(bytes), bytes.len() as u64);
     FileHeader {
@@ -308,20 +308,20 @@ fn file(rank: u32, bytes: &[u8], modified_ns: i64) -> FileHeader {
     }
 }
 
-/// What a rank saved at a step.
+/// The bytes that a rank saved at a step.
 fn saved(rank: u32, step: u8) -> Vec<u8> {
     (0..3000u32).map(|i| (i * (rank + 3)) as u8 ^ step).collect()
 }
 
-/// A site whose only rank is at one peer.
+/// A site with one peer that has the only rank.
 async fn alone(config: AncConfig) -> (Site, Peer) {
     let site = Site::start(config).await;
     let peer = site.peer("n", 1, 1).await;
     (site, peer)
 }
 
-/// What status says about a checkpoint that waits because its store is not well; once it is, the checkpoint is
-/// committed.
+/// The reason that the status shows for a checkpoint that waits because the store fails. After the store works again,
+/// the checkpoint is committed.
 async fn waiting_for_the_store(state: u8, retry_ms: u64) -> (Site, String) {
     let mut config = config(1);
     config.hub.times.retry_ms = retry_ms;
@@ -374,15 +374,19 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
         peer.say(message).await;
         let goodbye = peer.goodbye().await;
         assert!(goodbye.reason.contains(reason) && !goodbye.retry, "{goodbye:?}, not {reason}");
-        assert!(peer.hear_end().await.is_none(), "the stream ends after it");
+        assert!(peer.hear_end().await.is_none(), "the stream ends after the goodbye");
     }
 
-    // No answer to anything, a half announcement, one of a rank that the job does not have, and far too long a message.
+    // This peer sends answers without a request, half an announcement, an announcement of a rank that the job does
+    // not have, and a message that is too long.
     let mut odd = site.peer("odd", 2, 2).await;
     odd.say(Say::Data(v1::Data { fetch_id: 77, offset: 5, bytes: vec![1].into() })).await;
     odd.say(Say::FetchFailed(v1::FetchFailed { fetch_id: 78, reason: "?".into(), changed: true })).await;
     odd.say(part(100, 0, b"half")).await;
-    assert!(matches!(odd.hear().await, Hear::Room(v1::Room { announce_id: 9 })), "all of its parts are asked for");
+    assert!(
+        matches!(odd.hear().await, Hear::Room(v1::Room { announce_id: 9 })),
+        "all parts of the announcement are asked for"
+    );
     odd.announce("it_9", 5, &saved(5, 1), 0).await;
     assert!(odd.abandoned().await.reason.contains("NOT SAVED: ranks = 2"));
     odd.say(Say::Withdraw(v1::Withdraw { label: "x".repeat(3 << 20), rank: 0, reason: String::new() })).await;
@@ -400,12 +404,12 @@ async fn a_draining_aggregator_waits_for_announcements_that_an_agent_offered_bef
     let (site, mut peer) = alone(config(1)).await;
     let whole = peer.encoded(0, &saved(0, 1));
     peer.part("it_1", 1, (0, whole.len()), b"").await;
-    let Hear::Room(room) = peer.hear().await else { panic!("not asked for") };
+    let Hear::Room(room) = peer.hear().await else { panic!("the aggregator did not ask for the parts") };
     let Site { aggregator, store } = site;
     let drained = tokio::spawn(aggregator.drain(std::time::Instant::now() + DEADLINE));
     assert!(matches!(peer.hear().await, Hear::Look(_)));
     peer.say(Say::Looked(v1::Looked { leaving: true })).await;
-    // Messages are read in order, so what the aggregator answers shows that it has heard this.
+    // Messages are read in order, so the answer to the heartbeat shows that the aggregator has read `Looked` too.
     peer.say(Say::Heartbeat(v1::Heartbeat::default())).await;
     let answer = peer.from.message().await.ok().flatten().and_then(|answer| answer.message);
     assert!(matches!(answer, Some(Hear::Heartbeat(_))), "{answer:?}");
@@ -490,7 +494,7 @@ async fn a_fetch_that_a_living_agent_cannot_answer_is_tried_again_and_given_up_o
     };
     let Hear::Fetch(fetch) = peer.hear().await else { panic!("no fetch") };
     peer.say(refuse(fetch)).await;
-    assert_eq!(peer.committed().await.checkpoint, "it_1", "the second time it can be read");
+    assert_eq!(peer.committed().await.checkpoint, "it_1", "the second fetch succeeds");
 
     peer.announce("it_2", 0, &saved(0, 2), 0).await;
     let mut asked = 0;
@@ -535,7 +539,7 @@ async fn a_store_that_stays_full_gives_the_checkpoint_back_after_five_times() {
     assert!(abandoned.reason.contains("5 times") && abandoned.reason.contains("no storage space"), "{abandoned:?}");
     site.store.set(WELL);
     peer.announce("it_1", 0, &saved(0, 1), 0).await;
-    assert_eq!(peer.committed().await.checkpoint, "it_1", "under the first name, which nobody used");
+    assert_eq!(peer.committed().await.checkpoint, "it_1", "the checkpoint gets the first name, which is still free");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -602,7 +606,7 @@ async fn a_content_that_replaced_another_is_never_committed_with_that_one() {
     let site = Site::start(config(2)).await;
     let mut peer = site.peer("n", 2, 2).await;
     peer.announce("restart.h5", 0, &saved(0, 1), 1000 * SECOND_NS).await;
-    // Rank 0 is at the next step already when rank 1's part of this one arrives.
+    // Rank 0 has already written the next step when rank 1's part of this step arrives.
     peer.announce("restart.h5", 0, &saved(0, 2), 1060 * SECOND_NS).await;
     let late = peer.announce("restart.h5", 1, &saved(1, 1), 1001 * SECOND_NS).await;
     assert_eq!(peer.abandoned().await.announce_id, late);
@@ -648,9 +652,10 @@ async fn an_aggregator_that_ends_says_goodbye_and_the_next_one_knows_what_was_co
     assert_eq!(peer.committed().await.checkpoint, "it_1");
     let store = site.store.clone();
     let drained = tokio::spawn(site.aggregator.drain(std::time::Instant::now() + DEADLINE));
-    assert_eq!(peer.hear().await, Hear::Look(v1::Look {}), "it asks for what was written");
+    assert_eq!(peer.hear().await, Hear::Look(v1::Look {}), "the aggregator asks for all written files");
     peer.say(Say::Looked(v1::Looked { leaving: false })).await;
-    let drained = tokio::time::timeout(DEADLINE / 2, drained).await.expect("it drains in time").expect("no panic");
+    let drained =
+        tokio::time::timeout(DEADLINE / 2, drained).await.expect("the aggregator drains in time").expect("no panic");
     assert_eq!(drained, mcr_anc::Drained::default());
     assert!(peer.goodbye().await.retry);
     assert!(peer.hear_end().await.is_none());
@@ -690,7 +695,7 @@ async fn receivers_that_take_nothing_do_not_keep_the_store_from_others() {
     }
     assert!(ended);
     let mut missing = client.restore(request("it_9")).await.expect("a stream").into_inner();
-    assert_eq!(missing.message().await.expect_err("there is none").code(), tonic::Code::NotFound);
+    assert_eq!(missing.message().await.expect_err("the checkpoint does not exist").code(), tonic::Code::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,22 +1,23 @@
-//! What the benches share: repetitions, medians and spread, files below a folder, the state of a process.
+//! Functions that several benches use: repetitions, medians and spread, files below a folder, the status of a
+//! process.
 
 #![allow(dead_code, reason = "no bench needs all of it")]
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often each thing is measured: MCR_BENCH_REPETITIONS, or so many.
+/// How often each thing is measured: MCR_BENCH_REPETITIONS, or `default`.
 pub fn repetitions(default: usize) -> usize {
     let given = std::env::var("MCR_BENCH_REPETITIONS").ok().and_then(|text| text.parse().ok());
     given.unwrap_or(default).max(1)
 }
 
-/// Cargo starts a bench with `--bench`, and `cargo test --benches` without it: then nothing is measured.
+/// Whether to measure. `cargo bench` starts a bench with `--bench`, and `cargo test --benches` starts it without.
 pub fn is_asked_for() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
-/// Measured values of one thing, in one unit.
+/// Measured values of one quantity.
 #[derive(Clone, Debug, Default)]
 pub struct Sample(Vec<f64>);
 
@@ -45,7 +46,7 @@ impl Sample {
         self.quantile(0.5)
     }
 
-    /// Median, the quartiles, the extremes.
+    /// The median, the quartiles and the extremes.
     pub fn show(&self) -> String {
         let q = |q| self.quantile(q);
         format!("{:.1} [{:.1} to {:.1}; {:.1} to {:.1}]", q(0.5), q(0.25), q(0.75), q(0.0), q(1.0))
@@ -73,7 +74,8 @@ pub fn bytes_below(folder: &Path) -> u64 {
     files_below(folder).iter().map(|(bytes, _)| bytes).sum()
 }
 
-/// A number of the status of a process: `VmHWM` (KiB), `voluntary_ctxt_switches`. `None`: the process has ended.
+/// A number from the status of a process, such as `VmHWM` (KiB) or `voluntary_ctxt_switches`. `None` if the process
+/// has ended.
 pub fn process_status(process: u32, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find(|line| line.split(':').next() == Some(field))?;
