@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Most announcements of one agent that are partly received at the same time.
+/// Maximum number of announcements of one agent that are partly received at the same time.
 const ASSEMBLIES_MAX: usize = 4;
-/// Most announcements of one agent that wait for room. An agent holds no more than this number.
+/// Maximum number of announcements of one agent that wait for room. An agent holds no more than this number.
 const OFFERS_MAX: usize = 4096;
 /// The longest time that an announcement waits for room. Then the agent must announce the rank's files whole.
 const TURN_MAX: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const TURN_MAX: Duration = Duration::from_secs(30);
 /// and other data takes the rest.
 const MEMORY_PER_BYTE: u64 = 4;
 
-/// An announcement whose length is known.
+/// An announcement that waits for room. Its length is known.
 #[derive(Debug)]
 struct Offer {
     announce_id: u64,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// The limit of the bytes in memory for announcements and for segments between fetch and store, over all flushes and
+/// Limits the bytes in memory for announcements and for segments between fetch and store, over all flushes and
 /// restarts of this process.
 pub struct Budget {
     total_bytes: u64,

@@ -41,7 +41,7 @@ pub struct AncOptions {
     pub segment_mib: u64,
     /// Variables with fewer bytes than this are pooled instead of compressed with their class. Default 100.
     pub small_bytes: u64,
-    /// Most MiB of checkpoint data in memory. Announcements take at most half of it. At least 3 segments, 12 for
+    /// Maximum MiB of checkpoint data in memory. Announcements take at most half of it. At least 3 segments, 12 for
     /// `balanced` and 16 for `max`. Default 0: 256, 512 for `balanced` and 1024 for `max`.
     pub budget_mib: u64,
     /// Number of threads that compress. Default 0: one for each core that the process may use.
@@ -153,7 +153,7 @@ pub struct AncConfig {
     pub listen: SocketAddr,
     /// The settings of the hub.
     pub hub: HubOptions,
-    /// Most bytes of checkpoint data in memory.
+    /// Maximum bytes of checkpoint data in memory.
     pub budget_bytes: u64,
     /// See [`AncOptions::drain_seconds`].
     pub drain: Duration,
@@ -165,7 +165,7 @@ pub struct AncConfig {
 pub struct AncConfigError {
     /// The key, with its table.
     pub key: &'static str,
-    /// The wrong value.
+    /// The value that was found.
     pub found: String,
     /// Which values are allowed, or what to do.
     pub expected: String,

@@ -20,9 +20,9 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::watch;
 use tonic::Status;
 
-/// Most frames that can wait for an agent. If more are sent, the sender waits.
+/// Maximum number of frames that can wait for an agent. If more are sent, the sender waits.
 pub const LINK_QUEUE: usize = 64;
-/// Most messages of the hub that can wait for an agent. The number is larger than the number of ranks that an agent
+/// Maximum number of messages of the hub that can wait for an agent. The number is larger than the number of ranks that an agent
 /// may hold, so that it is reached only if the agent does not receive messages.
 const ANSWERS_MAX: usize = 16 << 10;
 
@@ -92,7 +92,7 @@ impl About {
     }
 }
 
-/// Most ranges of ranks that an agent may send.
+/// Maximum number of ranges of ranks that an agent may send.
 const RANGES_MAX: usize = 4096;
 
 type Frames = tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>;

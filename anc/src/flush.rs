@@ -94,7 +94,7 @@ pub struct Flush<'a> {
     pub budget: &'a Arc<Budget>,
     /// Buffers that earlier flushes left for reuse. This flush leaves its buffers there too.
     pub spare: &'a Spare,
-    /// If it is uncertain whether all files belong to one step, the reason.
+    /// The reason if it is uncertain whether all files belong to one step.
     pub doubt: Option<String>,
     /// The newest manifest of each group that earlier flushes of this process found.
     pub newest: &'a NewestOfGroups,

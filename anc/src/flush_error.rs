@@ -37,7 +37,7 @@ pub enum FlushError {
          is not saved until the first ends; give it another name (--job), or give each its own identity (\"incarnation\" in [cnc], MCR_INCARNATION)"
     )]
     Held {
-        /// The name.
+        /// The name of the job.
         job: JobId,
         /// A description of this aggregator for the user.
         who: String,

@@ -31,13 +31,13 @@ pub enum Phase {
         missing: BTreeSet<Rank>,
         /// When to give up, in milliseconds of the hub's clock.
         deadline_ms: u64,
-        /// Flushes that failed on the store before.
+        /// Number of flushes that failed because of the store before.
         attempts: u32,
     },
     /// `flush_checkpoint` is running; its end arrives as [`Event::Flushed`], [`Event::RanksFailed`] or
     /// [`Event::StoreFailed`].
     Flushing {
-        /// Flushes that failed on the store before.
+        /// Number of flushes that failed because of the store before.
         attempts: u32,
     },
     /// The store failed. The flush is tried again at `until_ms`.

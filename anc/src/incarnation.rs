@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Most jobs that are remembered. With more jobs, all are read again.
+/// Maximum number of jobs that are remembered. With more jobs, all are read again.
 const JOBS_MAX: usize = 1024;
 /// Number of attempts to begin an incarnation while other processes begin incarnations at the same time.
 const TRIES_MAX: u32 = 8;
@@ -22,7 +22,7 @@ const TRIES_MAX: u32 = 8;
 /// The newest incarnation of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Current {
-    /// Its record.
+    /// The record of the incarnation.
     pub record: Arc<Incarnation>,
     /// When the incarnation began, in nanoseconds of this process's steady clock.
     pub began_ns: i64,

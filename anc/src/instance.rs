@@ -48,8 +48,8 @@ pub struct Written<'a> {
     pub unseen: Option<Rank>,
 }
 
-/// A name in use: whether this group cannot use it any more, and when the files of another group with this name were
-/// written.
+/// A checkpoint name that is in use. It records whether this group can no longer use the name, and when another
+/// group's files under this name were written.
 struct Taken {
     id: CheckpointId,
     ours: bool,
@@ -112,7 +112,7 @@ pub fn choose_instance(
 
 /// The length of a step is used only if the time since the last committed step is at most this many steps.
 const STEPS_MISSED_MAX: i64 = 10;
-/// Most previous steps whose lengths are used.
+/// Maximum number of previous steps whose lengths are used.
 const STEPS_MAX: usize = 8;
 
 /// The ranks whose files belong to an earlier step, because the application has not overwritten them yet. `own` has
@@ -186,7 +186,7 @@ pub fn spoil_instance(
     manifest::spoil(store, &key.job, &id, why)
 }
 
-/// If it is uncertain whether the files of a first content belong to one step, the reason. This happens if the
+/// The reason if it is uncertain whether the files of a first content belong to one step. This happens if the
 /// application may overwrite the name, and no agent watched while files were written.
 fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     let unseen = written.unseen?;
@@ -202,7 +202,7 @@ fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     })
 }
 
-/// If it is uncertain whether a group belongs to the step of the other groups, the reason. This happens if the
+/// The reason if it is uncertain whether a group belongs to the step of the other groups. This happens if the
 /// application may overwrite the name and the length of a step is not known yet, because a node may have missed a
 /// step.
 fn doubt_of_joining(

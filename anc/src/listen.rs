@@ -24,7 +24,7 @@ pub const IDLE_MAX: Duration = Duration::from_secs(60);
 /// While there is no room for more connections, a connection without a call for this long is closed. Agents and the
 /// `mcr` command make a call at once.
 const CROWDED_IDLE_MAX: Duration = Duration::from_secs(5);
-/// Most connections at the same time. With few file descriptors the limit is lower.
+/// Maximum number of connections at the same time. With few file descriptors the limit is lower.
 const CONNECTIONS_MAX: usize = 8192;
 /// File descriptors reserved for other uses: new containers, older containers that are read, and the runtime.
 const RESERVE: usize = 256;

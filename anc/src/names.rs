@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most contents under one name that are checked, the newest first. Older contents belong to steps that no group can
-/// still join.
+/// Maximum number of contents under one name that are checked. The newest are checked. Older contents belong to steps
+/// that no group can still join.
 pub const LOOKED_AT: usize = 32;
 /// The longest time that a list of a job's directory is used for a label that is not in the list.
 const LIST_AGE_MAX: Duration = Duration::from_secs(600);
@@ -26,9 +26,10 @@ const REUSED_AGE_MAX: Duration = Duration::from_secs(10);
 /// After this many free names in a row, all later names count as free. One free name is not enough, because `prune`
 /// may have removed a name that was given up.
 const FREE_IN_A_ROW: u32 = 2;
-/// Most names that are checked for use since the last lookup. If more were used, the directory is listed.
+/// Maximum number of names that one lookup checks. If more names were used since the last lookup, the directory is
+/// listed.
 const TAKEN_SINCE_MAX: u32 = 64;
-/// Most names of all jobs that are remembered, about 100 bytes each. With more names, directories are listed each
+/// Maximum number of names of all jobs that are remembered, about 100 bytes each. With more names, directories are listed each
 /// time.
 const NAMES_MAX: usize = 128 << 10;
 

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub struct NewestOfGroups(Mutex<HashMap<(JobId, GroupId), Manifest>>);
 
-/// Most groups that are remembered. With more groups, all are looked up again.
+/// Maximum number of groups that are remembered. With more groups, all are looked up again.
 const NEWEST_MAX: usize = 4096;
 
 impl NewestOfGroups {

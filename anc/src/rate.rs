@@ -42,7 +42,7 @@ pub struct Meter {
 
 /// With fewer bytes than this, the time of a sync dominates, and the rate is unknown.
 const BYTES_MIN: f64 = 64.0 * 1024.0 * 1024.0;
-/// Bytes that were written before the last this many bytes get a decreasing weight.
+/// The newest this many bytes have full weight, and the weight of older bytes decreases.
 const BYTES_FADE: f64 = 1024.0 * 1024.0 * 1024.0;
 
 impl Meter {

@@ -20,7 +20,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// this number, they are removed after every third commit, and so on. The reason is that listing the job's directory
 /// takes longer with each checkpoint.
 const EACH_COMMIT_MAX: usize = 1000;
-/// Most checkpoints of all jobs that are remembered between two commits. With more, all are read again.
+/// Maximum number of checkpoints of all jobs that are remembered between two commits. With more, all are read again.
 const REMEMBERED_MAX: usize = 32 << 10;
 
 /// The remembered state of a job since it was last pruned.

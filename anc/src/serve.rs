@@ -29,12 +29,12 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Most agents at the same time. Further agents are refused.
+/// Maximum number of agents at the same time. Further agents are refused.
 const SESSIONS_MAX: usize = 4096;
 /// Announcements that are read at the same time. While an announcement is read, it takes up to twice the memory that
 /// it leased.
 const PARSES_MAX: usize = 1;
-/// Most restarts at the same time. Further restarts wait.
+/// Maximum number of restarts at the same time. Further restarts wait.
 const RESTORES_MAX: usize = 4;
 /// A waiting restart sends an empty frame this often, so that its receiver does not count the aggregator as dead.
 const RESTORE_WAITS: Duration = Duration::from_secs(10);

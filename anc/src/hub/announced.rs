@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most finished checkpoints of one group that are remembered, to answer agents that ask again.
+/// Maximum number of finished checkpoints of one group that are remembered to answer agents that ask again.
 const REMEMBERED_MAX: usize = 16;
-/// Most refusals that are remembered, about 100 bytes each. At this number all are forgotten, and each warning can be
+/// Maximum number of refusals that are remembered, about 100 bytes each. At this number all are forgotten, and each warning can be
 /// logged once more.
 const REFUSED_MAX: usize = 64 << 10;
 
@@ -91,7 +91,8 @@ impl Hub {
         let key = Key { group: grouping.group_of(rank), job, label };
         if let Some(agent) = self.agents.get_mut(&announced.link.session) {
             agent.ranks.insert(rank);
-            // The agent had reported that it ends, but it announced again. So its grace period starts again.
+            // The agent had reported that it will announce nothing more, but it did. So its grace period starts
+            // again.
             agent.leaving_ms = agent.leaving_ms.map(|_| self.started.elapsed().as_millis() as u64);
         }
         tracing::debug!(job = %key.job, checkpoint = %key.label, rank = rank.0, files = announced.files.len(), "announced");

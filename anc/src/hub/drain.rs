@@ -193,7 +193,7 @@ impl Hub {
                 all_groups: true,
                 announce_id,
             };
-            // The agent may have a new session now, so the node is compared.
+            // The agent may have a new session now, so agents are found by their node.
             for agent in self.agents.values().filter(|agent| agent.job == key.job && agent.link.node == node) {
                 agent.link.send(v1::to_agent::Message::Committed(told.clone()));
             }

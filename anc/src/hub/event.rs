@@ -15,19 +15,19 @@ use tokio::sync::oneshot;
 pub enum HubEvent {
     /// An agent opened a session.
     Opened {
-        /// Its session.
+        /// The session of the agent.
         link: Arc<AgentLink>,
-        /// Its job.
+        /// The job of the agent.
         job: JobId,
     },
     /// An agent's session has ended.
     Ended {
-        /// Its session.
+        /// The session of the agent.
         session: u64,
     },
     /// An agent showed that it is alive.
     Heard {
-        /// Its session.
+        /// The session of the agent.
         session: u64,
     },
     /// An agent announced the files of a rank.
@@ -45,7 +45,7 @@ pub enum HubEvent {
     },
     /// A rank's files are gone or being rewritten.
     Withdrawn {
-        /// The session of its agent.
+        /// The session of the rank's agent.
         session: u64,
         /// The job.
         job: JobId,
@@ -65,14 +65,14 @@ pub enum HubEvent {
         /// How long the flush took.
         elapsed: Duration,
     },
-    /// All groups of these committed checkpoints are in the store by now. Other checkpoints that were checked are
+    /// All groups of these committed checkpoints are in the store by now. The other checkpoints that were checked are
     /// still incomplete.
     Exist(Vec<Key>),
     /// A client asks for the status of the aggregator.
     Status(oneshot::Sender<v1::StatusReply>),
     /// An agent has announced all written files.
     Looked {
-        /// Its session.
+        /// The session of the agent.
         session: u64,
         /// Whether the agent will announce nothing more, and ends after it was answered.
         leaving: bool,
