@@ -266,7 +266,7 @@ impl Hub {
             });
         }
         for rank in stale {
-            tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, "older than the other ranks' files; awaited anew");
+            tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, "the files are older than those of other ranks; waiting for new files");
             if let Some(gather) = self.gathers.get_mut(key)
                 && let Some(announced) = gather.announced.remove(&rank)
             {
