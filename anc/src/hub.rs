@@ -267,7 +267,7 @@ impl Hub {
 
     fn ended(&mut self, session: u64) {
         let Some(agent) = self.agents.remove(&session) else { return };
-        tracing::info!(node = agent.link.node, session, "agent gone");
+        tracing::info!(node = agent.link.node, session, "agent disconnected");
         self.beyond.retain(|_, (_, _, of)| *of != session);
         self.conflicts.retain(|_, (a, b, _)| ![*a, *b].contains(&session));
         agent.link.end("its session has ended");

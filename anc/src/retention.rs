@@ -131,7 +131,7 @@ impl Retention {
             this.remember(&of, known);
         };
         if let Err(error) = std::thread::Builder::new().name("prune".into()).spawn(work) {
-            tracing::warn!(%job, %error, "no thread to remove old checkpoints");
+            tracing::warn!(%job, %error, "cannot start a thread to remove old checkpoints");
             self.at_work.next(job);
         }
     }

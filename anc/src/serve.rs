@@ -163,7 +163,7 @@ impl Aggregator for Service {
                         let _ = out.send(Err(Status::unavailable("the aggregator is shutting down"))).await;
                         return;
                     }
-                    Err(_) if out.send(Ok(v1::RestoreFrame { message: None })).await.is_err() => return, // the receiver has disconnected
+                    Err(_) if out.send(Ok(v1::RestoreFrame { message: None })).await.is_err() => return, // no receiver
                     Err(_) => {}
                 }
             };
@@ -314,7 +314,7 @@ impl Service {
                                 link.send(match turned {
                                     Turned::Send(room) => To::Room(room),
                                     Turned::GivenBack(abandoned) => {
-                                        tracing::warn!(label = abandoned.label, rank = abandoned.rank, reason = abandoned.reason, "no room");
+                                        tracing::warn!(label = abandoned.label, rank = abandoned.rank, reason = abandoned.reason, "no room for an announcement");
                                         To::Abandoned(abandoned)
                                     }
                                 });

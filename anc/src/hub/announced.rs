@@ -112,7 +112,7 @@ impl Hub {
                     self,
                     &announced,
                     &key.label,
-                    format!("{GATHERS_MAX} checkpoints are gathered here already"),
+                    format!("the aggregator already gathers {GATHERS_MAX} checkpoints"),
                     true,
                 );
             }
