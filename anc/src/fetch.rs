@@ -22,8 +22,8 @@ use tonic::Status;
 
 /// Maximum number of frames that can wait for an agent. If more are sent, the sender waits.
 pub const LINK_QUEUE: usize = 64;
-/// Maximum number of messages of the hub that can wait for an agent. The number is larger than the number of ranks that an agent
-/// may hold, so that it is reached only if the agent does not receive messages.
+/// Maximum number of messages of the hub that can wait for an agent. The number is larger than the number of ranks
+/// that an agent may hold, so that it is reached only if the agent does not receive messages.
 const ANSWERS_MAX: usize = 16 << 10;
 
 /// The session of an agent, for the other parts of the aggregator.

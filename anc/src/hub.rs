@@ -36,10 +36,11 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Maximum number of events that can wait for the hub. If the queue is full, the sender waits.
 pub const HUB_QUEUE: usize = 256;
-/// Maximum number of checkpoints of one group that wait for their ranks at the same time. If one more arrives, the oldest is given
-/// up.
+/// Maximum number of checkpoints of one group that wait for their ranks at the same time. If one more arrives, the
+/// oldest is given up.
 pub const WAITING_MAX: usize = 8;
-/// Maximum number of checkpoints of all groups that are gathered or remembered. Announcements of further checkpoints are refused.
+/// Maximum number of checkpoints of all groups that are gathered or remembered. Announcements of further checkpoints
+/// are refused.
 const GATHERS_MAX: usize = 64 << 10;
 
 /// The settings of the hub.

@@ -29,8 +29,8 @@ const FREE_IN_A_ROW: u32 = 2;
 /// Maximum number of names that one lookup checks. If more names were used since the last lookup, the directory is
 /// listed.
 const TAKEN_SINCE_MAX: u32 = 64;
-/// Maximum number of names of all jobs that are remembered, about 100 bytes each. With more names, directories are listed each
-/// time.
+/// Maximum number of names of all jobs that are remembered, about 100 bytes each. With more names, directories are
+/// listed each time.
 const NAMES_MAX: usize = 128 << 10;
 
 /// The names in use of all jobs that were looked up.

@@ -16,8 +16,8 @@ use std::time::Instant;
 
 /// Maximum number of finished checkpoints of one group that are remembered to answer agents that ask again.
 const REMEMBERED_MAX: usize = 16;
-/// Maximum number of refusals that are remembered, about 100 bytes each. At this number all are forgotten, and each warning can be
-/// logged once more.
+/// Maximum number of refusals that are remembered, about 100 bytes each. At this number all are forgotten, and each
+/// warning can be logged once more.
 const REFUSED_MAX: usize = 64 << 10;
 
 impl Hub {
