@@ -319,7 +319,6 @@ pub fn train(
 
 /// The fastest empty round trip between two ranks in seconds, on every rank. Disturbances can only make it slower.
 /// Collective.
-/// Collective.
 pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
     let mut quickest = [0.0];
     if [i, j].contains(&comm.rank()) {
