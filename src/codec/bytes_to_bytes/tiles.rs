@@ -20,7 +20,8 @@ use crate::codec::registers::has_avx2;
 pub(super) fn shuffle(elements: &[u8], width: usize, count: usize, lanes: &mut [u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        #[expect(unsafe_code, reason = "safe, because the processor has AVX2")]
+        #[expect(unsafe_code, reason = "a function for processors with AVX2 is called")]
+        // SAFETY: the processor has AVX2.
         return unsafe {
             match width {
                 2 => avx2::shuffle::<2>(elements, count, lanes),
@@ -38,7 +39,8 @@ pub(super) fn shuffle(elements: &[u8], width: usize, count: usize, lanes: &mut [
 pub(super) fn unshuffle(lanes: &[u8], width: usize, count: usize, elements: &mut [u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        #[expect(unsafe_code, reason = "safe, because the processor has AVX2")]
+        #[expect(unsafe_code, reason = "a function for processors with AVX2 is called")]
+        // SAFETY: the processor has AVX2.
         return unsafe {
             match width {
                 2 => avx2::unshuffle::<2>(lanes, count, elements),
@@ -57,7 +59,8 @@ pub(super) fn unshuffle(lanes: &[u8], width: usize, count: usize, elements: &mut
 pub(super) fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        #[expect(unsafe_code, reason = "safe, because the processor has AVX2")]
+        #[expect(unsafe_code, reason = "a function for processors with AVX2 is called")]
+        // SAFETY: the processor has AVX2.
         return unsafe { avx2::to_planes(lane, planes, at) };
     }
     let _ = (lane, planes, at);
@@ -68,7 +71,8 @@ pub(super) fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) -> usize {
 pub(super) fn to_lane(planes: &[u8], at: usize, lane: &mut [u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        #[expect(unsafe_code, reason = "safe, because the processor has AVX2")]
+        #[expect(unsafe_code, reason = "a function for processors with AVX2 is called")]
+        // SAFETY: the processor has AVX2.
         return unsafe { avx2::to_lane(planes, at, lane) };
     }
     let _ = (planes, at, lane);

@@ -43,7 +43,8 @@ pub(crate) fn distance(bytes: &[u8]) -> Option<usize> {
 fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if has_avx2() {
-        #[expect(unsafe_code, reason = "safe where there is AVX2")]
+        #[expect(unsafe_code, reason = "a function for processors with AVX2 is called")]
+        // SAFETY: the processor has AVX2.
         return unsafe { equal_bytes_avx2(a, b) };
     }
     equal_bytes_anywhere(a, b)
