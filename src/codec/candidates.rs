@@ -5,18 +5,17 @@ use super::profile::{SHUFFLE_ZSTD_LEVEL, ZSTD_LEVEL};
 use super::{ArrayShape, Basis, Chain, Profile, ids};
 use crate::header::ElementType;
 
-/// Room for a quarter of a million places of numbers that may come again; and what bytes with much in common need,
-/// like what stands between a file's variables.
+/// The zstd tables: 2^18 entries for numbers that may repeat, 2^15 for untyped bytes, which have much in common.
 pub(super) const REPEATS_TABLE_LOG: u32 = 18;
 pub(super) const BYTES_TABLE_LOG: u32 = 15;
 const GZIP_LEVEL: u32 = 6;
 const STRONG_ZSTD_LEVEL: u32 = 9;
-/// For more bytes than these the strongest profile takes zstd at this level, beside prediction.
+/// In profile `max`, segments above 256 KiB (`BYTES_FEW`) get zstd at this level as a candidate.
 const MANY_BYTES_ZSTD_LEVEL: u32 = 12;
 const BYTES_FEW: usize = 256 << 10;
 const PCO_LEVEL: u32 = 8;
 
-/// Elements wider than this are not shuffled: their lanes would be too short to have anything in common.
+/// Elements wider than this are not shuffled, because each lane would be too short to contain similar bytes.
 pub(super) const SHUFFLE_WIDTH_MAX: u32 = 64;
 
 /// What the candidates of `balanced` and `max` do.
@@ -33,7 +32,7 @@ pub(super) const MAX: Hardness = Hardness { prediction: 2, zstd_level: 17, shuff
 const MAX_OF_MANY: Hardness =
     Hardness { prediction: 2, zstd_level: MANY_BYTES_ZSTD_LEVEL, shuffled_zstd_level: MANY_BYTES_ZSTD_LEVEL };
 
-/// The chain, with what an encoder knows beside its steps, if the profile could choose it today too.
+/// Returns the chain, with the record members that the encoder needs, if the profile could still choose it.
 pub(super) fn still_candidate(
     chain: Chain,
     profile: &Profile,
@@ -49,7 +48,7 @@ pub(super) fn still_candidate(
     if let Some(same) = candidates.into_iter().find(|candidate| *candidate == chain) {
         return Some(same);
     }
-    // Records that nobody described may have any length.
+    // Untyped records may have any length.
     let is_records = |width| chain == Chain::shuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);
     let is_shuffled = *profile == Profile::Fast
         && *element == ElementType::Bytes
@@ -62,7 +61,7 @@ pub(super) fn still_candidate(
     (is_shuffled || is_of_many || is_mixed || is_slow || chain.is_raw()).then_some(chain)
 }
 
-/// The chains that come into question, never none.
+/// The candidates for a segment; never an empty list.
 pub(super) fn candidates(
     profile: &Profile,
     element: &ElementType,
@@ -93,7 +92,7 @@ pub(super) fn candidates(
             predicted(element, &BALANCED).into_iter().chain([Chain::shuffle_zstd(element.width().min(8), 1)]).collect()
         }
         (Profile::Balanced, _) => predicted(element, &BALANCED),
-        // Of many bytes a high level takes long for what LZMA finds as well.
+        // For many bytes, a high level of zstd takes long and finds only the repeats that LZMA finds as well.
         (Profile::Max, _) => {
             let hardness = if raw.len() > BYTES_FEW { MAX_OF_MANY } else { MAX };
             predicted(element, &hardness).into_iter().chain(since(element, arrays, basis)).collect()
@@ -101,20 +100,20 @@ pub(super) fn candidates(
     }
 }
 
-/// Prediction from an older checkpoint, where there is one that has as much as one of the arrays.
+/// Prediction from an older checkpoint, if the older segment contains bytes of at least one array.
 pub(super) fn since(element: &ElementType, arrays: &[ArrayShape], basis: &Basis<'_>) -> Option<Chain> {
     let older = basis.older.filter(|older| older.places.len() == arrays.len())?;
     older.places.iter().any(|place| place.bytes > 0).then(|| Chain::since(element, MAX.prediction))?
 }
 
-/// Prediction where there may be numbers, and what serves other bytes.
+/// The candidates of `balanced` and `max`: prediction where the elements may be numbers, and chains for other bytes.
 fn predicted(element: &ElementType, hardness: &Hardness) -> Vec<Chain> {
     let Hardness { prediction, zstd_level: zstd, shuffled_zstd_level: shuffled } = *hardness;
     let others = || vec![Chain::zstd(zstd)];
     match (element, Chain::predict(element, prediction)) {
         (ElementType::Bytes, Some(predict)) => vec![predict, Chain::zstd(zstd)],
-        // Numbers of other elements, as in unstructured meshes, are not near their neighbours, but repeat byte by
-        // byte, or rise by the same again and again.
+        // Indices of other elements, as in unstructured meshes, are not similar to their neighbours, but they repeat
+        // byte by byte or rise by a constant step.
         (ElementType::Int { width, .. }, Some(predict)) => {
             let width = u32::from(*width);
             vec![predict, Chain::shuffle_zstd(width, shuffled), Chain::bitshuffle_zstd(width, shuffled)]
@@ -129,15 +128,15 @@ fn predicted(element: &ElementType, hardness: &Hardness) -> Vec<Chain> {
     }
 }
 
-/// The candidates of the fast profile: zstd first, what is for numbers last.
+/// The candidates of the fast profile: zstd first, chains for numbers last.
 fn measured(element: &ElementType, raw: &[u8]) -> Vec<Chain> {
     let zstd = Chain::zstd(ZSTD_LEVEL);
     let shuffled = |width| Chain::shuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);
     let bits = |width| Chain::bitshuffle_zstd(width, SHUFFLE_ZSTD_LEVEL);
     match element {
         ElementType::Int { width: 1, .. } | ElementType::Fixed { width: 1 } => vec![zstd],
-        // Numbers that nobody told us of, or records of them. Of bytes without a pattern the lower level often leaves
-        // less.
+        // Untyped bytes may be numbers or records of numbers. For bytes without a pattern, level 1 of zstd often
+        // leaves fewer bytes than level 3.
         ElementType::Bytes => {
             let records = predict::record_bytes(raw).filter(|&bytes| bytes > 8);
             let records = records.and_then(|bytes| u32::try_from(bytes).ok()).map(shuffled);
@@ -152,8 +151,8 @@ fn measured(element: &ElementType, raw: &[u8]) -> Vec<Chain> {
     }
 }
 
-/// What comes into question beside it where the store's speed counts: what is faster, down to nothing at all, and
-/// what is stronger.
+/// Additional candidates for the case that the store's speed counts: faster chains, down to `raw`, and stronger
+/// chains.
 fn weighed(element: &ElementType) -> Vec<Chain> {
     let width = element.width().min(SHUFFLE_WIDTH_MAX);
     let mut chains = vec![Chain::raw(), Chain::lz4(), Chain::zstd(STRONG_ZSTD_LEVEL)];

@@ -75,7 +75,7 @@ impl Chain {
         Ok(Self { steps: steps.into(), members: None })
     }
 
-    /// The steps, in the order of encoding.
+    /// The steps of the chain, in the order of encoding.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -126,7 +126,7 @@ impl Chain {
         Ok(if self.is_raw() { raw.len() } else { scratch.front.len() })
     }
 
-    /// Leaves the stored bytes in `scratch.front`, unless the chain is [`Chain::raw`].
+    /// Encodes and leaves the stored bytes in `scratch.front`, unless the chain is [`Chain::raw`].
     fn encode_into(&self, raw: &[u8], arrays: &[ArrayShape], scratch: &mut Scratch) -> Result<(), CodecError> {
         if raw.len() > SEGMENT_BYTES_MAX {
             return Err(CodecError::TooLong { found: raw.len() });
@@ -252,12 +252,12 @@ impl Chain {
         Self::raw().then(ids::LZ4, 0)
     }
 
-    /// LZMA alone, for words of 4 and 8 bytes.
+    /// LZMA alone, with properties that suit words of 4 and 8 bytes.
     pub(super) fn lzma_of_words() -> Self {
         Self::raw().then(ids::LZMA, lzma::WORDS)
     }
 
-    /// LZMA alone, for words and for text.
+    /// LZMA alone, once with properties for words and once with properties for text.
     pub(super) fn lzmas() -> [Self; 2] {
         [Self::lzma_of_words(), Self::raw().then(ids::LZMA, lzma::TEXT)]
     }

@@ -40,7 +40,7 @@ pub enum CodecError {
     Length {
         /// Bytes that decoding gave or would have given.
         found: usize,
-        /// Bytes that the caller expects.
+        /// Number of bytes that the caller expects.
         expected: usize,
     },
     /// The chain needs an older segment, and none was given.

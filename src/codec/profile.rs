@@ -8,39 +8,40 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Profile {
-    /// The better of shuffle and zstd, and zstd alone, measured for each segment; never in the way. `fast`
+    /// Shuffle with zstd, or zstd alone: the better of the two, measured for each segment. Takes little time. `fast`
     #[default]
     Fast,
-    /// Prediction as far as it takes little time: about as small as the best codec for each class, or smaller.
-    /// `balanced`
+    /// Prediction, as far as it takes little time. The result is about as small as with the best codec for each
+    /// class, or smaller. `balanced`
     Balanced,
-    /// Whatever makes it smallest, at the speed of xz. `max`
+    /// The smallest result, at about the speed of xz. `max`
     Max,
-    /// The chain of the mcrEngine paper. `paper`, or `paper-single` without the second pass
+    /// The chain of the mcrEngine paper. `paper`, or `paper-single` without the second pass.
     Paper {
-        /// With gzip over everything.
+        /// Whether gzip follows as a second pass.
         double: bool,
     },
-    /// Nothing at all. `raw`
+    /// No compression. `raw`
     Raw,
     /// gzip at level 6. `gzip`
     Gzip,
-    /// zstd for everything. `zstd`, `zstd-9`
+    /// zstd for all segments. `zstd`, `zstd-9`
     Zstd {
-        /// 1 to 22.
+        /// zstd's level, 1 to 22.
         level: u32,
     },
-    /// Shuffle and zstd for everything that has elements. `shuffle-zstd`, `shuffle-zstd-9`
+    /// Shuffle and zstd for all segments that have elements. `shuffle-zstd`, `shuffle-zstd-9`
     ShuffleZstd {
-        /// 1 to 22.
+        /// zstd's level, 1 to 22.
         level: u32,
     },
-    /// FPC and zstd for doubles, as the default for the rest. `fpc`, `fpc-16`
+    /// FPC and zstd for doubles, and the chains of the default profile for all other elements. `fpc`, `fpc-16`
     Fpc {
         /// log2 of the table's entries, 1 to 20.
         level: u32,
     },
-    /// fpzip for floats and doubles, in as many dimensions as help; as the default for the rest. `fpzip`
+    /// fpzip for floats and doubles, in the number of dimensions that gives the fewest bytes, and the chains of the
+    /// default profile for all other elements. `fpzip`
     Fpzip,
 }
 
@@ -53,14 +54,14 @@ pub(super) const ZSTD_LEVEL: u32 = 3;
 pub(super) const SHUFFLE_ZSTD_LEVEL: u32 = 1;
 pub(super) const FPC_LEVEL: u32 = 16;
 
-/// A profile that is not known.
+/// The name of a profile is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{found:?} is no profile; there are fast, balanced, max, paper, paper-single, raw, gzip, zstd, zstd-1 to zstd-22, shuffle-zstd, \
      shuffle-zstd-1 to shuffle-zstd-22, fpc, fpc-1 to fpc-20, and fpzip"
 )]
 pub struct ProfileError {
-    /// What was asked for.
+    /// The name that is not known.
     pub found: String,
 }
 
@@ -134,7 +135,7 @@ impl Profile {
         matches!(self, Self::Balanced | Self::Max)
     }
 
-    /// Whether any of its codecs wants to know how elements lie.
+    /// Whether a codec of the profile uses the layout of the elements.
     pub fn looks_at_shapes(&self) -> bool {
         match self {
             Self::Balanced | Self::Max | Self::Paper { .. } | Self::Fpzip => true,
@@ -144,23 +145,23 @@ impl Profile {
         }
     }
 
-    /// Whether it is for us to find out what suits the bytes.
+    /// Whether the profile measures which chain suits the bytes.
     pub fn is_measured(&self) -> bool {
         matches!(self, Self::Fast | Self::Balanced | Self::Max)
     }
 
-    /// Whether chunks stay behind their filters where taking these off does not make them much shorter.
+    /// Whether chunks keep their HDF5 filters if removing the filters would not make the stored bytes much fewer.
     pub fn leaves_filters(&self) -> bool {
         matches!(self, Self::Fast | Self::Raw)
     }
 
-    /// Whether it codes segments with what an older checkpoint has of them.
+    /// Whether the profile codes segments with the help of an older checkpoint.
     pub fn looks_back(&self) -> bool {
         *self == Self::Max
     }
 
-    /// Raw bytes of a segment where nothing else is said but the budget. Repeats and relations are found within a
-    /// segment only, so it is long where there is memory for it.
+    /// Length of a segment in raw bytes, if only the budget is configured. Repeats and relations are found only
+    /// within a segment, so segments are long if there is enough memory.
     pub fn segment_bytes(&self, budget_bytes: u64) -> u64 {
         let has_room = budget_bytes >= self.budget_mib() << 20;
         match self {
@@ -170,8 +171,9 @@ impl Profile {
         }
     }
 
-    /// Bytes in memory for each raw byte of a segment of numbers that is fetched, merged, coded and decoded again.
-    /// Measured, the most of four codes with segments of up to 16 MiB: 10.5 (on two threads 12.6) and 15 (18.6).
+    /// Bytes of memory for each raw byte of a segment of numbers that is fetched, merged, coded and decoded again.
+    /// The highest values measured, over four codes with segments of up to 16 MiB, are 10.5 for `balanced` (12.6 on
+    /// two threads) and 15 for `max` (18.6 on two threads).
     pub fn memory_per_raw_byte(&self) -> u64 {
         match self {
             Self::Balanced => 12,
@@ -180,23 +182,23 @@ impl Profile {
         }
     }
 
-    /// The same for a segment of these elements. Bytes and records are taken apart first, and each part is coded as a
-    /// segment is: measured with 16 MiB of doubles in a file that nobody described, 18 (on two threads 26) and 28
-    /// (37).
+    /// Bytes of memory for each raw byte of a segment of these elements. Untyped bytes and records are split first,
+    /// and each part is coded like a segment. With 16 MiB of doubles in a file of unknown format, 18 bytes were
+    /// measured for `balanced` (26 on two threads) and 28 for `max` (37 on two threads).
     pub fn memory_per_raw_byte_of(&self, element: &ElementType) -> u64 {
         let is_taken_apart = self.is_together() && element.is_taken_apart();
         self.memory_per_raw_byte() * if is_taken_apart { UNTYPED_SEGMENT_DIVISOR } else { 1 }
     }
 
-    /// Bytes in memory for each raw byte of an older segment that one is coded with: its bytes, once more as they are
-    /// arranged, its elements as bits and as numbers, where runs begin, and the same where they are decoded again.
-    /// Measured as 15 with 16 MiB of doubles.
+    /// Bytes of memory for each raw byte of an older segment that a segment is coded with. The memory holds the older
+    /// bytes, the rearranged bytes, the elements as bits and as numbers, the starts of runs, and all of this again
+    /// for decoding. 15 bytes were measured with 16 MiB of doubles.
     pub fn memory_per_older_byte(&self) -> u64 {
         16
     }
 
-    /// MiB of checkpoint in memory where nothing else is said: enough for one of its longest segments, with an older
-    /// one or with files that are kept until they are stored.
+    /// Default memory budget for checkpoint data, in MiB. The budget is enough for one of the profile's longest
+    /// segments together with an older segment, or with files that are kept until they are stored.
     pub fn budget_mib(&self) -> u64 {
         match self {
             Self::Max => 1024,

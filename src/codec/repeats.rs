@@ -1,10 +1,11 @@
-//! How much of a segment comes again.
+//! How much of a segment repeats earlier parts of it.
 
-/// How many elements in a thousand begin a run of [`REPEAT_ELEMENTS`] that was there before.
+/// How many of a thousand runs of [`REPEAT_ELEMENTS`] elements occurred before in the segment.
 ///
-/// An element that equals the next counts neither way, since any codec likes it. Of the runs, one in
-/// [`REPEAT_SAMPLED_DIVISOR`] is looked at, by a hash of its beginning, so that a run and its repeat are both looked
-/// at or neither, and few enough are remembered for the cache. Each place in the table remembers the last one only.
+/// A run whose first two elements are equal is not counted, because every codec handles it well. A hash of the run's
+/// beginning selects one run in [`REPEAT_SAMPLED_DIVISOR`]. A run and its repeat are therefore both selected or both
+/// left out, and the selected runs fit into the processor's cache. Each place of the table remembers only its last
+/// run.
 pub(super) fn repeats_per_mille(raw: &[u8], width: u8, seen: &mut Vec<u32>) -> usize {
     match width {
         2 => repeats(raw.as_chunks::<2>().0, |&e| u64::from(u16::from_le_bytes(e)), seen),
@@ -16,9 +17,9 @@ pub(super) fn repeats_per_mille(raw: &[u8], width: u8, seen: &mut Vec<u32>) -> u
 
 const REPEAT_ELEMENTS: usize = 4;
 const REPEAT_SAMPLED_DIVISOR: usize = 64;
-/// Fewer runs than this say nothing.
+/// With fewer runs than this, the count is not reliable.
 const REPEAT_RUNS_MIN: usize = 8;
-/// Places in the table at most: 256 KiB.
+/// The most places in the table; they take 256 KiB.
 const SEEN_MAX: usize = 1 << 16;
 
 fn repeats<T>(elements: &[T], value: impl Fn(&T) -> u64, seen: &mut Vec<u32>) -> usize {
@@ -30,7 +31,7 @@ fn repeats<T>(elements: &[T], value: impl Fn(&T) -> u64, seen: &mut Vec<u32>) ->
         let [a, b, c, d] = run else { continue };
         let [a, b] = [value(a), value(b)];
         // Odd multipliers, from the fractions of the golden ratio and of square roots, mix all bits into the high
-        // ones.
+        // bits.
         let start = (a ^ b.rotate_left(23)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         if start >> (u64::BITS - REPEAT_SAMPLED_DIVISOR.ilog2()) == 0 && a != b {
             let hash = (start ^ start >> 32)

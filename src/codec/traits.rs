@@ -10,9 +10,9 @@ pub(crate) const BIG_ENDIAN: u32 = 1 << 8;
 /// the middle of a row, or of an element.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArrayShape {
-    /// Whole elements of the piece.
+    /// Number of whole elements in the piece.
     pub elements: u64,
-    /// Extents of the array that the piece was cut from, slowest first.
+    /// Extents of the array that the piece was cut from. The slowest dimension comes first.
     pub dims: Vec<u64>,
     /// Extents of the chunks, if the array is stored chunk after chunk with padded last chunks. Empty if it is stored
     /// row after row.
@@ -30,7 +30,7 @@ pub trait ArrayCodec: Send + Sync {
     fn id(&self) -> (CodecId, &'static str);
     /// Whether the parameter is valid. The other methods are called with valid parameters only.
     fn takes(&self, param: u32) -> bool;
-    /// The most bytes that `encode` gives for `raw_bytes` bytes of input.
+    /// The most bytes that `encode` can produce for `raw_bytes` bytes of input.
     fn max_encoded_bytes(&self, param: u32, raw_bytes: usize) -> usize;
     /// Encodes the bytes of `job` and replaces the contents of `stored` with the result.
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError>;
@@ -68,7 +68,7 @@ pub trait BytesCodec: Send + Sync {
     fn id(&self) -> (CodecId, &'static str);
     /// Whether the parameter is valid. The other methods are called with valid parameters only.
     fn takes(&self, param: u32) -> bool;
-    /// The most bytes that `encode` gives for `raw_bytes` bytes of input.
+    /// The most bytes that `encode` can produce for `raw_bytes` bytes of input.
     fn max_encoded_bytes(&self, raw_bytes: usize) -> usize;
     /// Encodes `raw` and replaces the contents of `stored` with the result.
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError>;

@@ -1,18 +1,18 @@
-//! Which chain a segment gets: the profile says how to decide, and the default one measures.
+//! Chooses the chain of a segment. The profile determines how to choose; the default profile measures.
 //!
-//! Where all elements are the same, that is all there is to store. Two ways are worth their time for other numbers:
-//! zstd by itself, which finds repeats (ghost zones, refined grids, what did not change), and shuffle before zstd, of
-//! bytes or of bits, which finds what numbers near each other have in common. Either can be a quarter shorter than
-//! the other. What tells them apart is how much of a segment comes again, perhaps far away, where no sample of a few
-//! runs sees it. So that is counted over the whole segment first ([`repeats_per_mille`]), in a small part of the time
-//! that coding takes. Where next to nothing comes again, a shuffle it is; where much does, zstd. Between, all are
-//! tried on runs spread over the segment, a sixteenth of it, long enough to hold the nearer repeats, and what comes
-//! again counts as free for zstd.
+//! If all elements are equal, only one element is stored. For other numbers two methods are worth their time. zstd
+//! alone finds repeats (ghost zones, refined grids, unchanged values). A shuffle of bytes or bits before zstd finds
+//! what neighbouring numbers have in common. Either method can leave a quarter fewer bytes than the other. Which is
+//! better depends on how much of the segment repeats. Repeats may be far apart, where a sample of a few runs misses
+//! them, so [`repeats_per_mille`] counts them over the whole segment first, in a small part of the time that coding
+//! takes. With very few repeats the segment gets a shuffle, with many repeats it gets zstd alone. In between, all
+//! candidates are tried on a sample: runs spread over the segment, 1/16 of its bytes, each long enough to hold the
+//! nearer repeats. Elements that repeat count as free for zstd.
 //!
-//! Bytes and records are tried on the sample alone, and short segments as a whole. Bytes may be records that nobody
-//! described: the distance at which most of them repeat is one more width to shuffle by.
+//! Bytes and records are tried on the sample only, and short segments as a whole. Untyped bytes may be records: the
+//! distance at which most of them repeat is one more candidate for the shuffle width.
 //!
-//! What else a choice may rest on is in [`super::decide`].
+//! [`super::decide`] describes the other inputs of a choice.
 
 use super::array_to_bytes::{mixed, predict, runs};
 use super::candidates::{
@@ -27,16 +27,16 @@ use crate::header::ElementType;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Fewer repeats than this are next to nothing.
+/// A segment with fewer repeats than this counts as one without repeats.
 const REPEATS_FEW_PER_MILLE: usize = 50;
-/// With more than this, floating-point numbers need no trial. Integers may repeat and be like their neighbours as
-/// well.
+/// Floating-point numbers with at least this many repeats need no trial. Integers do, because they may repeat and
+/// also be similar to their neighbours.
 const REPEATS_MANY_PER_MILLE: usize = 150;
 /// Bytes that zstd makes smaller than 1/8 of their length hold no numbers.
 const CLEAR_DIVISOR: usize = 8;
-/// Shuffling untyped bytes is tried on all of them only if it saves 1/32 of what zstd leaves of a sample.
+/// A shuffle of untyped bytes is a candidate only if it saves 1/32 of the bytes that zstd leaves of a sample.
 const SHUFFLED_GAIN_DIVISOR: usize = 32;
-/// fpzip is tried on the beginning of a segment, since it needs the neighbours.
+/// fpzip is tried on this many bytes at the beginning of a segment, because it needs the neighbours of each element.
 const FPZIP_SAMPLE_BYTES: usize = 256 << 10;
 /// A sample, and what zstd leaves of it.
 struct Quick {
@@ -44,8 +44,8 @@ struct Quick {
     by_zstd: Trial,
 }
 
-/// A sample and what zstd leaves of it: how the fast profile begins with bytes that nobody described, as those
-/// between a file's variables.
+/// Takes a sample of untyped bytes, such as the bytes between a file's variables, and codes it with zstd. The fast
+/// profile begins with this trial.
 fn in_haste(
     profile: &Profile,
     raw: &[u8],
@@ -62,7 +62,7 @@ fn in_haste(
     Some(Quick { sample, by_zstd })
 }
 
-/// Whether there are no numbers to speak of.
+/// Whether the sample holds almost no numbers, because zstd makes it smaller than 1/8.
 fn is_clear(quick: &Quick) -> bool {
     quick.by_zstd.stored_bytes * CLEAR_DIVISOR < quick.sample.len()
 }
@@ -104,7 +104,7 @@ fn chosen(
     tried(candidates, &sample(raw, element.width() as usize), &[], repeats, basis, scratch)
 }
 
-/// The chain that codes the sample best, where so much of what zstd alone leaves would be free.
+/// The chain that codes the sample best. `free_per_mille` of the bytes that zstd alone leaves are not counted.
 fn tried(
     chains: Vec<Chain>,
     sample: &[u8],
@@ -117,8 +117,8 @@ fn tried(
     best_of(chains.into_iter().map(trial).collect(), sample, basis)
 }
 
-/// The same for bytes that nobody described, of which is known what zstd leaves. Its other level is near it, and not
-/// tried where something else leaves clearly less.
+/// The chain that codes a sample of untyped bytes best, given zstd's result. Another level of zstd gives a similar
+/// result, so it is not tried if another chain leaves at least 1/32 less.
 fn tried_in_haste(
     chains: Vec<Chain>,
     sample: &[u8],
@@ -159,7 +159,7 @@ fn best_of(trials: Vec<Trial>, sample: &[u8], basis: &Basis<'_>) -> (Chain, Reas
     (best, Reason::Tried { sample_bytes: sample.len(), trials })
 }
 
-/// The chain that this segment gets, and its stored bytes, which are never more than the raw ones.
+/// Chooses the chain of a segment and encodes it. The stored bytes are never more than the raw bytes.
 pub fn encode_best(
     profile: &Profile,
     raw: &[u8],
@@ -172,7 +172,8 @@ pub fn encode_best(
     Ok((coded.chain, coded.stored))
 }
 
-/// As [`encode_best`], on a wider basis: what was decided before, and how fast the store is. Says why.
+/// Encodes like [`encode_best`], with more inputs: earlier decisions, the speed of the store, and an older segment.
+/// Also returns the reason of the choice.
 pub fn encode_chosen(
     profile: &Profile,
     raw: &[u8],
@@ -187,7 +188,7 @@ pub fn encode_chosen(
         && runs::is_constant(raw, element.width() as usize)
         && let Some(chain) = Chain::runs(element.width())
     {
-        // Of a wide element the inside may repeat as well.
+        // A wide element may contain repeats.
         let is_wide = element.width() > SHUFFLE_WIDTH_MAX;
         let chain = if is_wide { chain.then_zstd(ZSTD_LEVEL) } else { chain };
         let stored = chain.encode(raw, arrays, scratch)?;
@@ -233,7 +234,8 @@ pub fn encode_chosen(
             && let Some(least) = trials.iter().map(|trial| trial.stored_bytes).min()
             && least + least / 8 < by_zstd
         {
-            // By a sample it would not come near. What takes no time says whether all is like the sample.
+            // By the estimate from the sample, zstd leaves many more bytes than another chain. A fast level of zstd
+            // shows whether the whole segment is like the sample.
             let quickly = Chain::zstd(1).encoded_bytes(raw, arrays, scratch)?;
             if least + least / 16 < quickly {
                 continue;
@@ -248,7 +250,7 @@ pub fn encode_chosen(
         }
         trials.push(trial);
     }
-    // Where numbers were found between the bytes, it was tried on both.
+    // If numbers were found between the bytes, codec `mixed` has already tried LZMA on both parts.
     if is_slow && !trials.iter().any(|trial| trial.chain.steps()[0].codec == ids::MIXED) {
         let begun = basis.now();
         let by_zstd = trials.iter().find(|trial| trial.chain.is_zstd());
@@ -274,8 +276,9 @@ pub fn encode_chosen(
     Ok(Coded { chain, stored, reason: Reason::Tried { sample_bytes: raw.len(), trials } })
 }
 
-/// Whether an older segment is worth a trial, which takes longer than coding without: a part of the arrays says so,
-/// and where there is none nobody does. Leaves `scratch` with the older segment of the basis.
+/// Whether an older segment is worth a full trial, which takes longer than coding without one. The answer comes from
+/// a trial with a part of the arrays, and is `true` if no part can be taken. Leaves the basis's older segment in
+/// `scratch`.
 fn may_gain(
     raw: &[u8],
     element: &ElementType,
@@ -285,7 +288,7 @@ fn may_gain(
 ) -> Result<bool, CodecError> {
     let chains = [Chain::predict(element, MAX.prediction), Chain::since(element, MAX.prediction)];
     let [Some(predict), Some(since)] = chains else { return Ok(true) };
-    // Rows that are known again by their numbers are in no part of the arrays.
+    // Rows that are matched by their identification numbers cannot be measured on a part of the arrays.
     if basis.older.is_some_and(|older| predict::has_known_rows(since.steps()[0].param, raw, arrays, older)) {
         return Ok(true);
     }
@@ -300,8 +303,8 @@ fn may_gain(
     Ok(with * 100 < alone * (100 - PART_GAIN_PERCENT))
 }
 
-/// Of each column one array in so many, the same of each, with what an older segment has of them. `None` where the
-/// segment is too small, or the arrays do not add up.
+/// Selects from each column one array out of `part`, together with the older bytes of these arrays. `None` if the
+/// segment is too small, or if the lengths of the arrays do not add up.
 fn part_of(
     raw: &[u8],
     width: usize,
@@ -332,10 +335,10 @@ fn part_of(
     (left.is_empty() && found.0.len() * 2 > PART_BYTES).then_some(found)
 }
 
-/// Adds to the candidates for bytes that nobody described what a look at them speaks for, since they may be records,
-/// or hold numbers between other bytes, or words that repeat byte by byte; in the balanced profile, which is in
-/// haste, takes away what a sample speaks against. Gives the bytes that zstd is expected to leave, if more than that
-/// need not be tried.
+/// Adjusts the candidates for untyped bytes after a look at the bytes. Untyped bytes may be records, numbers between
+/// other bytes, or words that repeat byte by byte; each of these adds a candidate. In profile `balanced`, a sample
+/// also removes candidates. Returns the number of bytes that zstd is expected to leave, or 0 if zstd must be tried
+/// anyway.
 fn look_at_bytes(
     chains: &mut Vec<Chain>,
     profile: &Profile,
@@ -365,7 +368,7 @@ fn look_at_bytes(
         let mixed = mixed::is_of_numbers(raw, arrays).then(|| Chain::mixed(hardness.prediction));
         chains.splice(at..at, mixed.into_iter().chain(best.1));
     }
-    // Where there are no records, prediction is zstd at another level.
+    // Without records, codec `predict` would be zstd at another level.
     if !are_records {
         chains.retain(|chain| chain.steps()[0].codec != ids::PREDICT);
     }
@@ -385,12 +388,12 @@ fn encode(
     Ok(Coded { chain: Chain::raw(), stored: raw.to_vec(), reason })
 }
 
-/// A part of a segment that tells whether an older one helps has about so many bytes, of its arrays no fewer than one
-/// in so many; and it must take so much less there, in per cent.
+/// An older segment is first tried on a part of the segment: about 256 KiB, at least 1/32 of its arrays. The older
+/// segment must save at least 2 % of the part's stored bytes.
 const PART_BYTES: usize = 256 << 10;
 const PARTS_MAX: usize = 32;
 const PART_GAIN_PERCENT: usize = 2;
 
-/// And what it does with bytes that are clearly no numbers: there a higher level takes several times as long for next
-/// to nothing of a checkpoint.
+/// zstd's level in profile `balanced` for bytes that clearly hold no numbers. A higher level takes several times as
+/// long there and saves almost nothing.
 const BALANCED_CLEAR_ZSTD_LEVEL: u32 = 3;
