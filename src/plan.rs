@@ -6,10 +6,10 @@
 //! damage spoils only one segment, and memory stays bounded. Variables under `small_bytes` share segments, called
 //! pools (section VII: "variables < 100 B"). Classes that are too small for a segment are pooled too.
 
-mod piece;
+pub(crate) mod piece;
 
 pub use piece::Piece;
-pub(crate) use piece::concatenated;
+use piece::concatenated;
 
 use crate::classify::{VariableClass, VariableRef};
 use crate::codec::{Profile, UNTYPED_SEGMENT_DIVISOR};

@@ -5,7 +5,7 @@
 //! that predict each other stay together, and the elements of a slab still have neighbours in all dimensions.
 
 use crate::header::{FileHeader, VariableHeader};
-use crate::plan::Piece;
+use crate::plan::piece::{Piece, concatenated};
 use std::collections::HashMap;
 
 /// Columns are cut together only if a segment has room for this number of rows of each column.
@@ -151,7 +151,7 @@ fn slabs(columns: &[Column], files: &[FileHeader], segment_bytes: u64) -> Vec<Ve
     // No number of parts works, so fill the segments without regard to rows.
     let mut one_by_one = Vec::new();
     for column in columns {
-        crate::plan::concatenated(column, segment_bytes, |pieces| one_by_one.push(vec![pieces]));
+        concatenated(column, segment_bytes, |pieces| one_by_one.push(vec![pieces]));
     }
     one_by_one
 }

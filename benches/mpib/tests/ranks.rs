@@ -94,7 +94,7 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "jor --sites 0/1 --sample 0", "--sample is 0"),
         (2, "model --pair 0,0", "--pair is 0,0"),
         (2, "model --pair 0", "--pair is [0]"),
-        (2, "paths --scaling 3 --pfs /tmp", "--scaling 3: there are 2 ranks"),
+        (2, "paths --scaling 3 --pfs /tmp", "--scaling 3: it must be from 1 to 2"),
         (4, "jor --sites 0-2/3 --cut blocks", "blocks need equal numbers"),
         (2, "collective gather --impl magic", "no implementation \"magic\""),
         (6, "collective alltoall --sizes 64,1536MiB", "more than the 8 GiB"),
