@@ -102,38 +102,43 @@ impl Retention {
         if self.rules.is_empty() || !self.at_work.begin(job, &in_flight) {
             return;
         }
-        let mut known = self.known().remove(job).unwrap_or_default();
-        if known.commits < known.remembered.len() / EACH_COMMIT_MAX {
-            known.commits += 1;
-            self.known().insert(job.clone(), known);
+        if self.is_postponed(job) {
             self.at_work.next(job);
             return;
         }
-        known.commits = 0;
         let (this, of) = (self.clone(), job.clone());
         let work = move || {
             let mut next = Some(in_flight);
             while let Some(in_flight) = next {
+                let mut known = this.known().remove(&of).unwrap_or_default();
+                known.commits = 0;
                 // After a panic nothing is remembered.
-                let mut remembered = std::mem::take(&mut known.remembered);
                 let pruned = unpanicked(|| {
-                    this.prune(&of, in_flight, &mut remembered);
-                    Ok(remembered)
+                    this.prune(&of, in_flight, &mut known.remembered);
+                    Ok(known)
                 });
                 match pruned {
-                    Ok(remembered) => known.remembered = remembered,
+                    Ok(known) => this.remember(&of, known),
                     Err(error) => {
                         tracing::error!(job = %of, error = error_chain(&error), "removing old checkpoints failed");
                     }
                 }
                 next = this.at_work.next(&of);
             }
-            this.remember(&of, known);
         };
         if let Err(error) = std::thread::Builder::new().name("prune".into()).spawn(work) {
             tracing::warn!(%job, %error, "cannot start a thread to remove old checkpoints");
             self.at_work.next(job);
         }
+    }
+
+    /// Whether the job has more than [`EACH_COMMIT_MAX`] checkpoints, and is pruned after a later commit.
+    fn is_postponed(&self, job: &JobId) -> bool {
+        let mut all = self.known();
+        let Some(known) = all.get_mut(job) else { return false };
+        let is_postponed = known.commits < known.remembered.len() / EACH_COMMIT_MAX;
+        known.commits += usize::from(is_postponed);
+        is_postponed
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<JobId, Known>> {
@@ -180,7 +185,11 @@ impl Retention {
                 tracing::info!(%job, removed, freed_bytes, "removed old checkpoints");
             }
             Err(error) => {
-                tracing::warn!(%job, error = error_chain(&error), "old checkpoints could not be removed; trying again after the next checkpoint");
+                tracing::warn!(
+                    %job,
+                    error = error_chain(&error),
+                    "old checkpoints could not be removed; trying again after the next checkpoint"
+                );
             }
         }
     }
