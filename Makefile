@@ -26,9 +26,9 @@ build: prerequisites ## build the command, target/release/mcr, and mcr.debug bes
 	@cd $(TARGET)/release && objcopy --only-keep-debug mcr mcr.debug && \
 	    objcopy --strip-unneeded --add-gnu-debuglink=mcr.debug mcr mcr.small && mv -f mcr.small mcr
 
-install: build ## install the command to PREFIX/bin (PREFIX=/usr/local), and mcr.debug to PREFIX/lib/debug
+install: build ## install the command to PREFIX/bin (PREFIX=/usr/local), and mcr.debug to PREFIX/bin/.debug
 	install -D -m 755 "$(TARGET)/release/mcr" "$(DESTDIR)$(PREFIX)/bin/mcr"
-	install -D -m 644 "$(TARGET)/release/mcr.debug" "$(DESTDIR)$(PREFIX)/lib/debug$(PREFIX)/bin/mcr.debug"
+	install -D -m 644 "$(TARGET)/release/mcr.debug" "$(DESTDIR)$(PREFIX)/bin/.debug/mcr.debug"
 
 demo: prerequisites ## kill a simulation and the daemons, restart, compare the final state (DAEMONS=1: separate daemons)
 	@deploy/demo.sh $(if $(DAEMONS),--daemons)
