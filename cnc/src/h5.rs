@@ -10,18 +10,21 @@
 //! - `library.rs` calls the HDF5 library. The library supports every feature, but may crash or hang on a damaged
 //!   file.
 //! - `worker.rs` therefore runs the library in separate processes, with a deadline and a memory limit.
+//! - `maps.rs` chooses between the two.
 //! - `superblock.rs` finds the superblock, and says whether the file has the length that its superblock says.
 //! - `datatype.rs` converts HDF5's datatype messages to element types. `classic.rs` and `library.rs` both use it.
 
 mod classic;
 mod datatype;
 mod library;
+mod maps;
 mod reader;
 mod superblock;
 mod worker;
 
 pub use classic::Classic;
 pub use library::Library;
+pub use maps::Maps;
 pub use superblock::{End, SIGNATURE, hdf5_end, superblock_offset};
 pub use worker::{MapWorker, WORKER_ARGUMENT, worker_main};
 
@@ -32,7 +35,6 @@ use mcrengine::header::{
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// The raw data of a file's datasets. All bytes outside of the extents belong to the skeleton.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -141,39 +143,6 @@ pub const CHUNKS_MAX: usize = 4 << 20;
 /// Maximum number of extents in a file, after adjacent chunks were joined. A file with more is opaque. Each extent
 /// takes about 100 bytes until the file is described.
 pub const EXTENTS_MAX: usize = 1 << 20;
-
-/// The source of maps in production. It uses the parser in `classic.rs`. For a file that this parser does not
-/// support, it uses a process that runs the HDF5 library.
-pub struct Maps {
-    worker: MapWorker,
-}
-
-impl Maps {
-    /// The library's process is this program, started with the argument [`WORKER_ARGUMENT`].
-    pub fn new() -> Self {
-        Self { worker: MapWorker::new() }
-    }
-
-    /// The library's process is started with this command. The `main` of the program must call [`worker_main`].
-    pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
-        Self { worker: MapWorker::with_command(command) }
-    }
-}
-
-impl Default for Maps {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl MapSource for Maps {
-    fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error> {
-        match Classic.map(input) {
-            Err(H5Error::NotClassic { .. }) => self.worker.map(input),
-            known => known,
-        }
-    }
-}
 
 impl FileMap {
     /// Sorts the variables by path, and checks that their extents are disjoint and within the file.
