@@ -143,7 +143,8 @@ fn slabs(columns: &[Column], files: &[FileHeader], segment_bytes: u64) -> Vec<Ve
         let slab = |n: usize| -> Vec<Column> {
             cut.iter().map(|parts| parts[n].clone()).filter(|part| !part.is_empty()).collect()
         };
-        let slabs: Vec<Vec<Column>> = (0..parts as usize).map(slab).collect(); // at most the length of a file divided by that of a segment
+        // The number of slabs is at most the bytes of a file divided by the bytes of a segment.
+        let slabs: Vec<Vec<Column>> = (0..parts as usize).map(slab).collect();
         if slabs.iter().all(|slab| bytes_of(slab) <= segment_bytes) {
             return slabs;
         }

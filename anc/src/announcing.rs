@@ -194,8 +194,9 @@ impl Arriving {
             false => format!("and there was no room within {wait_s} s: others take {} of {}", mib(held), mib(most)),
         };
         let reason = format!(
-            "the announcement of rank {} takes {}, {why}, 7/16 of budget-mib = {budget_mib}; the agent must announce the files \
-             whole, which compresses less; raise the aggregator's budget-mib to {wanted_mib} or more",
+            "the announcement of rank {} takes {}, {why}, 7/16 of budget-mib = {budget_mib}; the agent must \
+             announce the files whole, which compresses less; raise the aggregator's budget-mib to \
+             {wanted_mib} or more",
             rank.0,
             mib(needed),
         );

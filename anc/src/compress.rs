@@ -16,7 +16,8 @@ pub enum CompressError {
     Codec(#[source] CodecError),
     /// A codec did not give the same bytes back.
     #[error(
-        "decoding with the chain {chain} did not reproduce the {raw_bytes} of the segment; report this and use the profile \"zstd\""
+        "decoding with the chain {chain} did not reproduce the {raw_bytes} of the segment; report this and use the \
+         profile \"zstd\""
     )]
     NotLossless {
         /// The chain.

@@ -188,7 +188,8 @@ impl AgentLink {
         }
         if bytes > FRAME_BYTES || bytes < FRAME_BYTES_MIN && (bytes as u64) < left {
             return Err(format!(
-                "a frame of {bytes} bytes; from {FRAME_BYTES_MIN} to {FRAME_BYTES} are allowed, and fewer in the last frame of a fetch"
+                "a frame of {bytes} bytes; from {FRAME_BYTES_MIN} to {FRAME_BYTES} are allowed, and fewer in the \
+                 last frame of a fetch"
             ));
         }
         slot.have += bytes as u64;

@@ -190,7 +190,11 @@ impl Flush<'_> {
         }
         let index = newest.map_or_else(ReuseIndex::empty, |newest| {
             ReuseIndex::load(self.store, &self.job, newest).unwrap_or_else(|error| {
-                tracing::warn!(checkpoint = %newest.checkpoint, %error, "cannot reuse the previous checkpoint; storing everything");
+                tracing::warn!(
+                    checkpoint = %newest.checkpoint,
+                    %error,
+                    "cannot reuse the previous checkpoint; storing everything"
+                );
                 ReuseIndex::empty()
             })
         });
@@ -205,7 +209,11 @@ impl Flush<'_> {
         let may_go_back = newest.in_a_row.saturating_add(1) < self.options.whole_every;
         let bases = Bases::load(self.store, &self.job, newest, &self.files, classes, may_go_back);
         let warn = |error: &ReadError| {
-            tracing::warn!(checkpoint = %newest.checkpoint, %error, "cannot code segments with the previous checkpoint; coding each segment without an older one");
+            tracing::warn!(
+                checkpoint = %newest.checkpoint,
+                %error,
+                "cannot code segments with the previous checkpoint; coding each segment without an older one"
+            );
         };
         bases.inspect_err(warn).ok()
     }

@@ -33,8 +33,9 @@ pub enum FlushError {
     Stale(Vec<(Rank, String)>),
     /// Another aggregator saves a run of the same name.
     #[error(
-        "two runs have the name {job}: it is saved by {other}, and by {who}, and they have the same identity. The second run \
-         is not saved until the first ends; give it another name (--job), or give each its own identity (\"incarnation\" in [cnc], MCR_INCARNATION)"
+        "two runs have the name {job}: it is saved by {other}, and by {who}, and they have the same identity. \
+         The second run is not saved until the first ends; give it another name (--job), or give each its own identity \
+         (\"incarnation\" in [cnc], MCR_INCARNATION)"
     )]
     Held {
         /// The name of the job.

@@ -249,7 +249,13 @@ impl Hub {
             }
             HubEvent::Withdrawn { session, job, label, rank, reason } => {
                 let key = Key { group: GroupId(rank.0 / self.options.group_size), job, label };
-                tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, reason, "announcement withdrawn");
+                tracing::warn!(
+                    job = %key.job,
+                    checkpoint = %key.label,
+                    rank = rank.0,
+                    reason,
+                    "announcement withdrawn"
+                );
                 self.lose(&key, rank, session);
             }
             HubEvent::FlushEnded { key, result, elapsed } => self.flush_ended(&key, *result, elapsed),
@@ -349,7 +355,13 @@ impl Hub {
                 }
                 Effect::TellAbandoned(reason) => {
                     gather.given_up_while_draining = self.draining.is_some();
-                    tracing::warn!(job = %key.job, checkpoint = %key.label, group = key.group.0, %reason, "abandoned checkpoint");
+                    tracing::warn!(
+                        job = %key.job,
+                        checkpoint = %key.label,
+                        group = key.group.0,
+                        %reason,
+                        "abandoned checkpoint"
+                    );
                     for (rank, announced) in std::mem::take(&mut gather.announced) {
                         give_back(&announced, &key.label, rank, reason.to_string(), reason.may_pass());
                     }

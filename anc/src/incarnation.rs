@@ -64,7 +64,13 @@ pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> R
     let from = newest.and_then(|state| state.place.map(|place| (state.id, place)));
     match incarnation::begin(store, job, after, Draft { began_unix_ms, from, ..draft })? {
         Begun::Here(record) => {
-            tracing::info!(%job, incarnation = record.number, record.identity, by = record.begun_by, "an incarnation of the job began");
+            tracing::info!(
+                %job,
+                incarnation = record.number,
+                record.identity,
+                by = record.begun_by,
+                "an incarnation of the job began"
+            );
         }
         Begun::Other(_) => {}
     }

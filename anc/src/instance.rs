@@ -195,8 +195,9 @@ fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
     (is_reused && written.ranks_ms.len() > 1 && apart_ms > 0).then(|| {
         format!(
-            "the name {label} has no number, so the code may overwrite it; the files of {unseen} existed before an agent watched, and \
-             the ranks wrote their files {:.1} s apart: it is uncertain whether the files are of one step",
+            "the name {label} has no number, so the code may overwrite it; the files of {unseen} existed before an \
+             agent watched, and the ranks wrote their files {:.1} s apart: it is uncertain whether \
+             the files are of one step",
             apart_ms as f64 / 1000.0
         )
     })

@@ -83,7 +83,10 @@ async fn accept(
             }
             Some(Err(error)) => {
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!(%error, "a connection cannot be accepted; trying again, while the open connections are served");
+                    tracing::warn!(
+                        %error,
+                        "a connection cannot be accepted; trying again, while the open connections are served"
+                    );
                 }
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(BACKOFF.1);

@@ -269,7 +269,8 @@ impl Service {
         }
         if hello.identity.len() > IDENTITY_BYTES_MAX || hello.identity.chars().any(char::is_control) {
             return refuse(format!(
-                "the identity of the incarnation has {} bytes; at most {IDENTITY_BYTES_MAX}, all printable, are allowed",
+                "the identity of the incarnation has {} bytes; at most {IDENTITY_BYTES_MAX}, all printable, are \
+                 allowed",
                 hello.identity.len()
             ));
         }
@@ -314,7 +315,12 @@ impl Service {
                                 link.send(match turned {
                                     Turned::Send(room) => To::Room(room),
                                     Turned::GivenBack(abandoned) => {
-                                        tracing::warn!(label = abandoned.label, rank = abandoned.rank, reason = abandoned.reason, "no room for an announcement");
+                                        tracing::warn!(
+                                            label = abandoned.label,
+                                            rank = abandoned.rank,
+                                            reason = abandoned.reason,
+                                            "no room for an announcement"
+                                        );
                                         To::Abandoned(abandoned)
                                     }
                                 });

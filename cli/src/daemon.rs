@@ -336,7 +336,8 @@ fn report(named: usize, failed: bool) -> bool {
         tracing::error!(
             exit_status = NOT_COMMITTED,
             not_shown,
-            "ended; not everything that was written was committed. Files that still exist are announced at the next start"
+            "ended; not everything that was written was committed. Files that still exist are announced at the next \
+             start"
         );
     } else {
         tracing::info!("ended; nothing is left to commit");
@@ -389,7 +390,11 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
         }
         if !is_reported {
             let why = explanation.asks.or_else(|| explanation.lines.last().cloned()).unwrap_or_default();
-            tracing::warn!(watch = %config.watch.display(), why, "no layout is configured, and the file names do not show it yet");
+            tracing::warn!(
+                watch = %config.watch.display(),
+                why,
+                "no layout is configured, and the file names do not show it yet"
+            );
             is_reported = true;
         }
         tokio::time::sleep(GUESS_INTERVAL).await;
@@ -460,7 +465,8 @@ fn last_layout(config: &CncConfig) -> anyhow::Result<LastLayout> {
     tracing::error!(
         exit_status = NOT_COMMITTED,
         watch = %config.watch.display(), files,
-        "not committed: no layout is configured, and the names of the files do not show it; name one with --layout, or save them with mcr save"
+        "not committed: no layout is configured, and the names of the files do not show it; name one with --layout, \
+         or save them with mcr save"
     );
     Ok(LastLayout::Unknown)
 }

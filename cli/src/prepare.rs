@@ -127,12 +127,14 @@ fn tell_recovered(recovered: Recovered, to: &Path) {
     let to = to.display();
     if completed > 0 {
         eprintln!(
-            "mcr: {to}: an earlier restart was killed while it renamed files; all of its files have their final names now"
+            "mcr: {to}: an earlier restart was killed while it renamed files; all of its files have their final \
+             names now"
         );
     }
     if undone > 0 {
         eprintln!(
-            "mcr: {to}: an earlier restart was killed while it renamed files; everything is as it was before that restart"
+            "mcr: {to}: an earlier restart was killed while it renamed files; everything is as it was before that \
+             restart"
         );
     }
 }
@@ -257,7 +259,8 @@ impl Preview {
         if is_interrupted {
             let to = args.to.display();
             eprintln!(
-                "mcr: {to}: an earlier restart was killed while it renamed files; a restart completes or undoes that first"
+                "mcr: {to}: an earlier restart was killed while it renamed files; a restart completes or undoes \
+                 that first"
             );
         }
         Ok(())

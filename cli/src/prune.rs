@@ -41,7 +41,8 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     if keep.is_empty() && args.drop.is_empty() && args.mark_bad.is_empty() && args.unmark.is_empty() && !args.incomplete
     {
         bail!(
-            "say what to keep (--keep N, --keep-within 2h, --keep-daily N, ...) or what to delete (--drop ID, --incomplete)"
+            "say what to keep (--keep N, --keep-within 2h, --keep-daily N, ...) or what to delete (--drop ID, \
+             --incomplete)"
         );
     }
     let store = open_store(&args.store)?;
@@ -86,7 +87,8 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         print(&format!("{id} is not marked as bad any more\n"))?;
         if Incarnations::load(&store, &job)?.is_set_aside(id) {
             print(&format!(
-                "since then, a restart continued from an older one and set {id} aside: use --checkpoint {id} to restore it\n"
+                "since then, a restart continued from an older one and set {id} aside: use --checkpoint {id} to \
+                 restore it\n"
             ))?;
         }
     }
@@ -99,7 +101,8 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     }
     if !pruned.unreadable.is_empty() {
         eprintln!(
-            "mcr: it may refer to any container, so nothing more was removed; try again once it can be read, or remove it too with --drop"
+            "mcr: it may refer to any container, so nothing more was removed; try again once it can be read, or \
+             remove it too with --drop"
         );
     }
     Ok(code)

@@ -79,7 +79,8 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         && record.from.as_ref() != Some(wanted)
     {
         bail!(
-            "{} of job {job} continues from {}, which another node decided; {wanted} cannot be restored for it. Use --copy to copy it",
+            "{} of job {job} continues from {}, which another node decided; {wanted} cannot be restored for it. Use \
+             --copy to copy it",
             record.describe(),
             record.from.as_ref().map_or("nothing", CheckpointId::as_str)
         );
@@ -241,7 +242,8 @@ fn nothing_restored(
     }
     if let Some(unreadable) = all.iter().find(|state| state.is_unreadable) {
         bail!(
-            "{} cannot be read at present ({}) and may be complete: nothing is restored, and this is not a new run; try again",
+            "{} cannot be read at present ({}) and may be complete: nothing is restored, and this is not a new run; \
+             try again",
             unreadable.id,
             problems_of(unreadable)
         );

@@ -111,7 +111,8 @@ fn references(state: &CheckpointState) -> Vec<CheckpointId> {
 
 fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, Bases>) -> String {
     let mut text = format!(
-        "job {job}, checkpoint {}, saved {} UTC\n{} ranks in {} groups of {}, {} files, scheme {}, profile {}\n{} in files, {} stored, ratio {:.3}\n",
+        "job {job}, checkpoint {}, saved {} UTC\n{} ranks in {} groups of {}, {} files, scheme {}, profile {}\n{} \
+         in files, {} stored, ratio {:.3}\n",
         state.id,
         utc(state.created_unix_ms),
         state.ranks,

@@ -232,7 +232,12 @@ impl Core {
                 if !was_committed && self.vanished.as_ref() != Some(&checkpoint) {
                     match was_announced {
                         true => {
-                            tracing::warn!(%checkpoint, rank = rank.0, %path, "a checkpoint vanished before it was saved")
+                            tracing::warn!(
+                                %checkpoint,
+                                rank = rank.0,
+                                %path,
+                                "a checkpoint vanished before it was saved"
+                            )
                         }
                         false => {
                             tracing::info!(%checkpoint, rank = rank.0, %path, "a file vanished before it was read")

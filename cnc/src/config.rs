@@ -432,8 +432,9 @@ impl CncOptions {
         let layout_ranks = (!layout.may_have_ranks()).then_some(1);
         let ranks = match self.ranks {
             Some(ranks @ 2..) if layout_ranks.is_some() => {
-                let way_out = "the file names of this layout contain no rank, so that all files of a checkpoint belong to rank 0; \
-                               leave ranks out, or write {rank} in the layout where a name contains the rank";
+                let way_out = "the file names of this layout contain no rank, so that all files of a checkpoint \
+                               belong to rank 0; leave ranks out, or write {rank} in the layout where a name contains \
+                               the rank";
                 return Err(ConfigError::Value { key: "ranks", value: ranks.to_string(), way_out: way_out.into() });
             }
             // SLURM counts the tasks, also of an application that writes one file for all of them.

@@ -57,8 +57,8 @@ pub(super) const FPC_LEVEL: u32 = 16;
 /// The name of a profile is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{found:?} is no profile; there are fast, balanced, max, paper, paper-single, raw, gzip, zstd, zstd-1 to zstd-22, shuffle-zstd, \
-     shuffle-zstd-1 to shuffle-zstd-22, fpc, fpc-1 to fpc-20, and fpzip"
+    "{found:?} is not a profile; the profiles are fast, balanced, max, paper, paper-single, raw, gzip, zstd, zstd-1 to \
+     zstd-22, shuffle-zstd, shuffle-zstd-1 to shuffle-zstd-22, fpc, fpc-1 to fpc-20, and fpzip"
 )]
 pub struct ProfileError {
     /// The name that is not known.

@@ -1,5 +1,4 @@
-//! Which loops may use vector registers that not every processor has. The resulting bytes are the same with and
-//! without them.
+//! Loops that are compiled twice: for every processor, and for processors with AVX2. Both give the same bytes.
 
 /// Whether the processor has AVX2.
 #[cfg(target_arch = "x86_64")]
@@ -12,8 +11,8 @@ pub(crate) fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
-/// Defines a method that does what another one does, which must be `#[inline(always)]`. It is compiled twice: for
-/// every processor, and for those with AVX2 under the second name.
+/// Defines a method that calls the method after the `=`. The called method must be `#[inline(always)]`, so that it is
+/// compiled twice: under the first name for every processor, and under the second name for processors with AVX2.
 macro_rules! compiled_twice {
     (
         $(#[$doc:meta])*

@@ -134,7 +134,7 @@ pub struct BaseRef {
 pub(super) const ON_OLDER: u32 = 2;
 
 /// What a segment needs for decoding in addition to its own stored bytes. See docs/format/container.md.
-/// This build writes and reads the kind [`BaseRef`]; it does not decode a segment that has a dependency of another kind.
+/// This build writes and reads the kind [`BaseRef`]. A segment with a dependency of another kind is not decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dependency {
     /// Kind of the dependency, as docs/format/container.md numbers it.

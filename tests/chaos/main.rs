@@ -115,7 +115,8 @@ impl World {
         let addresses: Vec<String> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         for (nth, address) in addresses.iter().enumerate() {
             let anc = format!(
-                "[anc]\nstore = {store:?}\nlisten = {address:?}\ngroup-size = 2\nthreads = 1\nbudget-mib = 16\nsegment-mib = 1\n"
+                "[anc]\nstore = {store:?}\nlisten = {address:?}\ngroup-size = 2\nthreads = 1\nbudget-mib = \
+                 16\nsegment-mib = 1\n"
             );
             let cnc = format!(
                 "[cnc]\njob = \"chaos\"\nnode = \"n{nth}\"\nwatch = {run:?}\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\nranks = {RANKS}\n\

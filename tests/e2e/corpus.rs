@@ -87,7 +87,8 @@ fn every_set_goes_through_an_agent_and_two_aggregators_with_every_scheme() {
             let second = Daemon::aggregator(dir.path(), &format!("{scheme}1"), &store, &more);
             let addresses = [first.1.clone(), second.1.clone()];
             let more = format!(
-                "ranks = {ranks}\ngroup-size = {group_size}\nlayout = \"guess\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50"
+                "ranks = {ranks}\ngroup-size = {group_size}\nlayout = \"guess\"\nquiet-ms = 20\ncheckpoint-quiet-ms \
+                 = 50"
             );
             let agent = Daemon::agent(dir.path(), &format!("agent-{scheme}"), &watch, &addresses, &more);
             let to = dir.path().join(format!("to-{scheme}"));

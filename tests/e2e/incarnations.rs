@@ -328,7 +328,8 @@ fn a_checkpoint_with_files_of_ranks_that_were_not_taken_is_never_complete() {
     // As in a Slurm step with one task for each node.
     let config = site.path("n0.toml");
     let text = format!(
-        "[cnc]\njob = \"job\"\nwatch = {:?}\nstate-file = {:?}\naggregators = {:?}\ngroup-size = 2\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\n{QUICK}\n",
+        "[cnc]\njob = \"job\"\nwatch = {:?}\nstate-file = {:?}\naggregators = {:?}\ngroup-size = 2\nlayout = \
+         \"{{checkpoint}}/rank_{{rank}}.dat\"\n{QUICK}\n",
         site.run_dir(),
         site.path("n0.state"),
         site.addresses

@@ -33,7 +33,8 @@ impl Site {
             let listen = self.addresses.get(which).cloned().unwrap_or_else(|| "127.0.0.1:0".into());
             let config = dir.join(format!("a{which}.toml"));
             let text = format!(
-                "[anc]\nstore = {store:?}\ncreate = true\nlisten = {listen:?}\ngroup-size = 2\nsegment-mib = 1\nbudget-mib = 16\n"
+                "[anc]\nstore = {store:?}\ncreate = true\nlisten = {listen:?}\ngroup-size = 2\nsegment-mib = \
+                 1\nbudget-mib = 16\n"
             );
             std::fs::write(&config, text).expect("written");
             let daemon = Daemon::start(mcr().arg("anc").arg("--config").arg(&config));

@@ -227,7 +227,7 @@ fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
     write(2);
     until_deleted(2);
     assert!(is_there(1), "what was restored was deleted");
-    // Do the same with an agent that has no record of earlier checkpoints.
+    // An agent without a record of earlier checkpoints does not delete the restored files either.
     agent.kill();
     let _agent = Daemon::agent(dir, "another", &data, std::slice::from_ref(&address), &more);
     write(3);

@@ -100,7 +100,8 @@ impl Daemon {
         let config = dir.join(format!("{name}.toml"));
         let state = dir.join(format!("{name}.state"));
         let text = format!(
-            "[cnc]\njob = \"job\"\nnode = {name:?}\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = {aggregators:?}\n{more}\n"
+            "[cnc]\njob = \"job\"\nnode = {name:?}\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = \
+             {aggregators:?}\n{more}\n"
         );
         std::fs::write(&config, text).expect("written");
         Self::start(mcr().arg("cnc").arg("--config").arg(&config))

@@ -87,7 +87,8 @@ fn a_million_variables_take_less_than_a_gib_to_write_and_to_read() {
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
     let peak_kib: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
     println!(
-        "{variables} variables: planned in {planned:?}, sealed in {written:?}, read in {read:?}, container {} bytes, peak {} MiB",
+        "{variables} variables: planned in {planned:?}, sealed in {written:?}, read in {read:?}, container {} \
+         bytes, peak {} MiB",
         reader.bytes(),
         peak_kib >> 10
     );

@@ -40,7 +40,8 @@ impl Hub {
         };
         let Some(grouping) = Grouping::new(ranks, self.options.group_size) else {
             let why = format!(
-                "{rank} NOT SAVED: the number of ranks is unknown; give --ranks, or ranks in [cnc] or [anc], or SLURM_NTASKS"
+                "{rank} NOT SAVED: the number of ranks is unknown; give --ranks, or ranks in [cnc] or [anc], or \
+                 SLURM_NTASKS"
             );
             return refuse(self, &announced, &label, why, false);
         };
@@ -95,7 +96,13 @@ impl Hub {
             // again.
             agent.leaving_ms = agent.leaving_ms.map(|_| self.started.elapsed().as_millis() as u64);
         }
-        tracing::debug!(job = %key.job, checkpoint = %key.label, rank = rank.0, files = announced.files.len(), "announced");
+        tracing::debug!(
+            job = %key.job,
+            checkpoint = %key.label,
+            rank = rank.0,
+            files = announced.files.len(),
+            "announced"
+        );
         let over = match self.gathers.get(&key).map(|gather| (&gather.phase, gather)) {
             None => true,
             // Identical bytes that were written again belong to the next content, because the bytes of another rank
@@ -172,7 +179,12 @@ impl Hub {
             let spoiled = unpanicked(|| Ok(spoil_instance(&*store, &key, written_ms, spread, &why)?));
             if let Err(error) = spoiled {
                 let error = error_chain(&error);
-                tracing::error!(job = %key.job, checkpoint = %key.label, error, "cannot mark a checkpoint as not whole");
+                tracing::error!(
+                    job = %key.job,
+                    checkpoint = %key.label,
+                    error,
+                    "cannot mark a checkpoint as not whole"
+                );
             }
         };
         if let Err(error) = std::thread::Builder::new().name("spoil".into()).spawn(spoil) {
@@ -266,7 +278,12 @@ impl Hub {
             });
         }
         for rank in stale {
-            tracing::warn!(job = %key.job, checkpoint = %key.label, rank = rank.0, "the files are older than those of other ranks; waiting for new files");
+            tracing::warn!(
+                job = %key.job,
+                checkpoint = %key.label,
+                rank = rank.0,
+                "the files are older than those of other ranks; waiting for new files"
+            );
             if let Some(gather) = self.gathers.get_mut(key)
                 && let Some(announced) = gather.announced.remove(&rank)
             {

@@ -25,8 +25,9 @@ impl Hub {
             return;
         }
         let why = format!(
-            "two jobs have the name {job}: {rank} is saved by node {} from {} and by node {} from {}. Neither job is saved until one \
-             of them ends; give one of them another name, or give each its own identity (\"incarnation\" in [cnc])",
+            "two jobs have the name {job}: {rank} is saved by node {} from {} and by node {} from {}. Neither job is \
+             saved until one of them ends; give one of them another name, or give each its own identity \
+             (\"incarnation\" in [cnc])",
             first.node, first.about.watch, second.node, second.about.watch
         );
         tracing::error!(%job, "{why}");
@@ -69,7 +70,11 @@ impl Hub {
 
 fn spoil(store: &dyn Store, job: &JobId, mixed: &[(CheckpointId, String)]) -> Result<(), FlushError> {
     for (id, why) in mixed {
-        tracing::error!(%job, checkpoint = %id, "the checkpoint has files of two jobs with the same name: marked as not whole");
+        tracing::error!(
+            %job,
+            checkpoint = %id,
+            "the checkpoint has files of two jobs with the same name: marked as not whole"
+        );
         manifest::spoil(store, job, id, why)?;
     }
     Ok(())

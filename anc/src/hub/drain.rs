@@ -106,7 +106,11 @@ impl Hub {
         }
         let Some(draining) = self.draining.take() else { return false };
         for agent in self.agents.values().filter(|agent| !agent.looked) {
-            tracing::warn!(node = agent.link.node, job = %agent.job, "the agent did not report in time whether there is more to commit");
+            tracing::warn!(
+                node = agent.link.node,
+                job = %agent.job,
+                "the agent did not report in time whether there is more to commit"
+            );
         }
         let mut uncommitted = Vec::new();
         for (key, gather) in &self.gathers {
@@ -184,7 +188,12 @@ impl Hub {
         let Some(gather) = self.gathers.get_mut(key) else { return };
         let Phase::Committed(id) = &gather.phase else { return };
         gather.exists = true;
-        tracing::debug!(job = %key.job, checkpoint = %id, group = key.group.0, "all groups of the checkpoint are committed");
+        tracing::debug!(
+            job = %key.job,
+            checkpoint = %id,
+            group = key.group.0,
+            "all groups of the checkpoint are committed"
+        );
         for (rank, (node, announce_id)) in std::mem::take(&mut gather.untold) {
             let told = v1::Committed {
                 label: key.label.to_string(),

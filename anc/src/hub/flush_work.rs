@@ -202,7 +202,8 @@ impl FlushWork {
             if changed_ns < current.began_ns {
                 let seconds = current.began_ns.saturating_sub(changed_ns) as f64 / 1e9;
                 let reason = format!(
-                    "its files were written {seconds:.1} s before {} of job {}: they belong to the run before and are not taken",
+                    "its files were written {seconds:.1} s before {} of job {}: they belong to the run before and \
+                     are not taken",
                     current.record.describe(),
                     self.key.job
                 );

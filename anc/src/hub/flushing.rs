@@ -97,7 +97,13 @@ impl Hub {
                 self.step(key, Event::Flushed(flushed.id));
             }
             Err(error) => {
-                tracing::warn!(job = %key.job, checkpoint = %key.label, group = key.group.0, error = error_chain(&error), "flush failed");
+                tracing::warn!(
+                    job = %key.job,
+                    checkpoint = %key.label,
+                    group = key.group.0,
+                    error = error_chain(&error),
+                    "flush failed"
+                );
                 gather.problem = error_chain(&error);
                 let event = match &error {
                     FlushError::Stale(ranks) => Self::stale(gather, &key.label, ranks, next.is_empty()),

@@ -2,8 +2,8 @@
 //!
 //! Contiguous points (`x y z x y z`) have their components in the last extent, tensors in the last two extents. Codes
 //! for gases and plasmas write all variables of a grid as one array, with the variables in the first extent. Lattice
-//! Boltzmann methods do the same with their populations, and codes with blocks of cells with the variables of each
-//! block. In these cases the encoder measures whether neighbours along one extent differ more than along the other
+//! Boltzmann codes write their populations in that way. Codes with blocks of cells write the variables of each block in
+//! that way. In these cases the encoder measures whether neighbours along one extent differ more than along the other
 //! extents.
 
 use super::super::format::group::{Dims, Kind, collapse};

@@ -553,7 +553,8 @@ mod tests {
                 bits.extend(part);
             }
             let windows = windows(&bits, part);
-            let runs = find(&bits, 0, Search { elements: DOUBLES, slack: 0, effort: &looked_up(part) }, &[], &windows, &[]);
+            let search = Search { elements: DOUBLES, slack: 0, effort: &looked_up(part) };
+            let runs = find(&bits, 0, search, &[], &windows, &[]);
             let (froms, tokens) = (filled(&runs, bits.len()), Tokens::new(&runs, 0, 0));
             for (at, &from) in froms.iter().enumerate().filter(|(_, from)| **from != 0) {
                 let source = (from & !TURNED) as usize - 1;

@@ -412,7 +412,8 @@ mod tests {
             let points = |n: usize| [xs[n], ys[n], zs[n]];
             let is_one = &holes[..places];
             let origin = [if x.is_finite() { f64::from(x) } else { 0.0 }, 0.5, -2.0];
-            let curve = Curve { origin, edge, levels: levels * 2, first: first.try_into().expect("eight octants"), turns };
+            let first = first.try_into().expect("eight octants");
+            let curve = Curve { origin, edge, levels: levels * 2, first, turns };
             let mut written = Vec::new();
             curve.write(&mut written);
             prop_assert_eq!(Curve::read(&mut &written[..], places).is_some(), levels * 2 <= levels_of(places));
