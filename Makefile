@@ -35,7 +35,7 @@ demo: prerequisites ## kill a simulation and the daemons, restart, compare the f
 
 test: prerequisites scripts ## run all tests and checks
 	cargo check --locked -p mcrengine # this crate alone, because it must not need the dependencies of the daemons
-	cargo test --locked --workspace
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} cargo test --locked --workspace # most tests wait
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	@$(MAKE) --no-print-directory test-reader
 	@if deploy/prerequisites.sh mpi; then $(MAKE) --no-print-directory test-mpi; \
