@@ -46,6 +46,10 @@ pub struct Written<'a> {
     pub ranks_ms: &'a [(Rank, i64)],
     /// A rank whose files existed before its agent began to watch, if there is one.
     pub unseen: Option<Rank>,
+    /// A rank whose files have modification times that are earlier than the files' last change, and by how many
+    /// milliseconds. Of several such ranks, the one with the earliest times. Ranks whose files existed before their
+    /// agent began to watch are not considered.
+    pub set_back: Option<(Rank, i64)>,
 }
 
 /// A checkpoint name that is in use. It records whether this group can no longer use the name, and when another
@@ -103,6 +107,7 @@ pub fn choose_instance(
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
     let joined = fitting(&taken, ours_ms, written);
     let doubt = doubt.or_else(|| joined.and_then(|joined| doubt_of_joining(&key.label, joined, &taken, &own, ours_ms)));
+    let doubt = doubt.or_else(|| doubt_of_times(&key.label, grouping, &own, written));
     let id = match joined.or(begun).map(|taken| &taken.id) {
         Some(id) => id.clone(),
         None => key.label.with_generation(free).unwrap_or_else(|_| key.label.clone()),
@@ -131,15 +136,8 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
     };
     let of_rank = |rank: Rank| files.iter().filter(move |file| file.rank == rank && !file.kind.is_companion());
     let unchanged = |rank: Rank| of_rank(rank).next().is_some() && of_rank(rank).all(was);
-    let mut lengths: Vec<i64> = (own.windows(2).rev().take(STEPS_MAX))
-        .filter(|pair| pair[0].incarnation == pair[1].incarnation)
-        .map(|pair| pair[1].written_unix_ms - pair[0].written_unix_ms)
-        .filter(|length| *length > 0)
-        .collect();
-    lengths.sort_unstable();
     let since_last_ms = written.newest_ms.saturating_sub(last.written_unix_ms);
-    let step_ms = lengths.get(lengths.len() / 2).copied().filter(|step_ms| since_last_ms <= step_ms * STEPS_MISSED_MAX);
-    let apart_ms = step_ms.unwrap_or(i64::MAX).min(since_last_ms) / 2;
+    let apart_ms = step_ms(own, written.newest_ms).unwrap_or(0) / 2;
     let mut stale = Vec::new();
     for (rank, rank_ms) in written.ranks_ms {
         let before_ms = written.newest_ms.saturating_sub(*rank_ms);
@@ -159,6 +157,21 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
     // If the files of all ranks are unchanged, the content is found by its digests. The files of all ranks cannot be
     // old, because one rank has the newest file.
     if stale.len() == written.ranks_ms.len() { Vec::new() } else { stale }
+}
+
+/// The length of a step in milliseconds: the median of the previous steps, or the time since the last committed step
+/// if that is shorter or there are no previous steps. `own` has the contents that this group committed under the name,
+/// the oldest first. Returns `None` if this group has not committed any content under the name.
+fn step_ms(own: &[Manifest], newest_ms: i64) -> Option<i64> {
+    let since_last_ms = newest_ms.saturating_sub(own.last()?.written_unix_ms);
+    let mut lengths: Vec<i64> = (own.windows(2).rev().take(STEPS_MAX))
+        .filter(|pair| pair[0].incarnation == pair[1].incarnation)
+        .map(|pair| pair[1].written_unix_ms - pair[0].written_unix_ms)
+        .filter(|length| *length > 0)
+        .collect();
+    lengths.sort_unstable();
+    let usual = lengths.get(lengths.len() / 2).filter(|length| since_last_ms <= *length * STEPS_MISSED_MAX);
+    Some(usual.map_or(since_last_ms, |usual| since_last_ms.min(*usual)))
 }
 
 /// Marks the content of a label that was written at `written_ms` as not whole, even if none of its groups is
@@ -220,6 +233,23 @@ fn doubt_of_joining(
             "the name {label} has no number, so the code may overwrite it, and how long a step takes is not known yet; two groups wrote \
              their files {:.1} s apart: it is uncertain whether the files are of one step",
             apart_ms as f64 / 1000.0
+        )
+    })
+}
+
+/// The reason if it is uncertain whether this group's files belong to the step of the other groups, because the files'
+/// modification times are not the times at which the files were written. This happens if files are copied into place
+/// with the times of the originals (`cp -p`, `rsync -t`), and the times are half a step or more too early.
+fn doubt_of_times(label: &CheckpointId, grouping: Grouping, own: &[Manifest], written: Written<'_>) -> Option<String> {
+    let (rank, set_back_ms) = written.set_back?;
+    let step_ms = step_ms(own, written.newest_ms).filter(|step_ms| *step_ms > 0)?;
+    (grouping.groups() > 1 && may_be_reused(label) && set_back_ms >= step_ms / 2).then(|| {
+        format!(
+            "the name {label} has no number, so the code may overwrite it; the modification times of the files of \
+             {rank} are {:.1} s earlier than the files' last change, as `cp -p` and `rsync -t` leave them, and a step \
+             takes about {:.1} s: it is uncertain whether the files of all groups are of one step",
+            set_back_ms as f64 / 1000.0,
+            step_ms as f64 / 1000.0
         )
     })
 }
@@ -379,6 +409,7 @@ mod tests {
         newest_ms: 0,
         ranks_ms: &[],
         unseen: None,
+        set_back: None,
     };
 
     fn place(all: &[(bool, Option<i64>)], ours_s: i64) -> Option<String> {

@@ -397,6 +397,41 @@ fn a_code_that_overwrites_one_name_gets_one_step_or_the_other_after_its_daemons_
 }
 
 #[test]
+fn files_copied_with_times_of_an_earlier_step_never_make_two_steps_one_checkpoint_without_a_warning() {
+    const STEP: Duration = Duration::from_secs(2);
+    let mut site = Site::empty();
+    (0..2).for_each(|_| site.start_aggregator("127.0.0.1:0"));
+    (0..2).for_each(|node| site.start_agent(node, "ranks = 4\nlayout = \"{checkpoint}.rank_{rank}.dat\""));
+    site.agents.iter().for_each(|agent| drop(agent.wait_for_log("session began")));
+    for step in 1..=4 {
+        for rank in 0..RANKS {
+            let temporary = site.path("temporary");
+            std::fs::write(&temporary, bytes_of(1, step, rank)).expect("written");
+            if rank >= 2 {
+                // The files of the second node look like files of an earlier step, as after `rsync -t`.
+                let file = std::fs::File::options().write(true).open(&temporary).expect("opened");
+                file.set_modified(SystemTime::now() - STEP * 7 / 5).expect("set");
+            }
+            std::fs::rename(&temporary, site.run_dir().join(format!("restart.rank_{rank}.dat"))).expect("renamed");
+        }
+        std::thread::sleep(STEP);
+    }
+    for agent in site.agents.drain(..) {
+        agent.stop();
+    }
+    let all = list(&site.store());
+    let (doubtful, whole): (Vec<_>, Vec<_>) =
+        all.iter().filter(|c| c["complete"] == true).partition(|c| c["doubt"].is_string());
+    for checkpoint in whole {
+        let name = checkpoint["checkpoint"].as_str().expect("a name");
+        let (steps, said) = site.restart(&["--copy", "--checkpoint", name], 0);
+        assert_eq!(steps.len(), 1, "{name}: {said}");
+    }
+    let why = doubtful.first().map(|c| c["doubt"].as_str().expect("text")).expect("a doubtful checkpoint");
+    assert!(why.contains("earlier than the files' last change"), "{why}");
+}
+
+#[test]
 fn a_checkpoint_that_was_restored_three_times_without_a_newer_one_is_passed_over_openly() {
     let site = Site::empty();
     for step in 1..=2 {

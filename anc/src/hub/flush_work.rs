@@ -77,6 +77,9 @@ impl FlushWork {
             newest_ms: place.written_unix_ms,
             ranks_ms: &ranks_ms,
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
+            set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
+                .max_by_key(|rank| rank.kept_time_ns)
+                .map(|rank| (rank.rank, rank.kept_time_ns / 1_000_000)),
         };
         let names = &self.shared.names;
         let chosen = choose_instance(store, names, &self.key, self.grouping, &self.files, written)?;
@@ -140,7 +143,7 @@ impl FlushWork {
     /// copies were made later.
     fn place(&self, incarnation: u32, written_unix_ms: i64) -> Result<Place, FlushError> {
         let place = Place { incarnation, written_unix_ms };
-        if incarnation == 0 || !self.ranks.iter().all(|rank| rank.is_copy) {
+        if incarnation == 0 || !self.ranks.iter().all(RankOfFlush::is_copy) {
             return Ok(place);
         }
         let newest = incarnation::newest(&*self.store, &self.key.job).map_err(StoreError::from)?;
@@ -222,8 +225,9 @@ pub(super) struct RankOfFlush {
     pub(super) changed_clock_ns: i64,
     /// Whether the rank's agent was already watching when the files were written.
     pub(super) was_seen: bool,
-    /// Whether the files are copies that kept the modification times of the originals.
-    is_copy: bool,
+    /// Time from the last modification of the rank's files, as their modification times say, to their last change. It
+    /// is long if the files are copies that kept the modification times of the originals.
+    kept_time_ns: i64,
 }
 
 impl RankOfFlush {
@@ -234,7 +238,12 @@ impl RankOfFlush {
             written_unix_ns: announced.written_unix_ns,
             changed_clock_ns: announced.changed_clock_ns,
             was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
-            is_copy: announced.kept_time_ns > COPIED_NS,
+            kept_time_ns: announced.kept_time_ns,
         }
+    }
+
+    /// Whether the files are copies that kept the modification times of the originals.
+    fn is_copy(&self) -> bool {
+        self.kept_time_ns > COPIED_NS
     }
 }
