@@ -87,9 +87,16 @@ impl Retention {
         Self { store, rules, at_work: Arc::default(), known: Arc::default() }
     }
 
-    /// Waits until no job is being pruned, or until the time `until`. So checkpoints are also removed after the last
-    /// checkpoint of a job.
+    /// Prunes the jobs whose pruning was postponed, and waits until no job is being pruned, or until the time `until`.
+    /// So checkpoints are also removed after the last checkpoint of a job.
     pub fn finish(&self, until: Instant) {
+        let is_due = |(job, known): (&JobId, &Known)| (known.commits > 0).then(|| job.clone());
+        let due: Vec<JobId> = self.known().iter().filter_map(is_due).collect();
+        for job in due {
+            if self.at_work.begin(&job, &[]) {
+                self.start(&job, Vec::new());
+            }
+        }
         let left = until.saturating_duration_since(Instant::now());
         let jobs = self.at_work.jobs();
         // If the time is over, or another thread panicked, the next pruning does the rest.
@@ -102,10 +109,14 @@ impl Retention {
         if self.rules.is_empty() || !self.at_work.begin(job, &in_flight) {
             return;
         }
-        if self.is_postponed(job) {
-            self.at_work.next(job);
-            return;
+        match self.is_postponed(job) {
+            true => drop(self.at_work.next(job)),
+            false => self.start(job, in_flight),
         }
+    }
+
+    /// Starts the thread that prunes a job, after [`AtWork::begin`].
+    fn start(&self, job: &JobId, in_flight: Vec<CheckpointId>) {
         let (this, of) = (self.clone(), job.clone());
         let work = move || {
             let mut next = Some(in_flight);
@@ -192,5 +203,21 @@ impl Retention {
                 );
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::store::MemoryStore;
+
+    #[test]
+    fn a_job_whose_pruning_was_postponed_is_pruned_before_the_aggregator_ends() {
+        let rules = Rules { last: 1, ..Rules::default() };
+        let retention = Retention::new(Arc::new(MemoryStore::new()), rules);
+        let job: JobId = "job".parse().expect("valid");
+        retention.remember(&job, Known { commits: 1, ..Known::default() });
+        retention.finish(Instant::now() + std::time::Duration::from_secs(30));
+        assert_eq!(retention.known().get(&job).map(|known| known.commits), Some(0));
     }
 }
