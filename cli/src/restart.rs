@@ -45,7 +45,24 @@ struct Report {
 }
 
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
+    check_target(&args.to)?;
     restore_newest(args, ATTEMPTS_MAX)
+}
+
+/// Refuses a target that cannot become a directory, before anything is decided.
+fn check_target(to: &Path) -> anyhow::Result<()> {
+    match (to.symlink_metadata(), to.metadata()) {
+        (Ok(_), Ok(end)) if !end.is_dir() => bail!(
+            "--to {}: it is not a directory, and files can only be restored into a directory; give another name",
+            to.display()
+        ),
+        (Ok(link), Err(error)) if link.is_symlink() && error.kind() == std::io::ErrorKind::NotFound => bail!(
+            "--to {}: it is a symbolic link to {}, which does not exist; create this directory, or remove the link",
+            to.display(),
+            to.read_link().unwrap_or_default().display()
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Maximum number of attempts. A restart begins again if all checkpoints that it found were pruned in the meantime

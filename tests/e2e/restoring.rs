@@ -170,6 +170,22 @@ fn what_stands_in_the_way_and_what_is_newer_is_moved_aside_and_what_is_the_same_
 }
 
 #[test]
+fn a_target_that_cannot_be_a_directory_is_refused_with_the_reason_before_anything_is_decided() {
+    let site = Site::new(&[1], 2);
+    std::fs::write(site.to(), "a file").expect("written");
+    let said = text(&run(&mut site.restart(), 1).stderr);
+    assert!(said.contains("back: it is not a directory"), "{said}");
+    std::fs::remove_file(site.to()).expect("removed");
+    std::os::unix::fs::symlink("nowhere", site.to()).expect("made");
+    let said = text(&run(&mut site.restart(), 1).stderr);
+    assert!(said.contains("it is a symbolic link to nowhere, which does not exist"), "{said}");
+    assert!(!site.store().join("job/.incarnations").exists(), "a refused restart decides nothing");
+    std::fs::create_dir(site.dir.path().join("nowhere")).expect("made");
+    run(&mut site.restart(), 0);
+    assert_eq!(std::fs::read(site.dir.path().join("nowhere/it_1/rank_0.dat")).expect("restored"), bytes_of(1, 0));
+}
+
+#[test]
 fn two_restarts_of_two_checkpoints_into_one_directory_do_not_mix() {
     let site = Site::empty();
     for step in 1..=2 {
