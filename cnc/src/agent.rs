@@ -35,13 +35,15 @@ use std::sync::Arc;
 use task::{Captured, Core, HeldRank, Link};
 use tokio::sync::{mpsc, oneshot};
 
-/// Maximum number of ranks that are announced and not yet committed. Above it the agent drops the oldest one.
+/// Maximum number of ranks that are announced and not yet committed. Above this number the agent drops the rank that
+/// was announced first.
 const HELD_MAX: usize = 4096;
-/// Maximum number of orders queued for one link. Each held rank needs one order to hold it and one to forget it.
+/// Maximum number of orders queued for one link. Each announced rank needs two orders: `Hold` and `Forget`.
 const ORDERS_MAX: usize = 4 * HELD_MAX;
-/// Maximum number of ready ranks that wait to be captured. Above it the watcher has to wait.
+/// Maximum number of ready ranks that wait to be captured. Above this number the agent accepts no events of the
+/// watcher.
 const READY_MAX: usize = 4096;
-/// Maximum number of news items queued for the agent.
+/// Maximum number of messages of the links that are queued for the agent.
 const NEWS_MAX: usize = 256;
 /// Maximum number of descriptors of application files that are open at the same time for reading.
 const DESCRIPTORS_MAX: usize = 64;
@@ -88,8 +90,8 @@ impl Agent {
         if config.ranks.is_none() {
             tracing::warn!(
                 job = %config.job,
-                "number of ranks unknown: it is taken from the newest checkpoint of the job, and without one nothing \
-                 is saved; give --ranks, or ranks in [cnc], or SLURM_NTASKS"
+                "number of ranks unknown: the number of the job's newest checkpoint is used; if the job has no \
+                checkpoint, nothing is saved; give --ranks, or ranks in [cnc], or SLURM_NTASKS"
             );
         }
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
@@ -150,16 +152,16 @@ impl Agent {
         self.flushes.clone()
     }
 
-    /// Scans the directory once more, waits until everything that was written is committed, and ends. It ends at the
-    /// time given in the order even if something is not committed.
+    /// Scans the directory once more, waits until everything that was written is committed, and ends the agent. The
+    /// agent ends at the time given in the order, even if something is not committed.
     pub async fn drain(self, order: DrainOrder) -> Drained {
         let _ = self.stop.send(order);
         self.ended.await.unwrap_or_else(|_| Drained::failed()) // the task panicked; the panic was already logged
     }
 }
 
-/// Maximum number of rejections that are remembered so that each is logged only once. Further ones are logged each
-/// time.
+/// Maximum number of remembered rejections. A remembered rejection is logged only once. Above this number, every
+/// rejection is logged.
 const GIVEN_UP_MAX: usize = 16 << 10;
 
 impl Core {
@@ -177,8 +179,8 @@ impl Core {
                 break drained;
             }
             let due = self.again.iter().map(|(at, _)| *at).chain(self.ending.due()).min();
-            // Each arm only produces an event, so cancellation loses no work. If nothing is due, the timer is
-            // disabled.
+            // Each arm of `select!` only receives an event, so cancelling an arm loses no work. The timer is disabled
+            // if nothing is due.
             tokio::select! {
                 event = events.recv(), if self.ready.len() < READY_MAX => match event {
                     Some(event) => self.watched(event),
@@ -216,7 +218,7 @@ impl Core {
         match event {
             WatchEvent::Ready(ready) => {
                 if ready.files.iter().all(|file| self.state.is_committed(&file.path, &file.fingerprint)) {
-                    tracing::debug!(checkpoint = %ready.checkpoint, rank = ready.rank.0, "committed before");
+                    tracing::debug!(checkpoint = %ready.checkpoint, rank = ready.rank.0, "the files are already committed");
                     return;
                 }
                 self.ending.begins_anew(&(ready.checkpoint.clone(), ready.rank));
@@ -228,7 +230,7 @@ impl Core {
             WatchEvent::Vanished { checkpoint, rank, path, was_announced } => {
                 let reason = format!("{path} is gone");
                 let was_committed = self.state.files.contains_key(&path);
-                // Log one line for each checkpoint: it may have thousands of files.
+                // Log only one line for each checkpoint, because a checkpoint may have thousands of files.
                 if !was_committed && self.vanished.as_ref() != Some(&checkpoint) {
                     match was_announced {
                         true => {
@@ -254,16 +256,16 @@ impl Core {
                 self.forget(&key, Some(reason));
             }
             WatchEvent::Cut { checkpoint, rank, path, why } => {
-                tracing::warn!(%checkpoint, rank = rank.0, %path, why, "a file is not whole; its checkpoint waits");
+                tracing::warn!(%checkpoint, rank = rank.0, %path, why, "a file is incomplete; its checkpoint waits");
             }
-            WatchEvent::Trouble(what) => tracing::warn!(what, "watching"),
+            WatchEvent::Trouble(what) => tracing::warn!(what, "the watcher has a problem"),
             WatchEvent::Scanned { request, pending } => self.ending.scanned(request, pending),
         }
     }
 
     /// Captures ready ranks whose aggregator has announced its capture mode, up to the configured number at the same
-    /// time. A rank that becomes ready again during its capture waits, so that the last state found is the last one
-    /// announced.
+    /// time. A rank that becomes ready again during its capture waits for the end of the capture. So the newest state
+    /// of the rank is announced last.
     fn start_captures(&mut self) {
         while self.capturing.len() < self.config.capture_threads {
             let can_start = |ready: &ReadyRank| {
@@ -291,7 +293,7 @@ impl Core {
         let done = self.done_to.clone();
         tokio::task::spawn_blocking(move || {
             let result = describe(&root, &ready, announce_id, (mode, &verdicts), &*maps, &descriptors);
-            // This fails only after the agent has ended.
+            // Sending fails only after the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
         });
     }
@@ -325,7 +327,7 @@ impl Core {
             Err((path, error)) if error.is_transient() => {
                 tracing::info!(
                     checkpoint = %key.0, rank = key.1.0, %path, %error,
-                    "changed while it was read; it is read again after some time at rest"
+                    "a file changed while it was read; it is read again when it has been at rest"
                 );
                 self.watcher.look_again(&path);
                 self.ask_again();
@@ -334,7 +336,7 @@ impl Core {
                 let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(
                     checkpoint = %key.0, rank = key.1.0, %path, %error, cause,
-                    "cannot be read; tried again later"
+                    "a file cannot be read; the agent tries again later"
                 );
                 let at = self.ending.again_at(key, format!("{error}: {cause}"));
                 self.again.push((at, ready));
@@ -346,14 +348,13 @@ impl Core {
         match news {
             News::Welcome { link, mode } => {
                 (self.links[link].mode, self.links[link].is_refused) = (Some(mode), false);
-                // These ranks were captured for an aggregator with another scheme or profile. They are captured
-                // again.
+                // Ranks that were captured in another mode are captured again.
                 let other: Vec<RankKey> = (self.held.iter())
                     .filter(|(_, held)| held.link == link && held.mode != mode)
                     .map(|(key, _)| key.clone())
                     .collect();
                 for key in other {
-                    if let Some(held) = self.forget(&key, Some("captured again for another scheme".into())) {
+                    if let Some(held) = self.forget(&key, Some("captured again in another mode".into())) {
                         self.ready.push_back(held.ready);
                     }
                 }
@@ -362,21 +363,21 @@ impl Core {
                 self.committed(announce_id, (label, rank), checkpoint, exists)
             }
             News::Abandoned { announce_id, label, rank, reason, retry, whole } => {
-                // A rank that is retried may be rejected every second, so each reason is logged only once.
+                // A rank that is announced again may be rejected every second, so each reason is logged only once.
                 match self.given_up.len() < GIVEN_UP_MAX && !self.given_up.insert((label.clone(), rank, reason.clone()))
                 {
                     false => {
                         tracing::warn!(
                             checkpoint = %label, rank = rank.0, reason, retry, whole,
-                            "the aggregator gave it up"
+                            "the aggregator rejected the rank"
                         );
                     }
-                    true => tracing::debug!(checkpoint = %label, rank = rank.0, reason, "given up again"),
+                    true => tracing::debug!(checkpoint = %label, rank = rank.0, reason, "rejected again"),
                 }
                 let key = (label, rank);
                 match self.answered(announce_id, &key) {
-                    // Try again at once with whole files. If there is no room for whole files either, retry later as
-                    // usual.
+                    // Announce the rank again at once, with whole files. If the aggregator has no room for whole
+                    // files either, announce the rank again later.
                     Some(held) if whole && held.mode != CaptureMode::Whole => {
                         if self.whole.len() >= HELD_MAX {
                             self.whole.pop_first();
@@ -409,14 +410,14 @@ impl Core {
                 tracing::error!(
                     aggregator,
                     reason,
-                    "the aggregator will not have this agent; nothing is saved through it"
+                    "the aggregator refuses this agent; nothing is saved through this aggregator"
                 );
             }
         }
     }
 
-    /// Finds the announcement that an answer belongs to. An answer to an announcement that was replaced says nothing
-    /// about the present files, so it is ignored.
+    /// Finds the announcement that an answer belongs to. `None` if the announcement was replaced: then the answer
+    /// says nothing about the present files and is ignored.
     fn answered(&mut self, announce_id: u64, key: &RankKey) -> Option<HeldRank> {
         let is_this = self.held.get(key).is_some_and(|held| held.announce_id == announce_id);
         if is_this { self.forget(key, None) } else { None }
@@ -444,8 +445,8 @@ impl Core {
         }
     }
 
-    /// Deletes the application's files of a checkpoint that is committed for all groups, if the configuration asks
-    /// for it. Only files that are unchanged since the commit are deleted. Files that a restart wrote are kept.
+    /// Deletes the application's files of a checkpoint that all groups have committed, if `delete-after-commit` is
+    /// set. Only files that are unchanged since the commit are deleted. Files that a restart wrote are kept.
     fn delete_committed(&mut self, checkpoint: &CheckpointId) {
         let (those, others): (VecDeque<_>, _) =
             std::mem::take(&mut self.to_delete).into_iter().partition(|(id, _)| id == checkpoint);
@@ -461,8 +462,8 @@ impl Core {
         }
     }
 
-    /// Writes the state file, once for all news that arrived together. From time to time the names of deleted files
-    /// are removed, so that the state file does not grow longer than the directory.
+    /// Writes the state file, once for all messages that arrived together. If the state file contains too many names,
+    /// the names of deleted files are removed first.
     fn save_state(&mut self) {
         self.state_changed = false;
         if self.state.files.len() > self.state_files_max {
@@ -523,7 +524,7 @@ fn describe(
         let (mut file, _) = file.map_err(fail)?;
         let mut header_bytes = file_to_wire(&file.header).encoded_len();
         if (header_bytes + wire_bytes) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode != CaptureMode::Whole {
-            // The description of this file is as long as a checkpoint, so the file is described as a whole.
+            // The description of this file is too long for an announcement, so the file is announced as one variable.
             file = capture(root, path, ready.rank, CaptureMode::Whole, maps).map_err(fail)?;
             header_bytes = file_to_wire(&file.header).encoded_len();
         }

@@ -181,7 +181,7 @@ fn an_agent_with_another_group_size_is_refused_and_told_why() {
     let agent = AGENT.replace("group-size = 4", "group-size = 8");
     let watch = Cluster::node(cluster.dir.path(), 0);
     let wrong = Daemon::agent(cluster.dir.path(), "wrong", &watch, &cluster.addresses(), &agent);
-    let line = wrong.wait_for_log("will not have this agent");
+    let line = wrong.wait_for_log("the aggregator refuses this agent");
     assert!(line.contains("group-size is 8 at the agent and 4 at the aggregator"), "{line}");
     cluster.agents.push(wrong);
 }

@@ -1,5 +1,4 @@
-//! The waits for the commit of everything that was written, and what is known about ranks that are neither committed
-//! nor on their way.
+//! The waits for the commit of everything that was written, and the ranks that are neither committed nor being saved.
 
 use crate::drain::{Drain, Uncommitted};
 use crate::settle::ReadyRank;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Minimum time between two steps, because each step looks at everything that is not committed.
+/// Minimum time between two steps of a wait. Each step examines everything that is not committed, so it takes long.
 pub(super) const STEP_INTERVAL: Duration = Duration::from_millis(5);
 /// Delay before a rank is announced again after the aggregator rejected it for a temporary reason.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -18,7 +17,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 pub(super) const AWAITED_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of flushes and drains that run at the same time. Further flushes wait.
 pub(super) const FLUSHES_MAX: usize = 16;
-/// Maximum number of remembered checkpoints that were given up, and of those that only some groups have committed.
+/// Maximum number of remembered ranks that were given up. Also the maximum number of remembered checkpoints that only
+/// some groups have committed.
 const REMEMBERED_MAX: usize = 4096;
 
 /// How the agent has to end.
@@ -78,25 +78,25 @@ pub(super) struct Wait {
 }
 
 pub(super) enum Kind {
-    /// The agent ends. The set contains the links whose aggregators know that everything is announced.
+    /// The agent ends. The set contains the links whose aggregators got the message that everything is announced.
     Stop(BTreeSet<usize>),
     Flush(oneshot::Sender<Flushed>),
     /// An aggregator is about to end and asked for everything that was written.
     Look(usize),
 }
 
-/// The waits, and what is known about ranks that are neither committed nor on their way.
+/// The waits, and the ranks that are neither committed nor being saved.
 #[derive(Default)]
 pub(super) struct Ending {
     pub(super) waits: Vec<Wait>,
-    /// Number of the last request that the watcher answered, and what was pending then.
+    /// Number of the last request that the watcher answered. Its answer is in `pending`.
     pub(super) scanned: u64,
     pub(super) pending: Vec<Pending>,
-    /// Why a rank is tried again.
+    /// Why a rank will be announced again.
     pub(super) troubles: BTreeMap<RankKey, String>,
     /// Ranks that their aggregator gave up permanently.
     pub(super) given_up: BTreeMap<RankKey, GivenUp>,
-    /// Checkpoints that one group has committed but not all groups, by their name in the store.
+    /// Checkpoints that some groups have committed and others have not, by their name in the store.
     pub(super) partly: BTreeMap<CheckpointId, Partly>,
     /// Time of the last write to the newest committed file.
     pub(super) newest_ns: i64,
@@ -108,8 +108,8 @@ pub(super) struct GivenUp {
     pub(super) modified_ns: i64,
     /// A drain or a flush was waiting when the rank was given up.
     pub(super) awaited: bool,
-    /// The rank's files existed completely, and disappeared before they were saved. If they were only renamed, they
-    /// are committed under the new name with the same time.
+    /// The rank's files were complete, and disappeared before they were saved. Files that were only renamed are
+    /// committed under their new names with the same time.
     pub(super) vanished: bool,
 }
 
@@ -144,7 +144,7 @@ impl Ending {
         (self.scanned, self.pending) = (request, pending);
     }
 
-    /// Records why a rank has to be tried again. Returns the time of the next attempt.
+    /// Records why a rank has to be announced again. Returns the time of the next attempt.
     pub(super) fn again_at(&mut self, key: RankKey, why: String) -> Instant {
         self.troubles.insert(key, why);
         Instant::now() + if self.is_awaited() { AWAITED_RETRY_DELAY } else { RETRY_DELAY }
@@ -171,13 +171,13 @@ impl Ending {
         }
     }
 
-    /// A rank is ready again, or gone: what was recorded about it does not apply any more.
+    /// Removes what was recorded about a rank, because the rank is ready again or its files are gone.
     pub(super) fn begins_anew(&mut self, key: &RankKey) {
         self.given_up.remove(key);
         self.troubles.remove(key);
     }
 
-    /// A rank's part is committed. `exists`: all groups of the checkpoint are committed.
+    /// Records that a rank's part is committed. `exists`: all groups of the checkpoint are committed.
     pub(super) fn committed(&mut self, ready: &ReadyRank, checkpoint: &CheckpointId, exists: bool) {
         self.begins_anew(&(ready.checkpoint.clone(), ready.rank));
         let modified_ns = modified_ns(ready);
@@ -196,7 +196,7 @@ impl Ending {
         }
     }
 
-    /// All groups of a checkpoint are committed.
+    /// Records that all groups of a checkpoint are committed.
     pub(super) fn exists(&mut self, checkpoint: &CheckpointId) {
         let Some(partly) = self.partly.remove(checkpoint) else { return };
         self.newest_ns = self.newest_ns.max(partly.modified_ns);
@@ -218,7 +218,7 @@ impl Ending {
     }
 }
 
-/// The origin of all deadlines: a time before any deadline of this process.
+/// The time that deadlines in milliseconds count from. This time is earlier than every deadline of this process.
 fn epoch() -> Instant {
     static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     *EPOCH.get_or_init(Instant::now)

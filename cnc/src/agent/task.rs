@@ -19,7 +19,7 @@ pub(super) struct Link {
     pub(super) orders: mpsc::Sender<Order>,
     /// `None` until the first session has begun.
     pub(super) mode: Option<CaptureMode>,
-    /// The aggregator's last answer refused this agent, so a drain does not wait for this link.
+    /// The aggregator's last answer refused this agent. A drain does not wait for a link that is refused.
     pub(super) is_refused: bool,
 }
 
@@ -52,13 +52,13 @@ pub(super) struct Core {
     pub(super) links: Vec<Link>,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) ready: VecDeque<ReadyRank>,
-    /// Ranks that are being captured now. Their number is small, so that the application keeps its processors.
+    /// Ranks that are being captured now. Their number is small, so that the application can use its processors.
     pub(super) capturing: BTreeSet<RankKey>,
     pub(super) held: BTreeMap<RankKey, HeldRank>,
     /// Ranks in [`Core::ready`] whose files are announced as whole files, because the aggregator had no room for a
     /// finer description.
     pub(super) whole: BTreeSet<RankKey>,
-    /// Ranks that the aggregator rejected for a temporary reason. Each becomes ready again at its time.
+    /// Ranks that the aggregator rejected for a temporary reason. Each rank becomes ready again at the given time.
     pub(super) again: Vec<(tokio::time::Instant, ReadyRank)>,
     /// Files of committed checkpoints. They are deleted once all groups of their checkpoint are committed.
     pub(super) to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,

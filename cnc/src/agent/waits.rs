@@ -1,5 +1,5 @@
-//! Runs the waits that [`crate::drain`] decides about: collects what is not committed, steps each wait, and carries
-//! out its result.
+//! Runs the waits of an agent. For each wait, collects everything that is not committed, lets [`crate::drain`] decide
+//! whether the wait is over, and executes the decision.
 
 use super::ending::{
     AWAITED_RETRY_DELAY, DrainOrder, Drained, FlushRequest, Flushed, Kind, STEP_INTERVAL, Wait, ms_of,
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum time for reporting to an aggregator that is about to end. Later reports are useless.
+/// Maximum time for announcing everything to an aggregator that is about to end. A later announcement is useless.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Core {
@@ -24,7 +24,7 @@ impl Core {
             "draining"
         );
         for link in &self.links {
-            let _ = link.orders.try_send(Order::Hurry); // a full queue means a stuck link, which cannot hurry
+            let _ = link.orders.try_send(Order::Hurry); // the queue is full only if the link hangs
         }
         if order.processes_gone {
             self.watcher.processes_gone();
@@ -36,7 +36,7 @@ impl Core {
     }
 
     pub(super) fn begin_flush(&mut self, request: FlushRequest) {
-        tracing::info!(seconds = request.timeout.as_secs(), "flush asked for");
+        tracing::info!(seconds = request.timeout.as_secs(), "a flush was requested");
         self.shorten_retry_delays();
         let asked = self.watcher.look_around();
         let until = ms_of(Instant::now()).saturating_add(request.timeout.as_millis() as u64);
@@ -56,13 +56,13 @@ impl Core {
         self.ending.waits.push(Wait { drain, kind, committed: BTreeMap::new() });
     }
 
-    /// Shortens long retry delays.
+    /// Shortens long retry delays to [`AWAITED_RETRY_DELAY`].
     fn shorten_retry_delays(&mut self) {
         let soon = Instant::now() + AWAITED_RETRY_DELAY;
         self.again.iter_mut().for_each(|(at, _)| *at = (*at).min(soon));
     }
 
-    /// Must be called after the watcher was asked to look at a file again, so that the waits include that file.
+    /// Makes the waits include a file that the watcher must look at again. Must be called after `look_again`.
     pub(super) fn ask_again(&mut self) {
         if self.ending.is_awaited() {
             let request = self.watcher.look_around();
@@ -84,7 +84,7 @@ impl Core {
             let before = std::mem::discriminant(wait.drain.state());
             let state = wait.drain.step(scanned, &items, now_ms);
             if std::mem::discriminant(state) != before {
-                tracing::debug!(?state, "waiting for what was written");
+                tracing::debug!(?state, "a wait for commits has a new state");
             }
             let done = match state {
                 State::Done { uncommitted, time_was_up } => Some((by_reason(uncommitted.clone()), *time_was_up)),
@@ -129,7 +129,7 @@ impl Core {
         end
     }
 
-    /// Everything that was written and is not committed, as far as the agent knows.
+    /// Everything that the agent has found and that is not committed.
     fn items(&self) -> Vec<Item> {
         let ending = &self.ending;
         let mut items = Vec::new();
@@ -138,7 +138,7 @@ impl Core {
         };
         for pending in &ending.pending {
             let Pending { checkpoint, rank, path, why, modified_ns, hopeless } = pending;
-            // Files that an earlier run left behind do not become complete by waiting.
+            // Incomplete files of an earlier run stay incomplete, so no wait includes them.
             let is_left_behind = *hopeless || *why == crate::watch::NO_MARKER;
             if is_left_behind && *modified_ns < ending.newest_ns {
                 continue;
