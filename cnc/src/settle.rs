@@ -1,10 +1,10 @@
-//! Decides when a file is settled, and when a rank's part of a checkpoint is ready. This module does no I/O, and the
-//! time is an argument.
+//! Decides when a file is settled, and when a rank's part of a checkpoint is ready. This module does no I/O. Its
+//! functions get the time as an argument.
 //!
-//! A file is settled if four conditions hold. The file was closed after writing, or renamed into place. As far as the
-//! kernel shows, no process has the file open for writing. The file has been at rest for some time. If the file is
-//! HDF5, its superblock agrees with its length. A rank is ready if all its known files are settled and nothing
-//! indicates that more files will follow.
+//! A file is settled if four conditions hold. The file was closed after writing, or renamed to its name. No process
+//! that `/proc` shows has the file open for writing. The file has been at rest for some time. If the file is HDF5,
+//! its superblock agrees with its length. A rank is ready if all its known files are settled and nothing indicates
+//! that more files will follow.
 
 mod readiness;
 
@@ -15,7 +15,7 @@ pub use readiness::{OwnRanks, Readiness, ReadyRank, SettledFile, WaitingRank, Wh
 /// How long files and checkpoints must be at rest, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettleRules {
-    /// Time that a file must be at rest after the kernel reported its close or its rename. Default 200 ms.
+    /// Time that a file must be at rest after the kernel reported that it was closed or renamed. Default 200 ms.
     pub quiet_ms: u64,
     /// Time at rest for a file that only a scan found, because the kernel dropped events or the file system is a
     /// network file system. Default 2 s.
@@ -37,7 +37,7 @@ impl Default for SettleRules {
 }
 
 impl SettleRules {
-    /// The rules after the job's processes have ended. Nothing more will be written, so no quiet time is needed.
+    /// The rules after the job's processes have ended. No process writes any more, so no quiet time is needed.
     #[must_use]
     pub fn without_quiet_times(self) -> Self {
         Self { quiet_ms: 0, scan_quiet_ms: 0, doubt_quiet_ms: 0, checkpoint_quiet_ms: 0, ..self }
@@ -58,19 +58,19 @@ pub enum Hint {
     CloseWrite,
     /// The file was renamed to this name.
     MovedTo,
-    /// No event: a scan found the file, or a wait is over.
+    /// No event was reported: a scan found the file, or a wait has ended.
     Scan,
 }
 
-/// What is known about a file that is not settled yet.
+/// The state of a file that is not settled yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileState {
     seen: Option<Fingerprint>,
     still_since_ms: u64,
     /// After the last change, the kernel reported a close after writing, or a rename to this name.
     closed: bool,
-    /// The kernel reported the creation of the file. On a local file system the kernel will therefore report the
-    /// close too.
+    /// The kernel reported the creation of the file. On a local file system the kernel will then also report that the
+    /// file is closed.
     born: bool,
     /// A writer has closed the file at least once.
     was_closed: bool,
@@ -82,7 +82,7 @@ pub struct FileState {
 pub enum Look {
     /// The file does not exist.
     Gone,
-    /// The file has not been at rest for long enough: look again at this time, in milliseconds.
+    /// The file has not been at rest for long enough. Look again at this time, in milliseconds.
     Wait(u64),
     /// The file has been at rest. Next, find out which processes have the file open, read its superblock, and call
     /// [`FileState::conclude`].
@@ -94,7 +94,7 @@ pub enum Look {
 pub enum Verdict {
     /// The file is complete.
     Settled(Fingerprint),
-    /// Look again at this time. `None`: wait for an event of the kernel.
+    /// Look again at this time, in milliseconds. `None`: wait for an event of the kernel.
     Wait(Option<u64>),
     /// The file is at rest but incomplete: its writer died, or it is not a checkpoint. Such a file is not saved
     /// unless it changes.
@@ -120,8 +120,8 @@ impl FileState {
     ) -> Look {
         let Some(seen) = seen else { return Look::Gone };
         if self.seen != Some(seen) {
-            // If the content changed after the close, the file was opened again, so the earlier close no longer
-            // counts. A new name, mode or owner does not change the content.
+            // If the content changed after the file was closed, the file was opened again, and must be closed again.
+            // A new name, mode or owner does not change the content.
             let is_same_content =
                 self.seen.is_some_and(|was| Fingerprint { changed_ns: seen.changed_ns, ..was } == seen);
             let closed = self.closed && is_same_content;
@@ -138,8 +138,8 @@ impl FileState {
         let needed_ms = if self.closed { rules.quiet_ms } else { rules.quiet_ms.max(rules.scan_quiet_ms) };
         match needed_ms.saturating_sub(self.rest_ms) {
             0 => Look::Examine,
-            // The kernel will report the close of a file that is being written. After the first close, this change
-            // may be only a new modification time, and then no other close follows.
+            // A file that was created and not closed yet is being written, and the kernel will report when the file
+            // is closed. After that, a change may be only a new modification time, and the file is not closed again.
             _ if self.born && !self.closed && !self.was_closed && rules.local => {
                 Look::Wait(now_ms.saturating_add(rules.doubt_quiet_ms))
             }
@@ -156,8 +156,8 @@ impl FileState {
             left_ms => Verdict::Wait(Some(now_ms.saturating_add(left_ms))),
         };
         if open_for_writing == Some(true) {
-            // On a local file system the kernel will report the close. On other file systems the watcher looks again,
-            // with growing delays.
+            // On a local file system the kernel will report that the file is closed. On other file systems the
+            // watcher looks again, with growing delays.
             let (least_ms, most_ms) = (rules.scan_quiet_ms.max(1), rules.doubt_quiet_ms.max(1));
             let again_ms = self.rest_ms.clamp(least_ms, most_ms.max(least_ms)).max(OPEN_AGAIN_MS);
             return Verdict::Wait((!rules.local).then(|| now_ms.saturating_add(again_ms)));
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(file.observe(&LOCAL, 30_000, Hint::Scan, Some(print(5, 2)), Some(10_000)), Look::Examine);
         assert_eq!(file.conclude(&LOCAL, 30_000, None, End::Unknown), Verdict::Wait(Some(50_000)));
         assert_eq!(file.conclude(&LOCAL, 30_000, Some(true), End::Unknown), Verdict::Wait(None));
-        // No process has the file open: the event of the close was lost, or the file was linked to this name.
+        // No process has the file open: the event was lost, or the file was linked to this name.
         assert_eq!(file.conclude(&LOCAL, 30_000, Some(false), End::Unknown), Verdict::Settled(print(5, 2)));
     }
 

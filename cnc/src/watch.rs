@@ -47,13 +47,13 @@ pub struct WatchOptions {
     pub local: Option<bool>,
     /// Whether to receive events from the kernel. Without them only scans find changes.
     pub listen: bool,
-    /// Interval between scans of everything. Zero: no periodic scans. `None`: one scan each minute if the kernel
-    /// cannot report all changes (other nodes write to the file system, or there are too many directories), else no
-    /// periodic scans.
+    /// Interval between scans of the whole directory. Zero: no periodic scans. `None`: one scan each minute if the
+    /// kernel cannot report all changes (other nodes write to the file system, or there are too many directories),
+    /// else no periodic scans.
     pub rescan: Option<Duration>,
     /// Ranks whose files are watched.
     pub own: OwnRanks,
-    /// How deep a scan goes, and how many files are watched at most.
+    /// Maximum depth of a scan, and maximum number of watched files.
     pub limits: ScanLimits,
     /// Maximum number of events in the queue. When the queue is full, the watcher keeps further events back.
     pub queue: usize,
@@ -100,11 +100,11 @@ pub enum WatchEvent {
         /// What is wrong with the file.
         why: &'static str,
     },
-    /// The watching itself has a problem. The watcher continues as well as it can.
+    /// A problem of the watcher itself, as text. The watcher continues.
     Trouble(String),
     /// Answers [`Watcher::look_around`]: since that request the watcher has looked at every file. The event is sent
-    /// again whenever the list of pending files changes. It is always sent after the [`WatchEvent::Ready`] events of
-    /// files that left the list.
+    /// again whenever the list of pending files changes. The [`WatchEvent::Ready`] event of a file that left the list
+    /// is always sent before this event.
     Scanned {
         /// Number of the request. This event also answers all earlier requests.
         request: u64,
@@ -122,7 +122,7 @@ pub struct Pending {
     pub rank: Rank,
     /// The file that is not settled. `None`: all existing files of the rank are settled, but the rank is not ready.
     pub path: Option<FilePath>,
-    /// Why it cannot be saved yet.
+    /// Why the file or the rank cannot be saved yet.
     pub why: &'static str,
     /// Time of the last write, in nanoseconds since 1970.
     pub modified_ns: i64,
@@ -132,7 +132,7 @@ pub struct Pending {
 
 /// Maximum number of entries in [`WatchEvent::Scanned`].
 pub const PENDING_MAX: usize = 4096;
-/// The reason if the layout has a marker file and the marker of the checkpoint does not exist.
+/// The reason for waiting if the layout has a marker file and the marker file of the checkpoint does not exist.
 pub const NO_MARKER: &str = "the file that marks the checkpoint as complete is not there";
 
 /// Why a directory cannot be watched.
@@ -151,7 +151,7 @@ pub enum WatchError {
     Start(#[source] io::Error),
 }
 
-/// A running watcher. It stops when this is dropped.
+/// A running watcher. Dropping this value stops the watcher.
 #[derive(Debug)]
 pub struct Watcher {
     shared: Arc<Shared>,
@@ -179,9 +179,10 @@ struct Requests {
     processes_gone: bool,
 }
 
-/// Maximum number of files in a request to look again. Above it the watcher scans everything.
+/// Maximum number of files in a request to look again. Above this number the watcher scans the whole directory.
 const LOOK_MAX: usize = 4096;
-/// Maximum number of files examined, and of ranks reported, in one turn. It bounds the memory used for them.
+/// Maximum number of files examined in one turn, and maximum number of ranks reported in one turn. This limit bounds
+/// the memory of a turn.
 const BATCH: usize = 1024;
 
 impl Watcher {
@@ -202,13 +203,13 @@ impl Watcher {
         Ok((receiver, Self { shared, thread: Some(thread) }))
     }
 
-    /// Scans everything now.
+    /// Scans the whole directory now.
     pub fn rescan(&self) {
         self.request(|requests| requests.rescan = true);
     }
 
-    /// Scans everything now, and then reports what is pending until [`Watcher::report_no_more`] is called. Returns
-    /// the number of the request, which [`WatchEvent::Scanned`] contains.
+    /// Scans the whole directory now, and then reports the pending files until [`Watcher::report_no_more`] is called.
+    /// Returns the number of the request, which [`WatchEvent::Scanned`] contains.
     pub fn look_around(&self) -> u64 {
         let mut asked = 0;
         self.request(|requests| {
@@ -229,8 +230,8 @@ impl Watcher {
         self.request(|requests| (requests.processes_gone, requests.rescan) = (true, true));
     }
 
-    /// Settles this file again and then reports its rank again. For files that changed while they were read, or that
-    /// could not be read.
+    /// Waits until this file has settled again, and then reports its rank again. Used for files that changed while
+    /// they were read, and for files that could not be read.
     pub fn look_again(&self, path: &FilePath) {
         self.request(|requests| match requests.look.len() < LOOK_MAX {
             true => requests.look.push(path.clone()),
@@ -238,12 +239,12 @@ impl Watcher {
         });
     }
 
-    /// Stops, and waits until the thread has ended.
+    /// Stops the watcher, and waits until its thread has ended.
     pub fn stop(self) {
         drop(self);
     }
 
-    /// Stops without waiting for the thread, which may hang in a file system.
+    /// Stops the watcher without waiting for its thread, which may hang in a file system.
     pub fn leave(mut self) {
         drop(self.thread.take());
     }
@@ -304,20 +305,20 @@ struct Core {
     notices: VecDeque<WatchEvent>,
     /// Symbolic links to directories that are watched too.
     through: BTreeSet<PathBuf>,
-    /// All other links.
+    /// Symbolic links that are not watched through.
     links: BTreeSet<PathBuf>,
-    /// Why companions were told to be lost.
+    /// The reasons why companions cannot be saved that were already reported.
     told_lost: BTreeSet<&'static str>,
     /// The kernel does not report the changes of all directories.
     blind: bool,
     scans: u64,
     rescan_ms: Option<u64>,
-    /// How many times in a row the watched directory could not be read.
+    /// Number of consecutive failures to read the watched directory.
     lost: u32,
     reported_too_many: bool,
     /// `Some` while [`WatchEvent::Scanned`] is requested.
     report: Option<Report>,
-    /// Number of the last request. It is kept after the reports end.
+    /// Number of the last request of [`Watcher::look_around`]. This number is kept after the reports end.
     asked: u64,
     processes_gone: bool,
     /// The receiver of the events is closed.
@@ -342,7 +343,7 @@ impl Core {
     ) -> Result<Self, WatchError> {
         let refuse = |source| WatchError::Directory { path: root.to_owned(), source };
         std::fs::read_dir(root).map_err(refuse)?;
-        // The absolute path is stored, so that a change of the working directory does not change what is watched.
+        // The absolute path is stored, so that a later change of the working directory has no effect.
         let root = root.canonicalize().map_err(refuse)?;
         options.rules.local = options.local.unwrap_or_else(|| is_local(&root));
         let readiness = Readiness::new(&options.rules, &layout, options.own.clone());
@@ -411,7 +412,7 @@ impl Core {
         }
     }
 
-    /// Ends all quiet times, because the job's processes have ended: files that are not settled are looked at now.
+    /// Ends all quiet times, because the job's processes have ended, and looks at all files that are not settled.
     fn go_without_quiet_times(&mut self) {
         self.processes_gone = true;
         self.options.rules = self.options.rules.without_quiet_times();
@@ -448,14 +449,14 @@ impl Core {
     fn wait(&mut self, mut wake: &PipeReader, until_ms: Option<u64>) -> bool {
         let timeout = match until_ms.map(|at_ms| at_ms.saturating_sub(self.now_ms())) {
             None => PollTimeout::NONE,
-            // Adds 1 ms: the clock counts whole milliseconds, and waking up too early would waste one turn.
+            // Waits 1 ms longer, because the clock counts whole milliseconds and waking up too early wastes one turn.
             Some(ms) => PollTimeout::try_from(ms.saturating_add(1)).unwrap_or(PollTimeout::MAX),
         };
         let mut waited = [PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
         match poll(&mut waited, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => {
-                tracing::error!(%errno, "the watcher cannot wait, and ends");
+                tracing::error!(%errno, "the watcher ends, because waiting for events failed");
                 return false;
             }
         }
@@ -468,7 +469,7 @@ impl Core {
     }
 }
 
-/// Whether the file system is one that only this node writes to. All other file systems may be shared.
+/// Whether only this node writes to the file system. A file system of an unknown type counts as shared.
 fn is_local(root: &Path) -> bool {
     const ZFS: i64 = 0x2fc1_2fc1;
     const RAMFS: i64 = 0x8584_58f6;

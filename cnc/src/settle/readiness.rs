@@ -27,7 +27,7 @@ pub struct ReadyRank {
     pub files: Vec<SettledFile>,
     /// Links, directories and pointer files that are saved with the files, as they were when the rank became ready.
     pub companions: Vec<Companion>,
-    /// The rank was announced before and has changed since. This announcement replaces the earlier one.
+    /// The rank was announced before and has changed since. The new announcement replaces the earlier announcement.
     pub again: bool,
 }
 
@@ -49,13 +49,13 @@ pub struct WaitingRank {
 pub enum Why {
     /// The file that marks the checkpoint as complete.
     Marker,
-    /// The checkpoint changed a moment ago, and must first be at rest.
+    /// The checkpoint changed a short time ago, and must first be at rest.
     Quiet,
     /// The rank has fewer files or bytes than for the checkpoint before, or it is about to be reported.
     Fewer,
 }
 
-/// The ranks whose files an agent takes. This choice also decides which agent takes files that belong to no single
+/// The ranks whose files an agent takes. The agent that takes rank 0 also takes the files that belong to no single
 /// rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnRanks(Option<Vec<std::ops::RangeInclusive<u32>>>);
@@ -66,7 +66,7 @@ impl OwnRanks {
         Self(None)
     }
 
-    /// Only these ranks. Needed if several agents see the same directory.
+    /// Only the given ranks. Needed if several agents see the same directory.
     pub fn only(ranges: Vec<std::ops::RangeInclusive<u32>>) -> Self {
         Self(Some(ranges))
     }
@@ -91,10 +91,10 @@ pub struct Readiness {
     needs_marker: bool,
     files_per_rank: Option<u32>,
     doubt_quiet_ms: u64,
-    /// The amount of data of each rank in its last report.
+    /// Number of files and bytes of each rank in its last report.
     usual: BTreeMap<Rank, Usual>,
     checkpoints: BTreeMap<CheckpointId, Gathered>,
-    /// Files that a restart wrote and that the application has not written since.
+    /// Files that a restart wrote and that the application has not changed since.
     restored: BTreeSet<FilePath>,
     pointers: Pointers,
 }
@@ -113,7 +113,7 @@ const IN_VAIN_MAX: u32 = 3;
 /// Maximum wait for a pointer that is written repeatedly, as a multiple of the quiet time of a checkpoint.
 const POINTER_QUIET_TIMES: u64 = 4;
 
-/// How much a rank writes for a checkpoint.
+/// Number of files and bytes that a rank writes for a checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usual {
     files: usize,
@@ -125,7 +125,7 @@ impl Usual {
         Self { files: files.len(), bytes: files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum)) }
     }
 
-    /// Whether there are fewer files than before, or less than half of the bytes. Then the rank may not have finished
+    /// Whether the rank has fewer files than before, or less than half of the bytes. Such a rank may still be
     /// writing.
     fn lacks(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| self.files < before.files || self.bytes < before.bytes / 2)
@@ -137,8 +137,8 @@ struct Gathered {
     last_event_ms: u64,
     marked: bool,
     /// Files by rank. `None` holds the files that belong to no single rank. A file without fingerprint is not
-    /// settled. The files are in sorted lists instead of maps, because most ranks have one file and there may be very
-    /// many ranks.
+    /// settled. The files are in sorted lists, which need less memory than maps: most ranks have one file, and there
+    /// may be very many ranks.
     files: BTreeMap<Option<Rank>, Vec<(FilePath, Option<Fingerprint>)>>,
     /// For each reported rank: the digest of the reported files. A digest takes less memory than the list of files.
     announced: BTreeMap<Rank, Digest>,
@@ -153,7 +153,7 @@ struct Gathered {
 }
 
 impl Readiness {
-    /// The state before anything was seen.
+    /// The state before any file was seen.
     pub fn new(rules: &SettleRules, layout: &crate::layout::Layout, own: OwnRanks) -> Self {
         Self {
             own,
@@ -220,9 +220,8 @@ impl Readiness {
         }
     }
 
-    /// Records whether a restart wrote this file. A rank whose files were all written by a restart has saved nothing.
-    /// If the application has written one of these files since, the other files count as saved too, as they would
-    /// without a restart.
+    /// Records whether a restart wrote this file. A rank is not ready if a restart wrote all its files. If the
+    /// application has changed one of the files since, all files of the rank are saved.
     pub fn set_restored(&mut self, path: &FilePath, is_restored: bool) {
         match is_restored {
             true => drop(self.restored.insert(path.clone())),
@@ -230,7 +229,8 @@ impl Readiness {
         }
     }
 
-    /// Records that a file of a checkpoint is gone. Returns whether the file was part of an announcement.
+    /// Records that a file of a checkpoint does not exist any more. Returns whether the file was part of an
+    /// announcement.
     pub fn remove(&mut self, now_ms: u64, checkpoint: &CheckpointId, rank: Option<Rank>, path: &FilePath) -> bool {
         let Some(gathered) = self.checkpoints.get_mut(checkpoint) else { return false };
         let mut was_settled = false;
@@ -267,8 +267,8 @@ impl Readiness {
         self.checkpoints.get_mut(checkpoint).expect("the checkpoint was inserted above")
     }
 
-    /// Returns at most `most` ranks that are ready and whose present state was not reported, and the time of the next
-    /// call.
+    /// Returns at most `most` ranks that are ready and whose present state was not reported. Also returns the time at
+    /// which this function must be called again.
     pub fn due(&mut self, now_ms: u64, most: usize) -> (Vec<ReadyRank>, Option<u64>) {
         let (mut ready, mut next_ms) = (Vec::new(), None::<u64>);
         for (checkpoint, gathered) in &mut self.checkpoints {
@@ -297,8 +297,8 @@ impl Readiness {
                 };
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
                 if complete && !self.needs_marker && !enough && Usual::of(&files).lacks(self.usual.get(&rank)) {
-                    // If a missing file arrived later, the rank would have to be announced again under the same name.
-                    // So the rank waits.
+                    // The rank waits for a file that may be missing. If the file appeared after the announcement, the
+                    // rank would have to be announced again under the same name.
                     let doubt_until_ms = gathered.last_event_ms.saturating_add(self.doubt_quiet_ms);
                     if doubt_until_ms > now_ms {
                         next_ms = Some(next_ms.map_or(doubt_until_ms, |at| at.min(doubt_until_ms)));
@@ -377,7 +377,7 @@ impl Readiness {
         gathered.changed.remove(&ready.rank);
     }
 
-    /// Forgets the report of a rank whose files could not be read. The rank is reported again even if no file
+    /// Forgets the report of a rank whose files could not be read, so that the rank is reported again even if no file
     /// changes.
     pub fn forget_announced(&mut self, checkpoint: &CheckpointId, rank: Rank) {
         if let Some(gathered) = self.checkpoints.get_mut(checkpoint) {
@@ -391,7 +391,7 @@ fn digest_of(files: &[SettledFile], pointer_was_late: bool) -> Digest {
     let mut bytes = Vec::with_capacity(files.len() * 80);
     for SettledFile { path, fingerprint: print } in files {
         bytes.extend_from_slice(path.as_bytes());
-        bytes.push(0); // a path contains no zero byte, so this byte ends the path
+        bytes.push(0); // a path contains no zero byte, so this zero byte ends the path
         for number in [print.device, print.inode, print.bytes] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -403,7 +403,7 @@ fn digest_of(files: &[SettledFile], pointer_was_late: bool) -> Digest {
 }
 
 impl Gathered {
-    /// Whether a pointer was written after this rank was reported.
+    /// Whether a pointer was written after this rank was reported. Only rank 0 waits for pointers.
     fn is_late(&self, rank: Rank) -> bool {
         rank == Rank(0) && self.pointer_was_late
     }
@@ -423,9 +423,9 @@ impl Gathered {
         !restored.is_empty() && own.is_some_and(|files| files.iter().all(|(path, _)| restored.contains(path)))
     }
 
-    /// The files of a rank, if it has any and all are settled. Files that belong to no single rank are added to rank
-    /// 0. An agent takes such files only if its configuration names rank 0, if it sees files of rank 0, or if it sees
-    /// files of no rank.
+    /// The files of a rank, if the rank has files and all of them are settled. Files that belong to no single rank
+    /// are added to rank 0. An agent takes such files only if its configuration names rank 0, if it sees files of
+    /// rank 0, or if it sees no files of any rank.
     fn settled(&self, rank: Rank, own: &OwnRanks) -> Option<Vec<SettledFile>> {
         if !own.takes(rank) {
             return None;
@@ -582,7 +582,7 @@ mod tests {
         r.pointer_written(11_000);
         assert_eq!(r.due(11_000, 9), (vec![], Some(11_500)), "the rank waits until the pointer is at rest");
         assert_eq!(announce(&mut r, 11_500), [(0, 1, false)]);
-        // From here on the application writes no pointer.
+        // From now on the application writes no pointer.
         write(&mut r, 20_000, "c");
         assert_eq!(announce(&mut r, 22_499), []);
         assert_eq!(announce(&mut r, 22_500), [(0, 1, false)]);

@@ -1,4 +1,4 @@
-//! Handles files and links that belong to no checkpoint by the layout, see [`crate::companions`].
+//! Handles files and links that match no pattern of the layout, see [`crate::companions`].
 
 use super::kernel::Change;
 use super::{Core, WatchEvent};
@@ -10,12 +10,12 @@ use mcrengine::ids::FilePath;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The most links that are remembered.
+/// Maximum number of remembered symbolic links.
 const LINKS_MAX: usize = 4096;
-const TOO_MANY_LINKS: &str = "more than 4096 symbolic links; those above are not kept";
+const TOO_MANY_LINKS: &str = "more than 4096 symbolic links; the links above this number are not saved";
 
 impl Core {
-    /// The companions of a rank. What cannot be saved is reported once for each reason.
+    /// The companions of a rank. Companions that cannot be saved are reported, each reason only once.
     pub(super) fn companions(&mut self, ready: &ReadyRank, timeline: &Timeline) -> Vec<Companion> {
         let files: Vec<FilePath> = ready.files.iter().map(|file| file.path.clone()).collect();
         let (label, mut beside) = (&ready.checkpoint, Beside::default());
@@ -63,7 +63,7 @@ impl Core {
         is_link
     }
 
-    /// Remembers a link: where it leads is looked at when a checkpoint is ready.
+    /// Remembers a link. The target of the link is read when a checkpoint is ready.
     pub(super) fn saw_link(&mut self, path: &Path) {
         if self.links.len() < LINKS_MAX {
             self.links.insert(path.to_owned());

@@ -50,10 +50,10 @@ pub(super) enum KernelError {
         setting: &'static str,
     },
     /// The directory does not exist any more.
-    #[error("it is not there")]
+    #[error("the directory does not exist")]
     Vanished,
     /// The directory may not be read.
-    #[error("no permission")]
+    #[error("no permission to read the directory")]
     Forbidden,
     /// Any other error.
     #[error(transparent)]
@@ -74,7 +74,7 @@ struct Queue {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<KernelEvent>,
-    /// Events were lost since the last event that was read.
+    /// Events were lost after the last event that was read.
     is_overflown: bool,
 }
 
@@ -93,7 +93,7 @@ impl Kernel {
         Ok(Self { inotify, queue })
     }
 
-    /// From now on reports changes of the names in a directory. A symbolic link is followed only if `follow` is true.
+    /// Starts to report changes of the names in a directory. A symbolic link is followed only if `follow` is true.
     pub(super) fn add(&mut self, directory: &Path, follow: bool) -> Result<(), KernelError> {
         let config = WatchPathConfig::new(RecursiveMode::NonRecursive).with_dereference_symlinks(follow);
         self.inotify.watch_with(directory, config).map_err(|error| refused(error, "fs.inotify.max_user_watches"))
@@ -108,7 +108,7 @@ impl Kernel {
     pub(super) fn next(&self) -> Option<KernelEvent> {
         let mut waiting = self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut waiting.is_overflown) {
-            waiting.events.clear(); // the scan finds what these events report
+            waiting.events.clear(); // the scan finds the changes that these events report
             return Some(KernelEvent::Overflow);
         }
         waiting.events.pop_front()
@@ -128,7 +128,7 @@ impl Queue {
             },
             // A scan finds the changes that the error hides.
             Err(error) => {
-                tracing::warn!(%error, "listening to the kernel");
+                tracing::warn!(%error, "the kernel's events cannot be read; the directory is scanned");
                 waiting.is_overflown = true;
             }
         }

@@ -37,11 +37,11 @@ impl Core {
         if !self.files.contains_key(&path) {
             let Some(placed) = stat.as_ref().and_then(|_| self.layout.place(&path)) else { return };
             if placed.rank.is_some_and(|rank| !self.options.own.takes(rank)) {
-                return; // many agents may see the same directory; each tracks only the files of its ranks
+                return; // several agents may see the same directory, and each agent tracks only the files of its ranks
             }
             if self.files.len() >= self.options.limits.entries {
                 let limit = self.options.limits.entries;
-                return self.too_many(&format!("more than {limit} files are watched: {path} and more are left out"));
+                return self.too_many(&format!("more than {limit} files to watch: {path} and others are left out"));
             }
             let (state, settled) = (FileState::default(), None);
             let tracked = Tracked { placed, state, settled, due_ms: None, scan: 0, reported_cut: None, open: false };
@@ -52,7 +52,7 @@ impl Core {
             self.due.remove(&(due_ms, path.clone()));
         }
         let linked = stat.as_ref().is_some_and(|stat| stat.nlink() > 1);
-        // The kernel reports a new hard link as a creation, but no process will close it.
+        // The kernel reports a new hard link as a created file, but no process has the file open and will close it.
         let hint = if hint == Hint::Created && linked { Hint::MovedTo } else { hint };
         let seen = stat.as_ref().map(Fingerprint::from);
         if seen.is_some() {
@@ -61,7 +61,7 @@ impl Core {
                 return;
             }
         }
-        let is_new = tracked.state == FileState::default(); // a settled file has the default state too
+        let is_new = tracked.state == FileState::default(); // a settled file also has the default state
         if seen.is_some() && (tracked.settled.take().is_some() || is_new) {
             let Placed { checkpoint, rank } = &tracked.placed;
             self.readiness.put(now_ms, checkpoint, *rank, &path, None);
@@ -95,7 +95,7 @@ impl Core {
         self.tell(WatchEvent::Vanished { checkpoint, rank, path: path.clone(), was_announced });
     }
 
-    /// Examines the files that have been at rest. `/proc` is searched once for all of them.
+    /// Examines the files that have been at rest. `/proc` is searched once for all these files.
     pub(super) fn conclude(&mut self) {
         let paths = std::iter::from_fn(|| self.examine.pop_first()).take(BATCH);
         let paths: Vec<_> = paths.collect();
@@ -117,11 +117,11 @@ impl Core {
             match tracked.state.conclude(&self.options.rules, now_ms, open_for_writing, end) {
                 Verdict::Settled(settled) if settled == print => {
                     tracked.settled = Some(settled);
-                    // A later write makes new content, so nothing reported about this content applies to it.
+                    // What was reported about this content does not apply to the content of a later write.
                     (tracked.state, tracked.reported_cut) = (FileState::default(), None);
                     let put = self.restored.put(&path, &settled);
                     if put == Some(Put::Below) {
-                        tracing::debug!(%checkpoint, %path, "written by a restart for inspection");
+                        tracing::debug!(%checkpoint, %path, "a restart wrote the file for inspection; it is not saved");
                         self.readiness.remove(now_ms, checkpoint, *rank, &path);
                         continue;
                     }

@@ -1,4 +1,4 @@
-//! Sends what the watcher found: ranks that are ready, and files that are pending.
+//! Sends the results of the watcher: ranks that are ready, and files that are pending.
 
 use super::{BATCH, Core, NO_MARKER, PENDING_MAX, Pending, WatchEvent};
 use crate::fingerprint::Fingerprint;
@@ -9,8 +9,8 @@ use mcrengine::ids::Rank;
 use std::io;
 use tokio::sync::mpsc;
 
-/// Maximum number of events other than [`WatchEvent::Ready`] that are kept while the queue is full. Above it the
-/// oldest event is dropped.
+/// Maximum number of events other than [`WatchEvent::Ready`] that are kept while the queue is full. Above this number
+/// the oldest event is dropped.
 const NOTICES_MAX: usize = 1024;
 /// Delay in milliseconds before the watcher tries again to send to a full queue.
 const FULL_MS: u64 = 50;
@@ -18,14 +18,14 @@ const FULL_MS: u64 = 50;
 const REPORT_MS: u64 = 20;
 
 impl Core {
-    /// Sends the list of pending files if it was requested and differs from the last one sent. Returns the time of
-    /// the next attempt. A ready rank that was not delivered yet counts as pending, so between two events nothing is
-    /// missing from the list.
+    /// Sends the list of pending files if the list was requested and differs from the last sent list. Returns the
+    /// time of the next attempt. A ready rank counts as pending until its event is sent, so each unsaved file is
+    /// either in the list or in an event.
     pub(super) fn report(&mut self) -> Option<u64> {
         let now_ms = self.now_ms();
         let not_before_ms = self.report.as_ref()?.not_before_ms;
-        // Do not report while a scan is due, because the files are not known yet. Do not report while the directory
-        // exists but cannot be read.
+        // Send no report while a scan is due, because some files are not known yet. Send no report while the
+        // directory exists but cannot be read.
         let is_gone = || self.root.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         if self.rescan_ms.is_some_and(|at| at <= now_ms) || self.lost > 0 && !is_gone() {
             return None;
@@ -34,13 +34,13 @@ impl Core {
             return Some(not_before_ms);
         }
         if !self.notices.is_empty() {
-            return None; // older events are delivered first
+            return None; // older events are sent first
         }
         let pending = self.pending(now_ms);
         let report = self.report.as_mut()?;
         report.not_before_ms = now_ms.saturating_add(REPORT_MS);
         if report.last_reported.as_ref() == Some(&pending) {
-            return None; // a change arrives with an event or at a due time
+            return None; // the list changes only after an event or at a due time
         }
         match self.events.try_send(WatchEvent::Scanned { request: report.request, pending: pending.clone() }) {
             Ok(()) => report.last_reported = Some(pending),
@@ -61,8 +61,8 @@ impl Core {
             }
             let (why, hopeless) = match (&tracked.reported_cut, tracked.open) {
                 (Some(why), _) if tracked.due_ms.is_none() && !self.examine.contains(path) => (*why, true),
-                (_, true) => ("it is open for writing", false),
-                (_, false) => ("it was not at rest for long enough", false),
+                (_, true) => ("the file is open for writing", false),
+                (_, false) => ("the file was not at rest for long enough", false),
             };
             let Placed { checkpoint, rank } = &tracked.placed;
             let modified_ns = tracked.state.modified_ns().unwrap_or(i64::MIN);
@@ -74,8 +74,8 @@ impl Core {
             let WaitingRank { checkpoint, rank, why, modified_ns } = waiting;
             let (why, hopeless) = match why {
                 Why::Marker => (NO_MARKER, self.processes_gone),
-                Why::Quiet => ("its checkpoint was not at rest for long enough", false),
-                Why::Fewer => ("it has fewer files or bytes than the rank wrote before", false),
+                Why::Quiet => ("the checkpoint was not at rest for long enough", false),
+                Why::Fewer => ("the rank wrote fewer files or bytes than for the checkpoint before", false),
             };
             Pending { checkpoint, rank, path: None, why, modified_ns, hopeless }
         }));
@@ -110,8 +110,8 @@ impl Core {
         let mut changed = ready.len() == BATCH;
         let timeline = if ready.is_empty() { Timeline::default() } else { self.readiness.timeline() };
         for mut ready in ready {
-            // Overwriting a file in place causes no event at its start, so compare each file once more with what is
-            // to be reported.
+            // The kernel reports no event when an overwrite in place begins, so compare each file once more with the
+            // fingerprint that is to be reported.
             let moved = |file: &&crate::settle::SettledFile| {
                 let stat = std::fs::symlink_metadata(self.root.join(file.path.as_path()));
                 !stat.is_ok_and(|stat| Fingerprint::from(&stat) == file.fingerprint)

@@ -1,4 +1,4 @@
-//! Finds out which files to look at: from the kernel's events, and from scans of directories.
+//! Finds the files that the watcher must look at, from the kernel's events and from scans of directories.
 
 use super::kernel::{self, Change, Kernel, KernelError, KernelEvent};
 use super::{Core, Tracked, WatchEvent, is_local};
@@ -32,7 +32,7 @@ impl Core {
                 KernelError::Limit { setting } => format!("; raise {setting}"),
                 _ => String::new(),
             };
-            tracing::warn!(%error, "scanning, since the kernel does not report all changes");
+            tracing::warn!(%error, "the kernel does not report all changes: the directory is scanned periodically");
             let what = format!("the kernel does not report all changes ({error}): scanning instead{advice}");
             self.tell(WatchEvent::Trouble(what));
         }
@@ -45,7 +45,7 @@ impl Core {
             match self.kernel.as_ref().and_then(Kernel::next) {
                 None => return,
                 Some(KernelEvent::Overflow) => {
-                    tracing::warn!("the kernel dropped events: scanning");
+                    tracing::warn!("the kernel dropped events: the directory is scanned");
                     self.listen_anew();
                     self.rescan_ms = Some(0);
                 }
@@ -58,7 +58,8 @@ impl Core {
         let Ok(path) = path.strip_prefix(&self.root) else { return };
         let Some(name) = path.file_name() else {
             if change == Change::Gone {
-                // The watched directory itself is gone. A new directory may take its place.
+                // The watched directory itself does not exist any more. A new directory may be created under its
+                // name.
                 self.listen_anew();
                 self.rescan_ms = Some(0);
             }
@@ -85,7 +86,7 @@ impl Core {
             Change::Closed => Hint::CloseWrite,
             Change::MovedTo => Hint::MovedTo,
             Change::Created | Change::DirectoryCreated => Hint::Created,
-            Change::Gone => Hint::Scan, // the look finds out whether the file still exists
+            Change::Gone => Hint::Scan, // `look` checks whether the file still exists
         };
         self.look(path, hint);
     }
@@ -130,7 +131,7 @@ impl Core {
             Err(error @ ScanError::Unreadable { .. }) => {
                 self.lost = self.lost.saturating_add(1);
                 if self.lost == 1 {
-                    self.tell(WatchEvent::Trouble(format!("{error}; trying again until it is there")));
+                    self.tell(WatchEvent::Trouble(format!("{error}; the watcher tries again until it can be read")));
                     let all: Vec<_> = self.files.keys().cloned().collect();
                     all.into_iter().for_each(|path| self.look(path, Hint::Scan));
                     self.listen_anew();
@@ -163,12 +164,12 @@ impl Core {
         match kernel.add(&name, is_link) {
             Ok(()) => drop(self.directories.insert(path.to_owned())),
             Err(KernelError::Vanished) => {}
-            Err(KernelError::Forbidden) => tracing::debug!(path = %path.display(), "not ours to watch"),
+            Err(KernelError::Forbidden) => tracing::debug!(path = %path.display(), "watching is not permitted"),
             Err(error) => self.go_blind(&error),
         }
     }
 
-    /// A directory was removed or renamed: forgets it and looks at all files below it.
+    /// Forgets a directory that was removed or renamed, and looks at all files below this directory.
     pub(super) fn forget_below(&mut self, directory: &Path) {
         let watched = |path: &Path| path.starts_with(directory);
         self.links.retain(|path| !watched(path));

@@ -48,7 +48,8 @@ fn an_overflow_of_a_queue_leads_to_a_scan() {
     let root = tempfile::tempdir().expect("a directory");
     let (mut core, mut receiver, _wait) = core(root.path());
     core.turn();
-    // Each iteration causes three different events, so the kernel cannot merge them. The queue is not read meanwhile.
+    // Each iteration causes three different events, so the kernel cannot merge them. The watcher reads no event
+    // during the loop.
     for _ in 0..kernel::EVENTS_MAX / 2 {
         std::fs::write(root.path().join("noise"), "").expect("written");
         std::fs::remove_file(root.path().join("noise")).expect("removed");

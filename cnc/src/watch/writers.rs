@@ -1,8 +1,8 @@
-//! Finds processes that have a file open for writing, as far as `/proc` shows them.
+//! Finds the processes that have a file open for writing. Only processes that `/proc` shows are found.
 //!
 //! A lease would be more reliable, but it would delay the application's next `open`, so no lease is ever taken.
-//! `/proc` does not show: processes of other users (unless this process runs as root), processes of other containers,
-//! mappings of files that were closed, and processes on other nodes.
+//! `/proc` does not show the open files of other users (unless this process runs as root), processes of other
+//! containers, mappings of files that were closed, and processes on other nodes.
 
 use crate::fingerprint::Fingerprint;
 use std::collections::{HashMap, HashSet};
@@ -10,7 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Maximum number of descriptors that one search examines. Above it the result is unknown.
+/// Maximum number of descriptors that one search examines. If there are more, it is unknown whether a file has a
+/// writer.
 const DESCRIPTORS_MAX: usize = 1 << 18;
 /// Value of `/proc/self/ns/pid` for a process that sees every process of the node.
 const NODE_NAMESPACE: &[u8] = b"pid:[4026531836]";
@@ -30,8 +31,8 @@ impl Writers {
         Self::except(None, files)
     }
 
-    /// As [`Self::of`], but ignores processes of this program. They write none of the files, but their output may be
-    /// redirected into one, or they may have inherited a descriptor from their parent.
+    /// As [`Self::of`], but ignores processes of this program. Such a process writes none of the files, but its
+    /// output may be redirected into a file, or it may have inherited a descriptor from its parent.
     pub(crate) fn of_others<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
         Self::except(own, files)
@@ -73,7 +74,7 @@ impl Writers {
         let entries = match std::fs::read_dir(process.join("fd")) {
             Ok(entries) => entries,
             Err(error) => {
-                // A process that ended meanwhile has no open files. A process that is hidden may have some.
+                // A process that has ended has no open files. A process that is hidden may have open files.
                 self.saw_all &= error.kind() != std::io::ErrorKind::PermissionDenied;
                 return;
             }
@@ -89,8 +90,8 @@ impl Writers {
             let path = entry.path();
             let Ok(target) = std::fs::read_link(&path) else { continue };
             let Some(files) = target.file_name().and_then(|name| wanted.get(name.as_bytes())) else { continue };
-            // The permission bits of the link say how the file is open (proc_pid_fd(5)). Following the link leads to
-            // the file.
+            // The permission bits of the link say whether the file is open for writing (proc_pid_fd(5)). `metadata`
+            // follows the link to the file.
             let for_writing = std::fs::symlink_metadata(&path).is_ok_and(|link| link.mode() & 0o200 != 0);
             let Some(file) = for_writing.then(|| std::fs::metadata(&path).ok()).flatten() else { continue };
             let is_left_out = || {
@@ -105,7 +106,7 @@ impl Writers {
         }
     }
 
-    /// Whether the file is open for writing. `None` if no writer was found, but not every process could be examined.
+    /// Whether the file is open for writing. `None` if no writer was found and some processes could not be examined.
     pub(crate) fn hold(&self, print: &Fingerprint) -> Option<bool> {
         match self.holder(print) {
             Some(_) => Some(true),
