@@ -131,7 +131,7 @@ impl Core {
             Err(error @ ScanError::Unreadable { .. }) => {
                 self.lost = self.lost.saturating_add(1);
                 if self.lost == 1 {
-                    self.tell(WatchEvent::Trouble(format!("{error}; the watcher tries again until it can be read")));
+                    self.tell(WatchEvent::Trouble(format!("{error}; trying again until the directory can be read")));
                     let all: Vec<_> = self.files.keys().cloned().collect();
                     all.into_iter().for_each(|path| self.look(path, Hint::Scan));
                     self.listen_anew();
