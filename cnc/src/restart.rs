@@ -3,8 +3,8 @@
 //!
 //! An incomplete file never has its final name, because the rename is the last step, after the digest was compared. A
 //! long file is read back for its digest. A short file is assembled in memory. The files of a checkpoint share a few
-//! descriptors (`target.rs`) and get their final names together (`publish.rs`). Files that a killed restart left
-//! behind are removed by the next one (`leftovers.rs`).
+//! descriptors (`target.rs`) and get their final names together (`publish.rs`). A restart removes the temporary files
+//! of killed restarts (`leftovers.rs`).
 //!
 //! A symbolic link below the target directory is followed only if it leads to a directory of the same owner, for
 //! example to an output directory on another file system (`target.rs`). A restart never creates a link that leads to
@@ -46,21 +46,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes read back at a time.
+/// Length of the buffer for reading a file back, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Maximum bytes of unfinished chunks in memory. Further ones are kept in a spill file.
+/// Maximum number of bytes of unfinished chunks in memory. Further chunks are kept in a spill file.
 const UNFINISHED_MAX_BYTES: u64 = 64 << 20;
-/// Runs of zeros of this length, aligned to it, are not written: a hole in the file reads as zeros.
+/// Blocks of this length in bytes that contain only zeros are not written. The hole in the file reads as zeros.
 const HOLE_BYTES: u64 = 64 << 10;
 
-/// Files up to this length are assembled in memory and written at once.
+/// Maximum length in bytes of a file that is assembled in memory and written at once.
 const IMAGE_MAX_BYTES: u64 = 4 << 20;
-/// Maximum bytes of all files in memory. Above it files are written piece by piece.
+/// Maximum number of bytes of all files in memory. Above this number, files are written piece by piece.
 const IMAGES_MAX_BYTES: u64 = 64 << 20;
-/// Bytes of all files in memory now.
+/// Number of bytes of all files that are in memory now.
 static IMAGES_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// A short file in memory. It counts towards [`IMAGES_MAX_BYTES`] until it is dropped.
+/// A short file in memory. The file counts towards [`IMAGES_MAX_BYTES`] until this value is dropped.
 #[derive(Debug)]
 struct Image {
     bytes: Mutex<Vec<u8>>,
@@ -88,7 +88,7 @@ impl Drop for Image {
     }
 }
 
-/// A file that is being restored. Dropping it removes what was written.
+/// A file that is being restored. Dropping this value removes the temporary file.
 #[derive(Debug)]
 pub struct FileRestorer {
     header: Arc<FileHeader>,
@@ -100,7 +100,7 @@ pub struct FileRestorer {
     starts: Vec<Box<[u64]>>,
     written: AtomicU64,
     unfinished: Mutex<Unfinished>,
-    /// The file that this is a hard link of.
+    /// If this file is a hard link of another file of the checkpoint: the path of the other file.
     named: Option<FilePath>,
 }
 
@@ -136,7 +136,7 @@ impl FileRestorer {
         Self::create_in(&Target::new(to), header)
     }
 
-    /// As [`FileRestorer::create`], for one of several files that share descriptors.
+    /// As [`FileRestorer::create`], for one of several files that share a few descriptors.
     pub fn create_in(to: &Arc<Target>, header: Arc<FileHeader>) -> Result<Self, RestoreError> {
         header.check()?;
         let temporary = Temporary::create(to, &header.path, "tmp")?;
@@ -165,7 +165,7 @@ impl FileRestorer {
         &self.header
     }
 
-    /// Takes a range of a variable's raw bytes. Ranges may come in any order, from any thread, and more than once.
+    /// Takes a range of a variable's raw bytes. Ranges may be given in any order, by any thread, and more than once.
     pub fn write(&self, variable: usize, raw_offset: u64, bytes: &[u8]) -> Result<(), RestoreError> {
         let out_of_range = || RestoreError::OutOfRange {
             path: self.target.clone(),
@@ -198,9 +198,9 @@ impl FileRestorer {
         Ok(())
     }
 
-    /// Compares the digest of all bytes with the application's. With `sync` the bytes are on the disk before this
-    /// returns. The file gets its final name only in [`VerifiedFile::publish`], so that all files of a checkpoint can
-    /// be verified before any of them replaces an older file.
+    /// Compares the digest of all bytes with the digest of the application's file. With `sync` the bytes are on the
+    /// disk before this function returns. The file gets its final name only in [`VerifiedFile::publish`], so that all
+    /// files of a checkpoint can be verified before one of them replaces an older file.
     pub fn verify(mut self, sync: bool) -> Result<VerifiedFile, RestoreError> {
         let expected: u64 = self.header.variables.iter().map(|v| v.raw_bytes.0).sum();
         let written = self.written.load(Ordering::Acquire);
@@ -230,12 +230,12 @@ impl FileRestorer {
         );
         futimens(&*file, &modified, &modified).map_err(self.failed("setting its time"))?;
         let print = Fingerprint::of(&file.metadata().map_err(self.io("reading its metadata"))?);
-        // Set the mark while the owner may still write.
+        // Setting the mark fails if the mode does not allow the owner to write.
         let marked = crate::restored::mark(&file, &self.header.path);
         if let Err(error) = &marked {
             tracing::debug!(
                 path = %self.header.path, %error,
-                "cannot be marked as restored; recorded in a separate file"
+                "the file cannot be marked as restored; a record file lists it"
             );
         }
         // The set-user-ID and set-group-ID bits are not restored: no output of a simulation needs them.
@@ -338,7 +338,7 @@ impl FileRestorer {
                 }
             }
         };
-        // The lock is released here: compressing takes long, and other threads need not wait for it.
+        // The lock is released before the filters are applied, because compressing takes long.
         let raw = raw.as_deref().unwrap_or(piece);
         let extent = header.extents[nth];
         let stored = filter::put_on(&header.filters, raw).unwrap_or_default();
@@ -382,7 +382,7 @@ impl FileRestorer {
 }
 
 impl Unfinished {
-    /// Adds a range. Returns the whole chunk if no byte is missing any more.
+    /// Adds a range of a chunk's raw bytes. Returns the whole chunk if no byte is missing any more.
     fn add(
         &mut self,
         key: (usize, usize),

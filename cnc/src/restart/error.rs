@@ -5,26 +5,26 @@ use mcrengine::ids::Digest;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a file could not be restored. In this case no part of it is under its final name.
+/// Why a file could not be restored. After such an error, no part of the file is under its final name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
     /// The description of the file contradicts itself.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// Bytes were given for a place that the description does not contain.
+    /// Bytes were given for a position that the file's description does not contain.
     #[error("{path}: variable {variable} has no {bytes} raw bytes at {offset}", path = .path.display())]
     OutOfRange {
         /// The file.
         path: PathBuf,
         /// Index of the variable.
         variable: usize,
-        /// First raw byte given.
+        /// Offset of the first given byte in the variable's raw bytes.
         offset: u64,
-        /// Raw bytes given.
+        /// Number of given raw bytes.
         bytes: u64,
     },
-    /// A chunk has another length than the application's chunk after its filters were applied.
+    /// After its filters were applied, a chunk has another length than the application's chunk.
     #[error(
         "{path}: variable {variable}, chunk {chunk}: {found} stored bytes, {expected} recorded",
         path = .path.display()
@@ -46,9 +46,9 @@ pub enum RestoreError {
     Incomplete {
         /// The file.
         path: PathBuf,
-        /// Raw bytes that were given.
+        /// Number of raw bytes that were given.
         written: u64,
-        /// Raw bytes of the file.
+        /// Number of raw bytes of the file.
         expected: u64,
     },
     /// The restored bytes differ from the application's.
@@ -63,17 +63,17 @@ pub enum RestoreError {
     },
     /// A component of the path is a symbolic link or not a directory.
     #[error(
-        "{path}: it is a symbolic link or no directory; files are restored only below real directories",
+        "{path}: this is not a real directory; files are restored only below real directories, not through links",
         path = .path.display()
     )]
     NotADirectory {
         /// The component.
         path: PathBuf,
     },
-    /// Something appeared under a final name during the publication.
+    /// A file appeared under a final name during the publication.
     #[error(
-        "{path}: it appeared while files were published, and nothing was changed; stop the program that writes \
-         there, and restart again",
+        "{path}: another program created this file while files were published, and nothing was changed; stop that \
+        program, and restart again",
         path = .path.display()
     )]
     Occupied {
@@ -104,7 +104,7 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
-    /// Whether the cause is the given bytes or headers and not this machine's disk. Then another checkpoint may be
+    /// Whether the checkpoint is the cause of the error and not this machine's disk. If so, another checkpoint may be
     /// restorable.
     pub fn blames_checkpoint(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! What exists under final names, and whether it has the content that is restored.
+//! Examines existing files that have the final names of restored files, and compares their content.
 
 use super::RestoreError;
 use super::target::{directory, failed};
@@ -17,7 +17,7 @@ use std::path::Path;
 const DIRECTORY_IN_THE_WAY: &str = "a directory has the name of a file of the checkpoint (move the directory away, or \
                                     restore into another place)";
 
-/// The metadata of what exists under a final name. A directory there is an error.
+/// The metadata of the file that exists under a final name. A directory under this name is an error.
 pub(super) fn find_existing(to: &Path, path: &FilePath) -> Result<Option<FileStat>, RestoreError> {
     let dir = match directory(to, path, None) {
         Err(RestoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -37,12 +37,12 @@ pub(super) fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
-/// The fingerprint of a regular file.
+/// The fingerprint of a regular file. `None` for any other kind of file.
 pub(super) fn file_print(stat: &FileStat) -> Option<Fingerprint> {
     (kind(stat) == SFlag::S_IFREG).then(|| Fingerprint::of_stat(stat))
 }
 
-/// Whether a link with this target exists there.
+/// Whether a link with the same target exists under the final name.
 pub(super) fn is_same_link(to: &Path, header: &FileHeader) -> bool {
     let text = || {
         let dir = directory(to, &header.path, None).ok()?;
@@ -51,8 +51,9 @@ pub(super) fn is_same_link(to: &Path, header: &FileHeader) -> bool {
     text().is_some_and(|text| Digest::of(text.as_bytes()) == header.digest)
 }
 
-/// Compares the existing file with the content that is restored. Returns its fingerprint and whether the content is
-/// the same. `None`: no file of that length exists, it cannot be read, or it changed meanwhile.
+/// Compares the existing file with the content that is restored. Returns the fingerprint of the existing file, and
+/// whether the content is the same. `None`: no file of the right length exists, the existing file cannot be read, or
+/// it changed during the comparison.
 pub(super) fn compare(to: &Path, header: &FileHeader) -> Option<(Fingerprint, bool)> {
     let print = file_print(&find_existing(to, &header.path).ok()??).filter(|print| print.bytes == header.bytes)?;
     let dir = directory(to, &header.path, None).ok()?;

@@ -1,8 +1,9 @@
-//! The steps of a publication, and their journal. With the journal, the next restart completes or undoes a publication
-//! that was interrupted.
+//! The steps of a publication, and the journal of these steps. The next restart reads the journal of a publication
+//! that was interrupted, and completes or undoes this publication.
 //!
-//! The journal consists of a line `mcr-publish 1`, a line of JSON ([`Journal`]) and a line `blake3 HEX` over both. In
-//! paths, a backslash and each byte that is not printable ASCII is written as `\xNN`.
+//! The journal consists of three lines: `mcr-publish 1`, a line of JSON ([`Journal`]), and `blake3 HEX` with the
+//! digest of the first two lines. In paths, a backslash and each byte that is not printable ASCII are written as
+//! `\xNN`.
 
 use super::existing::{find_existing, kind};
 use super::leftovers::{self, JOURNAL_PREFIX};
@@ -34,12 +35,12 @@ const ASIDE_PREFIX: &str = ".mcr-aside-";
 /// Maximum number of directories for moved files in one target directory.
 const ASIDE_MAX: u32 = 10_000;
 
-/// What happened to restarts that were killed during their publication.
+/// How many killed restarts were completed or undone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Number of restarts whose files all have their final names now.
+    /// Number of killed restarts that were completed: all their files have their final names now.
     pub completed: usize,
-    /// Number of restarts whose changes were all reverted.
+    /// Number of killed restarts that were undone: all their changes were reverted.
     pub undone: usize,
 }
 
@@ -49,7 +50,7 @@ pub struct Recovered {
 struct Journal {
     /// Whether the temporary files were durable before the journal was written.
     synced: bool,
-    /// The directory for moved files, below the target directory.
+    /// The directory that existing files are moved to, below the target directory.
     aside: Option<String>,
     /// Paths of the moved files.
     moves: Vec<String>,
@@ -87,7 +88,7 @@ pub fn recover(to: &Path) -> Result<Recovered, RestoreError> {
     recover_locked(to)
 }
 
-/// Whether a killed restart left something to complete or to undo.
+/// Whether the directory contains a journal of a killed restart, which must be completed or undone.
 pub fn is_interrupted(to: &Path) -> bool {
     journals(to).is_ok_and(|journals| !journals.is_empty())
 }
@@ -141,7 +142,7 @@ impl Steps {
         to.join(self.aside.as_deref().unwrap_or(ASIDE_PREFIX))
     }
 
-    /// Moves and renames everything that is not moved and renamed yet. Steps that are done already are skipped.
+    /// Moves and renames all files of the steps. A step that was done before is skipped.
     pub(super) fn forward(&self, to: &Path) -> Result<(), RestoreError> {
         let aside = self.aside_of(to);
         let restored: BTreeMap<&FilePath, Identity> = self.renames.iter().map(|(path, _, is)| (path, *is)).collect();
@@ -158,7 +159,7 @@ impl Steps {
             }
             let at = to.join(path.as_path());
             if stands.is_some() {
-                // Nothing existed there when the steps were planned.
+                // No file existed under this name when the steps were planned.
                 return Err(RestoreError::Occupied { path: at });
             }
             let dir = directory(to, path, None)?;
@@ -178,7 +179,7 @@ impl Steps {
             let _ = unlinkat(&dir, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
             if find_existing(to, path)?.as_ref().and_then(identity) == Some(*is) {
                 unlinkat(&dir, OsStr::from_bytes(path.name()), UnlinkatFlags::NoRemoveDir)
-                    .map_err(|e| failed(&to.join(path.as_path()), "taking it back", e))?;
+                    .map_err(|e| failed(&to.join(path.as_path()), "removing it again", e))?;
             }
         }
         let aside = self.aside_of(to);
@@ -189,12 +190,12 @@ impl Steps {
             }
         }
         if self.aside.is_some() {
-            let _ = std::fs::remove_dir(&aside); // it stays if it is not empty
+            let _ = std::fs::remove_dir(&aside); // a directory that is not empty stays
         }
         Ok(())
     }
 
-    /// Whether every file exists under its temporary or its final name.
+    /// Whether every restored file exists under its temporary or its final name.
     fn can_go_forward(&self, to: &Path) -> bool {
         self.renames.iter().all(|(path, temporary, is)| {
             let is_there = |name: &[u8]| {
@@ -276,13 +277,12 @@ pub(super) fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
             continue;
         }
         let journal = match name.ends_with(".new") {
-            true => Err("it was never finished".to_owned()),
+            true => Err("the journal is incomplete".to_owned()),
             false => sealed::read::<Journal>(&to.join(&name), KIND, VERSION),
         };
-        match journal.and_then(|journal| Steps::of(journal).ok_or_else(|| "it names impossible paths".to_owned())) {
+        match journal.and_then(|journal| Steps::of(journal).ok_or_else(|| "it contains invalid paths".to_owned())) {
             Ok(steps) => {
-                // After a crash of the node, bytes that were never synced may differ from the bytes that were
-                // compared.
+                // After a crash of the node, a file that was not synced may differ from the verified content.
                 let is_safe = steps.synced || leftovers::is_at_work(&name).is_some();
                 if is_safe && steps.can_go_forward(to) && steps.forward(to).is_ok() {
                     recovered.completed += 1;
@@ -293,7 +293,7 @@ pub(super) fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
                 let renamed =
                     |(path, ..): &(FilePath, CString, Identity)| RestoredFile { path: path.clone(), bytes: 0 };
                 let there: Vec<_> = steps.renames.iter().map(renamed).collect();
-                let _ = steps.sync(to, &there); // a directory that was made for the files may be gone
+                let _ = steps.sync(to, &there); // a directory that was created for the files may not exist any more
             }
             Err(why) => tracing::warn!(journal = name, why, "the journal of a restart cannot be used"),
         }

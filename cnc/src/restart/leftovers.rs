@@ -1,8 +1,10 @@
-//! Temporary files of killed restarts: their names identify the process, and the next restart removes them.
+//! Temporary files of killed restarts. The name of a temporary file identifies its process, and the next restart
+//! removes the files of dead processes.
 //!
 //! Several nodes may restore into the same directory of a parallel file system at the same time, and a process number
-//! is valid only on one node. So a name contains where its process ran. A file from here is removed at once if its
-//! process is dead. A file from elsewhere is removed after one day without a change.
+//! is valid only on one node. So the name also identifies the node of the process. A temporary file of this node is
+//! removed at once if its process is dead. A temporary file of another node is removed after one day without a
+//! change.
 
 use crate::here::HERE;
 use nix::dir::Dir;
@@ -20,25 +22,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Prefix of every temporary name.
 const PREFIX: &str = ".mcr-restart-";
-/// Prefix of the name of a journal. It is followed by where its process ran and by the process number.
+/// Prefix of the name of a journal. The prefix is followed by the node of the process and by the process number.
 pub(super) const JOURNAL_PREFIX: &str = ".mcr-publish-";
-/// Suffixes of files that will get final names, and of spill files.
+/// The two suffixes of temporary names: of files that will get final names, and of spill files.
 const SUFFIXES: [&str; 2] = ["tmp", "spill"];
-/// A file of another node counts as abandoned if it did not change for this time.
+/// A temporary file of another node counts as abandoned if it did not change for this number of seconds.
 const ELSEWHERE_AGE_MAX_S: i64 = 24 * 60 * 60;
 
 /// Counter that distinguishes the temporary names of one process.
 static NTH: AtomicU64 = AtomicU64::new(0);
 
-/// The name of the journal of the process with this temporary file, see `journal.rs`. While the journal exists, the
-/// temporary files of its process are needed.
+/// The name of the journal of the process that owns this temporary file, see `journal.rs`. The temporary file is
+/// needed as long as the journal exists.
 fn journal_of(name: &str) -> Option<String> {
     let mut parts = name.strip_prefix(PREFIX)?.splitn(3, '-');
     Some(format!("{JOURNAL_PREFIX}{}-{}", parts.next()?, parts.next()?))
 }
 
-/// Whether this directory or one above it contains a journal of this name. Any of them may be the target of a
-/// restart.
+/// Whether this directory or a directory above it contains a journal of this name. Each of these directories may be
+/// the target of a restart.
 fn has_journal(directory: &OwnedFd, journal: &str) -> bool {
     const DEPTH_MAX: usize = 256;
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -78,10 +80,10 @@ pub(super) fn temporary_name(suffix: &str) -> CString {
     CString::new(name).expect("the name contains no NUL")
 }
 
-/// Removes what killed restarts left in a directory, once for each directory in the life of this process. Errors are
-/// only logged, because a leftover file only takes space.
+/// Removes the temporary files of killed restarts in a directory, only once for each directory and process. Errors
+/// are only logged, because such a file only takes space.
 pub(super) fn remove_once(directory: &OwnedFd) {
-    /// Directories that were examined. Cleared when there are too many.
+    /// Directories that were already examined. The set is cleared when it is too long.
     static EXAMINED: LazyLock<Mutex<HashSet<(u64, u64)>>> = LazyLock::new(Mutex::default);
     const EXAMINED_MAX: usize = 1 << 16;
     let Ok(stat) = fstat(directory) else { return };
@@ -98,7 +100,7 @@ pub(super) fn remove_once(directory: &OwnedFd) {
 }
 
 fn remove(directory: &OwnedFd) {
-    // A new descriptor is opened, since reading a directory moves its position.
+    // A new descriptor is opened, because reading a directory changes the position of the descriptor.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let Ok(mut entries) = openat(directory, ".", flags, Mode::empty()).and_then(Dir::from_fd) else { return };
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
@@ -110,22 +112,22 @@ fn remove(directory: &OwnedFd) {
             Owner::Elsewhere => fstatat(directory.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| now_s.saturating_sub(stat.st_ctime) > ELSEWHERE_AGE_MAX_S),
         };
-        // First check that the process is dead, then that it has no journal: a process that died in between had
-        // written its journal before.
+        // First check that the process is dead, then that no journal of the process exists. In this order, a journal
+        // that the process wrote just before it died is found.
         let journal = name.to_str().ok().and_then(journal_of);
         if is_abandoned && journal.is_some_and(|journal| !has_journal(directory, &journal)) {
             match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
-                Ok(()) => tracing::info!(?name, "removed what a killed restart left"),
-                Err(error) => tracing::debug!(?name, %error, "cannot remove what a killed restart left"),
+                Ok(()) => tracing::info!(?name, "removed a temporary file of a killed restart"),
+                Err(error) => tracing::debug!(?name, %error, "cannot remove a temporary file of a killed restart"),
             }
         }
     }
 }
 
-/// Where a temporary file comes from.
+/// The node and the process that a temporary file comes from.
 #[derive(Debug, PartialEq, Eq)]
 enum Owner {
-    /// A process of this node. `None` if no process can have this number.
+    /// The file belongs to a process of this node. `None` if no process can have this number.
     Here(Option<Pid>),
     Elsewhere,
 }

@@ -1,4 +1,4 @@
-//! The lock of a directory that files are published into.
+//! The lock of a directory into which files are published.
 
 use super::RestoreError;
 use super::target::failed;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 const LOCK: &str = ".mcr-lock";
 /// Maximum time that a restart waits for one other restart that publishes into the same directory.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(60);
-/// Maximum time that a restart waits for all others: a thousand nodes may restore into one directory at once.
+/// Maximum time that a restart waits for all other restarts. A thousand nodes may restore into one directory at once.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(900);
 
-/// The lock of a directory during a publication. Dropping it removes the lock file.
+/// The lock of a directory during a publication. Dropping this value removes the lock file.
 pub(super) struct Lock {
     path: PathBuf,
     /// `None`: the file system has no locks.
@@ -24,7 +24,8 @@ pub(super) struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if self._held.is_some() {
-            // The lock is still held here. A waiting restart then finds another lock file or none, and starts again.
+            // The lock file is removed while the lock is held. A waiting restart then locks a file without a name,
+            // and opens the lock file again.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -32,7 +33,7 @@ impl Drop for Lock {
 
 pub(super) fn lock(to: &Path, wait: Duration) -> Result<Lock, RestoreError> {
     let (path, started) = (to.join(LOCK), Instant::now());
-    // Each holder creates a new lock file.
+    // Each restart that gets the lock creates a new lock file, so a changed lock file means another holder.
     let (mut holder, mut since) = (None, started);
     loop {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -59,7 +60,7 @@ pub(super) fn lock(to: &Path, wait: Duration) -> Result<Lock, RestoreError> {
             Err(TryLockError::Error(error)) => {
                 tracing::warn!(
                     path = %path.display(), %error,
-                    "the file system has no locks: let no other restart write there now"
+                    "the file system has no locks: no other restart may write to this directory now"
                 );
                 let _ = std::fs::remove_file(&path);
                 return Ok(Lock { path, _held: None });

@@ -1,15 +1,15 @@
 //! Publishes restored files: all files of a checkpoint get their final names together, and no existing file is lost.
 //!
-//! Before this, all files are verified and durable under temporary names. The following steps run under a lock of the
-//! target directory:
+//! Before the publication, all files are verified and durable under temporary names. The following steps run under a
+//! lock of the target directory:
 //!
 //! 1. A restart that was killed during its publication is completed. If its temporary files are gone, it is undone.
-//! 2. Existing files in the way are found. A file with the same content stays. A file with other content is moved to
-//!    `.mcr-aside-N/`. A file is also moved there if it is newer than all restored files of its shape (its path with
-//!    every run of digits replaced) and does not belong to the checkpoint: an application that starts from the newest
-//!    file would use it.
-//! 3. The journal `.mcr-publish-WHERE-PROCESS` lists every move and every rename. It is durable before the first of
-//!    them.
+//! 2. Existing files under the final names are found. A file with the same content stays. A file with other content
+//!    is moved to `.mcr-aside-N/`. A file is also moved to this directory if it is newer than all restored files of
+//!    its shape and does not belong to the checkpoint, because an application that starts from the newest file would
+//!    use it. The shape of a file is its path with every run of digits replaced by `#`.
+//! 3. The journal `.mcr-publish-WHERE-PROCESS` lists every move and every rename. The journal is durable before the
+//!    first move or rename.
 //! 4. The files are moved, then renamed. The journal is removed when all moves and renames are durable.
 
 use super::existing::{compare, file_print, find_existing, is_same_link, mark_existing};
@@ -27,19 +27,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum number of files and directories examined in the search for newer files.
+/// Maximum number of files and directories that the search for newer files examines.
 const ENTRIES_MAX: usize = 4 << 20;
 
 /// Options of a publication.
 #[derive(Clone, Debug, Default)]
 pub struct Publish {
-    /// All files of the checkpoint, including those that are not restored here. None of them is moved aside for being
-    /// newer.
+    /// All files of the checkpoint, including files that this node does not restore. A newer file is not moved aside
+    /// if it is in this set.
     pub of_checkpoint: BTreeSet<FilePath>,
     /// The restored files are a copy for inspection, and the application continues. Its newer files are not moved
     /// aside, and existing files with the same content are not marked as restored.
     pub is_copy: bool,
-    /// Whether everything is made durable.
+    /// Whether the files and all renames are made durable.
     pub sync: bool,
     /// Directories of the checkpoint, with their permission bits.
     pub directories: BTreeMap<FilePath, u32>,
@@ -48,16 +48,16 @@ pub struct Publish {
 /// Why a file was moved aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// A restored file with other content takes its place.
+    /// A restored file with other content replaces the file.
     Replaced,
-    /// It is newer than the restored files.
+    /// The file is newer than the restored files.
     Newer,
 }
 
-/// A file that was moved aside, or would be.
+/// A file that was moved aside, or that would be moved aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aside {
-    /// Path below the target directory. The path below the directory that the file is moved to is the same.
+    /// Path below the target directory. After the move, the file has the same path below `.mcr-aside-N`.
     pub path: FilePath,
     /// The reason.
     pub why: Why,
@@ -66,19 +66,19 @@ pub struct Aside {
 /// The result of a publication.
 #[derive(Debug, Default)]
 pub struct Published {
-    /// All files, including those that were already there.
+    /// All files, including files that already existed with the same content.
     pub files: Vec<RestoredFile>,
-    /// Number of files that were already there with the same content.
+    /// Number of files that already existed with the same content.
     pub unchanged: usize,
     /// Files that were moved aside.
     pub aside: Vec<Aside>,
-    /// Where they were moved to, below the target directory.
+    /// The directory that the files were moved to, below the target directory.
     pub aside_to: Option<String>,
     /// Links that were not created, because they lead to directories elsewhere or because a directory has their name.
     pub not_made: Vec<FilePath>,
 }
 
-/// What is in the way of the restored files.
+/// The existing files that stay, and the existing files that must be moved aside.
 #[derive(Debug, Default)]
 struct Plan {
     /// Indices of files that stay as they are.
@@ -97,7 +97,7 @@ pub fn publish_all(
     target.make_directories(how.directories.keys())?;
     let (files, not_made) = without_links_out(to, files);
     let wanted: Vec<Wanted<'_>> = files.iter().map(Wanted::of).collect();
-    // This runs before the lock is taken, since it may take long.
+    // The search for newer files runs before the lock is taken, because the search may take long.
     let newer = newer(to, &wanted, how)?;
     let _lock = lock(to, LOCK_WAIT)?;
     let recovered = recover_locked(to)?;
@@ -112,7 +112,8 @@ pub fn publish_all(
             true => unmarked.extend(mark_existing(to, &file.header.path)),
         }
     }
-    // Record this before any file has its final name, so that an agent never takes a restored file for a new one.
+    // Record the restored files before any of them has its final name, so that an agent never takes a restored file
+    // for a new file of the application.
     crate::restored::record(to, &unmarked).map_err(|e| failed(to, "recording what is restored", e))?;
     let files = with_hard_links(target, files, &plan.kept);
     let renames = (files.iter().enumerate())
@@ -148,9 +149,9 @@ pub fn publish_all(
     Ok((published, recovered))
 }
 
-/// Removes links that must not or cannot be created: links to directories elsewhere, because the next restart would
-/// write through them, and links whose name belongs to a directory. The restore of a checkpoint never fails because
-/// of a link.
+/// Removes two kinds of links that are not created. The next restart would write through a link to a directory
+/// elsewhere. A link whose name belongs to a directory cannot be created. The restore of a checkpoint never fails
+/// because of a link.
 fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>, Vec<FilePath>) {
     let cannot_be = |file: &VerifiedFile| {
         let text = (file.header.kind == FileKind::SymbolicLink).then(|| file.temporary.link_text()).flatten();
@@ -161,8 +162,9 @@ fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>,
     (files, out.into_iter().map(|file| file.header.path.clone()).collect())
 }
 
-/// Creates hard links for files that are hard links of each other: of the temporary file, or of the existing file
-/// with the same content. On a file system without hard links, the copies stay.
+/// Replaces a restored file by a hard link if the checkpoint contains the file as a hard link of another file. The
+/// link leads to the other file's temporary file, or to an existing file with the same content. On a file system
+/// without hard links, the restored file stays.
 fn with_hard_links(target: &Arc<Target>, mut files: Vec<VerifiedFile>, kept: &BTreeSet<usize>) -> Vec<VerifiedFile> {
     if files.iter().all(|file| file.named.is_none()) {
         return files;
@@ -184,7 +186,7 @@ fn with_hard_links(target: &Arc<Target>, mut files: Vec<VerifiedFile>, kept: &BT
     files
 }
 
-/// What would be moved aside for these files. Changes nothing.
+/// The existing files that would be moved aside for these files. This function changes nothing.
 pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<Aside>, RestoreError> {
     if !to.exists() {
         return Ok(Vec::new());
@@ -205,7 +207,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Finds what is in the way: existing files under final names, and the newer files that still exist.
+/// Plans which existing files stay and which are moved aside: existing files under final names, and newer files that
+/// still exist.
 fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, RestoreError> {
     let mut plan = Plan::default();
     for (place, file) in wanted.iter().enumerate() {
@@ -231,9 +234,9 @@ fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, Re
     Ok(plan)
 }
 
-/// Finds files that have the shape of restored files and are newer than all of those. Many nodes may search one
-/// directory at the same time, so only directories of the right shape are read, and only the times of matching files
-/// are requested.
+/// Finds the files that are newer than all restored files of the same shape. Many nodes may search one directory at
+/// the same time, so only directories of the right shape are read, and only the times of matching files are
+/// requested.
 fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath>, RestoreError> {
     let mut newer = Vec::new();
     if how.is_copy {
@@ -255,14 +258,14 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
         let listed = match std::fs::read_dir(to.join(&dir)) {
             Ok(listed) => listed,
             Err(error) if dir.as_os_str().is_empty() => return Err(failed(to, "looking for newer files", error)),
-            Err(_) => continue, // it is gone, or may not be read
+            Err(_) => continue, // the directory does not exist any more, or may not be read
         };
         for entry in listed.flatten() {
             entries += 1;
             if entries > ENTRIES_MAX {
                 tracing::warn!(
                     to = %to.display(), ENTRIES_MAX,
-                    "too many files: some newer files may not be moved aside"
+                    "too many files to examine: some newer files may not be moved aside"
                 );
                 return Ok(newer);
             }
@@ -288,8 +291,8 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
     Ok(newer)
 }
 
-/// A path with every run of digits replaced. Files of different ranks or steps that belong together have the same
-/// shape.
+/// The shape of a file: its path with every run of digits replaced by `#`. Files of the same kind from different
+/// ranks or steps have the same shape.
 fn shape(path: &[u8]) -> Vec<u8> {
     let mut shape: Vec<u8> = path.iter().map(|b| if b.is_ascii_digit() { b'#' } else { *b }).collect();
     shape.dedup_by(|b, a| (*a, *b) == (b'#', b'#'));

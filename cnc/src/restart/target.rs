@@ -1,8 +1,9 @@
 //! The directory that files are restored into, and the temporary files in it, which share a few descriptors.
 //!
 //! A checkpoint may have more files than a process may open. So a temporary file is identified by its name. Its
-//! descriptor is opened when it is needed, and then the descriptor that was opened first is closed. Directories are
-//! opened only for a moment. Directories that were created are removed again if no file was published.
+//! descriptor is opened when it is needed. If too many descriptors are open, the descriptor that was opened first is
+//! closed. Directories are opened only for a moment. Directories that were created are removed again if no file was
+//! published.
 
 use super::{RestoreError, leftovers};
 use crate::fingerprint::Fingerprint;
@@ -22,18 +23,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of descriptors for restored files, even if the process may have very many.
+/// Maximum number of descriptors for restored files, even if the process may open more.
 const DESCRIPTORS_MAX: usize = 256;
 
-/// Number of descriptors for restored files and for threads that open more for a moment: an eighth of the process's
-/// limit. The rest is for containers, connections and other uses.
+/// Number of descriptors for restored files: an eighth of the process's limit. The other descriptors are for
+/// containers, connections and other uses.
 pub fn descriptors_share() -> usize {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     usize::try_from(limit / 8).unwrap_or(DESCRIPTORS_MAX).clamp(4, DESCRIPTORS_MAX)
 }
 
-/// A directory that files are restored into. If it is dropped before [`Target::keep`], it removes the empty
-/// directories that it created.
+/// A directory that files are restored into. If this value is dropped before [`Target::keep`] was called, it removes
+/// the empty directories that it created.
 #[derive(Debug)]
 pub struct Target {
     to: PathBuf,
@@ -43,12 +44,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// Describes a directory. Creates nothing yet.
+    /// Describes a directory. Does not create the directory.
     pub fn new(to: &Path) -> Arc<Self> {
         Self::with_descriptors(to, descriptors_share())
     }
 
-    /// As [`Target::new`], with at most this number of descriptors for all files.
+    /// As [`Target::new`], with a given maximum number of descriptors for all files.
     pub fn with_descriptors(to: &Path, descriptors: usize) -> Arc<Self> {
         let to = if to.as_os_str().is_empty() { Path::new(".") } else { to };
         let descriptors = Descriptors::new(descriptors);
@@ -77,7 +78,7 @@ impl Target {
     pub(super) fn make_directories<'a>(&self, paths: impl Iterator<Item = &'a FilePath>) -> Result<(), RestoreError> {
         for path in paths {
             let inner = inner_of(path).map_err(|_| {
-                failed(&self.to.join(path.as_path()), "making it: its path is too long", io::ErrorKind::InvalidInput)
+                failed(&self.to.join(path.as_path()), "creating it: its path is too long", io::ErrorKind::InvalidInput)
             })?;
             self.make_directory(&inner)?;
         }
@@ -101,14 +102,14 @@ impl Target {
         Ok(())
     }
 
-    /// Keeps the directories that were created.
+    /// Keeps the created directories when this value is dropped.
     pub fn keep(&self) {
         lock(&self.made).clear();
     }
 
     /// Opens the directory that contains `path`. Creates it if it is missing.
     fn make_directory(&self, path: &FilePath) -> Result<OwnedFd, RestoreError> {
-        /// Another restart that fails may remove a directory just before it is used here.
+        /// Maximum number of tries. Another restart that fails may remove a directory just before it is opened.
         const TRIES: u32 = 8;
         let mut tries = 0;
         loop {
@@ -121,7 +122,7 @@ impl Target {
         }
     }
 
-    /// Runs `open`. If no descriptor is left, closes the descriptors of restored files and runs it again.
+    /// Runs `open`. If no descriptor is left, closes the descriptors of restored files and runs `open` again.
     fn with_room<T>(&self, mut open: impl FnMut() -> Result<T, RestoreError>) -> Result<T, RestoreError> {
         match open() {
             Err(RestoreError::Io { source, .. }) if source.raw_os_error() == Some(Errno::EMFILE as i32) => {
@@ -150,7 +151,7 @@ pub(super) fn failed(path: &Path, what: &'static str, source: impl Into<io::Erro
     RestoreError::Io { path: path.to_owned(), what, source: source.into() }
 }
 
-/// A temporary file next to a final name. Dropping it removes the file.
+/// A temporary file in the directory of its final name. Dropping this value removes the file.
 #[derive(Debug)]
 pub(super) struct Temporary {
     target: Arc<Target>,
@@ -215,7 +216,7 @@ impl Temporary {
         Ok(file)
     }
 
-    /// Replaces the temporary file by what `make` creates under the same name in the given directory.
+    /// Replaces the temporary file by the link that `make` creates under the same name in the given directory.
     pub(super) fn replace(
         &self,
         what: &'static str,
@@ -239,11 +240,11 @@ impl Temporary {
     /// possible, and nothing has changed.
     pub(super) fn link_to(&self, target: &Target, path: &FilePath, name: &CString) -> Option<Fingerprint> {
         let (from, into) = (directory(&target.to, path, None).ok()?, directory(&target.to, &self.path, None).ok()?);
-        // Use a third name first, so that the copy exists until the link does.
+        // Create the link under a third name first, so that the copy exists until the link exists.
         let third = leftovers::temporary_name("tmp");
         linkat(&from, name.as_c_str(), &into, third.as_c_str(), AtFlags::empty()).ok()?;
         if let Err(error) = renameat(&into, third.as_c_str(), &into, self.name.as_c_str()) {
-            tracing::debug!(path = %self.path, %error, "cannot be hard-linked; the file is a copy");
+            tracing::debug!(path = %self.path, %error, "the hard link cannot be created; the file is a copy");
             let _ = unlinkat(&into, third.as_c_str(), UnlinkatFlags::NoRemoveDir);
             return None;
         }
@@ -260,7 +261,7 @@ impl Temporary {
         failed(&self.target.to.join(self.path.as_path()), what, source)
     }
 
-    /// Renames the file to its final name. Anything under that name is replaced.
+    /// Renames the file to its final name. An existing file under that name is replaced.
     pub(super) fn rename(mut self) -> Result<(), RestoreError> {
         let name = CString::new(self.path.name()).expect("a path contains no NUL");
         self.target.with_room(|| {
@@ -276,7 +277,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // A failure cannot be reported here. The name shows which process left the file.
+        // A failure cannot be reported here. The temporary name shows which process created the file.
         self.close();
         if self.is_there
             && let Ok(directory) = self.target.with_room(|| directory(&self.target.to, &self.path, None))
@@ -286,7 +287,7 @@ impl Drop for Temporary {
     }
 }
 
-/// A path within a directory, so that [`directory`] opens the directory itself.
+/// A path within a directory. For this path, [`directory`] opens the directory itself.
 pub(super) fn inner_of(directory: &FilePath) -> Result<FilePath, NameError> {
     FilePath::new([directory.as_bytes(), b"/x"].concat())
 }

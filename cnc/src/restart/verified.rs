@@ -1,4 +1,4 @@
-//! Files whose content is compared with the recorded digest, before and after they have their final names.
+//! Files with verified content, before and after they get their final names.
 
 use super::RestoreError;
 use super::target::{Temporary, directory};
@@ -11,19 +11,19 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A file with verified content, still under a temporary name. Dropping it removes the file.
+/// A file with verified content, under a temporary name. Dropping this value removes the file.
 #[derive(Debug)]
 pub struct VerifiedFile {
     pub(super) header: Arc<FileHeader>,
     pub(super) temporary: Temporary,
-    /// Fingerprint of the file. Its change time differs after the rename.
+    /// Fingerprint of the file before the rename. The rename changes its change time.
     pub(super) print: Fingerprint,
     /// Whether the file is marked as restored.
     pub(super) is_marked: bool,
-    /// If a file of the same length exists under the final name: its fingerprint, and whether it has the same
-    /// content.
+    /// If a file of the same length exists under the final name: the fingerprint of the existing file, and whether it
+    /// has the same content.
     pub(super) compared: Option<(Fingerprint, bool)>,
-    /// The file that this is a hard link of.
+    /// If this file is a hard link of another file of the checkpoint: the path of the other file.
     pub(super) named: Option<FilePath>,
 }
 
@@ -33,24 +33,24 @@ impl VerifiedFile {
         self.header.bytes
     }
 
-    /// Whether this is a file in the usual sense, not a companion such as a link.
+    /// Whether this is an ordinary file, not a companion such as a link.
     pub fn is_file(&self) -> bool {
         self.header.kind.is_file()
     }
 
-    /// Renames the file to its final name. Anything under that name is replaced, even a symbolic link.
+    /// Renames the file to its final name. An existing file or symbolic link under that name is replaced.
     pub fn publish(self) -> Result<RestoredFile, RestoreError> {
         self.temporary.rename()?;
         Ok(RestoredFile { path: self.header.path.clone(), bytes: self.header.bytes })
     }
 
-    /// What must be recorded as restored, because the file itself is not marked.
+    /// The path and fingerprint to record as restored. `None` if the file itself is marked as restored.
     pub(super) fn unmarked(&self) -> Option<(FilePath, Fingerprint)> {
         (!self.is_marked).then(|| (self.header.path.clone(), self.print))
     }
 }
 
-/// A file under its final name with the application's content.
+/// A restored file under its final name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredFile {
     /// Path below the target directory.
