@@ -1,16 +1,16 @@
-//! Companions: what is saved with a checkpoint in addition to its files, namely symbolic links, directories, and
-//! pointer files.
+//! Finds the companions of a checkpoint. Companions are symbolic links, directories and pointer files that are saved
+//! with the checkpoint's files.
 //!
 //! | companion | saved | restored as |
 //! |---|---|---|
 //! | symbolic link within the checkpoint's own directory | always | the same link |
-//! | symbolic link elsewhere, such as `latest -> DD0018` | if it leads to the checkpoint; one that leads to a file, with the rank of this file | the same link |
-//! | directory | if it is empty, or its mode is not that of the directory above it | a directory with its mode |
-//! | pointer file, such as `checkpoints.txt` or `rpointer.ocn` | with the checkpoint that was newest when it was written | the same file |
+//! | symbolic link elsewhere, such as `latest -> DD0018` | if the link leads to the checkpoint; a link to a file is saved with the rank of this file | the same link |
+//! | directory | if the directory is empty, or its mode differs from the mode of the directory above it | a directory with the same mode |
+//! | pointer file, such as `checkpoints.txt` or `rpointer.ocn` | with the checkpoint that was the newest when the pointer file was written | the same file |
 //!
-//! The *own directory* of a checkpoint is the directory that has the checkpoint's label: `DD0018` of
+//! The *own directory* of a checkpoint is the directory that has the checkpoint's label: `DD0018` for the file
 //! `DD0018/DD0018.cpu0003`. Companions are small, so their bytes are read once and kept until the checkpoint is
-//! committed. They do not identify a checkpoint: the same files with another link are the same checkpoint
+//! committed. Companions do not identify a checkpoint: the same files with another link are the same checkpoint
 //! ([`FileKind::is_companion`]).
 
 use crate::capture::{Image, whole};
@@ -37,11 +37,11 @@ pub struct Companion {
     pub path: FilePath,
     /// Kind of the companion.
     pub kind: FileKind,
-    /// Fingerprint when it was read.
+    /// Fingerprint at the time when the companion was read.
     fingerprint: Fingerprint,
     /// Permission bits.
     mode: u32,
-    /// The target of a link, or the bytes of a file.
+    /// The target of a link, or the bytes of a pointer file.
     content: Arc<[u8]>,
 }
 
@@ -50,14 +50,14 @@ pub struct Companion {
 pub struct Companions {
     /// The companions, sorted by path.
     pub found: Vec<Companion>,
-    /// What cannot be saved.
+    /// Entries of the directory that cannot be saved, by reason.
     pub lost: Vec<Lost>,
 }
 
-/// Things that belong to a checkpoint but will not be restored with it.
+/// Entries of a directory that belong to a checkpoint but cannot be saved with it, all for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// The first path.
+    /// The first path that cannot be saved.
     pub first: PathBuf,
     /// Number of paths.
     pub count: u64,
@@ -76,24 +76,24 @@ impl std::fmt::Display for Lost {
 
 /// Maximum number of companions of one checkpoint.
 pub const COMPANIONS_MAX: usize = 16 << 10;
-/// Maximum bytes of all companions of one checkpoint.
+/// Maximum number of bytes of all companions of one checkpoint.
 pub const COMPANIONS_BYTES_MAX: usize = 1 << 20;
 /// Maximum length in bytes of a file that counts as a pointer because of its content.
 const UNNAMED_POINTER_BYTES_MAX: u64 = 4096;
-/// In a directory with more entries, pointers are recognised only by their names.
+/// In a directory with more entries than this, pointer files are recognised only by their names.
 const READ_ENTRIES_MAX: usize = 4096;
 /// Maximum number of words examined in a pointer file.
 const WORDS_MAX: usize = 256;
-/// Entries of a directory that a pointer file names that are looked at.
+/// If a pointer file names a directory: maximum number of entries of this directory that are examined.
 const FIRST_ENTRIES_MAX: usize = 64;
-/// Links that lead to links are followed so often.
+/// Maximum number of links that are followed one after the other.
 const HOPS_MAX: usize = 16;
-/// The modes that directories usually have.
+/// The usual modes of directories.
 const USUAL_MODES: [u32; 2] = [0o755, 0o775];
 
-const IS_SPECIAL: &str = "a socket, pipe or device is not kept";
-const LEADS_OUT: &str = "a link leads out of the directory; the link is kept, and what it leads to is not";
-const TOO_MANY: &str = "more than 16384 links and directories, or more than 1 MiB of them";
+const IS_SPECIAL: &str = "a socket, pipe or device is not saved";
+const LEADS_OUT: &str = "a link leads out of the directory; the link is saved, and its target is not";
+const TOO_MANY: &str = "a checkpoint has more than 16384 links and directories, or they have more than 1 MiB";
 
 /// Links and possible pointer files in directories that several checkpoints share. Each directory is read once.
 #[derive(Debug, Default)]
@@ -108,18 +108,18 @@ enum Candidate {
     Pointer { path: FilePath, stat: Metadata, content: Vec<u8>, words: Vec<String>, is_named: bool },
 }
 
-/// What is known of the whole directory when the companions of a checkpoint are looked for.
+/// The properties of the whole watched directory that the search for companions needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
-    /// When the checkpoints were begun.
+    /// The times at which the checkpoints began.
     pub timeline: &'a Timeline,
-    /// Links that were seen, wherever they lie.
+    /// All symbolic links that were found in the directory.
     pub links: &'a BTreeSet<PathBuf>,
 }
 
-/// The companions of one checkpoint, by a look at the directory. `files` are those of the rank that takes along what
-/// belongs to no rank, or with `rank` those of another rank: then only links to its files and directories whose mode
-/// is unusual.
+/// Finds the companions of one checkpoint in the directory. `files` are the files of `rank`. With rank 0 all
+/// companions are found. With any other rank, only links to files of this rank and directories with an unusual mode
+/// are found.
 pub fn gather(
     root: &Path,
     layout: &Layout,
@@ -146,7 +146,7 @@ struct Gathering<'a> {
     layout: &'a Layout,
     label: &'a CheckpointId,
     files: BTreeSet<&'a FilePath>,
-    /// The checkpoint's own directories; the empty path is the root.
+    /// The checkpoint's own directories. The empty path is the root.
     own: BTreeSet<PathBuf>,
     /// All directories above its files, up to the root.
     above: BTreeSet<PathBuf>,
@@ -175,13 +175,13 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Finds the directories above the files, and which of them are the checkpoint's own.
+    /// Finds the directories above the files, and the checkpoint's own directories among them.
     fn directories_above(&mut self, rank: Rank) {
         for path in &self.files {
             self.own.extend(self.layout.own_directory(path).filter(|_| rank == Rank(0)));
             self.above.extend(path.as_path().ancestors().skip(1).map(Path::to_owned));
         }
-        // Of nested own directories keep only the outermost.
+        // If own directories are nested, keep only the outermost directory.
         let own = self.own.clone();
         self.own.retain(|dir| !dir.ancestors().skip(1).any(|above| own.contains(above)));
         for dir in self.above.iter().filter(|dir| !dir.as_os_str().is_empty()) {
@@ -196,7 +196,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes everything in an own directory.
+    /// Takes all companions in an own directory.
     fn within(&mut self, own: &Path) {
         let root = self.root;
         let mut seen = |found: Found<'_>| match found {
@@ -216,7 +216,7 @@ impl<'a> Gathering<'a> {
                 self.lose(path, if why == crate::layout::walk::IS_NO_FILE { IS_SPECIAL } else { why });
             }
         };
-        // A directory that was removed meanwhile has no companions.
+        // An error is ignored: a directory that was removed has no companions.
         let _ = walk(root, own, &ScanLimits::default(), &mut seen);
     }
 
@@ -226,7 +226,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes links and pointer files from the directories above.
+    /// Takes links and pointer files from the directories above the files.
     fn beside(&mut self, timeline: &Timeline, beside: &mut Beside) {
         let is_own = |dir: &PathBuf| dir.ancestors().any(|dir| self.own.contains(dir));
         let outside: Vec<PathBuf> = self.above.iter().filter(|dir| !is_own(dir)).cloned().collect();
@@ -250,7 +250,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Links that lead to the checkpoint from outside of its own directories.
+    /// Takes the links outside of the own directories that lead to the checkpoint.
     fn links_elsewhere(&mut self, rank: Rank, links: &BTreeSet<PathBuf>) {
         let own: BTreeSet<PathBuf> = match rank {
             Rank(0) => self.own.clone(),
@@ -269,11 +269,11 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// A link within the checkpoint.
+    /// Takes a link in an own directory of the checkpoint.
     fn link_within(&mut self, path: &Path) {
         let name = self.root.join(path);
         let (Ok(stat), Ok(text)) = (name.symlink_metadata(), name.read_link()) else {
-            return; // the link was removed meanwhile
+            return; // the link was removed after it was found
         };
         if resolve(self.root, path).is_none() {
             self.lose(path, LEADS_OUT);
@@ -288,7 +288,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Whether a path is, or lies in, the checkpoint, and is no file of another rank.
+    /// Whether a path belongs to the checkpoint and is not a file of another rank.
     fn is_ours(&self, end: &Path) -> bool {
         let is_own = || self.own.iter().any(|own| !own.as_os_str().is_empty() && end.starts_with(own));
         let Ok(file) = FilePath::new(end.as_os_str().as_bytes()) else { return is_own() };
@@ -299,7 +299,7 @@ impl<'a> Gathering<'a> {
         self.files.contains(&file) || (is_own() && !is_of_another_rank())
     }
 
-    /// Whether this file says that this checkpoint is the newest.
+    /// Whether this pointer file names this checkpoint as the newest.
     fn is_pointer_here(
         &self,
         path: &FilePath,
@@ -310,7 +310,8 @@ impl<'a> Gathering<'a> {
     ) -> bool {
         let named: Vec<CheckpointId> = words.iter().filter_map(|word| self.named(path.as_path(), word)).collect();
         let known = timeline.newest(named.iter());
-        // A file that consists mostly of checkpoint names is a pointer, whatever its name. A log contains more text.
+        // A file that consists mostly of checkpoint names is a pointer file, even without a usual name. A log
+        // contains more other text.
         let known_words = named.iter().filter(|label| timeline.contains(label)).count();
         if !is_named && (known.is_none() || 2 * known_words < words.len()) {
             return false;
@@ -321,7 +322,7 @@ impl<'a> Gathering<'a> {
         known.or_else(|| timeline.at(Fingerprint::of(stat).written_ns())) == Some(self.label)
     }
 
-    /// Whether a word in a pointer file names files of a checkpoint that is there and not known yet.
+    /// Whether a word in a pointer file names existing files of a checkpoint that is not in the timeline yet.
     fn names_unknown(&self, pointer: &Path, word: &str, timeline: &Timeline) -> bool {
         let beside = pointer.parent().and_then(|parent| normal(&parent.join(word.trim_end_matches('/'))));
         let Some(path) = beside.or_else(|| Path::new(word).strip_prefix(self.root).ok().map(Path::to_owned)) else {
@@ -340,7 +341,8 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// The checkpoint that a word in a pointer file names: by its label, a file of it, or its own directory.
+    /// The checkpoint that a word in a pointer file names. The word may be the label of the checkpoint, a path of one
+    /// of its files, or its own directory.
     fn named(&self, pointer: &Path, word: &str) -> Option<CheckpointId> {
         let beside = normal(&pointer.parent()?.join(word));
         let below = beside.as_deref().or_else(|| Path::new(word).strip_prefix(self.root).ok());
@@ -380,7 +382,7 @@ impl<'a> Gathering<'a> {
     }
 }
 
-/// The links of a directory, and the files in it that may be pointers.
+/// The links in a directory, and the files in this directory that may be pointer files.
 fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
     let (mut found, mut files, mut entries) = (Vec::new(), Vec::new(), 0usize);
     let Ok(listed) = std::fs::read_dir(root.join(dir)) else { return found };
@@ -406,7 +408,7 @@ fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
     found
 }
 
-/// A file that belongs to no checkpoint and may be a pointer.
+/// Reads a file that belongs to no checkpoint and may be a pointer file. `None` if it cannot be a pointer file.
 fn pointer(root: &Path, layout: &Layout, path: &Path) -> Option<Candidate> {
     let (path, name) = (FilePath::new(path.as_os_str().as_bytes()).ok()?, root.join(path));
     let is_named = is_pointer_name(path.name());
@@ -416,7 +418,7 @@ fn pointer(root: &Path, layout: &Layout, path: &Path) -> Option<Candidate> {
     let most = if is_named { POINTER_BYTES_MAX } else { UNNAMED_POINTER_BYTES_MAX };
     let look = || name.symlink_metadata().ok().filter(|stat| stat.is_file() && stat.len() <= most);
     let (before, content) = (look()?, std::fs::read(&name).ok()?);
-    // If the file was written while it was read, the next look takes it.
+    // A file that changed while it was read is skipped. The next search finds the file again.
     let stat = look().filter(|after| Fingerprint::of(after) == Fingerprint::of(&before))?;
     let words = words_in(&content);
     Some(Candidate::Pointer { path, stat, content, words, is_named })
@@ -443,7 +445,7 @@ impl Companion {
         Arc::new(Image { bytes: self.content.to_vec(), chunks: Default::default() })
     }
 
-    /// Fingerprint when it was read.
+    /// Fingerprint at the time when the companion was read.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
@@ -465,7 +467,7 @@ pub fn mark_hard_links<'a>(headers: impl Iterator<Item = (&'a mut FileHeader, Fi
 }
 
 /// The final target of a link, relative to the root. `None` if the target is outside of the root, or if the links
-/// form a cycle. A link to a directory outside is not resolved if it is in the middle of the path.
+/// form a cycle. A link in the middle of the path is not resolved if it leads to a directory outside of the root.
 pub fn resolve(root: &Path, link: &Path) -> Option<PathBuf> {
     let (mut at, mut hops) = (PathBuf::new(), 0);
     let mut open: Vec<PathBuf> = parts(link).rev().collect();
@@ -515,8 +517,8 @@ fn normal(path: &Path) -> Option<PathBuf> {
     Some(normal)
 }
 
-/// The words of a pointer file that may be names, separated by white space, quotes and common punctuation. Of a long
-/// file only the first and last words are returned. A file that is not text has no words.
+/// The words of a pointer file that may be names. White space, quotes and common punctuation separate words. For a
+/// long file, only the first and the last words are returned. A file that is not text has no words.
 fn words_in(content: &[u8]) -> Vec<String> {
     let Ok(text) = std::str::from_utf8(content) else { return Vec::new() };
     let is_between = |c: char| c.is_whitespace() || c.is_control() || "\"'`,;:=()[]{}<>".contains(c);

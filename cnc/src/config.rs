@@ -1,5 +1,6 @@
-//! The agent's configuration. [`CncOptions`] is what the operator wrote. [`CncConfig`] is the checked configuration,
-//! and can only be made by checking [`CncOptions`]. Each error names the key, the value, and how to correct it.
+//! The agent's configuration. [`CncOptions`] is the configuration as the operator wrote it. [`CncConfig`] is the
+//! checked configuration, and can only be created by checking [`CncOptions`]. Each error names the key and the value,
+//! and says how to correct the value.
 
 use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, list};
 use crate::settle::{OwnRanks, SettleRules};
@@ -14,7 +15,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The `[cnc]` table, as written.
+/// The `[cnc]` table, as the operator wrote it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CncOptions {
@@ -26,8 +27,8 @@ pub struct CncOptions {
     /// Which files form a checkpoint: the name of a preset, `"guess"`, a pattern, a list of patterns, or a table (see
     /// [`LayoutTable`]). Default `"guess"`.
     pub layout: LayoutOptions,
-    /// Number of ranks of the application. Default: `SLURM_NTASKS`, then `SLURM_JOB_NTASKS`, else the number of the
-    /// previous checkpoint.
+    /// Number of ranks of the application. Default: `SLURM_NTASKS`, else `SLURM_JOB_NTASKS`, else the number of ranks
+    /// of the job's newest checkpoint.
     pub ranks: Option<u32>,
     /// Identity of this start of the job. All agents and restarts of one start have the same identity. Default:
     /// `MCR_INCARNATION`, else SLURM's job id and restart count, else none, which means a start by hand.
@@ -47,31 +48,31 @@ pub struct CncOptions {
     /// Number of ranks that are described and hashed at the same time, each on one core, 1 to 64. 0: one for every 32
     /// cores of the node, at least 1 and at most 4. Default 0.
     pub capture_threads: u32,
-    /// How long a file must be at rest after it was closed, before it is read. Default 200 ms.
+    /// Time that a file must be at rest after it was closed, before it is read. Default 200 ms.
     pub quiet_ms: u64,
-    /// How long a file must be at rest if the kernel did not report that it was closed. Default 2000 ms.
+    /// Time that a file must be at rest if the kernel did not report that the file was closed. Default 2000 ms.
     pub scan_quiet_ms: u64,
-    /// How long a file must be at rest if something is inconsistent, for example the HDF5 superblock and the file's
-    /// length. Default 30000 ms.
+    /// Time that a file must be at rest if the file is in doubt, for example because its length contradicts its HDF5
+    /// superblock. Default 30000 ms.
     pub doubt_quiet_ms: u64,
-    /// How long a checkpoint must be at rest after its last event, before its ranks count as complete. Default 500
-    /// ms.
+    /// Time that a checkpoint must be at rest after its last event, before its ranks count as complete. Default
+    /// 500 ms.
     pub checkpoint_quiet_ms: u64,
-    /// Interval between scans of the whole directory, in seconds; 0: never. Default: 60 if the kernel cannot report
-    /// all changes (other nodes write to the file system), else never.
+    /// Interval between scans of the whole directory, in seconds. 0: no periodic scans. Default: 60 if the kernel
+    /// cannot report all changes because other nodes write to the file system, else 0.
     pub rescan_seconds: Option<u64>,
     /// File for the state that a restart of the agent needs. Default: `JOB-NODE.state` in `STATE_DIRECTORY` (as
     /// systemd sets it), in `XDG_STATE_HOME/mcr`, or in `HOME/.local/state/mcr`.
     pub state_file: Option<PathBuf>,
     /// Delete the application's files once their checkpoint is committed. Default false.
     pub delete_after_commit: bool,
-    /// First delay before the agent connects again to an aggregator that does not answer. It doubles each time.
-    /// Default 100 ms.
+    /// First delay before the agent connects again to an aggregator that does not answer. The delay doubles after
+    /// each failure. Default 100 ms.
     pub reconnect_min_ms: u64,
-    /// Longest delay before the agent connects again. Default 30 s.
+    /// Maximum delay before the agent connects again to an aggregator that does not answer. Default 30 s.
     pub reconnect_max_seconds: u64,
-    /// Maximum time for the agent to end. Within this time it reads and sends what was written, and waits for the
-    /// commits. Default 20 s, which is less than SLURM's KillWait of 30 s.
+    /// Maximum time for the agent to end. In this time the agent reads and sends all files that were written, and
+    /// waits for the commits. Default 20 s, which is less than SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
 }
 
@@ -104,7 +105,7 @@ impl Default for CncOptions {
     }
 }
 
-/// The value of `layout`, as written.
+/// The value of `layout`, as the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LayoutOptions {
     /// A preset's name, a pattern, or `guess`.
@@ -113,7 +114,7 @@ pub enum LayoutOptions {
     Table(LayoutTable),
 }
 
-/// `layout = { ... }`: exactly one of `preset`, `patterns` and `regex`.
+/// The table `layout = { ... }`. It must contain exactly one of `preset`, `patterns` and `regex`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LayoutTable {
@@ -183,7 +184,7 @@ pub enum ConfigError {
     Missing {
         /// The key.
         key: &'static str,
-        /// How to correct it.
+        /// How to correct the error.
         way_out: &'static str,
     },
     /// An invalid value.
@@ -193,7 +194,7 @@ pub enum ConfigError {
         key: &'static str,
         /// The value as written.
         value: String,
-        /// How to correct it.
+        /// How to correct the error.
         way_out: String,
     },
     /// An invalid layout.
@@ -201,7 +202,7 @@ pub enum ConfigError {
     Layout(#[from] LayoutError),
 }
 
-/// An unknown key, and the known key that was probably meant.
+/// An unknown key, and the known key that the operator probably meant.
 #[derive(Debug, thiserror::Error)]
 #[error("{}:{line}: unknown key {key:?} in {table}; {}", file.display(), way_out(near.as_deref(), known))]
 pub struct UnknownKey {
@@ -226,7 +227,7 @@ fn way_out(near: Option<&str>, known: &[String]) -> String {
     }
 }
 
-/// Reads a configuration file; at most 1 MiB of it.
+/// Reads at most the first 1 MiB of a configuration file, and parses it.
 pub fn load_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
     use std::io::Read;
     let mut text = String::new();
@@ -236,7 +237,7 @@ pub fn load_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
     parse_toml(&text, file)
 }
 
-/// Parses a configuration; `file` is used only in messages. The error for an unknown key names the most similar known
+/// Parses a configuration. `file` is used only in messages. The error for an unknown key names the most similar known
 /// key.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
@@ -255,7 +256,8 @@ pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, Con
 }
 
 /// The unknown key that makes a configuration invalid, and the known keys of its table. The error of `toml` contains
-/// both only in its text, so the configuration is deserialized again by a crate whose error contains them as values.
+/// the keys only in its text. So the configuration is deserialized again by a crate whose error has the keys as
+/// values.
 fn unknown_key<T: DeserializeOwned>(text: &str) -> Option<(String, Vec<String>)> {
     let values: serde_value::Value = toml::from_str(text).ok()?;
     match values.deserialize_into::<T>() {
@@ -294,7 +296,7 @@ pub struct CncConfig {
     pub layout: LayoutChoice,
     /// Number of ranks, if the job or the configuration states it.
     pub ranks: Option<u32>,
-    /// Where that number comes from, for messages.
+    /// The source of the number of ranks, for messages.
     pub ranks_from: &'static str,
     /// Identity of this start of the job. Empty for a start by hand.
     pub incarnation: String,
@@ -308,7 +310,7 @@ pub struct CncConfig {
     pub budget_bytes: u64,
     /// Number of ranks that are captured at the same time, at least 1.
     pub capture_threads: usize,
-    /// How long files and checkpoints must be at rest.
+    /// The times that files and checkpoints must be at rest.
     pub rules: SettleRules,
     /// See [`CncOptions::rescan_seconds`].
     pub rescan: Option<Duration>,
@@ -316,15 +318,15 @@ pub struct CncConfig {
     pub state_file: PathBuf,
     /// Whether the application's files are deleted once their checkpoint is committed.
     pub delete_after_commit: bool,
-    /// First delay before connecting again.
+    /// First delay before the agent connects to an aggregator again.
     pub reconnect_min: Duration,
-    /// Longest delay before connecting again.
+    /// Maximum delay before the agent connects to an aggregator again.
     pub reconnect_max: Duration,
     /// See [`CncOptions::drain_seconds`].
     pub drain: Duration,
 }
 
-/// The layout, or that it must be guessed from the file names.
+/// The choice of a layout: a known layout, one checkpoint, or a guess.
 #[derive(Clone, Debug)]
 pub enum LayoutChoice {
     /// The configuration states the layout.
@@ -336,7 +338,7 @@ pub enum LayoutChoice {
 }
 
 impl LayoutChoice {
-    /// Whether file names may contain the number of a rank. A layout that is guessed may have ranks.
+    /// Whether file names may contain the number of a rank. True if the layout must still be guessed.
     pub fn may_have_ranks(&self) -> bool {
         match self {
             Self::Known(layout) => layout.has_ranks(),
@@ -345,8 +347,8 @@ impl LayoutChoice {
         }
     }
 
-    /// Returns the layout. If necessary it is guessed from the files below `root`. If a guess is not certain, for
-    /// example because there are no files yet, the caller should guess again later.
+    /// Returns the layout. If necessary, the layout is guessed from the files below `root`. If a guess is not
+    /// certain, for example because there are no files yet, the caller should guess again later.
     pub fn resolve(&self, root: &Path, limits: &ScanLimits) -> Result<(Layout, Option<Explanation>), ScanError> {
         match self {
             Self::Known(layout) => Ok((layout.clone(), None)),
@@ -403,12 +405,12 @@ impl LayoutOptions {
 }
 
 impl CncOptions {
-    /// Checks all values, with the environment of this process.
+    /// Checks all values. Uses the environment of this process for defaults.
     pub fn check(&self) -> Result<CncConfig, ConfigError> {
         self.check_with(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    /// Checks all values, with the given environment.
+    /// Checks all values. Uses the given environment for defaults.
     pub fn check_with(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<CncConfig, ConfigError> {
         let job = environment("MCR_JOB").or_else(|| self.job.clone()).ok_or(ConfigError::Missing {
             key: "job",
@@ -437,7 +439,7 @@ impl CncOptions {
                                the rank";
                 return Err(ConfigError::Value { key: "ranks", value: ranks.to_string(), way_out: way_out.into() });
             }
-            // SLURM counts the tasks, also of an application that writes one file for all of them.
+            // SLURM's number of tasks is not used here, because this layout has one rank for any number of tasks.
             _ if layout_ranks.is_some() => Some(("the layout, whose names contain no rank", "1".into(), layout_ranks)),
             Some(ranks) => Some(("ranks in [cnc] or --ranks", ranks.to_string(), Some(ranks))),
             None => ["SLURM_NTASKS", "SLURM_JOB_NTASKS"].into_iter().find_map(|name| {
@@ -527,7 +529,8 @@ impl CncOptions {
     }
 }
 
-/// Number of capture threads that a node with this number of cores hardly notices.
+/// Default number of capture threads: so few that the application on a node with this number of cores is hardly
+/// slower.
 fn capture_threads(cores: usize) -> usize {
     const CORES_PER_THREAD: usize = 32;
     const THREADS_MAX: usize = 4;
@@ -573,7 +576,7 @@ pub fn node_name(environment: &dyn Fn(&str) -> Option<String>) -> String {
         .unwrap_or_else(|| "localhost".to_owned())
 }
 
-/// The absolute path of a directory without symbolic links. The last component need not exist.
+/// The absolute path of a directory, without symbolic links. The last component need not exist.
 pub fn real_path(dir: &Path) -> String {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let real = std::fs::canonicalize(&dir).ok().or_else(|| {
@@ -583,8 +586,8 @@ pub fn real_path(dir: &Path) -> String {
     real.unwrap_or(dir).to_string_lossy().into_owned()
 }
 
-/// Identity of this start of the job: as written, else `MCR_INCARNATION`, else SLURM's job id and restart count.
-/// Empty if none of them exists.
+/// Identity of this start of the job: the configured identity, else `MCR_INCARNATION`, else SLURM's job id and
+/// restart count. Empty if none of them exists.
 pub fn incarnation_of(
     written: Option<&str>,
     environment: &dyn Fn(&str) -> Option<String>,
@@ -609,7 +612,7 @@ pub fn incarnation_of(
 }
 
 fn default_state_directory(environment: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
-    // systemd separates several directories with colons.
+    // `STATE_DIRECTORY` may contain several directories, separated by colons. The first directory is used.
     let systemd = environment("STATE_DIRECTORY").and_then(|all| all.split(':').next().map(PathBuf::from));
     let user = || environment("XDG_STATE_HOME").map(PathBuf::from);
     let home = || environment("HOME").map(|home| Path::new(&home).join(".local/state"));
@@ -646,7 +649,7 @@ mod tests {
     const LEAST: &str =
         "[cnc]\njob = \"heat\"\nwatch = \"/scratch/heat\"\naggregators = [\"io1:7447\", \"[::1]:7447\"]\n";
 
-    /// The error as it is printed, with its cause.
+    /// The printed text of an error, with its cause.
     fn told(error: &dyn std::error::Error) -> String {
         let cause = error.source().map(|cause| format!(": {cause}"));
         format!("{error}{}", cause.unwrap_or_default())

@@ -1,9 +1,11 @@
-//! Decides which files form a checkpoint: maps a path below the watched directory to a checkpoint's label and a rank.
+//! Decides which files form a checkpoint. A layout maps a path below the watched directory to a checkpoint's label
+//! and a rank.
 //!
 //! A layout is a list of patterns. The patterns are tried in order, and the first pattern that matches decides. A
-//! pattern is a glob with named parts (`**/{checkpoint}.cpu{rank}`), or a regular expression with groups of these
-//! names. Globs and regular expressions match the bytes of the whole path. Presets for widely used applications are
-//! in [`presets`]. The guess from file names is in [`guess`], and the walk over a directory is in [`walk`].
+//! pattern is a glob with named parts (`**/{checkpoint}.cpu{rank}`), or a regular expression with the groups
+//! `checkpoint` and `rank`. Globs and regular expressions match the bytes of the whole path. Presets for widely used
+//! applications are in [`presets`]. The guess from file names is in [`guess`], and the walk over a directory is in
+//! [`walk`].
 
 pub mod guess;
 pub mod pointers;
@@ -34,8 +36,8 @@ pub struct Layout {
 pub struct Placed {
     /// The label of the checkpoint, as the application names it.
     pub checkpoint: CheckpointId,
-    /// The rank, starting at 0 even if the application starts at 1. `None`: the file belongs to no single rank (a
-    /// parameter file, a hierarchy) and is saved with rank 0.
+    /// The rank. Ranks start at 0 here, even if the application's ranks start at 1. `None`: the file belongs to no
+    /// single rank, such as a parameter file, and is saved with rank 0.
     pub rank: Option<Rank>,
 }
 
@@ -61,7 +63,7 @@ pub enum LayoutError {
     Glob {
         /// The glob as written.
         pattern: String,
-        /// What is wrong, and how to correct it.
+        /// The error in the pattern, and how to correct it.
         what: String,
     },
     /// A regular expression is invalid.
@@ -87,7 +89,7 @@ pub enum LayoutError {
     NoPreset {
         /// The name as written.
         name: String,
-        /// The preset with the most similar name.
+        /// The name of the preset with the most similar name.
         near: Option<&'static str>,
     },
 }
@@ -99,7 +101,7 @@ fn nearest(near: &Option<&'static str>) -> String {
 /// The positions of the label and the rank in a path, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Within {
-    /// `None`: the label comes from the pattern, not from the path.
+    /// `None`: the label is given by the pattern, not by the path.
     pub(crate) label: Option<std::ops::Range<usize>>,
     pub(crate) rank: Option<std::ops::Range<usize>>,
 }
@@ -110,7 +112,7 @@ pub(crate) struct Pattern {
     /// The pattern as written in the configuration.
     text: String,
     regex: Regex,
-    /// If given, every file that matches belongs to this checkpoint, and the regular expression contains no label.
+    /// `Some`: every file that matches belongs to this checkpoint, and the regular expression contains no label.
     constant: Option<CheckpointId>,
     /// The number of the application's first rank, 0 or 1.
     first_rank: u32,
@@ -164,7 +166,7 @@ impl Layout {
         Self::new("regex", patterns.collect::<Result<_, _>>()?)
     }
 
-    /// One directory for each checkpoint: the first component of a path is the label.
+    /// A layout with one directory for each checkpoint. The first component of a path is the label.
     pub fn directories() -> Self {
         presets::get("directories").expect("a preset of this name is in the table")
     }
@@ -174,20 +176,20 @@ impl Layout {
         Self::new("single", vec![Pattern::everything(checkpoint)]).expect("a layout with one pattern is valid")
     }
 
-    /// A checkpoint is complete once a file that matches this glob has settled. The glob contains `{checkpoint}` but
-    /// not `{rank}`.
+    /// Adds a marker file: a checkpoint is complete once a file that matches this glob has settled. The glob contains
+    /// `{checkpoint}` but not `{rank}`.
     pub fn with_marker(mut self, glob: &str) -> Result<Self, LayoutError> {
         self.marker = Some(Pattern::from_glob(glob, 0)?);
         Ok(self)
     }
 
-    /// A rank is complete once this number of its files has settled.
+    /// Sets the number of files of a rank: a rank is complete once this number of its files has settled.
     pub fn with_files_per_rank(mut self, files: u32) -> Self {
         self.files_per_rank = Some(files);
         self
     }
 
-    /// Guesses a layout from the names of the files below `directory`. If the names match too few files, all files
+    /// Guesses a layout from the names of the files below `directory`. If a guess covers too few files, all files
     /// form one checkpoint that is named after the directory, or [`Explanation::asks`] contains a question for the
     /// user.
     pub fn guess(listing: &Listing, directory: &std::path::Path) -> (Self, Explanation) {
@@ -222,7 +224,8 @@ impl Layout {
             .or_else(|| self.marked(path).map(|checkpoint| Placed { checkpoint, rank: None }))
     }
 
-    /// Whether file names contain the number of a rank. If not, all files of a checkpoint belong to rank 0.
+    /// Whether file names contain the number of a rank. Without such numbers, all files of a checkpoint belong to
+    /// rank 0.
     pub fn has_ranks(&self) -> bool {
         self.patterns.iter().any(|pattern| pattern.regex.capture_names().flatten().any(|name| name == "rank"))
     }
@@ -235,7 +238,7 @@ impl Layout {
         self.patterns.iter().find_map(|pattern| pattern.place_within(path.as_bytes()))
     }
 
-    /// The directory that is named after the checkpoint's label and therefore contains only this checkpoint. The
+    /// The directory that has the checkpoint's label as its name and therefore contains only this checkpoint. The
     /// empty path is the watched directory. `None` if files of several checkpoints share a directory.
     pub fn own_directory(&self, path: &FilePath) -> Option<std::path::PathBuf> {
         let (_, within) = self.place_within(path)?;
@@ -255,7 +258,7 @@ impl Layout {
         self.marker.is_some()
     }
 
-    /// Number of files of a complete rank, if known.
+    /// Number of files of a complete rank. `None` if the number is unknown.
     pub fn files_per_rank(&self) -> Option<u32> {
         self.files_per_rank
     }
@@ -277,7 +280,7 @@ impl fmt::Display for Layout {
     }
 }
 
-/// Whether a path belongs to mcrEngine: one of its components is a name that mcrEngine uses.
+/// Whether a path belongs to mcrEngine. Such a path has a component with a name that mcrEngine uses.
 pub fn is_ours(path: &[u8]) -> bool {
     path.split(|&b| b == b'/').any(is_own_name)
 }
@@ -287,8 +290,8 @@ pub fn is_ours(path: &[u8]) -> bool {
 pub fn is_own_name(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b".mcr-") else { return false };
     let number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    // The other names are the lock, the record of restored files, the directories for moved files, and the journal of
-    // a publication.
+    // The other names of mcrEngine are the lock, the record of restored files, the directories for moved files, and
+    // the journal of a publication.
     let numbered = |prefix: &[u8]| rest.strip_prefix(prefix).is_some_and(|n| n.first().is_some_and(u8::is_ascii_digit));
     // The temporary name of the agent's state file: `.mcr-state-NAME-PID.tmp`.
     let state = rest.strip_prefix(b"state-").and_then(|rest| rest.strip_suffix(b".tmp"));
@@ -301,8 +304,8 @@ pub fn is_own_name(name: &[u8]) -> bool {
         || is_of_a_restart(rest)
 }
 
-/// Whether this is the name of a temporary file of a restart, without `.mcr-`: `restart-PLACE-PID-N.tmp` or `.spill`,
-/// see `restart/leftovers.rs`.
+/// Whether this is the name of a temporary file of a restart without the prefix `.mcr-`: `restart-PLACE-PID-N.tmp` or
+/// `restart-PLACE-PID-N.spill`, see `restart/leftovers.rs`.
 fn is_of_a_restart(rest: &[u8]) -> bool {
     let stem = rest.strip_suffix(b".tmp").or_else(|| rest.strip_suffix(b".spill"));
     let Some(stem) = stem.and_then(|stem| stem.strip_prefix(b"restart-")) else { return false };
@@ -345,7 +348,7 @@ impl Pattern {
         Self::compile(regex, regex, first_rank).map_err(refuse)?.checked()
     }
 
-    /// A pattern for names without a label. Files that match belong to the given checkpoint.
+    /// A pattern for names without a label. All files that match belong to the given checkpoint.
     pub(crate) fn constant(regex: &str, checkpoint: CheckpointId, first_rank: u32) -> Result<Self, LayoutError> {
         let refuse = |what| LayoutError::Regex { pattern: regex.to_owned(), what };
         let mut made = Self::compile(regex, regex, first_rank).map_err(refuse)?;
@@ -403,27 +406,27 @@ impl Pattern {
     }
 }
 
-/// Converts a label to a name in the store. Labels that are not UTF-8 or contain control characters are escaped:
-/// `\xe9`.
+/// Converts a label to a name in the store. Bytes that are not UTF-8 and control characters are written as escapes
+/// such as `\xe9`.
 pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
     let label = match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains(char::is_control) => text.to_owned(),
         _ => bytes.escape_ascii().to_string(),
     };
     if let Some(rest) = label.strip_prefix('.') {
-        return format!(r"\x2e{rest}").parse(); // the store has no hidden directories
+        return format!(r"\x2e{rest}").parse(); // the name of a directory in the store never begins with a dot
     }
     match (label.parse::<CheckpointId>()?, label.rsplit_once('~')) {
-        // The application's label looks like a name that mcrEngine gives to a second content of a label, so the `~`
-        // is escaped.
+        // The label has the form of a name that mcrEngine gives to a second checkpoint with the same label, so the
+        // `~` is escaped.
         (id, Some((before, after))) if id.label() != label => format!(r"{before}\x7e{after}").parse(),
         (id, _) => Ok(id),
     }
 }
 
 fn build(regex: &str) -> Result<Regex, regex::Error> {
-    // Patterns match bytes and not characters, because file names need not be UTF-8. The limits bound the memory of
-    // one pattern.
+    // Patterns match bytes and not characters, because file names need not be UTF-8. The limits bound the memory
+    // that one pattern needs.
     RegexBuilder::new(regex)
         .unicode(false)
         .dot_matches_new_line(true)
@@ -500,8 +503,8 @@ fn glob_to_regex(glob: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// The position of the brace that closes the first brace of the text. Braces between them, in a regular expression,
-/// must be balanced.
+/// The position of the brace that closes the first brace of the text. Braces between these two, in a regular
+/// expression, must be balanced.
 fn closing_brace(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, byte) in text.bytes().enumerate() {

@@ -290,7 +290,7 @@ fn a_socket_within_a_checkpoint_is_named_once_with_a_count() {
         }
     }
     let said = String::from_utf8_lossy(&site.save(0, &[]).stderr).into_owned();
-    assert!(said.contains("a socket, pipe or device is not kept: 4 in all, first DD0001/"), "{said}");
+    assert!(said.contains("a socket, pipe or device is not saved: 4 in all, first DD0001/"), "{said}");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Guesses the layout from file names if the configuration names no layout.
 //!
-//! First the presets with distinctive names are tried. If no preset fits, the numbers in the names decide. Names that
-//! differ only in their digits form a template. A number is the rank if its values cover 0..n (or 1..=n) for all
-//! combinations of the other numbers. The label is the beginning of a path component up to a number that
+//! First, the presets with distinctive names are tried. If no preset fits, the numbers in the names decide. Names
+//! that differ only in their digits form a template. A number is the rank if its values are 0 to n-1 (or 1 to n) for
+//! all combinations of the other numbers. The label is the beginning of a path component up to a number that
 //! distinguishes the checkpoints. Files without a rank belong to the checkpoint with the same label. If the names
-//! show neither ranks nor checkpoints, all files form one checkpoint, and the explanation says so.
+//! show neither ranks nor checkpoints, all files form one checkpoint, and the explanation contains this fact.
 //!
-//! A guess from names is used only if it places most of the files (`MOST_PERCENT`) and if files with the same label
+//! A guess from names is used only if most of the files match it (`MOST_PERCENT`) and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
 
 use super::pointers::{POINTER_BYTES_MAX, is_pointer_name};
@@ -25,7 +25,7 @@ pub struct Explanation {
     pub lines: Vec<String>,
     /// Whether the names determined the layout. If false, all files are one checkpoint of rank 0.
     pub certain: bool,
-    /// If given, the layout must not be used. The text says why, and what the user can specify instead.
+    /// `Some`: the layout must not be used. The text says why, and which options the user can specify instead.
     pub asks: Option<String>,
 }
 
@@ -39,14 +39,15 @@ impl fmt::Display for Explanation {
 const PATHS_MAX: usize = 200_000;
 /// Maximum number of numbers in a name. Names with more numbers have no rank.
 const SLOTS_MAX: usize = 16;
-/// Maximum number of templates with a rank that become patterns. The most frequent templates are taken.
+/// Maximum number of templates with a rank that become patterns. The templates with the most files are taken.
 const TEMPLATES_MAX: usize = 64;
 
-/// A guess is used if it places at least this percentage of the files and of the bytes. The other files may be logs
-/// and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a quarter.
+/// A guess is used if at least this percentage of the files and of the bytes belong to its checkpoints. The other
+/// files may be logs and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a
+/// quarter of the files or bytes.
 const MOST_PERCENT: u128 = 75;
-/// If a guess places less than this percentage of the files and of the bytes, the numbers do not mean checkpoints,
-/// and all files form one checkpoint.
+/// If less than this percentage of the files and of the bytes belong to the checkpoints of a guess, the guess is
+/// wrong, and all files form one checkpoint.
 const FEW_PERCENT: u128 = 50;
 
 pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Layout, Explanation) {
@@ -61,7 +62,7 @@ pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Lay
     if let Some(asks) = runs::mixed(&layout, &paths) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
-    // A pointer file is saved with the checkpoint that it was written with. A pointer file is not part of a layout.
+    // A pointer file matches no layout, because it is saved with the checkpoint that was the newest at its time.
     let is_pointer = |(path, bytes): &(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
     let (pointers, all): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|file| is_pointer(file) && layout.place(file.0).is_none());
@@ -69,7 +70,7 @@ pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Lay
     let (layout, mut explanation) = take_the_rest(layout, explanation, &paths);
     if let Some((first, _)) = pointers.first() {
         let line = format!(
-            "{} (such as {first}) saved with the checkpoint that was newest",
+            "{} (such as {first}) saved with the newest checkpoint of its time",
             counted(pointers.len(), "pointer file")
         );
         explanation.lines.push(line);
@@ -77,7 +78,7 @@ pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Lay
     weigh(layout, explanation, &all, directory)
 }
 
-/// Checks whether the layout places most of the existing files.
+/// Checks whether most of the existing files belong to checkpoints of the layout.
 fn weigh(
     layout: Layout,
     mut explanation: Explanation,
@@ -127,7 +128,7 @@ fn weigh(
     (layout, Explanation { asks: Some(asks), certain: false, ..explanation })
 }
 
-/// Returns this preset if it places most of the files and the ranks have no gaps.
+/// Returns this preset if more than half of the files match it and no rank is missing.
 fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
     let mut ranks: BTreeMap<CheckpointId, BTreeSet<u32>> = BTreeMap::new();
     let mut placed_count = 0usize;
@@ -147,8 +148,8 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// If there is only one checkpoint, the remaining files are added to it. Otherwise they are mentioned in the
-/// explanation.
+/// If there is only one checkpoint, adds the remaining files to this checkpoint. Otherwise, mentions the remaining
+/// files in the explanation.
 fn take_the_rest(mut layout: Layout, mut explanation: Explanation, paths: &[&FilePath]) -> (Layout, Explanation) {
     let mut labels = BTreeSet::new();
     let mut rest = Vec::new();
@@ -179,14 +180,14 @@ fn all_one_checkpoint(label: CheckpointId) -> (Layout, Explanation) {
     (Layout::single(label), Explanation { lines: vec![line], ..Explanation::default() })
 }
 
-/// Marks a run of digits in a template. No path contains a NUL.
+/// The byte that replaces a run of digits in a template. No path contains this byte.
 const SLOT: u8 = 0;
 
 /// A set of names that differ only in their digits.
 struct Template<'a> {
     /// The name, with a [`SLOT`] for each run of digits.
     text: Vec<u8>,
-    /// For each name: the digits of each slot.
+    /// For each name of the template: the digits in each slot.
     rows: Vec<Vec<&'a [u8]>>,
 }
 
@@ -194,7 +195,7 @@ struct Template<'a> {
 #[derive(Clone)]
 struct RankSlot {
     slot: usize,
-    /// All slots that always hold the same number (`processor3/out.3`), including `slot`.
+    /// All slots that always contain the number of the rank (twice in `processor3/out.3`), including `slot`.
     linked: Vec<usize>,
     first: u64,
     ranks: u64,
@@ -244,8 +245,8 @@ fn from_numbers(paths: &[&FilePath], otherwise: &CheckpointId) -> Option<(Layout
         Some(span) => lines.push(format!("the name of a checkpoint has the form {}", show(span, &[]))),
         None => lines.push(format!("no number distinguishes checkpoints: all files are checkpoint {otherwise}")),
     }
-    // Numbers after the label belong to the checkpoint (`step_10/level_1/p0`). Numbers before the label are examined
-    // in `runs`.
+    // Numbers after the label do not distinguish checkpoints (`step_10/level_1/p0`). Numbers before the label are
+    // examined in `runs`.
     if hidden {
         lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
     }
@@ -285,12 +286,12 @@ fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
     (text, digits)
 }
 
-/// The value of a run of digits. Values that do not fit into 64 bits become `u64::MAX`, and are no ranks.
+/// The value of a run of digits. A value that does not fit into 64 bits becomes `u64::MAX`, which is never a rank.
 fn number(digits: &[u8]) -> u64 {
     digits.iter().fold(0u64, |n, &digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
 }
 
-/// What the letters before a number say about the number.
+/// The meaning of a number, according to the letters before the number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Word {
     Checkpoint,
@@ -404,13 +405,14 @@ impl Template<'_> {
             let others = row.iter().enumerate().filter(|(i, _)| !linked.contains(i)).map(|(_, digits)| *digits);
             let is_new = sets.entry(others.collect()).or_default().insert(number(row[slot]));
             if !is_new {
-                return None; // `1` and `01` both occur, so this is not a counter
+                return None; // `1` and `01` both occur, so this number is not a rank
             }
         }
         let first = sets.values().filter_map(BTreeSet::first).copied().min()?;
         let last = sets.values().filter_map(BTreeSet::last).copied().max()?;
         let ranks = (last - first).checked_add(1)?;
-        // A node may see only its own ranks (32 to 63). Such a range is accepted if the word before it means ranks.
+        // A node may see only its own ranks, for example 32 to 63. Such a range is accepted only if the word before
+        // the number means ranks.
         if ranks < 2 || (first > 1 && word != Word::Rank) {
             return None;
         }
@@ -424,8 +426,9 @@ impl Template<'_> {
         })
     }
 
-    /// Position of the span in the text, and number of the first slot of the span. The span must begin a component or
-    /// follow a separator. It must not be followed by a letter or digit, and must not contain the rank.
+    /// Position of the span in the text, and number of the first slot of the span. The span must be at the beginning
+    /// of a component or after a separator. The span must not be followed by a letter or digit, and must not contain
+    /// the rank.
     fn find(&self, span: &[u8], rank: Option<&RankSlot>) -> Option<(usize, usize)> {
         let slots_before = |at: usize| self.text[..at].iter().filter(|b| **b == SLOT).count();
         let span_slots = span.iter().filter(|b| **b == SLOT).count();
@@ -514,9 +517,10 @@ fn show(text: &[u8], slots: &[usize]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// One template with a rank decides: preferably a template whose rank follows a word that means ranks, and then the
-/// template with the most names. A number that is not the rank in this template is not the rank in other templates
-/// with the same beginning (`d1/params.txt`, `d2/params.txt` next to `d1/p0`, `d1/p1`).
+/// Removes ranks that contradict the main template. The main template is preferably a template whose rank follows a
+/// word that means ranks, and among these the template with the most names. A number that is not the rank in the main
+/// template is not the rank in other templates with the same beginning (`d1/params.txt`, `d2/params.txt` next to
+/// `d1/p0`, `d1/p1`).
 fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let ranked = templates.iter().zip(ranks.iter()).filter_map(|(t, rank)| rank.clone().map(|rank| (t, rank)));
     let Some((main, main_rank)) = ranked.max_by_key(|(t, rank)| (t.word(rank.slot), t.rows.len())) else { return };
@@ -531,8 +535,8 @@ fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>
     }
 }
 
-/// A template with few names adopts the rank of another template, if the letters before the number are the same and
-/// the number is in the same range.
+/// Finds ranks in templates with few names. A number is the rank if the same letters are before it as before the rank
+/// of another template, and if it is in the range of the other template's ranks.
 fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let known: BTreeMap<Vec<u8>, (u64, u64)> = templates
         .iter()
@@ -575,7 +579,7 @@ fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<(
     scored.max().map(|((told, ..), span)| (span, !told))
 }
 
-/// For files without ranks: whether each number is a checkpoint. If not, all files form one checkpoint.
+/// For files without ranks: whether each number is a checkpoint. Otherwise, all files form one checkpoint.
 fn is_series(templates: &[Template<'_>], span: &[u8]) -> bool {
     let mut values = BTreeSet::new();
     let mut says = false;

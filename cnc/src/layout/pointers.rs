@@ -3,8 +3,8 @@
 /// Maximum length of a pointer file, in bytes.
 pub const POINTER_BYTES_MAX: u64 = 64 << 10;
 
-/// Whether applications use this name for a file that says which checkpoint is the newest: CESM's `rpointer.ocn`,
-/// `checkpoints.txt`, `latest_checkpoint`, `last.txt`, TensorFlow's `checkpoint`.
+/// Whether applications use this name for pointer files. Examples are CESM's `rpointer.ocn`, `checkpoints.txt`,
+/// `latest_checkpoint`, `last.txt` and TensorFlow's `checkpoint`.
 pub fn is_pointer_name(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
     let stem = name.split(|&b| b == b'.').next().unwrap_or(&name);

@@ -6,9 +6,9 @@ use mcrengine::ids::FilePath;
 /// One preset.
 struct Preset {
     name: &'static str,
-    /// Each file name of the preset contains one of these words. In a word, `^` means a capital letter and `#` means
-    /// a digit. Empty if the names have no word in common. Searching for a word is faster than compiling the
-    /// patterns.
+    /// Words of the file names: each file name of the preset contains one of them. In a word, `^` means a capital
+    /// letter and `#` means a digit. Empty if the names have no word in common. Searching for a word is faster than
+    /// compiling the patterns.
     words: &'static [&'static str],
     /// Globs for [`Layout::from_patterns`], the most specific first.
     patterns: &'static [&'static str],
@@ -17,7 +17,7 @@ struct Preset {
     telling: bool,
 }
 
-/// The presets, the most distinctive first: a guess uses the first preset that fits.
+/// The presets, the most distinctive first. A guess uses the first preset that fits.
 #[rustfmt::skip]
 const TABLE: &[Preset] = &[
     // DD0007/DD0007.cpu0003, DD0007/DD0007.hierarchy, RD0002/RD0002.boundary.hdf, DD0007/DD0007
@@ -35,8 +35,8 @@ const TABLE: &[Preset] = &[
         "**/{checkpoint:dump-[0-9]{5}}-{rank:[0-9]{10}}.h5",
     ]},
     // Snapshots in one or several files, and restart files that GADGET overwrites: `restartfiles/restart.3`, or
-    // `restart.3` for GADGET-2. A guess takes the number for a rank only if no rank is missing. If a rank is missing,
-    // such names are taken for time steps of LAMMPS.
+    // `restart.3` for GADGET-2. In a guess, the number is a rank only if no rank is missing. If a rank is missing,
+    // the guess is a time step of LAMMPS.
     Preset { name: "gadget", words: &["snap", "restart"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}.{rank}{,.hdf5}",
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}{,.hdf5}",

@@ -1,4 +1,4 @@
-//! Walks over a directory: finds its files, and the checkpoints that they form. All limits are in [`ScanLimits`].
+//! Walks over a directory, and finds its files and their checkpoints. All limits are in [`ScanLimits`].
 //!
 //! A symbolic link to a directory outside of the root is followed if the directory has the same owner as the root,
 //! because output directories often lie on another file system. Other links are only reported.
@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// A label with the order that users expect: `it_9` before `it_10`. Labels that are numbers are ordered by value:
-/// `0.25` before `0.5` before `1e3`.
+/// A label with the order that users expect: `it_9` is before `it_10`. Labels that are numbers are ordered by value:
+/// `0.25` is before `0.5`, and `0.5` is before `1e3`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CheckpointLabel(pub CheckpointId);
 
@@ -45,7 +45,7 @@ fn number(label: &str) -> Option<f64> {
 /// Limits of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// Maximum depth of directories. Default: as many as the longest path can have, see [`FILE_PATH_MAX`].
+    /// Maximum depth of directories. Default: the maximum depth of the longest path, see [`FILE_PATH_MAX`].
     pub depth: usize,
     /// Maximum number of files and directories. Default 4 Mi.
     pub entries: usize,
@@ -64,8 +64,8 @@ pub struct Skipped {
     pub path: PathBuf,
     /// The reason.
     pub reason: &'static str,
-    /// Files of a checkpoint may be hidden there: the path is a directory, or a file whose path or length cannot be
-    /// read.
+    /// Files of a checkpoint may be at this path, because the path is a directory, or a file whose path or length
+    /// cannot be read.
     pub hides_files: bool,
 }
 
@@ -127,18 +127,17 @@ pub struct Scan {
 /// Maximum number of entries in [`Listing::skipped`].
 pub const SKIPPED_MAX: usize = 1000;
 
-/// The names determine the order of checkpoints, unless modification times contradict them by at least this much.
-/// Files that were copied without their times have times close to each other, and the checkpoints of a run are
-/// further apart.
+/// The names determine the order of checkpoints, unless modification times contradict the names by at least this
+/// time. Files that were copied without their times have nearly equal times. The times of a run's checkpoints differ
+/// by more.
 const CONTRADICTION_MIN: Duration = Duration::from_secs(60);
 
 /// A checkpoint's label and its files, see [`Scan::checkpoints`].
 pub type Labelled = (CheckpointId, Vec<(FilePath, Rank)>);
 
 impl Scan {
-    /// The checkpoints, oldest first. If the order is not the order of the names, a line of text says so: for
-    /// applications that reuse a few names (`restart.a`, `restart.b`; `state`, `state_prev`) only modification times
-    /// give the order.
+    /// The checkpoints, oldest first, and a message if the order is not the order of the names. For applications that
+    /// reuse a few names (`restart.a`, `restart.b`; `state`, `state_prev`), only modification times give the order.
     pub fn in_order(self) -> (Vec<Labelled>, Option<String>) {
         let Self { checkpoints, modified, .. } = self;
         let time = |label: &CheckpointLabel| modified.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -157,7 +156,7 @@ impl Scan {
         }
         let mut order: Vec<_> = checkpoints.into_iter().collect();
         if contradiction.is_some() {
-            order.sort_by_key(|(label, _)| time(label)); // stable: equal times keep the order of the names
+            order.sort_by_key(|(label, _)| time(label)); // a stable sort: with equal times, the order of the names stays
         }
         (order.into_iter().map(|(label, files)| (label.0, files)).collect(), contradiction)
     }
@@ -166,7 +165,7 @@ impl Scan {
 /// Why a directory could not be walked.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
-    /// The directory itself cannot be read. Unreadable directories below it are [`Skipped`].
+    /// The directory itself cannot be read. Unreadable directories below this directory are [`Skipped`].
     #[error("{}: cannot be read", path.display())]
     Unreadable {
         /// The directory.
@@ -253,16 +252,16 @@ pub(crate) enum Found<'a> {
     File(FilePath, Metadata),
     /// A symbolic link that is not followed.
     Link(&'a Path),
-    /// Anything else, or something that cannot be read.
+    /// An entry of another kind, or an entry that cannot be read. The text is the reason.
     Skipped(&'a Path, &'static str),
 }
 
 /// Decides which links are followed.
 pub(crate) struct Through<'a> {
     root: &'a Path,
-    /// The real path and the owner of the root, once a link was found.
+    /// The real path and the owner of the root. Read when the first link is found.
     real: Option<Option<(PathBuf, u32)>>,
-    /// Directories that were entered through a link, as device and inode.
+    /// Directories that links led to, as device and inode.
     entered: BTreeSet<(u64, u64)>,
 }
 
@@ -287,7 +286,8 @@ impl<'a> Through<'a> {
     }
 }
 
-/// Walks over `root/below`. Reports a directory before reading it, so that the caller can start to watch it first.
+/// Walks over `root/below`. Reports each directory before its content is read, so that the caller can first start to
+/// watch the directory.
 pub(crate) fn walk(
     root: &Path,
     below: &Path,

@@ -1,4 +1,5 @@
-//! Checks that files with the same label come from one run: `runA/rst.2.0` and `runB/rst.2.0` are not one checkpoint.
+//! Checks that files with the same label come from one run. For example, `runA/rst.2.0` and `runB/rst.2.0` are not
+//! one checkpoint.
 //!
 //! The directories before the label distinguish the runs. Several directories belong to one run if they contain
 //! different kinds of files (`mesh/m_2.h5`, `data/d_2.h5`), or if their numbers correspond to ranks
@@ -16,10 +17,11 @@ struct Part<'a> {
     files: BTreeMap<&'a [u8], (Option<Rank>, &'a FilePath)>,
 }
 
-/// Presets whose directories each contain some of the ranks: `A03/rs6turb3.f00001`.
+/// Presets whose directories each contain the files of some ranks, such as `A03/rs6turb3.f00001`.
 const DIRECTORIES_OF_RANKS: &[&str] = &["smilei", "nek5000"];
 
-/// If the layout would combine several runs into one checkpoint, returns a text for the user: why, and what to do.
+/// If the layout would combine several runs into one checkpoint, returns a text for the user with the reason and with
+/// the options that help.
 pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
     let mut labels: BTreeMap<CheckpointId, BTreeMap<Vec<u8>, Part<'_>>> = BTreeMap::new();
     for path in paths {
@@ -51,7 +53,7 @@ fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'
     if parts.len() < 2 {
         return None;
     }
-    // Two files conflict if they have the same path in two directories, or are of the same kind with different ranks.
+    // Two files in two directories conflict if they have the same path there, or the same kind and different ranks.
     let mut paths: BTreeMap<&[u8], &FilePath> = BTreeMap::new();
     let mut kinds: BTreeMap<Vec<u8>, &FilePath> = BTreeMap::new();
     for part in parts.values() {
@@ -71,8 +73,8 @@ fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'
     None
 }
 
-/// Whether the directories correspond to ranks: they differ only in numbers, their names mean ranks or consist of
-/// digits, and they share no rank.
+/// Whether the directories correspond to ranks: their names differ only in numbers, their names mean ranks or consist
+/// of digits, and no rank is in two directories.
 fn are_of_ranks(parts: &BTreeMap<Vec<u8>, Part<'_>>, known: bool) -> bool {
     let templates: BTreeSet<Vec<u8>> = parts.keys().map(|directory| tokenize(directory).0).collect();
     let (Some(template), 1) = (templates.first(), templates.len()) else { return false };

@@ -34,7 +34,7 @@ fn expect(labels: &[(&str, usize, u32)]) -> Guessed {
     labels.iter().map(|(label, files, ranks)| ((*label).to_owned(), (*files, (0..*ranks).collect()))).collect()
 }
 
-/// Names; and for each label the number of files and of ranks.
+/// File names, and for each label the number of files and the number of ranks.
 type Case = (&'static [&'static str], &'static [(&'static str, usize, u32)]);
 
 #[test]
@@ -49,7 +49,7 @@ fn numbers_tell_ranks_from_checkpoints() {
             &["proc1/x_iter0", "proc1/x_iter1", "proc2/x_iter0", "proc2/x_iter1"],
             &[("x_iter0", 2, 2), ("x_iter1", 2, 2)],
         ),
-        // ranks from 1, several kinds of files, and files without rank, all with the label of the directory
+        // ranks that start at 1, several kinds of files, and files without rank, all with the label of the directory
         (
             &["o_8/amr_8.f1", "o_8/amr_8.f2", "o_8/hyd_8.f1", "o_8/hyd_8.f2", "o_8/info_8.txt", "o_8/notes"],
             &[("o_8", 6, 2)],
@@ -172,7 +172,7 @@ fn names_that_place_half_of_the_files_or_of_the_bytes_are_asked_about() {
     let (_, explanation) = guess_at(&names, Path::new("/data/run7"));
     let asks = explanation.asks.expect("16 of 25 are 64 %");
     assert!(asks.contains("enzo place 16 of 25") && asks.contains("9 would be left out (first: plots/a.png"), "{asks}");
-    // The same files twice: first the remaining files are small, then the remaining files have most of the bytes.
+    // The same names twice: first the remaining files are small, then the remaining files have most of the bytes.
     let dumps = [numbered("DD0001/DD0001.cpu000#", 8), numbered("DD0002/DD0002.cpu000#", 8)].concat();
     let names = paths([dumps, lettered("log_#", 2)].concat());
     let sized = |of_log: u64| (0..names.len()).map(|i| if i < 16 { 100 } else { of_log }).collect::<Vec<_>>();
