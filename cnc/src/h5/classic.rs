@@ -1,15 +1,15 @@
 //! Maps a file by reading the HDF5 format directly, for the part of the format that simulations write.
 //!
-//! Source: HDF5 File Format Specification 3.0, and the library's decoders where the specification is silent.
-//! Supported are: superblocks 0 to 3; object headers 1 and 2; groups as symbol tables, as compact links and as dense
-//! links; contiguous data; and chunks with each of the six kinds of index. Shared messages in heaps, links longer
-//! than 4 KiB and split files are left to the library ([`H5Error::NotClassic`]). Checksums of metadata are not
-//! compared, because a wrong map is detected later.
+//! Sources: the HDF5 File Format Specification 3.0, and the decoders of the HDF5 library for points that the
+//! specification leaves open. The parser supports superblocks 0 to 3, object headers 1 and 2, groups as symbol
+//! tables, as compact links and as dense links, contiguous data, and chunks with each of the six kinds of index. The
+//! library reads files with shared messages in heaps, links longer than 4 KiB, and split files
+//! ([`H5Error::NotClassic`]). Checksums of metadata are not compared, because a wrong map is detected later.
 //!
-//! Bounds: every entry that is examined and every byte that is copied counts against a budget, which depends on the
-//! length of the file. So a cycle of pointers ends. The levels of a B-tree must decrease towards the leaves, and the
-//! recursion is never deeper than the levels. The links of a file take at most [`LINKS_BYTES_MAX`] of memory. Large
-//! amounts of metadata are read in the order of their addresses.
+//! Limits: every examined entry and every copied byte is charged to a budget, which depends on the length of the
+//! file. So the parser stops even if pointers form a cycle. The levels of a B-tree must decrease towards the leaves,
+//! so the depth of the recursion is at most the number of levels. The links of a file take at most
+//! [`LINKS_BYTES_MAX`] of memory. Large amounts of metadata are read in the order of their addresses.
 
 mod chunks;
 mod dense;
@@ -26,7 +26,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-/// The parser for the classic part of the format.
+/// The parser for the classic part of the HDF5 format.
 pub struct Classic;
 
 impl MapSource for Classic {
@@ -57,7 +57,7 @@ const NAME_MAX: usize = 32 << 10;
 /// Maximum length of a dataset's path, in bytes.
 const PATH_MAX_BYTES: usize = 64 << 10;
 
-/// An object that a link leads to, before its name is known.
+/// An object that a link leads to. Its name is not known yet.
 enum Node {
     /// The object is read later, or has neither data nor links.
     Known,
@@ -75,7 +75,7 @@ impl Node {
     }
 }
 
-/// The relevant content of an object header.
+/// The content of an object header that the parser uses.
 #[derive(Default)]
 struct Object {
     dims: Option<Dims>,
@@ -101,14 +101,14 @@ type Symbol = (u64, u64);
 enum Layout {
     /// The data is in the object header, or not in this file.
     Elsewhere,
-    /// `bytes` is `None` in old messages. Then the length follows from the dataspace.
+    /// `bytes` is `None` in old messages. In this case, the length is calculated from the dataspace.
     Contiguous { address: u64, bytes: Option<u64> },
     /// The dimensions of a chunk, followed by the length of an element.
     Chunked { index: Index, dims: Vec<u64> },
 }
 
 impl Parser<'_> {
-    /// Finds every object that hard links lead to, and then names the datasets as the library does.
+    /// Finds every object that hard links lead to, and then gives the datasets the same names as the library.
     ///
     /// The objects of one depth are read in the order of their addresses. In the order of their names, the objects of
     /// a large group would be read from scattered pages.
@@ -141,10 +141,11 @@ impl Parser<'_> {
         self.name(root, found)
     }
 
-    /// Names the objects, depth first and in the order of names. An object with several links gets the first name.
+    /// Gives each object a name, depth first and in the order of names. An object with several links gets the first
+    /// name.
     fn name(&mut self, root: u64, mut found: HashMap<u64, Node>) -> Result<(), H5Error> {
         let mut path = String::new();
-        // Each open group: the length of its path, and its links that are still to be followed.
+        // For each open group: the length of its path, and the links of the group that are not followed yet.
         let mut open = Vec::new();
         if let Some(Node::Group(links)) = found.remove(&root) {
             open.push((0, links.into_iter()));
@@ -186,8 +187,8 @@ impl Parser<'_> {
             let names = self.local_heap(heap)?;
             let mut symbols = Vec::new();
             self.group_node(tree, None, &mut symbols)?;
-            // The symbols are in the order of the names. The names are read in the order of their offsets in the
-            // heap.
+            // The symbols are stored in the order of the names. They are sorted by the offsets of the names in the
+            // heap, because reading the names in this order is faster.
             symbols.sort_unstable();
             for (name, object) in symbols {
                 let name = self.heap_name(names, name)?;
@@ -218,7 +219,7 @@ impl Parser<'_> {
             }
             Layout::Chunked { index, dims: chunk_dims } => {
                 let Some((_, chunk_dims)) = chunk_dims.split_last().filter(|(_, c)| c.len() == dims.now.len()) else {
-                    return Err(not_classic("chunks of other dimensions than the dataset's", address));
+                    return Err(not_classic("chunks with another number of dimensions", address));
                 };
                 let raw_bytes = product(chunk_dims);
                 let chunks = self.chunks(&index, &dims.now, &dims.most, chunk_dims, raw_bytes)?;
@@ -259,7 +260,7 @@ impl Parser<'_> {
         let mut first = true;
         while let Some((at, len)) = more.pop_front() {
             self.pay(0, at)?;
-            let len = usize::try_from(len).map_err(|_| not_classic("a piece of header that is too long", at))?;
+            let len = usize::try_from(len).map_err(|_| not_classic("a piece of a header that is too long", at))?;
             let bytes = self.piece(at, len)?;
             let mut messages = &bytes[..];
             if version == 2 && !first {
@@ -429,7 +430,7 @@ impl Parser<'_> {
         Ok(Layout::Chunked { index, dims })
     }
 
-    /// Address and length of the names of a symbol table.
+    /// The address and the length of the names of a symbol table.
     fn local_heap(&mut self, address: u64) -> Result<(u64, u64), H5Error> {
         let bytes = self.piece(address, 8 + 2 * self.length_width + self.offset_width)?;
         let mut fields = Fields { bytes: &bytes, at: address };
@@ -477,7 +478,7 @@ impl Parser<'_> {
             let object = fields.number(self.offset_width)?;
             let cached = fields.u32()?;
             fields.take(20)?;
-            // 2 means a soft link.
+            // The value 2 means a soft link.
             if cached != 2 {
                 self.keep(0, address)?;
                 symbols.push((name, object));

@@ -1,12 +1,12 @@
 //! Converts HDF5's datatype message to an element type.
 //!
-//! Source: HDF5 File Format Specification 3.0, section IV.A.2.d, message versions 1 to 5. The parts that are read
-//! here are the same from version 3 on. The library returns the same message (`H5Tencode`), so `classic.rs` and
-//! `library.rs` both use this file.
+//! Source: HDF5 File Format Specification 3.0, section IV.A.2.d, message versions 1 to 5. The fields that this module
+//! reads are the same in versions 3 to 5. The function `H5Tencode` of the library returns the same message, so
+//! `classic.rs` and `library.rs` both use this file.
 
 use mcrengine::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, MEMBERS_MAX, Member};
 
-/// The type of a dataset whose raw data is in the file itself.
+/// The type of a dataset whose raw data is stored in the same file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DataType {
     pub element: ElementType,
@@ -15,7 +15,7 @@ pub(super) struct DataType {
 }
 
 impl DataType {
-    /// The element type of data of this length. The type is plain bytes if the length is not a multiple of the
+    /// The element type of data with this length. The type is plain bytes if the length is not a multiple of the
     /// element's width.
     pub fn element_for(&self, bytes: u64) -> ElementType {
         match bytes % u64::from(self.element.width()) {
@@ -30,8 +30,8 @@ impl DataType {
 pub(super) enum Parsed {
     /// Numbers, or elements of a fixed width.
     Data(DataType),
-    /// Raw data that only refers to other parts of the file: variable length, references. Such data stays in the
-    /// skeleton.
+    /// Raw data that only refers to other parts of the file: data of variable length, and references. Such data stays
+    /// a part of the skeleton.
     Pointers,
 }
 
@@ -79,7 +79,7 @@ fn record(width: u32, members: Vec<Member>) -> ElementType {
 
 enum Node {
     Leaf(ElementType),
-    /// Members, flattened and sorted. None of them is a compound.
+    /// The members of a compound, flattened and sorted by offset. No member is a compound.
     Record {
         width: u32,
         members: Vec<Member>,
@@ -90,7 +90,7 @@ enum Node {
         base_width: u32,
         base: Box<Node>,
     },
-    /// A type of an unsupported class or format, but of a known width.
+    /// A type of an unsupported class or format, with a known width.
     Opaque,
     Pointers,
 }
@@ -119,7 +119,7 @@ impl Cursor<'_> {
         self.number(4).and_then(|n| u32::try_from(n).ok())
     }
 
-    /// Skips a name that ends in NUL, and the padding of older versions.
+    /// Skips a name that ends in NUL, and the padding after the name in older versions.
     fn name(&mut self, version: u8) -> Option<()> {
         let len = self.bytes.get(self.at..)?.iter().position(|&b| b == 0)? + 1;
         self.take(if version < 3 { len.next_multiple_of(8) } else { len }).map(|_| ())
@@ -166,7 +166,7 @@ impl Cursor<'_> {
         Some(node)
     }
 
-    /// Parses a floating-point type. Only the IEEE formats of 16, 32 and 64 bits are treated as numbers.
+    /// Parses a floating-point type. Only the IEEE formats of 16, 32 and 64 bits become floating-point numbers.
     fn float(&mut self, width: u32, flags: u32) -> Option<Node> {
         let (offset, precision) = (self.u16()?, self.u16()?);
         let fields = [self.number(1)?, self.number(1)?, self.number(1)?, self.number(1)?];
@@ -177,8 +177,8 @@ impl Cursor<'_> {
             8 => (fields == [52, 11, 0, 52] && bias == 1023, 64),
             _ => (false, 0),
         };
-        // The float must not be a VAX float, its sign must be the top bit, and the first bit of the mantissa must be
-        // implied.
+        // The type must not be a VAX float, the sign must be the highest bit, and the first bit of the mantissa must
+        // be implied.
         let plain = offset == 0
             && precision == bits
             && flags & 0x40 == 0
@@ -215,7 +215,7 @@ impl Cursor<'_> {
             if matches!(node, Node::Pointers) {
                 return Some(Node::Pointers);
             }
-            // After the first member that cannot be represented, the other members are only skipped.
+            // If a member cannot be represented, all further members are only skipped.
             opaque = opaque || place(&node, base_width, offset, times, &mut members).is_none();
         }
         if opaque {
@@ -251,8 +251,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Adds the leaves of a member that is repeated `times` times from `offset` on. `None` if there are too many, or if a
-/// leaf cannot be represented.
+/// Adds the leaves of a member that is repeated `times` times from `offset` on. `None` if there are too many leaves,
+/// or if a leaf cannot be represented.
 fn place(node: &Node, width: u32, offset: u32, times: u64, members: &mut Vec<Member>) -> Option<()> {
     match node {
         Node::Leaf(element) => {

@@ -1,8 +1,8 @@
 //! Maps a file with the HDF5 library. This is the only source file that calls the library.
 //!
-//! A file is opened read-only and without file locks, so that the application is not disturbed. The library's global
-//! lock admits one thread at a time. On a hostile file the library may crash or hang, so production calls it only in
-//! the process of `worker.rs`.
+//! A file is opened read-only and without file locks, so that the application is not disturbed. Only one thread at a
+//! time can use the library, because the library has a global lock. The library may crash or hang if a file is
+//! hostile, so programs call it only in the process of `worker.rs`.
 
 #![expect(unsafe_code, reason = "calls of the HDF5 C library")]
 
@@ -37,7 +37,7 @@ impl MapSource for Library {
         let file = open(input.path)?;
         let mut variables = Vec::new();
         for (path, token) in datasets(&file)? {
-            // A dataset that the library cannot open or describe stays in the skeleton.
+            // A dataset that the library cannot open or describe stays a part of the skeleton.
             if let Ok(found) = dataset(&file, &path, token) {
                 variables.extend(found);
             }
@@ -46,7 +46,7 @@ impl MapSource for Library {
     }
 }
 
-/// An object of the library. This value holds one reference to it.
+/// The id of an object of the library. This value holds one reference to the object.
 struct Id(hid_t);
 
 impl Id {
@@ -88,7 +88,7 @@ fn datasets(file: &Id) -> Result<Vec<(Box<str>, H5O_token_t)>, H5Error> {
     }
     extern "C" fn visit(_: hid_t, name: *const c_char, info: *const H5O_info2_t, state: *mut c_void) -> c_int {
         // SAFETY: the library passes the pointer to `state` from below, a name that ends in NUL, and a valid info.
-        // All three are alive during this call, and nothing else uses `state` meanwhile.
+        // All three are alive during this call, and no other code uses `state` during this call.
         let (state, name, info) = unsafe { (&mut *state.cast::<Visit>(), CStr::from_ptr(name), &*info) };
         if info.type_ == H5O_type_t::H5O_TYPE_DATASET {
             state.too_many = state.found.len() >= DATASETS_MAX;
@@ -165,7 +165,7 @@ fn dataset(file: &Id, path: &str, token: H5O_token_t) -> Result<Vec<MappedVariab
 }
 
 /// The type and the width of one element. `None` if the data only refers to other parts of the file, or if the type
-/// is not supported.
+/// is not supported. Such a dataset stays a part of the skeleton.
 fn datatype_of(dataset: &Id) -> Result<Option<(DataType, u32)>, H5Error> {
     // SAFETY: `encoded` has the length `len` that is passed to the call, and the ids are valid. The caller holds the
     // library's lock.
@@ -242,8 +242,8 @@ fn chunks_of(dataset: &Id) -> Result<Vec<Chunk>, H5Error> {
         stored_bytes: hsize_t,
         chunks: *mut c_void,
     ) -> c_int {
-        // SAFETY: the library passes the pointer to `chunks` from below, which is alive during this call and not used
-        // by anything else meanwhile.
+        // SAFETY: the library passes the pointer to `chunks` from below. `chunks` is alive during this call, and no
+        // other code uses it during this call.
         let chunks = unsafe { &mut *chunks.cast::<Vec<Chunk>>() };
         if chunks.len() >= CHUNKS_MAX {
             return 1;

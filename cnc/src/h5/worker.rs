@@ -1,11 +1,13 @@
 //! Runs the HDF5 library in a separate process, with a deadline and a memory limit.
 //!
-//! The library is C code that expects valid files. On a damaged file it may crash, hang or request all memory. In a
-//! separate process, such a failure makes only one file opaque. A process is started when a file needs the library,
-//! and exits after some time without requests, so that an idle agent needs little memory.
+//! The library is C code that expects valid files. If a file is damaged, the library may crash, hang or request all
+//! memory. In a separate process, such a failure has only one effect: the file is saved without a map. A process is
+//! started when a file needs the library, and exits after some time without requests, so that an idle agent needs
+//! little memory.
 //!
 //! Both sides communicate over one socket, which is the standard input of the process. A request is a path, and a
-//! reply is a map. Each message is preceded by its length in 8 bytes, little-endian. Numbers within a map are LEB128.
+//! reply is a map. The length of a message precedes the message, in 8 bytes, little-endian. Numbers within a map are
+//! LEB128.
 
 use super::library::Library;
 use super::{CHUNKS_MAX, DATASETS_MAX, FileMap, H5Error, MapInput, MapSource, MappedVariable};
@@ -26,7 +28,7 @@ use std::time::Duration;
 /// The hidden subcommand that must call [`worker_main`].
 pub const WORKER_ARGUMENT: &str = "__h5map";
 
-/// Maximum time that the library may take for one file.
+/// Maximum time that the library may need for one file.
 const FILE_DEADLINE: Duration = Duration::from_secs(60);
 /// The process exits after this time without a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -39,13 +41,13 @@ const PATH_MAX_BYTES: u64 = 1 << 16;
 
 type StartCommand = dyn Fn() -> io::Result<Command> + Send + Sync;
 
-/// Maximum number of processes. When all processes are busy, a further file waits.
+/// Maximum number of processes. If all processes are busy, a further file waits.
 const PROCESSES_MAX: usize = 4;
 
-/// Maps from the library, which runs in other processes. Each process handles one file at a time.
+/// Makes maps with the HDF5 library, which runs in other processes. Each process handles one file at a time.
 pub struct MapWorker {
     command: Box<StartCommand>,
-    /// Maximum time to wait for an answer.
+    /// Maximum time to wait for the answer of a process.
     deadline: Duration,
     pool: Mutex<Pool>,
     /// Notified when a process has finished a file.
@@ -54,7 +56,8 @@ pub struct MapWorker {
 
 #[derive(Default)]
 struct Pool {
-    /// The process that worked last is used first, so that the other processes stay idle and exit.
+    /// Processes without work. The process that worked last is used first, so that the other processes stay idle and
+    /// exit.
     idle: Vec<Process>,
     at_work: usize,
 }
@@ -82,17 +85,17 @@ struct Process {
 }
 
 impl MapWorker {
-    /// The process is this program, started with the argument [`WORKER_ARGUMENT`].
+    /// Uses this program as the process. It is started with the argument [`WORKER_ARGUMENT`].
     pub fn new() -> Self {
         Self::with_command(|| {
-            // The program's path is not used, because an upgrade may have put another program there.
+            // The program is not started by its path, because an upgrade may have replaced the file.
             let mut command = Command::new("/proc/self/exe");
             command.arg(WORKER_ARGUMENT);
             Ok(command)
         })
     }
 
-    /// The process is started with this command.
+    /// Starts each process with the given command.
     pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
         // The process ends itself at its own deadline, which is 5 s before this one.
         let deadline = FILE_DEADLINE + Duration::from_secs(5);
@@ -119,7 +122,7 @@ impl MapWorker {
         let mut command = (self.command)()?;
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn()?;
-        // This thread waits for the end of the process, so that no zombie process remains.
+        // A new thread waits for the end of the process, so that no zombie process remains.
         std::thread::Builder::new().name("h5map-wait".into()).stack_size(64 << 10).spawn(move || child.wait())?;
         Ok(Process { socket })
     }
@@ -151,7 +154,8 @@ impl MapSource for MapWorker {
                     map.check(input.bytes)?;
                     return Ok(map);
                 }
-                // A process from an earlier file may have exited, so its failure does not mean that this file is bad.
+                // A process that was started for an earlier file may have exited, so its failure does not mean that
+                // this file is damaged.
                 Err(e) if left_over && !is_timeout(&e) => {}
                 Err(e) => return Err(failed("crashed or passed its deadline", e)),
             }
@@ -171,7 +175,7 @@ impl Process {
 }
 
 /// The main function of the process that runs the library. Reads paths from the socket on standard input and answers
-/// with maps, until the socket is closed or idle.
+/// with maps. Returns when the socket is closed or was idle for too long.
 ///
 /// A program must call this function first in `main` if its first argument is [`WORKER_ARGUMENT`].
 pub fn worker_main() -> ExitCode {
@@ -210,7 +214,7 @@ fn send(to: &mut UnixStream, message: &[u8]) -> io::Result<()> {
     to.write_all(message)
 }
 
-/// Receives a message of at most `most` bytes. Memory is allocated only as bytes arrive.
+/// Receives a message of at most `most` bytes. Memory is allocated only for bytes that have arrived.
 fn receive(from: &mut UnixStream, most: u64) -> io::Result<Vec<u8>> {
     let mut len = [0; 8];
     from.read_exact(&mut len)?;
@@ -226,7 +230,7 @@ fn receive(from: &mut UnixStream, most: u64) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// Encodes a reply: 0 and the map, or 1 if there is no map. The other side does not need the reason.
+/// Encodes a reply: 0 and the map, or only 1 if there is no map. The other side does not need the reason.
 fn encode_reply(map: &Result<FileMap, H5Error>) -> Vec<u8> {
     let Ok(map) = map else { return vec![1] };
     let mut out = vec![0];
@@ -290,7 +294,7 @@ fn element(out: &mut Vec<u8>, e: &ElementType) {
 fn decode_reply(reply: &[u8]) -> Option<Result<FileMap, H5Error>> {
     let mut from = Reader { bytes: reply };
     if from.take(1)? != [0] {
-        return Some(Err(H5Error::Library { what: "it cannot read the file" }));
+        return Some(Err(H5Error::Library { what: "the library cannot read the file" }));
     }
     let count = from.count(DATASETS_MAX * 2)?;
     let mut variables = Vec::new();

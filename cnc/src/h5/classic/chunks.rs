@@ -1,17 +1,18 @@
-//! The indices of chunks: the version 1 B-tree, and the five indices of data layout 4 (single chunk, implicit, fixed
-//! array, extensible array, version 2 B-tree). Chunks are returned in the order of the index, which is their order in
-//! the array.
+//! Reads the indices of chunks: the version 1 B-tree, and the five indices of data layout 4 (single chunk, implicit,
+//! fixed array, extensible array, version 2 B-tree). Chunks are returned in the order of the index, which is their
+//! order in the array.
 
 use super::parser::{Fields, Parser, not_classic};
 use crate::h5::{CHUNKS_MAX, Chunk, H5Error};
 
-/// Where the chunks of a dataset are described.
+/// The kind and the address of the index of a dataset's chunks.
 pub(super) enum Index {
     /// Version 1 B-tree.
     Tree1(u64),
-    /// The only chunk. If it has filters: its stored bytes and its filter mask.
+    /// The dataset has only one chunk, at this address. If the chunk has filters: its stored bytes and its filter
+    /// mask.
     Single(u64, Option<(u64, u32)>),
-    /// All chunks are stored one after the other.
+    /// All chunks are stored one after the other, from this address on.
     Implicit(u64),
     FixedArray(u64),
     ExtensibleArray(u64),
@@ -35,11 +36,11 @@ struct ExtensibleArray {
     max_bits: u32,
     block_elements_min: u64,
     page_elements: u64,
-    /// Number of elements that were ever set.
+    /// Index of the last element that was ever set, plus 1.
     end: u64,
 }
 
-/// Length of `count` elements. If it does not fit into `usize`, the result is larger than any file.
+/// Length in bytes of `count` elements. If the length does not fit into `usize`, the result is `usize::MAX`.
 fn bytes_of(count: u64, element_bytes: usize) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(element_bytes)
 }
@@ -69,7 +70,7 @@ impl Parser<'_> {
         Ok(chunks)
     }
 
-    /// Adds a chunk. A chunk without an address was never written.
+    /// Adds a chunk. A chunk without an address was never written, and is not added.
     fn found(
         &mut self,
         chunks: &mut Vec<Chunk>,
@@ -111,7 +112,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The chunks lie in the order of the grid of the dataset's maximum dimensions.
+    /// Adds the chunks of an implicit index. The chunks are stored in the order of the grid of the dataset's maximum
+    /// dimensions.
     fn implicit(
         &mut self,
         address: u64,
@@ -134,7 +136,7 @@ impl Parser<'_> {
         for _ in 0..all(&counts) {
             self.pay(0, address)?;
             let nth = place.iter().zip(&most).fold(0, |nth, (at, most)| nth * most + at);
-            // This cannot overflow, because all chunks together are not longer than the file.
+            // The product cannot overflow, because all chunks together are not longer than the file.
             self.found(chunks, Some(address.saturating_add(nth * raw_bytes)), raw_bytes, 0)?;
             for (at, count) in place.iter_mut().zip(&counts).rev() {
                 *at += 1;
@@ -167,12 +169,12 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The format of an element, from the client number and the element width in the array's header.
+    /// Determines the format of an element from the client number and the element width in the array's header.
     fn element(&self, filtered: u8, element_bytes: usize, raw_bytes: u64, at: u64) -> Result<Element, H5Error> {
         let len_width = match filtered {
             0 => 0,
             1 => element_bytes.saturating_sub(self.offset_width + 4),
-            _ => return Err(not_classic("an array of something else than chunks", at)),
+            _ => return Err(not_classic("an array whose elements are not chunks", at)),
         };
         let expected = self.offset_width + if filtered == 1 { len_width + 4 } else { 0 };
         if element_bytes != expected || len_width > 8 || filtered == 1 && len_width == 0 {
@@ -181,7 +183,7 @@ impl Parser<'_> {
         Ok(Element { len_width, raw_bytes })
     }
 
-    /// A piece that begins with this signature and version 0; `len` bytes.
+    /// Reads `len` bytes, which must begin with this signature and with version 0.
     fn signed(&mut self, address: u64, signature: &[u8; 4], len: usize) -> Result<Vec<u8>, H5Error> {
         let bytes = self.piece(address, len)?;
         if !bytes.starts_with(signature) || bytes.get(4) != Some(&0) {
@@ -213,8 +215,8 @@ impl Parser<'_> {
         self.pages(element, element_bytes, from, &bytes[head..], 0, page_elements, count, chunks)
     }
 
-    /// Reads consecutive pages of elements. Each page is followed by a checksum. A page whose bit is not set was
-    /// never written.
+    /// Reads consecutive pages of elements. Each page is followed by a checksum. A page was never written if its bit
+    /// in `bitmap` is not set.
     #[expect(clippy::too_many_arguments, reason = "the fields that both kinds of array have for their pages")]
     fn pages(
         &mut self,
@@ -292,7 +294,7 @@ impl Parser<'_> {
             for _ in 0..blocks {
                 let block = pointers.address(self.offset_width)?;
                 if let Some(block) = block.filter(|_| start < end) {
-                    // Blocks that the index block refers to directly have no bits for their pages.
+                    // A block that the index block refers to directly has no bits for its pages.
                     let count = block_elements.min(end - start);
                     self.data_block(&array, block, block_elements, count, None, chunks)?;
                 }
@@ -351,7 +353,7 @@ impl Parser<'_> {
             let mut fields = Fields { bytes: &bytes[head..], at: address };
             return self.elements(array.element, &mut fields, count, chunks);
         }
-        let (bitmap, first) = bitmap.ok_or_else(|| not_classic("pages in a block of the index", address))?;
+        let (bitmap, first) = bitmap.ok_or_else(|| not_classic("pages in a block without a bitmap", address))?;
         self.signed(address, b"EADB", head)?;
         let from = address.saturating_add(head as u64 + 4);
         self.pages(array.element, array.element_bytes, from, bitmap, first, array.page_elements, count, chunks)
@@ -372,7 +374,7 @@ impl Parser<'_> {
             11 if (plain + 5..=plain + 12).contains(&record_bytes) => {
                 Element { len_width: record_bytes - plain - 4, raw_bytes }
             }
-            _ => return Err(not_classic("a B-tree of something else than chunks", address)),
+            _ => return Err(not_classic("a B-tree whose records are not chunks", address)),
         };
         self.records(&tree, &mut |parser: &mut Self, record, at| {
             parser.elements(element, &mut Fields { bytes: record, at }, 1, chunks)
@@ -381,7 +383,7 @@ impl Parser<'_> {
 }
 
 impl ExtensibleArray {
-    /// Number of data blocks of the nth super block, and number of elements in each of them.
+    /// Number of data blocks of the nth super block, and number of elements in each of these data blocks.
     fn super_block(&self, nth: u32) -> (u64, u64) {
         let shifted = |n: u64, by: u32| n.saturating_mul(1u64.checked_shl(by).unwrap_or(u64::MAX));
         (shifted(1, nth / 2), shifted(self.block_elements_min, nth.div_ceil(2)))

@@ -1,4 +1,4 @@
-//! Groups that store their links in a fractal heap, with a version 2 B-tree of their names.
+//! Reads groups that store their links in a fractal heap, with a version 2 B-tree of their names.
 
 use super::parser::{Fields, Link, Parser, not_classic};
 use crate::h5::H5Error;
@@ -9,7 +9,7 @@ struct Heap {
     id_bytes: usize,
     /// Number of blocks in a row of the doubling table.
     width: u64,
-    /// Length of the blocks in the first two rows. Each later row doubles it.
+    /// Length in bytes of the blocks in the first two rows. The length doubles in each later row.
     start_bytes: u64,
     direct_max_bytes: u64,
     /// Width of an offset in the heap.
@@ -30,7 +30,7 @@ struct Place {
     at: u64,
 }
 
-/// A block that contains links, and its range of offsets in the heap. The default contains none.
+/// A block that contains links, and its range of offsets in the heap. The default block contains no links.
 #[derive(Default)]
 struct Block {
     address: u64,
@@ -41,9 +41,9 @@ struct Block {
 /// The location of an object in a heap.
 fn place_of(heap: &Heap, id: &[u8], at: u64) -> Result<Place, H5Error> {
     let mut fields = Fields { bytes: id, at };
-    // Only version 0 and kind 0 are supported. Huge and tiny objects are left to the library.
+    // Only version 0 and kind 0 are supported. The library reads files with huge and tiny objects.
     if fields.u8()? & 0xf0 != 0 {
-        return Err(not_classic("a link that is no managed object", at));
+        return Err(not_classic("a link that is not a managed object", at));
     }
     Ok(Place { offset: fields.number(heap.offset_width)?, len: fields.number(heap.len_width)?, at })
 }
@@ -57,10 +57,10 @@ impl Parser<'_> {
         let heap = self.heap(heap)?;
         let tree = self.tree2(names)?;
         if tree.kind != 5 || tree.record_bytes != 4 + heap.id_bytes {
-            return Err(not_classic("a B-tree of something else than links", names));
+            return Err(not_classic("a B-tree whose records are not links", names));
         }
         // The records are in the order of the names' hashes. The links are read in the order of their offsets in the
-        // heap.
+        // heap, because this is faster.
         let mut places = Vec::new();
         self.records(&tree, &mut |parser: &mut Self, record, at| {
             places.push(place_of(&heap, &record[4..], at)?);
@@ -105,7 +105,7 @@ impl Parser<'_> {
         if filters_bytes != 0 || !powers || !(8..=64).contains(&offset_bits) || start_bytes > direct_max_bytes {
             return Err(odd());
         }
-        // Computes the widths as the library does: for a power of two, the bytes that the next smaller number needs.
+        // The library calculates the first width from `direct_max_bytes - 1`, because the length is a power of two.
         let bytes_for = |most: u64| most.checked_ilog2().map_or(1, |log| log as usize / 8 + 1);
         let len_width = (direct_max_bytes.ilog2() as usize).div_ceil(8).min(bytes_for(managed_max_bytes));
         let heap = Heap {
@@ -125,9 +125,9 @@ impl Parser<'_> {
         Ok(heap)
     }
 
-    /// The direct block that contains an offset of the heap.
+    /// Finds the direct block that contains an offset of the heap.
     fn block_of(&mut self, heap: &Heap, of: u64) -> Result<Block, H5Error> {
-        let outside = || not_classic("a link outside of its heap", heap.at);
+        let outside = || not_classic("a link that is not in its heap", heap.at);
         let found = |address, within: u64, bytes: u64| {
             let from = of - within;
             let end = from.checked_add(bytes).filter(|end| of < *end).ok_or_else(outside)?;

@@ -1,4 +1,5 @@
-//! Reads pieces of metadata within the budget of a file, and the parts of the format that several structures contain.
+//! Reads pieces of metadata, and charges them to the budget of the file. Also reads the parts of the format that
+//! several structures contain.
 
 use crate::h5::datatype::Parsed;
 use crate::h5::reader::Reader;
@@ -15,7 +16,7 @@ const LINK_BYTES: u64 = 64;
 
 pub(super) struct Parser<'a> {
     pub(super) reader: Reader<'a>,
-    /// Addresses in the file are relative to this offset: the superblock, after the user block.
+    /// Addresses in the file are relative to this offset, which is the position of the superblock.
     pub(super) base: u64,
     /// Length of the file.
     pub(super) bytes: u64,
@@ -24,11 +25,11 @@ pub(super) struct Parser<'a> {
     pub(super) steps_left: u64,
     /// Committed datatypes by address.
     pub(super) committed: HashMap<u64, DatatypeMessage>,
-    /// A committed datatype is being read. It must not refer to another committed datatype.
+    /// A committed datatype is being read. A committed datatype must not refer to another committed datatype.
     pub(super) in_committed: bool,
     /// Chunks found so far, in all datasets.
     pub(super) chunks: usize,
-    /// Rest of [`LINKS_BYTES_MAX`].
+    /// Unused part of [`LINKS_BYTES_MAX`].
     pub(super) links_bytes_left: u64,
     pub(super) variables: Vec<MappedVariable>,
 }
@@ -76,7 +77,7 @@ impl<'a> Fields<'a> {
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
-    /// An address. All bits set means undefined.
+    /// Reads an address. `None` if all its bits are set, which means an undefined address.
     pub(super) fn address(&mut self, width: usize) -> Result<Option<u64>, H5Error> {
         let undefined = if width == 8 { u64::MAX } else { (1 << (8 * width)) - 1 };
         Ok(Some(self.number(width)?).filter(|&address| address != undefined))
@@ -107,7 +108,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the widths. Returns the address of the root group's header.
+    /// Reads the widths of addresses and lengths from the superblock. Returns the address of the root group's header.
     pub(super) fn superblock(&mut self) -> Result<u64, H5Error> {
         let at = self.base;
         let bytes = self.piece(0, (self.bytes - at).min(128) as usize)?;
@@ -123,7 +124,7 @@ impl<'a> Parser<'a> {
         if superblock.base != at {
             return Err(not_classic("a superblock that was moved", at));
         }
-        // Unlike all other addresses, this one is relative to the first byte of the file.
+        // The address of the end is relative to the first byte of the file, unlike all other addresses.
         if superblock.end > self.bytes {
             return Err(not_classic("a file that was cut short", at));
         }
@@ -141,7 +142,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// A hard link. Other kinds of links are ignored: objects of this file that they lead to have a hard link too.
+    /// Reads a hard link. Other kinds of links are ignored, because every object of this file also has a hard link.
     pub(super) fn link(&self, body: &mut Fields<'_>) -> Result<Option<Link>, H5Error> {
         let (_version, flags) = (body.u8()?, body.u8()?);
         let kind = if flags & 8 != 0 { body.u8()? } else { 0 };

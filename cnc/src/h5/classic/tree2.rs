@@ -1,4 +1,4 @@
-//! The version 2 B-tree: returns records of any kind in order.
+//! Reads a version 2 B-tree. The records of the tree are returned in order, whatever their kind.
 
 use super::parser::{Fields, LEVELS_MAX, Parser, not_classic};
 use crate::h5::H5Error;
@@ -26,7 +26,7 @@ type Visit<'v, P> = dyn FnMut(&mut P, &[u8], u64) -> Result<(), H5Error> + 'v;
 /// Bytes of the signature, version, kind and checksum of a node.
 const NODE_OVERHEAD_BYTES: u64 = 10;
 
-/// Number of bytes that a number up to `most` needs.
+/// Number of bytes that the number `most` needs.
 fn width_of(most: u64) -> usize {
     most.checked_ilog2().unwrap_or(0) as usize / 8 + 1
 }
