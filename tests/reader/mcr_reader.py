@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Restores one checkpoint of a store of mcrEngine, or lists what a store has.
+"""Restores one checkpoint of a store of mcrEngine, or lists the checkpoints of a store.
 
     python3 mcr_reader.py STORE JOB CHECKPOINT OUT_DIR
     python3 mcr_reader.py --list STORE [JOB]
 
 This reader was written from the pages of docs/format alone. It shares no code with the engine. Every byte is verified
-by the digests of the store. Exit code 0: done; 1: failed, and the last line says what is damaged and where.
+by the digests of the store. Exit code 0: success; 1: failure, and the last line says what is damaged and where.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def arguments(argv):
     parser.add_argument("out_dir", metavar="OUT_DIR", nargs="?")
     parsed = parser.parse_args(argv)
     if parsed.list and parsed.checkpoint or not parsed.list and parsed.out_dir is None:
-        parser.error("one argument too many, or too few")
+        parser.error("the number of arguments is wrong")
     return parsed
 
 

@@ -3,8 +3,8 @@
 
     MCR=target/release/mcr python3 tests/reader/test_reader.py tests/data/checkpoints [tests/data/v1]
 
-The first folder holds checkpoints as SET/DUMP/... The second folder holds the golden files (by default the folder `v1`
-next to the first folder). The program that MCR names makes stores, and the restored files are compared with the
+The first folder contains checkpoints as SET/DUMP/... The second folder contains the golden files (by default `v1`
+next to the first folder). The program in MCR makes stores, and the restored files are compared with the
 originals. Without MCR these tests are skipped, and a line says so. Exit code 0: no test failed.
 """
 
@@ -43,7 +43,7 @@ def mcr(*arguments):
 
 
 def restore_all(store, job, out):
-    """Restore all checkpoints that a job has, each below a folder of its own name. Returns their names."""
+    """Restore all checkpoints of a job, each below a folder with the checkpoint's name. Return the names."""
     found, _ = manifest.checkpoints(store, job)
     names = [checkpoint.name for checkpoint in found if checkpoint.exists()]
     for checkpoint in found:
@@ -101,7 +101,7 @@ class TestWithFolder(unittest.TestCase):
 
 class CheckValues(unittest.TestCase):
     def test_checksums(self):
-        """README.md, 3; the packages and the plain functions."""
+        """README.md, 3: the packages and the plain functions give the same hashes."""
         hashes = {
             b"": "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262",
             b"abc": "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
@@ -157,7 +157,7 @@ class Golden(TestWithFolder):
                 self.assertEqual(codecs.decode_chain(chain, reader.rest(), len(raw), base), raw)
 
     def test_stores(self):
-        """All checkpoints of the golden stores; all digests are compared on the way."""
+        """All checkpoints of the golden stores can be restored. The reader compares all digests."""
         for name in ("store", "since"):
             with self.subTest(name):
                 self.assertEqual(restore_all(os.path.join(GOLDEN, name), "wave", self.path(name)),
@@ -222,7 +222,7 @@ def make_base(name, raw):
 # Stores that mcr makes
 
 
-@unittest.skipUnless(MCR, "MCR does not name the program that makes stores")
+@unittest.skipUnless(MCR, "MCR does not contain the path of the program that makes stores")
 class Stores(TestWithFolder):
     def save_and_compare(self, source, *options):
         """Save a folder of checkpoints, restore all of them with the reader, and compare."""
@@ -288,7 +288,7 @@ class Stores(TestWithFolder):
         self.assertEqual(difference(facts(os.path.join(source, "DD0003")), found), "")
 
     def test_incarnations(self):
-        """manifest.md, 3: a restart from an older checkpoint sets the newer one aside."""
+        """manifest.md, 3: a restart from an older checkpoint sets the newer checkpoint aside."""
         source = self.path("source")
         for step in (1, 2):
             for rank in range(2):
@@ -306,7 +306,7 @@ class Stores(TestWithFolder):
         return [checkpoint.state for checkpoint in found], newest.name
 
     def test_command(self):
-        """Runs the command like a user."""
+        """Run the command as a user does."""
         name, source = next(self.each_set())
         store = self.save_and_compare(source)
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mcr_reader.py")
@@ -323,7 +323,7 @@ class Stores(TestWithFolder):
 
 
 def make_rank(source, step, rank):
-    """Files of one rank, of all kinds and with different modes."""
+    """Make files of one rank, of all kinds and with different modes."""
     folder = os.path.join(source, f"DD000{step}")
     os.makedirs(os.path.join(folder, f"empty{rank}", "below"), exist_ok=True)
     data = os.path.join(folder, f"data.rank{rank}")
@@ -339,7 +339,7 @@ def make_rank(source, step, rank):
 
 
 def make_numbers(source, step, rank):
-    """A file whose first half never changes."""
+    """Make a file whose first half never changes."""
     folder = os.path.join(source, f"DD000{step}")
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, f"same.rank{rank}"), "wb") as file:
@@ -356,7 +356,7 @@ def main(argv):
     CHECKPOINTS = os.path.abspath(argv[1])
     GOLDEN = os.path.abspath(argv[2]) if len(argv) == 3 else os.path.join(os.path.dirname(CHECKPOINTS), "v1")
     if not MCR:
-        print("SKIPPED: all tests that make stores. The environment variable MCR does not name the program mcr.")
+        print("SKIPPED: all tests that make stores. The environment variable MCR does not contain the path of mcr.")
     result = unittest.main(argv=argv[:1], verbosity=2, exit=False).result
     return 0 if result.wasSuccessful() else 1
 

@@ -1,6 +1,6 @@
 """CRC-32C and BLAKE3 (container.md, 3.1).
 
-The packages `crc32c` and `blake3` are used if they are installed. Otherwise this module computes the hashes, more slowly.
+The packages `crc32c` and `blake3` are used if they are installed. Otherwise this module computes the hashes slowly.
 """
 
 import struct
@@ -50,12 +50,12 @@ def crc32c_plain(data):
     return crc ^ 0xFFFFFFFF
 
 
-# BLAKE3 without a package. The words of `_compress` are numbers for one chunk, or arrays of 64 bits with one number
-# for each of many chunks.
+# BLAKE3 without a package. The words of `_compress` are numbers for one chunk, or arrays of 64-bit numbers with one
+# number for each chunk.
 
 _CHUNK = 1024
 _BLOCK = 64
-_MANY = 16                      # minimum number of chunks for which arrays are faster
+_MANY = 16                      # arrays are faster from this number of chunks on
 _MASK = 0xFFFFFFFF
 _CHUNK_START, _CHUNK_END, _PARENT, _ROOT = 1, 2, 4, 8
 _IV = [0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19]
@@ -65,7 +65,7 @@ _QUARTERS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15),
 
 
 def _compress(chaining, words, counter, length, flags):
-    """The compression function: 8 chaining words and 16 words of a block give 8 new chaining words."""
+    """The compression function. Its inputs are 8 chaining words and 16 words of a block. Returns 8 chaining words."""
     v = [*chaining, *_IV[:4], counter & _MASK, counter >> 32, length, flags]
     for _ in range(7):
         for i, (a, b, c, d) in enumerate(_QUARTERS):

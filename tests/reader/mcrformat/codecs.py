@@ -25,7 +25,7 @@ MAX_LZMA_PIECE = 16 * 2**20
 
 
 def read_chain(reader):
-    """A chain record: a list of (codec, parameter)."""
+    """Read a chain record. Return a list of (codec, parameter)."""
     steps = reader.byte()
     chain = []
     for _ in range(steps):
@@ -36,11 +36,11 @@ def read_chain(reader):
 
 
 def check_chain(chain):
-    """Section 1: the kinds of the steps, and the parameters that the table allows."""
+    """Section 1: checks the kinds of the steps, and their parameters."""
     for place, (codec, parameter) in enumerate(chain):
         if codec not in NAMES:
-            raise Unsupported(f"codec {codec} is not known")
-        check((codec <= 15) == (place == 0), f"codec {NAMES[codec]} stands at place {place} of its chain")
+            raise Unsupported(f"codec {codec} is unknown")
+        check((codec <= 15) == (place == 0), f"codec {NAMES[codec]} is not allowed at place {place} of its chain")
         check(_parameter_allowed(codec, parameter), f"codec {NAMES[codec]} has the parameter {parameter}")
 
 
@@ -119,7 +119,7 @@ def decode_chain(chain, stored, raw_len, base=None):
     for (codec, parameter), room in reversed(list(zip(chain[1:], rooms[1:]))):
         with where(f"codec {NAMES[codec]}"):
             data = _decode_bytes(codec, parameter, data, room)
-            check(len(data) <= room, f"{len(data)} bytes, and {room} are the most that there can be")
+            check(len(data) <= room, f"there are {len(data)} bytes, and at most {room} bytes are possible")
     codec, parameter = chain[0]
     with where(f"codec {NAMES[codec]}"):
         data = _decode_array(codec, parameter, data, raw_len, base)
@@ -172,13 +172,13 @@ def _columns(data, width, raw_len):
     reader = ByteReader(data, "the payload")
     records, tail = divmod(raw_len, width)
     count = reader.varint()
-    check(count <= 2049, f"{count} columns")
+    check(count <= 2049, f"the number of columns, {count}, is not possible")
     columns = []
     for _ in range(count):
         column_bytes = reader.varint()
-        check(1 <= column_bytes <= width, f"a column of {column_bytes} bytes")
+        check(1 <= column_bytes <= width, f"a column has {column_bytes} bytes")
         columns.append((column_bytes, _inner_chain(reader), reader.varint()))
-    check(sum(column[0] for column in columns) == width, "the columns are not as wide as a record")
+    check(sum(column[0] for column in columns) == width, "the columns together have another width than a record")
     table = np.empty((records, width), np.uint8)
     at = 0
     for number, (column_bytes, chain, stored_len) in enumerate(columns):
@@ -192,9 +192,9 @@ def _columns(data, width, raw_len):
 
 
 def _inner_chain(reader):
-    """A chain inside of `columns` or `mixed`."""
+    """Decode a chain inside of `columns` or `mixed`."""
     chain = read_chain(reader)
-    check(chain[0][0] not in (COLUMNS, MIXED, SINCE), "a chain inside has a codec that it must not have")
+    check(chain[0][0] not in (COLUMNS, MIXED, SINCE), "an inner chain has a codec that is not allowed")
     return chain
 
 
@@ -205,13 +205,13 @@ def _runs(data, width, raw_len):
     parts = []
     while left:
         copied = reader.varint()
-        check(copied <= left, "more elements than there are")
+        check(copied <= left, "there are more elements in runs than in the segment")
         parts.append(reader.take(copied * width))
         left -= copied
         if left == 0:
             break
         repeated = reader.varint()
-        check(1 <= repeated <= left, "a run of no elements, or of more than there are")
+        check(1 <= repeated <= left, "a run has no elements, or more elements than the segment has left")
         parts.append(reader.take(width) * repeated)
         left -= repeated
     parts.append(reader.take(tail))
@@ -235,15 +235,15 @@ def _mixed(data, raw_len):
     """Section 8."""
     reader = ByteReader(data, "the payload")
     count = reader.varint()
-    check(1 <= count <= 9, f"{count} streams")
+    check(1 <= count <= 9, f"the number of streams, {count}, is not possible")
     streams = [(_inner_chain(reader), reader.varint()) for _ in range(count)]
     region_count = reader.varint()
-    check(region_count <= raw_len // 4, f"{region_count} regions")
+    check(region_count <= raw_len // 4, f"the number of regions, {region_count}, is not possible")
     regions = []
     lengths = [0] * count
     for _ in range(region_count):
         gap, stream, length = reader.varint(), reader.varint(), reader.varint()
-        check(1 <= stream < count, f"stream {stream} in a region")
+        check(1 <= stream < count, f"a region has the stream {stream}, which does not exist")
         regions.append((gap, stream, length))
         lengths[stream] += length
     lengths[0] = raw_len - sum(lengths)
@@ -310,7 +310,7 @@ def _gzip(data, room):
         raw = stream.decompress(data, room + 1)
     except zlib.error as error:
         raise Damaged(str(error)) from None
-    check(len(raw) <= room, f"more than {room} bytes")
+    check(len(raw) <= room, f"there are more than {room} bytes")
     check(stream.eof and not stream.unused_data, "there is not exactly one member")
     return raw
 
@@ -326,19 +326,19 @@ def _lzma(data, parameter, room):
     lc, lp, pb = _lzma_bits(parameter)
     reader = ByteReader(data, "the payload")
     count = reader.varint()
-    check(count <= room // 524288 + 1, f"{count} pieces")
+    check(count <= room // 524288 + 1, f"the number of pieces, {count}, is not possible")
     lengths = [(reader.varint(), reader.varint()) for _ in range(count)]
-    check(sum(raw_len for raw_len, _ in lengths) <= room, f"more than {room} bytes")
+    check(sum(raw_len for raw_len, _ in lengths) <= room, f"there are more than {room} bytes")
     parts = []
     for raw_len, stored_len in lengths:
-        check(raw_len <= MAX_LZMA_PIECE, f"a piece of {raw_len} bytes")
+        check(raw_len <= MAX_LZMA_PIECE, f"a piece has {raw_len} bytes")
         filters = [{"id": lzma.FILTER_LZMA2, "dict_size": max(raw_len, 4096), "lc": lc, "lp": lp, "pb": pb}]
         stream = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=filters)
         try:
             raw = stream.decompress(reader.take(stored_len), raw_len + 1)
         except (lzma.LZMAError, EOFError) as error:
             raise Damaged(str(error)) from None
-        check(len(raw) == raw_len and stream.eof and not stream.unused_data, "a piece does not end as it must")
+        check(len(raw) == raw_len and stream.eof and not stream.unused_data, "the end of a piece is wrong")
         parts.append(raw)
     reader.finish()
     return b"".join(parts)

@@ -18,7 +18,7 @@ MAX_INDEX_WINDOW = 2**27
 
 
 class _Place:
-    """The place of a segment, its stored bytes and chain, and the pieces that are kept (None: all pieces)."""
+    """The place of a segment, its stored bytes and chain, and the kept pieces (None: all pieces are kept)."""
 
     def __init__(self, at, stored_len, chain, kept=None):
         self.at = at
@@ -28,7 +28,7 @@ class _Place:
 
 
 class Container:
-    """An open container. `find` returns the container of a reference: see `Containers` in restore.py."""
+    """An open container. `find` returns the container of a reference, see `Containers` in restore.py."""
 
     def __init__(self, path, find):
         self.path = path
@@ -54,35 +54,35 @@ class Container:
     def read(self, at, count):
         self.file.seek(at)
         data = self.file.read(count)
-        check(len(data) == count, f"{count} bytes at {at} pass the end of the file")
+        check(len(data) == count, f"{count} bytes at byte {at} are not all in the file")
         return data
 
     def _read_header(self):
         """4."""
         check(self.length >= FILE_HEADER + TRAILER, f"{self.length} bytes are too few for a container")
         header = self.header = self.read(0, FILE_HEADER)
-        check(header[:8] == FILE_MAGIC, "this is no container, or was copied as text")
+        check(header[:8] == FILE_MAGIC, "the file is not a container, or was copied as text")
         check(crc32c(header[:28]) == _u32(header, 28), "the CRC of the file header does not agree")
         version, flags = _u16(header, 8), _u16(header, 10)
         if version != 1:
-            raise Unsupported(f"version {version} of the format is not known")
+            raise Unsupported(f"version {version} of the format is unknown")
         if flags & 0xFE:
-            raise Unsupported(f"flags {flags:#x} of the file header are not known")
+            raise Unsupported(f"flags {flags:#x} of the file header are unknown")
         self.repacked = bool(flags & 1)
 
     def _read_trailer(self):
         """6."""
         trailer = self.trailer = self.read(self.length - TRAILER, TRAILER)
-        check(trailer[40:] == TRAILER_MAGIC, "the end is missing: no trailer")
+        check(trailer[40:] == TRAILER_MAGIC, "the end of the file is missing: there is no trailer")
         check(crc32c(trailer[:36]) == _u32(trailer, 36), "the CRC of the trailer does not agree")
         self.index_offset, self.index_stored, self.index_raw = (_u64(trailer, at) for at in (0, 8, 16))
         self.segment_count = _u32(trailer, 24)
         self.index_crc = _u32(trailer, 28)
         if _u32(trailer, 32) & 0xFFFF:
-            raise Unsupported("flags of the trailer are not known")
+            raise Unsupported("flags of the trailer are unknown")
         check(self.index_offset >= FILE_HEADER
               and self.index_offset + self.index_stored + TRAILER == self.length
-              and self.index_raw <= MAX_INDEX, "the trailer does not say where the index is")
+              and self.index_raw <= MAX_INDEX, "the position of the index in the trailer is wrong")
 
     def _read_index(self):
         """7."""
@@ -92,7 +92,7 @@ class Container:
         self.stored_index = stored
         with where("index"):
             data = zstd_frame(stored, self.index_raw, MAX_INDEX_WINDOW)
-            check(len(data) == self.index_raw, f"{len(data)} bytes instead of {self.index_raw}")
+            check(len(data) == self.index_raw, f"the index has {len(data)} bytes instead of {self.index_raw}")
             self.index = Index(data)
 
     def _place_segments(self):
@@ -111,7 +111,7 @@ class Container:
 
     def _read_table(self):
         """9: the table of a repacked container."""
-        check(self.index_offset >= FILE_HEADER + 12, "there is no room for the table")
+        check(self.index_offset >= FILE_HEADER + 12, "the container is too short for a table")
         ending = self.read(self.index_offset - 12, 12)
         table_len = _u64(ending, 0)
         begin = self.index_offset - 12 - table_len
@@ -127,7 +127,7 @@ class Container:
         for _ in range(count):
             number = following + table.number()
             following = number + 1
-            check(number < len(self.index.segments), f"the table has a segment {number} that there is not")
+            check(number < len(self.index.segments), f"the table has a segment {number}, which does not exist")
             place = _table_entry(table, at, len(self.index.segments[number].pieces))
             places[number] = place
             at += SEGMENT_HEADER + place.stored_len
@@ -151,19 +151,19 @@ class Container:
             segment = self.index.segments[number]
             check(number in self.places, "it was left out when the container was repacked")
             if segment.unknown_dependency is not None:
-                raise Unsupported(f"a dependency of kind {segment.unknown_dependency} is not known")
+                raise Unsupported(f"a dependency of kind {segment.unknown_dependency} is unknown")
             place = self.places[number]
             stored = self._stored_bytes(segment, place)
             base = self._base_bytes(segment) if segment.base else None
             return decode_chain(place.chain, stored, segment.raw_len, base)
 
     def _stored_bytes(self, segment, place):
-        """5: the header of a segment, compared with the index, and the bytes behind it."""
+        """5: the header of a segment, compared with the index, and the stored bytes after the header."""
         header = self.read(place.at, SEGMENT_HEADER)
         check(header[:4] == SEGMENT_MAGIC, f"there is no segment header at byte {place.at}")
         check(crc32c(header[:68]) == _u32(header, 68), f"the CRC of the header at byte {place.at} does not agree")
         if header[4]:
-            raise Unsupported(f"flags {header[4]:#x} of the header are not known")
+            raise Unsupported(f"flags {header[4]:#x} of the header are unknown")
         steps = header[28]
         chain = [(_u16(header, at), _u32(header, at + 2)) for at in range(29, 29 + 6 * min(steps, 6), 6)]
         check((_u64(header, 8), _u64(header, 16), steps, chain)
@@ -178,8 +178,8 @@ class Container:
         """7.11: the raw bytes of the base."""
         reference, number, digest = segment.base
         older = self.reference(reference)
-        check(number < len(older.index.segments), f"the base, segment {number} of {older.path}, is not there")
-        check(not older.index.segments[number].has_dependency, "the base has a dependency itself")
+        check(number < len(older.index.segments), f"the base, segment {number} of {older.path}, does not exist")
+        check(not older.index.segments[number].has_dependency, "the base also has a dependency")
         base = older.segment_bytes(number)
         check(blake3(base) == digest, f"the base, segment {number} of {older.path}, has another digest")
         return base
@@ -191,7 +191,7 @@ class Container:
     # Variables
 
     def variable_bytes(self, wanted):
-        """8, step 2: a dictionary from each wanted variable with pieces in this container to its raw bytes."""
+        """8, step 2: a dictionary of raw bytes, for each wanted variable with pieces in this container."""
         buffers = {variable: bytearray(variable.raw_bytes) for variable in wanted}
         numbers = sorted({segment for variable in wanted for segment, _ in variable.pieces})
         for number in numbers:
@@ -206,13 +206,13 @@ class Container:
         """9: a piece that is needed must be kept."""
         place = self.places.get(number)
         if place is None or place.kept is None:
-            return          # a missing segment is found when the segment is read
+            return          # reading the segment finds out that the segment is missing
         for i, piece in enumerate(self.index.segments[number].pieces):
             check(piece.variable not in buffers or i in place.kept,
                   f"{self.path}: segment {number}: piece {i} was left out when the container was repacked")
 
     def _split(self, number, buffers):
-        """7.10: splits a segment, and puts each piece at its place."""
+        """7.10: splits a segment, and copies each piece to its place in the variable."""
         segment = self.index.segments[number]
         data = memoryview(self.segment_bytes(number))
         block = segment.block_bytes
@@ -245,7 +245,7 @@ def _table_entry(table, at, piece_count):
     for _ in range(table.count(piece_count)):
         piece = after + table.number()
         after = piece + 1
-        check(piece < piece_count, f"the table has a piece {piece} that there is not")
+        check(piece < piece_count, f"the table has a piece {piece}, which does not exist")
         kept.add(piece)
     return _Place(at, stored_len, chain, kept or None)
 

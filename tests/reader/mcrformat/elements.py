@@ -1,7 +1,7 @@
 """Elements of `predict` and `since`: bytes, orders and values (predict.md, 2.1; floating-point.md, 2 to 4).
 
-An element is represented by its order, as an int64. `Elements` has each conversion twice: for arrays of numpy, and for
-one number of Python. Arithmetic on int64 arrays wraps around, as sums of orders must.
+An element is represented by its order, as an int64. `Elements` has each conversion twice: for arrays of numpy, and
+for one number of Python. Sums of orders must wrap around, and arithmetic on int64 arrays does this.
 """
 
 import math
@@ -15,7 +15,7 @@ class Elements:
         self.integers = integers
         self.dtype = np.dtype((">" if big_endian else "<") + f"i{width}")
         self.half = 1 << (8 * width - 1)
-        self.low = self.half - 1                 # all bits but the sign
+        self.low = self.half - 1                 # all bits except the sign
         # Two views of the same bytes: writing a float into one and reading the other gives its bits.
         scratch = memoryview(bytearray(8))
         self.as_float = scratch.cast("d" if width == 8 else "f")

@@ -9,7 +9,7 @@ SLOTS = 16384
 
 
 class ByteReader:
-    """Reads bytes from front to end, and never behind the end."""
+    """Reads bytes in order, and never bytes after the end."""
 
     def __init__(self, data, name):
         self.data = bytes(data)
@@ -20,7 +20,7 @@ class ByteReader:
         return len(self.data) - self.at
 
     def take(self, count):
-        check(count <= self.left(), f"{self.name} ends early, at byte {len(self.data)}")
+        check(count <= self.left(), f"{self.name} ends too early, at byte {len(self.data)}")
         self.at += count
         return self.data[self.at - count:self.at]
 
@@ -28,7 +28,7 @@ class ByteReader:
         return self.take(self.left())
 
     def byte(self):
-        check(self.at < len(self.data), f"{self.name} ends early, at byte {len(self.data)}")
+        check(self.at < len(self.data), f"{self.name} ends too early, at byte {len(self.data)}")
         self.at += 1
         return self.data[self.at - 1]
 
@@ -38,14 +38,14 @@ class ByteReader:
         value = shift = 0
         while True:
             if at >= len(data) or shift > 28:
-                raise Damaged(f"{self.name}: a varint is cut or too long, at byte {self.at}")
+                raise Damaged(f"{self.name}: the varint at byte {self.at} is incomplete or too long")
             byte = data[at]
             at += 1
             value |= (byte & 127) << shift
             if byte < 128:
                 break
             shift += 7
-        check(value <= MAX_VARINT, f"{self.name}: a varint is above 2^32 - 1, at byte {self.at}")
+        check(value <= MAX_VARINT, f"{self.name}: the varint at byte {self.at} is above 2^32 - 1")
         self.at = at
         return value
 
@@ -73,7 +73,7 @@ class BitReader:
     def field(self, count):
         while self.buffered < count:
             chunk = self.data[self.at:self.at + 8]
-            check(chunk, "the raw bits end early")
+            check(chunk, "the raw bits end too early")
             self.buffer |= int.from_bytes(chunk, "little") << self.buffered
             self.buffered += 8 * len(chunk)
             self.at += len(chunk)
@@ -88,7 +88,7 @@ class BitReader:
 
 
 class Model:
-    """entropy.md, 4.1: the frequencies of symbols. `symbol_of[slot]` is the symbol that owns a slot."""
+    """entropy.md, 4.1: the frequencies of symbols. `symbol_of[slot]` is the symbol of a slot."""
 
     def __init__(self, alphabet):
         self.alphabet = alphabet
@@ -126,7 +126,7 @@ class Model:
 
 def decode_symbols(data, count, model):
     """entropy.md, 4.2."""
-    check(len(data) >= 16 and len(data) % 4 == 0, "a block of symbols has a wrong length")
+    check(len(data) >= 16 and len(data) % 4 == 0, "the length of a block of symbols is wrong")
     states = list(struct.unpack_from("<QQ", data))
     words = struct.unpack_from(f"<{(len(data) - 16) // 4}I", data, 16)
     next_word = 0
@@ -138,11 +138,11 @@ def decode_symbols(data, count, model):
         symbol = model.symbol_of[slot]
         state = model.frequencies[symbol] * (state >> 14) + slot - model.starts[symbol]
         if state < 1 << 31:
-            check(next_word < len(words), "a block of symbols ends early")
+            check(next_word < len(words), "a block of symbols ends too early")
             state = (state << 32) + words[next_word]
             next_word += 1
         states[k] = state
         symbols.append(symbol)
         model.learn(symbol)
-    check(states == [1 << 31, 1 << 31] and next_word == len(words), "a block of symbols does not end as it must")
+    check(states == [1 << 31, 1 << 31] and next_word == len(words), "the end of a block of symbols is wrong")
     return symbols

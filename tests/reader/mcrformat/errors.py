@@ -10,7 +10,7 @@ class Damaged(ReaderError):
 
 
 class Unsupported(ReaderError):
-    """The bytes may be right, but this reader does not know their meaning (container.md, 10)."""
+    """The bytes may be right, but this reader does not support them (container.md, 10)."""
 
 
 def check(condition, message):
@@ -20,7 +20,7 @@ def check(condition, message):
 
 
 class where:
-    """`with where("segment 3"):` puts the place in front of the text of an error that passes through."""
+    """`with where("segment 3"):` puts the given place in front of the text of every error raised inside."""
 
     def __init__(self, place):
         self.place = place

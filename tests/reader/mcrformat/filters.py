@@ -30,7 +30,7 @@ def shuffle(data, width):
 
 
 def deflate(data, level):
-    """The output of `compress2` of the classic zlib at this level.
+    """The output of the function `compress2` of the classic zlib at this level.
 
     Python uses the zlib of the system. At level 0, the blocks of zlib depend on the size of the output buffer, which
     Python chooses differently from `compress2`. So this function writes the blocks of level 0 itself.
@@ -47,7 +47,7 @@ def deflate(data, level):
 
 
 def fletcher32(data):
-    """The sums over a block of at most 360 words. They stay below 2^63, so one fold at the end is sufficient."""
+    """The checksum of the filter fletcher32. One fold for each block of 360 words is enough to stay below 2^63."""
     a = b = 0
     words = np.frombuffer(data, ">u2", len(data) // 2).astype(np.int64)
     for at in range(0, len(words), 360):

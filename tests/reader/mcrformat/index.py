@@ -18,13 +18,13 @@ MAX_STORED = 2**30 + 2**26
 MAX_NAME = 65536
 MAX_PATH, MAX_COMPONENT, MAX_LINK = 4096, 255, 4096
 MAX_RANKS = 2**24
-DIGEST_FROM = 4096          # 7.6: a variable with at least this number of raw bytes must have a digest
+DIGEST_FROM = 4096          # 7.6: a variable with this number of raw bytes or more must have a digest
 
 REGULAR, DIRECTORY, SYMBOLIC_LINK, POINTER = 0, 1, 2, 3
 
 
 class Reference:
-    """An older container that this container needs."""
+    """A reference: an older container that this container needs."""
 
     def __init__(self, checkpoint, group, index_digest):
         self.checkpoint = checkpoint
@@ -50,9 +50,9 @@ class File:
 
 
 class Variable:
-    """The raw bytes of one variable, and where they lie in their file and in the segments.
+    """The raw bytes of one variable, and their places in the file and in the segments.
 
-    extents     a list of (offset in the file, stored bytes, raw bytes); None: the gaps that the others leave
+    extents     a list of (offset in the file, stored bytes, raw bytes); None: the gaps between the other extents
     filters     the filters that each extent goes through, or None
     elsewhere   (k, file, variable) of 7.8, or None
     pieces      a list of (segment, number of the piece in it)
@@ -106,9 +106,9 @@ class Column(ByteReader):
             if byte < 128:
                 break
             shift += 7
-            check(shift < 70, f"{self.name}: a number of more than 10 bytes")
-        check(value <= U64, f"{self.name}: a number of more than 64 bits")
-        check(byte or shift == 0, f"{self.name}: a number that is longer than needed")
+            check(shift < 70, f"{self.name}: a number has more than 10 bytes")
+        check(value <= U64, f"{self.name}: a number has more than 64 bits")
+        check(byte or shift == 0, f"{self.name}: a number has more bytes than needed")
         return value
 
     def diff(self, x):
@@ -127,13 +127,13 @@ class Column(ByteReader):
     def count(self, limit, each=1):
         """A count of items with at least `each` bytes in this column."""
         count = self.number()
-        check(count <= limit and count * each <= self.left(), f"{self.name}: a count of {count}")
+        check(count <= limit and count * each <= self.left(), f"{self.name}: the count {count} is too large")
         return count
 
 
 def _front(column, names, before):
     shared, own = column.number(), column.number()
-    check(shared <= len(before), f"{column.name}: more bytes in common than there are")
+    check(shared <= len(before), f"{column.name}: a name has more bytes in common than the name before has")
     return before[:shared] + names.take(own)
 
 
@@ -154,23 +154,23 @@ class Index:
         """7.2: the tables that files, variables and segments point into."""
         c = self.columns
         scheme = c["head"].number()
-        c["head"].number()      # block bytes: for people
+        c["head"].number()      # the number of bytes of a block is only information
         if scheme > 3:
-            raise Unsupported(f"scheme {scheme} is not known")
+            raise Unsupported(f"scheme {scheme} is unknown")
         counts = [c["head"].number() for _ in range(8)]
         references, types, filters, chains, classes, self.file_count, self.variable_count, self.segment_count = counts
-        check(references <= MAX_REFERENCES, f"{references} references")
-        check(self.variable_count <= MAX_VARIABLES, f"{self.variable_count} variables")
-        check(self.variable_count <= c["flags"].left(), "more variables than there are flags")
-        check(self.file_count <= c["file_kinds"].left(), "more files than there are kinds of files")
-        check(self.segment_count <= c["stored_lengths"].left(), "more segments than there are lengths")
+        check(references <= MAX_REFERENCES, f"the number of references, {references}, is too large")
+        check(self.variable_count <= MAX_VARIABLES, f"the number of variables, {self.variable_count}, is too large")
+        check(self.variable_count <= c["flags"].left(), "there are more variables than flags")
+        check(self.file_count <= c["file_kinds"].left(), "there are more files than kinds of files")
+        check(self.segment_count <= c["stored_lengths"].left(), "there are more segments than lengths")
         self.references = [self._reference() for _ in range(references)]
         self.types = _table(types, c["types"], _element_type)
         self.filter_sets = _table(filters, c["filters"], _filter_set)
         self.chains = _table(chains, c["chains"], read_chain)
         key = b""
         self.classes = []
-        check(classes <= c["classes"].left(), "more classes than there are keys")
+        check(classes <= c["classes"].left(), "there are more classes than keys")
         for _ in range(classes):
             key = _front(c["classes"], c["class_names"], key)
             check(len(key) <= MAX_NAME and _is_utf8(key), "a key of a class is too long, or not UTF-8")
@@ -180,8 +180,8 @@ class Index:
     def _reference(self):
         column = self.columns["references"]
         checkpoint, group = column.text(), column.number()
-        column.take(32)         # the digest of the frame when the reference was made: not compared (7.8)
-        check(_is_utf8(checkpoint), "a reference has a checkpoint that is not UTF-8")
+        column.take(32)         # the digest of the frame at the time of the reference is not compared (7.8)
+        check(_is_utf8(checkpoint), "the name of the checkpoint of a reference is not UTF-8")
         return Reference(checkpoint.decode(), group, column.take(32))
 
     # Files and variables
@@ -217,15 +217,15 @@ class Index:
     def _check_kind(self, file):
         """7.5: rules for the kinds of files."""
         if file.kind == DIRECTORY:
-            check(file.size == 0, "a directory with bytes")
+            check(file.size == 0, "a directory has bytes")
         if file.kind == SYMBOLIC_LINK:
-            check(1 <= file.size <= MAX_LINK, f"a symbolic link with {file.size} bytes")
+            check(1 <= file.size <= MAX_LINK, f"a symbolic link has {file.size} bytes")
         if file.hard_link:
-            check(file.hard_link <= len(self.files), "a hard link to a file before the first")
+            check(file.hard_link <= len(self.files), "a hard link leads to a file before the first file")
             target = self.files[len(self.files) - file.hard_link]
-            check(target.kind == REGULAR and not target.hard_link, "a hard link to what is not a regular file")
+            check(target.kind == REGULAR and not target.hard_link, "a hard link does not lead to a regular file")
             check((target.rank, target.size, target.digest) == (file.rank, file.size, file.digest),
-                  "a hard link that differs from its file")
+                  "a hard link differs from its file")
 
     def _read_variables(self, file, count):
         """7.2: the loop over the variables of a file."""
@@ -243,8 +243,8 @@ class Index:
             variable = Variable(name, raw_bytes, flags)
             file.variables.append(variable)
             with where(f"variable {show(name)}"):
-                check(not (flags & 0x10 and flags & 0x20), "two digests")
-                check(not (flags & 0x04 and flags & 0x48), "gaps with an extent or with filters")
+                check(not (flags & 0x10 and flags & 0x20), "the variable has two digests")
+                check(not (flags & 0x04 and flags & 0x48), "the variable of the gaps has an extent or filters")
                 if variable.has(6):
                     variable.filters = c["filtered"].index(self.filter_sets)
                 end = self._extents(variable, end)
@@ -261,7 +261,7 @@ class Index:
         _check_cover(file)
 
     def _class_and_type(self, flags):
-        """The list of members of the variable's class (None without a class), and its type."""
+        """The list of members of the variable's class (None without a class), and the type of the variable."""
         c = self.columns
         value = self.class_value = c["variable_classes"].diff((self.class_value + 1) & U64)
         check(value <= len(self.classes), f"there is no class {value - 1}")
@@ -269,7 +269,7 @@ class Index:
         if value:
             _role_of_class, element_type, members = self.classes[value - 1]
         if flags & 1:
-            check(members is not None, "a variable without a class takes its type from it")
+            check(members is not None, "a variable without a class refers to the type of its class")
         else:
             _role(c["kinds"])
             element_type = c["kinds"].index(self.types)
@@ -281,11 +281,11 @@ class Index:
         if n == 0:
             check(before is not None, "the first variable of a file has no shape")
             return before
-        check(n - 1 <= 32, f"a shape of {n - 1} dimensions")
+        check(n - 1 <= 32, f"a shape has {n - 1} dimensions")
         return [column.number() for _ in range(n - 1)]
 
     def _extents(self, variable, end):
-        """7.7: the extents of a variable; returns the new state `end`."""
+        """7.7: reads the extents of a variable. Returns the new state `end`."""
         offsets, lengths = self.columns["offsets"], self.columns["extents"]
         if variable.has(2):
             return end
@@ -302,23 +302,23 @@ class Index:
                 at = (offset + stored) & U64
                 variable.extents.append((offset, stored, raw))
         self.extent_count += len(variable.extents)
-        check(self.extent_count <= MAX_EXTENTS, "too many extents")
+        check(self.extent_count <= MAX_EXTENTS, "a variable has too many extents")
         if variable.has(6):
             check(all(stored <= MAX_FILTERED and raw <= MAX_FILTERED for _, stored, raw in variable.extents),
-                  "a filtered extent of more than 64 MiB")
+                  "an extent with filters has more than 64 MiB")
         if not variable.extents:
             return end
         offset, stored, _ = variable.extents[-1]
         return (offset + stored) & U64
 
     def _check_elsewhere(self):
-        """7.6 and 7.8: where the bytes of a variable are, and that it has a digest if it is long."""
+        """7.6 and 7.8: finds the bytes of a variable, and checks that a long variable has a digest."""
         for file in self.files:
             for variable in file.variables:
                 with where(f"{show(file.path)}: variable {show(variable.name)}"):
                     self._check_same(variable)
                     long = variable.raw_bytes >= DIGEST_FROM
-                    check(long == (variable.digest is not None), "a digest is missing, or is there though it must not")
+                    check(long == (variable.digest is not None), "a digest is missing, or must be missing")
 
     def _check_same(self, variable):
         if variable.elsewhere is None:
@@ -327,14 +327,15 @@ class Index:
         check(k <= len(self.references), f"there is no reference {k - 1}")
         if k == 0:
             other = self.variable(file, number)
-            check(other.elsewhere is None or other.elsewhere[0] != 0, "the same as one that is the same as another")
-            check(other.raw_bytes == variable.raw_bytes, "the same as one with another length")
+            check(other.elsewhere is None or other.elsewhere[0] != 0,
+                  "a variable refers to a variable that refers to a third variable")
+            check(other.raw_bytes == variable.raw_bytes, "a variable refers to a variable with another length")
             if variable.digest is None:
                 variable.digest = other.digest
 
     def variable(self, file, number):
         check(file < len(self.files) and number < len(self.files[file].variables),
-              f"there is no variable {number} of a file {file}")
+              f"file {file} has no variable {number}")
         return self.files[file].variables[number]
 
     # Segments and pieces
@@ -357,12 +358,12 @@ class Index:
                     _role(c["segment_kinds"])
                     c["segment_kinds"].index(self.types)
                 block_bytes = c["layouts"].number()
-                check(block_bytes < 2**32, f"blocks of {block_bytes} bytes")
+                check(block_bytes < 2**32, f"the length of a block, {block_bytes} bytes, is not possible")
                 chain = c["segment_chains"].index(self.chains)
                 segment = Segment(stored_len, block_bytes, chain, *self._dependencies(chain))
                 self._piece_list(segment, number)
                 self.segments.append(segment)
-        check(not any(self.left), "bytes of a variable are in no piece")
+        check(not any(self.left), "some bytes of a variable are in no piece")
         del self.left
 
     def _piece_order(self):
@@ -376,14 +377,14 @@ class Index:
         """7.9."""
         column = self.columns["pieces"]
         kind = column.number()
-        check(kind in (0, 1, 2, 4, 6), f"a piece list of kind {kind}")
+        check(kind in (0, 1, 2, 4, 6), f"kind {kind} of a list of pieces is not possible")
         places = []
         for _ in range(column.count(MAX_PIECES, each=2)):
             first = column.diff(self.next_place)
             count = column.number() + 1
-            check(first + count <= len(self.order), "a piece of a variable that there is not")
+            check(first + count <= len(self.order), "a piece belongs to a variable that does not exist")
             self.piece_count += count
-            check(self.piece_count <= MAX_PIECES, "too many pieces")
+            check(self.piece_count <= MAX_PIECES, "there are too many pieces")
             places.extend(range(first, first + count))
             self.next_place = first + count
         cap = column.number() if kind & 2 else None
@@ -396,7 +397,7 @@ class Index:
                 length = last
             else:
                 length = left if cap is None else min(left, cap)
-            check(1 <= length <= left, "a piece of no bytes, or of more than its variable has left")
+            check(1 <= length <= left, "a piece has no bytes, or more bytes than its variable has left")
             variable = self.order[i]
             segment.pieces.append(Piece(variable, variable.raw_bytes - left, length))
             variable.pieces.append((segment_number, number))
@@ -405,7 +406,7 @@ class Index:
         check(1 <= segment.raw_len <= MAX_SEGMENT, f"{segment.raw_len} raw bytes")
 
     def _dependencies(self, chain):
-        """7.11: the base, or None; and the kind of a dependency that this reader does not know, or None."""
+        """7.11: returns the base or None, and the kind of an unknown dependency or None."""
         column = self.columns["dependencies"]
         base = unknown = None
         count = column.count(MAX_REFERENCES, each=2)
@@ -414,14 +415,14 @@ class Index:
             if kind != 2:
                 unknown = kind
                 continue
-            check(base is None, "a segment with two bases")
+            check(base is None, "a segment has two bases")
             inner = Column(which, "a dependency")
             base = (inner.number(), inner.number(), inner.take(32))
             inner.finish()
             check(base[0] < len(self.references), f"there is no reference {base[0]}")
         is_since = chain[0][0] == SINCE
-        check(is_since == (base is not None), "a base without codec since, or codec since without a base")
-        check(not is_since or count == 1, "codec since with a second dependency")
+        check(is_since == (base is not None), "a segment has only one of a base and the codec since")
+        check(not is_since or count == 1, "a segment with the codec since has a second dependency")
         return base, unknown
 
 
@@ -429,75 +430,75 @@ def _split_columns(data):
     """7: the first 35 columns by name."""
     head = Column(data, "the index")
     count = head.count(len(data))
-    check(count >= len(COLUMN_NAMES), f"an index with {count} columns only")
+    check(count >= len(COLUMN_NAMES), f"the index has only {count} columns")
     lengths = [head.number() for _ in range(count)]
-    check(sum(lengths) == head.left(), "the columns of the index are not as long as the index")
+    check(sum(lengths) == head.left(), "the columns and the index have different lengths")
     return {name: Column(head.take(length), f"column {name}") for name, length in zip(COLUMN_NAMES, lengths)}
 
 
 def _table(count, column, read):
-    check(count <= column.left(), f"{column.name}: more entries than bytes")
+    check(count <= column.left(), f"{column.name}: there are more entries than bytes")
     return [read(column) for _ in range(count)]
 
 
 def _role(column):
     role = column.number()
     if role > 3:
-        raise Unsupported(f"role {role} is not known")
+        raise Unsupported(f"role {role} is unknown")
     return role
 
 
 def _element_type(column, member=False):
-    """7.3: only the width counts for a reader. Returns it."""
+    """7.3: reads an element type. Returns its width, because a reader needs only the width."""
     kind = column.byte()
     if kind == 0:
         return 1
     if kind == 1:
         width, signed, order = column.take(3)
-        check(width in (1, 2, 4, 8) and signed <= 1 and order <= 1, "an integer type that there is not")
+        check(width in (1, 2, 4, 8) and signed <= 1 and order <= 1, "an integer type does not exist")
         return width
     if kind == 2:
         width, order = column.take(2)
-        check(width in (2, 4, 8) and order <= 1, "an IEEE 754 type that there is not")
+        check(width in (2, 4, 8) and order <= 1, "an IEEE 754 type does not exist")
         return width
     if kind == 3:
         width = column.number()
-        check(1 <= width <= MAX_WIDTH, f"a type of width {width}")
+        check(1 <= width <= MAX_WIDTH, f"a type has the width {width}")
         return width
     if kind != 4:
-        raise Unsupported(f"element type {kind} is not known")
-    check(not member, "a compound type inside of a compound type")
+        raise Unsupported(f"element type {kind} is unknown")
+    check(not member, "a compound type contains a compound type")
     return _compound(column)
 
 
 def _compound(column):
     width, members = column.number(), column.number()
-    check(1 <= width <= MAX_WIDTH and members <= 1024, "a compound type that is too large")
+    check(1 <= width <= MAX_WIDTH and members <= 1024, "a compound type is too large")
     end = 0
     for _ in range(members):
         offset, count = column.number(), column.number()
-        check(count >= 1 and offset >= end, "members of a compound type that overlap")
+        check(count >= 1 and offset >= end, "members of a compound type overlap")
         end = offset + count * _element_type(column, member=True)
-        check(end <= width, "a member of a compound type that passes its width")
+        check(end <= width, "a member of a compound type is longer than the type")
     return width
 
 
 def _filter_set(column):
-    """7.4: a list of (filter, width or level)."""
+    """7.4: reads a set of filters. Returns a list of (filter, width or level)."""
     count = column.number()
-    check(1 <= count <= 8, f"a set of {count} filters")
+    check(1 <= count <= 8, f"a set has {count} filters")
     filters = []
     for _ in range(count):
         kind = column.byte()
         value = 0
         if kind == 1:
             value = column.number()
-            check(1 <= value <= MAX_WIDTH, f"shuffle of width {value}")
+            check(1 <= value <= MAX_WIDTH, f"the filter shuffle has the width {value}")
         elif kind == 2:
             value = column.byte()
-            check(value <= 9, f"deflate at level {value}")
+            check(value <= 9, f"the filter deflate has the level {value}")
         elif kind != 3:
-            raise Unsupported(f"filter {kind} is not known")
+            raise Unsupported(f"filter {kind} is unknown")
         filters.append((kind, value))
     return filters
 
@@ -506,14 +507,14 @@ def _product(width, shape):
     product = width
     for dimension in shape:
         product *= dimension
-        check(product <= U64, "a shape with more than 2^64 - 1 bytes")
+        check(product <= U64, "a shape has more than 2^64 - 1 bytes")
     return product
 
 
 def _find_gaps(file):
-    """7.7: the extents of the variable that has the gaps between the other extents."""
+    """7.7: sets the extents of the variable that has the gaps between the other extents."""
     owners = [variable for variable in file.variables if variable.has(2)]
-    check(len(owners) <= 1, "two variables that have the gaps")
+    check(len(owners) <= 1, "two variables have the gaps")
     if not owners:
         return
     taken = sorted((offset, stored) for variable in file.variables if variable.extents
@@ -521,7 +522,7 @@ def _find_gaps(file):
     gaps = []
     at = 0
     for offset, stored in taken + [(file.size, 0)]:
-        check(offset >= at, f"extents overlap, or pass the end of the file, at byte {offset}")
+        check(offset >= at, f"extents overlap at byte {offset}, or this byte is after the end of the file")
         if offset > at:
             gaps.append((at, offset - at, offset - at))
         at = offset + stored
@@ -529,29 +530,29 @@ def _find_gaps(file):
 
 
 def _check_cover(file):
-    """7.7: the extents cover each byte of the file exactly once, and have the raw bytes of their variables."""
+    """7.7: checks that the extents cover each byte of the file exactly once, and the lengths of the variables."""
     at = 0
     for offset, stored in sorted((offset, stored) for variable in file.variables
                                  for offset, stored, _ in variable.extents if stored):
         check(offset == at, f"the extents leave a gap or overlap at byte {min(at, offset)}")
         at += stored
-    check(at == file.size, "the extents do not end where the file ends")
+    check(at == file.size, "the extents end before or after the end of the file")
     for variable in file.variables:
         check(sum(raw for _, _, raw in variable.extents) == variable.raw_bytes,
-              f"the extents of variable {show(variable.name)} do not have its raw bytes")
+              f"the extents of variable {show(variable.name)} have another number of raw bytes than the variable")
 
 
 def check_path(path):
-    """10: paths of files."""
-    check(0 < len(path) <= MAX_PATH, f"a path of {len(path)} bytes")
-    check(b"\0" not in path, "a path with a NUL byte")
+    """10: checks the path of a file."""
+    check(0 < len(path) <= MAX_PATH, f"a path has {len(path)} bytes")
+    check(b"\0" not in path, "a path contains a NUL byte")
     for component in path.split(b"/"):
-        check(component not in (b"", b".", b".."), "a path that is absolute or has a component that it must not have")
-        check(len(component) <= MAX_COMPONENT, f"a path with a component of {len(component)} bytes")
+        check(component not in (b"", b".", b".."), "a path is absolute, or has a component that is not allowed")
+        check(len(component) <= MAX_COMPONENT, f"a path has a component of {len(component)} bytes")
 
 
 def show(name):
-    """A name of bytes, for a message."""
+    """The bytes of a name as text for a message."""
     return repr(name.decode("utf-8", "backslashreplace"))
 
 

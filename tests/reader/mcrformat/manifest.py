@@ -15,7 +15,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def valid_name(name):
-    """1: names of jobs and checkpoints."""
+    """1: whether this is a valid name of a job or a checkpoint."""
     try:
         data = name.encode("utf-8")
     except UnicodeEncodeError:
@@ -25,49 +25,50 @@ def valid_name(name):
 
 
 def number_name(number):
-    """1: how the number of a group or an incarnation is written."""
+    """1: the number of a group or an incarnation as text."""
     return f"{number:04d}"
 
 
 def read_signed_text(path, first_line, limit):
-    """2.1: the JSON object of a manifest or of a record."""
+    """2.1: returns the JSON object of a manifest or of a record."""
     with where(path):
         try:
             with open(path, "rb") as file:
                 data = file.read(limit + 1)
         except OSError as error:
             raise Damaged(error.strerror) from None
-        check(len(data) <= limit, f"more than {limit} bytes")
+        check(len(data) <= limit, f"the file has more than {limit} bytes")
         body, last = data[:-LAST_LINE], data[-LAST_LINE:]
         check(body.endswith(b"\n") and last == b"blake3 " + blake3(body).hex().encode() + b"\n",
-              "it is cut or changed: the last line is not the digest of the others")
+              "the file is truncated or changed: the last line is not the digest of the other lines")
         line, _, text = body.partition(b"\n")
         if line != first_line:
-            raise Unsupported(f"the first line is {line!r} and not {first_line!r}")
+            raise Unsupported(f"the first line is {line!r} instead of {first_line!r}")
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise Damaged(f"not JSON: {error}") from None
-        check(isinstance(value, dict), "not a JSON object")
+            raise Damaged(f"the text is not JSON: {error}") from None
+        check(isinstance(value, dict), "the text is not a JSON object")
         return value
 
 
 def _get(keys, key, kind, default=None):
-    """A value of the given type. `default` is given for a value that may be missing."""
+    """Return a value of the given type. `default` is the value of a key that may be missing."""
     value = keys.get(key, default) if default is not None else keys.get(key)
-    check(isinstance(value, kind) and not (kind is int and isinstance(value, bool)), f"key {key!r} is missing or wrong")
+    check(isinstance(value, kind) and not (kind is int and isinstance(value, bool)),
+          f"key {key!r} is missing or wrong")
     return value
 
 
 def _natural(keys, key):
     value = _get(keys, key, int)
-    check(0 <= value < 2**64, f"key {key!r} is {value}")
+    check(0 <= value < 2**64, f"key {key!r} has the invalid value {value}")
     return value
 
 
 def _digest(keys, key):
     text = _get(keys, key, str)
-    check(_DIGEST.fullmatch(text) is not None, f"key {key!r} is no digest")
+    check(_DIGEST.fullmatch(text) is not None, f"the value of key {key!r} is not a digest")
     return bytes.fromhex(text)
 
 
@@ -87,16 +88,16 @@ class FileEntry:
 
 
 def _file_kind(kind):
-    """2.4: (kind, places back to the file of a hard link)."""
+    """2.4: returns the kind, and for a hard link the number of places back to its file."""
     if kind is None:
         return REGULAR, 0
     if isinstance(kind, dict):
         places = _natural(kind, "hard-link")
-        check(places >= 1, "a hard link to itself")
+        check(places >= 1, "a hard link leads to itself")
         return REGULAR, places
     kinds = {"directory": DIRECTORY, "symbolic-link": SYMBOLIC_LINK, "pointer": POINTER}
     if kind not in kinds:
-        raise Unsupported(f"a file of kind {kind!r} is not known")
+        raise Unsupported(f"the kind {kind!r} of a file is unknown")
     return kinds[kind], 0
 
 
@@ -106,7 +107,7 @@ def unescape_path(text):
     path = b""
     for i, part in enumerate(parts):
         if i % 2 == 0:
-            check("\\" not in part, f"a path with a lonely backslash: {text!r}")
+            check("\\" not in part, f"a path has a backslash that is not part of an escape: {text!r}")
             path += part.encode()
         else:
             path += b"\\" if part == "\\\\" else bytes([int(part[2:], 16)])
@@ -114,7 +115,7 @@ def unescape_path(text):
 
 
 class Manifest:
-    """2.2: the manifest of one group. Raises `ReaderError` if the manifest is not valid."""
+    """2.2: reads the manifest of one group. Raises `ReaderError` if the manifest is invalid."""
 
     def __init__(self, store, job, checkpoint, group):
         folder = os.path.join(store, job, checkpoint)
@@ -123,41 +124,41 @@ class Manifest:
         keys = read_signed_text(path, b"mcr-manifest 1", MAX_MANIFEST)
         with where(path):
             found = _get(keys, "job", str), _get(keys, "checkpoint", str), _get(keys, "group", int)
-            check(found == (job, checkpoint, group), f"it is of {found} and lies elsewhere")
+            check(found == (job, checkpoint, group), f"the manifest belongs to {found}, but is in another directory")
             self._read_ranks(keys, group)
             self.written_unix_ms = _get(keys, "written_unix_ms", int)
             self.doubt = _get(keys, "doubt", str, default="")
             container = _get(keys, "container", dict)
-            check(_get(container, "name", str) == name + ".mcr", "it names another container")
+            check(_get(container, "name", str) == name + ".mcr", "the manifest names another container")
             self.container_path = os.path.join(folder, name + ".mcr")
             self.container_bytes = _natural(container, "bytes")
             self.digest = _digest(container, "digest")
             self.index_digest = _digest(container, "index_digest")
             self.references = []
             for reference in _get(keys, "references", list):
-                check(isinstance(reference, dict), "a reference is no object")
+                check(isinstance(reference, dict), "a reference is not an object")
                 entry = (_get(reference, "checkpoint", str), _natural(reference, "group"))
-                check(valid_name(entry[0]), "a reference to a name that no checkpoint has")
+                check(valid_name(entry[0]), "a reference contains an invalid name of a checkpoint")
                 self.references.append(entry + (_digest(reference, "index_digest"),))
             self.files = []
             for entry in _get(keys, "files", list):
-                check(isinstance(entry, dict), "a file is no object")
+                check(isinstance(entry, dict), "a file is not an object")
                 self.files.append(FileEntry(entry))
             for file in self.files:
                 check(self.first_rank <= file.rank < self.first_rank + self.rank_count,
-                      f"file {file.path!r} is of rank {file.rank}, which is not of this group")
+                      f"file {file.path!r} belongs to rank {file.rank}, which is not in this group")
 
     def _read_ranks(self, keys, group):
         self.incarnation = _natural(keys, "incarnation")
         self.ranks, self.group_size, self.groups = (_natural(keys, key) for key in ("ranks", "group_size", "groups"))
         self.first_rank, self.rank_count = _natural(keys, "first_rank"), _natural(keys, "rank_count")
         check(1 <= self.ranks <= MAX_RANKS and self.group_size >= 1,
-              f"{self.ranks} ranks in groups of {self.group_size}")
+              f"{self.ranks} ranks in groups of {self.group_size} are not possible")
         check(self.groups == -(-self.ranks // self.group_size) and group < self.groups,
-              f"{self.groups} groups for {self.ranks} ranks in groups of {self.group_size}")
+              f"{self.groups} groups are wrong for {self.ranks} ranks in groups of {self.group_size}")
         expected = group * self.group_size, min(self.group_size, self.ranks - group * self.group_size)
         check((self.first_rank, self.rank_count) == expected, f"the group has {self.rank_count} ranks from "
-              f"{self.first_rank} on, and not {expected[1]} from {expected[0]} on")
+              f"{self.first_rank} on, instead of {expected[1]} from {expected[0]} on")
 
     def common(self):
         """3: the values in which the manifests of one checkpoint must agree."""
@@ -165,21 +166,22 @@ class Manifest:
 
 
 class Record:
-    """5: the record of an incarnation."""
+    """5: reads the record of an incarnation."""
 
     def __init__(self, path, job, number):
         keys = read_signed_text(path, b"mcr-incarnation 1", MAX_RECORD)
         with where(path):
-            check((_get(keys, "job", str), _get(keys, "number", int)) == (job, number), "it lies elsewhere")
+            check((_get(keys, "job", str), _get(keys, "number", int)) == (job, number),
+                  "the record is in another directory")
             self.number = number
             self.is_restart = _get(keys, "is_restart", bool)
             self.whole = _get(keys, "whole", list)
             self.comes_from = keys.get("from")
             place = keys.get("from_place")
-            check((self.comes_from is None) == (place is None), "only one of from and from_place is there")
+            check((self.comes_from is None) == (place is None), "only one of from and from_place is given")
             self.from_place = None
             if place is not None:
-                check(isinstance(place, dict), "from_place is no object")
+                check(isinstance(place, dict), "from_place is not an object")
                 self.from_place = (_natural(place, "incarnation"), _get(place, "written_unix_ms", int))
 
 
@@ -191,7 +193,7 @@ class Checkpoint:
         self.state = state
         self.why = why
         self.manifests = manifests
-        self.bad = bad                  # the texts of two marks (4), or None
+        self.bad = bad                  # the texts of the two marks (4), or None
         self.damaged = damaged
         self.place = None
         if manifests:
@@ -205,7 +207,7 @@ class Checkpoint:
 
 
 def name_key(name):
-    """3: a run of digits in a name is compared as a number, and other bytes as bytes."""
+    """3: the key for sorting names. A run of digits is compared as a number, and other bytes as bytes."""
     tokens = re.findall(rb"[0-9]+|[^0-9]", name.encode())
     return [(ord("0"), int(token)) if token.isdigit() else (token[0], 0) for token in tokens]
 
@@ -224,7 +226,7 @@ def _directories(folder):
 
 
 def checkpoints(store, job):
-    """3: all checkpoints of a job, the oldest first, and the newest one (or None)."""
+    """3: all checkpoints of a job, the oldest first, and the newest checkpoint or None."""
     records = read_records(store, job)
     found = [read_checkpoint(store, job, name, records) for name in _directories(os.path.join(store, job))]
     found.sort(key=Checkpoint.sort_key)
@@ -262,7 +264,7 @@ def read_checkpoint(store, job, name, records):
         place = records[later].from_place
         if place is None or checkpoint.place > place:
             checkpoint.state = "dead"
-            checkpoint.why = f"incarnation {later} goes on from an older one"
+            checkpoint.why = f"incarnation {later} continues from an older checkpoint"
             return checkpoint
     last = max(records, default=None)
     if last is not None and records[last].is_restart and name in records[last].whole:
@@ -271,7 +273,7 @@ def read_checkpoint(store, job, name, records):
 
 
 def _read_manifests(store, job, name):
-    """2 and 3: the manifests of all groups. Raises `ReaderError` unless they make a checkpoint."""
+    """2 and 3: the manifests of all groups. Raises `ReaderError` unless they form a complete checkpoint."""
     folder = os.path.join(store, job, name)
     names = map(re.compile(r"group-([0-9]{4,8})\.manifest").fullmatch, os.listdir(folder))
     numbers = sorted(int(name[1]) for name in names if name and number_name(int(name[1])) == name[1])
@@ -287,11 +289,11 @@ def _read_manifests(store, job, name):
 
 
 def _check_containers(store, job, manifest):
-    """3: the containers that a manifest names must be there."""
+    """3: checks that the containers that a manifest names exist."""
     paths = [manifest.container_path] + [container_path(store, job, checkpoint, group)
                                          for checkpoint, group, _ in manifest.references]
     for path in paths:
-        check(os.path.isfile(path), f"{path} is not there")
+        check(os.path.isfile(path), f"{path} does not exist")
     length = os.path.getsize(manifest.container_path)
     check(length == manifest.container_bytes,
           f"{manifest.container_path} has {length} bytes instead of {manifest.container_bytes}")
@@ -299,12 +301,12 @@ def _check_containers(store, job, manifest):
 
 def container_path(store, job, checkpoint, group):
     """container.md, 7.8: the path of the container of a reference."""
-    check(valid_name(checkpoint), f"a reference to {checkpoint!r}, which is no name of a checkpoint")
+    check(valid_name(checkpoint), f"a reference contains {checkpoint!r}, which is not a valid name of a checkpoint")
     return os.path.join(store, job, checkpoint, f"group-{number_name(group)}.mcr")
 
 
 def _mark(folder, name):
-    """4: the text of a mark, or None without a mark."""
+    """4: the text of a mark, or None if there is no mark."""
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None

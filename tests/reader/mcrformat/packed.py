@@ -20,12 +20,12 @@ MAX_WINDOW = 2**31
 
 
 def zstd_frame(data, room, max_window=MAX_WINDOW):
-    """One frame (RFC 8878) of at most `room` decoded bytes, with no bytes behind it."""
+    """Decode one frame (RFC 8878) to at most `room` bytes. No bytes may follow the frame."""
     if zstandard is None:
         raise Unsupported(f"the package zstandard {_HOW_TO_INSTALL}")
     try:
         size = zstandard.frame_content_size(data)
-        check(size <= room, f"a zstd frame of {size} bytes where {room} is the most")
+        check(size <= room, f"a zstd frame of {size} bytes, where at most {room} bytes are allowed")
         stream = zstandard.ZstdDecompressor(max_window_size=max_window).decompressobj(write_size=1 << 17)
         parts = []
         length = 0
@@ -35,15 +35,15 @@ def zstd_frame(data, room, max_window=MAX_WINDOW):
             length += len(parts[-1])
             check(length <= room, f"a zstd frame of more than {room} bytes")
             if stream.eof:
-                check(not stream.unused_data and at + (1 << 12) >= len(data), "bytes behind a zstd frame")
+                check(not stream.unused_data and at + (1 << 12) >= len(data), "there are bytes after a zstd frame")
                 return b"".join(parts)
     except zstandard.ZstdError as error:
         raise Damaged(f"zstd: {error}") from None
-    raise Damaged("a zstd frame is cut")
+    raise Damaged("a zstd frame ends too early")
 
 
 def pco_numbers(data, count, dtype):
-    """A standalone file of pcodec that holds exactly `count` numbers of the type."""
+    """Decode a standalone file of pcodec that contains exactly `count` numbers of the type."""
     if pcodec_file is None:
         raise Unsupported(f"the package pcodec {_HOW_TO_INSTALL}")
     numbers = np.empty(count, dtype)
@@ -51,5 +51,5 @@ def pco_numbers(data, count, dtype):
         progress = pcodec_file.simple_decompress_into(data, numbers)
     except (RuntimeError, TypeError, ValueError) as error:
         raise Damaged(f"pcodec: {error}") from None
-    check(progress.n_processed == count and progress.finished, f"a pcodec file does not hold {count} numbers")
+    check(progress.n_processed == count and progress.finished, f"a pcodec file does not contain {count} numbers")
     return numbers

@@ -7,7 +7,7 @@ import numpy as np
 from .entropy import BitReader, ByteReader, Model, decode_symbols
 from .errors import check
 
-BLOCK = 65536           # elements of a block of fpzip
+BLOCK = 65536           # number of elements of a block of fpzip
 _MASK = 2**64 - 1
 _RESIDUAL_BYTES = (8, 7, 6, 5, 3, 2, 1, 0)
 
@@ -17,7 +17,7 @@ def fpc(data, parameter, raw_len):
     elements, tail = divmod(raw_len, 8)
     reader = ByteReader(data, "the payload")
     codes = reader.take((elements + 1) // 2)
-    check(reader.left() >= tail, "the payload ends early")
+    check(reader.left() >= tail, "the payload ends too early")
     residuals = reader.take(reader.left() - tail)
     tail_bytes = reader.rest()
     table_bits = min(parameter & 0xFF, (max(elements, 2) - 1).bit_length())
@@ -41,14 +41,14 @@ def fpc(data, parameter, raw_len):
         hash_d = ((hash_d << 2) ^ (d >> 40)) & mask
         last = v
         bits.append(v)
-    check(at == len(residuals), "the residuals have another length than the codes say")
+    check(at == len(residuals), "the length of the residuals differs from the length in the codes")
     check(elements % 2 == 0 or codes[-1] & 15 == 0, "the unused code is not 0")
     order = ">u8" if parameter & 0x100 else "<u8"
     return np.array(bits, np.uint64).astype(order).tobytes() + tail_bytes
 
 
 class _Floats:
-    """Floats of one width: between number, bits and order (floating-point.md, 2 and 3)."""
+    """Converts floats of one width between number, bits and order (floating-point.md, 2 and 3)."""
 
     def __init__(self, width):
         self.pack_float = struct.Struct("<f" if width == 4 else "<d")
@@ -59,7 +59,7 @@ class _Floats:
         self.scratch = memoryview(bytearray(8)).cast("f") if self.single else None
 
     def round(self, x):
-        """A sum, rounded to the type. For two singles, computing the sum in double first does not change the result."""
+        """Return a sum, rounded to the type. For two singles, first computing in double gives the same result."""
         if not self.single:
             return x
         self.scratch[0] = x
@@ -84,7 +84,7 @@ def fpzip(data, parameter, raw_len):
     reader = ByteReader(data, "the payload")
     grids = _read_grids(reader, elements)
     differences = []
-    model = Model(16 * width + 1)               # the model keeps its state from block to block
+    model = Model(16 * width + 1)               # the model keeps its state for the next block
     while len(differences) < elements:
         count = min(BLOCK, elements - len(differences))
         symbols_len, bits_len = reader.varint(), reader.varint()
@@ -106,7 +106,7 @@ def _read_grids(reader, elements):
     total = 0
     for _ in range(record_count):
         record = tuple(reader.varint() for _ in range(4))
-        check(min(record) >= 1, "a record of grids has a 0")
+        check(min(record) >= 1, "a record of grids contains a 0")
         total += record[0] * record[3]
         check(total <= elements, "the grids have too many elements")
         grids.append(record)
@@ -115,7 +115,7 @@ def _read_grids(reader, elements):
 
 
 def _read_differences(symbols, bits, middle):
-    """codecs.md, 4.2: V - P of each element of a block."""
+    """codecs.md, 4.2: the difference V - P of each element of a block."""
     reader = BitReader(bits)
     differences = []
     for symbol in symbols:
@@ -154,7 +154,7 @@ def _restore_grid(bits, values, differences, x, y, floats):
         row, column = divmod(element, x)
         above, behind = row % y > 0, row >= y
         before = values[i - 1] if column else 0.0
-        # Without a neighbour the gradient is -0.0. Adding -0.0 changes no number, not even the bits of a NaN.
+        # The gradient is -0.0 if there is no neighbour. Adding -0.0 changes no number, and not the bits of a NaN.
         prediction = before
         if above and behind:
             prediction = round_to_type(before + round_to_type(
@@ -174,6 +174,6 @@ def _restore_grid(bits, values, differences, x, y, floats):
 
 
 def _order_of_before(bits, floats, column):
-    """The unsigned order of the element before, with the same bits also for a NaN. In column 0, the order of +0.0."""
+    """The unsigned order of the element before. A NaN keeps its bits. In column 0, this is the order of +0.0."""
     before = bits[-1] if column else 0
     return (before if before >= 0 else before ^ (floats.sign - 1)) + floats.sign

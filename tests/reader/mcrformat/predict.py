@@ -1,5 +1,5 @@
-"""Codecs `predict` and `since` (predict.md). This module has the streams (2), what is known (10), the codes (12), and
-puts the raw bytes together (11)."""
+"""Codecs `predict` and `since` (predict.md). This module reads the streams (2), known elements (10) and codes (12),
+and puts the raw bytes together (11)."""
 
 import numpy as np
 
@@ -37,15 +37,15 @@ def _stream_of_bytes(data, raw_len):
     """2.3."""
     reader = ByteReader(data, "the payload")
     width, lanes, count = reader.varint(), reader.varint(), reader.varint()
-    check(width in (4, 8) and lanes >= 1, f"records of {lanes} lanes of {width} bytes")
-    check(count <= reader.left(), f"{count} regions")
+    check(width in (4, 8) and lanes >= 1, f"records of {lanes} lanes of {width} bytes are not possible")
+    check(count <= reader.left(), f"the number of regions, {count}, is not possible")
     regions = []
     records_len = 0
     for _ in range(count):
         before, rows = reader.varint(), reader.varint()
         regions.append((before, width * lanes * rows))
         records_len += width * lanes * rows
-    check(records_len <= raw_len, "more records than bytes")
+    check(records_len <= raw_len, "there are more records than bytes")
     packed = reader.take(reader.varint())
     others = ByteReader(zstd_frame(packed, raw_len - records_len), "the other bytes")
     numbers = _stream_of_numbers(reader, Elements(width, False, False), records_len)
@@ -74,9 +74,10 @@ def _stream_of_numbers(reader, elements, raw_len, older=None):
 
 def _open_header(reader, raw_len, since):
     packed_len, header_len = reader.varint(), reader.varint()
-    check(header_len <= (12 * raw_len + 16384) * (2 if since else 1), f"a header of {header_len} bytes")
+    check(header_len <= (12 * raw_len + 16384) * (2 if since else 1),
+          f"the length of the header, {header_len} bytes, is not possible")
     data = zstd_frame(reader.take(packed_len), header_len)
-    check(len(data) == header_len, f"the header has {len(data)} bytes and not {header_len}")
+    check(len(data) == header_len, f"the header has {len(data)} bytes instead of {header_len}")
     return ByteReader(data, "the header")
 
 
@@ -96,7 +97,7 @@ class _Stream:
             read_step_runs(header, exact, len(known), near=False)
             read_step_runs(header, near, len(known), near=True)
         self.derived = read_families(header, layout.columns)
-        check(not (elements.integers and self.derived), "nested grids of integers")
+        check(not (elements.integers and self.derived), "integers have nested grids")
         reader = PredictorReader(header, layout.columns, since, elements.integers)
         self.predictors = {column.place: reader.read(column, column.place in self.derived)
                            for column in layout.columns if not column.known}
@@ -108,7 +109,7 @@ class _Stream:
         self._place_known(known, older)
 
     def _place_known(self, known, older):
-        """10.1 and 10.3: the known elements, and their values."""
+        """10.1 and 10.3: sets the known elements and their values."""
         at = 0
         for group in self.layout.known_groups:
             self.space.orders[raw_places(group)] = known[at:at + group.elements]
@@ -140,11 +141,11 @@ class _Stream:
             codes = [_optional_code(reader.take(length), count)
                      for length, count in zip(row_order.code_lengths, row_order.counts(table))]
             slots = row_order.slots(table, self._plain_values, *codes)
-            check(len(np.unique(slots)) == table.rows, "two rows at one place")
+            check(len(np.unique(slots)) == table.rows, "two rows are at the same place")
             self.slots[table] = slots
 
     def _plain_values(self, column):
-        """9: the values of a column, not unwrapped."""
+        """9: the values of a column, which are not unwrapped."""
         return self.elements.values(self.space.orders[column.begin:column.begin + column.size])
 
     def raw_orders(self):
@@ -235,7 +236,7 @@ def _in_chunks(places, group):
     return places.reshape(z // cz, cz, y // cy, cy, x // cx, cx).transpose(0, 2, 4, 1, 3, 5).ravel()
 
 
-# 10. What is known
+# 10. Known elements
 
 
 def _read_known(header, older, most):
@@ -246,11 +247,11 @@ def _read_known(header, older, most):
     for _ in range(header.varint()):
         begin, count = header.varint(), header.varint()
         total += count
-        check(count >= 1 and total <= most, "more known elements than the segment has elements")
+        check(count >= 1 and total <= most, "there are more known elements than elements in the segment")
         if begin == 0:
             parts.append(np.zeros(count, np.int64))
         else:
-            check(begin - 1 + count <= len(older), "known elements behind the end of the base")
+            check(begin - 1 + count <= len(older), "known elements are after the end of the base")
             parts.append(older[begin - 1:begin - 1 + count])
     return groups, np.concatenate(parts)
 
@@ -264,7 +265,7 @@ def _place_older_rows(table, layout, space, older):
     found_key = np.full(table.places, -1)
     found_row = np.zeros(table.places, np.int64)
     for number, (begin, count) in enumerate(rows.keys):
-        check(begin + count <= len(older), "older rows behind the end of the base")
+        check(begin + count <= len(older), "older rows are after the end of the base")
         places = bits[begin:begin + count].view(np.uint64) - np.uint64(table.first)
         row = np.flatnonzero(places < np.uint64(table.places))
         place = places[row].astype(np.int64)
@@ -274,7 +275,7 @@ def _place_older_rows(table, layout, space, older):
         found_row[place] = row
         found_key[place] = number
     found = np.flatnonzero(found_key >= 0)
-    # For each place, the last place with a row that is not behind it, or -1.
+    # For each place: the last place with a row, up to this place; -1 if there is none.
     source = np.full(table.places, -1)
     source[found] = found
     source = np.maximum.accumulate(source)
@@ -284,7 +285,7 @@ def _place_older_rows(table, layout, space, older):
             column = layout.groups[group_number].columns[0]
             group_number += 1
             index = np.array(starts or [0])[found_key[found]] + found_row[found] * group.lanes + lane
-            check(len(index) == 0 or index.max() < len(older), "older rows behind the end of the base")
+            check(len(index) == 0 or index.max() < len(older), "older rows are after the end of the base")
             orders = np.zeros(table.places, np.int64)
             orders[found] = older[index]
             span = slice(column.begin, column.begin + column.size)
@@ -295,7 +296,7 @@ def _place_older_rows(table, layout, space, older):
 
 
 def _optional_code(data, count):
-    """A code without numbers has no bytes."""
+    """Check that a code without numbers has no bytes."""
     if count == 0:
         check(not data, "a code without numbers has bytes")
         return np.zeros(0, np.int64)
@@ -303,20 +304,20 @@ def _optional_code(data, count):
 
 
 def _code(data, count, doubles_allowed):
-    """12: the numbers of a code."""
-    check(data, "a code without its first byte")
+    """12: decodes the numbers of a code."""
+    check(data, "a code has no first byte")
     kind, packed = data[0], data[1:]
     if kind == 0:
-        check(not packed, "a code of zeros with more bytes")
+        check(not packed, "a code of zeros has more than one byte")
         return np.zeros(count, np.int64)
     if kind in (1, 2, 3):
         return pco_numbers(packed, count, np.dtype(f"<i{16 >> kind}")).astype(np.int64)
     if kind == 4:
-        check(doubles_allowed, "a code of doubles where none is allowed")
+        check(doubles_allowed, "a code of doubles is not allowed here")
         return Elements(8, False, False).from_bits(pco_numbers(packed, count, np.dtype("<f8")).view(np.int64))
-    check(kind in (5, 6), f"a code of kind {kind}")
+    check(kind in (5, 6), f"the kind {kind} of a code is unknown")
     raw = zstd_frame(packed, 8 * count)
-    check(len(raw) == 8 * count, "a code has another length than its numbers")
+    check(len(raw) == 8 * count, "the length of a code does not fit its numbers")
     if kind == 5:
         return np.ascontiguousarray(np.frombuffer(raw, np.uint8).reshape(8, count).T).view("<i8").ravel()
     numbers = np.frombuffer(unbitshuffle(raw, 8), "<u8")

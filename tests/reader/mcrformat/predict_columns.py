@@ -54,7 +54,7 @@ def unwrap(values, column, about):
 
 
 def wrap(predictions, column):
-    """4.3: of a prediction."""
+    """4.3: wraps a prediction."""
     period = column.period
     with np.errstate(all="ignore"):
         inside = (predictions > 0) & (predictions < period)
@@ -101,7 +101,7 @@ class ColumnDecoder:
         self._find_like()
 
     def _find_like(self):
-        """3.3: for each array, the last array before it with the same extents, or None; and where each array begins."""
+        """3.3: for each array, its beginning, and the last array before with the same extents, or None."""
         self.like = []
         self.array_begins = []
         last = {}
@@ -137,7 +137,7 @@ class ColumnDecoder:
                 if unit_sets is None:
                     yield 0
                     continue
-                check(index < len(unit_sets), "there are fewer units than the rows need")
+                check(index < len(unit_sets), "there are fewer units of rows than needed")
                 yield unit_sets[index]
                 filled += x
                 if filled >= unit or (row == z * y - 1 and filled >= 48):
@@ -191,7 +191,7 @@ class ColumnDecoder:
             values = unwrap(values, self.column, self.about[local])
         self.space.values[places] = values
 
-    # Elements that are no literals
+    # Elements that are not literals
 
     def _decode_others(self, begin, count):
         """5.1: copies, derived cells and near elements of some places, in order."""
@@ -218,7 +218,7 @@ class ColumnDecoder:
         return self.near[self.near_at - count:self.near_at]
 
     def _other(self, place, kind):
-        """The order of an element that is no literal."""
+        """The order of an element that is not a literal."""
         space, elements = self.space, self.elements
         if kind == DERIVED:
             return elements.cut_one(elements.nearest_one(self._derived_value(place)) + next(self.derived))
@@ -241,7 +241,7 @@ class ColumnDecoder:
         return value if value - value == 0.0 else 0.0
 
     def _wrap_one(self, y):
-        """4.3: of a prediction."""
+        """4.3: wraps a prediction."""
         period = self.column.period
         return y if 0 < y < period else y - period * floor(y / period)
 
@@ -278,7 +278,7 @@ class ColumnDecoder:
         extra = np.zeros(count, np.int64)
         shift = 0
         if chosen.known is not None:
-            # The same for the known column: its element at the same place minus its own Lorenzo.
+            # For the known column: the difference of its element at the same place and its own Lorenzo.
             shift = chosen.known.begin - self.column.begin
             extra = self._lorenzo_rest(row, chosen.dimensions, shift)
         if chosen.dimensions == 0:
@@ -334,7 +334,7 @@ class ColumnDecoder:
     # Weights
 
     def _decode_weights(self, row, sums, noted, numbers):
-        """8.2: the literals of a row with terms that need elements of this row: (weight, how far back)."""
+        """8.2: the literals of a row with terms that need elements of this row. A term is (weight, steps back)."""
         value, elements, column = self.space.value, self.elements, self.column
         kinds = self.space.kinds[row.begin:row.begin + row.x].tolist()
         sums = sums.tolist()
@@ -359,7 +359,7 @@ class ColumnDecoder:
             self._set_one(place, elements.cut_one(elements.nearest_one(s) + next(number)))
 
     def _sums(self, row, terms):
-        """8.2: sum[n] from the terms that need nothing of the row, and the list of the other terms."""
+        """8.2: sum[n] of the terms that need no element of the row, and the list of the other terms."""
         sums = np.zeros(row.x)
         noted = []
         with np.errstate(all="ignore"):

@@ -30,7 +30,7 @@ class Group:
         self.elements = sum(volume(extents) for extents in arrays)
         self.table = None
         self.columns = []
-        self.rest_columns = []          # only for a member of a table: rows without a slot
+        self.rest_columns = []          # columns of rows without a slot; only for a member of a table
 
     def is_line(self):
         return all(z == 1 and y == 1 for z, y, _ in self.arrays)
@@ -138,18 +138,19 @@ class Layout:
         self.total = known + elements
         self.since = since
         self.groups = self._read_groups(header)
-        check(known_groups <= len(self.groups), "more known groups than groups")
+        check(known_groups <= len(self.groups), "there are more known groups than groups")
         self.known_groups = self.groups[:known_groups]
         check(sum(group.elements for group in self.known_groups) == known,
-              "the known groups do not have exactly the known elements")
+              "the known groups and the known elements have different numbers of elements")
         self.flags = header.varint()
-        check(self.flags < 16, f"flags {self.flags}")
-        check(not self.flags & 4 or (since and self.flags & 2), "older rows without codec since, or without a table")
+        check(self.flags < 16, f"the flags {self.flags} are unknown")
+        check(not self.flags & 4 or (since and self.flags & 2),
+              "there are older rows without the codec since or without a table")
         self.tables = []
         if self.flags & 2:
-            check(not integers, "a table of integers")
+            check(not integers, "integers have a table")
             count = header.varint()
-            check(count <= MAX_TABLES, f"{count} tables")
+            check(count <= MAX_TABLES, f"the number of tables, {count}, is not possible")
             for _ in range(count):
                 self.tables.append(self._read_table(header))
         self._make_columns()
@@ -159,7 +160,7 @@ class Layout:
 
     def _read_groups(self, header):
         count = header.varint()
-        check(count <= MAX_GROUPS, f"{count} groups")
+        check(count <= MAX_GROUPS, f"the number of groups, {count}, is not possible")
         groups = []
         left = self.total
         for _ in range(count):
@@ -168,11 +169,11 @@ class Layout:
             chunk = (first, header.varint(), header.varint()) if first else None
             arrays = self._read_arrays(header, left, groups)
             left -= sum(volume(extents) for extents in arrays)
-            check(left >= 0, "the arrays have more elements than there are")
+            check(left >= 0, "the arrays have more elements than the stream")
             group = Group(kind, axis, lanes, together, chunk, arrays)
             _check_group(group)
             groups.append(group)
-        check(left == 0, "the arrays have fewer elements than there are")
+        check(left == 0, "the arrays have fewer elements than the stream")
         return groups
 
     def _read_kind(self, header):
@@ -186,7 +187,7 @@ class Layout:
             lanes = header.varint()
             if lanes == 0:
                 lanes, together = header.varint(), header.varint()
-        check(2 <= lanes <= MAX_LANES, f"{lanes} lanes or components")
+        check(2 <= lanes <= MAX_LANES, f"the number of lanes or components, {lanes}, is not possible")
         return (POINTS if kind == 4 else LANES), 0, lanes, together
 
     def _read_arrays(self, header, left, groups):
@@ -198,9 +199,9 @@ class Layout:
         for _ in range(runs):
             count = header.varint()
             extents = (header.varint(), header.varint(), header.varint())
-            check(count >= 1 and min(extents) >= 1, "an array without elements")
+            check(count >= 1 and min(extents) >= 1, "an array has no elements")
             left -= count * volume(extents)
-            check(left >= 0, "the arrays have more elements than there are")
+            check(left >= 0, "the arrays have more elements than the stream")
             arrays.extend([extents] * count)
         return arrays
 
@@ -210,26 +211,27 @@ class Layout:
         number = header.varint()
         check(number < len(self.groups), f"there is no group {number}")
         group = self.groups[number]
-        check(number >= len(self.known_groups), "a known group in a table")
-        check(group.table is None, "a group in two tables")
+        check(number >= len(self.known_groups), "a known group is in a table")
+        check(group.table is None, "a group is in two tables")
         return group
 
     def _read_table(self, header):
         key = self._free_group(header)
-        check(key.kind == PLAIN and key.is_line(), "the key of a table is not plain lines")
+        check(key.kind == PLAIN and key.is_line(), "the key of a table does not consist of plain lines")
         first = header.varint()
         first += header.varint() << 32
         extents = (header.varint(), header.varint(), header.varint())
         rests = [header.varint() for _ in key.arrays]
-        check(all(rest <= x for rest, (_, _, x) in zip(rests, key.arrays)), "more rows without a number than rows")
+        check(all(rest <= x for rest, (_, _, x) in zip(rests, key.arrays)),
+              "there are more rows without a number than rows")
         table = Table(key, first, extents, rests)
-        check(1 <= table.places <= table.rows + table.rows // 32 + 8, f"a table of {table.places} places")
-        check(table.places >= table.rows, "a table with more rows than places")
+        check(1 <= table.places <= table.rows + table.rows // 32 + 8, f"a table has {table.places} places")
+        check(table.places >= table.rows, "a table has more rows than places")
         key.table = table
         following = 0
         for _ in range(table.places - table.rows):
             hole = following + header.varint()
-            check(hole < table.places, "a hole behind the last place")
+            check(hole < table.places, "a hole is after the last place")
             table.holes.append(hole)
             following = hole + 1
         for _ in range(header.varint()):
@@ -241,26 +243,27 @@ class Layout:
 
     def _add_member(self, table, group):
         check(group.kind == LANES or group.kind == PLAIN and group.is_line(),
-              "a member of a table is not lines or lanes")
-        check(len(group.arrays) == len(table.key.arrays), "a member with another number of arrays than the key")
+              "a member of a table consists neither of lines nor of lanes")
+        check(len(group.arrays) == len(table.key.arrays), "a member has another number of arrays than the key")
         for extents, numbered in zip(group.arrays, table.numbered):
-            check(volume(extents) >= numbered * group.lanes, "a member with fewer rows than the key")
+            check(volume(extents) >= numbered * group.lanes, "a member has fewer rows than the key")
         group.table = table
         table.members.append(group)
 
     def _read_periods(self, header, table):
-        """4.1 and 4.3: which columns with places are periodic."""
+        """4.1 and 4.3: reads which columns with places are periodic."""
         tiny = np.finfo(np.float64).tiny
         for member in sorted(table.members, key=self.groups.index):
             member.periods = []
             for _ in range(member.lanes):
                 axis = header.varint()
-                check(axis <= 3, f"a column that is periodic along axis {axis - 1}")
+                check(axis <= 3, f"a column is periodic along axis {axis - 1}, which does not exist")
                 if axis == 0:
                     member.periods.append(None)
                     continue
                 period, offset = header.double(), header.double()
-                check(np.isfinite(period) and period >= tiny and np.isfinite(offset), "a period that must not be")
+                check(np.isfinite(period) and period >= tiny and np.isfinite(offset),
+                      "the period of a column is not allowed")
                 member.periods.append((axis - 1, period, offset))
 
     def _read_older_rows(self, header, table):
@@ -274,14 +277,14 @@ class Layout:
         for _ in range(header.varint()):
             number = header.varint()
             check(before < number < len(self.groups) and self.groups[number] in table.members,
-                  "older rows of a group that is no member, or out of order")
+                  "older rows belong to a group that is not a member, or are out of order")
             before = number
             members.append((self.groups[number], [header.varint() for _ in keys]))
         lanes = sum(group.lanes for group, _ in members)
-        check(first_known + lanes <= len(self.known_groups), "older rows for groups that are not known")
+        check(first_known + lanes <= len(self.known_groups), "older rows belong to groups that are not known")
         for group in self.known_groups[first_known:first_known + lanes]:
             check(group.kind == PLAIN and group.chunk is None and group.arrays == [table.extents],
-                  "a known group for older rows has another layout")
+                  "the layout of a known group for older rows is different")
         return OlderRows(first_known, keys, members)
 
     # 3.2 and 4.2: columns in the own order
@@ -297,7 +300,7 @@ class Layout:
                 group.rest_columns = self._new_columns(rest, 1, known) if rest else []
             else:
                 self._make_member_columns(group)
-        check(len(self.own_order) <= MAX_COLUMNS, f"{len(self.own_order)} columns")
+        check(len(self.own_order) <= MAX_COLUMNS, f"the number of columns, {len(self.own_order)}, is not possible")
         for table in self.tables:
             if table.older:
                 self._copy_periods(table.older)
@@ -305,7 +308,7 @@ class Layout:
     def _new_columns(self, arrays, count, known):
         columns = [Column(arrays, known) for _ in range(count)]
         self.own_order += columns
-        check(len(self.own_order) <= MAX_COLUMNS, "too many columns")
+        check(len(self.own_order) <= MAX_COLUMNS, "there are too many columns")
         return columns
 
     def _make_member_columns(self, group):
@@ -334,7 +337,7 @@ class Layout:
         self.columns = self.own_order
         if self.flags & 1:
             numbers = [header.varint() for _ in self.own_order]
-            check(sorted(numbers) == list(range(len(numbers))), "the order of coding is no permutation")
+            check(sorted(numbers) == list(range(len(numbers))), "the order of coding is not a permutation")
             self.columns = [self.own_order[number] for number in numbers]
         known = sum(column.known for column in self.columns)
         check(all(column.known for column in self.columns[:known]), "a known column is not coded first")
@@ -346,24 +349,24 @@ class Layout:
 
 
 def _check_group(group):
-    """3.2: rules for the kinds of groups."""
+    """3.2: checks the rules for the kinds of groups."""
     arrays, lanes = set(group.arrays), group.lanes
     if group.kind == JOINED:
-        check(len(arrays) == 1, "joined arrays of different extents")
+        check(len(arrays) == 1, "joined arrays have different extents")
     if group.kind == LANES:
-        check(all(volume(extents) % lanes == 0 for extents in arrays), "an array that its lanes do not divide")
+        check(all(volume(extents) % lanes == 0 for extents in arrays), "the number of lanes does not divide an array")
     if group.kind == POINTS:
-        check(group.chunk is None, "a group of points with chunks")
-        check(all(x % lanes == 0 for _, _, x in arrays), "an array that its components do not divide")
+        check(group.chunk is None, "a group of points has chunks")
+        check(all(x % lanes == 0 for _, _, x in arrays), "the number of components does not divide an array")
         check(group.together == 0 or all(volume(extents) // lanes % group.together == 0 for extents in arrays),
-              "components together that do not divide an array")
+              "the number of components together does not divide an array")
 
 
 def check_chunks(group):
     """3.2: each extent of an array is a multiple of the extent of the chunk."""
     check(min(group.chunk) >= 1 and all(extent % chunk == 0 for extents in set(group.arrays)
                                         for extent, chunk in zip(extents, group.chunk)),
-          "chunks that do not divide their array")
+          "chunks do not divide their array")
 
 
 def _column_arrays(group):
@@ -421,7 +424,7 @@ def read_step_runs(header, result, known, near):
         length = (q >> 1) + 3
         source = expected + zigzag(sources.varint())
         step = zigzag(steps.varint())
-        check(-MAX_STEP <= step <= MAX_STEP, f"a step of {step}")
+        check(-MAX_STEP <= step <= MAX_STEP, f"a step has the invalid length {step}")
         expected = source + length * step
         _set_run(result, at, source, step, length, bool(q & 1), known if near else 0)
         at += length
@@ -431,10 +434,10 @@ def read_step_runs(header, result, known, near):
 
 def _set_run(result, at, source, step, length, turned, least):
     """5: the sources of a run; each is before its place."""
-    check(at + length <= len(result.source), "a run passes the last place")
+    check(at + length <= len(result.source), "a run continues after the last place")
     last = source + step * (length - 1)
     check(min(source, last) >= least and source < at and last < at + length - 1,
-          "a run with a source that is not before its place")
+          "the source of a run is not before its place")
     result.set(at, source + step * np.arange(length), turned)
 
 
@@ -445,7 +448,7 @@ class DerivedCell:
     """6.2: a cell that follows from a block of a fine grid. All cells are numbers of elements in the column."""
 
     def __init__(self, block, coarse, last):
-        self.block = block              # without the last cell, if the last cell is derived
+        self.block = block              # the cells of the block, without the last cell if the last cell is derived
         self.coarse = coarse
         self.last = last                # the last cell of the block is derived, and not the coarse cell
 
@@ -477,15 +480,15 @@ def _column(number, columns):
 
 def _add_link(cells, arrays, fine, coarse, corner):
     """6.2: the derived cells of one fine array."""
-    check(fine < len(arrays) and coarse < len(arrays) and fine != coarse, "a link of arrays that there are not")
+    check(fine < len(arrays) and coarse < len(arrays) and fine != coarse, "a link refers to arrays that do not exist")
     extents = arrays[fine]
     check(all(extent == 1 or extent % 2 == 0 for extent in extents) and sum(extent > 1 for extent in extents) >= 2,
-          "a fine grid that is not made of blocks")
+          "a fine grid does not consist of blocks")
     factors = [2 if extent > 1 else 1 for extent in extents]
     blocks = [extent // factor for extent, factor in zip(extents, factors)]
     cz, cy, cx = arrays[coarse]
     check(all(c + n <= extent for c, n, extent in zip(corner, blocks, arrays[coarse])),
-          "a fine grid passes its coarse one")
+          "a fine grid is larger than its coarse grid")
     fine_begin = sum(volume(extents) for extents in arrays[:fine])
     coarse_begin = sum(volume(extents) for extents in arrays[:coarse])
     _, fy, fx = extents
@@ -520,27 +523,27 @@ class PredictorReader:
         predictor = Predictor()
         derived = header.varint()
         if derived:
-            check(has_family and not self.integers, "derived cells in a column without a family")
+            check(has_family and not self.integers, "a column without a family has derived cells")
             predictor.derived = True
             if derived > 1:
                 predictor.weights = self._before(column, derived - 1)
         count = header.varint()
-        check(count <= MAX_SETS, f"{count} sets")
+        check(count <= MAX_SETS, f"the number of sets, {count}, is not possible")
         predictor.sets = [self._set(column) for _ in range(count)]
         if count > 1:
             predictor.unit = header.varint()
-            check(predictor.unit >= 1, "a unit of 0 elements")
+            check(predictor.unit >= 1, "a unit has 0 elements")
             predictor.unit_sets = header.take(header.varint())
-            check(max(predictor.unit_sets, default=0) < count, "a unit with a set that there is not")
+            check(max(predictor.unit_sets, default=0) < count, "a unit refers to a set that does not exist")
         predictor.code_lengths = (header.varint(), header.varint(), header.varint())
         return predictor
 
     def _before(self, column, k, known=False):
-        """Column "k before", which has the same list of arrays."""
+        """Return column "k before", which must have the same list of arrays."""
         check(1 <= k <= column.place, f"there is no column {k} before column {column.place}")
         other = self.columns[column.place - k]
-        check(other.arrays is column.arrays or other.arrays == column.arrays, "a column with other arrays")
-        check(other.known or not known, "a column that must be known")
+        check(other.arrays is column.arrays or other.arrays == column.arrays, "a column has other arrays")
+        check(other.known or not known, "a column must be known, and is not")
         return other
 
     def _set(self, column):
@@ -548,14 +551,14 @@ class PredictorReader:
         if 1 <= q <= 3:
             return Set(LORENZO, q)
         if q == 4:
-            check(not self.integers, "weights for integers")
+            check(not self.integers, "integers have weights")
             count = self.header.varint()
-            check(count <= MAX_TERMS, f"{count} terms")
+            check(count <= MAX_TERMS, f"the number of terms, {count}, is not possible")
             terms = [self._term(column) for _ in range(count)]
             for term in terms:
                 term.weight = self.header.double()
             return Set(WEIGHTS, terms=terms)
-        check(5 <= q <= 8 and self.since, f"a set of kind {q}")
+        check(5 <= q <= 8 and self.since, f"the kind {q} of a set is unknown")
         return Set(LORENZO, q - 5, known=self._before(column, self.header.varint(), known=True))
 
     def _term(self, column):
@@ -572,25 +575,25 @@ class PredictorReader:
             return Term(kind, tuple(self._before(column, header.varint()) for _ in range(kind)))
         if kind == 4:
             number = header.varint()
-            check(number in (1, 2), f"a term of array {number} before")
+            check(number in (1, 2), f"a term refers to the array {number} before, which does not exist")
             return Term(4, number=number)
         if kind == 5:
             other = self._before(column, header.varint())
             power = header.varint()
-            check(power in (0, 2, 3, 4, 8, 9, 10), f"the power {power}")
+            check(power in (0, 2, 3, 4, 8, 9, 10), f"the power {power} is not possible")
             return Term(5, (other,), number=power)
         if kind == 6:
             axis = header.varint()
-            check(axis <= 2, f"a term of axis {axis}")
+            check(axis <= 2, f"a term has the axis {axis}, which does not exist")
             return Term(6, number=axis)
-        check(kind == 7 and self.since, f"a term of kind {kind}")
+        check(kind == 7 and self.since, f"the kind {kind} of a term is unknown")
         other = self._before(column, header.varint(), known=True)
         return Term(7, (other,), self._steps(own=True))
 
     def _steps(self, own):
         steps = tuple(self.header.varint() - 7 for _ in range(3))
-        check(all(-7 <= step <= 7 for step in steps), "a step that is too long")
+        check(all(-7 <= step <= 7 for step in steps), "a step is too long")
         if own:
             first = next((step for step in steps if step), 0)
-            check(first < 0, "a step that does not go back")
+            check(first < 0, "a step does not lead back")
         return steps

@@ -10,18 +10,18 @@ _AXES = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 
 
 class RowOrder:
-    """9: how the slots of a table are stored."""
+    """9: the description of the slots of a table."""
 
     def __init__(self, header, table, columns):
         way = header.varint()
-        check(way <= 1, f"way {way} of ordering rows")
+        check(way <= 1, f"the way {way} of ordering rows is unknown")
         self.curve = None
         self.runs = 0
         if way == 1:
             self.position = [self._column(header.varint(), table, columns) for _ in range(3)]
             self.curve = Curve(header, table.places)
             self.runs = header.varint()
-            check(self.runs <= table.rows, "more runs than rows")
+            check(self.runs <= table.rows, "there are more runs than rows")
         self.code_lengths = (header.varint(), header.varint())
 
     def _column(self, number, table, columns):
@@ -30,7 +30,7 @@ class RowOrder:
         return columns[number]
 
     def counts(self, table):
-        """The counts of numbers of codes A and B."""
+        """Return the counts of numbers of codes A and B."""
         return (self.runs, self.runs) if self.curve else (table.rows, 0)
 
     def slots(self, table, position_values, code_a, code_b):
@@ -48,7 +48,7 @@ class RowOrder:
 def slots_by_steps(table, code_a):
     """9.1."""
     slots = np.cumsum(code_a + 1) - 1
-    check(len(slots) == 0 or (slots.min() >= 0 and slots.max() < table.places), "a slot that is no place")
+    check(len(slots) == 0 or (slots.min() >= 0 and slots.max() < table.places), "a slot is not a place of the table")
     return slots
 
 
@@ -60,11 +60,12 @@ def slots_by_runs(listed, jumps, lengths, rows):
     for jump, length in zip(jumps, lengths):
         free = taken.find(0, following)
         following = (len(taken) if free < 0 else free) + jump
-        check(0 <= following < len(taken) and not taken[following], "a jump to a row that is taken, or to none")
-        check(0 <= length < rows - len(slots), "a run with more rows than there are")
+        check(0 <= following < len(taken) and not taken[following],
+              "a jump leads to a row that is already taken, or to no row")
+        check(0 <= length < rows - len(slots), "a run has more rows than are left")
         for _ in range(length + 1):
             following = taken.find(0, following)
-            check(following >= 0, "a run passes the last row")
+            check(following >= 0, "a run continues after the last row")
             taken[following] = 1
             slots.append(following)
             following += 1
@@ -82,12 +83,13 @@ class Curve:
         self.first = list(header.take(8))
         self.turn = list(header.take(8))
         levels = self.levels
-        check(levels % 2 == 0 and levels <= MAX_LEVELS and 3 * levels + places.bit_length() <= 64, f"{levels} levels")
-        check(sorted(self.first) == list(range(8)) and max(self.turn) < 48, "a curve that there is not")
+        check(levels % 2 == 0 and levels <= MAX_LEVELS and 3 * levels + places.bit_length() <= 64,
+              f"the number of levels, {levels}, is not possible")
+        check(sorted(self.first) == list(range(8)) and max(self.turn) < 48, "the curve is unknown")
         with np.errstate(all="ignore"):
             self.scale = np.float64(2.0 ** (levels + 10)) / np.float64(edge)
         check(np.all(np.isfinite(self.begin)) and np.isfinite(self.scale)
-              and self.scale >= np.finfo(np.float64).tiny, "a cube that must not be")
+              and self.scale >= np.finfo(np.float64).tiny, "the cube is not allowed")
 
     def keys(self, position):
         """The key of each position; the levels are the bits of the cells, the highest first."""

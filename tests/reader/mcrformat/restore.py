@@ -10,14 +10,14 @@ from .errors import ReaderError, check, where
 from .index import DIRECTORY, SYMBOLIC_LINK, show
 from .manifest import container_path
 
-# The restored bits of a mode. A restored file belongs to the restoring user, and must not run as this user for
-# others.
+# The restored bits of a mode. A restored file belongs to the restoring user. Its set-user-ID and set-group-ID bits
+# are not restored, because the file must not run as this user for other users.
 FILE_MODE = 0o1777
 DIRECTORY_MODE = 0o3777
 
 
 class Containers:
-    """The open containers of one group: its own container and its references. Each is opened only once."""
+    """The open containers of one group: its own container and its references. Each container is opened only once."""
 
     def __init__(self, store, job):
         self.store = store
@@ -41,14 +41,14 @@ class Containers:
         path = container_path(self.store, self.job, reference.checkpoint, reference.group)
         container = self.open(path)
         check(container.index_digest == reference.index_digest,
-              f"{path}: the index digest is not that of the reference")
+              f"{path}: the index digest differs from the digest in the reference")
         return container
 
 
 def restore_checkpoint(store, job, checkpoint, out_dir):
-    """Restore all files of a complete checkpoint below a directory, which is new or empty. Returns their number.
+    """Restore all files of a complete checkpoint below a new or empty directory. Return the number of files.
 
-    The raw bytes of one group are in memory at a time.
+    Only the raw bytes of one group are in memory at the same time.
     """
     prepare_directory(out_dir)
     writer = Writer(out_dir)
@@ -60,7 +60,7 @@ def restore_checkpoint(store, job, checkpoint, out_dir):
 
 
 def restore_group(manifest, containers, writer):
-    """8: the files of one group."""
+    """8: restores the files of one group."""
     container = containers.open(manifest.container_path)
     with where(manifest.container_path):
         check_manifest(manifest, container)
@@ -78,22 +78,23 @@ def prepare_directory(out_dir):
 
 def check_manifest(manifest, container):
     """manifest.md, 2.2, 2.4 and 2.5: checks that the manifest describes this container."""
-    check(container.length == manifest.container_bytes, "the length is not the one in the manifest")
-    check(container.index_digest == manifest.index_digest, "the index digest is not the one in the manifest")
-    check(container.frame_digest() == manifest.digest, "the digest of the frame is not the one in the manifest")
+    check(container.length == manifest.container_bytes, "the length differs from the length in the manifest")
+    check(container.index_digest == manifest.index_digest, "the index digest differs from the digest in the manifest")
+    check(container.frame_digest() == manifest.digest,
+          "the digest of the frame differs from the digest in the manifest")
     references = [(r.checkpoint, r.group, r.index_digest) for r in container.index.references]
-    check(references == manifest.references, "the references are not those of the manifest")
+    check(references == manifest.references, "the references differ from the references in the manifest")
     files = container.index.files
     check(len(files) == len(manifest.files), "the manifest has another number of files")
     for file, entry in zip(files, manifest.files):
         facts = file.path, file.rank, file.size, file.kind, file.hard_link, file.modified_ns, file.digest
-        check(facts == entry.facts(), f"the manifest says something else of file {show(file.path)}")
+        check(facts == entry.facts(), f"the properties of file {show(file.path)} differ from the manifest")
     for reference in container.index.references:
         container.find(reference)
 
 
 def all_variable_bytes(container):
-    """8, step 2: a dictionary from each variable of the container to its raw bytes, also in older containers."""
+    """8, step 2: a dictionary of raw bytes, for each variable. Some bytes are in older containers."""
     variables = [variable for file in container.index.files for variable in file.variables]
     contents = container.variable_bytes([v for v in variables if v.elsewhere is None])
     contents.update(_bytes_of_references(container, variables))
@@ -123,19 +124,19 @@ def _bytes_of_references(container, variables):
 
 
 def _variable_there(older, variable):
-    """7.8: the variable of the older container. Checks the rules for it."""
+    """7.8: the variable of the older container. Checks the rules for this variable."""
     other = older.index.variable(*variable.elsewhere[1:])
     with where(f"variable {show(variable.name)}"):
-        check(other.elsewhere is None, "its bytes are not in that container either")
+        check(other.elsewhere is None, "its bytes are not in the older container either")
         check(other.raw_bytes == variable.raw_bytes and other.digest == variable.digest,
-              "the variable there has another length or digest")
+              "the variable of the older container has another length or digest")
         check(not any(older.index.segments[segment].has_dependency for segment, _ in other.pieces),
-              "it is in a segment with a dependency")
+              "the variable of the older container is in a segment with a dependency")
     return other
 
 
 def file_bytes(file, contents):
-    """8, steps 3 and 4: the bytes of a file."""
+    """8, steps 3 and 4: returns the bytes of a file."""
     result = bytearray(file.size)
     for variable in file.variables:
         raw = contents[variable]
@@ -146,7 +147,7 @@ def file_bytes(file, contents):
             if variable.filters is not None:
                 data = filters.put_on(variable.filters, data)
                 check(len(data) == stored, f"variable {show(variable.name)}: a chunk has {len(data)} bytes after its "
-                      f"filters and not {stored} (Python's zlib is {zlib.ZLIB_RUNTIME_VERSION}, and has to be a "
+                      f"filters instead of {stored} (Python's zlib is {zlib.ZLIB_RUNTIME_VERSION}, and must be a "
                       "classic zlib 1.x)")
             result[offset:offset + stored] = data
     check(blake3(result) == file.digest, "the digest of the file does not agree")
@@ -156,7 +157,7 @@ def file_bytes(file, contents):
 class Writer:
     """Writes files below a directory: regular files at once, then symbolic links, then modes of directories.
 
-    The writer follows and replaces only entries that it created itself. Each path is created once. All parent
+    The writer follows and replaces only entries that the writer created. Each path is created once. All parent
     directories are real directories, because symbolic links are created last (README.md, 5).
     """
 
@@ -213,7 +214,7 @@ class Writer:
 
 
 def _write_file(path, data, file):
-    """8, step 4: the file gets its final name only after its bytes are verified and written."""
+    """8, step 4: writes a file. The file gets its final name only after its bytes are verified and written."""
     temporary = path + b".mcr-part" if len(os.path.basename(path)) < 240 else os.path.join(
         os.path.dirname(path), b".mcr-part")
     try:
@@ -224,4 +225,4 @@ def _write_file(path, data, file):
         os.utime(temporary, ns=(file.modified_ns, file.modified_ns))
         os.rename(temporary, path)
     except OSError as error:
-        raise ReaderError(f"it cannot be written: {error.strerror}") from None
+        raise ReaderError(f"the file cannot be written: {error.strerror}") from None
