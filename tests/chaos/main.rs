@@ -1,13 +1,17 @@
-//! Kills, stops and terminates all processes at random, for a given time, and checks every restored byte.
+//! Kills, stops and terminates processes at random for a given time, and checks every restored byte.
 //!
 //! The written bytes depend only on run, step and rank. Agents and aggregators are killed, stopped and terminated.
-//! The store is removed for a short time. The clocks of the nodes are wrong. The application dies and is restarted.
-//! In between, checkpoints are restored with --copy. These rules must hold: no complete checkpoint is lost; no
-//! restored byte is wrong; no checkpoint mixes two runs or two steps; nothing hangs; and a restart restores the
-//! complete checkpoint that the application wrote last.
+//! The store is removed for a short time. The clocks of the nodes are wrong. The application is killed and restarted.
+//! In between, checkpoints are restored with --copy. These rules must hold:
 //!
-//! `MCR_CHAOS_SECONDS` is the duration (default 120). `MCR_CHAOS_SEED` is the seed of the random choices (by default
-//! a new one each time, which is printed).
+//! - No complete checkpoint is lost.
+//! - No restored byte is wrong.
+//! - No checkpoint mixes two runs or two steps.
+//! - No process hangs.
+//! - A restart restores the complete checkpoint that the application wrote last.
+//!
+//! `MCR_CHAOS_SECONDS` is the duration (default 120). `MCR_CHAOS_SEED` is the seed of the random choices. The default
+//! seed is different in each run, and is printed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -74,7 +78,7 @@ fn bytes_of((run, step): Content, rank: u32) -> Vec<u8> {
 fn content_of(bytes: &[u8], path: &Path) -> Content {
     let number = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes);
     let content = (number(0), number(4));
-    assert!(bytes == bytes_of(content, number(8)), "WRONG: {} is no file that was written", path.display());
+    assert!(bytes == bytes_of(content, number(8)), "WRONG: {} has a content that was never written", path.display());
     content
 }
 
@@ -203,7 +207,7 @@ impl World {
     fn complete(&self) -> Vec<String> {
         let (code, said) = self.mcr(&["list", "--json"]);
         if code != 0 {
-            return Vec::new(); // the store is removed at this moment, or is still empty
+            return Vec::new(); // the store is removed at the moment, or is still empty
         }
         let all: serde_json::Value = serde_json::from_str(&said).expect("JSON");
         let all = all.as_array().expect("a list").iter();
@@ -350,16 +354,19 @@ impl World {
                 self.counts.outages += 1;
                 std::fs::rename(self.path("store"), self.path("away")).expect("renamed");
                 self.random.pause(800);
-                // An aggregator that started in the meantime must not have created a new store in the place of the
-                // removed store.
-                assert!(!self.path("store").exists(), "a store that is not there was made");
+                // An aggregator that started meanwhile must not have created a new store in the place of the removed
+                // store.
+                assert!(
+                    !self.path("store").exists(),
+                    "an aggregator created a store in the place of the removed store"
+                );
                 std::fs::rename(self.path("away"), self.path("store")).expect("renamed back");
             }
         }
         for nth in 0..self.daemons.len() {
             let ended = self.daemons[nth].1.as_mut().and_then(|child| child.try_wait().expect("can be waited for"));
             if ended.is_some() {
-                self.start(nth); // as a supervisor restarts a daemon
+                self.start(nth); // this is the work of a supervisor
             }
         }
     }

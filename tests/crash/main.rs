@@ -1,7 +1,7 @@
-//! After a failure of any operation, a restart finds the old or the new checkpoint complete, and a second attempt
-//! succeeds.
+//! Tests that a failure of any operation of the store loses no complete checkpoint. Afterwards, a restart finds the
+//! old or the new checkpoint complete, and a second attempt of the failed work succeeds.
 //!
-//! The store keeps only synced data. It is stopped before every operation in turn. Then the store is examined three
+//! The store keeps only synced data. The store is stopped before every operation in turn. Then it is examined three
 //! times: without the unsynced data, with all unsynced data, and with a part of it.
 
 mod records;
@@ -45,13 +45,13 @@ fn good(store: &dyn Store, at: &str) -> Vec<CheckpointId> {
     complete
 }
 
-/// Number of containers of a checkpoint, also if the checkpoint is incomplete.
+/// Number of containers of a checkpoint. The checkpoint may be incomplete.
 fn containers(store: &MemoryStore, id: &str) -> usize {
     let is_one = |path: &String| path.contains(id) && path.ends_with(".mcr");
     store.paths().iter().map(|path| path.display().to_string()).filter(is_one).count()
 }
 
-/// Number of operations that the work takes if nothing fails.
+/// Number of operations that the work needs if no operation fails.
 fn operations(start: &MemoryStore, work: impl Fn(&dyn Store) -> Result<(), StoreError>) -> u64 {
     let store = FaultyStore::new(start.crash(Survival::Everything), Fault::None);
     work(&store).expect("nothing goes wrong");
@@ -77,12 +77,12 @@ fn a_flush_stopped_anywhere_leaves_old_or_new_and_can_be_done_again() {
                 let old_or_new = complete == [step_id(1)] || complete == [step_id(2), step_id(1)];
                 assert!(old_or_new, "{at}: {complete:?}");
                 if result.is_ok() {
-                    assert_eq!(complete.len(), 2, "{at}: what was committed is there");
+                    assert_eq!(complete.len(), 2, "{at}: a committed checkpoint exists");
                 }
                 work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
                 assert_eq!(good(&after, &at), [step_id(2), step_id(1)], "{at}");
                 let temporary = after.paths().iter().filter(|p| p.to_string_lossy().contains("/.")).count();
-                assert!(temporary <= 2, "{at}: {temporary} temporary files pile up");
+                assert!(temporary <= 2, "{at}: {temporary} temporary files are left");
             }
         }
     }
@@ -133,7 +133,8 @@ fn a_prune_stopped_anywhere_leaves_whole_checkpoints_and_can_go_on() {
             assert_eq!(["DD0001", "DD0002"].map(|id| containers(&after, id)), [2, 0], "{at}");
             let left: Vec<String> = after.paths().iter().map(|path| path.display().to_string()).collect();
             assert!(!left.iter().any(|path| path.contains("DD0001") && path.ends_with(".manifest")), "{at}");
-            // When no checkpoint refers to the containers, they and their directories are removed too.
+            // When no checkpoint refers to the containers any more, the containers and their directories are removed
+            // too.
             prune_job(&after, 1).unwrap_or_else(|error| panic!("{at}: {error}"));
             assert_eq!(good(&after, &at), all[..1], "{at}");
             let left = after.list_dir("wave".as_ref()).expect("lists");
@@ -199,20 +200,17 @@ fn a_disk_that_fills_up_anywhere_costs_the_new_checkpoint_only() {
         let store = FaultyStore::new(start.crash(Survival::Everything), Fault::Full { from: n });
         let result = flush_step(&store, 2, Some(1));
         let at = format!("full from operation {n}");
-        // Renames and directory syncs take no space. The order of two threads decides which renames and syncs come
-        // last.
+        // Renames and syncs of directories take no space. Two threads work, so it is not certain which renames and
+        // syncs are the last operations.
         assert_eq!(result.is_err(), store.refused() > 0, "{at}: {result:?}");
-        assert!(
-            result.is_err() || n + 6 >= count,
-            "{at}: there is more to write than renames and syncs of directories"
-        );
+        assert!(result.is_err() || n + 6 >= count, "{at}: the flush also writes data, not only renames and syncs");
         if let Err(error) = result {
             assert_eq!(error.advice(), Advice::FreeSpace, "{error}");
         }
         let complete = good(store.inner(), &at);
         assert!(complete.contains(&step_id(1)), "{at}");
         let temporary = store.inner().paths().iter().filter(|p| p.to_string_lossy().contains("/.")).count();
-        assert_eq!(temporary, 0, "{at}: what was half written is removed, since the space is needed");
+        assert_eq!(temporary, 0, "{at}: incomplete files are removed, because the space is needed");
     }
 }
 
@@ -245,8 +243,8 @@ fn what_is_in_flight_or_newer_than_the_newest_is_not_pruned() {
         let number = mcrengine::ids::GroupId(0);
         flush(&store, &step_id(step), number, &group(0..2, step), &how(step), &reuse).expect("writes");
     };
-    half(4); // newer than all other checkpoints
-    store.remove_file("wave/DD0001/group-0001.manifest".as_ref()).expect("removes"); // older, and incomplete
+    half(4); // this checkpoint is newer than all other checkpoints
+    store.remove_file("wave/DD0001/group-0001.manifest".as_ref()).expect("removes"); // older and incomplete
     store.remove_file("wave/DD0002/group-0001.manifest".as_ref()).expect("removes");
     let ids = |pruned: Pruned| pruned.checkpoints;
     let spare = PruneOptions { in_flight: vec![step_id(2)], ..keep(1) };
@@ -254,7 +252,7 @@ fn what_is_in_flight_or_newer_than_the_newest_is_not_pruned() {
     assert_eq!(ids(prune(&store, &job(), &untouched).expect("prunes")), []);
     assert_eq!(ids(prune(&store, &job(), &spare).expect("prunes")), [step_id(1)]);
     assert_eq!(ids(prune(&store, &job(), &keep(1)).expect("prunes")), [step_id(2)]);
-    assert_eq!(list(&store, &job()).expect("lists").len(), 2, "DD0003, and DD0004 that may still become complete");
+    assert_eq!(list(&store, &job()).expect("lists").len(), 2, "DD0003 is kept, and DD0004 may still become complete");
 }
 
 #[test]
@@ -363,7 +361,10 @@ fn a_container_of_which_little_is_needed_is_repacked_and_a_crash_leaves_it_old_o
                 assert_eq!(good(&after, &at)[0], step_id(3), "{at}");
                 work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
                 assert_eq!(good(&after, &at), [step_id(3)], "{at}");
-                assert!((0..2).all(|group| len(&after, group) < len(&start, group)), "{at}: both are smaller");
+                assert!(
+                    (0..2).all(|group| len(&after, group) < len(&start, group)),
+                    "{at}: both containers are smaller"
+                );
                 // The next checkpoint refers to the remaining containers.
                 flush_step(&after, 4, Some(3)).unwrap_or_else(|error| panic!("{at}: {error}"));
                 assert_eq!(good(&after, &at), [step_id(4), step_id(3)], "{at}");
@@ -383,8 +384,8 @@ fn what_was_taken_out_of_a_container_is_never_given_as_zeros() {
     let group = mcrengine::ids::GroupId(0);
     let reader = ContainerReader::open(&store, &job(), &step_id(1), group).expect("opens");
     assert!(reader.is_repacked());
-    // If the manifest of the pruned checkpoint is put back, the checkpoint seems complete. The missing part must be
-    // noticed.
+    // If the manifest of the pruned checkpoint is restored by hand, the checkpoint seems complete. The missing part
+    // must be noticed.
     let manifest = std::path::Path::new("wave/DD0001/group-0000.manifest");
     store.put(manifest, &kept.get(manifest).expect("there"));
     let report = verify(&store, &job(), &step_id(1), VERIFYING, &|_| ());

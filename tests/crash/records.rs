@@ -1,4 +1,5 @@
-//! Marks, records of incarnations and repacked containers. The store is stopped before every operation in turn.
+//! Tests of marks, records of incarnations and repacked containers. The store is stopped before every operation in
+//! turn.
 
 use super::*;
 use mcrengine::incarnation::{self, Begun, Draft};
@@ -15,7 +16,7 @@ fn two_steps() -> MemoryStore {
 }
 
 /// Stops `work` before and in the middle of each of its operations. Then calls `look` for several choices of the
-/// unsynced data that survives. The second argument of `look` says whether `work` had reported success.
+/// unsynced data that survives. The second argument of `look` is true if `work` had reported success.
 fn stopped_anywhere(
     start: &MemoryStore,
     work: impl Fn(&dyn Store) -> Result<(), StoreError>,
@@ -23,7 +24,7 @@ fn stopped_anywhere(
 ) {
     let count = operations(start, &work);
     assert!(count > 1, "{count} operations");
-    // If the work has many operations, each choice takes a long time, so fewer choices are tried.
+    // Each choice takes a long time if the work has many operations, so fewer choices are tried.
     let choices = if count > 40 { 3 } else { 12 };
     for n in 0..=count {
         for fault in [Fault::Stop { before: n }, Fault::Tear { at: n }] {
@@ -43,7 +44,7 @@ fn a_mark_stopped_anywhere_is_there_with_its_whole_reason_or_not_at_all() {
     stopped_anywhere(&two_steps(), mark, |after, is_done, at| {
         let reason = bad(after, &job(), &step_id(2));
         assert!(reason.is_none() && !is_done || reason.as_deref() == Some("diverged"), "{at}: {reason:?}");
-        assert_eq!(good(after, at), [step_id(2), step_id(1)], "{at}: a mark takes nothing away");
+        assert_eq!(good(after, at), [step_id(2), step_id(1)], "{at}: a marked checkpoint can still be restored");
         mark(after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
         assert_eq!(state(after, &job(), &step_id(2)).expect("looks").condition(), Condition::Bad, "{at}");
     });
@@ -84,17 +85,17 @@ fn an_incarnation_begun_and_stopped_anywhere_has_its_whole_record_or_none_and_no
     let work = |store: &dyn Store| incarnation::begin(store, &job(), 0, draft()).map(|_| ());
     stopped_anywhere(&two_steps(), work, |after, is_done, at| {
         let newest = incarnation::newest(after, &job()).unwrap_or_else(|error| panic!("{at}: {error}"));
-        assert!(newest.is_some() || !is_done, "{at}: what was begun is durable");
+        assert!(newest.is_some() || !is_done, "{at}: a started incarnation is durable");
         assert!(newest.is_none_or(|newest| newest.whole == [step_id(2)]), "{at}");
-        // The checkpoint that the incarnation set aside comes last.
+        // The checkpoint that the incarnation set aside is the last in the list.
         let complete = good(after, at);
         assert!(complete == [step_id(2), step_id(1)] || complete == [step_id(1), step_id(2)], "{at}: {complete:?}");
-        // Another process begins the same incarnation. There must be exactly one decision.
+        // Another process begins the same incarnation. Both processes must get the same decision.
         let other = Draft { from: Some((step_id(2), Place::default())), whole: Vec::new(), ..draft() };
         let begun = incarnation::begin(after, &job(), 0, other).unwrap_or_else(|error| panic!("{at}: {error}"));
         let (Begun::Here(record) | Begun::Other(record)) = begun;
         assert_eq!(incarnation::newest(after, &job()).expect("reads").as_ref(), Some(&record), "{at}");
-        assert!(!is_done || record.from == Some(step_id(1)), "{at}: the first decision holds");
+        assert!(!is_done || record.from == Some(step_id(1)), "{at}: the first decision stays valid");
     });
 }
 
@@ -116,7 +117,7 @@ fn a_part_that_was_noted_as_restored_is_known_after_a_crash() {
 fn a_container_that_is_repacked_a_second_time_is_whole_for_the_rest_at_every_moment() {
     let start = MemoryStore::new();
     flush_step(&start, 1, None).expect("writes");
-    // Nearly all segments are coded against DD0001.
+    // DD0001 contains the bases of nearly all segments.
     flush_step_since(&start, 2, 1).expect("writes");
     flush_step(&start, 3, Some(1)).expect("writes");
     let drop = |step: u64| PruneOptions { drop: vec![step_id(step)], repack_below_percent: 100, ..Default::default() };

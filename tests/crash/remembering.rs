@@ -1,5 +1,5 @@
-//! A process that prunes after each commit and remembers the state of the store must make the same decisions as a
-//! process that reads the whole store.
+//! Tests of a process that prunes after each commit and remembers the state of the store. The process must make the
+//! same decisions as a process that reads the whole store.
 
 use super::*;
 use mcrengine::manifest::{Condition, list_remembering};
@@ -58,7 +58,7 @@ fn a_newest_checkpoint_that_was_marked_or_damaged_since_does_not_count_for_what_
         change(&store);
         flush_step(&store, 4, None).expect("writes");
         let pruned = prune_remembering(&store, &job(), &keep_good(2), &mut remembered).expect("prunes");
-        assert_eq!(pruned.checkpoints, [], "{condition}: DD0004 and DD0002 are the two that are good");
+        assert_eq!(pruned.checkpoints, [], "{condition}: DD0004 and DD0002 are the two good checkpoints");
         let states = list_remembering(&store, &job(), &mut remembered).expect("lists");
         assert_eq!(states.iter().map(|state| state.condition()).nth(1), Some(condition));
     }
@@ -81,9 +81,9 @@ fn each_remembered_checkpoint_is_looked_at_again_in_its_turn() {
     while remembered.knows(&step_id(40)) {
         prune(&mut remembered);
         turns += 1;
-        assert!(turns <= 80 / 16, "it is still taken for good after {turns} turns");
+        assert!(turns <= 80 / 16, "DD0040 still counts as good after {turns} turns");
     }
-    assert!(turns > 1, "not all are looked at each time");
+    assert!(turns > 1, "only some checkpoints are examined in each turn");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_job_whose_checkpoints_come_and_go_is_listed_as_if_nothing_were_remembered()
     let reuse = mcrengine::reuse::ReuseIndex::empty();
     for step in 1..=40u64 {
         match step % 5 {
-            // Only one half of the groups is saved. The other half follows two steps later.
+            // Only one half of the groups is saved. The other half is saved two steps later.
             0 => {
                 let number = mcrengine::ids::GroupId(0);
                 flush(&store, &step_id(step), number, &group(0..2, step), &how(step), &reuse)
@@ -105,7 +105,7 @@ fn a_job_whose_checkpoints_come_and_go_is_listed_as_if_nothing_were_remembered()
         if step % 7 == 0 {
             prune(&store, &job(), &keep(6)).expect("another process prunes");
             // Another process pruned a checkpoint, but its directory stays because other checkpoints refer to it. The
-            // first process notices this when it would prune this checkpoint.
+            // first process notices this only when it would prune the same checkpoint.
             remembered.look_again();
         }
         if step % 3 == 0 {

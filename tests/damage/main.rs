@@ -1,6 +1,6 @@
-//! Damages every part of a store in several ways, then lists, opens and verifies the store. The result must be the
-//! right bytes, an error that says what is damaged and where, or an older checkpoint. It must never be wrong bytes or
-//! a panic.
+//! Damages every part of a store in several ways, then lists, opens and verifies the store. The allowed results are
+//! the right bytes, an error that says what is damaged and where, and an older checkpoint. Wrong bytes and panics are
+//! never allowed.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -92,7 +92,11 @@ fn range(store: &MemoryStore, part: PartOf, len: usize) -> std::ops::Range<usize
         PartOf::Older => {
             // A segment that the newer checkpoint needs.
             let set = ContainerSet::open(store, &job(), &step_id(2), GroupId(1)).expect("opens");
-            let task = set.tasks(|_| true).into_iter().find(|task| task.container == 1).expect("it refers to it");
+            let task = set
+                .tasks(|_| true)
+                .into_iter()
+                .find(|task| task.container == 1)
+                .expect("the newer checkpoint refers to it");
             let segment = &set.readers()[1].index().segments()[task.segment as usize];
             segment.offset as usize..(segment.offset + 72 + segment.stored_bytes.0) as usize
         }
@@ -140,10 +144,11 @@ fn every_damage_to_every_part_is_noticed() {
             let expected = match (part, damage) {
                 // All containers of a version have the same header.
                 (Header, Stale | Foreign) => continue,
-                // The stale manifest is as valid as the right manifest. Only the container shows the difference.
+                // The stale manifest is valid too. Only the container shows that the manifest is not the right
+                // manifest.
                 (Manifest, Stale) => Noticed::Open,
                 (Manifest, _) => Noticed::List,
-                // Listing checkpoints examines only names and lengths.
+                // A list of checkpoints examines only names and lengths.
                 (_, Missing | Cut) => Noticed::List,
                 (Segment, Flipped | Stale | Foreign) => Noticed::Verify,
                 (Older, Flipped) => Noticed::Verify,
@@ -159,13 +164,13 @@ fn every_damage_to_every_part_is_noticed() {
             let is_listed = listed.iter().any(|state| state.id == step_id(2) && state.is_complete());
             let opened = ContainerSet::open(&after, &job(), &step_id(2), GroupId(1)).map(|_| ());
             let report = verify(&after, &job(), &step_id(2), VERIFYING, &|_| ());
-            assert!(!report.is_good(), "{at}: it is noticed by verify in any case");
+            assert!(!report.is_good(), "{at}: verify always notices the damage");
             let first = match (is_listed, &opened) {
                 (false, _) => Noticed::List,
                 (true, Err(_)) => Noticed::Open,
                 (true, Ok(())) => Noticed::Verify,
             };
-            // If the lengths differ too, the damage is noticed earlier.
+            // If the lengths also differ, an earlier operation notices the damage.
             assert!(first <= expected, "{at}: {first:?}, not {expected:?}: {opened:?} {:?}", report.problems);
             if let Err(error) = &opened {
                 assert_eq!(error.advice(), Advice::OlderCheckpoint, "{at}: {error}");
@@ -193,7 +198,7 @@ fn every_damage_to_what_a_checkpoint_is_coded_with_is_noticed() {
     flush_step_since(&store, 3, 2).expect("writes");
     let base = || {
         let set = ContainerSet::open(&store, &job(), &step_id(3), GroupId(1)).expect("opens");
-        set.index().segments().iter().find_map(|segment| segment.base()).expect("a segment has one")
+        set.index().segments().iter().find_map(|segment| segment.base()).expect("a segment has a base")
     };
     let path = Path::new("wave/DD0001/group-0001.mcr");
     let bytes = store.get(path).expect("there");
@@ -237,7 +242,10 @@ fn every_damage_to_what_a_checkpoint_is_coded_with_is_noticed() {
         }
     }
     for step in [1, 2, 3] {
-        assert!(verify(&store, &job(), &step_id(step), VERIFYING, &|_| ()).is_good(), "whole before");
+        assert!(
+            verify(&store, &job(), &step_id(step), VERIFYING, &|_| ()).is_good(),
+            "the checkpoint is complete before the damage"
+        );
     }
 }
 
@@ -249,7 +257,7 @@ fn a_segment_that_was_written_anew_is_not_taken_for_the_one_that_was_coded_with(
     flush_step(&store, 1, None).expect("writes");
     flush_step_since(&store, 2, 1).expect("writes");
     let set = ContainerSet::open(&store, &job(), &step_id(2), GroupId(0)).expect("opens");
-    let base = set.index().segments().iter().find_map(|segment| segment.base()).expect("a segment has one");
+    let base = set.index().segments().iter().find_map(|segment| segment.base()).expect("a segment has a base");
     let path = Path::new("wave/DD0001/group-0000.mcr");
     let mut bytes = store.get(path).expect("there");
     let entry = set.readers()[1].index().segments()[base.segment as usize].clone();
@@ -279,7 +287,7 @@ fn a_report_is_the_same_with_any_memory_and_any_number_of_threads() {
     let path = Path::new("wave/DD0002/group-0001.mcr");
     let whole = store.get(path).expect("there");
     let mut flipped = whole.clone();
-    flipped[whole.len() / 4] ^= 1; // in a segment
+    flipped[whole.len() / 4] ^= 1; // this byte is in a segment
     for (bytes, is_good) in [(&whole, true), (&flipped, false)] {
         store.put(path, bytes);
         let reports = [(1, 1), (1 << 20, 1), (1 << 20, 2), (1 << 20, 5)].map(|(cache_bytes, threads)| {
@@ -288,7 +296,7 @@ fn a_report_is_the_same_with_any_memory_and_any_number_of_threads() {
                 done.fetch_add(raw.0, std::sync::atomic::Ordering::Relaxed);
             };
             let report = verify(&store, &job(), &step_id(2), VerifyOptions { cache_bytes, threads }, &progress);
-            assert_eq!(report.raw_bytes.0, done.into_inner(), "told while it went on");
+            assert_eq!(report.raw_bytes.0, done.into_inner(), "the progress reports add up to all bytes");
             report
         });
         assert_eq!(reports[0].is_good(), is_good);

@@ -17,7 +17,7 @@ impl Random {
         (self.0 >> 33) as usize % n.max(1)
     }
 
-    /// Replaces, removes or repeats a few bytes, or sets them to extreme values.
+    /// Replaces, removes or repeats a few bytes, or sets these bytes to extreme values.
     fn mutate(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = bytes.to_vec();
         for _ in 0..=self.below(3) {
@@ -48,7 +48,7 @@ fn sample() -> (MemoryStore, Vec<u8>, u64) {
     (store, index, raw)
 }
 
-/// Compresses an index to one zstd frame. The mutations are made before this, so that they reach its contents.
+/// Compresses an index to one zstd frame. The index is mutated before this, so that the contents of the frame change.
 fn frame(raw: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(raw, 1).expect("compresses")
 }
@@ -77,7 +77,7 @@ fn a_mutated_index_is_an_error_or_another_valid_index() {
             }
         }
     }
-    assert!(valid > 0, "a changed digest or time is still an index");
+    assert!(valid > 0, "an index with a changed digest or time is still valid");
     for _ in 0..2_000 {
         let _ = parse_index(&random.mutate(&stored), raw_len, path);
     }
@@ -94,7 +94,7 @@ fn an_index_cannot_ask_for_more_memory_than_it_has_bytes_for() {
         let mutated = [&raw[..at], &huge, &raw[at + 1..]].concat();
         let _ = parse_index(&frame(&mutated), mutated.len() as u64, Path::new("fuzz"));
     }
-    // A frame that unpacks to far more bytes than recorded is not unpacked to its end.
+    // A frame with far more raw bytes than recorded is not decompressed to its end.
     let bomb = frame(&vec![0; 64 << 20]);
     assert!(parse_index(&bomb, 100, Path::new("fuzz")).is_err());
 }
@@ -107,7 +107,7 @@ fn a_mutated_container_never_panics() {
     let mut random = Random(2);
     for _ in 0..1_000 {
         let mut mutated = random.mutate(&bytes);
-        // The checksums of header and trailer are made valid, so that the code behind them is reached.
+        // The checksums of header and trailer are corrected, so that the code after these checks is tested too.
         let (last, len) = (mutated.len().saturating_sub(48), mutated.len());
         if len > 128 {
             let crc = crc32c::crc32c(&mutated[last..last + 36]).to_le_bytes();

@@ -1,4 +1,4 @@
-//! Damages files other than ordinary containers and manifests: repacked containers, marks, records of incarnations.
+//! Damages repacked containers, marks and records of incarnations.
 
 use super::*;
 use mcrengine::incarnation::{self, Draft, Incarnations};
@@ -24,7 +24,8 @@ fn repack(store: &MemoryStore) {
     assert_eq!(pruned.repacked.len(), 2, "{pruned:?}");
 }
 
-/// Reads all of a checkpoint's second group. `Err` means that the damage was noticed. Wrong bytes make the test fail.
+/// Reads the whole second group of a checkpoint. `Err` means that the damage was noticed. Wrong bytes make the test
+/// fail.
 fn read_all(store: &MemoryStore, at: &str) -> Result<(), ReadError> {
     let group = group(2..4, 2);
     let set = ContainerSet::open(store, &job(), &step_id(2), GroupId(1))?;
@@ -64,7 +65,7 @@ fn every_flipped_bit_of_a_repacked_container_is_noticed_before_wrong_bytes_are_g
             }
         }
     }
-    assert!(by_list >= 80, "{by_list}: a list looks at the header and the trailer of what is shorter than it was");
+    assert!(by_list >= 80, "{by_list}: a list examines the header and the trailer of a shortened container");
 }
 
 #[test]
@@ -89,10 +90,10 @@ fn another_container_in_place_of_a_repacked_one_is_noticed_unless_it_is_the_one_
     let stale = other_run();
     let others = [
         ("the other group's", store.get("wave/DD0001/group-0000.mcr".as_ref()), false),
-        ("one with other bytes", stale.get(REPACKED.as_ref()), false),
+        ("a container with other bytes", stale.get(REPACKED.as_ref()), false),
         ("the newer checkpoint's", store.get("wave/DD0002/group-0001.mcr".as_ref()), false),
-        ("nothing", None, false),
-        ("the one before", whole().get(REPACKED.as_ref()), true),
+        ("no container", None, false),
+        ("the container before it was repacked", whole().get(REPACKED.as_ref()), true),
     ];
     for (what, bytes, is_good) in others {
         let after = store.crash(Survival::Everything);
@@ -113,7 +114,7 @@ fn a_damaged_container_is_not_repacked_and_stays_as_evidence() {
     let path = Path::new(REPACKED);
     let mut bytes = store.get(path).expect("there");
     let reader = ContainerReader::open(&store, &job(), &step_id(1), GroupId(1)).expect("opens");
-    // Every segment is damaged, so a needed segment is damaged too.
+    // Every segment is damaged, so the needed segments are damaged too.
     for segment in reader.index().segments() {
         bytes[segment.offset as usize + 72] ^= 1;
     }

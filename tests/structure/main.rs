@@ -1,8 +1,8 @@
-//! Tests that the imports of a crate have no circles. Then its files can be read in an order in which each file comes
-//! after the files that it imports.
+//! Tests that the files of a crate do not import each other in a circle. Then the files can be read in an order in
+//! which each file is read after the files that it imports.
 //!
 //! The imports are read from the `use` lines and the paths of the source text. A re-export (`pub use`) is followed to
-//! the file that defines the name, and does not count as an import. Test code is left out.
+//! the file that defines the name, and does not count as an import. Imports in test code do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 /// The sources of each crate.
 const CRATES: [&str; 6] = ["src", "proto/src", "cnc/src", "anc/src", "cli/src", "benches/mpib/src"];
 
-/// Circles that still exist. No circle may be added to this list: break a new circle by moving the code that both
-/// files need to a third file. Delete a circle here when it is broken.
+/// Circles that still exist. Add no circle to this list. Break a new circle by moving the code that both files need
+/// to a third file. Remove a circle from this list when it is broken.
 const ALLOWED: &[&[&str]] = &[
-    // Two codecs cut a segment into parts, and code each part with a chain of codecs.
+    // Two codecs divide a segment into parts, and encode each part with a chain of codecs.
     &[
         "src/codec/array_to_bytes/columns.rs",
         "src/codec/array_to_bytes/mixed/mod.rs",
@@ -53,10 +53,13 @@ fn no_files_of_a_crate_import_from_each_other() {
     let found: Vec<Vec<String>> = CRATES.iter().flat_map(|dir| circles(&edges(&sources(root, dir)))).collect();
     let is_within = |circle: &[String], allowed: &[&str]| circle.iter().all(|file| allowed.contains(&file.as_str()));
     let new: Vec<_> = found.iter().filter(|circle| !ALLOWED.iter().any(|allowed| is_within(circle, allowed))).collect();
-    assert!(new.is_empty(), "these files import from each other; move what both need to a third file: {new:#?}");
+    assert!(
+        new.is_empty(),
+        "these files import from each other; move the code that both need to a third file: {new:#?}"
+    );
     let is_gone = |allowed: &&&[&str]| !found.iter().any(|circle| is_within(circle, allowed));
     let gone: Vec<_> = ALLOWED.iter().filter(is_gone).collect();
-    assert!(gone.is_empty(), "these circles are broken; delete them from ALLOWED: {gone:#?}");
+    assert!(gone.is_empty(), "these circles do not exist any more; remove them from ALLOWED: {gone:#?}");
 }
 
 #[test]
@@ -76,9 +79,9 @@ fn imports_are_read_as_the_compiler_reads_them() {
     let edges = edges(&sources);
     let of = |name: &str| edges[name].iter().map(String::as_str).collect::<Vec<_>>();
     assert_eq!(of("a.rs"), ["b.rs", "c.rs"]);
-    assert_eq!(of("b.rs"), ["a/x.rs"], "where the re-exported name is defined");
+    assert_eq!(of("b.rs"), ["a/x.rs"], "the import counts for the file that defines the re-exported name");
     assert_eq!(of("c.rs"), ["b.rs"]);
-    assert!(of("a/x.rs").is_empty(), "comments and tests do not count");
+    assert!(of("a/x.rs").is_empty(), "imports in comments and tests do not count");
     assert!(circles(&edges).is_empty());
     let round = BTreeMap::from([("p", "q"), ("q", "r"), ("r", "p"), ("s", "p")]);
     let round = round.into_iter().map(|(from, to)| (from.to_owned(), BTreeSet::from([to.to_owned()]))).collect();
@@ -160,7 +163,7 @@ impl Source {
         })
     }
 
-    /// The paths in its code that begin with `crate::` or `super::`.
+    /// The paths in the code of this file that begin with `crate::` or `super::`.
     fn inline_paths(&self) -> Vec<Vec<String>> {
         let mut paths = Vec::new();
         for begin in ["crate::", "super::"] {
@@ -242,7 +245,7 @@ fn edges(sources: &[Source]) -> BTreeMap<String, BTreeSet<String>> {
 /// Maximum number of re-exports of re-exports that are followed.
 const DEPTH_MAX: usize = 8;
 
-/// The files that define the item that a path in a module names. Empty if the item is in another crate.
+/// Finds the files that define the item of a path in a module. Empty if the item is in another crate.
 fn resolve(all: &BTreeMap<&Module, &Source>, from: &Module, path: &[String], depth: usize) -> Vec<String> {
     let mut at = from.clone();
     let mut rest = path;
@@ -258,7 +261,7 @@ fn resolve(all: &BTreeMap<&Module, &Source>, from: &Module, path: &[String], dep
                 rest = &rest[1..];
             }
         }
-        // A module below this one; everything else is another crate.
+        // A module below this module. Any other name is the name of another crate.
         Some(child) if all.contains_key(&[at.as_slice(), &[child.to_owned()]].concat()) => {}
         _ => return Vec::new(),
     }
