@@ -1,9 +1,9 @@
-/* delay: emulates a long line between two network namespaces, for kernels without netem.
+/* delay: emulates a line with a delay between two network namespaces, for kernels without netem.
  *
  *     delay NAMESPACE_A NAMESPACE_B ONE_WAY_MICROSECONDS
  *
- * Opens a TUN device "line" in each namespace and passes every IP packet from one to the other after the delay, in
- * order. Each direction has one thread and holds at most QUEUE_BYTES; more packets are dropped, as in a router.
+ * Opens a TUN device "line" in each namespace and passes every IP packet from one device to the other after the delay,
+ * in order. Each direction has one thread and holds at most QUEUE_BYTES; further packets are dropped, as in a router.
  * Prints READY when both devices exist. Ends when its parent ends, or by a signal. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -47,7 +47,7 @@ static int64_t now_ns(void) {
 static void deliver(struct direction *d) {
     for (; d->count && d->slots[d->first].due_ns <= now_ns(); d->count--) {
         struct packet *p = &d->slots[d->first];
-        /* a full device drops the packet, and TCP sends it again */
+        /* a full device drops the packet, and TCP sends the packet again */
         if (write(d->to, p->bytes, p->length) < 0) (void)0;
         d->queued -= p->length;
         free(p->bytes);
@@ -108,7 +108,7 @@ int main(int count, char **words) {
     there.from = back.to = a;
     there.to = back.from = b;
     there.delay_ns = back.delay_ns = strtoll(words[3], NULL, 10) * 1000;
-    /* without this priority, a pause of 30 ms on a busy machine loses packets. Without permission, go on. */
+    /* Without this priority, a busy machine pauses the thread for 30 ms and packets are lost. An error is ignored. */
     struct sched_param first = {.sched_priority = 1};
     if (sched_setscheduler(0, SCHED_FIFO, &first) < 0) (void)0;
     pthread_t thread;

@@ -3,8 +3,8 @@
 #
 #     NEAR=4 FAR=4 LAN=1000 WAN=100 TRUNK=400 DELAY_MS=5 tests/cluster/sites.sh COMMAND [ARGUMENT...]
 #
-# builds the sites, runs COMMAND in the root namespace, and removes the sites, however COMMAND ends. The exit status
-# is that of COMMAND, or 77 with a message if sites cannot be emulated here (no root, or the kernel lacks a feature).
+# builds the sites, runs COMMAND in the root namespace, and removes the sites when COMMAND ends. The exit status
+# is the status of COMMAND, or 77 with a message if sites cannot be emulated (no root, or a kernel feature is missing).
 # COMMAND gets these environment variables:
 #   SITES_MPIRUN   the command that starts Open MPI on all hosts, one rank per host, site 0 first
 #   SITES_TRUNK    a command that prints the bytes sent over the trunk so far, in each direction
@@ -15,8 +15,8 @@
 #       |wan|                                                             |wan|
 #      [router]======= the trunk: TRUNK Mbit/s, DELAY_MS one way =======[router]
 #
-# The cards are token buckets at both ends of each cable. A program sees one address per host; routing picks the card.
-# The root namespace is not changed. Several emulations may run at the same time: names contain the process number.
+# Each card is a token bucket. A program sees only one address of each host, and routing chooses the card.
+# The root namespace is not changed. Several emulations can run at the same time: names contain process numbers.
 set -euo pipefail
 
 : "${NEAR:=4}" "${FAR:=4}" "${LAN:=1000}" "${WAN:=100}" "${TRUNK:=400}" "${DELAY_MS:=0}"
@@ -46,10 +46,10 @@ trap remove EXIT
 trap 'exit 130' INT TERM
 
 in_space() { local space=$1; shift; ip netns exec "$space" "$@"; }
-space() { # NAME: a namespace with loopback; its TCP saves no metrics and does not slow down after a pause
+space() { # NAME: a namespace with loopback. Its TCP saves no metrics and does not slow down after a pause
     ip netns add "$1"
     ip -n "$1" link set lo up
-    # shellcheck disable=SC2016 # the inner shell's words
+    # shellcheck disable=SC2016 # the inner shell expands these words
     in_space "$1" sh -c 'cd /proc/sys/net; echo 1 >ipv4/tcp_no_metrics_save; echo 0 >ipv4/tcp_slow_start_after_idle
         echo 1 >ipv4/ip_forward; for k in all default lo; do echo 1 >ipv6/conf/$k/disable_ipv6; done' 2>/dev/null || true
 }
@@ -96,7 +96,7 @@ if [ "$DELAY_MS" = 0 ]; then
         ip -n "$tag-r$site" addr add 10.79.0.$((site + 1))/30 dev trunk
         ip -n "$tag-r$site" route add 10.77.$((1 - site)).0/24 via 10.79.0.$((2 - site))
     done
-else # the token bucket is in front of the line, where it can slow down a sender
+else # the token bucket is before the delay, so that the bucket can slow down a sender
     cc -O2 -pthread -o "$work/delay" "$here/delay.c"
     for site in 0 1; do
         space "$tag-w$site"
@@ -116,7 +116,7 @@ else # the token bucket is in front of the line, where it can slow down a sender
     done
 fi
 for site in 0 1; do shape "$tag-r$site" trunk "$TRUNK"; done
-# uses every path once, so that no measurement includes an address lookup: a running host refuses port 9
+# Use every path once, so that no measurement includes an address lookup. A running host refuses port 9.
 for ((h = 0; h < FAR; h++)); do
     answer=$(in_space "$tag-0-0" timeout 5 bash -c "exec 3<>/dev/tcp/10.77.1.$((h + 1))/9" 2>&1 || true)
     [[ $answer == *refused* ]] || { echo "no path to host $h of site 1: $answer" >&2; exit 1; }
