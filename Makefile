@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # Cargo is found even if rustup's directory is not in the shell's PATH.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-SCRIPTS := deploy/demo.sh deploy/prerequisites.sh tests/cluster/sites.sh benches/mpib/compare-osu.sh .ci/run
+SCRIPTS := deploy/demo.sh deploy/prerequisites.sh tests/cluster/sites.sh tests/cluster/bed benches/mpib/compare-osu.sh .ci/run
 FUZZ_SECONDS ?= 60
 CHAOS_SECONDS ?= 600
 PREFIX ?= /usr/local
