@@ -40,7 +40,7 @@ if [ ! -x "$latency" ] || [ ! -x "$bandwidth" ]; then
     for program in osu_latency osu_bw; do
         find "$work" -type f -name $program -perm -u+x -exec cp {} "$osu/bin/" \;
     done
-    [ -x "$latency" ] && [ -x "$bandwidth" ] || skip "osu_latency and osu_bw in $tarball"
+    if [ ! -x "$latency" ] || [ ! -x "$bandwidth" ]; then skip "osu_latency and osu_bw in $tarball"; fi
 fi
 
 sizes=1,2,4,8,16,32,64,128,256,512,1024,2048,4096,8192,16384,32768,65536,131072,262144,524288,1048576,2097152,4194304
