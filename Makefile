@@ -3,12 +3,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites build install demo test test-reader test-mpi test-sites test-checkpoints lint scripts bench fuzz chaos
+.PHONY: help prerequisites build install demo test test-reader test-mpi test-sites test-checkpoints test-cluster lint scripts bench fuzz chaos
 
 # Cargo is found even if rustup's directory is not in the shell's PATH.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-SCRIPTS := deploy/demo.sh deploy/prerequisites.sh tests/cluster/sites.sh tests/cluster/bed benches/mpib/compare-osu.sh .ci/run
+SCRIPTS := deploy/demo.sh deploy/prerequisites.sh $(wildcard deploy/slurm/examples/*.sh) tests/cluster/sites.sh \
+    tests/cluster/bed tests/cluster/run benches/mpib/compare-osu.sh .ci/run
 FUZZ_SECONDS ?= 60
 CHAOS_SECONDS ?= 600
 PREFIX ?= /usr/local
@@ -70,6 +71,9 @@ test-checkpoints: scripts ## kill and continue mpib jor with checkpoints; takes 
 	@deploy/prerequisites.sh mpi
 	$(if $(wildcard target/release/mcr),export MCR="$(CURDIR)/target/release/mcr";) \
 	    $(MPIB) test --locked --features hdf5 --test checkpoints
+
+test-cluster: scripts ## jobs on an emulated SLURM cluster: end, scancel, requeue, lost node, restart; needs root; 5 minutes
+	@bash tests/cluster/run || [ $$? = 77 ] # it prints why it is skipped
 
 lint: scripts ## check formatting, clippy and documentation; warnings are errors
 	cargo fmt --all --check
