@@ -1,0 +1,33 @@
+//! How files are split into variables.
+
+use mcrengine::codec::Profile;
+use mcrengine::plan::Scheme;
+
+/// How files are split into variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureMode {
+    /// Each file is one opaque variable. The Agnostic schemes need this mode.
+    Whole,
+    /// HDF5 files are split into skeleton and variables, and filters are removed from chunks.
+    Apart,
+    /// As [`CaptureMode::Apart`], but filters are removed only from variables that then compress much better. This
+    /// mode is for fast profiles: checking that the filters can be applied again means to deflate, and that takes
+    /// longer than the whole compression by a fast codec.
+    ApartInHaste,
+}
+
+impl CaptureMode {
+    /// The mode for a scheme and a profile.
+    pub fn of(scheme: Scheme, profile: &Profile) -> Self {
+        Self::wanted(scheme.takes_files_apart(), profile.leaves_filters())
+    }
+
+    /// The mode for the two flags that an aggregator sends.
+    pub fn wanted(take_apart: bool, in_haste: bool) -> Self {
+        match (take_apart, in_haste) {
+            (true, true) => Self::ApartInHaste,
+            (true, false) => Self::Apart,
+            (false, _) => Self::Whole,
+        }
+    }
+}
