@@ -7,15 +7,13 @@
 
 #![expect(missing_docs, reason = "Criterion's macro makes a public function")]
 
-mod support;
-
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use mcr_test_support::files_below;
 use mcrengine::codec::{Chain, Profile, Scratch, encode_best};
 use mcrengine::header::{ByteOrder, ElementType};
 use mcrengine::ids::Digest;
 use std::hint::black_box;
 use std::path::PathBuf;
-use support::files_below;
 
 const SLICE_BYTES: usize = 1 << 20;
 

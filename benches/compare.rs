@@ -12,12 +12,11 @@
 //! Run it with `cargo bench -p mcr-cli --bench compare -- [SET...]`. The name of the checkpoint of 1 GiB is `large`.
 //! MCR_BENCH_REPETITIONS sets the repetitions (default 15).
 
-mod support;
-
+use mcr_test_support::measure::{Sample, is_asked_for, repetitions};
+use mcr_test_support::{Random, bytes_below, clean, files_below};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Sample, bytes_below, is_asked_for, repetitions};
 
 const SETS: [&str; 3] = ["enzo-cosmology", "enzo-implosionamr", "cactus-qc0-mclachlan"];
 /// Number of copies of each dump in the longer runs.
@@ -54,7 +53,7 @@ fn main() {
         copy_dumps(&dir, &copies);
         compare(&format!("{set} x {COPIES}"), &copies, work.path(), &["--no-reuse"], n.div_ceil(2));
     }
-    let dumps = support::files_below(&corpus.join(SETS[0]));
+    let dumps = files_below(&corpus.join(SETS[0]));
     let newest = dumps.iter().map(|(_, path)| path).max();
     if let (true, Some(newest)) = (is_large_asked_for, newest) {
         let work = tempfile::tempdir().expect("a directory");
@@ -156,11 +155,7 @@ fn file_bytes(path: &Path) -> u64 {
 }
 
 fn mcr() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mcr"));
-    for name in ["MCR_STORE", "MCR_JOB", "MCR_CONFIG", "MCR_LOG"] {
-        command.env_remove(name);
-    }
-    command
+    clean(Command::new(env!("CARGO_BIN_EXE_mcr")))
 }
 
 /// A command line for `bash`, with two paths.
@@ -190,7 +185,7 @@ fn checkpoints(store: &Path) -> Vec<String> {
 
 /// Copies the dumps of a set several times. Each copy gets its own checkpoint name.
 fn copy_dumps(set: &Path, to: &Path) {
-    for (_, file) in support::files_below(set) {
+    for (_, file) in files_below(set) {
         let relative = file.strip_prefix(set).expect("below").to_path_buf();
         for copy in 0..COPIES {
             let renamed: PathBuf = relative.iter().map(|part| renumbered(&part.to_string_lossy(), copy)).collect();
@@ -216,10 +211,10 @@ fn renumbered(name: &str, copy: usize) -> String {
 /// is exact. In the others, every floating-point number is multiplied by another factor near 1.
 fn perturbed_copies(dump: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("made");
-    let mut files: Vec<PathBuf> = support::files_below(dump).into_iter().map(|(_, path)| path).collect();
+    let mut files: Vec<PathBuf> = files_below(dump).into_iter().map(|(_, path)| path).collect();
     files.retain(|path| path.to_string_lossy().contains(".cpu"));
     files.sort();
-    let mut random = 1;
+    let mut random = Random::new(1);
     for rank in 0.. {
         let (copy, file) = (rank / files.len(), &files[rank % files.len()]);
         let target = to.join(format!("DD0018.cpu{rank:04}"));
@@ -236,7 +231,7 @@ fn perturbed_copies(dump: &Path, to: &Path) {
 }
 
 /// Multiplies every floating-point number of every dataset by a random factor.
-fn perturb(group: &hdf5::Group, random: &mut u64) {
+fn perturb(group: &hdf5::Group, random: &mut Random) {
     for dataset in group.datasets().expect("readable") {
         let data_type = dataset.dtype().expect("readable");
         if data_type.is::<f32>() || data_type.is::<f64>() {
@@ -249,10 +244,6 @@ fn perturb(group: &hdf5::Group, random: &mut u64) {
 }
 
 /// A random number with a mean of 0 and a standard deviation of about 1: the sum of twelve numbers from -0.5 to 0.5.
-fn noise(random: &mut u64) -> f64 {
-    let mut next = || {
-        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (*random >> 11) as f64 / (1u64 << 53) as f64 - 0.5
-    };
-    (0..12).map(|_| next()).sum()
+fn noise(random: &mut Random) -> f64 {
+    (0..12).map(|_| (random.next_bits() >> 11) as f64 / (1u64 << 53) as f64 - 0.5).sum()
 }

@@ -15,14 +15,13 @@
 //! Run it with `cargo bench -p mcr-cli --bench many -- [NUMBER...]`. MCR_BENCH_REPETITIONS sets how many checkpoints
 //! are saved (default 20). MCR_BENCH_BINARY names another build of `mcr`, for example an older one.
 
-mod support;
-
+use mcr_test_support::measure::{Sample, is_asked_for, process_status, repetitions};
+use mcr_test_support::{Process, clean};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Sample, is_asked_for, process_status, repetitions};
 
 const RANKS: u32 = 4;
 /// Numbers of checkpoints in the store.
@@ -35,22 +34,6 @@ const CHANGING: usize = 8 << 10;
 const STEADY: usize = 2 << 10;
 /// The aggregator is at rest if it used almost no processor time for this long.
 const REST: Duration = Duration::from_millis(200);
-
-struct Process(Child);
-
-impl Process {
-    fn end(mut self, signal: &str) {
-        let _ = Command::new("kill").arg(format!("-{signal}")).arg(self.0.id().to_string()).status();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn main() {
     if !is_asked_for() {
@@ -129,7 +112,7 @@ impl Site {
             let log = std::fs::File::create(self.dir.path().join(format!("{what}.log"))).expect("made");
             let mut command = mcr();
             command.arg(what).arg("--config").arg(&config).stdout(Stdio::null()).stderr(log);
-            Process(command.spawn().expect("it starts"))
+            Process::start(&mut command).expect("it starts")
         };
         (start("anc"), start("cnc"))
     }
@@ -167,8 +150,8 @@ impl Site {
     fn save_template(&self) {
         let (aggregator, agent) = self.start(0);
         let id = self.save();
-        agent.end("TERM");
-        aggregator.end("TERM");
+        let _ = agent.end("TERM");
+        let _ = aggregator.end("TERM");
         std::fs::rename(self.job().join(id), self.dir.path().join("template")).expect("renamed");
     }
 
@@ -204,7 +187,7 @@ impl Site {
     /// Saves further checkpoints, and returns the median of the processor time of a checkpoint.
     fn measure(&self, size: usize, keep: usize, n: usize) -> f64 {
         let (aggregator, agent) = self.start(keep);
-        let process = aggregator.0.id();
+        let process = aggregator.id();
         let spent = || {
             let before = processor_ms(process);
             self.save();
@@ -235,8 +218,8 @@ impl Site {
         }
         let rss_mib = process_status(process, "VmRSS").map_or(f64::NAN, |kib| kib as f64 / 1024.0);
         println!("    memory of the aggregator afterwards: {rss_mib:.1} MiB");
-        agent.end("TERM");
-        aggregator.end("TERM");
+        let _ = agent.end("TERM");
+        let _ = aggregator.end("TERM");
         sample.median()
     }
 }
@@ -255,11 +238,7 @@ fn renamed(manifest: &str, id: &str, written_ms: i64) -> String {
 
 fn mcr() -> Command {
     let other = std::env::var_os("MCR_BENCH_BINARY");
-    let mut command = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_mcr").into()));
-    for name in ["MCR_STORE", "MCR_JOB", "MCR_CONFIG", "MCR_LOG", "SLURM_NTASKS", "SLURM_JOB_ID", "MCR_INCARNATION"] {
-        command.env_remove(name);
-    }
-    command
+    clean(Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_mcr").into())))
 }
 
 /// Processor time that a process used so far, in milliseconds.
@@ -287,13 +266,13 @@ fn count_calls(process: u32, work: impl FnOnce()) -> Option<Vec<(String, u64)>> 
     let report = tempfile::NamedTempFile::new().ok()?;
     let mut strace = Command::new("strace");
     strace.args(["-f", "-c", "-p", &process.to_string(), "-o"]).arg(report.path());
-    let mut strace = Process(strace.stderr(Stdio::null()).stdout(Stdio::null()).spawn().ok()?);
+    let mut strace = Process::start(strace.stderr(Stdio::null()).stdout(Stdio::null())).ok()?;
     std::thread::sleep(Duration::from_millis(500));
     if strace.0.try_wait().ok()?.is_some() {
         return None;
     }
     work();
-    strace.end("INT");
+    let _ = strace.end("INT");
     let text = std::fs::read_to_string(report.path()).ok()?;
     let row = |line: &str| {
         let cells: Vec<&str> = line.split_whitespace().collect();

@@ -8,26 +8,16 @@
 //! files and the store. MCR_BENCH_PROFILE and MCR_BENCH_BUDGET_MIB set the profile and the budget of the aggregator
 //! (defaults fast and 128).
 
-mod support;
-
+use mcr_test_support::measure::{is_asked_for, process_status};
+use mcr_test_support::{Process, Random, bytes_below, clean};
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{is_asked_for, process_status};
 
 const RANKS: u32 = 16;
 const REST: Duration = Duration::from_secs(60);
-
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn main() {
     if !is_asked_for() {
@@ -55,15 +45,12 @@ fn main() {
     );
     std::fs::write(&config, text).expect("written");
     let start = |what: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mcr"));
-        for name in ["MCR_STORE", "MCR_JOB", "MCR_LOG"] {
-            command.env_remove(name);
-        }
+        let mut command = clean(Command::new(env!("CARGO_BIN_EXE_mcr")));
         command.arg(what).arg("--config").arg(&config).stdout(Stdio::null()).stderr(Stdio::null());
-        Daemon(command.spawn().expect("it starts"))
+        Process::start(&mut command).expect("it starts")
     };
     let (aggregator, agent) = (start("anc"), start("cnc"));
-    let (anc, cnc) = (aggregator.0.id(), agent.0.id());
+    let (anc, cnc) = (aggregator.id(), agent.id());
     let mib_of = |process, field| process_status(process, field).map_or(f64::NAN, |kib| kib as f64 / 1024.0);
     std::thread::sleep(Duration::from_secs(3));
 
@@ -83,7 +70,7 @@ fn main() {
         assert!(started.elapsed() < Duration::from_secs(300), "no commit within five minutes");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let stored = support::bytes_below(&store);
+    let stored = bytes_below(&store);
     println!(
         "{:.1} MB raw, {:.1} MB stored, {:.1} s",
         bytes as f64 / 1e6,
@@ -117,15 +104,14 @@ fn switches_since(process: u32, before: &HashMap<PathBuf, u64>) -> u64 {
 /// bits.
 fn write_files(dir: &Path, mib: usize) -> u64 {
     let each = (mib << 20) / RANKS as usize / 8;
-    let mut noise = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut noise = Random::new(0x9E37_79B9_7F4A_7C15);
     for rank in 0..RANKS {
         let hidden = dir.join(format!(".{rank}.tmp"));
         let name = hidden.with_file_name(format!("sim.it_1.rank_{rank}.h5"));
         let mut file = std::io::BufWriter::new(std::fs::File::create(&hidden).expect("created"));
         for i in 0..each {
-            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let value = (f64::from(rank) + i as f64 * 1e-4).sin() * 1e3;
-            let noisy = f64::from_bits(value.to_bits() ^ noise >> 40);
+            let noisy = f64::from_bits(value.to_bits() ^ noise.next_bits() >> 40);
             file.write_all(&noisy.to_le_bytes()).expect("written");
         }
         file.into_inner().expect("written").sync_all().expect("synced");

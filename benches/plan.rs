@@ -4,15 +4,13 @@
 //! are in groups of 32, as 482 aggregators would have them. An aggregator has the headers of one group. The bench
 //! first plans one group after the other, and then all ranks as one group, which has a million headers in memory.
 
-mod support;
-
+use mcr_test_support::measure::{Sample, is_asked_for, process_status, repetitions};
 use mcrengine::classify::{Naming, classify};
 use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
 use mcrengine::plan::{PlanOptions, plan};
 use mcrengine::units::RawBytes;
 use std::time::{Duration, Instant};
-use support::{Sample, process_status, repetitions};
 
 const RANKS: u32 = 15_408;
 const GROUP_SIZE: u32 = 32;
@@ -83,7 +81,7 @@ fn classify_and_plan(files: &[FileHeader]) -> (Duration, usize, usize) {
 }
 
 fn main() {
-    if !support::is_asked_for() {
+    if !is_asked_for() {
         return;
     }
     let (mut by_group, mut at_once) = (Sample::new(), Sample::new());

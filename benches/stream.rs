@@ -20,8 +20,6 @@
 //! printed, in nanoseconds per byte, and the share by both times. MCR_BENCH_REPETITIONS sets the repetitions (default
 //! 15), and MCR_BENCH_MIB the size of the checkpoint in MiB (default 1024).
 
-mod support;
-
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncOptions;
 use mcr_cnc::agent::Agent;
@@ -30,6 +28,8 @@ use mcr_cnc::h5::{FileMap, H5Error, MapInput, MapSource, Maps};
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::aggregator_server::{self, AggregatorServer};
 use mcr_proto::{FRAME_BYTES, HTTP_FRAME_BYTES, MESSAGE_BYTES_MAX, v1};
+use mcr_test_support::bytes_below;
+use mcr_test_support::measure::{Sample, is_asked_for, repetitions};
 use mcrengine::store::PosixStore;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -37,7 +37,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::{Sample, is_asked_for, repetitions};
 use tokio::runtime::Runtime;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
@@ -54,7 +53,7 @@ fn main() {
     let dir = tempfile::tempdir_in(dir).expect("a directory");
     let files = dir.path().join("files");
     write_files(&files, mib);
-    let bytes = support::bytes_below(&files);
+    let bytes = bytes_below(&files);
     let [mut bare, mut bare_as_ours, mut stream, mut all] = [const { Measured::new() }; 4];
     let [mut share, mut share_as_ours, mut share_of_cpu] = [const { Sample::new() }; 3];
     let n = repetitions(15);

@@ -13,9 +13,10 @@
 //! `MCR_CHAOS_SECONDS` is the duration (default 120). `MCR_CHAOS_SEED` is the seed of the random choices. The default
 //! seed is different in each run, and is printed.
 
+use mcr_test_support::{Process, Random, clean};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const RANKS: u32 = 4;
@@ -23,17 +24,9 @@ const NODES: usize = 2;
 /// Maximum time that a command may take.
 const HANG: Duration = Duration::from_secs(90);
 
-/// Knuth's MMIX generator. Its high bits are random enough for these choices.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-    fn pause(&mut self, most_ms: u64) {
-        std::thread::sleep(Duration::from_millis(self.below(most_ms.max(1))));
-    }
+/// Sleeps for a random time.
+fn pause(random: &mut Random, most_ms: u64) {
+    std::thread::sleep(Duration::from_millis(random.below(most_ms)));
 }
 
 /// The content of a file: the run and the step that wrote it.
@@ -56,7 +49,7 @@ struct World {
     dir: tempfile::TempDir,
     random: Random,
     ports: Vec<u16>,
-    daemons: Vec<(String, Option<Child>)>,
+    daemons: Vec<(String, Option<Process>)>,
     run: u32,
     step: u32,
     /// Error of the clock of each node, in seconds.
@@ -83,11 +76,7 @@ fn content_of(bytes: &[u8], path: &Path) -> Content {
 }
 
 fn mcr() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mcr"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MCR_") || name.starts_with("SLURM_")) {
-        command.env_remove(name);
-    }
-    command
+    clean(Command::new(env!("CARGO_BIN_EXE_mcr")))
 }
 
 impl World {
@@ -99,7 +88,7 @@ impl World {
         let listeners: Vec<_> =
             (0..NODES).map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
         let ports: Vec<u16> = listeners.iter().map(|l| l.local_addr().expect("bound").port()).collect();
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let clocks = [random.below(7) as i64 - 3, random.below(7) as i64 - 3];
         let daemons = Vec::new();
         let (run, step, counts, seen) = (1, 0, Counts::default(), BTreeSet::new());
@@ -142,21 +131,20 @@ impl World {
         let log = std::fs::File::options().append(true).create(true).open(self.path(&format!("logs/{name}")));
         let mut command = mcr();
         command.arg(&name[..3]).arg("--config").arg(self.path(&format!("{name}.toml")));
-        let child = command.stdout(Stdio::null()).stderr(log.expect("a log")).spawn().expect("the daemon starts");
-        self.daemons[nth].1 = Some(child);
+        command.stdout(Stdio::null()).stderr(log.expect("a log"));
+        self.daemons[nth].1 = Some(Process::start(&mut command).expect("the daemon starts"));
     }
 
     fn signal(&self, nth: usize, name: &str) {
-        let Some(child) = &self.daemons[nth].1 else { return };
-        let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
-        assert!(sent.is_ok_and(|status| status.success()), "{name} to {}", self.daemons[nth].0);
+        let Some(process) = &self.daemons[nth].1 else { return };
+        assert!(process.signal(name), "{name} to {}", self.daemons[nth].0);
     }
 
     /// Waits until a daemon ends.
     fn wait(&mut self, nth: usize) {
-        let Some(mut child) = self.daemons[nth].1.take() else { return };
+        let Some(mut process) = self.daemons[nth].1.take() else { return };
         let end = Instant::now() + HANG;
-        while child.try_wait().expect("can be waited for").is_none() {
+        while process.0.try_wait().expect("can be waited for").is_none() {
             assert!(Instant::now() < end, "HANG: {} does not end", self.daemons[nth].0);
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -195,7 +183,7 @@ impl World {
             let file = std::fs::File::options().write(true).open(&temporary).expect("opened");
             file.set_modified(time).expect("set");
             std::fs::rename(&temporary, &path).expect("renamed");
-            self.random.pause(6);
+            pause(&mut self.random, 6);
         }
     }
 
@@ -301,40 +289,40 @@ impl World {
                 let mut ranks: Vec<u32> = (0..RANKS).collect();
                 ranks.rotate_left(self.random.below(4) as usize);
                 self.write(&ranks);
-                self.random.pause(300);
+                pause(&mut self.random, 300);
             }
             45..57 => {
                 self.counts.half_steps += 1;
                 self.step += 1;
                 let ranks = self.some_ranks();
                 self.write(&ranks);
-                self.random.pause(400);
+                pause(&mut self.random, 400);
                 self.restart();
             }
             57..65 => self.look(),
             65..76 => {
                 self.counts.kills += 1;
-                self.signal(nth, "-KILL");
+                self.signal(nth, "KILL");
                 self.wait(nth);
-                self.random.pause(300);
+                pause(&mut self.random, 300);
                 self.start(nth);
             }
             76..86 => {
                 self.counts.stops += 1;
-                self.signal(nth, "-STOP");
+                self.signal(nth, "STOP");
                 let ranks = self.some_ranks();
                 if self.random.below(2) == 0 {
                     self.step += 1;
                     self.write(&ranks);
                     self.restart();
                 } else {
-                    self.random.pause(1500);
+                    pause(&mut self.random, 1500);
                 }
-                self.signal(nth, "-CONT");
+                self.signal(nth, "CONT");
             }
             86..92 => {
                 self.counts.terms += 1;
-                self.signal(nth, "-TERM");
+                self.signal(nth, "TERM");
                 self.wait(nth);
                 self.start(nth);
             }
@@ -353,7 +341,7 @@ impl World {
             _ => {
                 self.counts.outages += 1;
                 std::fs::rename(self.path("store"), self.path("away")).expect("renamed");
-                self.random.pause(800);
+                pause(&mut self.random, 800);
                 // An aggregator that started meanwhile must not have created a new store in the place of the removed
                 // store.
                 assert!(
@@ -364,7 +352,8 @@ impl World {
             }
         }
         for nth in 0..self.daemons.len() {
-            let ended = self.daemons[nth].1.as_mut().and_then(|child| child.try_wait().expect("can be waited for"));
+            let ended =
+                self.daemons[nth].1.as_mut().and_then(|process| process.0.try_wait().expect("can be waited for"));
             if ended.is_some() {
                 self.start(nth); // this is the work of a supervisor
             }
@@ -390,19 +379,14 @@ impl World {
             let (code, content) = self.look_at(&["--checkpoint", &id, "--exact"]);
             assert!(code == 0 && content.is_some(), "{id} is complete, and cannot be restored: exit {code}");
         }
-        (0..self.daemons.len()).for_each(|nth| self.signal(nth, "-TERM"));
+        (0..self.daemons.len()).for_each(|nth| self.signal(nth, "TERM"));
         (0..self.daemons.len()).for_each(|nth| self.wait(nth));
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        for (_, daemon) in &mut self.daemons {
-            if let Some(mut child) = daemon.take() {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
+        self.daemons.iter_mut().for_each(|(_, daemon)| *daemon = None);
         if std::thread::panicking() {
             for (name, _) in &self.daemons {
                 let log = std::fs::read_to_string(self.path(&format!("logs/{name}"))).unwrap_or_default();

@@ -3,13 +3,10 @@
 //!
 //! A codec change that makes a set larger fails here. `MCR_COMPRESSION_WRITE=1` writes the file again.
 
-#[path = "../e2e/support.rs"]
-#[expect(dead_code, reason = "the tests of the daemons use the other functions")]
-mod support;
-
+use mcr_test_support::{clean, contents, run_json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use support::*;
+use std::process::Command;
 
 /// Fails if a set is larger than expected by more than this: 0.5 %.
 const LARGER_MAX_PER_MILLE: u64 = 5;
@@ -36,7 +33,7 @@ fn read(path: &Path) -> Table {
 fn stored_bytes(set: &Path, profile: &str) -> u64 {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
-    let mut save = mcr();
+    let mut save = clean(Command::new(env!("CARGO_BIN_EXE_mcr")));
     save.args(["save", "--create", "--job", "j", "--profile", profile]).arg(set).arg("--store").arg(&store);
     let saved = run_json(&mut save, 0);
     for line in saved["checkpoints"].as_array().expect("a list") {

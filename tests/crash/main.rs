@@ -6,7 +6,7 @@
 
 mod records;
 mod remembering;
-#[path = "../support/mod.rs"]
+#[path = "../support/group.rs"]
 mod support;
 
 use mcrengine::ids::CheckpointId;

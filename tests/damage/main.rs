@@ -2,7 +2,7 @@
 //! the right bytes, an error that says what is damaged and where, and an older checkpoint. Wrong bytes and panics are
 //! never allowed.
 
-#[path = "../support/mod.rs"]
+#[path = "../support/group.rs"]
 mod support;
 
 mod mutate;

@@ -2,6 +2,7 @@
 //! tests.
 
 use super::support::*;
+use mcr_test_support::Random;
 use mcrengine::container::{ContainerReader, parse_index, parse_segment_header};
 use mcrengine::ids::GroupId;
 use mcrengine::manifest::Manifest;
@@ -9,29 +10,20 @@ use mcrengine::reuse::ReuseIndex;
 use mcrengine::store::MemoryStore;
 use std::path::Path;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n.max(1)
-    }
-
-    /// Replaces, removes or repeats a few bytes, or sets these bytes to extreme values.
-    fn mutate(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut out = bytes.to_vec();
-        for _ in 0..=self.below(3) {
-            let at = self.below(out.len());
-            match self.below(5) {
-                0 if !out.is_empty() => out[at] ^= 1 << self.below(8),
-                1 if !out.is_empty() => out[at] = [0, 1, 0x7f, 0x80, 0xff][self.below(5)],
-                2 => out.truncate(at),
-                3 if !out.is_empty() => drop(out.remove(at)),
-                _ => out.insert(at.min(out.len()), self.below(256) as u8),
-            }
+/// Replaces, removes or repeats a few bytes, or sets these bytes to extreme values.
+fn mutate(random: &mut Random, bytes: &[u8]) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    for _ in 0..=random.below(3) {
+        let at = random.index(out.len());
+        match random.below(5) {
+            0 if !out.is_empty() => out[at] ^= 1 << random.below(8),
+            1 if !out.is_empty() => out[at] = [0, 1, 0x7f, 0x80, 0xff][random.index(5)],
+            2 => out.truncate(at),
+            3 if !out.is_empty() => drop(out.remove(at)),
+            _ => out.insert(at.min(out.len()), random.below(256) as u8),
         }
-        out
     }
+    out
 }
 
 fn sample() -> (MemoryStore, Vec<u8>, u64) {
@@ -59,10 +51,10 @@ fn a_mutated_index_is_an_error_or_another_valid_index() {
     let raw = zstd::bulk::decompress(&stored, raw_len as usize).expect("decompresses");
     let path = Path::new("fuzz");
     parse_index(&frame(&raw), raw_len, path).expect("whole");
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut valid = 0;
     for _ in 0..20_000 {
-        let mutated = random.mutate(&raw);
+        let mutated = mutate(&mut random, &raw);
         if let Ok(index) = parse_index(&frame(&mutated), mutated.len() as u64, path) {
             valid += 1;
             // Calls the functions of a parsed index. None of these calls may panic.
@@ -79,7 +71,7 @@ fn a_mutated_index_is_an_error_or_another_valid_index() {
     }
     assert!(valid > 0, "an index with a changed digest or time is still valid");
     for _ in 0..2_000 {
-        let _ = parse_index(&random.mutate(&stored), raw_len, path);
+        let _ = parse_index(&mutate(&mut random, &stored), raw_len, path);
     }
     assert!(parse_index(&stored, raw_len + 1, path).is_err() && parse_index(&stored, raw_len - 1, path).is_err());
 }
@@ -104,9 +96,9 @@ fn a_mutated_container_never_panics() {
     let (store, ..) = sample();
     let path = Path::new("wave/DD0002/group-0000.mcr");
     let bytes = store.get(path).expect("there");
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     for _ in 0..1_000 {
-        let mut mutated = random.mutate(&bytes);
+        let mut mutated = mutate(&mut random, &bytes);
         // The checksums of header and trailer are corrected, so that the code after these checks is tested too.
         let (last, len) = (mutated.len().saturating_sub(48), mutated.len());
         if len > 128 {
@@ -133,12 +125,12 @@ fn a_mutated_manifest_with_a_right_digest_never_panics() {
     let path = Path::new("wave/DD0002/group-0000.manifest");
     let text = store.get(path).expect("there");
     let body = &text[..text.len() - 72];
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for _ in 0..5_000 {
-        let mut mutated = random.mutate(body);
+        let mut mutated = mutate(&mut random, body);
         let digest = mcrengine::ids::Digest::of(&mutated);
         mutated.extend_from_slice(format!("blake3 {digest}\n").as_bytes());
         let _ = Manifest::parse(&mutated, path);
-        let _ = Manifest::parse(&random.mutate(&text), path);
+        let _ = Manifest::parse(&mutate(&mut random, &text), path);
     }
 }

@@ -1,23 +1,12 @@
 //! Sends SIGKILL at random moments. After each kill, a restart must restore a complete checkpoint as it was written.
 
 use crate::support::*;
+use mcr_test_support::Random;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const AGENT: &str = "ranks = 4\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 40\nreconnect-min-ms = 50\nreconnect-max-seconds = 1";
-
-/// A random generator without a crate. The seed is printed, so that a run can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
 
 struct Site {
     dir: tempfile::TempDir,
@@ -89,7 +78,7 @@ fn whatever_is_killed_whenever_a_restart_gives_a_whole_checkpoint() {
         .and_then(|n| n.parse().ok())
         .unwrap_or_else(|| u64::from(std::process::id()) * 7919 + 1);
     eprintln!("MCR_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let dir = tempfile::tempdir().expect("a directory");
     make_dirs(dir.path());
     let mut site = Site { dir, addresses: Vec::new(), daemons: vec![None, None, None, None], truth: BTreeMap::new() };
@@ -98,7 +87,7 @@ fn whatever_is_killed_whenever_a_restart_gives_a_whole_checkpoint() {
     for step in 1..=kills {
         site.write(step);
         std::thread::sleep(Duration::from_millis(random.below(400)));
-        let victim = random.below(4) as usize;
+        let victim = random.index(4);
         if let Some(daemon) = site.daemons[victim].take() {
             daemon.kill();
         }

@@ -1,11 +1,13 @@
 //! Helpers for tests with real processes and real files. They wait with deadlines and do not sleep for fixed times.
 
-use std::collections::BTreeMap;
+pub use mcr_test_support::{assert_same_files, contents, run, run_json, wait_for};
+
+use mcr_test_support::{Process, clean};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The binary under test, without the caller's environment variables that would change its behaviour.
 pub fn mcr() -> Command {
@@ -19,65 +21,24 @@ pub fn mcr_with_files(most: u32) -> Command {
     clean(command)
 }
 
-fn clean(mut command: Command) -> Command {
-    for name in ["MCR_STORE", "MCR_JOB", "MCR_CONFIG", "MCR_AGGREGATORS", "MCR_LOG", "SLURM_NTASKS", "SLURM_JOB_NTASKS"]
-        .into_iter()
-        .chain(["MCR_INCARNATION", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"])
-    {
-        command.env_remove(name);
-    }
-    command
-}
-
-/// Runs a command to its end. Prints its output if the exit status is not the expected exit status.
-pub fn run(command: &mut Command, expected: i32) -> Output {
-    let output = command.output().expect("the binary starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert_eq!(
-        output.status.code(),
-        Some(expected),
-        "{command:?}\nstdout:\n{}\nstderr:\n{}",
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    output
-}
-
-/// Standard output, as JSON, of a run that must exit with `expected`.
-pub fn run_json(command: &mut Command, expected: i32) -> serde_json::Value {
-    let output = run(command.arg("--json"), expected);
-    serde_json::from_slice(&output.stdout).expect("JSON on standard output")
-}
-
-/// Waits until `look` returns a value. Panics with `what` at the deadline.
-pub fn wait_for<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + deadline;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "{what}: not within {} s", deadline.as_secs());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// A daemon under test. It is killed when it is dropped.
 pub struct Daemon {
-    child: Child,
+    process: Process,
     log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Daemon {
     pub fn start(command: &mut Command) -> Self {
-        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the daemon starts");
+        command.stderr(Stdio::piped()).stdout(Stdio::null());
+        let mut process = Process::start(command).expect("the daemon starts");
         let log = Arc::new(Mutex::new(Vec::new()));
-        let (stderr, lines) = (child.stderr.take().expect("piped"), Arc::clone(&log));
+        let (stderr, lines) = (process.0.stderr.take().expect("piped"), Arc::clone(&log));
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 lines.lock().expect("not poisoned").push(line);
             }
         });
-        Self { child, log }
+        Self { process, log }
     }
 
     /// Starts an aggregator with a store, on a port that the system picks.
@@ -125,25 +86,23 @@ impl Daemon {
     }
 
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// Sends SIGKILL. The daemon finishes nothing and reports nothing.
     pub fn kill(mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("it can be waited for");
+        self.process.kill().expect("it can be killed and waited for");
     }
 
     /// Sends the signal with the given name.
     pub fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
-        assert!(sent.is_ok_and(|status| status.success()));
+        assert!(self.process.signal(name));
     }
 
     /// Waits for the end. Returns the exit status and the whole log.
     pub fn end(mut self) -> (Option<i32>, String) {
         let status = wait_for("the end of a daemon", Duration::from_secs(60), || {
-            self.child.try_wait().expect("can be waited for")
+            self.process.0.try_wait().expect("can be waited for")
         });
         // The last lines are read when the other end of the pipe is closed.
         wait_for("the last lines", Duration::from_secs(10), || (Arc::strong_count(&self.log) == 1).then_some(()));
@@ -152,10 +111,9 @@ impl Daemon {
 
     /// Sends SIGTERM. Returns the exit status.
     pub fn stop(mut self) -> Option<i32> {
-        let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
-        assert!(killed.is_ok_and(|status| status.success()));
+        self.signal("TERM");
         wait_for("the end of a daemon after SIGTERM", Duration::from_secs(40), || {
-            self.child.try_wait().expect("can be waited for")
+            self.process.0.try_wait().expect("can be waited for")
         })
         .code()
     }
@@ -163,38 +121,10 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.process.kill(); // an error is ignored, because the daemon may have ended already
         if std::thread::panicking() {
-            eprintln!("--- log of process {}\n{}", self.child.id(), self.log());
+            eprintln!("--- log of process {}\n{}", self.id(), self.log());
         }
-    }
-}
-
-/// Every file below a directory, with its bytes.
-pub fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut open = vec![dir.to_owned()];
-    while let Some(at) = open.pop() {
-        for entry in std::fs::read_dir(&at).expect("a directory") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                open.push(path);
-            } else {
-                let relative = path.strip_prefix(dir).expect("below").to_owned();
-                found.insert(relative, std::fs::read(&path).expect("readable"));
-            }
-        }
-    }
-    found
-}
-
-/// Checks that both directories hold the same files with the same bytes.
-pub fn assert_same_files(expected: &BTreeMap<PathBuf, Vec<u8>>, found: &BTreeMap<PathBuf, Vec<u8>>) {
-    let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(expected), names(found));
-    for (path, bytes) in expected {
-        assert!(found[path] == *bytes, "{} differs", path.display());
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests that all written bytes can be read again: properties of random groups, sizes, limits, and golden files.
 
-#[path = "../support/mod.rs"]
+#[path = "../support/group.rs"]
 mod support;
 
 mod golden;

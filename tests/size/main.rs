@@ -1,7 +1,7 @@
 //! Measures the time and the memory for a large group. The test is a separate process, because the memory of the
 //! process is measured.
 
-#[path = "../support/mod.rs"]
+#[path = "../support/group.rs"]
 mod support;
 
 use mcrengine::classify::{Naming, classify};

@@ -5,6 +5,7 @@ use crate::write::{FileOptions, Space, Writer, make, set, smooth};
 use crate::{NEW, UNLIMITED};
 use hdf5_sys::h5t::*;
 use mcr_cnc::h5::{Classic, FileMap, H5Error, MapInput, MapSource, MapWorker};
+use mcr_test_support::Random;
 use mcrengine::header::{ElementType, Extent, Role, Shape};
 use mcrengine::ids::Digest;
 use proptest::prelude::*;
@@ -86,13 +87,8 @@ fn a_file_cut_short_anywhere_comes_back() {
 #[test]
 fn garbage_behind_a_right_signature_comes_back() {
     for (nth, len) in [8usize, 9, 48, 96, 513, 5000].into_iter().enumerate() {
-        let mut state = nth as u64 + 1;
-        let mut garbage: Vec<u8> = (0..len)
-            .map(|_| {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                (state >> 56) as u8
-            })
-            .collect();
+        let mut random = Random::new(nth as u64 + 1);
+        let mut garbage: Vec<u8> = (0..len).map(|_| random.byte()).collect();
         garbage[..8].copy_from_slice(b"\x89HDF\r\n\x1a\n");
         comes_back(&garbage, &*MAPS);
         // The signature, a known version of the superblock, and then garbage.

@@ -1,9 +1,5 @@
-//! Functions that several benches use: repetitions, medians and spread, files below a folder, the status of a
-//! process.
+//! Measured values of benchmarks: repetitions, medians and spread, the status of a process.
 
-#![allow(dead_code, reason = "no bench needs all of it")]
-
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How often each thing is measured: MCR_BENCH_REPETITIONS, or `default`.
@@ -22,15 +18,18 @@ pub fn is_asked_for() -> bool {
 pub struct Sample(Vec<f64>);
 
 impl Sample {
+    /// No values yet.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
+    /// Adds a value.
     pub fn push(&mut self, value: f64) {
         self.0.push(value);
         self.0.sort_by(f64::total_cmp);
     }
 
+    /// Adds a time, in milliseconds.
     pub fn push_ms(&mut self, elapsed: Duration) {
         self.push(elapsed.as_secs_f64() * 1e3);
     }
@@ -42,6 +41,7 @@ impl Sample {
         low + (high - low) * at.fract()
     }
 
+    /// The median. NaN if there are no values.
     pub fn median(&self) -> f64 {
         self.quantile(0.5)
     }
@@ -51,27 +51,6 @@ impl Sample {
         let q = |q| self.quantile(q);
         format!("{:.1} [{:.1} to {:.1}; {:.1} to {:.1}]", q(0.5), q(0.25), q(0.75), q(0.0), q(1.0))
     }
-}
-
-/// Lengths and names of all files below a folder.
-pub fn files_below(folder: &Path) -> Vec<(u64, PathBuf)> {
-    let (mut files, mut folders) = (Vec::new(), vec![folder.to_path_buf()]);
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            match entry.metadata() {
-                Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
-                Ok(metadata) => files.push((metadata.len(), entry.path())),
-                Err(_) => {}
-            }
-        }
-    }
-    files.sort();
-    files
-}
-
-/// Bytes of all files below a folder.
-pub fn bytes_below(folder: &Path) -> u64 {
-    files_below(folder).iter().map(|(bytes, _)| bytes).sum()
 }
 
 /// A number from the status of a process, such as `VmHWM` (KiB) or `voluntary_ctxt_switches`. `None` if the process
