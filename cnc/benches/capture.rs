@@ -8,6 +8,7 @@ use mcr_cnc::capture::{CaptureMode, capture};
 use mcr_cnc::h5::{Classic, Library, MapInput, MapSource};
 use mcr_cnc::restart::FileRestorer;
 use mcr_cnc::source::{Descriptors, OpenFile};
+use mcr_test_support::files_below;
 use mcrengine::ids::{FilePath, Rank};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -37,16 +38,9 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn files(directory: &Path, found: &mut Vec<PathBuf>) {
-    for path in entries(directory) {
-        if path.is_dir() { files(&path, found) } else { found.push(path) }
-    }
-}
-
 fn checkpoint(dump: &Path) {
-    let mut found = Vec::new();
-    files(dump, &mut found);
-    let bytes: u64 = found.iter().map(|f| f.metadata().map_or(0, |m| m.len())).sum();
+    let (lengths, found): (Vec<u64>, Vec<PathBuf>) = files_below(dump).into_iter().unzip();
+    let bytes: u64 = lengths.iter().sum();
     let relative = |f: &PathBuf| {
         let path = f.strip_prefix(dump).expect("below the directory").as_os_str().as_bytes();
         FilePath::new(path).expect("a path")
