@@ -16,6 +16,7 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("fpzip-f64-2d-be", Chain::fpzip(8, Big, 2), grid()),
         ("fpzip-f64-3d", Chain::fpzip(8, Little, 3), grid()),
         ("fpzip-f32-1d", Chain::fpzip(4, Little, 1), vec![]),
+        ("fpzip-two-blocks", Chain::fpzip(4, Little, 2), two_blocks().0),
         ("columns", Chain::of(&[(ids::COLUMNS, 12)]), vec![]),
         ("shuffle-8", Chain::raw().then(ids::SHUFFLE, 8), vec![]),
         ("shuffle-3", Chain::raw().then(ids::SHUFFLE, 3), vec![]),
@@ -47,6 +48,9 @@ fn golden() -> Vec<(&'static str, Chain, Vec<ArrayShape>)> {
         ("predict-strides", predicted(&ElementType::F64), transposed(40).0),
         ("predict-points", predicted(&ElementType::F64), points(12).0),
         ("predict-variables-first", predicted(&ElementType::F64), variables_first().0),
+        ("predict-nested", predicted(&ElementType::F64), nested().0),
+        ("predict-joined", predicted(&ElementType::F64), joined().0),
+        ("predict-decimals", predicted(&ElementType::F64), decimals().0),
         ("predict-i64", predicted(&ElementType::Int { width: 8, signed: true, order: Little }), vec![]),
         ("predict-bytes", predicted(&ElementType::Bytes), vec![]),
         ("mixed", Chain::mixed(2), vec![]),
@@ -116,6 +120,10 @@ fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_byt
                 "predict-strides" => transposed(40).1,
                 "predict-points" | "since-points" => points(12).1,
                 "predict-variables-first" => variables_first().1,
+                "predict-nested" => nested().1,
+                "predict-joined" => joined().1,
+                "predict-decimals" => decimals().1,
+                "fpzip-two-blocks" => two_blocks().1,
                 _ => golden_raw(chain),
             };
             let mut file = Vec::new();

@@ -76,6 +76,77 @@ pub(super) fn grid_numbers() -> Vec<f64> {
     [first, second, third, fourth].concat()
 }
 
+/// Nested grids in two columns, a density and an energy. Each column has a finer grid, the coarse grid, and another
+/// finer grid. A coarse cell has the mean of the finer cells that cover it. The mean of the energy is weighted by the
+/// density. All other numbers are rough.
+pub(super) fn nested() -> (Vec<ArrayShape>, Vec<u8>) {
+    const COARSE: [usize; 2] = [24, 20];
+    /// The cells of a finer grid, and the coarse cell at which it begins.
+    const FINE: [([usize; 2], [usize; 2]); 2] = [([16, 12], [2, 3]), ([8, 16], [14, 10])];
+    let random: Vec<f64> = rough(2000).collect();
+    let fine = |seed: usize, of: usize| -> Vec<f64> {
+        let [rows, row] = FINE[of].0;
+        (0..rows * row).map(|n| 1.0 + random[seed + 200 * of + n]).collect()
+    };
+    let density = [fine(0, 0), fine(0, 1)];
+    let energy = [fine(900, 0), fine(900, 1)];
+    let coarse = |fine: &[Vec<f64>; 2], weights: Option<&[Vec<f64>; 2]>, seed: usize| {
+        let mut cells: Vec<f64> = (0..COARSE[0] * COARSE[1]).map(|n| 1.0 + random[seed + n]).collect();
+        for (of, ([rows, row], [down, right])) in FINE.into_iter().enumerate() {
+            for (j, i) in (0..rows / 2).flat_map(|j| (0..row / 2).map(move |i| (j, i))) {
+                let (mut sum, mut all) = (0.0, 0.0);
+                for n in [0, 1, row, row + 1].map(|step| 2 * j * row + 2 * i + step) {
+                    let weight = weights.map_or(1.0, |weights| weights[of][n]);
+                    (sum, all) = (sum + weight * fine[of][n], all + weight);
+                }
+                cells[(down + j) * COARSE[1] + right + i] = sum / all;
+            }
+        }
+        cells
+    };
+    let columns = [(&density, coarse(&density, None, 400)), (&energy, coarse(&energy, Some(&density), 1400))];
+    let numbers = columns.iter().flat_map(|(fine, coarse)| [&fine[0], coarse, &fine[1]]).flatten();
+    let raw = numbers.flat_map(|x| x.to_le_bytes()).collect();
+    let shape = |column: u32, [rows, row]: [usize; 2]| {
+        let (elements, dims) = ((rows * row) as u64, vec![rows as u64, row as u64]);
+        ArrayShape { elements, dims, column, ..ArrayShape::default() }
+    };
+    let shapes = |column: u32| [FINE[0].0, COARSE, FINE[1].0].map(|dims| shape(column, dims));
+    ((0..2).flat_map(shapes).collect(), raw)
+}
+
+/// Three blocks of one grid. They lie side by side along the second of three axes. The numbers are smooth.
+pub(super) fn joined() -> (Vec<ArrayShape>, Vec<u8>) {
+    const BLOCKS: u64 = 3;
+    const DIMS: [u64; 3] = [6, 8, 10];
+    let noise: Vec<f64> = rough(BLOCKS * DIMS.iter().product::<u64>()).collect();
+    let mut raw = Vec::new();
+    for n in 0..noise.len() as u64 {
+        let (block, cell) = (n / (DIMS[0] * DIMS[1] * DIMS[2]), n % (DIMS[0] * DIMS[1] * DIMS[2]));
+        let (z, y, x) = (cell / (DIMS[1] * DIMS[2]), cell / DIMS[2] % DIMS[1] + block * DIMS[1], cell % DIMS[2]);
+        let [z, y, x] = [z, y, x].map(|at| at as f64 / 16.0);
+        // Only products and sums, so that every host gets the same numbers.
+        let number = 2.0 + y * (1.5 - y * 0.61) + z * (0.4 + x * z) - x * x * y;
+        raw.extend((number + noise[n as usize] / (1u64 << 36) as f64).to_le_bytes());
+    }
+    let shape = |_| ArrayShape { elements: DIMS.iter().product(), dims: DIMS.into(), ..ArrayShape::default() };
+    ((0..BLOCKS).map(shape).collect(), raw)
+}
+
+/// Doubles with two decimal digits, in no order.
+pub(super) fn decimals() -> (Vec<ArrayShape>, Vec<u8>) {
+    let numbers = rough(1000).map(|x| (x * 12_500.0).floor() * 0.01);
+    (vec![], numbers.flat_map(f64::to_le_bytes).collect())
+}
+
+/// More floats than one block of codec `fpzip` has: two grids with rows of 256 elements. The second block begins
+/// within the second grid.
+pub(super) fn two_blocks() -> (Vec<ArrayShape>, Vec<u8>) {
+    let shape = |rows: u64| ArrayShape { elements: rows * 256, dims: vec![rows, 256], ..ArrayShape::default() };
+    let number = |n: u32| ((n / 256 % 16) as f32) * 0.5 + ((n % 256) as f32) * 0.25;
+    (vec![shape(10), shape(250)], (0..260 * 256).flat_map(|n| number(n).to_le_bytes()).collect())
+}
+
 /// Three square matrices of doubles: unrelated numbers, their transposed matrix negated, and their transposed matrix
 /// with small changes.
 pub(super) fn transposed(side: usize) -> (Vec<ArrayShape>, Vec<u8>) {
