@@ -8,7 +8,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -17,6 +17,8 @@ use std::time::{Duration, UNIX_EPOCH};
 #[derive(Debug)]
 pub struct PosixStore {
     root: PathBuf,
+    /// Whether a file system was mounted at the root when the store was opened.
+    is_mounted: bool,
     /// Directories above the root that must be synced, because directories were created on the path to the root.
     unsynced: Mutex<Vec<PathBuf>>,
 }
@@ -26,7 +28,9 @@ impl PosixStore {
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let root = root.into();
         match std::fs::metadata(&root) {
-            Ok(found) if found.is_dir() => Ok(Self { root, unsynced: Mutex::default() }),
+            Ok(found) if found.is_dir() => {
+                Ok(Self { is_mounted: is_mount_point(&root) == Some(true), root, unsynced: Mutex::default() })
+            }
             Ok(_) => Err(failed(&root, "opening the store", io::ErrorKind::NotADirectory.into())),
             Err(source) => Err(failed(&root, "opening the store", source)),
         }
@@ -47,6 +51,22 @@ impl PosixStore {
             .map_err(|source| failed(&root, "creating the store", source))?;
         Ok(Self { unsynced: Mutex::new(unsynced), ..Self::open(root)? })
     }
+
+    /// The path of a file or directory of the store. Fails if the store's file system is not mounted any more:
+    /// otherwise checkpoints would be written to the local disk below the mount point, and nobody would find them.
+    fn path(&self, below: &Path) -> Result<PathBuf, StoreError> {
+        if self.is_mounted && is_mount_point(&self.root) == Some(false) {
+            let why = "the file system that was mounted here is not mounted any more; mount it again";
+            return Err(failed(&self.root, "using the store", io::Error::new(io::ErrorKind::NotConnected, why)));
+        }
+        Ok(self.root.join(below))
+    }
+}
+
+/// Whether a directory is on another file system than the directory above it. `None` if this cannot be examined.
+fn is_mount_point(dir: &Path) -> Option<bool> {
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    Some(device(dir)? != device(&dir.join(".."))?)
 }
 
 fn failed(path: &Path, what: &'static str, source: io::Error) -> StoreError {
@@ -67,7 +87,7 @@ impl Store for PosixStore {
     }
 
     fn create_dir(&self, dir: &Path) -> Result<bool, StoreError> {
-        let path = self.root.join(dir);
+        let path = self.path(dir)?;
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(false),
@@ -83,7 +103,7 @@ impl Store for PosixStore {
             // `create_new` fails.
             let unique = RandomState::new().hash_one(tried);
             let path = dir.join(format!(".{name}.{unique:016x}"));
-            let full = self.root.join(&path);
+            let full = self.path(&path)?;
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&full) {
                 Ok(file) => {
                     // The operating system releases the lock when the process ends. Another process may hold the lock
@@ -102,12 +122,12 @@ impl Store for PosixStore {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
-        let to = self.root.join(to);
-        std::fs::rename(self.root.join(from), &to).map_err(|source| failed(&to, "renaming into place", source))
+        let (from, to) = (self.path(from)?, self.path(to)?);
+        std::fs::rename(from, &to).map_err(|source| failed(&to, "renaming into place", source))
     }
 
     fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
-        let (from, to) = (self.root.join(from), self.root.join(to));
+        let (from, to) = (self.path(from)?, self.path(to)?);
         let refuse = |source| failed(&to, "renaming to a free name", source);
         match std::fs::hard_link(&from, &to) {
             Ok(()) => gone(std::fs::remove_file(&from)).map(|()| true).map_err(refuse),
@@ -124,7 +144,7 @@ impl Store for PosixStore {
     }
 
     fn age(&self, path: &Path) -> Result<Duration, StoreError> {
-        let path = self.root.join(path);
+        let path = self.path(path)?;
         let age = || {
             let modified = std::fs::metadata(&path)?.modified()?;
             // A new file gets its time from the clock of the file system, which may differ from the clock of this
@@ -149,14 +169,14 @@ impl Store for PosixStore {
                 let _ = File::open(above).and_then(|dir| dir.sync_all());
             }
         }
-        let path = self.root.join(dir);
+        let path = self.path(dir)?;
         File::open(&path)
             .and_then(|dir| dir.sync_all())
             .map_err(|source| failed(&path, "syncing the directory", source))
     }
 
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
-        let path = self.root.join(path);
+        let path = self.path(path)?;
         let open = || {
             let file = File::open(&path)?;
             let found = file.metadata()?;
@@ -169,7 +189,7 @@ impl Store for PosixStore {
     }
 
     fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
-        let path = self.root.join(path);
+        let path = self.path(path)?;
         let found = std::fs::metadata(&path).map_err(|source| failed(&path, "looking at", source))?;
         let modified_unix_ms = found.modified().ok().and_then(|time| match time.duration_since(UNIX_EPOCH) {
             Ok(since) => i64::try_from(since.as_millis()).ok(),
@@ -179,7 +199,7 @@ impl Store for PosixStore {
     }
 
     fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {
-        let path = self.root.join(dir);
+        let path = self.path(dir)?;
         let list = || {
             let mut entries = Vec::new();
             for entry in std::fs::read_dir(&path)? {
@@ -195,12 +215,12 @@ impl Store for PosixStore {
     }
 
     fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
-        let path = self.root.join(path);
+        let path = self.path(path)?;
         gone(std::fs::remove_file(&path)).map_err(|source| failed(&path, "removing", source))
     }
 
     fn remove_dir(&self, dir: &Path) -> Result<(), StoreError> {
-        let path = self.root.join(dir);
+        let path = self.path(dir)?;
         gone(std::fs::remove_dir(&path)).map_err(|source| failed(&path, "removing the directory", source))
     }
 
