@@ -14,10 +14,10 @@ use mcr_cnc::control::{Control, socket_of};
 use mcr_cnc::drain::RankRanges;
 use mcr_cnc::layout::{Layout, ScanLimits, list};
 use mcrengine::living::LivingRun;
-use mcrengine::store::PosixStore;
+use mcrengine::store::{PosixStore, Store, visible};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -114,10 +114,11 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     within_runtime(async {
         let mut signals = Signals::new()?;
         let living = tokio::spawn(hold_living_run(aggregator.store.clone(), agent.clone()));
+        let store = aggregator.store.clone();
         let aggregator = start_aggregator(aggregator).await?;
         agent.aggregators = vec![aggregator.address.to_string()];
         let bound = agent.drain;
-        let mut both = Both { config: agent, node: None, aggregator };
+        let mut both = Both { config: agent, store, node: None, aggregator };
         let ended = match args.command.is_empty() {
             false => both.accompany(&args.command, &mut signals, bound).await?,
             true => {
@@ -182,6 +183,7 @@ struct Ended {
 /// Agent and aggregator of `mcr run`.
 struct Both {
     config: CncConfig,
+    store: PathBuf,
     node: Option<NodeAgent>,
     aggregator: Aggregator,
 }
@@ -275,12 +277,42 @@ impl Both {
             None => None,
         };
         let by_aggregator = self.aggregator.drain(until).await;
+        let are_misnamed = report_misnamed(&self.config, &self.store);
         // The agent logs all ranks of this node that are not committed, including ranks that the aggregator lacks.
         Ok(match by_agent {
             Some(drained) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),
             _ => report_aggregator(&by_aggregator),
-        })
+        } && !are_misnamed)
     }
+}
+
+/// Logs that files exist and the layout that the user wrote matches none of them. Returns whether this is so. If the
+/// job has checkpoints, matching files may have been deleted after their commit.
+fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
+    let LayoutChoice::Known(layout) = &config.layout else { return false };
+    // If the directory cannot be read, the agent has reported it.
+    let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return false };
+    if let (Ok(watch), Ok(store)) = (config.watch.canonicalize(), store.canonicalize())
+        && let Ok(below) = store.strip_prefix(watch)
+    {
+        listing.leave_out(below);
+    }
+    let files = listing.files;
+    let Some(first) = files.first() else { return false };
+    let has_checkpoints = || {
+        let of_job = PosixStore::open(store).and_then(|store| store.list_dir(Path::new(config.job.as_str())));
+        of_job.is_ok_and(|entries| entries.iter().any(|entry| visible(&entry.name)))
+    };
+    if files.iter().any(|path| layout.place(path).is_some()) || has_checkpoints() {
+        return false;
+    }
+    tracing::error!(
+        exit_status = NOT_COMMITTED,
+        watch = %config.watch.display(), files = files.len(), %first,
+        "not committed: no file matches the layout, so nothing was saved; correct --layout, or save the files with \
+         mcr save"
+    );
+    true
 }
 
 /// An agent and its control socket.

@@ -359,6 +359,17 @@ fn an_application_that_writes_one_file_for_all_its_tasks_is_saved() {
 }
 
 #[test]
+fn a_layout_that_matches_no_file_is_named_at_the_end_and_gives_5() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", "echo zero > s1.dat"]), 5);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(log.contains("no file matches the layout") && log.contains("first=s1.dat"), "{log}");
+    // Files of other names are no reason if checkpoints were saved.
+    run(&mut run_with(dir.path(), &["--", "sh", "-c", "echo zero > s1.rank_0.txt; echo one > s1.rank_1.txt"]), 0);
+    run(&mut run_with(dir.path(), &["--", "true"]), 0);
+}
+
+#[test]
 fn a_command_that_succeeds_and_whose_checkpoint_is_not_committed_gives_5() {
     for (script, status) in [("echo zero > s1.rank_0.txt", 5), ("echo zero > s1.rank_0.txt; exit 4", 4), ("true", 0)] {
         let dir = tempfile::tempdir().expect("a directory");
