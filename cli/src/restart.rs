@@ -4,13 +4,14 @@
 
 use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_of, open_store};
-use crate::decide::{Decided, Decider, Role};
+use crate::decide::{Decided, Decider, Role, Undecided};
 use crate::output::{human_rate, human_time, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
 use anyhow::bail;
 use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ReadError;
+use mcrengine::error_chain::error_chain;
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{Incarnation, Incarnations, PassedOver};
 use mcrengine::manifest::{self, CheckpointState};
@@ -167,13 +168,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
                     }
                     bail!("{} of job {job} began in the meantime; run the restart again", other.describe());
                 }
-                Err(error) if error.is_of_the_store() => {
-                    eprintln!(
-                        "mcr: the store cannot record that a new run begins ({error:#}); the other nodes of this job may restore \
-                         another checkpoint, and what the run before left incomplete may be completed by this one"
-                    );
-                    None
-                }
+                Err(error) if error.is_of_the_store() => bail!("{}", not_recorded(&error)),
                 Err(error) => return Err(error.into()),
             },
         };
@@ -277,13 +272,21 @@ fn nothing_restored(
             Ok(Decided::Other(other)) => {
                 bail!("{} of job {job} began in the meantime; run the restart again", other.describe())
             }
-            Err(error) if error.is_of_the_store() => {
-                eprintln!("mcr: the store cannot record that a new run begins ({error:#})");
-            }
+            Err(error) if error.is_of_the_store() => bail!("{}", not_recorded(&error)),
             Err(error) => return Err(error.into()),
         }
     }
     new_run(args, Some(job.clone()))
+}
+
+/// Why nothing is restored if the decision cannot be recorded.
+fn not_recorded(error: &Undecided) -> String {
+    format!(
+        "the store cannot record from which checkpoint the job continues: {}. Nothing was restored, because \
+         another node of the job could restore another checkpoint. Make room in the store or make it writable; or use \
+         --copy, which needs no record, if this is the only node",
+        error_chain(error)
+    )
 }
 
 /// The checkpoints to try, newest first, starting with the one that the user asked for. Skipped checkpoints are added

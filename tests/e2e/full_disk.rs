@@ -72,7 +72,10 @@ fn a_full_disk_is_named_costs_no_committed_checkpoint_and_is_used_again_once_the
 
     let back = |name: &str, id: &str| {
         let to = dir.path().join(name);
-        run(mcr().arg("restart").args(["--checkpoint", id]).arg("--store").arg(&store).arg("--to").arg(&to), 0);
+        run(
+            mcr().arg("restart").args(["--copy", "--checkpoint", id]).arg("--store").arg(&store).arg("--to").arg(&to),
+            0,
+        );
         contents(&to)
     };
     assert_same_files(&first, &back("back1", "sim.it_1"));
@@ -84,4 +87,50 @@ fn a_full_disk_is_named_costs_no_committed_checkpoint_and_is_used_again_once_the
     assert_same_files(&first, &back("back3", "sim.it_1"));
     assert_eq!(agent.stop(), Some(0));
     assert_eq!(aggregator.stop(), Some(0));
+}
+
+#[test]
+fn a_store_that_is_unmounted_is_named_and_nothing_is_written_below_its_mount_point() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = SmallDisk::mount(dir.path().join("store"), 16) else { return };
+    let (store, watch) = (disk.0.clone(), dir.path().join("run"));
+    std::fs::create_dir(&watch).expect("made");
+    let (aggregator, address) = Daemon::aggregator(dir.path(), "a", &store, "group-size = 2\ndrain-seconds = 2");
+    let layout =
+        "ranks = 2\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50";
+    let agent = Daemon::agent(dir.path(), "n", &watch, std::slice::from_ref(&address), layout);
+    (0..2).for_each(|rank| write_rank(&watch, 1, rank, 20_000));
+    wait_complete(&store, "sim.it_1");
+    run(Command::new("umount").arg("-l").arg(&store), 0);
+    (0..2).for_each(|rank| write_rank(&watch, 2, rank, 20_000));
+    let reason = waiting(&address);
+    assert!(reason.contains("not mounted any more"), "{reason}");
+    assert!(contents(&store).is_empty(), "nothing is written to the local disk");
+    agent.signal("TERM");
+    assert_eq!(agent.end().0, Some(5), "step 2 is not committed");
+    aggregator.signal("TERM");
+    assert_eq!(aggregator.end().0, Some(5));
+}
+
+#[test]
+fn a_restart_whose_decision_cannot_be_recorded_restores_nothing_and_says_why() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = SmallDisk::mount(dir.path().join("disk"), 8) else { return };
+    let (store, watch) = (disk.0.join("store"), dir.path().join("run"));
+    std::fs::create_dir(&watch).expect("made");
+    (0..2).for_each(|rank| write_rank(&watch, 1, rank, 20_000));
+    run(mcr().args(["save", "--create", "--job", "job"]).arg(&watch).arg("--store").arg(&store), 0);
+    let ballast = disk.0.join("ballast");
+    fill(&ballast);
+    let restart = |more: &[&str], expected: i32| {
+        let mut command = mcr();
+        command.args(["restart", "--job", "job", "--store"]).arg(&store).arg("--to").arg(dir.path().join("back"));
+        String::from_utf8_lossy(&run(command.args(more), expected).stderr).into_owned()
+    };
+    let said = restart(&[], 1);
+    assert!(said.contains("No space left on device") && said.contains("--copy"), "{said}");
+    assert!(!dir.path().join("back/sim.it_1.rank_0.h5").exists());
+    restart(&["--copy"], 0);
+    std::fs::remove_file(&ballast).expect("removed");
+    restart(&[], 0);
 }
