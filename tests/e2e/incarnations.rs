@@ -432,6 +432,29 @@ fn files_copied_with_times_of_an_earlier_step_never_make_two_steps_one_checkpoin
 }
 
 #[test]
+fn a_node_whose_clock_is_behind_saves_one_checkpoint_with_the_others_after_a_restart() {
+    let site = Site::new();
+    let write = |run: u32, step: u32| {
+        site.write(run, step, 0..2);
+        for rank in 2..RANKS {
+            let dir = site.run_dir().join(id(step));
+            let temporary = dir.join(format!(".t{rank}"));
+            std::fs::write(&temporary, bytes_of(run, step, rank)).expect("written");
+            let file = std::fs::File::options().write(true).open(&temporary).expect("opened");
+            file.set_modified(SystemTime::now() - Duration::from_secs(20)).expect("set");
+            std::fs::rename(&temporary, dir.join(format!("rank_{rank}.dat"))).expect("renamed");
+        }
+    };
+    write(1, 1);
+    wait_complete(&site.store(), &id(1));
+    assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
+    // The files of ranks 2 and 3 look older than the newest restored file, as copies of an earlier step do.
+    write(2, 2);
+    wait_complete(&site.store(), &id(2));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
+}
+
+#[test]
 fn a_checkpoint_that_was_restored_three_times_without_a_newer_one_is_passed_over_openly() {
     let site = Site::empty();
     for step in 1..=2 {

@@ -147,7 +147,17 @@ impl FlushWork {
             return Ok(place);
         }
         let newest = incarnation::newest(&*self.store, &self.key.job).map_err(StoreError::from)?;
-        Ok(newest.and_then(|newest| newest.place_of_older(written_unix_ms)).unwrap_or(place))
+        let Some(newest) = newest else { return Ok(place) };
+        // The clock of a node may be wrong. So the files are compared with the restored files of the same group first.
+        // Files that are newer are no copies of an earlier step: only their clock is behind.
+        let restored =
+            newest.from.as_ref().map(|from| manifest::read_manifest(&*self.store, &self.key.job, from, self.key.group));
+        if let Some(Ok(restored)) = restored
+            && written_unix_ms > restored.written_unix_ms
+        {
+            return Ok(place);
+        }
+        Ok(newest.place_of_older(written_unix_ms).unwrap_or(place))
     }
 
     /// Begins another incarnation with this run, if the previous run watched other directories and left a checkpoint
