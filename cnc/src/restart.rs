@@ -223,14 +223,13 @@ impl FileRestorer {
             return self.into_link();
         }
         let file = self.temporary.file()?;
-        fchmod(&*file, Mode::from_bits_truncate(self.header.mode & 0o1777)).map_err(self.failed("setting its mode"))?;
         let modified = TimeSpec::new(
             self.header.modified_ns.div_euclid(1_000_000_000),
             self.header.modified_ns.rem_euclid(1_000_000_000),
         );
         futimens(&*file, &modified, &modified).map_err(self.failed("setting its time"))?;
         let print = Fingerprint::of(&file.metadata().map_err(self.io("reading its metadata"))?);
-        // Setting the mark fails if the mode does not allow the owner to write.
+        // The mark is set before the mode, because no mark can be set on a file that the owner may not write.
         let marked = crate::restored::mark(&file, &self.header.path);
         if let Err(error) = &marked {
             tracing::debug!(
