@@ -290,6 +290,10 @@ impl Both {
 /// job has checkpoints, matching files may have been deleted after their commit.
 fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
     let LayoutChoice::Known(layout) = &config.layout else { return false };
+    let of_job = PosixStore::open(store).and_then(|store| store.list_dir(Path::new(config.job.as_str())));
+    if of_job.is_ok_and(|entries| entries.iter().any(|entry| visible(&entry.name))) {
+        return false;
+    }
     // If the directory cannot be read, the agent has reported it.
     let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return false };
     if let (Ok(watch), Ok(store)) = (config.watch.canonicalize(), store.canonicalize())
@@ -299,11 +303,7 @@ fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
     }
     let files = listing.files;
     let Some(first) = files.first() else { return false };
-    let has_checkpoints = || {
-        let of_job = PosixStore::open(store).and_then(|store| store.list_dir(Path::new(config.job.as_str())));
-        of_job.is_ok_and(|entries| entries.iter().any(|entry| visible(&entry.name)))
-    };
-    if files.iter().any(|path| layout.place(path).is_some()) || has_checkpoints() {
+    if files.iter().any(|path| layout.place(path).is_some()) {
         return false;
     }
     tracing::error!(
