@@ -122,12 +122,12 @@ impl Store for PosixStore {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
-        let (from, to) = (self.path(from)?, self.path(to)?);
+        let (from, to) = (self.path(from)?, self.root.join(to));
         std::fs::rename(from, &to).map_err(|source| failed(&to, "renaming into place", source))
     }
 
     fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
-        let (from, to) = (self.path(from)?, self.path(to)?);
+        let (from, to) = (self.path(from)?, self.root.join(to));
         let refuse = |source| failed(&to, "renaming to a free name", source);
         match std::fs::hard_link(&from, &to) {
             Ok(()) => gone(std::fs::remove_file(&from)).map(|()| true).map_err(refuse),
