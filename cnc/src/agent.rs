@@ -91,7 +91,7 @@ impl Agent {
             tracing::warn!(
                 job = %config.job,
                 "number of ranks unknown: the number of the job's newest checkpoint is used; if the job has no \
-                checkpoint, nothing is saved; give --ranks, or ranks in [cnc], or SLURM_NTASKS"
+                 checkpoint, nothing is saved; give --ranks, or ranks in [cnc], or SLURM_NTASKS"
             );
         }
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
@@ -218,7 +218,8 @@ impl Core {
         match event {
             WatchEvent::Ready(ready) => {
                 if ready.files.iter().all(|file| self.state.is_committed(&file.path, &file.fingerprint)) {
-                    tracing::debug!(checkpoint = %ready.checkpoint, rank = ready.rank.0, "the files are already committed");
+                    let (checkpoint, rank) = (&ready.checkpoint, ready.rank.0);
+                    tracing::debug!(%checkpoint, rank, "the files are already committed");
                     return;
                 }
                 self.ending.begins_anew(&(ready.checkpoint.clone(), ready.rank));

@@ -4,9 +4,12 @@
 //! | companion | saved | restored as |
 //! |---|---|---|
 //! | symbolic link within the checkpoint's own directory | always | the same link |
-//! | symbolic link elsewhere, such as `latest -> DD0018` | if the link leads to the checkpoint; a link to a file is saved with the rank of this file | the same link |
-//! | directory | if the directory is empty, or its mode differs from the mode of the directory above it | a directory with the same mode |
-//! | pointer file, such as `checkpoints.txt` or `rpointer.ocn` | with the checkpoint that was the newest when the pointer file was written | the same file |
+//! | symbolic link elsewhere, such as `latest -> DD0018` | if it leads to the checkpoint | the same link |
+//! | directory | if it is empty, or has another mode than its parent | a directory with the same mode |
+//! | pointer file, such as `rpointer.ocn` | with the newest checkpoint of its time | the same file |
+//!
+//! A symbolic link elsewhere that leads to a file is saved with the rank of this file. A pointer file is saved with the
+//! checkpoint that was the newest when the pointer file was written.
 //!
 //! The *own directory* of a checkpoint is the directory that has the checkpoint's label: `DD0018` for the file
 //! `DD0018/DD0018.cpu0003`. Companions are small, so their bytes are read once and kept until the checkpoint is

@@ -73,7 +73,7 @@ pub enum RestoreError {
     /// A file appeared under a final name during the publication.
     #[error(
         "{path}: another program created this file while files were published, and nothing was changed; stop that \
-        program, and restart again",
+         program, and restart again",
         path = .path.display()
     )]
     Occupied {

@@ -22,7 +22,7 @@ impl Random {
         if n == 0 { 0 } else { high % n }
     }
 
-    /// An index below `len`, as [`Random::below`].
+    /// An index below `len`, which is at most 2^31. The result is 0 if `len` is 0.
     pub const fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
