@@ -84,7 +84,7 @@ scripts: # each script can be parsed, and shellcheck, if it is installed, report
 	@for script in $(SCRIPTS); do bash -n "$$script"; done
 	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); fi
 
-bench: prerequisites ## run the benchmarks of BENCHMARKS.md; some need MCR_CORPUS; about 25 minutes
+bench: prerequisites ## run the benchmarks of BENCHMARKS.md; some need MCR_CORPUS; about 35 minutes
 	cargo bench --locked -p mcr-cli --bench compare --bench stream --bench memory --bench many
 	cargo bench --locked -p mcrengine --bench plan --bench codecs
 	cargo test --locked --release -p mcr-cli --test compression -- --nocapture
