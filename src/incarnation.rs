@@ -5,7 +5,8 @@
 //! clocks of nodes differ. Each incarnation has one record in the store, for example `JOB/.incarnations/0003`. The
 //! record is written by the first restart of the incarnation, or when the first agent announces itself under an
 //! identity that no record has. A record is never changed. Only the newest incarnation may commit
-//! checkpoints. "Incarnation" in docs/format/manifest.md describes the text of a record.
+//! checkpoints. Until the job has a directory, its records are in the hidden directory `.JOB.incarnations` of the
+//! store, because the name of the job may be misspelt. "Incarnation" in docs/format/manifest.md describes the text of a record.
 //!
 //! A manifest has the number of its incarnation. A checkpoint that was incomplete when a newer incarnation began
 //! never becomes complete ([`Incarnations::is_dead`]).
@@ -201,8 +202,39 @@ pub fn restored_too_often(store: &dyn Store, job: &JobId) -> Result<Option<Check
     Ok(None)
 }
 
-fn directory(job: &JobId) -> PathBuf {
-    Path::new(job.as_str()).join(DIRECTORY)
+/// The directory of the records. As long as the job has no directory, this is `.JOB.incarnations`. It is moved into
+/// the job's directory by the first call after that directory was created.
+fn directory(store: &dyn Store, job: &JobId) -> Result<PathBuf, StoreError> {
+    let of_job = Path::new(job.as_str());
+    let (inside, beside) = (of_job.join(DIRECTORY), PathBuf::from(format!(".{job}{DIRECTORY}")));
+    if is_dir(store, &inside)? {
+        return Ok(inside);
+    }
+    if !is_dir(store, of_job)? {
+        return Ok(beside);
+    }
+    if !is_dir(store, &beside)? {
+        return Ok(inside);
+    }
+    match store.rename(&beside, &inside) {
+        Ok(()) => {
+            store.sync_dir(of_job)?;
+            store.sync_dir(Path::new(""))?;
+            Ok(inside)
+        }
+        // Another process moved or created it.
+        Err(_) if is_dir(store, &inside)? => Ok(inside),
+        // The store is read-only.
+        Err(_) => Ok(beside),
+    }
+}
+
+fn is_dir(store: &dyn Store, path: &Path) -> Result<bool, StoreError> {
+    match store.stat(path) {
+        Ok(stat) => Ok(stat.is_dir),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn record_name(number: u32) -> String {
@@ -211,7 +243,7 @@ fn record_name(number: u32) -> String {
 
 /// The numbers of the records of a job, in increasing order.
 fn numbers(store: &dyn Store, job: &JobId) -> Result<Vec<u32>, ReadError> {
-    let entries = match store.list_dir(&directory(job)) {
+    let entries = match directory(store, job).and_then(|dir| store.list_dir(&dir)) {
         Err(error) if error.is_not_found() => return Ok(Vec::new()),
         other => other.map_err(ReadError::from_store)?,
     };
@@ -245,13 +277,12 @@ pub fn ended_by(store: &dyn Store, job: &JobId, number: u32) -> Result<Option<In
 
 /// How long ago an incarnation began, by the clock of the store's file system. The clocks of the nodes do not matter.
 pub fn age(store: &dyn Store, job: &JobId, number: u32) -> Result<Duration, StoreError> {
-    store.age(&directory(job).join(record_name(number)))
+    store.age(&directory(store, job)?.join(record_name(number)))
 }
 
 /// Begins the incarnation after `after`, unless another process began it first. The record is durable when this
 /// returns.
 pub fn begin(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<Begun, StoreError> {
-    let dir = directory(job);
     let number = after.saturating_add(1);
     let name = |names: Vec<CheckpointId>| names.into_iter().take(NAMED_MAX).collect();
     let (from, from_place) = draft.from.unzip();
@@ -268,29 +299,46 @@ pub fn begin(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result
         whole: name(draft.whole),
         passed_over: draft.passed_over.into_iter().take(NAMED_MAX).collect(),
     };
-    create_dirs(store, &dir)?;
-    let mut temp = store.create_temp(&dir, &record_name(number))?;
-    let text = record.to_text().map_err(|what| StoreError::Contents { path: dir.join(record_name(number)), what })?;
+    let mut attempt = 1;
+    loop {
+        match begin_in(store, job, &directory(store, job)?, &record) {
+            // The directory was moved into the job's directory in the meantime.
+            Err(error) if error.is_not_found() && attempt < TRIES_MAX => attempt += 1,
+            other => return other,
+        }
+    }
+}
+
+fn begin_in(store: &dyn Store, job: &JobId, dir: &Path, record: &Incarnation) -> Result<Begun, StoreError> {
+    let path = dir.join(record_name(record.number));
+    create_dirs(store, dir)?;
+    let mut temp = store.create_temp(dir, &record_name(record.number))?;
+    let text = record.to_text().map_err(|what| StoreError::Contents { path: path.clone(), what })?;
     temp.append(text.as_bytes())?;
     temp.sync()?;
     for _ in 0..TRIES_MAX {
         let newest = newest_number(store, job)?;
-        if newest >= number {
+        if newest >= record.number {
             return Ok(Begun::Other(read(store, job, newest)?));
         }
-        if store.rename_new(temp.path(), &dir.join(record_name(number)))? {
-            store.sync_dir(&dir)?;
+        if store.rename_new(temp.path(), &path)? {
+            store.sync_dir(dir)?;
+            // If the job got a directory and a first record at the same moment, this record is not in it.
+            if directory(store, job)? != dir && !read(store, job, record.number).is_ok_and(|first| first == *record) {
+                store.remove_file(&path)?;
+                continue;
+            }
             remove_old_records(store, job)?;
-            return Ok(Begun::Here(record));
+            return Ok(Begun::Here(record.clone()));
         }
     }
-    Err(StoreError::Busy { path: dir.join(record_name(number)) })
+    Err(StoreError::Busy { path })
 }
 
 /// Records that a part of the job was restored for an incarnation. `key` names the part and the directory. If the
 /// same part is restored again, the application was started again.
 pub fn note_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Result<(), StoreError> {
-    let dir = parts_directory(job, number);
+    let dir = parts_directory(store, job, number)?;
     create_dirs(store, &dir)?;
     let name = part_name(key);
     let mut part = store.create_temp(&dir, &name)?;
@@ -301,7 +349,7 @@ pub fn note_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Resu
 
 /// Whether the part `key` of the job was restored for an incarnation.
 pub fn has_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Result<bool, StoreError> {
-    match store.open(&parts_directory(job, number).join(part_name(key))) {
+    match store.open(&parts_directory(store, job, number)?.join(part_name(key))) {
         Ok(_) => Ok(true),
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error),
@@ -310,15 +358,15 @@ pub fn has_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Resul
 
 /// Whether any part of the job was restored for an incarnation.
 fn has_any_part(store: &dyn Store, job: &JobId, number: u32) -> Result<bool, StoreError> {
-    match store.list_dir(&parts_directory(job, number)) {
+    match store.list_dir(&parts_directory(store, job, number)?) {
         Ok(entries) => Ok(entries.iter().any(|entry| visible(&entry.name))),
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-fn parts_directory(job: &JobId, number: u32) -> PathBuf {
-    directory(job).join(format!("{}.parts", record_name(number)))
+fn parts_directory(store: &dyn Store, job: &JobId, number: u32) -> Result<PathBuf, StoreError> {
+    Ok(directory(store, job)?.join(format!("{}.parts", record_name(number))))
 }
 
 fn part_name(key: &str) -> String {
@@ -327,7 +375,7 @@ fn part_name(key: &str) -> String {
 
 /// Removes the files that say which parts were restored for an incarnation, except `kept` of them.
 fn remove_parts(store: &dyn Store, job: &JobId, number: u32, kept: usize) -> Result<(), StoreError> {
-    let dir = parts_directory(job, number);
+    let dir = parts_directory(store, job, number)?;
     let entries = match store.list_dir(&dir) {
         Err(error) if error.is_not_found() => return Ok(()),
         other => other?,
@@ -347,13 +395,13 @@ fn remove_old_records(store: &dyn Store, job: &JobId) -> Result<(), StoreError> 
     }
     for number in &numbers[..numbers.len().saturating_sub(RECORDS_MAX)] {
         remove_parts(store, job, *number, 0)?;
-        store.remove_file(&directory(job).join(record_name(*number)))?;
+        store.remove_file(&directory(store, job)?.join(record_name(*number)))?;
     }
     Ok(())
 }
 
 fn read(store: &dyn Store, job: &JobId, number: u32) -> Result<Incarnation, ReadError> {
-    let relative = directory(job).join(record_name(number));
+    let relative = directory(store, job).map_err(ReadError::from_store)?.join(record_name(number));
     let file = store.open(&relative).map_err(ReadError::from_store)?;
     let (path, len) = (store.root().join(relative), file.len());
     if len > RECORD_BYTES_MAX {
@@ -435,7 +483,7 @@ impl Incarnation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::MemoryStore;
+    use crate::store::{MemoryStore, PosixStore};
 
     fn job() -> JobId {
         "j".parse().expect("valid")
@@ -465,6 +513,53 @@ mod tests {
         assert_eq!(second.from, Some(id("it_1")));
         assert_eq!(newest_number(&store, &job()).expect("lists"), 1);
         assert!(matches!(begin_after(&store, 1, Draft::default()), Begun::Here(Incarnation { number: 2, .. })));
+    }
+
+    #[test]
+    fn a_record_for_a_job_without_a_directory_is_hidden_and_moves_into_the_directory_later() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stores: [Box<dyn Store>; 2] =
+            [Box::new(MemoryStore::new()), Box::new(PosixStore::create(dir.path().join("store")).expect("creates"))];
+        for store in &stores {
+            let store = store.as_ref();
+            let begun = begin(store, &job(), 0, Draft { is_restart: true, ..Draft::default() }).expect("begins");
+            note_part(store, &job(), 1, "ranks 0-1").expect("noted");
+            assert_eq!(crate::manifest::jobs(store).expect("lists"), [], "the name may be misspelt");
+            create_dirs(store, Path::new("j/it_1")).expect("made");
+            let Begun::Here(first) = begun else { panic!("nobody else began") };
+            assert_eq!(newest(store, &job()).expect("reads"), Some(first));
+            assert!(has_part(store, &job(), 1, "ranks 0-1").expect("looked up"));
+            let names = |dir: &str| store.list_dir(Path::new(dir)).expect("lists").into_iter().map(|entry| entry.name);
+            assert!(names("").eq(["j"]) && names("j").eq([".incarnations", "it_1"]), "the records are moved");
+            let second = begin(store, &job(), 1, Draft::default()).expect("begins");
+            assert!(matches!(second, Begun::Here(Incarnation { number: 2, .. })));
+        }
+    }
+
+    #[test]
+    fn of_two_that_begin_while_the_job_gets_its_directory_one_is_told_the_decision_of_the_other() {
+        let store = MemoryStore::new();
+        let draft = |identity: &str| Draft { identity: identity.into(), ..Draft::default() };
+        let record = |identity: &str| {
+            let other = MemoryStore::new();
+            match begin(&other, &job(), 0, draft(identity)).expect("begins") {
+                Begun::Here(record) | Begun::Other(record) => record,
+            }
+        };
+        // The first process found no directory of the job. Then the second one created it, and began.
+        let beside = directory(&store, &job()).expect("looked up");
+        create_dirs(&store, Path::new("j")).expect("made");
+        let second = begin_after(&store, 0, draft("b"));
+        let first = begin_in(&store, &job(), &beside, &record("a")).expect("tried");
+        assert_eq!((first, second), (Begun::Other(record("b")), Begun::Here(record("b"))));
+        assert_eq!(Incarnations::load(&store, &job()).expect("loads").all(), [record("b")]);
+        // The same, but the second process has not written its record yet: the first one decides.
+        let store = MemoryStore::new();
+        let beside = directory(&store, &job()).expect("looked up");
+        create_dirs(&store, Path::new("j")).expect("made");
+        let first = begin_in(&store, &job(), &beside, &record("a")).expect("begins");
+        let second = begin_after(&store, 0, draft("b"));
+        assert_eq!((first, second), (Begun::Here(record("a")), Begun::Other(record("a"))));
     }
 
     #[test]
@@ -530,7 +625,8 @@ mod tests {
         for after in 0..RECORDS_MAX as u32 + 20 {
             begin_after(&store, after, Draft::default());
         }
-        assert_eq!(store.list_dir(&directory(&job())).expect("lists").len(), RECORDS_MAX);
+        let dir = directory(&store, &job()).expect("looked up");
+        assert_eq!(store.list_dir(&dir).expect("lists").len(), RECORDS_MAX);
         assert_eq!(newest_number(&store, &job()).expect("lists"), RECORDS_MAX as u32 + 20);
     }
 
@@ -539,7 +635,7 @@ mod tests {
         let store = MemoryStore::new();
         let from = Some((id("it_3"), place(0, 30)));
         begin_after(&store, 0, Draft { from, whole: vec![id("it_5")], ..Draft::default() });
-        let path = directory(&job()).join("0001");
+        let path = directory(&store, &job()).expect("looked up").join("0001");
         let whole = store.get(&path).expect("there");
         for at in 0..whole.len() {
             assert!(Incarnation::parse(&whole[..at], &path).is_err(), "cut at {at}");

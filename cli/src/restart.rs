@@ -91,7 +91,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         None => args.checkpoint.is_none() && !all.iter().any(CheckpointState::is_complete),
     };
     if is_new {
-        return nothing_restored(&store, &job, &args, &all, &decider, &role);
+        return nothing_restored(&job, &args, &all, &decider, &role);
     }
     if let (Some(record), Some(wanted)) = (followed, &args.checkpoint)
         && record.from.as_ref() != Some(wanted)
@@ -234,7 +234,6 @@ fn undo_decision(
 
 /// There is no checkpoint to restore. This is either a new run, which is recorded as a decision, or an error.
 fn nothing_restored(
-    store: &PosixStore,
     job: &JobId,
     args: &RestartArgs,
     all: &[CheckpointState],
@@ -263,9 +262,7 @@ fn nothing_restored(
     if let Some(damaged) = all.iter().find(|state| is_lost(state)) {
         bail!("{} was committed and is damaged, and there is no other checkpoint of job {job}", damaged.id);
     }
-    // If the store has no directory of the job, create none: the name may be misspelt.
-    let is_there = store.list_dir(Path::new(job.as_str())).is_ok();
-    if let (Role::Decide { after }, true) = (role, is_there) {
+    if let Role::Decide { after } = role {
         match decider.decide(*after, None, all, &[]) {
             Ok(Decided::Here(number)) => drop(decider.done(number)),
             Ok(Decided::Other(other)) if other.from.is_none() => drop(decider.done(other.number)),

@@ -75,6 +75,16 @@ fn suite(store: &dyn Store) {
     assert!(store.age(Path::new("job/none")).expect_err("must fail").is_not_found());
     store.remove_file(Path::new("job/new")).expect("remove");
 
+    create_dirs(store, Path::new("moved")).expect("dirs");
+    write(store, "moved/f", b"inside");
+    store.rename(Path::new("moved"), Path::new("job/moved")).expect("a directory can be renamed");
+    assert_eq!((names(store, ""), read(store, "job/moved/f")), (vec!["job".to_owned()], b"inside".to_vec()));
+    create_dirs(store, Path::new("moved")).expect("dirs");
+    store.rename(Path::new("moved"), Path::new("job/moved")).expect_err("it is not empty");
+    store.remove_dir(Path::new("moved")).expect("remove");
+    store.remove_file(Path::new("job/moved/f")).expect("remove");
+    store.remove_dir(Path::new("job/moved")).expect("remove");
+
     assert!(store.open(Path::new("job/one/none")).map(|_| ()).expect_err("must fail").is_not_found());
     assert!(store.open(Path::new("job/one")).is_err(), "a directory is no file");
     assert!(store.list_dir(Path::new("none")).expect_err("must fail").is_not_found());

@@ -45,8 +45,8 @@ struct Node {
     made: Instant,
 }
 
-/// An operation on a name. Without `node`, the name was removed. With `from`, a file was renamed from `from` to
-/// `path`.
+/// An operation on a name. Without `node`, the name was removed. With `from`, a file or directory was renamed from
+/// `from` to `path`.
 struct Pending {
     path: PathBuf,
     from: Option<PathBuf>,
@@ -130,6 +130,16 @@ impl MemoryStore {
     }
 }
 
+/// Gives the names inside a renamed directory their new paths.
+fn move_below(names: &mut BTreeMap<PathBuf, usize>, from: &Path, to: &Path) {
+    let below: Vec<PathBuf> = names.keys().filter(|path| path.starts_with(from) && *path != from).cloned().collect();
+    for path in below {
+        if let (Some(node), Ok(rest)) = (names.remove(&path), path.strip_prefix(from)) {
+            names.insert(to.join(rest), node);
+        }
+    }
+}
+
 fn failed(path: &Path, what: &'static str, kind: io::ErrorKind) -> StoreError {
     StoreError::Io { path: path.into(), what, source: kind.into() }
 }
@@ -193,7 +203,19 @@ impl Store for MemoryStore {
         let mut state = self.state();
         state.check_parent(to, "renaming into place")?;
         let node = state.seen.remove(from).ok_or_else(|| failed(to, "renaming into place", io::ErrorKind::NotFound))?;
+        if state.below(to).next().is_some() {
+            state.seen.insert(from.into(), node);
+            return Err(failed(to, "renaming into place", io::ErrorKind::DirectoryNotEmpty));
+        }
         state.seen.insert(to.into(), node);
+        move_below(&mut state.seen, from, to);
+        for change in &mut state.pending {
+            if let Ok(below) = change.path.strip_prefix(from)
+                && below != Path::new("")
+            {
+                change.path = to.join(below);
+            }
+        }
         state.pending.push(Pending { path: to.into(), from: Some(from.into()), node: Some(node) });
         Ok(())
     }
@@ -220,7 +242,10 @@ impl Store for MemoryStore {
             std::mem::take(&mut state.pending).into_iter().partition(|change| change.path.parent() == Some(dir));
         state.pending = pending;
         for change in synced {
-            change.from.map(|from| state.durable.remove(&from));
+            if let Some(from) = change.from {
+                state.durable.remove(&from);
+                move_below(&mut state.durable, &from, &change.path);
+            }
             match change.node {
                 Some(node) => state.durable.insert(change.path, node),
                 None => state.durable.remove(&change.path),

@@ -32,8 +32,8 @@ pub trait Store: Send + Sync {
     fn create_dir(&self, dir: &Path) -> Result<bool, StoreError>;
     /// Creates an empty file in `dir`. Its temporary name is a dot, `name`, a dot, and a unique text.
     fn create_temp(&self, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError>;
-    /// Renames a file in one step, and replaces a file that had the new name. The new name is durable after
-    /// [`Store::sync_dir`].
+    /// Renames a file or directory in one step, and replaces a file or empty directory that had the new name. The new
+    /// name is durable after [`Store::sync_dir`].
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError>;
     /// Does the same as [`Store::rename`], but changes nothing and returns `false` if a file has the new name
     /// already. If several processes try at the same time, one of them gets `true`.

@@ -270,6 +270,30 @@ fn what_was_announced_before_a_restart_and_flushed_after_it_is_not_taken_for_the
 }
 
 #[test]
+fn what_a_dead_run_announced_before_its_first_commit_is_not_mixed_with_the_new_run() {
+    let site = Site::new();
+    let aggregators = site.aggregators.iter().map(|aggregator| aggregator.id().to_string());
+    let signal = |signal: &str| {
+        aggregators.clone().for_each(|id| drop(run(Command::new("kill").args([signal, &id]), 0)));
+    };
+    signal("-STOP");
+    site.write(1, 1, 0..2);
+    // The agent has announced, but the stopped aggregators have not read it.
+    std::thread::sleep(Duration::from_millis(500));
+    let (_, said) = site.restart(&[], 3);
+    assert!(said.contains("new run"), "{said}");
+    assert_eq!(std::fs::read_dir(site.store()).expect("lists").count(), 1, "only the hidden record of the decision");
+    signal("-CONT");
+    site.write(2, 1, 2..4);
+    site.aggregators[1].wait_for_log("committed group job=job checkpoint=it_000001");
+    site.aggregators[0].wait_for_log("belong to the run before");
+    assert_eq!(site.complete(), [].into());
+    site.write(2, 1, 0..2);
+    wait_complete(&site.store(), &id(1));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 1)].into());
+}
+
+#[test]
 fn an_older_incarnation_is_told_by_whom_it_was_fenced_and_commits_nothing_more() {
     let mut site = Site::empty();
     (0..2).for_each(|_| site.start_aggregator("127.0.0.1:0"));

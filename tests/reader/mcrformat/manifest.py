@@ -239,6 +239,8 @@ def read_records(store, job):
     """5: the records of a job, by number."""
     folder = os.path.join(store, job, ".incarnations")
     if not os.path.isdir(folder):
+        folder = os.path.join(store, f".{job}.incarnations")
+    if not os.path.isdir(folder):
         return {}
     records = {}
     for name in os.listdir(folder):
