@@ -193,7 +193,7 @@ impl Layout {
     /// form one checkpoint that is named after the directory, or [`Explanation::asks`] contains a question for the
     /// user.
     pub fn guess(listing: &Listing, directory: &std::path::Path) -> (Self, Explanation) {
-        guess::guess(&listing.files, &listing.bytes, directory)
+        guess::guess(listing, directory)
     }
 
     /// A layout in which all files form one checkpoint that is named after the directory.

@@ -6,17 +6,22 @@
 //! distinguishes the checkpoints. Files without a rank belong to the checkpoint with the same label. If the names
 //! show neither ranks nor checkpoints, all files form one checkpoint, and the explanation contains this fact.
 //!
+//! Not every number that varies distinguishes checkpoints: `step1/rank0_var0` and `step1/rank0_var1` are parts of one
+//! checkpoint ([`steps`]).
+//!
 //! A guess from names is used only if most of the files match it (`MOST_PERCENT`) and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
 
 use super::pointers::{POINTER_BYTES_MAX, is_pointer_name};
-use super::{Layout, Pattern, is_of_a_store, is_ours, label_of, presets};
+use super::{Layout, Listing, Pattern, is_of_a_store, is_ours, label_of, presets};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
+use std::time::SystemTime;
 
 mod runs;
+mod steps;
 
 /// The reasons for the guess, which the user can check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,15 +55,21 @@ const MOST_PERCENT: u128 = 75;
 /// wrong, and all files form one checkpoint.
 const FEW_PERCENT: u128 = 50;
 
-pub(super) fn guess(paths: &[FilePath], bytes: &[u64], directory: &Path) -> (Layout, Explanation) {
+pub(super) fn guess(listing: &Listing, directory: &Path) -> (Layout, Explanation) {
+    let (paths, bytes) = (&listing.files, &listing.bytes);
     let is_applications = |path: &FilePath| !is_ours(path.as_bytes()) && !is_of_a_store(path.as_bytes());
     let sized = paths.iter().zip(bytes.iter().copied().chain(std::iter::repeat(0)));
     let all: Vec<(&FilePath, u64)> = sized.filter(|(path, _)| is_applications(path)).collect();
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
-    let told = presets::telling(&paths)
-        .find_map(|preset| fits(&preset, &paths))
-        .or_else(|| from_numbers(&paths, &label_of_directory(directory)));
+    let told = presets::telling(&paths).find_map(|preset| fits(&preset, &paths)).or_else(|| {
+        let modified: BTreeMap<&FilePath, SystemTime> =
+            listing.files.iter().zip(listing.modified.iter().copied()).collect();
+        from_numbers(&paths, &modified, &label_of_directory(directory))
+    });
     let Some((layout, explanation)) = told else { return all_one_checkpoint(label_of_directory(directory)) };
+    if explanation.asks.is_some() {
+        return (layout, explanation);
+    }
     if let Some(asks) = runs::mixed(&layout, &paths) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
@@ -128,7 +139,8 @@ fn weigh(
     (layout, Explanation { asks: Some(asks), certain: false, ..explanation })
 }
 
-/// Returns this preset if more than half of the files match it and no rank is missing.
+/// Returns this preset if more than half of the files match it, no rank is missing, and its labels are not those of
+/// parts.
 fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
     let mut ranks: BTreeMap<CheckpointId, BTreeSet<u32>> = BTreeMap::new();
     let mut placed_count = 0usize;
@@ -138,7 +150,7 @@ fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
     }
     let gap = |ranks: &BTreeSet<u32>| ranks.last().is_some_and(|&last| last as usize + 1 != ranks.len());
     let most = ranks.values().max_by_key(|ranks| ranks.len())?;
-    if placed_count * 2 <= paths.len() || gap(most) {
+    if placed_count * 2 <= paths.len() || gap(most) || steps::are_products(ranks.keys()) {
         return None;
     }
     Some((preset.clone(), Explanation { certain: true, ..Explanation::default() }))
@@ -189,6 +201,8 @@ struct Template<'a> {
     text: Vec<u8>,
     /// For each name of the template: the digits in each slot.
     rows: Vec<Vec<&'a [u8]>>,
+    /// For each name of the template: when the file was last modified, if this is known.
+    modified: Vec<Option<SystemTime>>,
 }
 
 /// The number of a template that is the rank.
@@ -201,15 +215,19 @@ struct RankSlot {
     ranks: u64,
 }
 
-fn from_numbers(paths: &[&FilePath], otherwise: &CheckpointId) -> Option<(Layout, Explanation)> {
-    let templates = templates_of(paths);
+fn from_numbers(
+    paths: &[&FilePath],
+    modified: &BTreeMap<&FilePath, SystemTime>,
+    otherwise: &CheckpointId,
+) -> Option<(Layout, Explanation)> {
+    let templates = templates_of(paths, modified);
     let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(Template::find_rank).collect();
     drop_contradictions(&templates, &mut ranks);
     adopt_ranks(&templates, &mut ranks);
     let any_rank = ranks.iter().any(Option::is_some);
-    let (span, hidden) = match find_span(&templates, &ranks) {
-        Some((span, hidden)) if any_rank || is_series(&templates, &span) => (Some(span), hidden),
-        None if any_rank => (None, false),
+    let (span, hidden, asks) = match steps::find_span(&templates, &ranks) {
+        Some(span) if any_rank || is_series(&templates, &span.text) => (Some(span.text), span.hides, span.asks),
+        None if any_rank => (None, false, None),
         _ => return None,
     };
 
@@ -245,21 +263,23 @@ fn from_numbers(paths: &[&FilePath], otherwise: &CheckpointId) -> Option<(Layout
         Some(span) => lines.push(format!("the name of a checkpoint has the form {}", show(span, &[]))),
         None => lines.push(format!("no number distinguishes checkpoints: all files are checkpoint {otherwise}")),
     }
-    // Numbers after the label do not distinguish checkpoints (`step_10/level_1/p0`). Numbers before the label are
-    // examined in `runs`.
+    // Numbers before the label are examined in `runs`.
     if hidden {
         lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
     }
-    Some((layout, Explanation { lines, certain: !hidden, asks: None }))
+    Some((layout, Explanation { lines, certain: !hidden && asks.is_none(), asks }))
 }
 
-fn templates_of<'a>(paths: &[&'a FilePath]) -> Vec<Template<'a>> {
-    let mut rows: BTreeMap<Vec<u8>, Vec<Vec<&'a [u8]>>> = BTreeMap::new();
+fn templates_of<'a>(paths: &[&'a FilePath], modified: &BTreeMap<&FilePath, SystemTime>) -> Vec<Template<'a>> {
+    let mut templates: BTreeMap<Vec<u8>, Template<'a>> = BTreeMap::new();
     for path in paths {
         let (text, digits) = tokenize(path.as_bytes());
-        rows.entry(text).or_default().push(digits);
+        let new = Template { text: text.clone(), rows: Vec::new(), modified: Vec::new() };
+        let template = templates.entry(text).or_insert(new);
+        template.rows.push(digits);
+        template.modified.push(modified.get(path).copied());
     }
-    rows.into_iter().map(|(text, rows)| Template { text, rows }).collect()
+    templates.into_values().collect()
 }
 
 /// File name extensions that contain a digit.
@@ -295,6 +315,8 @@ fn number(digits: &[u8]) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Word {
     Checkpoint,
+    /// The number is of a part of the state, such as a variable.
+    Part,
     Neutral,
     Rank,
 }
@@ -351,6 +373,36 @@ const CHECKPOINT_WORDS: &[&[u8]] = &[
     b"epoch",
 ];
 
+const PART_WORDS: &[&[u8]] = &[
+    b"var",
+    b"variable",
+    b"field",
+    b"comp",
+    b"component",
+    b"quantity",
+    b"array",
+    b"tracer",
+    b"species",
+    b"spec",
+    b"moment",
+    b"mode",
+    b"phase",
+    b"material",
+    b"channel",
+    b"layer",
+    b"level",
+    b"lev",
+    b"grid",
+    b"patch",
+    b"block",
+    b"mesh",
+    b"chunk",
+    b"slice",
+    b"plane",
+    b"axis",
+    b"dim",
+];
+
 impl Template<'_> {
     fn slots(&self) -> usize {
         self.rows.first().map_or(0, Vec::len)
@@ -375,6 +427,7 @@ impl Template<'_> {
         match &word[..] {
             word if RANK_WORDS.contains(&word) => Word::Rank,
             word if CHECKPOINT_WORDS.contains(&word) => Word::Checkpoint,
+            word if PART_WORDS.contains(&word) => Word::Part,
             _ => Word::Neutral,
         }
     }
@@ -439,35 +492,6 @@ impl Template<'_> {
             let holds_rank = rank.is_some_and(|rank| rank.linked.iter().any(|r| (slot..slot + span_slots).contains(r)));
             (begins && ends && !holds_rank).then_some((at, slot))
         })
-    }
-
-    /// All beginnings of components up to a number that is not the rank, each with the depth of the component.
-    fn spans(&self, rank: Option<&RankSlot>) -> Vec<(usize, Vec<u8>)> {
-        let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
-        for (at, &byte) in self.text.iter().enumerate() {
-            if byte == b'/' {
-                (start, depth) = (at + 1, depth + 1);
-            } else if byte == SLOT {
-                if rank.is_some_and(|rank| rank.linked.contains(&slot)) {
-                    start = at + 1;
-                } else {
-                    let skip = self.text[start..at].iter().take_while(|b| matches!(b, b'_' | b'-' | b'.')).count();
-                    spans.push((depth, self.text[start + skip..=at].to_vec()));
-                }
-                slot += 1;
-            }
-        }
-        spans
-    }
-
-    /// Number of different texts of the span, and number of different checkpoints according to all numbers.
-    fn distinguished(&self, rank: Option<&RankSlot>, slots: std::ops::Range<usize>) -> (usize, usize) {
-        let is_rank = |slot: &usize| rank.is_some_and(|rank| rank.linked.contains(slot));
-        let others: Vec<usize> = (0..self.slots()).filter(|slot| !is_rank(slot)).collect();
-        let spans: BTreeSet<_> = self.rows.iter().map(|row| row.get(slots.clone())).collect();
-        let all: BTreeSet<Vec<_>> =
-            self.rows.iter().map(|row| others.iter().map(|&slot| number(row[slot])).collect()).collect();
-        (spans.len(), all.len())
     }
 
     /// A regular expression for the names of this template. `None` if the template does not contain the span.
@@ -552,31 +576,6 @@ fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
             fits.then(|| RankSlot { slot, linked: template.linked(slot), first, ranks })
         });
     }
-}
-
-/// The span that names the checkpoint, and whether some different checkpoints have the same span. A span that differs
-/// for all checkpoints is preferred, and then the span that occurs in the most files.
-fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<(Vec<u8>, bool)> {
-    let any_rank = ranks.iter().any(Option::is_some);
-    let mut candidates: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
-    let sources = templates.iter().zip(ranks).filter(|(_, rank)| rank.is_some() || !any_rank).take(TEMPLATES_MAX);
-    for (depth, span) in sources.flat_map(|(template, rank)| template.spans(rank.as_ref())) {
-        let deepest = candidates.entry(span).or_default();
-        *deepest = depth.max(*deepest);
-    }
-    let scored = candidates.into_iter().map(|(span, depth)| {
-        let (mut files, mut hides) = (0usize, false);
-        for (template, rank) in templates.iter().zip(ranks) {
-            if let Some((_, slot)) = template.find(&span, rank.as_ref()) {
-                let slots = slot..slot + span.iter().filter(|b| **b == SLOT).count();
-                let (told, all) = template.distinguished(rank.as_ref(), slots);
-                files += template.rows.len();
-                hides |= rank.is_some() && told < all;
-            }
-        }
-        ((!hides, files, depth, span.len()), span)
-    });
-    scored.max().map(|((told, ..), span)| (span, !told))
 }
 
 /// For files without ranks: whether each number is a checkpoint. Otherwise, all files form one checkpoint.

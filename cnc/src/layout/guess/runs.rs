@@ -2,10 +2,10 @@
 //! one checkpoint.
 //!
 //! The directories before the label distinguish the runs. Several directories belong to one run if they contain
-//! different kinds of files (`mesh/m_2.h5`, `data/d_2.h5`), or if their numbers correspond to ranks
-//! (`00000/dump-2-0.h5`, `00001/dump-2-9.h5`).
+//! different kinds of files (`mesh/m_2.h5`, `data/d_2.h5`), if their numbers correspond to ranks
+//! (`00000/dump-2-0.h5`, `00001/dump-2-9.h5`), or if their numbers are of parts of the state (`level_0/d_2.0`).
 
-use super::{RANK_WORDS, SLOT, tokenize};
+use super::{RANK_WORDS, SLOT, Template, Word, tokenize};
 use crate::layout::{Layout, Within};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +32,7 @@ pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
         if let Some(rank) = rank.filter(|rank| rank.end <= below) {
             directory.splice(rank, [SLOT]);
         }
+        let directory = without_parts(&directory);
         let part = labels.entry(placed.checkpoint).or_default().entry(directory).or_default();
         part.files.insert(&bytes[below..], (placed.rank, path));
     }
@@ -46,6 +47,26 @@ pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
             )
         })
     })
+}
+
+/// Replaces the numbers of parts of the state in the name of a directory with [`SLOT`].
+fn without_parts(directory: &[u8]) -> Vec<u8> {
+    let (text, digits) = tokenize(directory);
+    let template = Template { text, rows: Vec::new(), modified: Vec::new() };
+    let (mut slot, mut out) = (0, Vec::with_capacity(directory.len()));
+    for &byte in &template.text {
+        match digits.get(slot) {
+            Some(digits) if byte == SLOT => {
+                match template.word(slot) {
+                    Word::Part => out.push(SLOT),
+                    _ => out.extend_from_slice(digits),
+                }
+                slot += 1;
+            }
+            _ => out.push(byte),
+        }
+    }
+    out
 }
 
 /// Two files that cannot belong to one checkpoint, unless their directories correspond to ranks.

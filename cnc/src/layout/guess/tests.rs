@@ -1,5 +1,6 @@
 use super::*;
 use crate::layout::{CheckpointLabel, ScanLimits, list};
+use std::time::Duration;
 
 type Guessed = BTreeMap<String, (usize, BTreeSet<u32>)>;
 
@@ -18,15 +19,28 @@ fn place_all(layout: &Layout, paths: &[FilePath]) -> Guessed {
     found
 }
 
-/// Guesses with files of equal length.
+/// Files of equal length and equal time.
+fn listing_of(paths: &[FilePath]) -> Listing {
+    let modified = vec![SystemTime::UNIX_EPOCH; paths.len()];
+    Listing { files: paths.to_vec(), modified, bytes: vec![1; paths.len()], ..Listing::default() }
+}
+
+/// Guesses with files of equal length and equal time.
 fn guess_at(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
-    guess(paths, &vec![1; paths.len()], directory)
+    guess(&listing_of(paths), directory)
+}
+
+/// Guesses with files that were written one after the other.
+fn guess_in_order(paths: &[FilePath]) -> (Layout, Explanation) {
+    let after = |nth: usize| SystemTime::UNIX_EPOCH + Duration::from_secs(nth as u64);
+    guess(&Listing { modified: (0..paths.len()).map(after).collect(), ..listing_of(paths) }, Path::new("/data/run7"))
 }
 
 /// Guesses only from numbers, without the presets.
 fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
-    let (layout, explanation) = from_numbers(&all, &"run7".parse().expect("valid")).expect("the numbers suffice");
+    let (layout, explanation) =
+        from_numbers(&all, &BTreeMap::new(), &"run7".parse().expect("valid")).expect("the numbers suffice");
     take_the_rest(layout, explanation, &all)
 }
 
@@ -176,10 +190,10 @@ fn names_that_place_half_of_the_files_or_of_the_bytes_are_asked_about() {
     let dumps = [numbered("DD0001/DD0001.cpu000#", 8), numbered("DD0002/DD0002.cpu000#", 8)].concat();
     let names = paths([dumps, lettered("log_#", 2)].concat());
     let sized = |of_log: u64| (0..names.len()).map(|i| if i < 16 { 100 } else { of_log }).collect::<Vec<_>>();
-    let (layout, explanation) = guess(&names, &sized(1), Path::new("/data/run7"));
+    let (layout, explanation) = guess(&Listing { bytes: sized(1), ..listing_of(&names) }, Path::new("/data/run7"));
     assert!(explanation.certain && layout.name() == "enzo", "{explanation}");
     assert_eq!(explanation.lines[0], "enzo (2 checkpoints, 16 of 18 files)");
-    let (_, explanation) = guess(&names, &sized(1000), Path::new("/data/run7"));
+    let (_, explanation) = guess(&Listing { bytes: sized(1000), ..listing_of(&names) }, Path::new("/data/run7"));
     assert!(!explanation.certain && explanation.asks.is_some(), "{explanation}");
 }
 
@@ -197,7 +211,7 @@ fn two_runs_below_one_directory_are_not_one_checkpoint() {
         two("density/st_10.#.bin", "velocity/st_10.#.bin"),
         vec!["a/state.cpt".into(), "b/state.cpt".into()],
         // It is unclear which of the two numbers distinguishes the checkpoints.
-        ["out_10/level_0", "out_10/level_1", "out_20/level_0", "out_20/level_1"]
+        ["out_10/sub_0", "out_10/sub_1", "out_20/sub_0", "out_20/sub_1"]
             .iter()
             .flat_map(|directory| numbered(&format!("{directory}/data.#"), 2))
             .collect(),
@@ -224,6 +238,67 @@ fn directories_of_ranks_and_of_kinds_of_files_are_one_checkpoint() {
         assert_eq!(explanation.asks, None, "{names:?}\n{layout}");
         assert_eq!(place_all(&layout, &names).len(), labels, "{names:?}\n{layout}\n{explanation}");
     }
+}
+
+/// All combinations of the values of three numbers, the first number slowest.
+fn of_three(values: [&[u32]; 3], name: impl Fn(u32, u32, u32) -> String) -> Vec<FilePath> {
+    let [a, b, c] = values;
+    let all = a.iter().flat_map(|a| b.iter().flat_map(move |b| c.iter().map(move |c| (*a, *b, *c))));
+    paths(all.map(|(a, b, c)| name(a, b, c)))
+}
+
+#[test]
+fn numbers_of_variables_are_not_taken_for_checkpoints() {
+    let three =
+        |step: &[u32], name: &dyn Fn(u32, u32, u32) -> String| of_three([step, &[0, 1, 2], &[0, 1, 2, 3]], name);
+    for step in [&[1][..], &[1, 2], &[10, 20, 30]] {
+        for names in [
+            three(step, &|s, v, r| format!("step{s}/rank{r}_var{v}.dat")),
+            three(step, &|s, v, r| format!("s{s}/proc{r}/field{v}")),
+            three(step, &|s, v, r| format!("out_{s}/level_{v}/data.{r}")),
+            three(step, &|s, v, r| format!("level_{v}/out_{s}.p{r}")),
+            of_three([step, &[0, 1, 2, 3], &[0, 1, 2]], |s, r, v| format!("t{s}_p{r}_{v}")),
+            of_three([step, &[0, 1, 2, 3], &[0, 1, 2]], |s, r, v| format!("s{s}/proc{r}/q{v}")),
+        ] {
+            let (layout, explanation) = guess_in_order(&names);
+            let found = place_all(&layout, &names);
+            let files: BTreeSet<_> = found.values().map(|(files, _)| *files).collect();
+            assert_eq!((found.len(), files), (step.len(), [12].into()), "{names:?}\n{layout}\n{explanation}");
+            assert_eq!(explanation.asks, None, "{names:?}");
+        }
+    }
+}
+
+#[test]
+fn names_with_a_number_that_may_be_of_a_variable_are_asked_about() {
+    let field_first = |s: &[u32]| of_three([s, &[0, 1, 2], &[0, 1]], |s, f, r| format!("dump_{f}_{s}.{r}"));
+    let step_first = |s: &[u32]| of_three([s, &[0, 1, 2], &[0, 1]], |s, f, r| format!("dump_{s}_{f}.{r}"));
+    for names in [
+        field_first(&[10]),
+        field_first(&[10, 20]),
+        step_first(&[10]),
+        step_first(&[10, 20]),
+        of_three([&[1], &[0, 1, 2], &[0, 1]], |s, q, r| format!("s{s}/proc{r}/q{q}")),
+    ] {
+        for (layout, explanation) in [guess_in_order(&names), guess_at(&names, Path::new("/data/run7"))] {
+            let asks = explanation.asks.unwrap_or_else(|| panic!("{names:?}\n{layout}\n{:?}", explanation.lines));
+            assert!(asks.contains("may be the number of a variable") && asks.contains("--layout"), "{asks}");
+        }
+    }
+}
+
+#[test]
+fn numbers_without_words_are_checkpoints_if_their_files_were_written_one_checkpoint_after_the_other() {
+    let steps = of_three([&[0, 1, 2], &[0, 1, 2, 3], &[0]], |s, r, _| format!("out_{s}.p{r}"));
+    let (layout, explanation) = guess_in_order(&steps);
+    assert_eq!((place_all(&layout, &steps).len(), explanation.asks), (3, None), "{layout}");
+    let variables = of_three([&[0, 1, 2, 3], &[0, 1, 2], &[0]], |r, v, _| format!("out_{v}.p{r}"));
+    let (layout, explanation) = guess_in_order(&variables);
+    assert_eq!(place_all(&layout, &variables), expect(&[("run7", 12, 4)]), "{layout}\n{explanation}");
+    // Dates have several numbers.
+    let dates = of_three([&[1, 2], &[0, 12], &[0, 1]], |d, h, r| format!("chk_2000-01-{d:02}_{h:02}.{r}"));
+    let (layout, explanation) = guess_in_order(&dates);
+    assert_eq!((place_all(&layout, &dates).len(), explanation.asks), (4, None), "{layout}");
 }
 
 /// Data set, number of ranks, number of files without a rank in each checkpoint.

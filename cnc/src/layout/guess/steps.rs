@@ -1,0 +1,215 @@
+//! Chooses the *span* of the names that distinguishes the checkpoints: the beginning of a path component up to a number.
+//!
+//! A number can also be that of a variable or of another part of the state. If it were taken for the checkpoint, each
+//! checkpoint would be a part of a state. Three signs are used:
+//!
+//! - The word before the number: `step` means checkpoints, and `var` means parts.
+//! - The values: steps may have gaps (10, 20, 30). Parts are counted from 0 or 1 without gaps.
+//! - The times of the files: a checkpoint is written after the checkpoint before it. Parts of one checkpoint are often
+//!   written at the same time.
+//!
+//! If these signs do not decide, the user is asked.
+
+use super::{RankSlot, SLOT, TEMPLATES_MAX, Template, Word, number, show, tokenize};
+use mcrengine::ids::CheckpointId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::SystemTime;
+
+/// The span that names the checkpoint.
+pub(super) struct Span {
+    pub(super) text: Vec<u8>,
+    /// Whether some different checkpoints may have the same span.
+    pub(super) hides: bool,
+    /// `Some`: the span may distinguish parts of a checkpoint. The text asks the user.
+    pub(super) asks: Option<String>,
+}
+
+/// A possible span.
+struct Candidate {
+    text: Vec<u8>,
+    /// Deepest component in which it occurs.
+    depth: usize,
+    files: usize,
+    hides: bool,
+    /// Whether the names have other numbers that may distinguish checkpoints.
+    has_others: bool,
+    /// The values of the span's numbers, and when the files with these values were modified first and last.
+    labels: BTreeMap<Vec<u64>, Option<Range<SystemTime>>>,
+}
+
+/// Chooses the span. A span is preferred if it is not of parts, if it differs for all checkpoints, and then if it
+/// occurs in the most files.
+pub(super) fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<Span> {
+    let any_rank = ranks.iter().any(Option::is_some);
+    let sources = templates.iter().zip(ranks).filter(|(_, rank)| rank.is_some() || !any_rank).take(TEMPLATES_MAX);
+    let mut found: BTreeMap<Vec<u8>, (usize, Word)> = BTreeMap::new();
+    for (template, rank) in sources {
+        for (depth, last, text) in spans(template, rank.as_ref()) {
+            let word = word_of(template, last);
+            let (deepest, _) = found.entry(text).or_insert((depth, word));
+            *deepest = depth.max(*deepest);
+        }
+    }
+    found.retain(|_, (_, word)| *word != Word::Part);
+    let says = found.values().any(|(_, word)| *word == Word::Checkpoint);
+    found.retain(|_, (_, word)| !says || *word == Word::Checkpoint);
+    let candidates: Vec<Candidate> =
+        found.into_iter().map(|(text, (depth, _))| Candidate::new(text, depth, templates, ranks, says)).collect();
+    let is_of_parts = |candidate: &Candidate| any_rank && !says && candidate.is_counted() && candidate.overlaps();
+    let score = |c: &&Candidate| (!is_of_parts(c), !c.hides, c.files, c.depth, c.text.len());
+    let best = candidates.iter().max_by_key(score)?;
+    if is_of_parts(best) {
+        return None;
+    }
+    let others = || candidates.iter().filter(|other| other.text != best.text);
+    let is_only = best.has_others && others().all(is_of_parts) && (best.labels.len() == 1 || best.is_sequential());
+    let asks = match () {
+        () if best.is_product() => Some("have two numbers, and one of them"),
+        () if any_rank && !says && best.is_counted() && best.has_others && !is_only => Some("have a number that"),
+        () => None,
+    };
+    let asks = asks.map(|what| {
+        format!(
+            "names of the form {} {what} may be the number of a variable or of another part of the state. Then each \
+             checkpoint would be only a part. Say with --layout which number is the step: a pattern with {{checkpoint}} \
+             and {{rank}}, in which * stands for other numbers, or \"single\" for all files as one checkpoint",
+            show(&best.text, &[])
+        )
+    });
+    Some(Span { text: best.text.clone(), hides: best.hides && !is_only, asks })
+}
+
+impl Candidate {
+    fn new(text: Vec<u8>, depth: usize, templates: &[Template<'_>], ranks: &[Option<RankSlot>], says: bool) -> Self {
+        let mut new = Self { text, depth, files: 0, hides: false, has_others: false, labels: BTreeMap::new() };
+        for (template, rank) in templates.iter().zip(ranks) {
+            let Some((_, first)) = template.find(&new.text, rank.as_ref()) else { continue };
+            let slots = first..first + new.text.iter().filter(|b| **b == SLOT).count();
+            new.files += template.rows.len();
+            if rank.is_some() {
+                // Numbers of parts do not distinguish checkpoints. If the names have words that mean checkpoints, other
+                // numbers do not either.
+                let counts = |slot: &usize| match word_of(template, *slot) {
+                    Word::Checkpoint => true,
+                    Word::Part => false,
+                    Word::Neutral | Word::Rank => !says,
+                };
+                let is_rank = |slot: &usize| rank.as_ref().is_some_and(|rank| rank.linked.contains(slot));
+                let others: Vec<usize> = (0..template.slots()).filter(|slot| !is_rank(slot)).filter(counts).collect();
+                let different = |slots: &mut dyn Iterator<Item = usize>| -> usize {
+                    let slots: Vec<usize> = slots.collect();
+                    let values = |row: &Vec<&[u8]>| slots.iter().map(|&slot| number(row[slot])).collect::<Vec<_>>();
+                    template.rows.iter().map(values).collect::<BTreeSet<_>>().len()
+                };
+                new.hides |= different(&mut slots.clone()) < different(&mut others.iter().copied());
+                let is_same = |slot: usize| template.linked(slot).iter().any(|linked| slots.contains(linked));
+                new.has_others |= others.iter().any(|&slot| !slots.contains(&slot) && !is_same(slot));
+            }
+            for (row, modified) in template.rows.iter().zip(&template.modified) {
+                let values = row[slots.clone()].iter().map(|digits| number(digits)).collect();
+                let times = new.labels.entry(values).or_insert_with(|| modified.map(|time| time..time));
+                *times = times.clone().zip(*modified).map(|(times, time)| times.start.min(time)..times.end.max(time));
+            }
+        }
+        new
+    }
+
+    /// The values of each number of the span.
+    fn values(&self) -> Vec<BTreeSet<u64>> {
+        let numbers = self.text.iter().filter(|b| **b == SLOT).count();
+        (0..numbers).map(|n| self.labels.keys().filter_map(|values| values.get(n)).copied().collect()).collect()
+    }
+
+    /// Whether the last number counts from 0 or 1 without gaps, as parts do and steps may.
+    fn is_counted(&self) -> bool {
+        self.values().last().is_some_and(is_counted)
+    }
+
+    /// Whether the span has two numbers in a row, of which one is counted, and all combinations of their values occur.
+    fn is_product(&self) -> bool {
+        is_product(&self.text, &self.labels.keys().collect())
+    }
+
+    /// The times of the labels, in the order of their first times. Empty if they are not known.
+    fn times(&self) -> Vec<&Range<SystemTime>> {
+        let times: Option<Vec<_>> = self.labels.values().map(Option::as_ref).collect();
+        let mut times = times.unwrap_or_default();
+        times.sort_by_key(|times| times.start);
+        times
+    }
+
+    /// Whether the files of at least half of the labels were written at the same time as those of the next label.
+    fn overlaps(&self) -> bool {
+        let times = self.times();
+        let overlaps = times.windows(2).filter(|pair| pair[1].start < pair[0].end).count();
+        overlaps > 0 && overlaps * 2 >= times.len() - 1
+    }
+
+    /// Whether the files of each label were written before those of the next label.
+    fn is_sequential(&self) -> bool {
+        let times = self.times();
+        times.len() > 1 && times.windows(2).all(|pair| pair[0].end < pair[1].start)
+    }
+}
+
+fn is_product(text: &[u8], labels: &BTreeSet<&Vec<u64>>) -> bool {
+    let between = text.split(|b| *b == SLOT).nth(1).unwrap_or_default();
+    let values = |n: usize| labels.iter().filter_map(|values| values.get(n)).copied().collect::<BTreeSet<u64>>();
+    let [first, second] = [values(0), values(1)];
+    text.iter().filter(|b| **b == SLOT).count() == 2
+        && !between.iter().any(u8::is_ascii_alphabetic)
+        && first.len() * second.len() == labels.len()
+        && (is_counted(&first) || is_counted(&second))
+}
+
+/// Whether the labels of a preset have two numbers, of which one may be of a variable.
+pub(super) fn are_products<'a>(labels: impl Iterator<Item = &'a CheckpointId>) -> bool {
+    let mut templates: BTreeMap<Vec<u8>, Vec<Vec<u64>>> = BTreeMap::new();
+    for label in labels {
+        let (text, digits) = tokenize(label.as_str().as_bytes());
+        templates.entry(text).or_default().push(digits.iter().map(|digits| number(digits)).collect());
+    }
+    templates.iter().any(|(text, labels)| is_product(text, &labels.iter().collect()))
+}
+
+/// Whether there are at least two values, from 0 or 1 without gaps.
+fn is_counted(values: &BTreeSet<u64>) -> bool {
+    let dense = values
+        .first()
+        .zip(values.last())
+        .is_some_and(|(first, last)| *first <= 1 && last - first < values.len() as u64);
+    values.len() > 1 && dense
+}
+
+/// The word that tells the meaning of a number. A number without a word of its own, such as the second one in
+/// `dump_1_10`, has the word of the number before.
+fn word_of(template: &Template<'_>, slot: usize) -> Word {
+    let lead = template.lead(slot);
+    let before = template.position(slot) - lead.len();
+    let follows = slot > 0 && !lead.is_empty() && before > 0 && template.text[before - 1] == SLOT;
+    match follows && !lead.iter().any(u8::is_ascii_alphabetic) {
+        true => word_of(template, slot - 1),
+        false => template.word(slot),
+    }
+}
+
+/// All beginnings of components up to a number that is not the rank, each with the depth of the component and its last
+/// slot.
+fn spans(template: &Template<'_>, rank: Option<&RankSlot>) -> Vec<(usize, usize, Vec<u8>)> {
+    let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
+    for (at, &byte) in template.text.iter().enumerate() {
+        if byte == b'/' {
+            (start, depth) = (at + 1, depth + 1);
+        } else if byte == SLOT {
+            if rank.is_some_and(|rank| rank.linked.contains(&slot)) {
+                start = at + 1;
+            } else {
+                let skip = template.text[start..at].iter().take_while(|b| matches!(b, b'_' | b'-' | b'.')).count();
+                spans.push((depth, slot, template.text[start + skip..=at].to_vec()));
+            }
+            slot += 1;
+        }
+    }
+    spans
+}
