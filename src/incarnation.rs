@@ -146,10 +146,17 @@ impl Incarnations {
         self.ended_by(place.incarnation).is_some_and(|next| next.is_death_of(id, place))
     }
 
-    /// Whether a checkpoint was set aside: the newest incarnation continued from an older checkpoint although this
-    /// checkpoint was complete.
-    pub fn is_set_aside(&self, id: &CheckpointId) -> bool {
-        self.newest().is_some_and(|newest| newest.sets_aside(id))
+    /// The incarnations to which the newest one goes back: the newest, the one that wrote the checkpoint from which it
+    /// continues, and so on.
+    pub fn line(&self) -> Line<'_> {
+        let mut line: Vec<&Incarnation> = self.newest().into_iter().collect();
+        while let Some(record) = line.last()
+            && let Some(from) = record.from_place.filter(|from| from.incarnation < record.number)
+            && let Ok(at) = self.0.binary_search_by_key(&from.incarnation, |older| older.number)
+        {
+            line.push(&self.0[at]);
+        }
+        Line(line)
     }
 
     /// How many consecutive incarnations, counted back from the newest, were restarts from this checkpoint; at most
@@ -170,6 +177,20 @@ impl Incarnations {
             }
         }
         Ok(count)
+    }
+}
+
+/// The line of incarnations to which the newest incarnation of a job goes back, the newest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line<'a>(Vec<&'a Incarnation>);
+
+impl<'a> Line<'a> {
+    /// The incarnation that set a complete checkpoint aside: it continued from an older one. The application's state
+    /// goes back to none of the checkpoints that are set aside, so a restart takes them only by name.
+    pub fn set_aside_by(&self, place: Place) -> Option<&'a Incarnation> {
+        let in_line = |record: &&Incarnation| record.from_place.is_some_and(|from| from >= place);
+        let record = self.0.get(self.0.partition_point(in_line))?;
+        (record.from_place.is_some() && place.incarnation < record.number).then_some(*record)
     }
 }
 
@@ -433,11 +454,6 @@ impl Incarnation {
         self.from_place.is_none_or(|from| place > from) && !self.whole.contains(id)
     }
 
-    /// Whether a checkpoint was complete and newer than the checkpoint that the restart of this incarnation chose.
-    pub fn sets_aside(&self, id: &CheckpointId) -> bool {
-        self.is_restart && self.whole.contains(id)
-    }
-
     fn to_text(&self) -> Result<String, String> {
         let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
         let text = format!("mcr-incarnation {INCARNATION_VERSION}\n{json}\n");
@@ -557,7 +573,9 @@ mod tests {
         let store = MemoryStore::new();
         let beside = directory(&store, &job()).expect("looked up");
         create_dirs(&store, Path::new("j")).expect("made");
-        let first = begin_in(&store, &job(), &beside, &record("a")).expect("begins");
+        let moved = begin_in(&store, &job(), &beside, &record("a")).expect_err("its directory was moved");
+        assert!(moved.is_not_found());
+        let first = begin_after(&store, 0, draft("a"));
         let second = begin_after(&store, 0, draft("b"));
         assert_eq!((first, second), (Begun::Here(record("a")), Begun::Other(record("a"))));
     }
@@ -572,8 +590,34 @@ mod tests {
         assert!(!all.is_dead(&id("it_2"), place(0, 20)), "older than the checkpoint that it continues from");
         assert!(all.is_dead(&id("it_4"), place(0, 40)), "it was incomplete");
         assert!(all.is_dead(&id("it_6"), place(0, 60)), "it was committed too late");
-        assert!(!all.is_dead(&id("it_5"), place(0, 50)) && all.is_set_aside(&id("it_5")));
+        assert!(!all.is_dead(&id("it_5"), place(0, 50)) && all.line().set_aside_by(place(0, 50)).is_some());
         assert!(!all.is_dead(&id("it_4"), place(1, 40)), "it belongs to the new incarnation");
+    }
+
+    #[test]
+    fn what_was_set_aside_stays_so_until_a_restart_continues_from_it_or_from_its_line() {
+        let store = MemoryStore::new();
+        let aside = |all: &[(u32, i64)]| {
+            let incarnations = Incarnations::load(&store, &job()).expect("loads");
+            let by = |at: &(u32, i64)| incarnations.line().set_aside_by(place(at.0, at.1)).map_or(0, |by| by.number);
+            all.iter().map(by).collect::<Vec<_>>()
+        };
+        let all = [(0, 10), (0, 30), (0, 40), (0, 50), (1, 5), (1, 60), (2, 70), (3, 80)];
+        let from = |after: u32, at: (u32, i64), is_restart: bool| {
+            let from = Some((id("it"), place(at.0, at.1)));
+            begin_after(&store, after, Draft { from, is_restart, ..Draft::default() });
+        };
+        assert_eq!(aside(&all), [0; 8]);
+        from(0, (0, 30), true);
+        assert_eq!(aside(&all), [0, 0, 1, 1, 0, 0, 0, 0]);
+        from(1, (1, 5), true);
+        assert_eq!(aside(&all), [0, 0, 1, 1, 0, 2, 0, 0], "the restart before set them aside");
+        from(2, (2, 70), false);
+        assert_eq!(aside(&all), [0, 0, 1, 1, 0, 2, 0, 0]);
+        from(3, (0, 40), true);
+        assert_eq!(aside(&all), [0, 0, 0, 4, 4, 4, 4, 4], "a restart took one of the checkpoints by its name");
+        begin_after(&store, 4, Draft::default());
+        assert_eq!(aside(&all), [0; 8], "a new run goes back to nothing");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use mcr_proto::clock::steady_ns;
 use mcrengine::ids::JobId;
 use mcrengine::incarnation::{self, Begun, Draft, Incarnation};
-use mcrengine::manifest;
+use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::{Store, StoreError};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,10 +59,12 @@ pub enum Refused {
 /// Begins the incarnation after `after` without a restart. The incarnation continues from the newest checkpoint.
 /// Another process may be first.
 pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<(), StoreError> {
-    let newest = manifest::newest_restorable(store, job)?.next();
+    let all: Vec<CheckpointState> = manifest::newest_restorable(store, job)?.collect();
     let began_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
-    let from = newest.and_then(|state| state.place.map(|place| (state.id, place)));
-    match incarnation::begin(store, job, after, Draft { began_unix_ms, from, ..draft })? {
+    let from = all.first().and_then(|state| state.place.map(|place| (state.id.clone(), place)));
+    let newer = all.iter().filter(|state| state.place > from.as_ref().map(|from| from.1));
+    let whole = newer.map(|state| state.id.clone()).collect();
+    match incarnation::begin(store, job, after, Draft { began_unix_ms, from, whole, ..draft })? {
         Begun::Here(record) => {
             tracing::info!(
                 %job,

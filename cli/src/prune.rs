@@ -6,7 +6,6 @@ use crate::common::{now_unix_ms, one_job, open_store};
 use crate::output::{print, print_json};
 use anyhow::{Context, bail};
 use mcrengine::ids::{CheckpointId, JobId};
-use mcrengine::incarnation::Incarnations;
 use mcrengine::manifest;
 use mcrengine::marks::{mark_bad, unmark_bad};
 use mcrengine::prune::{PruneOptions, Pruned, REPACK_BELOW_PERCENT, prune};
@@ -85,7 +84,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     }
     for id in &args.unmark {
         print(&format!("{id} is not marked as bad any more\n"))?;
-        if Incarnations::load(&store, &job)?.is_set_aside(id) {
+        if manifest::state(&store, &job, id)?.is_set_aside {
             print(&format!(
                 "since then, a restart continued from an older one and set {id} aside: use --checkpoint {id} to \
                  restore it\n"

@@ -339,12 +339,13 @@ fn candidates<'a>(
             chosen[0].id
         );
     }
+    let line = incarnations.line();
     for state in newer() {
-        let reason = match incarnations.newest() {
+        let reason = match state.place.and_then(|place| line.set_aside_by(place)) {
             _ if is_lost(state) => problems_of(state),
-            Some(newest) if state.is_complete() => {
-                let from = newest.from.as_ref().map_or("nothing", CheckpointId::as_str);
-                let reason = format!("{} set it aside and continued from {from}", newest.describe());
+            Some(record) if state.is_complete() => {
+                let from = record.from.as_ref().map_or("nothing", CheckpointId::as_str);
+                let reason = format!("{} set it aside and continued from {from}", record.describe());
                 tell(format!("{} is skipped: {reason}; --checkpoint {} restores it anyway", state.id, state.id));
                 reason
             }

@@ -36,10 +36,11 @@ pub fn list_remembering(
     };
     ids.sort_unstable();
     let incarnations = Incarnations::load(store, job)?;
+    let line = incarnations.line();
     let mut states = crate::looking::look_at_all(store, job, ids, remembered)?;
     for state in &mut states {
         if let Some(place) = state.place {
-            state.judge(place, incarnations.ended_by(place.incarnation), incarnations.newest());
+            state.judge(place, incarnations.ended_by(place.incarnation), &line);
         }
     }
     let by_name =
@@ -100,9 +101,9 @@ pub fn newest_of_group(
 pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
     let mut state = crate::looking::look_at(store, job, id)?;
     if let Some(place) = state.place {
-        let next = incarnation::ended_by(store, job, place.incarnation)?;
-        let newest = if next.is_some() { incarnation::newest(store, job)? } else { None };
-        state.judge(place, next.as_ref(), newest.as_ref());
+        let has_next = incarnation::newest_number(store, job)? > place.incarnation;
+        let all = if has_next { Incarnations::load(store, job)? } else { Incarnations::default() };
+        state.judge(place, all.ended_by(place.incarnation), &all.line());
     }
     Ok(state)
 }

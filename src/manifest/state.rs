@@ -4,7 +4,7 @@ use super::files::FileTotals;
 use super::format::{Manifest, Place};
 use crate::container::ContainerRef;
 use crate::ids::CheckpointId;
-use crate::incarnation::Incarnation;
+use crate::incarnation::{Incarnation, Line};
 use crate::plan::Scheme;
 use crate::units::{RawBytes, StoredBytes};
 use serde::Serialize;
@@ -136,12 +136,12 @@ impl CheckpointState {
             && self.place.is_none_or(|place| place.incarnation == manifest.incarnation)
     }
 
-    /// Marks the checkpoint as set aside or dead. `next` is the incarnation after the checkpoint's own incarnation,
-    /// and `newest` is the newest incarnation of the job.
-    pub(super) fn judge(&mut self, place: Place, next: Option<&Incarnation>, newest: Option<&Incarnation>) {
-        self.is_set_aside = newest.is_some_and(|newest| newest.sets_aside(&self.id));
+    /// Marks the checkpoint as set aside or dead. `next` is the incarnation after the checkpoint's own incarnation, and
+    /// `line` are the incarnations to which the newest one goes back.
+    pub(super) fn judge(&mut self, place: Place, next: Option<&Incarnation>, line: &Line<'_>) {
         let Some(next) = next else { return };
         self.is_dead = next.is_death_of(&self.id, place);
+        self.is_set_aside = !self.is_dead && line.set_aside_by(place).is_some();
         if self.is_dead {
             self.problems
                 .push(format!("it was incomplete when {} began, so it never becomes complete", next.describe()));

@@ -800,6 +800,26 @@ fn prune_keeps_what_a_restart_goes_on_from_although_newer_ones_were_set_aside() 
 }
 
 #[test]
+fn what_a_restart_set_aside_is_not_taken_by_a_later_restart_if_the_newest_is_bad() {
+    let site = Site::new();
+    for step in 1..=3 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    site.restart(&["--checkpoint", &id(2)], 0);
+    site.write(2, 3, 0..RANKS);
+    let again = format!("{}~2", id(3));
+    wait_complete(&site.store(), &again);
+    assert_eq!(site.restart(&[], 0).0, [(2, 3)].into());
+    run(mcr().args(["prune", "--mark-bad", &again, "--job", "job", "--store"]).arg(site.store()), 0);
+    let (found, said) = site.restart(&["--copy"], 2);
+    assert_eq!(found, [(1, 2)].into(), "run 2 never continued from step 3 of run 1: {said}");
+    run(mcr().args(["prune", "--unmark", &again, "--keep", "2", "--job", "job", "--store"]).arg(site.store()), 0);
+    assert_eq!(site.complete(), [id(2), id(3), again].into());
+    assert_eq!(site.restart(&["--copy", "--checkpoint", &id(3)], 0).0, [(1, 3)].into(), "by its name");
+}
+
+#[test]
 fn restarts_that_failed_do_not_count_as_restarts_in_a_row() {
     let site = Site::new();
     site.write(1, 1, 0..RANKS);

@@ -268,9 +268,13 @@ def read_checkpoint(store, job, name, records):
             checkpoint.state = "dead"
             checkpoint.why = f"incarnation {later} continues from an older checkpoint"
             return checkpoint
-    last = max(records, default=None)
-    if last is not None and records[last].is_restart and name in records[last].whole:
-        checkpoint.state = "set aside"
+    record = records.get(max(records, default=None))
+    while record is not None and record.number > checkpoint.place[0] and record.from_place is not None:
+        if checkpoint.place > record.from_place:
+            checkpoint.state = "set aside"
+            break
+        before = record.from_place[0]
+        record = records.get(before) if before < record.number else None
     return checkpoint
 
 
