@@ -262,7 +262,7 @@ const EXTENSIONS: [&str; 12] =
     [".h5", ".hdf5", ".he5", ".h4", ".hdf4", ".nc3", ".nc4", ".bp3", ".bp4", ".bp5", ".mat5", ".xdmf3"];
 
 /// Whether the application may overwrite a checkpoint of this name, which is assumed if the name has no number.
-fn may_be_reused(label: &CheckpointId) -> bool {
+pub fn may_be_reused(label: &CheckpointId) -> bool {
     let name = label.label();
     let stem = EXTENSIONS.iter().find_map(|extension| name.strip_suffix(extension)).unwrap_or(name);
     !stem.bytes().any(|byte| byte.is_ascii_digit())

@@ -111,7 +111,8 @@ pub struct SaveArgs {
     pub create: bool,
     #[command(flatten)]
     pub layout: LayoutArgs,
-    /// Number of ranks of a complete checkpoint [default: found from the files]
+    /// Number of ranks of a complete checkpoint [default: found from the files, or from the job's newest checkpoint in
+    /// the store if it has more]
     #[arg(long)]
     pub ranks: Option<u32>,
     /// GROUP_SIZE: number of ranks merged into one container

@@ -4,12 +4,14 @@ use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
 use crate::output::{name_of, tell};
 use anyhow::bail;
+use mcr_anc::instance::may_be_reused;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, gather};
-use mcr_cnc::layout::{Labelled, Layout, Scan, ScanLimits, list, sort};
+use mcr_cnc::layout::{Labelled, Layout, Listing, Scan, ScanLimits, list, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The checkpoints and the other paths below a directory.
 pub struct Found {
@@ -19,6 +21,8 @@ pub struct Found {
     pub companions: BTreeMap<CheckpointId, Vec<Companion>>,
     /// Bytes of the files of all checkpoints.
     pub bytes: u64,
+    /// The checkpoint with the newest file, if its files still changed after [`REST_MAX`].
+    pub still_written: Option<CheckpointId>,
     pub left_out: LeftOut,
 }
 
@@ -50,25 +54,44 @@ const LEFT_OUT_MAX: usize = 1000;
 /// Maximum number of paths that are printed for people.
 const TOLD_MAX: usize = 10;
 
+/// If the newest file is younger than this, more files of its checkpoint may follow.
+const REST: Duration = Duration::from_secs(1);
+/// Maximum time to wait until the files of the newest checkpoint do not change any more.
+const REST_MAX: Duration = Duration::from_secs(60);
+
 /// Finds the checkpoints below a directory, in natural order, and the paths that belong to no checkpoint. A store
-/// below the directory is skipped.
-pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Option<&Path>) -> anyhow::Result<Found> {
-    let mut listing = list(dir, &ScanLimits::default())?;
-    if let Some(store) = store.and_then(|store| store.canonicalize().ok()) {
-        match store.strip_prefix(dir) {
-            Ok(below) if below.as_os_str().is_empty() => {
-                bail!("{}: the store is this directory itself; give the store a directory of its own", name_of(dir))
-            }
-            Ok(below) => listing.leave_out(below),
-            // The store may be in the target directory of a link.
-            Err(_) => {
-                for (link, real) in listing.through.clone() {
-                    if let Ok(below) = store.strip_prefix(real) {
-                        listing.leave_out(&link.join(below));
-                    }
-                }
-            }
+/// below the directory is skipped. If the newest checkpoint may still be written, waits until its files do not change
+/// any more.
+pub fn find_checkpoints(
+    dir: &Path,
+    layout: &LayoutArgs,
+    quiet: bool,
+    store: Option<&Path>,
+    ranks: Option<u32>,
+) -> anyhow::Result<Found> {
+    let mut listing = listing_without(dir, store)?;
+    let mut still_written = None;
+    let (began, mut unchanged_since) = (Instant::now(), Instant::now());
+    loop {
+        let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), true)?;
+        let Some(newest) = may_be_written(&listing, &layout, ranks) else { break };
+        if unchanged_since.elapsed() >= REST {
+            break;
         }
+        if began.elapsed() >= REST_MAX {
+            still_written = Some(newest);
+            break;
+        }
+        std::thread::sleep(REST / 10);
+        let again = listing_without(dir, store)?;
+        let files_of = |listing: &Listing| -> Vec<_> {
+            let all = listing.files.iter().zip(&listing.modified).zip(&listing.bytes);
+            all.filter(|((path, _), _)| layout.place(path).is_some()).map(|((p, m), b)| (p.clone(), *m, *b)).collect()
+        };
+        if files_of(&again) != files_of(&listing) {
+            unchanged_since = Instant::now();
+        }
+        listing = again;
     }
     let is_said = is_layout_said(layout);
     let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), quiet)?;
@@ -119,7 +142,39 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
     if let Some(line) = order {
         tell(line);
     }
-    Ok(Found { checkpoints, companions, bytes, left_out })
+    Ok(Found { checkpoints, companions, bytes, still_written, left_out })
+}
+
+/// Lists a directory without the store.
+fn listing_without(dir: &Path, store: Option<&Path>) -> anyhow::Result<Listing> {
+    let mut listing = list(dir, &ScanLimits::default())?;
+    if let Some(store) = store.and_then(|store| store.canonicalize().ok()) {
+        match store.strip_prefix(dir) {
+            Ok(below) if below.as_os_str().is_empty() => {
+                bail!("{}: the store is this directory itself; give the store a directory of its own", name_of(dir))
+            }
+            Ok(below) => listing.leave_out(below),
+            // The store may be in the target directory of a link.
+            Err(_) => {
+                for (link, real) in listing.through.clone() {
+                    if let Ok(below) = store.strip_prefix(real) {
+                        listing.leave_out(&link.join(below));
+                    }
+                }
+            }
+        }
+    }
+    Ok(listing)
+}
+
+/// The checkpoint with the newest file, if this file is so new that more files of the checkpoint may follow. `None` if
+/// the number of ranks and the name of the checkpoint show whether all files are there.
+fn may_be_written(listing: &Listing, layout: &Layout, ranks: Option<u32>) -> Option<CheckpointId> {
+    let placed = listing.files.iter().zip(&listing.modified).filter_map(|(path, at)| Some((layout.place(path)?, at)));
+    let (newest, at) = placed.max_by_key(|(_, at)| **at)?;
+    let is_young = at.elapsed().map_or(true, |age| age < REST);
+    let is_known = ranks.is_some() && layout.has_ranks() && !may_be_reused(&newest.checkpoint);
+    (is_young && !is_known).then_some(newest.checkpoint)
 }
 
 /// The links, directories and pointer files that are saved with each checkpoint. A path that cannot be saved is

@@ -1,9 +1,8 @@
 //! The places of the checkpoints of one `mcr save` in the order of the job's checkpoints.
 
-use mcrengine::ids::{CheckpointId, GroupId, JobId, natural_cmp};
+use mcrengine::ids::{CheckpointId, natural_cmp};
 use mcrengine::incarnation::Incarnation;
-use mcrengine::manifest::{self, Place};
-use mcrengine::store::Store;
+use mcrengine::manifest::Place;
 
 /// The order of names is used for checkpoints whose file times differ by less than this time, because copied files
 /// may have the time of the copy. For a larger difference, the order of times is used.
@@ -66,12 +65,6 @@ fn is_before(id: &CheckpointId, other: &CheckpointId) -> bool {
         && other.generation() == 1
         && shape(id) == shape(other)
         && natural_cmp(id.as_str().as_bytes(), other.as_str().as_bytes()).is_lt()
-}
-
-/// The newest checkpoint of a job, according to the manifests of the first groups.
-pub fn newest_saved(store: &dyn Store, job: &JobId) -> anyhow::Result<Option<(CheckpointId, Place)>> {
-    let newest = manifest::newest_of_group(store, job, GroupId(0), None)?;
-    Ok(newest.map(|manifest| (manifest.checkpoint.clone(), manifest.place())))
 }
 
 #[cfg(test)]

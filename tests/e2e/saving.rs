@@ -134,6 +134,12 @@ fn a_file_that_changes_while_it_is_saved_fails_its_checkpoint_only() {
                 )
             });
         }
+        // The command waits until new files do not change any more, so these files are made to look old.
+        let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+        for path in contents(&site.data()).into_keys() {
+            let file = std::fs::File::options().write(true).open(site.data().join(path)).expect("opened");
+            file.set_modified(hour_ago).expect("set");
+        }
         let file = site.data().join("c1/f_1.bin");
         let (out, err) = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -304,6 +310,50 @@ fn a_store_that_is_not_there_is_an_error_that_says_what_to_do() {
     assert!(err.contains("it is not a directory"), "{err}");
     save(&["--create"], 0);
     assert!(nope.join("j").exists());
+}
+
+#[test]
+fn a_checkpoint_that_is_being_written_is_saved_with_all_of_its_ranks() {
+    // The ranks of a new checkpoint, and the ranks of a checkpoint that is overwritten.
+    for name in ["it_1/rank_", "restart.rank_"] {
+        let site = Site::new();
+        let layout =
+            if name.starts_with("it") { "{checkpoint}/rank_{rank}.dat" } else { "{checkpoint}.rank_{rank}.dat" };
+        let write = |step: u8, rank: u8| site.write(format!("{name}{rank}.dat"), &[step, rank].repeat(500));
+        if name.starts_with("restart") {
+            (0..4).for_each(|rank| write(1, rank));
+        }
+        write(2, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for rank in 1..4 {
+                    std::thread::sleep(Duration::from_millis(300));
+                    write(2, rank);
+                }
+            });
+            site.save(&["--layout", layout], 0);
+        });
+        let back = site.back();
+        assert_eq!(back.len(), 4, "{name}");
+        assert!(back.values().all(|bytes| bytes[0] == 2), "{name}: all files are of step 2");
+    }
+}
+
+#[test]
+fn a_checkpoint_with_fewer_ranks_than_the_job_has_in_the_store_is_not_saved_as_whole() {
+    let site = Site::new();
+    let write = |step: u8, ranks: u8| {
+        (0..ranks).for_each(|rank| site.write(format!("it_{step}/rank_{rank}.dat"), &[step, rank]));
+    };
+    write(1, 4);
+    site.save(&[], 0);
+    std::fs::remove_dir_all(site.data().join("it_1")).expect("removed");
+    write(2, 2);
+    let (_, err) = site.save(&[], 1);
+    assert!(err.contains("it_1 of this job has 4 ranks; if the job has fewer ranks now, give --ranks"), "{err}");
+    assert_eq!(site.back().len(), 4, "the newest whole checkpoint is it_1");
+    site.save(&["--ranks", "2"], 0);
+    assert_eq!(site.back().len(), 2);
 }
 
 #[test]

@@ -64,13 +64,20 @@ pub struct Capturer<'a> {
     pub budget: &'a Arc<Budget>,
     pub verdicts: Verdicts,
     pub companions: &'a BTreeMap<CheckpointId, Vec<Companion>>,
+    /// Why the number of ranks is higher than the files show, and what the user can do.
+    pub ranks_from: Option<String>,
+    /// A checkpoint that is not saved, because it is still written.
+    pub still_written: Option<&'a CheckpointId>,
 }
 
 impl Capturer<'_> {
     /// Describes the files of one checkpoint, or says why it is not saved.
     pub fn capture(&self, (label, files): &Labelled, progress: &Progress) -> Captured {
         let (started, label) = (Instant::now(), label.clone());
-        let captured = self.are_all_ranks_there(files).and_then(|()| self.capture_all(files, progress));
+        let captured = match self.still_written == Some(&label) {
+            true => Err(NotCaptured::incomplete("its files are still written; save it again later".to_owned())),
+            false => self.are_all_ranks_there(files).and_then(|()| self.capture_all(files, progress)),
+        };
         let captured = captured.map(|files| self.with_companions(&label, files));
         Captured { label, files_found: files.len(), files: captured, started }
     }
@@ -87,7 +94,10 @@ impl Capturer<'_> {
         let missing: Vec<u32> = (0..ranks).filter(|rank| !present.contains(&Rank(*rank))).collect();
         match missing.is_empty() {
             true => Ok(()),
-            false => Err(NotCaptured::incomplete(missing_ranks(&missing, ranks))),
+            false => {
+                let from = self.ranks_from.iter().map(|from| format!(" ({from})")).collect::<String>();
+                Err(NotCaptured::incomplete(missing_ranks(&missing, ranks) + &from))
+            }
         }
     }
 

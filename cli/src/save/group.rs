@@ -92,6 +92,8 @@ pub struct Committer<'a> {
     pub wait: Duration,
     pub spare: Spare,
     pub newest: NewestOfGroups,
+    /// The newest checkpoint in the store when the command began.
+    pub newest_saved: Option<(CheckpointId, Place)>,
     pub turns: Turns,
 }
 

@@ -16,7 +16,7 @@ use crate::args::SaveArgs;
 use crate::common::open_or_create;
 use crate::found::{Found, find_checkpoints, nothing_found};
 use crate::output::{Progress, name_of};
-use crate::places::{Places, newest_saved};
+use crate::places::Places;
 use crate::prune::prune_after;
 use anyhow::{Context, bail};
 use capture::{Captured, Capturer};
@@ -31,6 +31,7 @@ use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::fingerprint::Fingerprint;
 use mcrengine::ids::{FilePath, GroupId, Grouping, RANKS_MAX, Rank};
 use mcrengine::incarnation::{self, COPIED_NS};
+use mcrengine::manifest;
 use mcrengine::store::Store;
 use options::{budget_mib, flush_options, job_of};
 use report::{Event, Report, Saved};
@@ -52,9 +53,19 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         bail!("--group-size must be at least 1, and --ranks 1 to {RANKS_MAX}");
     }
     let store = open_or_create(&args.store.store, args.create, ", or --create")?;
-    let found = find_checkpoints(&dir, &args.layout, args.json, Some(&args.store.store))?;
+    let found = find_checkpoints(&dir, &args.layout, args.json, Some(&args.store.store), args.ranks)?;
+    let newest = manifest::newest_of_group(&store, &job, GroupId(0), None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
-    let ranks = args.ranks.or_else(|| found.checkpoints.iter().map(|(_, files)| highest(files) + 1).max());
+    let of_files = found.checkpoints.iter().map(|(_, files)| highest(files) + 1).max();
+    // A rank whose files are all missing is noticed only if the number of ranks is known from elsewhere.
+    let before = newest.as_ref().filter(|newest| args.ranks.is_none() && of_files.is_some_and(|of| of < newest.ranks));
+    let ranks = args.ranks.or(before.map(|before| before.ranks)).or(of_files);
+    let ranks_from = before.map(|before| {
+        format!(
+            "{} of this job has {} ranks; if the job has fewer ranks now, give --ranks",
+            before.checkpoint, before.ranks
+        )
+    });
     let grouping = ranks.and_then(|ranks| Grouping::new(ranks, args.group_size));
     let Some(grouping) = grouping.filter(|_| !found.checkpoints.is_empty()) else {
         bail!("{}: {}", name_of(&dir), nothing_found(&args.layout, &found.left_out));
@@ -70,6 +81,8 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         budget: &budget,
         verdicts: Verdicts::default(),
         companions: &found.companions,
+        ranks_from,
+        still_written: found.still_written.as_ref(),
     };
     let committer = Committer {
         dir: &dir,
@@ -82,6 +95,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         wait: Duration::from_secs(args.wait),
         spare: Spare::default(),
         newest: NewestOfGroups::default(),
+        newest_saved: newest.map(|newest| (newest.checkpoint.clone(), newest.place())),
         turns: Turns::default(),
     };
     let mut report = save_all(&capturer, &committer, &found, &progress);
@@ -186,7 +200,7 @@ fn hand_out(
         Some(record) => i64::try_from(incarnation::age(store, job, record.number)?.as_nanos()).unwrap_or(i64::MAX),
         None => 0,
     };
-    let mut places = Places::new(incarnation, newest_saved(store, job)?);
+    let mut places = Places::new(incarnation, committer.newest_saved.clone());
     let mut older = 0;
     for (nth, Captured { label, files_found, files, started }) in captured.into_iter().enumerate() {
         progress.message(label.to_string());
