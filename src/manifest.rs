@@ -16,7 +16,7 @@ pub use commit::{ManifestDraft, UncommittedManifest, commit, write};
 pub use files::{FileTotals, Files};
 pub use format::{
     KnownContainer, MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest, ManifestContainer, ManifestFile, Place, Referred,
-    is_there, manifest_name, manifests, read_manifest,
+    age, is_there, manifest_name, manifests, read_manifest,
 };
 pub(crate) use format::{PRUNED, checked_body, group_of_manifest, manifest_path, missing_groups, read_head};
 pub use list::{jobs, list, list_remembering, newest_of_group, newest_restorable, state};

@@ -34,6 +34,16 @@ impl NewestOfGroups {
         Some(newest)
     }
 
+    /// The newest checkpoint of a group. It may have been pruned since it was remembered.
+    pub(crate) fn of(&self, store: &dyn Store, job: &JobId, group: GroupId) -> Option<Manifest> {
+        if let Some(known) = self.get(job, group) {
+            return Some(known);
+        }
+        let newest = manifest::newest_of_group(store, job, group, None).ok().flatten()?;
+        self.put(&newest);
+        Some(newest)
+    }
+
     fn get(&self, job: &JobId, group: GroupId) -> Option<Manifest> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(job.clone(), group)).cloned()
     }

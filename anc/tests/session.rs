@@ -217,15 +217,28 @@ impl Peer {
 
     /// Announces one file of a rank. Returns the number of the announcement.
     async fn announce(&mut self, label: &str, rank: u32, bytes: &[u8], modified_ns: i64) -> u64 {
+        self.announce_changed(label, rank, bytes, modified_ns, 0).await
+    }
+
+    /// Announces one file of a rank. The file changed at `changed_clock_ns` of the agent's clock, which is 0 at the
+    /// start of the session.
+    async fn announce_changed(
+        &mut self,
+        label: &str,
+        rank: u32,
+        bytes: &[u8],
+        modified_ns: i64,
+        changed_clock_ns: i64,
+    ) -> u64 {
         let announce_id = self.next;
         self.next += 1;
         let files = vec![file_to_wire(&file(rank, bytes, modified_ns))];
         let written_unix_ns = files_written(&files);
-        let part = v1::Announcement { files, written_unix_ns, changed_clock_ns: 0, kept_time_ns: 0 }.encode_to_vec();
+        let part = v1::Announcement { files, written_unix_ns, changed_clock_ns, kept_time_ns: 0 }.encode_to_vec();
         let (label, total_bytes) = (label.to_owned(), part.len() as u64);
         self.files.insert(announce_id, bytes.to_vec());
-        let part =
-            v1::AnnouncePart { announce_id, label, rank, total_bytes, offset: 0, part: part.into(), clock_ns: 0 };
+        let (part, clock_ns) = (part.into(), changed_clock_ns);
+        let part = v1::AnnouncePart { announce_id, label, rank, total_bytes, offset: 0, part, clock_ns };
         self.say(Say::Announce(part)).await;
         announce_id
     }
@@ -631,6 +644,26 @@ async fn a_group_that_missed_a_step_does_not_complete_the_others_older_one() {
     zero.announce("restart.h5", 0, &saved(0, 4), 241 * SECOND_NS).await;
     let committed = zero.committed().await;
     assert_eq!((committed.checkpoint.as_str(), committed.all_groups), ("restart.h5~4", false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_that_was_written_later_is_newer_although_the_clock_of_its_files_went_back() {
+    let site = Site::start(config(1)).await;
+    let (connected, mut peer) = (std::time::Instant::now(), site.peer("n", 1, 1).await);
+    let mut written_ms = Vec::new();
+    for (step, at_s) in [(1u8, 5000), (2, 1400), (3, 1401)] {
+        let id = format!("it_{step}");
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        let clock_ns = connected.elapsed().as_nanos() as i64;
+        peer.announce_changed(&id, 0, &saved(0, step), at_s * SECOND_NS, clock_ns).await;
+        assert_eq!(peer.committed().await.checkpoint, id);
+        written_ms.push(site.manifest(&id, 0).expect("committed").written_unix_ms);
+    }
+    assert!(written_ms.is_sorted() && written_ms[0] == 5_000_000 && written_ms[2] < 5_010_000, "{written_ms:?}");
+    // A checkpoint that was written earlier and is committed later is not newer.
+    peer.announce_changed("it_0", 0, &saved(0, 0), 1300 * SECOND_NS, 1).await;
+    assert_eq!(peer.committed().await.checkpoint, "it_0");
+    assert_eq!(site.manifest("it_0", 0).expect("committed").written_unix_ms, 1_300_000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,11 +7,12 @@ use crate::error::ReadError;
 use crate::header::FileKind;
 use crate::ids::{CheckpointId, Digest, FilePath, GroupId, Grouping, JobId, Rank};
 use crate::plan::Scheme;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::units::{RawBytes, StoredBytes};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The version of manifests that this build writes and reads.
 pub const MANIFEST_VERSION: u32 = 1;
@@ -290,6 +291,11 @@ pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) 
 /// never changes.
 pub fn is_there(store: &dyn Store, manifest: &Manifest) -> bool {
     store.open(&manifest_path(&manifest.job, &manifest.checkpoint, manifest.group)).is_ok()
+}
+
+/// How long ago a manifest was written, by the clock of the store's file system.
+pub fn age(store: &dyn Store, manifest: &Manifest) -> Result<Duration, StoreError> {
+    store.age(&manifest_path(&manifest.job, &manifest.checkpoint, manifest.group))
 }
 
 /// Reads the manifest of one group, and checks that the manifest names this group.

@@ -39,6 +39,10 @@ pub(super) fn launch_flush(work: FlushWork, events: mpsc::Sender<HubEvent>) -> s
     std::thread::Builder::new().name("flush".into()).spawn(flush).map(drop)
 }
 
+/// Files count as written after a commit if they were written at least this much later, because the clocks of two
+/// nodes can only be compared with the accuracy of a message between them: 500 ms.
+const CLOCK_MARGIN_NS: i64 = 500_000_000;
+
 /// The input of the thread that flushes one group.
 pub(super) struct FlushWork {
     pub(super) store: Arc<dyn Store>,
@@ -63,13 +67,16 @@ impl FlushWork {
     pub(super) fn run(self) -> Result<Flushed, FlushError> {
         let store = &*self.store;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let (job, rank_of) = (self.key.job.clone(), |rank: &RankOfFlush| (rank.rank, rank.written_unix_ns / 1_000_000));
+        let job = self.key.job.clone();
         let (incarnation, began_ns) = self.incarnation()?;
         self.hold()?;
         self.keep_apart_from_the_run_before(incarnation)?;
-        let ranks_ms: Vec<(Rank, i64)> = self.ranks.iter().map(rank_of).collect();
+        let mut ranks_ms: Vec<(Rank, i64)> =
+            self.ranks.iter().map(|rank| (rank.rank, rank.written_unix_ns / 1_000_000)).collect();
         let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
-        let place = self.place(incarnation, newest_ms)?;
+        let went_back_ms = self.clock_went_back_ms(incarnation, newest_ms)?;
+        ranks_ms.iter_mut().for_each(|(_, ms)| *ms = ms.saturating_add(went_back_ms));
+        let place = self.place(incarnation, newest_ms.saturating_add(went_back_ms))?;
         let written = Written {
             spread: self.spread,
             not_before_ms: Overwritten::not_before_ns(self.overwritten.iter(), began_ns).map(|ns| ns / 1_000_000),
@@ -136,6 +143,43 @@ impl FlushWork {
             None => Ok(()),
             Some(other) => Err(FlushError::Held { job: self.key.job.clone(), who, other }),
         }
+    }
+
+    /// By how much the clock that gives the files their times went back since the newest checkpoint of this group, in
+    /// milliseconds; 0 if it did not. It went back if the files were written after that checkpoint was committed, and
+    /// their times are earlier. How long ago the files were written and the checkpoint was committed is known without
+    /// this clock.
+    fn clock_went_back_ms(&self, incarnation: u32, newest_ms: i64) -> Result<i64, FlushError> {
+        let is_fresh = |rank: &RankOfFlush| rank.was_seen && !rank.is_copy();
+        let Some(newest) = self.shared.newest.of(&*self.store, &self.key.job, self.key.group) else { return Ok(0) };
+        if newest_ms > newest.written_unix_ms || newest.incarnation != incarnation || !self.ranks.iter().all(is_fresh) {
+            return Ok(0);
+        }
+        let committed_ns = match manifest::age(&*self.store, &newest) {
+            Ok(age) => i64::try_from(age.as_nanos()).unwrap_or(i64::MAX),
+            Err(error) if error.is_not_found() => return Ok(0), // pruned since
+            Err(error) => return Err(error.into()),
+        };
+        let written_ns = self.ranks.iter().map(|rank| rank.link.clock.to_ours(rank.changed_clock_ns)).min().flatten();
+        let Some(written_ns) = written_ns.map(|at| steady_ns().saturating_sub(at)) else { return Ok(0) };
+        let after_ns = committed_ns.saturating_sub(written_ns);
+        if after_ns < CLOCK_MARGIN_NS {
+            return Ok(0);
+        }
+        let is_at = newest.written_unix_ms.saturating_add(after_ns / 1_000_000);
+        let went_back_ms = is_at.saturating_sub(newest_ms);
+        let nodes: BTreeSet<&str> = self.ranks.iter().map(|rank| rank.link.node.as_str()).collect();
+        tracing::warn!(
+            job = %self.key.job,
+            checkpoint = %self.key.label,
+            group = self.key.group.0,
+            ?nodes,
+            earlier_than = %newest.checkpoint,
+            went_back_seconds = went_back_ms as f64 / 1000.0,
+            "the clock that gives these files their times went back: set it right. The checkpoint counts as newer, \
+             because it was written later"
+        );
+        Ok(went_back_ms)
     }
 
     /// The place of the checkpoint in the order of all checkpoints. If copied files are older than the checkpoint
