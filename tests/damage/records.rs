@@ -166,7 +166,7 @@ fn every_damage_to_the_record_of_an_incarnation_is_named_and_no_list_is_made_wit
     let other = MemoryStore::new();
     begin(&other, &"tide".parse().expect("valid"), 0);
     begin(&other, &"tide".parse().expect("valid"), 1);
-    let foreign = other.get("tide/.incarnations/0002".as_ref()).expect("there");
+    let foreign = other.get(".tide.incarnations/0002".as_ref()).expect("there");
     let stale = store.get(first).expect("there");
     let check = |bytes: &[u8], what: &str| {
         store.put(path, bytes);
