@@ -68,6 +68,11 @@ pub enum Command {
     /// Asks the agents of this node, over the socket next to the state file of each agent. Exit status: 0 all files
     /// are committed, 5 not all files are committed, 1 no agent was reached.
     Flush(FlushArgs),
+    /// Show the settings of the job in this directory, and where each value comes from
+    ///
+    /// The settings are those of the cluster's file /etc/mcr/mcr.toml and of the user's file mcr.toml. Other commands
+    /// use them if --store, --to or --config is missing.
+    Job(JobArgs),
     /// Ask aggregators which checkpoints they are saving, which are committed, and which problems they have
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
@@ -403,6 +408,22 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct JobArgs {
+    #[command(subcommand)]
+    pub command: JobCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum JobCommand {
+    /// Show the settings
+    Show {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]

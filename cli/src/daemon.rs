@@ -5,6 +5,7 @@ use crate::child::{Application, code_of};
 use crate::common::open_or_create;
 use crate::config::ConfigFile;
 use crate::output::Log;
+use crate::settings::{DEFAULT, Settings};
 use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
@@ -74,11 +75,24 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// The settings of the job, or the defaults if there are none. `has_name`: the command line names the job.
+fn settings_of_the_job(has_name: bool) -> anyhow::Result<ConfigFile> {
+    let Some(settings) = Settings::find()? else { return Ok(ConfigFile::default()) };
+    if !has_name && settings.job_is_from() == Some(DEFAULT) {
+        tracing::warn!(
+            job = settings.text("cnc", "job"),
+            "the job has the name of this SLURM job; if you submit the script again, the new job does not find these \
+             checkpoints. Write job = \"NAME\" in mcr.toml"
+        );
+    }
+    settings.config_file()
+}
+
 pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.log_json);
     let mut file = match &args.config {
         Some(config) => ConfigFile::load(config)?,
-        None => ConfigFile::default(),
+        None => settings_of_the_job(args.job.is_some())?,
     };
     // In one process, agent and aggregator use a port that the system picks, unless the user names one.
     file.anc.listen = args.listen.unwrap_or_else(|| "127.0.0.1:0".into());

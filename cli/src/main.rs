@@ -16,6 +16,7 @@ mod decide;
 mod exit;
 mod flush;
 mod found;
+mod job;
 mod list;
 mod local;
 mod output;
@@ -26,15 +27,18 @@ mod remote;
 mod restart;
 mod restorers;
 mod save;
+mod settings;
 mod show;
 mod status;
 mod verify;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use exit::Exit;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
+use settings::Settings;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -46,6 +50,18 @@ fn main() -> ExitCode {
     survive_file_size_limit();
     raise_open_files();
     let cli = match Cli::try_parse() {
+        Ok(cli) => Ok(cli),
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => match Settings::find() {
+            Ok(Some(settings)) => parse_with(&settings),
+            Ok(None) => Err(error),
+            Err(error) => {
+                output::tell_error(&error);
+                return Exit::Failed.into();
+            }
+        },
+        Err(error) => Err(error),
+    };
+    let cli = match cli {
         Ok(cli) => cli,
         // clap would exit with 2. But exit status 2 of `mcr restart` means that an older checkpoint was restored.
         Err(error) => {
@@ -69,12 +85,52 @@ fn main() -> ExitCode {
         Command::Flush(args) => flush::run(args),
         Command::Status(args) => status::run(args),
         Command::Config(args) => config::run(args),
+        Command::Job(args) => job::run(args),
         Command::Bench(args) => bench::run(args),
     };
     result.unwrap_or_else(|error| {
         output::tell_error(&error);
         Exit::Failed.into()
     })
+}
+
+/// Parses the command line again, with defaults from the settings of the job.
+fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
+    // The argument of a subcommand, and its default. The text must live as long as the process.
+    let of = |arg: &'static str, table, key| settings.text(table, key).map(|text| (arg, vec![leak(text)]));
+    let listed = |arg: &'static str, table, key| {
+        let all: Vec<&'static str> = settings.texts(table, key).into_iter().map(leak).collect();
+        (!all.is_empty()).then_some((arg, all))
+    };
+    let known: Vec<_> = [
+        of("store", "anc", "store"),
+        of("job", "cnc", "job"),
+        of("to", "cnc", "watch"),
+        listed("layout", "cnc", "layout"),
+        listed("aggregators", "cnc", "aggregators"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let mut command = Cli::command();
+    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+    for name in names {
+        command = command.mut_subcommand(name, |mut sub| {
+            for (arg, values) in &known {
+                let is_needed =
+                    sub.get_arguments().any(|a| a.get_id() == arg && (a.is_required_set() || *arg != "aggregators"));
+                if is_needed {
+                    sub = sub.mut_arg(arg, |a| a.required(false).default_values(values.clone()));
+                }
+            }
+            sub
+        });
+    }
+    Cli::from_arg_matches(&command.try_get_matches()?)
+}
+
+fn leak(text: &str) -> &'static str {
+    Box::leak(text.to_owned().into_boxed_str())
 }
 
 /// Makes a file that reaches `ulimit -f` an error of the write, which is reported. Otherwise the process would end

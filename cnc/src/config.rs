@@ -8,6 +8,7 @@ use crate::watch::WatchOptions;
 use mcrengine::codec::cores;
 use mcrengine::ids::{GroupId, Grouping, JobId, NameError};
 use mcrengine::incarnation::IDENTITY_BYTES_MAX;
+use nix::fcntl::OFlag;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
 use serde_value::DeserializerError;
@@ -230,10 +231,16 @@ fn way_out(near: Option<&str>, known: &[String]) -> String {
 /// Reads at most the first 1 MiB of a configuration file, and parses it.
 pub fn load_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
     use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
     let mut text = String::new();
-    std::fs::File::open(file)
-        .and_then(|opened| opened.take(1 << 20).read_to_string(&mut text))
-        .map_err(|source| ConfigError::Unreadable { file: file.to_owned(), source })?;
+    // Opening a FIFO for reading would wait for a writer.
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let open = || std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(file);
+    let read = |opened: std::fs::File| match opened.metadata()?.is_file() {
+        true => opened.take(1 << 20).read_to_string(&mut text),
+        false => Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file")),
+    };
+    open().and_then(read).map_err(|source| ConfigError::Unreadable { file: file.to_owned(), source })?;
     parse_toml(&text, file)
 }
 

@@ -15,4 +15,5 @@ mod looking_back;
 mod pruning;
 mod restoring;
 mod saving;
+mod settings;
 mod support;

@@ -7,7 +7,7 @@
 //! show neither ranks nor checkpoints, all files form one checkpoint, and the explanation contains this fact.
 //!
 //! Not every number that varies distinguishes checkpoints: `step1/rank0_var0` and `step1/rank0_var1` are parts of one
-//! checkpoint ([`steps`]).
+//! checkpoint (`steps`).
 //!
 //! A guess from names is used only if most of the files match it (`MOST_PERCENT`) and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.

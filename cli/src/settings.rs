@@ -1,0 +1,367 @@
+//! The settings of a job: the cluster's file, then the user's file `mcr.toml`, then variables.
+//!
+//! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. It has the tables `[cnc]` and `[anc]` of
+//! every configuration file, and `[limits]` for the next layers. The user's file is `mcr.toml` in the directory of the
+//! job. It has a few keys without a table ([`UserFile`]). A later layer overrides an earlier one. All commands resolve
+//! the settings here, so a restart finds the store to which the agents save.
+
+use crate::config::ConfigFile;
+use anyhow::{Context, bail};
+use facts::Facts;
+use mcr_cnc::config::{load_toml, nearest};
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+mod facts;
+
+/// The cluster's file. The variable `MCR_CLUSTER` names another one.
+const CLUSTER_FILE: &str = "/etc/mcr/mcr.toml";
+/// Name of the user's file.
+const USER_FILE: &str = "mcr.toml";
+/// Where a value comes from that no layer sets.
+pub const DEFAULT: &str = "default";
+
+/// Defines the user's file, and the table of each key.
+macro_rules! user_file {
+    ($($(#[$doc:meta])* $key:ident: $($table:literal)+,)*) => {
+        /// The user's file. Keys that are not here belong to the administrator.
+        #[derive(Clone, Debug, Default, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+        struct UserFile {
+            $($(#[$doc])* $key: Option<Value>,)*
+        }
+
+        impl UserFile {
+            /// All keys, with the tables to which they belong.
+            const KEYS: &[(&str, &[&str])] = &[$((stringify!($key), &[$($table),+]),)*];
+
+            fn values(self) -> Vec<(String, Value)> {
+                let all = [$((stringify!($key), self.$key),)*];
+                all.into_iter().filter_map(|(key, value)| Some((key.replace('_', "-"), value?))).collect()
+            }
+        }
+    };
+}
+
+user_file! {
+    /// Name of the job. It may contain variables, see [`facts::Facts::expand`].
+    job: "cnc",
+    /// The watched directory, relative to the directory of the file. It may contain variables.
+    watch: "cnc",
+    /// The directory of the containers. It may contain variables.
+    store: "anc",
+    layout: "cnc",
+    ranks: "cnc" "anc",
+    local_ranks: "cnc",
+    group_size: "cnc" "anc",
+    delete_after_commit: "cnc",
+    quiet_ms: "cnc",
+    scan_quiet_ms: "cnc",
+    doubt_quiet_ms: "cnc",
+    checkpoint_quiet_ms: "cnc",
+    rescan_seconds: "cnc",
+    profile: "anc",
+    scheme: "anc",
+    keep: "anc",
+    keep_within: "anc",
+    keep_hourly: "anc",
+    keep_daily: "anc",
+    keep_weekly: "anc",
+    keep_monthly: "anc",
+}
+
+/// Keys whose values may contain variables.
+const EXPANDED: [(&str, &str); 4] = [("cnc", "job"), ("cnc", "watch"), ("cnc", "state-file"), ("anc", "store")];
+
+/// The cluster's file.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ClusterFile {
+    cnc: Table,
+    anc: Table,
+    /// For a key of the user's file: the largest number, or the list of permitted texts. A text that ends with `*`
+    /// permits every text that begins so.
+    limits: Table,
+}
+
+/// A value, and the file or variable that it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    pub value: Value,
+    pub from: String,
+}
+
+/// The settings of a job.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The table (`cnc` or `anc`) and the key of each value.
+    values: BTreeMap<(String, String), Setting>,
+}
+
+impl Settings {
+    /// Finds and resolves the settings. `None` if there is neither a cluster's file nor a user's file.
+    pub fn find() -> anyhow::Result<Option<Self>> {
+        let facts = Facts::of_this_process();
+        let cluster = std::env::var_os("MCR_CLUSTER").map_or_else(|| PathBuf::from(CLUSTER_FILE), PathBuf::from);
+        let cluster = cluster.exists().then_some(cluster);
+        let user = facts.directories.iter().map(|dir| dir.join(USER_FILE)).find(|file| file.exists());
+        if cluster.is_none() && user.is_none() {
+            return Ok(None);
+        }
+        Self::resolve(cluster.as_deref(), user.as_deref(), &facts).map(Some)
+    }
+
+    fn resolve(cluster: Option<&Path>, user: Option<&Path>, facts: &Facts) -> anyhow::Result<Self> {
+        let mut settings = Self::default();
+        // A requeue keeps the number of the job. A job that is submitted again needs a name in the file.
+        if facts.is_job() {
+            settings.set("cnc", "job", "%u-%j".into(), DEFAULT);
+        }
+        settings.set("cnc", "watch", ".".into(), DEFAULT);
+        let mut limits = Table::new();
+        if let Some(file) = cluster {
+            limits = settings.add_cluster(file)?;
+        }
+        let directory = user.and_then(Path::parent).map_or_else(|| facts.directory(), Path::to_owned);
+        if let Some(file) = user {
+            settings.add_user(file, &limits)?;
+        }
+        for (table, key, variable) in [("anc", "store", "MCR_STORE"), ("cnc", "job", "MCR_JOB")] {
+            if let Some(value) = facts.variable(variable) {
+                settings.set(table, key, value.into(), variable);
+            }
+        }
+        settings.expand(facts, &directory)?;
+        Ok(settings)
+    }
+
+    /// Where the name of the job comes from.
+    pub fn job_is_from(&self) -> Option<&str> {
+        self.values.get(&("cnc".to_owned(), "job".to_owned())).map(|setting| setting.from.as_str())
+    }
+
+    fn set(&mut self, table: &str, key: &str, value: Value, from: &str) {
+        self.values.insert((table.to_owned(), key.to_owned()), Setting { value, from: from.to_owned() });
+    }
+
+    fn add_cluster(&mut self, file: &Path) -> anyhow::Result<Table> {
+        check_owner(file)?;
+        let ClusterFile { cnc, anc, limits } = load_toml(file)?;
+        for key in limits.keys() {
+            if tables_of(key).is_none() {
+                let known: Vec<String> = UserFile::KEYS.iter().map(|(key, _)| key.replace('_', "-")).collect();
+                let near = nearest(key, &known).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+                bail!("{}: [limits] has the key {key:?}, which is no key of the user's file{near}", file.display());
+            }
+        }
+        for (table, values) in [("cnc", cnc), ("anc", anc)] {
+            values.into_iter().for_each(|(key, value)| self.set(table, &key, value, &file.display().to_string()));
+        }
+        self.config_file().with_context(|| file.display().to_string())?;
+        Ok(limits)
+    }
+
+    fn add_user(&mut self, file: &Path, limits: &Table) -> anyhow::Result<()> {
+        let from = file.display().to_string();
+        let text: Table = load_toml(file)?;
+        // A file with the tables of agents and aggregators is a whole configuration file.
+        if text.contains_key("cnc") || text.contains_key("anc") {
+            let _: ConfigFile = load_toml(file)?;
+            for (table, values) in text {
+                let Value::Table(values) = values else { continue };
+                values.into_iter().for_each(|(key, value)| self.set(&table, &key, value, &from));
+            }
+            return Ok(());
+        }
+        let values = load_toml::<UserFile>(file)?.values();
+        values.into_iter().try_for_each(|(key, value)| self.set_by_user(&key, value, &from, limits))?;
+        self.config_file().map(drop).context(from)
+    }
+
+    fn set_by_user(&mut self, key: &str, value: Value, from: &str, limits: &Table) -> anyhow::Result<()> {
+        if let Some(limit) = limits.get(key)
+            && !is_within(&value, limit)
+        {
+            bail!("{from}: {key} = {value}, but the cluster's file permits only {limit} ([limits])");
+        }
+        for table in tables_of(key).unwrap_or_default() {
+            self.set(table, key, value.clone(), from);
+        }
+        Ok(())
+    }
+
+    fn expand(&mut self, facts: &Facts, directory: &Path) -> anyhow::Result<()> {
+        for (table, key) in EXPANDED {
+            let Some(setting) = self.values.get_mut(&(table.to_owned(), key.to_owned())) else { continue };
+            let Value::String(text) = &setting.value else { continue };
+            let mut text = facts.expand(text).with_context(|| format!("{}: {key} = {text:?}", setting.from))?;
+            if key == "watch" {
+                text = directory.join(text).components().collect::<PathBuf>().display().to_string();
+            } else if key == "store" && !Path::new(&text).is_absolute() {
+                bail!("{}: store = {text:?} is a relative path; write it from the root", setting.from);
+            }
+            setting.value = Value::String(text);
+        }
+        Ok(())
+    }
+
+    /// A value as text, if there is one.
+    pub fn text(&self, table: &str, key: &str) -> Option<&str> {
+        self.values.get(&(table.to_owned(), key.to_owned()))?.value.as_str()
+    }
+
+    /// A value that is a list of texts, or one text.
+    pub fn texts(&self, table: &str, key: &str) -> Vec<&str> {
+        match self.values.get(&(table.to_owned(), key.to_owned())).map(|setting| &setting.value) {
+            Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
+            Some(Value::String(one)) => vec![one],
+            _ => Vec::new(),
+        }
+    }
+
+    /// All values, each key once, sorted by key.
+    pub fn by_key(&self) -> BTreeMap<&str, &Setting> {
+        self.values.iter().map(|((_, key), setting)| (key.as_str(), setting)).collect()
+    }
+
+    /// The options of agents and aggregators.
+    pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
+        let mut file = Table::new();
+        for ((table, key), setting) in &self.values {
+            let table = file.entry(table).or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(table) = table {
+                table.insert(key.to_owned(), setting.value.clone());
+            }
+        }
+        file.try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("{}", error.message().trim()))
+    }
+}
+
+/// The tables to which a key of the user's file belongs.
+fn tables_of(key: &str) -> Option<&'static [&'static str]> {
+    UserFile::KEYS.iter().find(|(name, _)| name.replace('_', "-") == key).map(|(_, tables)| *tables)
+}
+
+/// The cluster's file decides for all users, so no other user may be able to change it.
+fn check_owner(file: &Path) -> anyhow::Result<()> {
+    let about = std::fs::metadata(file).with_context(|| file.display().to_string())?;
+    let own = nix::unistd::geteuid().as_raw();
+    if ![0, own].contains(&about.uid()) || about.mode() & 0o022 != 0 {
+        bail!(
+            "{}: it belongs to user {} and has mode {:04o}; it must belong to root, and nobody else may write it",
+            file.display(),
+            about.uid(),
+            about.mode() & 0o7777
+        );
+    }
+    Ok(())
+}
+
+fn is_within(value: &Value, limit: &Value) -> bool {
+    match (value, limit) {
+        (Value::Integer(value), Value::Integer(most)) => value <= most,
+        (Value::String(text), Value::Array(permitted)) => {
+            permitted.iter().filter_map(Value::as_str).any(|permitted| match permitted.strip_suffix('*') {
+                Some(begin) => text.starts_with(begin) && !text.contains(".."),
+                None => text == permitted,
+            })
+        }
+        (value, limit) => value == limit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(variables: &[(&str, &str)]) -> Facts {
+        Facts::of(
+            &|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()),
+            "alice",
+            6001,
+        )
+    }
+
+    fn resolve(cluster: &str, user: &str, facts: &Facts) -> anyhow::Result<(Settings, tempfile::TempDir)> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [of_cluster, of_user] = [("cluster.toml", cluster), ("mcr.toml", user)].map(|(name, text)| {
+            let file = dir.path().join(name);
+            std::fs::write(&file, text).expect("written");
+            file
+        });
+        Settings::resolve(Some(&of_cluster), Some(&of_user), facts).map(|settings| (settings, dir))
+    }
+
+    fn refusal(cluster: &str, user: &str, facts: &Facts) -> String {
+        format!("{:#}", resolve(cluster, user, facts).map(drop).expect_err("refused"))
+    }
+
+    const CLUSTER: &str = "[cnc]\naggregators = [\"agg0:7117\"]\n[anc]\nstore = \"/lustre/%u/mcr\"\nprofile = \"fast\"\n\
+                           [limits]\nprofile = [\"fast\", \"balanced\"]\nkeep = 10\nstore = [\"/lustre/%u/*\"]\n";
+
+    #[test]
+    fn a_later_layer_overrides_an_earlier_one_and_says_where_its_value_comes_from() {
+        let facts = facts(&[("SLURM_JOB_ID", "7"), ("PART", "b")]);
+        let user = "profile = \"balanced\"\nwatch = \"out_${PART}\"\ngroup-size = 8\nkeep = 5\n";
+        let (settings, dir) = resolve(CLUSTER, user, &facts).expect("resolved");
+        let of = |table, key| settings.text(table, key).map(str::to_owned);
+        assert_eq!(of("cnc", "job").as_deref(), Some("alice-7"));
+        assert_eq!(of("anc", "store").as_deref(), Some("/lustre/alice/mcr"));
+        assert_eq!(of("cnc", "watch"), Some(dir.path().join("out_b").display().to_string()));
+        let from = |key: &str| settings.by_key().get(key).map(|setting| setting.from.clone());
+        assert!(from("store").is_some_and(|from| from.ends_with("cluster.toml")));
+        assert!(from("profile").is_some_and(|from| from.ends_with("mcr.toml")));
+        assert_eq!(from("job").as_deref(), Some(DEFAULT));
+        let file = settings.config_file().expect("options");
+        assert_eq!((file.cnc.group_size, file.anc.group_size, file.anc.keep), (8, 8, 5));
+        assert_eq!(file.cnc.aggregators, ["agg0:7117"]);
+    }
+
+    #[test]
+    fn what_the_cluster_does_not_permit_is_refused_with_what_it_permits() {
+        let facts = facts(&[]);
+        assert!(refusal(CLUSTER, "profile = \"max\"", &facts).contains("permits only [\"fast\", \"balanced\"]"));
+        assert!(refusal(CLUSTER, "keep = 11", &facts).contains("keep = 11, but the cluster's file permits only 10"));
+        assert!(refusal(CLUSTER, "store = \"/home/x\"", &facts).contains("/lustre/%u/*"));
+        assert!(refusal(CLUSTER, "store = \"/lustre/%u/../bob\"", &facts).contains("permits only"));
+        assert!(resolve(CLUSTER, "store = \"/lustre/%u/other\"\nkeep = 10", &facts).is_ok());
+        let text = refusal("[limits]\nproflie = [\"fast\"]\n", "", &facts);
+        assert!(text.contains("did you mean \"profile\"?"), "{text}");
+    }
+
+    #[test]
+    fn keys_of_the_administrator_are_refused_in_the_users_file_and_misspelt_keys_have_a_suggestion() {
+        let facts = facts(&[]);
+        assert!(refusal("", "profil = \"max\"", &facts).contains("mcr.toml:1: unknown key \"profil\""));
+        assert!(refusal("", "profil = \"max\"", &facts).contains("did you mean \"profile\"?"));
+        assert!(refusal("", "listen = \"0.0.0.0:1\"", &facts).contains("unknown key \"listen\""));
+        assert!(refusal("", "keep = \"many\"", &facts).contains("mcr.toml"));
+        assert!(refusal("", "store = \"here\"", &facts).contains("is a relative path"));
+        // A whole configuration file is used as it is.
+        let (settings, _dir) = resolve("", "[anc]\nstore = \"/s\"\nthreads = 2\n", &facts).expect("resolved");
+        assert_eq!(settings.config_file().expect("options").anc.threads, 2);
+    }
+
+    #[test]
+    fn values_of_the_job_are_text_and_never_change_another_key() {
+        let hostile = "x\"\nstore = \"/bob\"\n$(id)`id`";
+        let facts = facts(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NAME", hostile)]);
+        let (settings, _dir) = resolve(CLUSTER, "job = \"%x\"", &facts).expect("resolved");
+        assert_eq!(settings.text("cnc", "job"), Some(hostile));
+        assert_eq!(settings.text("anc", "store"), Some("/lustre/alice/mcr"));
+        assert!(settings.config_file().expect("options").cnc.check().is_err(), "such a name is refused later");
+    }
+
+    #[test]
+    fn a_cluster_file_that_others_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("cluster.toml");
+        std::fs::write(&file, "").expect("written");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o664)).expect("set");
+        let error = Settings::resolve(Some(&file), None, &facts(&[])).map(drop).expect_err("refused");
+        assert!(error.to_string().contains("has mode 0664"), "{error}");
+    }
+}
