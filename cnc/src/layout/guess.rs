@@ -30,6 +30,9 @@ pub struct Explanation {
     pub lines: Vec<String>,
     /// Whether the names determined the layout. If false, all files are one checkpoint of rank 0.
     pub certain: bool,
+    /// The files that are there make one checkpoint with this layout, and more files may show another layout. Then
+    /// `certain` is false.
+    pub awaits_files: bool,
     /// `Some`: the layout must not be used. The text says why, and which options the user can specify instead.
     pub asks: Option<String>,
 }
@@ -150,10 +153,16 @@ fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
     }
     let gap = |ranks: &BTreeSet<u32>| ranks.last().is_some_and(|&last| last as usize + 1 != ranks.len());
     let most = ranks.values().max_by_key(|ranks| ranks.len())?;
-    if placed_count * 2 <= paths.len() || gap(most) || steps::are_products(ranks.keys()) {
+    if placed_count * 2 <= paths.len() || gap(most) || steps::are_of_ranks_or_parts(ranks.keys()) {
         return None;
     }
-    Some((preset.clone(), Explanation { certain: true, ..Explanation::default() }))
+    // If the preset finds no rank, but numbers in the names are ranks, these are not the names of the preset's code.
+    let has_ranks = ranks.values().any(|ranks| !ranks.is_empty());
+    if !has_ranks && templates_of(paths, &BTreeMap::new()).iter().any(|template| template.says_rank()) {
+        return None;
+    }
+    let awaits_files = steps::may_be_products(ranks.keys());
+    Some((preset.clone(), Explanation { certain: !awaits_files, awaits_files, ..Explanation::default() }))
 }
 
 fn counted(count: usize, what: &str) -> String {
@@ -230,6 +239,7 @@ fn from_numbers(
         None if any_rank => (None, false, None),
         _ => return None,
     };
+    let awaits_files = span.as_ref().is_some_and(|span| steps::may_change(&templates, &ranks, span));
 
     let first = ranks.iter().flatten().map(|rank| rank.first).min().unwrap_or(0);
     let first_rank = u32::from(first == 1);
@@ -267,7 +277,7 @@ fn from_numbers(
     if hidden {
         lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
     }
-    Some((layout, Explanation { lines, certain: !hidden && asks.is_none(), asks }))
+    Some((layout, Explanation { lines, certain: !hidden && asks.is_none() && !awaits_files, asks, awaits_files }))
 }
 
 fn templates_of<'a>(paths: &[&'a FilePath], modified: &BTreeMap<&FilePath, SystemTime>) -> Vec<Template<'a>> {
@@ -435,6 +445,11 @@ impl Template<'_> {
     fn linked(&self, slot: usize) -> Vec<usize> {
         let same = |other: &usize| self.rows.iter().all(|row| number(row[*other]) == number(row[slot]));
         (0..self.slots()).filter(same).collect()
+    }
+
+    /// Whether a number is the rank, and the word before it means ranks.
+    fn says_rank(&self) -> bool {
+        self.find_rank().is_some_and(|rank| self.word(rank.slot) == Word::Rank)
     }
 
     /// The number that is the rank. A number after a word that means ranks is preferred, and then the last possible

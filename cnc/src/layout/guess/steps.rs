@@ -51,7 +51,6 @@ pub(super) fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) 
             *deepest = depth.max(*deepest);
         }
     }
-    found.retain(|_, (_, word)| *word != Word::Part);
     let says = found.values().any(|(_, word)| *word == Word::Checkpoint);
     found.retain(|_, (_, word)| !says || *word == Word::Checkpoint);
     let candidates: Vec<Candidate> =
@@ -65,8 +64,11 @@ pub(super) fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) 
     let others = || candidates.iter().filter(|other| other.text != best.text);
     let is_only = best.has_others && others().all(is_of_parts) && (best.labels.len() == 1 || best.is_sequential());
     let asks = match () {
-        () if best.is_product() => Some("have two numbers, and one of them"),
+        () if best.is_product() || best.has_other_words(templates, ranks) => {
+            Some("have several numbers, and one of them")
+        }
         () if any_rank && !says && best.is_counted() && best.has_others && !is_only => Some("have a number that"),
+        () if any_rank && best.hides && !is_only => Some("have several numbers, and one of them"),
         () => None,
     };
     let asks = asks.map(|what| {
@@ -126,9 +128,23 @@ impl Candidate {
         self.values().last().is_some_and(is_counted)
     }
 
-    /// Whether the span has two numbers in a row, of which one is counted, and all combinations of their values occur.
+    /// Whether the span has two numbers in a row, of which one is counted, and most combinations of their values occur.
     fn is_product(&self) -> bool {
         is_product(&self.text, &self.labels.keys().collect())
+    }
+
+    /// Whether the span has a number with a meaning of its own before its last number: another word follows, and the
+    /// number has several values.
+    fn has_other_words(&self, templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> bool {
+        let values = self.values();
+        templates.iter().zip(ranks).any(|(template, rank)| {
+            let Some((_, first)) = template.find(&self.text, rank.as_ref()) else { return false };
+            let mut others = (0..values.len().saturating_sub(1)).filter(|n| values[*n].len() > 1);
+            let last = values.last().map_or(0, BTreeSet::len);
+            // If the last number distinguishes all labels, the numbers before do not matter.
+            (last == 1 || last < self.labels.len())
+                && others.any(|n| template.lead(first + n + 1).iter().any(u8::is_ascii_alphabetic))
+        })
     }
 
     /// The times of the labels, in the order of their first times. Empty if they are not known.
@@ -159,18 +175,59 @@ fn is_product(text: &[u8], labels: &BTreeSet<&Vec<u64>>) -> bool {
     let [first, second] = [values(0), values(1)];
     text.iter().filter(|b| **b == SLOT).count() == 2
         && !between.iter().any(u8::is_ascii_alphabetic)
-        && first.len() * second.len() == labels.len()
+        && first.len() * second.len() < 2 * labels.len()
         && (is_counted(&first) || is_counted(&second))
 }
 
-/// Whether the labels of a preset have two numbers, of which one may be of a variable.
-pub(super) fn are_products<'a>(labels: impl Iterator<Item = &'a CheckpointId>) -> bool {
+/// Whether the labels of a preset have two numbers in a row, of which one may be of a variable, or a number that is of
+/// a rank or of a part.
+pub(super) fn are_of_ranks_or_parts<'a>(labels: impl Iterator<Item = &'a CheckpointId>) -> bool {
     let mut templates: BTreeMap<Vec<u8>, Vec<Vec<u64>>> = BTreeMap::new();
     for label in labels {
         let (text, digits) = tokenize(label.as_str().as_bytes());
         templates.entry(text).or_default().push(digits.iter().map(|digits| number(digits)).collect());
     }
-    templates.iter().any(|(text, labels)| is_product(text, &labels.iter().collect()))
+    templates.into_iter().any(|(text, labels)| {
+        // The numbers of a version or of a time, such as `0.1` and `0.25`, are no product.
+        let is_time = text.iter().all(|b| [SLOT, b'.'].contains(b));
+        let template = Template { text, rows: Vec::new(), modified: Vec::new() };
+        let values = |n: usize| labels.iter().filter_map(|label| label.get(n)).copied().collect::<BTreeSet<u64>>();
+        let slots = 0..labels[0].len();
+        let of_part = |n: usize| values(n).len() > 1 && matches!(template.word(n), Word::Rank | Word::Part);
+        // `restart.10.dom0`: a later number with a word of its own counts parts, or no number distinguishes all labels.
+        let has_word = |n: usize| n > 0 && template.lead(n).iter().any(u8::is_ascii_alphabetic) && values(n).len() > 1;
+        let tells_all = |n: usize| values(n).len() == labels.len();
+        let counts_parts = |n: usize| has_word(n) && template.word(n) != Word::Checkpoint && is_counted(&values(n));
+        !is_time && is_product(&template.text, &labels.iter().collect())
+            || slots.clone().any(of_part)
+            || slots.clone().any(counts_parts)
+            || slots.clone().any(has_word) && !slots.clone().any(tells_all)
+    })
+}
+
+/// Whether the only label of a preset has two numbers in a row, of which one may be of a variable.
+pub(super) fn may_be_products<'a>(mut labels: impl Iterator<Item = &'a CheckpointId>) -> bool {
+    let (Some(label), None) = (labels.next(), labels.next()) else { return false };
+    let (text, _) = tokenize(label.as_str().as_bytes());
+    let between = text.split(|b| *b == SLOT).nth(1).unwrap_or_default();
+    let is_time = text.iter().all(|b| [SLOT, b'.'].contains(b));
+    text.iter().filter(|b| **b == SLOT).count() == 2 && !is_time && !between.iter().any(u8::is_ascii_alphabetic)
+}
+
+/// Whether more files may show another span: there is only one label now, and the names have several numbers that may
+/// distinguish checkpoints. All choices give the same checkpoint now.
+pub(super) fn may_change(templates: &[Template<'_>], ranks: &[Option<RankSlot>], span: &[u8]) -> bool {
+    templates.iter().zip(ranks).filter(|(_, rank)| rank.is_some()).any(|(template, rank)| {
+        let Some((_, first)) = template.find(span, rank.as_ref()) else { return false };
+        let slots = first..first + span.iter().filter(|b| **b == SLOT).count();
+        let is_rank = |slot: usize| rank.as_ref().is_some_and(|rank| rank.linked.contains(&slot));
+        let may_be = |slot: usize| !is_rank(slot) && word_of(template, slot) != Word::Part;
+        let is_said = slots.clone().any(|slot| template.word(slot) == Word::Checkpoint);
+        let has_one_value = template.rows.iter().all(|row| row[slots.clone()] == template.rows[0][slots.clone()]);
+        let is_same = |slot: usize| template.linked(slot).iter().any(|linked| slots.contains(linked));
+        let mut outside = (0..template.slots()).filter(|slot| !slots.contains(slot) && may_be(*slot));
+        has_one_value && (slots.len() == 2 || !is_said && outside.any(|slot| !is_same(slot)))
+    })
 }
 
 /// Whether there are at least two values, from 0 or 1 without gaps.
@@ -194,15 +251,15 @@ fn word_of(template: &Template<'_>, slot: usize) -> Word {
     }
 }
 
-/// All beginnings of components up to a number that is not the rank, each with the depth of the component and its last
-/// slot.
+/// All beginnings of components up to a number that is not the rank and not of a part, each with the depth of the
+/// component and its last slot. A span may also begin after such a number.
 fn spans(template: &Template<'_>, rank: Option<&RankSlot>) -> Vec<(usize, usize, Vec<u8>)> {
     let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
     for (at, &byte) in template.text.iter().enumerate() {
         if byte == b'/' {
             (start, depth) = (at + 1, depth + 1);
         } else if byte == SLOT {
-            if rank.is_some_and(|rank| rank.linked.contains(&slot)) {
+            if rank.is_some_and(|rank| rank.linked.contains(&slot)) || word_of(template, slot) == Word::Part {
                 start = at + 1;
             } else {
                 let skip = template.text[start..at].iter().take_while(|b| matches!(b, b'_' | b'-' | b'.')).count();

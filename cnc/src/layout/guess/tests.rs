@@ -258,6 +258,9 @@ fn numbers_of_variables_are_not_taken_for_checkpoints() {
             three(step, &|s, v, r| format!("out_{s}/level_{v}/data.{r}")),
             three(step, &|s, v, r| format!("level_{v}/out_{s}.p{r}")),
             of_three([step, &[0, 1, 2, 3], &[0, 1, 2]], |s, r, v| format!("t{s}_p{r}_{v}")),
+            three(step, &|s, v, r| format!("field{v}_step{s}_rank{r}.bin")),
+            three(step, &|s, v, r| format!("rank{r}/var{v}_step{s:04}.dat")),
+            three(step, &|s, v, r| format!("level_{v}_step_{s}/rank{r}.bin")),
             of_three([step, &[0, 1, 2, 3], &[0, 1, 2]], |s, r, v| format!("s{s}/proc{r}/q{v}")),
         ] {
             let (layout, explanation) = guess_in_order(&names);
@@ -279,11 +282,46 @@ fn names_with_a_number_that_may_be_of_a_variable_are_asked_about() {
         step_first(&[10]),
         step_first(&[10, 20]),
         of_three([&[1], &[0, 1, 2], &[0, 1]], |s, q, r| format!("s{s}/proc{r}/q{q}")),
+        of_three([&[10, 20], &[0, 1, 2], &[0, 1]], |s, v, r| format!("sim.v{v}.it{s}.0000{r}.dat")),
+        of_three([&[10], &[0, 1, 2], &[0, 1]], |s, m, r| format!("mem{m}_ckpt_00{s}_000{r}.bin")),
     ] {
         for (layout, explanation) in [guess_in_order(&names), guess_at(&names, Path::new("/data/run7"))] {
             let asks = explanation.asks.unwrap_or_else(|| panic!("{names:?}\n{layout}\n{:?}", explanation.lines));
             assert!(asks.contains("may be the number of a variable") && asks.contains("--layout"), "{asks}");
         }
+    }
+}
+
+#[test]
+fn names_whose_ranks_a_preset_does_not_find_are_not_those_of_its_code() {
+    for name in ["ck_010_r#.rst", "restart.10-rank#", "state_10_p#.cpt", "ck_r#_s10.h5", "id#/Blast-id#.0001.rst"] {
+        let names = paths(numbered(name, 4));
+        let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+        let found = place_all(&layout, &names);
+        let ranks: BTreeSet<u32> = (0..4).collect();
+        assert!(
+            found.len() == 1 && found.values().all(|of| *of == (4, ranks.clone())),
+            "{name}: {found:?}\n{explanation}"
+        );
+    }
+    let steps_of_ranks = of_three([&[0, 1, 2, 3], &[0, 1, 2], &[0]], |r, s, _| format!("proc{r}.{s}"));
+    let (layout, explanation) = guess_at(&steps_of_ranks, Path::new("/data/run7"));
+    let found = place_all(&layout, &steps_of_ranks);
+    assert!(explanation.asks.is_some() || found.values().all(|(files, _)| *files >= 4), "{found:?}\n{explanation}");
+    let times = ["0", "0.1", "0.2"].map(|time| numbered(&format!("processor#/{time}/U"), 3)).concat();
+    assert_eq!(guess_at(&paths(times), Path::new("/data/run7")).0.name(), "openfoam");
+}
+
+#[test]
+fn an_agent_waits_for_more_files_while_one_checkpoint_has_several_numbers() {
+    let first = paths(["s10/r0_0.bin", "s10/r1_0.bin", "s10/r2_0.bin"]);
+    let (layout, explanation) = guess_at(&first, Path::new("/data/run7"));
+    assert!(!explanation.certain && explanation.awaits_files && explanation.asks.is_none(), "{layout}\n{explanation}");
+    let (_, explanation) = guess_at(&paths(["v0.10.0", "v0.10.1"]), Path::new("/data/run7"));
+    assert!(!explanation.certain && explanation.awaits_files, "{explanation}");
+    for names in [numbered("step10/rank#.dat", 3), numbered("out_10.p#", 3), numbered("DD0007/DD0007.cpu000#", 3)] {
+        let (_, explanation) = guess_at(&paths(names), Path::new("/data/run7"));
+        assert!(explanation.certain, "{explanation}");
     }
 }
 
