@@ -10,7 +10,6 @@ use mcrengine::incarnation::{self, Begun, Draft, Incarnation};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::{Store, StoreError};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -116,7 +115,8 @@ impl Currents {
     }
 
     /// The incarnation that a claim commits for, which is the newest one if it has the claim's identity. A new
-    /// identity begins an incarnation, and then the previous incarnation is refused.
+    /// identity begins an incarnation, and then the previous incarnation is refused. An agent claims when it connects,
+    /// so that its identity is known as older when the next run restarts.
     pub fn admit(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<Option<Current>, Refused> {
         for _ in 0..TRIES_MAX {
             let current = self.of(store, job)?;
@@ -158,22 +158,13 @@ impl Currents {
             "other incarnations of job {job} begin again and again; two jobs may have this name"
         )))
     }
-
-    /// Like [`Currents::admit`], for an agent that has just connected. If the store does not have the job, nothing is
-    /// created for it.
-    pub fn greet(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<(), Refused> {
-        match store.list_dir(Path::new(job.as_str())) {
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error.into()),
-            Ok(_) => self.admit(store, job, claim).map(drop),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use mcrengine::store::MemoryStore;
+    use std::path::Path;
 
     fn admitted(currents: &Currents, store: &MemoryStore, identity: &str) -> Result<u32, String> {
         let job = "j".parse().expect("valid");
@@ -195,9 +186,22 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_connects_makes_nothing_for_a_job_that_is_not_there() {
-        let (currents, store, job) = (Currents::default(), MemoryStore::new(), "j".parse().expect("valid"));
-        currents.greet(&store, &job, Claim { identity: "a", node: "n0" }).expect("greeted");
+    fn an_agent_that_connects_makes_nothing_visible_for_a_job_that_is_not_there() {
+        let (currents, store) = (Currents::default(), MemoryStore::new());
+        assert_eq!(admitted(&currents, &store, ""), Ok(0));
         assert!(store.list_dir(Path::new("")).expect("lists").is_empty());
+        assert_eq!(admitted(&currents, &store, "a"), Ok(1));
+        assert_eq!(manifest::jobs(&store).expect("lists"), []);
+    }
+
+    #[test]
+    fn a_run_that_connected_before_the_restart_of_the_next_run_is_fenced_although_it_committed_nothing() {
+        let (currents, store, job) = (Currents::default(), MemoryStore::new(), "j".parse().expect("valid"));
+        assert_eq!(admitted(&currents, &store, "first"), Ok(1));
+        let draft = Draft { identity: "second".into(), is_restart: true, ..Draft::default() };
+        assert!(matches!(incarnation::begin(&store, &job, 1, draft), Ok(Begun::Here(_))));
+        let told = admitted(&currents, &store, "first").expect_err("fenced");
+        assert!(told.contains("is over: incarnation 2 (second"), "{told}");
+        assert_eq!(admitted(&currents, &store, "second"), Ok(2));
     }
 }

@@ -239,10 +239,10 @@ impl Service {
         let (shared, store) = (Arc::clone(&self.shared), Arc::clone(&self.store));
         let (job, node, identity) = (job.clone(), node.to_owned(), about.identity.clone());
         let greeting = tokio::task::spawn_blocking(move || {
-            shared.currents.greet(&*store, &job, Claim { identity: &identity, node: &node })
+            shared.currents.admit(&*store, &job, Claim { identity: &identity, node: &node })
         });
         match greeting.await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(_)) => Ok(()),
             Ok(Err(Refused::Fenced(reason))) => {
                 tracing::error!(reason, "an agent was refused");
                 Err(End { reason, retry: false })
