@@ -26,6 +26,9 @@ const OLDER: u8 = 2;
 /// Exit status: there is no complete checkpoint.
 const NEW_RUN: u8 = 3;
 
+/// The outcome if a checkpoint was restored that a restart had set aside.
+const SET_ASIDE: &str = "set aside";
+
 /// The result, for `--json`.
 #[derive(serde::Serialize)]
 struct Report {
@@ -189,6 +192,8 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
         let report = Report {
             outcome: match (is_older, &state.doubt) {
                 (true, _) => "older",
+                // Only such checkpoints are left.
+                (false, _) if state.is_set_aside && args.checkpoint.is_none() => SET_ASIDE,
                 (false, Some(_)) => "doubtful",
                 (false, None) => "restored",
             },
@@ -484,6 +489,9 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
         human_rate(report.file_bytes, elapsed),
         args.to.display()
     ))?;
+    if report.outcome == SET_ASIDE {
+        print(&format!("{checkpoint} was SET ASIDE by an earlier restart, and no other checkpoint is left\n"))?;
+    }
     if report.outcome == "doubtful" {
         print(&format!("{checkpoint} is DOUBTFUL: its files may not all be of one step\n"))?;
     }

@@ -800,6 +800,46 @@ fn prune_keeps_what_a_restart_goes_on_from_although_newer_ones_were_set_aside() 
 }
 
 #[test]
+fn prune_keeps_what_the_job_goes_on_from_although_it_was_restored_too_often_and_newer_ones_were_set_aside() {
+    let site = Site::new();
+    for step in 1..=3 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    site.restart(&["--checkpoint", &id(1)], 0);
+    (0..2).for_each(|_| assert_eq!(site.restart(&[], 2).0, [(1, 1)].into()));
+    run(mcr().args(["prune", "--keep", "1", "--job", "job", "--store"]).arg(site.store()), 0);
+    assert!(site.complete().contains(&id(1)), "{:?}", site.complete());
+    assert_eq!(site.restart(&["--copy", "--checkpoint", &id(1)], 0).0, [(1, 1)].into());
+    // If only checkpoints are left that were set aside, the exit status and the output say so.
+    run(mcr().args(["prune", "--drop", &id(1), "--job", "job", "--store"]).arg(site.store()), 0);
+    let (found, said) = site.restart(&["--copy"], 2);
+    assert!(found == [(1, 3)].into() && said.contains("was SET ASIDE by an earlier restart"), "{said}");
+}
+
+#[test]
+fn a_straggler_of_the_dead_run_does_not_fence_the_new_run() {
+    let mut site = Site::empty();
+    (0..2).for_each(|_| site.start_aggregator("127.0.0.1:0"));
+    let other = site.path("other");
+    std::fs::create_dir(&other).expect("made");
+    for node in 0..2 {
+        site.start_agent_of(&other, &format!("m{node}"), node, "ranks = 4\nincarnation = \"first\"");
+        site.agents.last().expect("started").wait_for_log("session began");
+    }
+    (0..2).for_each(|rank| write_file(&other, 1, 1, rank, None));
+    site.restart(&["--incarnation", "second"], 3);
+    (0..2).for_each(|node| site.start_agent(node, "ranks = 4\nincarnation = \"second\""));
+    (2..4).for_each(|rank| write_file(&other, 1, 1, rank, None));
+    site.agents[0].wait_for_log("is over: incarnation");
+    site.write(2, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    site.write(2, 2, 0..RANKS);
+    wait_complete(&site.store(), &id(2));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
+}
+
+#[test]
 fn what_a_restart_set_aside_is_not_taken_by_a_later_restart_if_the_newest_is_bad() {
     let site = Site::new();
     for step in 1..=3 {
