@@ -4,7 +4,6 @@ use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
 use crate::output::{name_of, tell};
 use anyhow::bail;
-use mcr_anc::instance::may_be_reused;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, gather};
 use mcr_cnc::layout::{Labelled, Layout, Listing, Scan, ScanLimits, list, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
@@ -21,9 +20,19 @@ pub struct Found {
     pub companions: BTreeMap<CheckpointId, Vec<Companion>>,
     /// Bytes of the files of all checkpoints.
     pub bytes: u64,
-    /// The checkpoint with the newest file, if its files still changed after [`REST_MAX`].
-    pub still_written: Option<CheckpointId>,
+    /// A checkpoint that must not be saved yet, because it may still be written.
+    pub not_whole: Option<NotWhole>,
+    /// Age of the newest file, if it is younger than [`YOUNG`].
+    pub newest_age: Option<Duration>,
+    /// Whether file names contain the number of a rank.
+    pub has_ranks: bool,
     pub left_out: LeftOut,
+}
+
+/// A checkpoint that may still be written.
+pub struct NotWhole {
+    pub checkpoint: CheckpointId,
+    pub why: String,
 }
 
 /// Paths that are not saved, because they belong to no checkpoint or cannot be read.
@@ -54,6 +63,8 @@ const LEFT_OUT_MAX: usize = 1000;
 /// Maximum number of paths that are printed for people.
 const TOLD_MAX: usize = 10;
 
+/// If the newest file is younger than this, its checkpoint is compared with the checkpoint before.
+const YOUNG: Duration = Duration::from_secs(60);
 /// If the newest file is younger than this, more files of its checkpoint may follow.
 const REST: Duration = Duration::from_secs(1);
 /// Maximum time to wait until the files of the newest checkpoint do not change any more.
@@ -62,24 +73,19 @@ const REST_MAX: Duration = Duration::from_secs(60);
 /// Finds the checkpoints below a directory, in natural order, and the paths that belong to no checkpoint. A store
 /// below the directory is skipped. If the newest checkpoint may still be written, waits until its files do not change
 /// any more.
-pub fn find_checkpoints(
-    dir: &Path,
-    layout: &LayoutArgs,
-    quiet: bool,
-    store: Option<&Path>,
-    ranks: Option<u32>,
-) -> anyhow::Result<Found> {
+pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Option<&Path>) -> anyhow::Result<Found> {
     let mut listing = listing_without(dir, store)?;
-    let mut still_written = None;
+    let mut not_whole = None;
     let (began, mut unchanged_since) = (Instant::now(), Instant::now());
     loop {
         let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), true)?;
-        let Some(newest) = may_be_written(&listing, &layout, ranks) else { break };
+        let Some((newest, _)) = newest_file(&listing, &layout).filter(|(_, age)| *age < REST) else { break };
         if unchanged_since.elapsed() >= REST {
             break;
         }
         if began.elapsed() >= REST_MAX {
-            still_written = Some(newest);
+            let why = "its files are still written; save it again later".to_owned();
+            not_whole = Some(NotWhole { checkpoint: newest, why });
             break;
         }
         std::thread::sleep(REST / 10);
@@ -97,6 +103,7 @@ pub fn find_checkpoints(
     let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), quiet)?;
     let of_checkpoints = listing.files.iter().zip(&listing.bytes).filter(|(path, _)| layout.place(path).is_some());
     let bytes = of_checkpoints.map(|(_, bytes)| bytes).sum();
+    let newest = newest_file(&listing, &layout).filter(|(_, age)| *age < YOUNG);
     let scan = sort(listing, &layout);
 
     let companions = companions_of(dir, &layout, &scan);
@@ -142,7 +149,34 @@ pub fn find_checkpoints(
     if let Some(line) = order {
         tell(line);
     }
-    Ok(Found { checkpoints, companions, bytes, still_written, left_out })
+    let not_whole = not_whole.or_else(|| fewer_files(&checkpoints, newest.as_ref().map(|(newest, _)| newest)));
+    let (newest_age, has_ranks) = (newest.map(|(_, age)| age), layout.has_ranks());
+    Ok(Found { checkpoints, companions, bytes, not_whole, newest_age, has_ranks, left_out })
+}
+
+/// The newest checkpoint, if it has fewer files than the checkpoint before, and the same ranks. `newest` is the
+/// checkpoint with the newest file, if this file is young.
+fn fewer_files(checkpoints: &[Labelled], newest: Option<&CheckpointId>) -> Option<NotWhole> {
+    let [.., (before, files_before), (last, files)] = checkpoints else { return None };
+    let ranks = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| *rank).collect::<BTreeSet<_>>();
+    let is_less = newest == Some(last) && files.len() < files_before.len() && ranks(files) == ranks(files_before);
+    is_less.then(|| NotWhole {
+        checkpoint: last.clone(),
+        why: format!(
+            "it has {} and {before} has {}, and its newest file is younger than {} s: it may still be written; save it \
+             again later",
+            self::files(files.len() as u64),
+            files_before.len(),
+            YOUNG.as_secs()
+        ),
+    })
+}
+
+/// The checkpoint with the newest file, and the age of this file. The age is 0 if the time is in the future.
+fn newest_file(listing: &Listing, layout: &Layout) -> Option<(CheckpointId, Duration)> {
+    let placed = listing.files.iter().zip(&listing.modified).filter_map(|(path, at)| Some((layout.place(path)?, at)));
+    let (newest, at) = placed.max_by_key(|(_, at)| **at)?;
+    Some((newest.checkpoint, at.elapsed().unwrap_or_default()))
 }
 
 /// Lists a directory without the store.
@@ -165,16 +199,6 @@ fn listing_without(dir: &Path, store: Option<&Path>) -> anyhow::Result<Listing> 
         }
     }
     Ok(listing)
-}
-
-/// The checkpoint with the newest file, if this file is so new that more files of the checkpoint may follow. `None` if
-/// the number of ranks and the name of the checkpoint show whether all files are there.
-fn may_be_written(listing: &Listing, layout: &Layout, ranks: Option<u32>) -> Option<CheckpointId> {
-    let placed = listing.files.iter().zip(&listing.modified).filter_map(|(path, at)| Some((layout.place(path)?, at)));
-    let (newest, at) = placed.max_by_key(|(_, at)| **at)?;
-    let is_young = at.elapsed().map_or(true, |age| age < REST);
-    let is_known = ranks.is_some() && layout.has_ranks() && !may_be_reused(&newest.checkpoint);
-    (is_young && !is_known).then_some(newest.checkpoint)
 }
 
 /// The links, directories and pointer files that are saved with each checkpoint. A path that cannot be saved is

@@ -340,6 +340,43 @@ fn a_checkpoint_that_is_being_written_is_saved_with_all_of_its_ranks() {
 }
 
 #[test]
+fn a_rank_whose_second_file_follows_is_awaited_or_its_checkpoint_is_not_saved() {
+    for (delay_ms, status) in [(500, 0), (1600, 4)] {
+        let site = Site::new();
+        let write = |step: u8, kind: &str| {
+            (0..2).for_each(|rank| site.write(format!("ck_{step}_r{rank}.{kind}"), &[step, rank]));
+        };
+        ["a", "b"].iter().for_each(|kind| write(1, kind));
+        write(2, "a");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(delay_ms));
+                write(2, "b");
+            });
+            let (_, err) = site.save(&["--layout", "ck_{checkpoint}_r{rank}.*", "--ranks", "2"], status);
+            assert_eq!(err.contains("it has 2 files and 1 has 4"), status == 4, "{err}");
+        });
+        let (files, step) = if status == 0 { (4, 2) } else { (4, 1) };
+        let back = site.back();
+        assert!(back.len() == files && back.values().all(|bytes| bytes[0] == step), "{delay_ms} ms: {back:?}");
+    }
+}
+
+#[test]
+fn files_that_were_partly_overwritten_when_the_application_died_are_saved_as_doubtful() {
+    let site = Site::new();
+    for (rank, seconds) in [(0u8, 10), (1, 10), (2, 70), (3, 70)] {
+        site.write(format!("st_r{rank}"), &[u8::from(seconds == 10) + 1, rank]);
+        let file = std::fs::File::options().write(true).open(site.data().join(format!("st_r{rank}"))).expect("opened");
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(seconds)).expect("set");
+    }
+    let (_, err) = site.save(&["--layout", "{checkpoint}_r{rank}"], 0);
+    assert!(err.contains("st is doubtful") && err.contains("60.0 s apart"), "{err}");
+    let to = site.dir.path().join("back");
+    run(mcr().args(["restart", "--copy", "--store"]).arg(site.store()).arg("--to").arg(to), 2);
+}
+
+#[test]
 fn a_checkpoint_with_fewer_ranks_than_the_job_has_in_the_store_is_not_saved_as_whole() {
     let site = Site::new();
     let write = |step: u8, ranks: u8| {

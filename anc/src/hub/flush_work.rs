@@ -152,6 +152,20 @@ impl FlushWork {
     fn clock_went_back_ms(&self, incarnation: u32, newest_ms: i64) -> Result<i64, FlushError> {
         let is_fresh = |rank: &RankOfFlush| rank.was_seen && !rank.is_copy();
         let Some(newest) = self.shared.newest.of(&*self.store, &self.key.job, self.key.group) else { return Ok(0) };
+        if newest_ms < newest.written_unix_ms
+            && newest.incarnation == incarnation
+            && self.ranks.iter().any(RankOfFlush::is_copy)
+        {
+            tracing::warn!(
+                job = %self.key.job,
+                checkpoint = %self.key.label,
+                group = self.key.group.0,
+                newest = %newest.checkpoint,
+                seconds = (newest.written_unix_ms - newest_ms) as f64 / 1000.0,
+                "the modification times of these files are earlier than those of the newest checkpoint, as `cp -p` leaves \
+                 them: the checkpoint counts as older"
+            );
+        }
         if newest_ms > newest.written_unix_ms || newest.incarnation != incarnation || !self.ranks.iter().all(is_fresh) {
             return Ok(0);
         }

@@ -1,6 +1,6 @@
 //! Captures checkpoints: describes their files, and keeps the bytes of files in memory as far as the budget allows.
 
-use crate::found::{missing_ranks, rank_list};
+use crate::found::{NotWhole, missing_ranks, rank_list};
 use crate::output::Progress;
 use mcr_anc::budget::{Budget, Lease};
 use mcr_anc::flush::{FlushOptions, least_budget};
@@ -66,17 +66,17 @@ pub struct Capturer<'a> {
     pub companions: &'a BTreeMap<CheckpointId, Vec<Companion>>,
     /// Why the number of ranks is higher than the files show, and what the user can do.
     pub ranks_from: Option<String>,
-    /// A checkpoint that is not saved, because it is still written.
-    pub still_written: Option<&'a CheckpointId>,
+    /// A checkpoint that is not saved, because it may still be written.
+    pub not_whole: Option<&'a NotWhole>,
 }
 
 impl Capturer<'_> {
     /// Describes the files of one checkpoint, or says why it is not saved.
     pub fn capture(&self, (label, files): &Labelled, progress: &Progress) -> Captured {
         let (started, label) = (Instant::now(), label.clone());
-        let captured = match self.still_written == Some(&label) {
-            true => Err(NotCaptured::incomplete("its files are still written; save it again later".to_owned())),
-            false => self.are_all_ranks_there(files).and_then(|()| self.capture_all(files, progress)),
+        let captured = match self.not_whole.filter(|not_whole| not_whole.checkpoint == label) {
+            Some(not_whole) => Err(NotCaptured::incomplete(not_whole.why.clone())),
+            None => self.are_all_ranks_there(files).and_then(|()| self.capture_all(files, progress)),
         };
         let captured = captured.map(|files| self.with_companions(&label, files));
         Captured { label, files_found: files.len(), files: captured, started }

@@ -34,6 +34,8 @@ pub struct Group {
     pub older: usize,
     pub checkpoint: CheckpointId,
     pub place: Place,
+    /// Why it is uncertain whether all files of the checkpoint are of one step, if it is.
+    pub doubt: Option<String>,
     pub group: GroupId,
     pub headers: Arc<Vec<FileHeader>>,
     /// One entry for each header.
@@ -101,7 +103,7 @@ impl Committer<'_> {
     /// Commits one group in its turn, unless the group is in the store already. An error is an error of the store,
     /// and ends the run.
     pub fn commit(&self, group: Group, progress: &Progress) -> anyhow::Result<GroupEnd> {
-        let Group { older, checkpoint, place, group, headers, files, whole, .. } = group;
+        let Group { older, checkpoint, place, doubt, group, headers, files, whole, .. } = group;
         if let Some(manifest) = committed(self.store, self.job, &checkpoint, group, self.grouping, &headers)? {
             return Ok(GroupEnd::Committed(Box::new(CommittedGroup { manifest, was_there: true })));
         }
@@ -128,7 +130,7 @@ impl Committer<'_> {
             group_size: self.group_size,
             incarnation: place.incarnation,
             written_unix_ms: place.written_unix_ms,
-            doubt: None,
+            doubt,
             files: Arc::clone(&headers),
             source: &source,
             options: self.options,

@@ -15,26 +15,27 @@ mod turns;
 use crate::args::SaveArgs;
 use crate::common::open_or_create;
 use crate::found::{Found, find_checkpoints, nothing_found};
-use crate::output::{Progress, name_of};
+use crate::output::{Progress, name_of, tell};
 use crate::places::Places;
 use crate::prune::prune_after;
 use anyhow::{Context, bail};
-use capture::{Captured, Capturer};
+use capture::{Captured, Capturer, KeptFile};
 use group::{Committer, Group, Whole};
 use mcr_anc::budget::Budget;
-use mcr_anc::instance::choose_for_all;
+use mcr_anc::instance::{choose_for_all, may_be_reused};
 use mcr_anc::names::Names;
 use mcr_anc::newest::NewestOfGroups;
 use mcr_anc::spare::Spare;
 use mcr_cnc::capture::Verdicts;
 use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::fingerprint::Fingerprint;
-use mcrengine::ids::{FilePath, GroupId, Grouping, RANKS_MAX, Rank};
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, RANKS_MAX, Rank};
 use mcrengine::incarnation::{self, COPIED_NS};
 use mcrengine::manifest;
 use mcrengine::store::Store;
 use options::{budget_mib, flush_options, job_of};
 use report::{Event, Report, Saved};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -53,7 +54,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         bail!("--group-size must be at least 1, and --ranks 1 to {RANKS_MAX}");
     }
     let store = open_or_create(&args.store.store, args.create, ", or --create")?;
-    let found = find_checkpoints(&dir, &args.layout, args.json, Some(&args.store.store), args.ranks)?;
+    let found = find_checkpoints(&dir, &args.layout, args.json, Some(&args.store.store))?;
     let newest = manifest::newest_of_group(&store, &job, GroupId(0), None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
     let of_files = found.checkpoints.iter().map(|(_, files)| highest(files) + 1).max();
@@ -67,6 +68,16 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         )
     });
     let grouping = ranks.and_then(|ranks| Grouping::new(ranks, args.group_size));
+    if let (Some(age), true, Some(of_files), None, None) =
+        (found.newest_age, found.has_ranks, of_files, args.ranks, &newest)
+        && found.checkpoints.iter().filter(|(_, files)| highest(files) + 1 == of_files).count() == 1
+    {
+        tell(format!(
+            "the number of ranks is {of_files}, as in the newest checkpoint, whose newest file is {} s old; if more ranks \
+             may still write, give --ranks",
+            age.as_secs()
+        ));
+    }
     let Some(grouping) = grouping.filter(|_| !found.checkpoints.is_empty()) else {
         bail!("{}: {}", name_of(&dir), nothing_found(&args.layout, &found.left_out));
     };
@@ -82,7 +93,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         verdicts: Verdicts::default(),
         companions: &found.companions,
         ranks_from,
-        still_written: found.still_written.as_ref(),
+        not_whole: found.not_whole.as_ref(),
     };
     let committer = Committer {
         dir: &dir,
@@ -220,6 +231,7 @@ fn hand_out(
             let is_copy = newest.changed_ns.saturating_sub(written_ns) > COPIED_NS;
             is_copy || newest.age_ns(ahead_ns(committer.dir)) > incarnation_age_ns
         });
+        let doubt = doubt_of(&label, of_checkpoint.clone());
         let whole = Arc::new(Whole::new(of_checkpoint.map(|kept| (&kept.file.header.path, kept.file.fingerprint))));
         let (mut headers, mut contents): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());
         contents.resize_with(groups, Vec::new);
@@ -230,7 +242,8 @@ fn hand_out(
         }
         let headers: Vec<_> = headers.into_iter().map(Arc::new).collect();
         let (checkpoint, begun) = choose_for_all(store, &names, job, &label, grouping, &headers)?;
-        let begun_event = Event::Begun { line: line("there already"), started, groups };
+        let line = Saved { doubt: doubt.clone(), ..line("there already") };
+        let begun_event = Event::Begun { line, started, groups };
         if to_report.send(Ok(begun_event)).is_err() {
             break; // the report takes no more events
         }
@@ -239,12 +252,34 @@ fn hand_out(
         let place = places.next(&checkpoint, written_ns / 1_000_000, is_of_before, begun);
         for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(contents) {
             let lane = &to_lanes[group.0 as usize % to_lanes.len()];
-            let (checkpoint, whole) = (checkpoint.clone(), Arc::clone(&whole));
-            if lane.send(Group { nth, older, checkpoint, place, group, headers, files, whole }).is_err() {
+            let (checkpoint, whole, doubt) = (checkpoint.clone(), Arc::clone(&whole), doubt.clone());
+            if lane.send(Group { nth, older, checkpoint, place, doubt, group, headers, files, whole }).is_err() {
                 return Ok(()); // the lane has reported the reason
             }
         }
         older += groups;
     }
     Ok(())
+}
+
+/// Ranks that wrote their files at least this far apart may be at two steps of an application that overwrites its files.
+const ONE_STEP_NS: i64 = 1_000_000_000;
+
+/// The reason if it is uncertain whether all files are of one step: the application may overwrite the name of the
+/// checkpoint, and the ranks wrote their files far apart.
+fn doubt_of<'a>(label: &CheckpointId, files: impl Iterator<Item = &'a KeptFile>) -> Option<String> {
+    let mut ranks: BTreeMap<Rank, i64> = BTreeMap::new();
+    for KeptFile { file, .. } in files {
+        let newest = ranks.entry(file.header.rank).or_insert(i64::MIN);
+        *newest = (*newest).max(file.fingerprint.written_ns());
+    }
+    let (first, last) = (ranks.values().min()?, ranks.values().max()?);
+    let apart_ns = last.saturating_sub(*first);
+    (may_be_reused(label) && apart_ns >= ONE_STEP_NS).then(|| {
+        format!(
+            "the name {label} has no number, so the code may overwrite it, and the ranks wrote their files {:.1} s apart: \
+             it is uncertain whether the files are of one step",
+            apart_ns as f64 / 1e9
+        )
+    })
 }

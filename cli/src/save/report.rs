@@ -17,6 +17,8 @@ pub struct Saved {
     pub checkpoint: Option<String>,
     pub outcome: &'static str,
     pub reason: Option<String>,
+    /// Why it is uncertain whether all files are of one step, if it is.
+    pub doubt: Option<String>,
     pub files: u64,
     pub ranks: u32,
     pub containers: u32,
@@ -33,6 +35,7 @@ impl Saved {
             checkpoint: None,
             outcome,
             reason: None,
+            doubt: None,
             files: files as u64,
             ranks,
             containers: 0,
@@ -202,6 +205,8 @@ impl Report {
         for line in &self.lines {
             if let Some(reason) = &line.reason {
                 tell(format!("{} is not saved: {reason}", line.label));
+            } else if let Some(doubt) = &line.doubt {
+                tell(format!("{} is doubtful: {doubt}", line.label));
             }
         }
         let why = error.map(|error| format!("; {error}")).unwrap_or_default();
