@@ -68,11 +68,17 @@ pub enum Command {
     /// Asks the agents of this node, over the socket next to the state file of each agent. Exit status: 0 all files
     /// are committed, 5 not all files are committed, 1 no agent was reached.
     Flush(FlushArgs),
-    /// Show the settings of the job in this directory, and where each value comes from
-    ///
-    /// The settings are those of the cluster's file /etc/mcr/mcr.toml and of the user's file mcr.toml. Other commands
-    /// use them if --store, --to or --config is missing.
+    /// Show the settings of a job; tell the daemon of this node that a job begins or ends
     Job(JobArgs),
+    /// Run the daemon of a node, which saves the jobs of all users
+    ///
+    /// SLURM's Prolog and Epilog tell the daemon which jobs run (mcr job begin, mcr job end). The daemon starts a worker
+    /// for each job, as the user of the job. Workers run on if the daemon ends, and the next daemon finds them.
+    /// Exit status: 1 the daemon did not start.
+    Node(NodeArgs),
+    /// Save one job on one node; started by mcr node
+    #[command(hide = true)]
+    Worker(WorkerArgs),
     /// Ask aggregators which checkpoints they are saving, which are committed, and which problems they have
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
@@ -418,12 +424,73 @@ pub struct JobArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum JobCommand {
-    /// Show the settings
+    /// Show the settings of the job in this directory, and where each value comes from
+    ///
+    /// The settings are those of the cluster's file /etc/mcr/mcr.toml and of the user's file mcr.toml. Other commands
+    /// use them if --store, --to or --config is missing.
     Show {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
+    /// For SLURM's Prolog: tell the daemon of this node that a job begins
+    ///
+    /// The exit status is always 0, so that SLURM never drains the node. A line on standard error says why a job is not
+    /// saved.
+    Begin {
+        #[command(flatten)]
+        node: NodeSocket,
+        /// Maximum time to wait for the daemon
+        #[arg(long, default_value_t = 2, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=60))]
+        wait: u64,
+    },
+    /// For SLURM's Epilog: tell the daemon of this node that a job is over, and wait until its files are committed
+    ///
+    /// The exit status is always 0, so that SLURM never drains the node. The wait must be shorter than SLURM's
+    /// PrologEpilogTimeout.
+    End {
+        #[command(flatten)]
+        node: NodeSocket,
+        /// Maximum time to wait until the files are committed
+        #[arg(long, default_value_t = 20, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
+        wait: u64,
+    },
+    /// List the jobs that the daemon of this node saves
+    List {
+        #[command(flatten)]
+        node: NodeSocket,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct NodeSocket {
+    /// Directory of the daemon's socket
+    #[arg(long, env = "MCR_RUN_DIR", default_value = "/run/mcr", value_name = "DIR")]
+    pub run_dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    #[command(flatten)]
+    pub node: NodeSocket,
+    /// Save only the jobs of the user who starts this daemon, without root
+    #[arg(long)]
+    pub own: bool,
+    /// Lowest number of a user whose jobs are saved
+    #[arg(long, default_value_t = 1000, value_name = "UID")]
+    pub min_uid: u32,
+    /// Write the log as JSON
+    #[arg(long)]
+    pub log_json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct WorkerArgs {
+    /// The record of the job
+    pub record: PathBuf,
 }
 
 #[derive(Debug, Args)]

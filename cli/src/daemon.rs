@@ -5,7 +5,7 @@ use crate::child::{Application, code_of};
 use crate::common::open_or_create;
 use crate::config::ConfigFile;
 use crate::output::Log;
-use crate::settings::{DEFAULT, Settings};
+use crate::settings::{DEFAULT, Facts, Settings};
 use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
@@ -18,14 +18,15 @@ use mcrengine::living::LivingRun;
 use mcrengine::store::{PosixStore, Store, visible};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
 
 /// Writes log lines to standard error. The variable MCR_LOG selects the level (default `info`).
-fn start_logging(json: bool) {
+pub fn start_logging(json: bool) {
     let filter = EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_target(false);
     // In a test process, logging may be started twice. The second call fails, and the error is ignored.
@@ -77,7 +78,7 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
 
 /// The settings of the job, or the defaults if there are none. `has_name`: the command line names the job.
 fn settings_of_the_job(has_name: bool) -> anyhow::Result<ConfigFile> {
-    let Some(settings) = Settings::find()? else { return Ok(ConfigFile::default()) };
+    let Some(settings) = Settings::find(&Facts::of_this_process())? else { return Ok(ConfigFile::default()) };
     if !has_name && settings.job_is_from() == Some(DEFAULT) {
         tracing::warn!(
             job = settings.text("cnc", "job"),
@@ -121,10 +122,31 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.job = args.job.or(file.cnc.job);
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
+    run_in_one_process(file, &environment, &args.command, false)
+}
+
+/// Runs the worker of `mcr node` until its job is over. `is_over`: the job is over already.
+pub fn run_worker(
+    mut file: ConfigFile,
+    environment: &dyn Fn(&str) -> Option<String>,
+    is_over: bool,
+) -> anyhow::Result<ExitCode> {
+    file.anc.listen = "127.0.0.1:0".into();
+    run_in_one_process(file, environment, &[], is_over)
+}
+
+/// Runs agent and aggregator in this process: until the command ends, or without a command until a signal comes.
+/// `is_over`: the processes of the application have ended already.
+fn run_in_one_process(
+    mut file: ConfigFile,
+    environment: &dyn Fn(&str) -> Option<String>,
+    command: &[OsString],
+    is_over: bool,
+) -> anyhow::Result<ExitCode> {
     // The real address is set when it is known. This address is a placeholder for the check of the configuration.
     file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
     let aggregator = file.anc.check()?;
-    let mut agent = file.cnc.check_with(&environment)?;
+    let mut agent = file.cnc.check_with(environment)?;
     within_runtime(async {
         let mut signals = Signals::new()?;
         let living = tokio::spawn(hold_living_run(aggregator.store.clone(), agent.clone()));
@@ -133,17 +155,20 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
         agent.aggregators = vec![aggregator.address.to_string()];
         let bound = agent.drain;
         let mut both = Both { config: agent, store, node: None, aggregator };
-        let ended = match args.command.is_empty() {
-            false => both.accompany(&args.command, &mut signals, bound).await?,
+        let ended = match command.is_empty() {
+            false => both.accompany(command, &mut signals, bound).await?,
             true => {
-                tokio::select! {
-                    started = both.start_agent() => {
-                        started?;
-                        signals.next().await;
+                if !is_over {
+                    tokio::select! {
+                        started = both.start_agent() => {
+                            started?;
+                            signals.next().await;
+                        }
+                        () = signals.next() => {}
                     }
-                    () = signals.next() => {}
                 }
-                Ended { code: 0, until: Instant::now() + bound, processes_gone: false }
+                let processes_gone = is_over || signals.last == Signal::SIGUSR1;
+                Ended { code: 0, until: Instant::now() + bound, processes_gone }
             }
         };
         let Ended { code, until, processes_gone } = ended;
@@ -244,6 +269,7 @@ impl Both {
         let mut agent_failed = false;
         let status = loop {
             let half = signalled.filter(|_| flushed.is_none()).map(|at| at + bound / 2);
+            let last = signalled.map(|at| at + bound / 4 * 3);
             let start = self.node.is_none() && !agent_failed;
             tokio::select! {
                 status = application.wait() => break status.context("waiting for the command")?,
@@ -258,6 +284,14 @@ impl Both {
                     if signalled.replace(Instant::now()).is_some() {
                         return Ok(Ended { code: NOT_COMMITTED, until: Instant::now(), processes_gone: false });
                     }
+                }
+                () = tokio::time::sleep_until(last.unwrap_or_else(Instant::now).into()), if last.is_some() => {
+                    tracing::error!(
+                        waited_ms = (bound / 4 * 3).as_millis() as u64,
+                        "the command has not ended after the signal; mcr commits what was written, and ends without it"
+                    );
+                    let code = code_of(ExitStatus::from_raw(signals.last as i32));
+                    return Ok(Ended { code, until: Instant::now() + bound / 4, processes_gone: false });
                 }
                 // The application takes a while to end after the signal. Meanwhile, commit the files that it has
                 // written so far.
@@ -458,10 +492,11 @@ fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     runtime.context("starting the network threads")
 }
 
-/// Receives SIGTERM and SIGINT.
+/// Receives SIGTERM and SIGINT, and SIGUSR1, by which `mcr node` says that the job is over.
 struct Signals {
     term: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,
+    over: tokio::signal::unix::Signal,
     /// The signal that was received last.
     last: Signal,
 }
@@ -470,22 +505,31 @@ impl Signals {
     fn new() -> anyhow::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        Ok(Self { term, int, last: Signal::SIGTERM })
+        Ok(Self { term, int, over: signal(SignalKind::user_defined1())?, last: Signal::SIGTERM })
     }
 
     async fn next(&mut self) {
         self.last = tokio::select! {
             _ = self.term.recv() => Signal::SIGTERM,
             _ = self.int.recv() => Signal::SIGINT,
+            _ = self.over.recv() => Signal::SIGUSR1,
         };
         tracing::info!(signal = self.last.as_str(), "shutting down");
     }
 
-    /// Waits for `end`. Returns `None` if another signal is received first.
+    /// Waits for `end`. Returns `None` if another signal is received first. A repeated SIGUSR1 changes nothing.
     async fn unless_again<T>(&mut self, end: impl Future<Output = T>) -> Option<T> {
+        let again = async {
+            loop {
+                self.next().await;
+                if self.last != Signal::SIGUSR1 {
+                    break;
+                }
+            }
+        };
         tokio::select! {
             end = end => Some(end),
-            () = self.next() => None,
+            () = again => None,
         }
     }
 }
@@ -501,7 +545,7 @@ enum LastLayout {
 
 fn last_layout(config: &CncConfig) -> anyhow::Result<LastLayout> {
     let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default())?;
-    if guessed.is_none_or(|explanation| explanation.certain) {
+    if guessed.is_none_or(|explanation| explanation.certain || explanation.awaits_files) {
         return Ok(LastLayout::Layout(layout));
     }
     let files = list(&config.watch, &ScanLimits::default())?.files.len();

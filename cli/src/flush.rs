@@ -4,7 +4,7 @@ use crate::args::FlushArgs;
 use crate::config::ConfigFile;
 use crate::daemon::NOT_COMMITTED;
 use crate::output::{print, print_json};
-use crate::settings::Settings;
+use crate::settings::{Facts, Settings};
 use mcr_cnc::control::{Reply, ask_to_flush, socket_of};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -91,7 +91,10 @@ fn state_files(args: &FlushArgs) -> anyhow::Result<Vec<PathBuf>> {
     }
     let mut file = match &args.config {
         Some(config) => ConfigFile::load(config)?,
-        None => Settings::find()?.map(|settings| settings.config_file()).transpose()?.unwrap_or_default(),
+        None => Settings::find(&Facts::of_this_process())?
+            .map(|settings| settings.config_file())
+            .transpose()?
+            .unwrap_or_default(),
     };
     // Only the name of the state file is needed. These values are placeholders for the check of the configuration.
     file.cnc.watch.get_or_insert_with(|| Path::new("/").to_owned());

@@ -1,14 +1,93 @@
-//! `mcr job show`: the settings of the job in this directory, and where each value comes from.
+//! `mcr job`: the settings of a job, and what SLURM's Prolog and Epilog tell the daemon of the node.
 
-use crate::args::{JobArgs, JobCommand};
-use crate::output::{Table, print, print_json};
-use crate::settings::{Setting, Settings};
-use anyhow::bail;
+use crate::args::{JobArgs, JobCommand, NodeSocket};
+use crate::node::SOCKET;
+use crate::output::{Table, print, print_json, tell};
+use crate::settings::{Facts, Setting, Settings};
+use anyhow::{Context, bail};
+use mcr_node::client::ask;
+use mcr_node::facts::{JobFacts, job_id_of};
+use mcr_node::protocol::{End, Reply, Request};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// Maximum time to wait for an answer that needs no work.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 pub fn run(args: JobArgs) -> anyhow::Result<ExitCode> {
-    let JobCommand::Show { json } = args.command;
-    let Some(settings) = Settings::find()? else {
+    match args.command {
+        JobCommand::Show { json } => show(json)?,
+        JobCommand::List { node, json } => list(&node, json)?,
+        // If Prolog or Epilog fail, SLURM drains the node. So these commands always succeed.
+        JobCommand::Begin { node, wait } => {
+            if let Err(error) = begin(&node, Duration::from_secs(wait)) {
+                tell(format!("the job is not saved: {error:#}"));
+            }
+        }
+        JobCommand::End { node, wait } => match end(&node, Duration::from_secs(wait)) {
+            Ok(Some(line)) => tell(line),
+            Ok(None) => {}
+            Err(error) => tell(format!("the end of the job: {error:#}")),
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn variable(name: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(name)
+}
+
+fn asked(node: &NodeSocket, request: &Request, most: Duration) -> anyhow::Result<Reply> {
+    let socket = node.run_dir.join(SOCKET);
+    let reply = ask(&socket, request, most);
+    match reply.with_context(|| format!("mcr node does not answer at {}", socket.display()))? {
+        Reply::Refused(why) => bail!("{why}"),
+        reply => Ok(reply),
+    }
+}
+
+fn begin(node: &NodeSocket, wait: Duration) -> anyhow::Result<()> {
+    let facts = JobFacts::of_prolog(&variable)?;
+    match asked(node, &Request::Begin(facts), wait)? {
+        Reply::Begun { .. } => Ok(()),
+        other => bail!("mcr node answered {other:?}"),
+    }
+}
+
+/// Returns a line if not all files of the job may be committed.
+fn end(node: &NodeSocket, wait: Duration) -> anyhow::Result<Option<String>> {
+    let id = variable("SLURM_JOB_ID").context("SLURM_JOB_ID is not set; this command is for SLURM's Epilog")?;
+    let job_id = job_id_of(id.to_string_lossy().into_owned())?;
+    let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    let request = Request::End { job_id: job_id.clone(), wait_ms };
+    Ok(match asked(node, &request, wait + ANSWER_MAX)? {
+        Reply::Ended(End::NotSaved | End::Status(0)) => None,
+        Reply::Ended(End::Unknown) => None,
+        Reply::Ended(End::Status(status)) => Some(format!(
+            "job {job_id}: not all files are committed (exit status {status}); the log of mcr node names them"
+        )),
+        Reply::Ended(End::StillCommitting) => Some(format!(
+            "job {job_id}: files are still being committed after {} s; the worker goes on",
+            wait.as_secs()
+        )),
+        other => bail!("mcr node answered {other:?}"),
+    })
+}
+
+fn list(node: &NodeSocket, json: bool) -> anyhow::Result<()> {
+    let Reply::Jobs(jobs) = asked(node, &Request::Jobs, ANSWER_MAX)? else { bail!("mcr node answered something else") };
+    if json {
+        return print_json(&jobs);
+    }
+    let mut table = Table::new(&["job", ">user", ">process"]);
+    for job in jobs {
+        table.row([job.job_id, job.uid.to_string(), job.pid.to_string()]);
+    }
+    print(&table.render())
+}
+
+fn show(json: bool) -> anyhow::Result<()> {
+    let Some(settings) = Settings::find(&Facts::of_this_process())? else {
         bail!(
             "there is no mcr.toml in this directory (or, within a SLURM job, in the directory of the job), and no \
              /etc/mcr/mcr.toml"
@@ -19,13 +98,11 @@ pub fn run(args: JobArgs) -> anyhow::Result<ExitCode> {
         let shown = |(key, setting): (&str, &Setting)| {
             (key.to_owned(), serde_json::json!({ "value": setting.value, "from": setting.from }))
         };
-        print_json(&settings.by_key().into_iter().map(shown).collect::<serde_json::Map<_, _>>())?;
-        return Ok(ExitCode::SUCCESS);
+        return print_json(&settings.by_key().into_iter().map(shown).collect::<serde_json::Map<_, _>>());
     }
     let mut table = Table::new(&["key", "value", "from"]);
     for (key, setting) in settings.by_key() {
         table.row([key.to_owned(), setting.value.to_string(), setting.from.clone()]);
     }
-    print(&table.render())?;
-    Ok(ExitCode::SUCCESS)
+    print(&table.render())
 }

@@ -19,6 +19,7 @@ mod found;
 mod job;
 mod list;
 mod local;
+mod node;
 mod output;
 mod places;
 mod prepare;
@@ -31,6 +32,7 @@ mod settings;
 mod show;
 mod status;
 mod verify;
+mod worker;
 
 use args::{Cli, Command};
 use clap::error::ErrorKind;
@@ -38,7 +40,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use exit::Exit;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use settings::Settings;
+use settings::{Facts, Settings};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -51,14 +53,16 @@ fn main() -> ExitCode {
     raise_open_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => Ok(cli),
-        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => match Settings::find() {
-            Ok(Some(settings)) => parse_with(&settings),
-            Ok(None) => Err(error),
-            Err(error) => {
-                output::tell_error(&error);
-                return Exit::Failed.into();
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
+            match Settings::find(&Facts::of_this_process()) {
+                Ok(Some(settings)) => parse_with(&settings),
+                Ok(None) => Err(error),
+                Err(error) => {
+                    output::tell_error(&error);
+                    return Exit::Failed.into();
+                }
             }
-        },
+        }
         Err(error) => Err(error),
     };
     let cli = match cli {
@@ -86,6 +90,8 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Config(args) => config::run(args),
         Command::Job(args) => job::run(args),
+        Command::Node(args) => node::run(args),
+        Command::Worker(args) => worker::run(args),
         Command::Bench(args) => bench::run(args),
     };
     result.unwrap_or_else(|error| {

@@ -7,7 +7,6 @@
 
 use crate::config::ConfigFile;
 use anyhow::{Context, bail};
-use facts::Facts;
 use mcr_cnc::config::{load_toml, nearest};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -16,10 +15,12 @@ use toml::{Table, Value};
 
 mod facts;
 
+pub use facts::Facts;
+
 /// The cluster's file. The variable `MCR_CLUSTER` names another one.
 const CLUSTER_FILE: &str = "/etc/mcr/mcr.toml";
 /// Name of the user's file.
-const USER_FILE: &str = "mcr.toml";
+pub const USER_FILE: &str = "mcr.toml";
 /// Where a value comes from that no layer sets.
 pub const DEFAULT: &str = "default";
 
@@ -102,15 +103,14 @@ pub struct Settings {
 
 impl Settings {
     /// Finds and resolves the settings. `None` if there is neither a cluster's file nor a user's file.
-    pub fn find() -> anyhow::Result<Option<Self>> {
-        let facts = Facts::of_this_process();
+    pub fn find(facts: &Facts) -> anyhow::Result<Option<Self>> {
         let cluster = std::env::var_os("MCR_CLUSTER").map_or_else(|| PathBuf::from(CLUSTER_FILE), PathBuf::from);
         let cluster = cluster.exists().then_some(cluster);
         let user = facts.directories.iter().map(|dir| dir.join(USER_FILE)).find(|file| file.exists());
         if cluster.is_none() && user.is_none() {
             return Ok(None);
         }
-        Self::resolve(cluster.as_deref(), user.as_deref(), &facts).map(Some)
+        Self::resolve(cluster.as_deref(), user.as_deref(), facts).map(Some)
     }
 
     fn resolve(cluster: Option<&Path>, user: Option<&Path>, facts: &Facts) -> anyhow::Result<Self> {

@@ -406,3 +406,16 @@ fn a_signal_is_passed_on_to_the_command_and_what_it_writes_then_is_saved() {
     assert_eq!(status, Some(9), "{log}");
     assert!(is_complete(dir.path(), "s1"), "{log}");
 }
+
+#[test]
+fn a_command_that_ignores_the_signal_does_not_make_the_end_take_longer_than_its_bound() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "trap '' TERM; echo ready > ../ready; exec 2>/dev/null; for i in 1 2 3 4 5 6; do sleep 5; done";
+    let daemon = Daemon::start(&mut run_with(dir.path(), &["--drain-seconds", "4", "--", "sh", "-c", script]));
+    wait_for("the command", Duration::from_secs(30), || dir.path().join("ready").exists().then_some(()));
+    daemon.signal("TERM");
+    let began = Instant::now();
+    let (status, log) = daemon.end();
+    assert!(status == Some(143) && log.contains("the command has not ended after the signal"), "{status:?}: {log}");
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+}

@@ -12,6 +12,7 @@ mod full_disk;
 mod incarnations;
 mod kills;
 mod looking_back;
+mod node;
 mod pruning;
 mod restoring;
 mod saving;

@@ -1,7 +1,8 @@
 //! What is known about the job: the user, SLURM's variables, and the directories where the user's file may be.
 
 use anyhow::bail;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// The facts of a job.
 pub struct Facts {
@@ -23,6 +24,12 @@ impl Facts {
         // If the user has no name, the number is the name.
         let user = nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
         Self::new(Box::new(|name| std::env::var(name).ok()), user, uid.as_raw())
+    }
+
+    /// The facts of another job, with the environment of its processes and its work directory.
+    pub fn of_job(variables: BTreeMap<String, String>, user: String, uid: u32, work_dir: &Path) -> Self {
+        let facts = Self::new(Box::new(move |name| variables.get(name).cloned()), user, uid);
+        Self { directories: vec![work_dir.to_owned()], ..facts }
     }
 
     #[cfg(test)]

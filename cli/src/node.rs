@@ -1,0 +1,81 @@
+//! `mcr node`: the daemon of a node.
+
+use crate::args::NodeArgs;
+use crate::daemon::start_logging;
+use anyhow::{Context, bail};
+use mcr_node::daemon::{Daemon, Options};
+use sd_notify::NotifyState;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Name of the socket in the daemon's directory.
+pub const SOCKET: &str = "socket";
+
+pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
+    start_logging(args.log_json);
+    let run_dir = &args.node.run_dir;
+    let uid = nix::unistd::geteuid();
+    if !uid.is_root() && !args.own {
+        bail!("mcr node needs root, to run workers as the users of the jobs; --own saves only your own jobs");
+    }
+    let mode = if args.own { 0o700 } else { 0o755 };
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(mode).create(run_dir).with_context(|| run_dir.display().to_string())?;
+    let program = std::env::current_exe().context("the path of this program is not known")?;
+    let options = Options {
+        run_dir: run_dir.clone(),
+        own: args.own.then_some(uid.as_raw()),
+        min_uid: args.min_uid,
+        worker: vec![program.into(), "worker".into()],
+    };
+    let daemon = Arc::new(Daemon::new(options).with_context(|| run_dir.display().to_string())?);
+    let listener = match of_systemd()? {
+        Some(listener) => listener,
+        None => bind(&run_dir.join(SOCKET), args.own)?,
+    };
+    let interval = sd_notify::watchdog_enabled().map(|timeout| timeout / 2);
+    tracing::info!(run_dir = %run_dir.display(), "serving jobs");
+    let _ = sd_notify::notify(&[NotifyState::Ready]); // without systemd there is nobody to notify
+    daemon.serve(&listener, interval, || {
+        let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+        true
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The socket that systemd opened for this daemon, if systemd started it.
+fn of_systemd() -> anyhow::Result<Option<UnixListener>> {
+    let mut passed = sd_notify::listen_fds().context("reading the sockets that systemd passed")?;
+    match (passed.next(), passed.next()) {
+        (None, _) => Ok(None),
+        (Some(_), Some(_)) => bail!("systemd passed several sockets; one is expected"),
+        (Some(descriptor), None) => {
+            #[expect(unsafe_code, reason = "systemd passes a descriptor as a number")]
+            // SAFETY: systemd opened this descriptor for this process, and nothing else in the process owns it.
+            let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+            Ok(Some(UnixListener::from(descriptor)))
+        }
+    }
+}
+
+/// Creates the socket. The socket of a daemon that has ended is replaced.
+fn bind(path: &Path, own: bool) -> anyhow::Result<UnixListener> {
+    let shown = || path.display().to_string();
+    if UnixStream::connect(path).is_ok() {
+        bail!("{}: another mcr node serves this socket", path.display());
+    }
+    match std::fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(shown),
+    }
+    let listener = UnixListener::bind(path).with_context(shown)?;
+    // Users may ask which of their jobs are saved.
+    let mode = if own { 0o600 } else { 0o666 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(shown)?;
+    Ok(listener)
+}

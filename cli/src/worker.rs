@@ -1,0 +1,110 @@
+//! `mcr worker`: saves one job on one node, as the job's user. `mcr node` starts it.
+
+use crate::args::WorkerArgs;
+use crate::config::ConfigFile;
+use crate::daemon::{run_worker, start_logging};
+use crate::settings::{Facts, Settings, USER_FILE};
+use anyhow::{Context, bail};
+use mcr_node::record::{Record, Records};
+use mcr_node::{environment, user};
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Interval of the checks whether a process of the job runs.
+const PROCESS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time to wait for the first process of the job.
+const PROCESS_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The kernel ends processes with a high value first if memory is short. A worker is less important than its job.
+const OOM_SCORE_ADJUSTMENT: &str = "500";
+/// The worker runs with a lower priority than the job.
+const NICE: i32 = 10;
+/// Exit status: the configuration cannot be used, as in sysexits.h.
+const CONFIGURATION: u8 = 78;
+
+pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
+    start_logging(false);
+    let record = Records::read(&args.record).with_context(|| args.record.display().to_string())?;
+    let facts = &record.facts;
+    let user = user::become_user(facts.uid).with_context(|| format!("becoming user {}", facts.uid))?;
+    // If these two calls fail, the job is saved nevertheless.
+    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT);
+    let _ = rustix::process::nice(NICE);
+    let work_dir = PathBuf::from(&facts.work_dir);
+    if let Err(error) = std::env::set_current_dir(&work_dir) {
+        tracing::error!(job_id = facts.job_id, work_dir = %work_dir.display(), %error, "the job is not saved");
+        return Ok(ExitCode::from(CONFIGURATION));
+    }
+    if !Path::new(USER_FILE).exists() {
+        tracing::info!(job_id = facts.job_id, "the job is not saved: its work directory has no file {USER_FILE}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(variables) = variables_of_job(&record, &user) else {
+        tracing::info!(job_id = facts.job_id, "the job is not saved: it started no process");
+        return Ok(ExitCode::SUCCESS);
+    };
+    match resolve(&record, variables.clone(), user.name, &work_dir) {
+        Ok(file) => run_worker(file, &|name| variables.get(name).cloned(), record.is_over),
+        Err(error) => {
+            tracing::error!(job_id = facts.job_id, error = format!("{error:#}"), "the job is not saved");
+            Ok(ExitCode::from(CONFIGURATION))
+        }
+    }
+}
+
+/// The environment of the job's processes. If the job is over, only the variables that Prolog knew. SIGUSR1 ends this
+/// process while it waits, and `mcr node` then starts another worker that knows that the job is over.
+fn variables_of_job(record: &Record, user: &nix::unistd::User) -> Option<BTreeMap<String, String>> {
+    let facts = &record.facts;
+    let began = Instant::now();
+    let mut variables = loop {
+        match environment::of_job(&facts.job_id) {
+            Some(variables) => break variables,
+            None if record.is_over => break BTreeMap::new(),
+            None if began.elapsed() > PROCESS_WAIT_MAX => return None,
+            None => std::thread::sleep(PROCESS_CHECK_INTERVAL),
+        }
+    };
+    let home = user.dir.to_string_lossy().into_owned();
+    for (name, value) in [("SLURM_JOB_ID", &facts.job_id), ("SLURMD_NODENAME", &facts.node), ("HOME", &home)] {
+        variables.insert(name.to_owned(), value.clone());
+    }
+    if let Some(tasks) = facts.tasks {
+        variables.entry("SLURM_JOB_NTASKS".to_owned()).or_insert_with(|| tasks.to_string());
+    }
+    if facts.restart_count > 0 {
+        variables.insert("SLURM_RESTART_COUNT".to_owned(), facts.restart_count.to_string());
+    }
+    Some(variables)
+}
+
+/// The options of the job's agent and aggregator.
+fn resolve(
+    record: &Record,
+    variables: BTreeMap<String, String>,
+    user: String,
+    work_dir: &Path,
+) -> anyhow::Result<ConfigFile> {
+    let facts = &record.facts;
+    if facts.nodes > 1 {
+        bail!(
+            "the job has {} nodes, and mcr node saves only jobs of one node in this version; start mcr anc and mcr cnc in \
+             the job script",
+            facts.nodes
+        );
+    }
+    let facts = Facts::of_job(variables, user, facts.uid, work_dir);
+    let Some(settings) = Settings::find(&facts)? else { bail!("{USER_FILE} was removed") };
+    let mut file = settings.config_file()?;
+    file.anc.create |= may_create(&file.anc.store);
+    Ok(file)
+}
+
+/// Whether the store's directory may be created: its parent exists, and belongs to the user. If the file system is not
+/// mounted, the parent belongs to root.
+fn may_create(store: &Path) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    store.parent().and_then(|parent| parent.metadata().ok()).is_some_and(|about| about.is_dir() && about.uid() == own)
+}

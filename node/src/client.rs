@@ -1,0 +1,27 @@
+//! Asks the daemon of this node.
+
+use crate::protocol::{Reply, Request, receive, send};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Sends a request, and waits for the reply. The whole call takes at most `most`, even if the daemon is stopped.
+pub fn ask(socket: &Path, request: &Request, most: Duration) -> io::Result<Reply> {
+    let (to_us, from_thread) = mpsc::channel();
+    let (socket, request): (PathBuf, Request) = (socket.to_owned(), request.clone());
+    // Connecting to a daemon that accepts nothing waits without a bound. Then the thread stays until this process ends.
+    let talk = move || {
+        let talked = UnixStream::connect(&socket).and_then(|mut stream| {
+            stream.set_write_timeout(Some(most))?;
+            stream.set_read_timeout(Some(most))?;
+            send(&mut stream, &request)?;
+            receive(&stream)
+        });
+        let _ = to_us.send(talked);
+    };
+    std::thread::Builder::new().name("ask".into()).spawn(talk)?;
+    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} ms", most.as_millis()));
+    from_thread.recv_timeout(most).unwrap_or_else(|_| Err(late()))
+}

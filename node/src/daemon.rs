@@ -1,0 +1,467 @@
+//! The daemon: accepts requests on a Unix socket, and starts, finds again and ends workers.
+
+use crate::facts::{JobFacts, job_id_of};
+use crate::process::Process;
+use crate::protocol::{End, JobLine, Reply, Request, receive, send};
+use crate::record::{Record, Records};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Maximum number of connections at the same time. Further connections are closed.
+const CONNECTIONS_MAX: usize = 64;
+/// Maximum number of jobs on a node.
+const JOBS_MAX: usize = 1024;
+/// Maximum time to wait for the request of a client, and for a client to read its reply.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum time that a client may let its request wait for the end of a worker.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// Maximum time to wait until a killed worker has ended.
+const KILL_PATIENCE: Duration = Duration::from_millis(500);
+
+/// The options of the daemon.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The directory of the socket and the records, usually `/run/mcr`.
+    pub run_dir: PathBuf,
+    /// Serve only this user, who is not root. `None`: serve all users with at least the number `min_uid`; the daemon
+    /// is root.
+    pub own: Option<u32>,
+    /// Users with lower numbers are not served, because they are accounts of the system.
+    pub min_uid: u32,
+    /// The command of a worker. The path of its job's record is appended.
+    pub worker: Vec<OsString>,
+}
+
+/// The daemon of a node.
+pub struct Daemon {
+    options: Options,
+    records: Records,
+    jobs: Mutex<BTreeMap<String, Job>>,
+    connections: AtomicUsize,
+}
+
+/// A job whose worker is running.
+struct Job {
+    facts: JobFacts,
+    worker: Process,
+    /// `None` if an earlier daemon started the worker.
+    child: Option<Child>,
+    /// Whether the worker was started after the job was over. Such a worker needs no signal.
+    is_late: bool,
+}
+
+impl Daemon {
+    /// Makes a daemon, which knows the workers that earlier daemons started.
+    pub fn new(options: Options) -> io::Result<Self> {
+        let records = Records::open(&options.run_dir)?;
+        let mut jobs = BTreeMap::new();
+        for Record { facts, worker, .. } in records.all()? {
+            let job_id = facts.job_id.clone();
+            match worker.filter(Process::is_alive) {
+                Some(worker) => {
+                    tracing::info!(job_id, uid = facts.uid, pid = worker.pid, "found the worker of a job");
+                    jobs.insert(job_id, Job { facts, worker, child: None, is_late: false });
+                }
+                None => records.remove(&job_id),
+            }
+        }
+        Ok(Self { options, records, jobs: Mutex::new(jobs), connections: AtomicUsize::new(0) })
+    }
+
+    /// Serves requests. `tick` is called at least once in each `interval`, and serving ends when it returns `false`.
+    pub fn serve(
+        self: &Arc<Self>,
+        listener: &UnixListener,
+        interval: Option<Duration>,
+        mut tick: impl FnMut() -> bool,
+    ) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let timeout = interval.and_then(|interval| PollTimeout::try_from(interval).ok()).unwrap_or(PollTimeout::NONE);
+        while tick() {
+            match poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], timeout) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            match listener.accept() {
+                Ok((stream, _)) => self.answer_on_a_thread(stream),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    // For example, no descriptor is left. A client that gets no answer gives up by itself.
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answer_on_a_thread(self: &Arc<Self>, stream: UnixStream) {
+        if self.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let daemon = Arc::clone(self);
+        let answer = move || {
+            if let Err(error) = daemon.answer(stream) {
+                tracing::debug!(%error, "a client was not answered");
+            }
+            daemon.connections.fetch_sub(1, Ordering::Relaxed);
+        };
+        if let Err(error) = std::thread::Builder::new().name("client".into()).stack_size(256 << 10).spawn(answer) {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!(%error, "no thread can be started for a client");
+        }
+    }
+
+    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+        stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
+        let uid = getsockopt(&stream, PeerCredentials)?.uid();
+        let reply = match receive(&stream) {
+            Ok(request) => self.reply(uid, request),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Reply::Refused(format!("not a request: {error}"))
+            }
+            Err(error) => return Err(error),
+        };
+        if let Reply::Refused(why) = &reply {
+            tracing::warn!(uid, why, "a request is refused");
+        }
+        send(&mut stream, &reply)
+    }
+
+    fn reply(&self, uid: u32, request: Request) -> Reply {
+        let may_command = uid == self.options.own.unwrap_or(0);
+        match request {
+            Request::Begin(_) | Request::End { .. } if !may_command => {
+                let needed = if self.options.own.is_some() { "the user of this daemon" } else { "root" };
+                Reply::Refused(format!("user {uid} may not begin or end jobs; only {needed} may"))
+            }
+            Request::Begin(facts) => self.begin(facts),
+            Request::End { job_id, wait_ms } => self.end(&job_id, Duration::from_millis(wait_ms).min(WAIT_MAX)),
+            Request::Jobs => Reply::Jobs(self.lines(|facts| may_command || facts.uid == uid)),
+        }
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, BTreeMap<String, Job>> {
+        let mut jobs = self.lock();
+        // Workers that have ended are waited for here, and not by a timer.
+        let ended: Vec<String> =
+            jobs.iter_mut().filter_map(|(id, job)| (!job.worker.is_alive()).then(|| id.clone())).collect();
+        for id in ended {
+            if let Some(mut job) = jobs.remove(&id) {
+                let status = job.child.as_mut().and_then(|child| child.wait().ok()).map(|status| status.to_string());
+                tracing::info!(job_id = id, status, "the worker of a job has ended");
+                self.records.remove(&id);
+            }
+        }
+        jobs
+    }
+
+    fn lines(&self, is_seen: impl Fn(&JobFacts) -> bool) -> Vec<JobLine> {
+        let jobs = self.jobs();
+        let seen = jobs.values().filter(|job| is_seen(&job.facts));
+        let line = |job: &Job| JobLine { job_id: job.facts.job_id.clone(), uid: job.facts.uid, pid: job.worker.pid };
+        seen.map(line).collect()
+    }
+
+    /// Starts the worker of a job. A worker of an earlier start of the same job is killed first: SLURM begins a job
+    /// again only if it takes the earlier start for dead.
+    fn begin(&self, facts: JobFacts) -> Reply {
+        if let Err(error) = facts.check() {
+            return Reply::Refused(error.to_string());
+        }
+        match self.options.own {
+            Some(own) if facts.uid != own => return Reply::Refused(format!("only jobs of user {own} are saved here")),
+            None if facts.uid < self.options.min_uid => {
+                return Reply::Refused(format!(
+                    "jobs of user {} are not saved: only users with at least the number {} are served",
+                    facts.uid, self.options.min_uid
+                ));
+            }
+            _ => {}
+        }
+        let mut jobs = self.jobs();
+        if let Some(mut earlier) = jobs.remove(&facts.job_id) {
+            tracing::warn!(
+                job_id = facts.job_id,
+                restart_count = earlier.facts.restart_count,
+                "the job begins again: the worker of its earlier start is killed"
+            );
+            earlier.worker.signal(Signal::KILL);
+            if !earlier.worker.wait(KILL_PATIENCE) {
+                let why = format!("the worker of an earlier start of job {} does not end", facts.job_id);
+                jobs.insert(facts.job_id, earlier);
+                return Reply::Refused(why);
+            }
+            drop(earlier.child.as_mut().map(Child::wait));
+        }
+        if jobs.len() >= JOBS_MAX {
+            return Reply::Refused(format!("{JOBS_MAX} jobs are saved on this node already"));
+        }
+        match self.start(&facts, false) {
+            Ok((child, worker)) => {
+                tracing::info!(job_id = facts.job_id, uid = facts.uid, pid = worker.pid, "a job begins");
+                jobs.insert(facts.job_id.clone(), Job { facts, worker, child: Some(child), is_late: false });
+                Reply::Begun { pid: worker.pid }
+            }
+            Err(error) => {
+                self.records.remove(&facts.job_id);
+                Reply::Refused(format!("the worker cannot be started: {error}"))
+            }
+        }
+    }
+
+    fn start(&self, facts: &JobFacts, is_over: bool) -> io::Result<(Child, Process)> {
+        // The worker reads the facts from the record.
+        self.records.put(&Record { facts: facts.clone(), worker: None, is_over })?;
+        let [program, arguments @ ..] = &self.options.worker[..] else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no command"));
+        };
+        let kept = ["PATH", "LANG", "MCR_LOG", "MCR_CLUSTER", "JOURNAL_STREAM"];
+        let mut child = Command::new(program)
+            .args(arguments)
+            .arg(self.records.path(&facts.job_id))
+            .env_clear()
+            .envs(kept.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .current_dir("/")
+            .spawn()?;
+        let worker = i32::try_from(child.id()).ok().and_then(Process::of);
+        let recorded = worker.ok_or_else(|| io::Error::other("it ended at once")).and_then(|worker| {
+            self.records.put(&Record { facts: facts.clone(), worker: Some(worker), is_over }).map(|()| worker)
+        });
+        if recorded.is_err() {
+            let _ = child.kill().and_then(|()| child.wait().map(drop));
+        }
+        recorded.map(|worker| (child, worker))
+    }
+
+    /// Tells the worker of a job that the job is over, and waits until the worker has ended.
+    fn end(&self, job_id: &str, wait: Duration) -> Reply {
+        if let Err(error) = job_id_of(job_id.to_owned()) {
+            return Reply::Refused(error.to_string());
+        }
+        let until = Instant::now() + wait;
+        loop {
+            let Some(worker) = self.tell_that_it_is_over(job_id) else { return Reply::Ended(End::NotSaved) };
+            if !worker.wait(until.saturating_duration_since(Instant::now())) {
+                let wait_ms = wait.as_millis() as u64;
+                tracing::warn!(job_id, wait_ms, "a job is over, and its files are still being committed");
+                return Reply::Ended(End::StillCommitting);
+            }
+            let mut jobs = self.lock();
+            let is_it = jobs.get(job_id).is_some_and(|job| job.worker == worker);
+            let Some(mut job) = is_it.then(|| jobs.remove(job_id)).flatten() else { return Reply::Ended(End::Unknown) };
+            let status = job.child.as_mut().and_then(|child| child.wait().ok());
+            // The worker died of the signal, because it was not ready to receive it. Another worker saves the files.
+            if status.is_some_and(|status| status.signal() == Some(Signal::USR1.as_raw()))
+                && let Ok((child, worker)) = self.start(&job.facts, true)
+            {
+                jobs.insert(job_id.to_owned(), Job { worker, child: Some(child), is_late: true, ..job });
+                continue;
+            }
+            self.records.remove(job_id);
+            tracing::info!(job_id, status = status.map(|status| status.to_string()), "a job is over");
+            return Reply::Ended(status.and_then(|status| status.code()).map_or(End::Unknown, End::Status));
+        }
+    }
+
+    /// Returns the worker of a job, which now knows that the job is over. `None` if the job has no worker.
+    fn tell_that_it_is_over(&self, job_id: &str) -> Option<Process> {
+        let jobs = self.jobs();
+        let job = jobs.get(job_id)?;
+        if job.is_late {
+            return Some(job.worker);
+        }
+        let record = Record { facts: job.facts.clone(), worker: Some(job.worker), is_over: true };
+        if let Err(error) = self.records.put(&record) {
+            tracing::warn!(job_id, %error, "the record of a job cannot be written");
+        }
+        job.worker.signal(Signal::USR1);
+        Some(job.worker)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::ask;
+
+    struct Site {
+        dir: tempfile::TempDir,
+        daemon: Arc<Daemon>,
+    }
+
+    impl Site {
+        /// A daemon whose worker is a shell script. `$1` is the path of the record.
+        fn new(script: &str) -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let own = nix::unistd::geteuid().as_raw();
+            let worker = ["sh", "-c", script, "worker"].map(OsString::from).into();
+            let options = Options { run_dir: dir.path().join("run"), own: Some(own), min_uid: 1000, worker };
+            let daemon = Arc::new(Daemon::new(options).expect("starts"));
+            Self { dir, daemon }
+        }
+
+        fn facts(&self, job_id: &str, restart_count: u32) -> JobFacts {
+            let (uid, work_dir) = (nix::unistd::geteuid().as_raw(), self.dir.path().into());
+            JobFacts { job_id: job_id.into(), restart_count, uid, work_dir, node: "n1".into(), nodes: 1, tasks: None }
+        }
+
+        fn own(&self, request: Request) -> Reply {
+            self.daemon.reply(nix::unistd::geteuid().as_raw(), request)
+        }
+
+        fn begin(&self, job_id: &str, restart_count: u32) -> i32 {
+            match self.own(Request::Begin(self.facts(job_id, restart_count))) {
+                Reply::Begun { pid } => pid,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn end(&self, job_id: &str, wait_ms: u64) -> Reply {
+            self.own(Request::End { job_id: job_id.into(), wait_ms })
+        }
+    }
+
+    /// Waits for SIGUSR1, and then ends with status 5.
+    const WORKER: &str = "trap 'exit 5' USR1; touch \"$1.$$\"; grep -q 'is-over\":true' \"$1\" && exit 5; \
+                          while :; do sleep 0.02; done";
+
+    fn wait_until_ready(site: &Site, job_id: &str, pid: i32) {
+        let ready = site.dir.path().join(format!("run/jobs/{job_id}.json.{pid}"));
+        while !ready.exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    impl Drop for Site {
+        fn drop(&mut self) {
+            self.daemon.lock().values().for_each(|job| {
+                job.worker.signal(Signal::KILL);
+            });
+        }
+    }
+
+    #[test]
+    fn a_worker_is_told_that_its_job_is_over_and_its_status_is_the_answer() {
+        let site = Site::new(WORKER);
+        let pid = site.begin("7", 0);
+        wait_until_ready(&site, "7", pid);
+        let lines = site.own(Request::Jobs);
+        assert!(matches!(&lines, Reply::Jobs(all) if all.len() == 1 && all[0].pid == pid), "{lines:?}");
+        assert_eq!(site.end("7", 10_000), Reply::Ended(End::Status(5)));
+        assert_eq!(site.end("7", 10_000), Reply::Ended(End::NotSaved));
+        assert_eq!(site.own(Request::Jobs), Reply::Jobs(Vec::new()));
+    }
+
+    #[test]
+    fn a_job_that_begins_again_has_one_worker_and_the_earlier_worker_is_dead() {
+        let site = Site::new(WORKER);
+        let first = Process::of(site.begin("7", 0)).expect("it runs");
+        let second = site.begin("7", 1);
+        assert!(!first.is_alive() && second != first.pid);
+        assert!(matches!(site.own(Request::Jobs), Reply::Jobs(all) if all.len() == 1));
+        // The worker need not be ready to receive the signal.
+        assert_eq!(site.end("7", 10_000), Reply::Ended(End::Status(5)));
+    }
+
+    #[test]
+    fn the_next_daemon_finds_the_workers_of_the_daemon_before() {
+        let mut site = Site::new(WORKER);
+        let pid = site.begin("7", 0);
+        wait_until_ready(&site, "7", pid);
+        let ended = Process::of(site.begin("8", 0)).expect("it runs");
+        assert!(ended.signal(Signal::KILL) && ended.wait(Duration::from_secs(10)));
+        // The next daemon has no handles of the children of the daemon before.
+        let next = Daemon::new(site.daemon.options.clone()).expect("starts");
+        let next = Arc::new(next);
+        let before = std::mem::replace(&mut site.daemon, next);
+        assert!(matches!(site.own(Request::Jobs), Reply::Jobs(all) if all.len() == 1 && all[0].pid == pid));
+        assert_eq!(site.end("7", 10_000), Reply::Ended(End::Unknown));
+        drop(before);
+    }
+
+    #[test]
+    fn an_end_has_a_bound_although_the_worker_does_not_end() {
+        let site = Site::new("trap '' USR1; touch \"$1.$$\"; while :; do sleep 0.02; done");
+        let pid = site.begin("7", 0);
+        wait_until_ready(&site, "7", pid);
+        let began = Instant::now();
+        assert_eq!(site.end("7", 200), Reply::Ended(End::StillCommitting));
+        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(Process::of(pid).expect("it runs").signal(Signal::KILL));
+    }
+
+    #[test]
+    fn requests_of_other_users_and_jobs_of_the_system_are_refused() {
+        let site = Site::new(WORKER);
+        let own = nix::unistd::geteuid().as_raw();
+        for request in [Request::Begin(site.facts("7", 0)), Request::End { job_id: "7".into(), wait_ms: 0 }] {
+            let reply = site.daemon.reply(own + 1, request);
+            assert!(matches!(&reply, Reply::Refused(why) if why.contains("may not begin or end jobs")), "{reply:?}");
+        }
+        assert_eq!(site.daemon.reply(own + 1, Request::Jobs), Reply::Jobs(Vec::new()));
+        let other = JobFacts { uid: own + 1, ..site.facts("7", 0) };
+        assert!(matches!(site.own(Request::Begin(other)), Reply::Refused(why) if why.contains("only jobs of user")));
+        let path = JobFacts { job_id: "../7".into(), ..site.facts("7", 0) };
+        assert!(matches!(site.own(Request::Begin(path)), Reply::Refused(why) if why.contains("SLURM_JOB_ID")));
+        let root = Options { own: None, ..site.daemon.options.clone() };
+        let daemon = Daemon::new(root).expect("starts");
+        let reply = daemon.reply(0, Request::Begin(JobFacts { uid: 999, ..site.facts("7", 0) }));
+        assert!(matches!(&reply, Reply::Refused(why) if why.contains("at least the number 1000")), "{reply:?}");
+    }
+
+    #[test]
+    fn clients_that_say_nothing_or_nonsense_do_not_keep_others_from_being_served() {
+        let site = Site::new(WORKER);
+        let path = site.dir.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("bound");
+        let daemon = Arc::clone(&site.daemon);
+        let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let serving = {
+            let over = Arc::clone(&over);
+            std::thread::spawn(move || {
+                daemon.serve(&listener, Some(Duration::from_millis(20)), || !over.load(Ordering::Relaxed))
+            })
+        };
+        let silent: Vec<_> = (0..2 * CONNECTIONS_MAX).filter_map(|_| UnixStream::connect(&path).ok()).collect();
+        for nonsense in [&b"{\"begin\":{}}\n"[..], b"\xff\n", &[b'x'; 100_000]] {
+            use std::io::Write;
+            // The daemon may close the connection at any time.
+            let _ = UnixStream::connect(&path).and_then(|mut stream| stream.write_all(nonsense));
+        }
+        // Silent clients are dropped after CLIENT_PATIENCE.
+        let until = Instant::now() + Duration::from_secs(30);
+        let jobs = loop {
+            match ask(&path, &Request::Jobs, Duration::from_secs(5)) {
+                Ok(reply) => break reply,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        assert_eq!(jobs, Reply::Jobs(Vec::new()));
+        over.store(true, Ordering::Relaxed);
+        drop(silent);
+        serving.join().expect("ended").expect("served");
+    }
+}

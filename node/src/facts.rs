@@ -1,0 +1,149 @@
+//! What SLURM's Prolog knows about a job.
+
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Maximum length of a number of a job, in digits.
+const JOB_ID_DIGITS_MAX: usize = 20;
+/// Maximum length of the path of a work directory, in bytes (`PATH_MAX`).
+const WORK_DIR_BYTES_MAX: usize = 4096;
+
+/// A job on this node, as Prolog's environment describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct JobFacts {
+    /// `SLURM_JOB_ID`: a decimal number.
+    pub job_id: String,
+    /// `SLURM_JOB_RESTART_COUNT`: how often the job was requeued.
+    pub restart_count: u32,
+    /// `SLURM_JOB_UID`: the user's number.
+    pub uid: u32,
+    /// `SLURM_JOB_WORK_DIR`: the directory in which the job runs. It is text that the user wrote, and need not be
+    /// UTF-8.
+    pub work_dir: OsString,
+    /// `SLURMD_NODENAME`: SLURM's name of this node.
+    pub node: String,
+    /// `SLURM_JOB_NUM_NODES`: number of nodes of the job.
+    pub nodes: u32,
+    /// `SLURM_JOB_NTASKS`: number of tasks, if the user asked for a number.
+    pub tasks: Option<u32>,
+}
+
+/// Why a job is not served.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FactsError {
+    /// A variable is missing.
+    #[error("{0} is not set; this command is for SLURM's Prolog and Epilog")]
+    Missing(&'static str),
+    /// A variable has an invalid value.
+    #[error("{name} is {value:?}; {expected}")]
+    Invalid {
+        /// Name of the variable.
+        name: &'static str,
+        /// Its value, at most 80 characters.
+        value: String,
+        /// What is expected.
+        expected: &'static str,
+    },
+}
+
+impl JobFacts {
+    /// Reads the variables that SLURM sets for Prolog.
+    pub fn of_prolog(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, FactsError> {
+        let raw = |name: &'static str| variable(name).ok_or(FactsError::Missing(name));
+        let text = |name: &'static str| Ok::<_, FactsError>(raw(name)?.to_string_lossy().into_owned());
+        let number = |name: &'static str, value: String| {
+            let invalid = || FactsError::Invalid { name, value: shortened(&value), expected: "a number is expected" };
+            value.parse::<u32>().map_err(|_| invalid())
+        };
+        let or = |name: &'static str, default: &str| text(name).unwrap_or_else(|_| default.to_owned());
+        let facts = Self {
+            job_id: job_id_of(text("SLURM_JOB_ID")?)?,
+            restart_count: number("SLURM_JOB_RESTART_COUNT", or("SLURM_JOB_RESTART_COUNT", "0"))?,
+            uid: number("SLURM_JOB_UID", text("SLURM_JOB_UID")?)?,
+            work_dir: raw("SLURM_JOB_WORK_DIR")?,
+            node: text("SLURMD_NODENAME")?,
+            nodes: number("SLURM_JOB_NUM_NODES", or("SLURM_JOB_NUM_NODES", "1"))?,
+            tasks: text("SLURM_JOB_NTASKS").ok().map(|tasks| number("SLURM_JOB_NTASKS", tasks)).transpose()?,
+        };
+        facts.check().map(|()| facts)
+    }
+
+    /// Checks what came over a socket.
+    pub fn check(&self) -> Result<(), FactsError> {
+        job_id_of(self.job_id.clone())?;
+        if !Path::new(&self.work_dir).is_absolute() || self.work_dir.len() > WORK_DIR_BYTES_MAX {
+            let (name, value) = ("SLURM_JOB_WORK_DIR", shortened(&self.work_dir.to_string_lossy()));
+            return Err(FactsError::Invalid { name, value, expected: "an absolute path is expected" });
+        }
+        Ok(())
+    }
+}
+
+/// The number of a job, as SLURM gives it.
+pub fn job_id_of(value: String) -> Result<String, FactsError> {
+    let is_number = !value.is_empty() && value.len() <= JOB_ID_DIGITS_MAX && value.bytes().all(|b| b.is_ascii_digit());
+    match is_number {
+        true => Ok(value),
+        false => {
+            let value = shortened(&value);
+            Err(FactsError::Invalid { name: "SLURM_JOB_ID", value, expected: "a number is expected" })
+        }
+    }
+}
+
+fn shortened(value: &str) -> String {
+    value.chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    fn of(changes: &[(&str, Option<&[u8]>)]) -> Result<JobFacts, FactsError> {
+        let usual: [(&str, &[u8]); 5] = [
+            ("SLURM_JOB_ID", b"7"),
+            ("SLURM_JOB_UID", b"6001"),
+            ("SLURM_JOB_WORK_DIR", b"/home/alice"),
+            ("SLURMD_NODENAME", b"n1"),
+            ("SLURM_JOB_NUM_NODES", b"4"),
+        ];
+        JobFacts::of_prolog(&|name| {
+            let changed = changes.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
+            let value = changed.unwrap_or_else(|| usual.iter().find(|(n, _)| *n == name).map(|(_, value)| *value));
+            value.map(|value| OsString::from_vec(value.to_vec()))
+        })
+    }
+
+    #[test]
+    fn prologs_variables_describe_a_job_and_text_of_the_user_is_kept_byte_for_byte() {
+        let facts = of(&[]).expect("valid");
+        assert_eq!((facts.job_id.as_str(), facts.restart_count, facts.uid, facts.nodes), ("7", 0, 6001, 4));
+        for dir in [&b"/home/a b/\"quoted\"\n$(id)"[..], b"/home/\xff\xfe"] {
+            let facts = of(&[("SLURM_JOB_WORK_DIR", Some(dir))]).expect("valid");
+            let sent = serde_json::to_string(&facts).expect("JSON");
+            let back: JobFacts = serde_json::from_str(&sent).expect("JSON");
+            assert_eq!(back.work_dir, OsString::from_vec(dir.to_vec()));
+        }
+    }
+
+    #[test]
+    fn values_that_slurm_does_not_write_are_refused_with_the_name_of_the_variable() {
+        for (name, value) in [
+            ("SLURM_JOB_ID", Some(&b"../x"[..])),
+            ("SLURM_JOB_ID", Some(b"")),
+            ("SLURM_JOB_ID", Some(b"123456789012345678901")),
+            ("SLURM_JOB_ID", None),
+            ("SLURM_JOB_UID", Some(b"-1")),
+            ("SLURM_JOB_UID", Some(b"4294967296")),
+            ("SLURM_JOB_WORK_DIR", Some(b"relative")),
+            ("SLURM_JOB_WORK_DIR", Some(&[b'/'; 5000])),
+            ("SLURMD_NODENAME", None),
+        ] {
+            let error = of(&[(name, value)]).expect_err(name).to_string();
+            assert!(error.starts_with(name) && error.len() < 200, "{error}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A process that is known by its number and its start time, because numbers are used again.
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// A process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Process {
+    /// The process number.
+    pub pid: i32,
+    /// When the process started, in clock ticks since the system was booted.
+    pub started_ticks: u64,
+}
+
+impl Process {
+    /// The process that has this number now. `None` if there is none, or if it has ended and was not waited for yet.
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name of the process, in parentheses, may contain spaces and parentheses.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let (state, started_ticks) = (fields.next()?, fields.nth(18)?.parse().ok()?);
+        (state != "Z").then_some(Self { pid, started_ticks })
+    }
+
+    /// Whether the process is running.
+    pub fn is_alive(&self) -> bool {
+        Self::of(self.pid) == Some(*self)
+    }
+
+    /// A descriptor of the process, if it is running. The descriptor never means another process.
+    fn descriptor(&self) -> Option<OwnedFd> {
+        let descriptor = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
+        self.is_alive().then_some(descriptor)
+    }
+
+    /// Sends a signal. Returns `false` if the process has ended.
+    pub fn signal(&self, signal: Signal) -> bool {
+        self.descriptor().is_some_and(|descriptor| pidfd_send_signal(descriptor, signal).is_ok())
+    }
+
+    /// Waits until the process has ended. Returns `false` if it runs longer than `most`.
+    pub fn wait(&self, most: Duration) -> bool {
+        let Some(descriptor) = self.descriptor() else { return true };
+        let until = Instant::now() + most;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            match poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], timeout) {
+                Ok(0) if left.is_zero() => return false,
+                Ok(1..) => return true,
+                // The timeout has a bound, and a signal may interrupt the wait.
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => return !self.is_alive(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_is_known_by_its_start_and_can_be_signalled_and_waited_for() {
+        let mut child = Command::new("sleep").arg("600").spawn().expect("starts");
+        let process = Process::of(child.id() as i32).expect("it runs");
+        assert!(process.is_alive() && !process.wait(Duration::from_millis(30)));
+        let other = Process { started_ticks: process.started_ticks + 1, ..process };
+        assert!(!other.is_alive() && !other.signal(Signal::KILL) && other.wait(Duration::ZERO));
+        assert!(process.is_alive(), "a signal to another process with the same number is not sent");
+        assert!(process.signal(Signal::KILL) && process.wait(Duration::from_secs(10)));
+        child.wait().expect("waited for");
+        assert!(!process.is_alive() && !process.signal(Signal::KILL) && process.wait(Duration::ZERO));
+    }
+}

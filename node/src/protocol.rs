@@ -1,0 +1,90 @@
+//! One request and one reply, each a line of JSON, over a Unix socket.
+
+use crate::facts::JobFacts;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// Maximum length of a line, in bytes.
+pub const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// A request to the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// A job begins on this node. Only root, or the daemon's own user with `--own`.
+    Begin(JobFacts),
+    /// A job is over: its processes have ended. Only root, or the daemon's own user with `--own`.
+    End {
+        /// The number of the job.
+        job_id: String,
+        /// Maximum time to wait until its files are committed, in milliseconds.
+        wait_ms: u64,
+    },
+    /// Which jobs are saved. A user sees only the user's own jobs.
+    Jobs,
+}
+
+/// The daemon's reply.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Reply {
+    /// A worker was started.
+    Begun {
+        /// Its process number.
+        pid: i32,
+    },
+    /// The worker of the job has ended, or there was none.
+    Ended(End),
+    /// The jobs that are saved.
+    Jobs(Vec<JobLine>),
+    /// The request is refused. The text says why.
+    Refused(String),
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum End {
+    /// The job was not saved: it has no `mcr.toml`, or its worker ended before.
+    NotSaved,
+    /// The worker ended with this status: 0 if all files are committed, 5 if not.
+    Status(i32),
+    /// The worker ended, and its status is not known, because an earlier daemon started it.
+    Unknown,
+    /// The time is up, and the worker still commits files.
+    StillCommitting,
+}
+
+/// A job that is saved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct JobLine {
+    /// The number of the job.
+    pub job_id: String,
+    /// The user's number.
+    pub uid: u32,
+    /// Process number of the worker.
+    pub pid: i32,
+}
+
+/// Writes a line.
+pub fn send<T: Serialize>(stream: &mut UnixStream, message: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Reads a line. The read timeout of the stream bounds each read, and `LINE_BYTES_MAX` bounds the line.
+pub fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<T> {
+    let mut line = Vec::new();
+    BufReader::new(stream.take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;
+    match line.last() {
+        Some(b'\n') => Ok(serde_json::from_slice(&line)?),
+        _ if line.len() as u64 == LINE_BYTES_MAX => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line has more than {LINE_BYTES_MAX} bytes")))
+        }
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}

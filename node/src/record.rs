@@ -1,0 +1,73 @@
+//! The records of the jobs on this node. They outlive the daemon, and only the daemon's user can write them.
+
+use crate::facts::JobFacts;
+use crate::process::Process;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A job and its worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Record {
+    /// The job.
+    pub facts: JobFacts,
+    /// The worker. `None` until it was started.
+    pub worker: Option<Process>,
+    /// Whether the job is over. A worker reads this after it can receive SIGUSR1.
+    pub is_over: bool,
+}
+
+/// The directory of the records, `RUN/jobs`.
+#[derive(Clone, Debug)]
+pub struct Records {
+    dir: PathBuf,
+}
+
+impl Records {
+    /// Creates the directory, with mode 0700, if it does not exist.
+    pub fn open(run_dir: &Path) -> io::Result<Self> {
+        let dir = run_dir.join("jobs");
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        Ok(Self { dir })
+    }
+
+    /// The file of a job. `job_id` was checked before: it has digits only.
+    pub fn path(&self, job_id: &str) -> PathBuf {
+        self.dir.join(format!("{job_id}.json"))
+    }
+
+    /// Writes a record in one step.
+    pub fn put(&self, record: &Record) -> io::Result<()> {
+        let path = self.path(&record.facts.job_id);
+        let temporary = path.with_extension("new");
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        std::fs::rename(temporary, path)
+    }
+
+    /// Removes the record of a job.
+    pub fn remove(&self, job_id: &str) {
+        let _ = std::fs::remove_file(self.path(job_id)); // a record that stays is removed by the next daemon
+    }
+
+    /// Reads a record.
+    pub fn read(path: &Path) -> io::Result<Record> {
+        Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+    }
+
+    /// All records that can be read. Other files are removed.
+    pub fn all(&self) -> io::Result<Vec<Record>> {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(&self.dir)? {
+            let path = entry?.path();
+            match Self::read(&path) {
+                Ok(record) if path == self.path(&record.facts.job_id) => all.push(record),
+                _ => std::fs::remove_file(&path)?,
+            }
+        }
+        Ok(all)
+    }
+}
