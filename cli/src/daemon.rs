@@ -5,7 +5,7 @@ use crate::child::{Application, code_of};
 use crate::common::open_or_create;
 use crate::config::ConfigFile;
 use crate::output::Log;
-use crate::settings::{DEFAULT, Facts, Settings};
+use crate::settings::{DEFAULT, Facts, Settings, may_create};
 use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
@@ -86,7 +86,9 @@ fn settings_of_the_job(has_name: bool) -> anyhow::Result<ConfigFile> {
              checkpoints. Write job = \"NAME\" in mcr.toml"
         );
     }
-    settings.config_file()
+    let mut file = settings.config_file()?;
+    file.anc.create |= may_create(&file.anc.store);
+    Ok(file)
 }
 
 pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {

@@ -53,16 +53,14 @@ fn main() -> ExitCode {
     raise_open_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => Ok(cli),
-        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
-            match Settings::find(&Facts::of_this_process()) {
-                Ok(Some(settings)) => parse_with(&settings),
-                Ok(None) => Err(error),
-                Err(error) => {
-                    output::tell_error(&error);
-                    return Exit::Failed.into();
-                }
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => match settings() {
+            Ok(Some(settings)) => parse_with(&settings),
+            Ok(None) => Err(error),
+            Err(error) => {
+                output::tell_error(&error);
+                return Exit::Failed.into();
             }
-        }
+        },
         Err(error) => Err(error),
     };
     let cli = match cli {
@@ -98,6 +96,13 @@ fn main() -> ExitCode {
         output::tell_error(&error);
         Exit::Failed.into()
     })
+}
+
+/// The settings of the job in this directory, whose store exists if the user may create it.
+fn settings() -> anyhow::Result<Option<Settings>> {
+    let settings = Settings::find(&Facts::of_this_process())?;
+    settings.as_ref().map_or(Ok(()), Settings::create_store)?;
+    Ok(settings)
 }
 
 /// Parses the command line again, with defaults from the settings of the job.

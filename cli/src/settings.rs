@@ -9,7 +9,7 @@ use crate::config::ConfigFile;
 use anyhow::{Context, bail};
 use mcr_cnc::config::{load_toml, nearest};
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -207,6 +207,15 @@ impl Settings {
         Ok(())
     }
 
+    /// Creates the directory of the store, with mode 0700, if the user may create it.
+    pub fn create_store(&self) -> anyhow::Result<()> {
+        let Some(store) = self.text("anc", "store").map(Path::new) else { return Ok(()) };
+        if store.exists() || !may_create(store) {
+            return Ok(());
+        }
+        std::fs::DirBuilder::new().mode(0o700).create(store).with_context(|| store.display().to_string())
+    }
+
     /// A value as text, if there is one.
     pub fn text(&self, table: &str, key: &str) -> Option<&str> {
         self.values.get(&(table.to_owned(), key.to_owned()))?.value.as_str()
@@ -237,6 +246,13 @@ impl Settings {
         }
         file.try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("{}", error.message().trim()))
     }
+}
+
+/// Whether the store's directory may be created: its parent exists, and belongs to the user. If the file system is not
+/// mounted, the parent belongs to root.
+pub fn may_create(store: &Path) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    store.parent().and_then(|parent| parent.metadata().ok()).is_some_and(|about| about.is_dir() && about.uid() == own)
 }
 
 /// The tables to which a key of the user's file belongs.

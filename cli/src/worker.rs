@@ -3,12 +3,11 @@
 use crate::args::WorkerArgs;
 use crate::config::ConfigFile;
 use crate::daemon::{run_worker, start_logging};
-use crate::settings::{Facts, Settings, USER_FILE};
+use crate::settings::{Facts, Settings, USER_FILE, may_create};
 use anyhow::{Context, bail};
 use mcr_node::record::{Record, Records};
 use mcr_node::{environment, user};
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -100,11 +99,4 @@ fn resolve(
     let mut file = settings.config_file()?;
     file.anc.create |= may_create(&file.anc.store);
     Ok(file)
-}
-
-/// Whether the store's directory may be created: its parent exists, and belongs to the user. If the file system is not
-/// mounted, the parent belongs to root.
-fn may_create(store: &Path) -> bool {
-    let own = nix::unistd::geteuid().as_raw();
-    store.parent().and_then(|parent| parent.metadata().ok()).is_some_and(|about| about.is_dir() && about.uid() == own)
 }

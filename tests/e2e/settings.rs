@@ -53,6 +53,9 @@ const APPLICATION: &str = "for step in 1 2 3; do mkdir -p out/it_$step; for rank
 fn four_lines_beside_the_job_script_are_enough_to_save_and_to_restart() {
     let site = Site::new(CLUSTER, FOUR_LINES);
     std::fs::create_dir(site.path("work/out")).expect("made");
+    // The first start of a job: there is no store. Its parent belongs to the user, so it is created.
+    std::fs::remove_dir(site.path("lustre/store")).expect("removed");
+    run(&mut site.mcr(&["restart"]), 3);
     run(&mut site.mcr(&["run", "--ranks", "2", "--", "sh", "-c", APPLICATION]), 0);
     std::fs::remove_dir_all(site.path("work/out")).expect("removed");
     run(&mut site.mcr(&["restart"]), 0);
