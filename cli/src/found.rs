@@ -88,7 +88,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
             not_whole = Some(NotWhole { checkpoint: newest, why });
             break;
         }
-        std::thread::sleep(REST / 10);
+        std::thread::sleep(REST / 4);
         let again = listing_without(dir, store)?;
         let files_of = |listing: &Listing| -> Vec<_> {
             let all = listing.files.iter().zip(&listing.modified).zip(&listing.bytes);
