@@ -12,7 +12,7 @@ use std::path::PathBuf;
 ///
 /// Order of precedence: option, environment variable, configuration file, default.
 #[derive(Debug, Parser)]
-#[command(name = "mcr", version, max_term_width = 110)]
+#[command(name = "mcr", version, max_term_width = 110, after_long_help = exit::EVERY_COMMAND)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -24,9 +24,7 @@ pub enum Command {
     #[command(after_help = exit::SAVE)]
     Save(SaveArgs),
     /// Restore the newest good checkpoint, every file byte for byte
-    ///
-    /// Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, 3 there is no complete
-    /// checkpoint (a new run).
+    #[command(after_help = exit::RESTART)]
     Restart(RestartArgs),
     /// List the checkpoints of a store, newest first
     #[command(after_help = exit::ALL_OR_NOTHING)]
@@ -43,30 +41,26 @@ pub enum Command {
     /// Run the agent of a compute node
     ///
     /// After SIGTERM or SIGINT, the agent scans all files once more. The agent waits until all written files are
-    /// committed, for at most drain-seconds. A second signal ends the agent at once. Exit status: 0 all files are
-    /// committed, 5 not all files are committed (the last log lines name them), 1 the agent did not start.
+    /// committed, for at most drain-seconds. A second signal ends the agent at once.
+    #[command(after_help = exit::AGENT)]
     Cnc(DaemonArgs),
     /// Run an aggregator
     ///
     /// After SIGTERM or SIGINT, the aggregator runs as long as an agent may have files to commit, for at most
-    /// drain-seconds. A second signal ends the aggregator at once. Exit status: 0 all files are committed, 5 not all
-    /// files are committed (the last log lines name them), 1 the aggregator did not start.
+    /// drain-seconds. A second signal ends the aggregator at once.
+    #[command(after_help = exit::AGGREGATOR)]
     Anc(AncArgs),
     /// Run agent and aggregator in one process; with -- COMMAND, until the command ends
     ///
     /// With -- COMMAND, mcr runs COMMAND as a child process. When COMMAND ends, mcr commits all files that COMMAND
-    /// wrote. The exit status of mcr is the exit status of COMMAND: 128 plus the signal's number if a signal ended
-    /// COMMAND, 126 or 127 if COMMAND cannot be started. Exit status 5: COMMAND succeeded, but not all of its files
-    /// were committed. mcr passes SIGTERM and SIGINT on to COMMAND; a second signal ends mcr at once.
-    ///
-    /// Without a command: exit status 0 after SIGTERM or SIGINT, 5 if not all files were committed.
-    ///
-    /// Exit status 1: mcr did not start.
+    /// wrote. mcr passes SIGTERM and SIGINT on to COMMAND; a second signal ends mcr at once. Without a command, mcr
+    /// runs until SIGTERM or SIGINT.
+    #[command(after_help = exit::RUN)]
     Run(RunArgs),
     /// Wait until all files written so far are committed
     ///
-    /// Asks the agents of this node, over the socket next to the state file of each agent. Exit status: 0 all files
-    /// are committed, 5 not all files are committed, 1 no agent was reached.
+    /// Asks the agents of this node, over the socket next to the state file of each agent.
+    #[command(after_help = exit::FLUSH)]
     Flush(FlushArgs),
     /// Show the settings of a job; tell the daemon of this node that a job begins or ends
     Job(JobArgs),

@@ -35,12 +35,33 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// For `mcr --help`.
+pub const EVERY_COMMAND: &str = "Exit status: 0 done, 1 failed, 2 an older or a doubtful checkpoint was restored, 3 \
+    there is no complete checkpoint (a new run), 4 only a part was done, 5 not all files are committed.\n\n\
+    A wrong command line ends with 1. mcr COMMAND --help lists the exit statuses of a command.";
 /// For `mcr save --help`.
 pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is saved, 4 partly: some checkpoints or files \
     are not saved, and the last line names them.";
+/// For `mcr restart --help`.
+pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, or a \
+    doubtful one, 3 there is no complete checkpoint (a new run).";
 /// For `mcr verify --help`.
 pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, 1 a checkpoint is damaged, or there is none, 4 partly: \
     all complete checkpoints are good, and some are not complete.";
+/// For `mcr cnc --help`.
+pub const AGENT: &str = "Exit status: 0 all files are committed, 1 the agent did not start, 5 not all files are \
+    committed (the last log lines name them).";
+/// For `mcr anc --help`.
+pub const AGGREGATOR: &str = "Exit status: 0 all files are committed, 1 the aggregator did not start, 5 not all \
+    files are committed (the last log lines name them).";
+/// For `mcr run --help`.
+pub const RUN: &str = "Exit status: 0 all files are committed, 1 mcr did not start, 5 not all files are committed.\n\n\
+    With -- COMMAND, the exit status of mcr is the exit status of COMMAND: 128 plus the signal's number if a signal \
+    ended COMMAND, 126 or 127 if COMMAND cannot be started. Exit status 5: COMMAND succeeded, but not all of its \
+    files were committed.";
+/// For `mcr flush --help`.
+pub const FLUSH: &str = "Exit status: 0 all files are committed, 1 no agent was reached, 5 not all files are \
+    committed.";
 /// For `mcr status --help`.
 pub const STATUS: &str = "Exit status: 0 every aggregator answered, 1 none answered, 4 partly: some did not answer.";
 /// For `mcr bench --help`.

@@ -529,7 +529,10 @@ fn a_checkpoint_that_vanishes_before_it_is_saved_leaves_a_line_in_the_agents_log
 
 #[test]
 fn every_command_says_its_exit_codes() {
-    for command in ["save", "list", "show", "verify", "prune", "status", "config", "bench", "restart"] {
+    for command in [
+        "save", "list", "show", "verify", "prune", "status", "config", "bench", "restart", "cnc", "anc", "run",
+        "flush", "job",
+    ] {
         let (out, _) = said(&run(mcr().args([command, "--help"]), 0));
         assert!(out.contains("Exit status: 0"), "{command}: {out}");
     }
