@@ -82,6 +82,9 @@ pub enum Command {
     /// Measure how well your own checkpoints compress; writes nothing
     #[command(after_help = exit::BENCH)]
     Bench(BenchArgs),
+    /// Write the manual pages and the shell completions below a directory like /usr/share
+    #[command(hide = true)] // for packages
+    Manual(ManualArgs),
 }
 
 #[derive(Debug, Args)]
@@ -592,6 +595,12 @@ pub struct BenchSchemesArgs {
     /// Number of threads; 0: one for each core that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct ManualArgs {
+    /// Directory that receives man/man1 and the directories of the shells
+    pub dir: PathBuf,
 }
 
 /// Parses a number of bytes. K, M, G and T are powers of 1024.

@@ -1,4 +1,5 @@
-//! The exit status of all commands. README.md, deploy/README.md and the `--help` texts repeat this table.
+//! The exit status of all commands. README.md and deploy/README.md repeat this table. The texts are for `--help` and
+//! for the manual pages, which show the first line of a text as a list.
 
 use std::process::ExitCode;
 

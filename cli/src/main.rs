@@ -19,6 +19,7 @@ mod found;
 mod job;
 mod list;
 mod local;
+mod manual;
 mod node;
 mod output;
 mod places;
@@ -91,6 +92,7 @@ fn main() -> ExitCode {
         Command::Node(args) => node::run(args),
         Command::Worker(args) => worker::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Manual(args) => manual::run(args),
     };
     result.unwrap_or_else(|error| {
         output::tell_error(&error);
