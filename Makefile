@@ -3,13 +3,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites build install demo test test-reader test-mpi test-sites test-checkpoints test-cluster lint scripts bench fuzz chaos
+.PHONY: help prerequisites build install packages demo test test-reader test-mpi test-sites test-checkpoints test-cluster \
+    lint scripts bench fuzz chaos
 
 # Cargo is found even if rustup's directory is not in the shell's PATH.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-SCRIPTS := deploy/demo.sh deploy/prerequisites.sh $(wildcard deploy/slurm/examples/*.sh) tests/cluster/sites.sh \
-    tests/cluster/bed tests/cluster/run benches/mpib/compare-osu.sh .ci/run
+SCRIPTS := deploy/demo.sh deploy/packages.sh deploy/prerequisites.sh $(wildcard deploy/slurm/examples/*.sh) \
+    tests/cluster/sites.sh tests/cluster/bed tests/cluster/run benches/mpib/compare-osu.sh .ci/run
 FUZZ_SECONDS ?= 60
 CHAOS_SECONDS ?= 600
 PREFIX ?= /usr/local
@@ -30,6 +31,9 @@ build: prerequisites ## build the command, target/release/mcr, and mcr.debug bes
 install: build ## install the command to PREFIX/bin (PREFIX=/usr/local), and mcr.debug to PREFIX/bin/.debug
 	install -D -m 755 "$(TARGET)/release/mcr" "$(DESTDIR)$(PREFIX)/bin/mcr"
 	install -D -m 644 "$(TARGET)/release/mcr.debug" "$(DESTDIR)$(PREFIX)/bin/.debug/mcr.debug"
+
+packages: prerequisites ## build target/packages/*.deb and *.rpm, for glibc 2.28 or newer; downloads tools
+	@deploy/packages.sh
 
 demo: prerequisites ## kill a simulation and the daemons, restart, compare the final state (DAEMONS=1: separate daemons)
 	@deploy/demo.sh $(if $(DAEMONS),--daemons)

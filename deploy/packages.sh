@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Builds the packages: target/packages/mcrengine_*.deb and mcrengine-*.rpm. Needs python3 with venv, objdump, and a
+# connection to crates.io and PyPI when it runs for the first time. The tools that it installs stay in target/packages.
+#
+# The command is linked by zig, because zig can link for an older glibc than the glibc of this machine. The version
+# is the one that cli/Cargo.toml states.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=$PWD/target/packages
+files=$packages/files tools=$packages/tools
+triple=x86_64-unknown-linux-gnu
+target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+
+fail() { echo "packages: $*" >&2; exit 1; }
+have() { [ -f "$tools/.crates.toml" ] && grep -qF "\"$1 $2 " "$tools/.crates.toml"; }
+stated() { grep -oE "$1" cli/Cargo.toml | grep -oE '[0-9]+\.[0-9]+' || fail "cli/Cargo.toml does not match $1"; }
+
+glibc=$(stated 'libc6 \(>= [0-9.]+\)')
+[ "$(stated 'glibc = ">= [0-9.]+"')" = "$glibc" ] || fail "cli/Cargo.toml states two versions of glibc"
+
+for tool in cargo-deb=3.8.0 cargo-generate-rpm=0.21.1; do
+    have "${tool%=*}" "${tool#*=}" ||
+        cargo install --quiet --locked --root "$tools" --target-dir "$tools/target" "${tool%=*}" --version "${tool#*=}"
+    rm -rf "$tools/target"
+done
+[ -x "$tools/zig/bin/python" ] || python3 -m venv "$tools/zig"
+"$tools/zig/bin/pip" install --quiet --disable-pip-version-check ziglang==0.17.1 cargo-zigbuild==0.24.1
+export PATH=$tools/bin:$tools/zig/bin:$PATH
+
+# Options for the linker of this machine, in Cargo's configuration of the user, do not suit zig.
+RUSTFLAGS='' cargo zigbuild --release --locked -p mcr-cli --bin mcr --target $triple."$glibc"
+
+rm -rf "$files" "$packages"/*.deb "$packages"/*.rpm
+mkdir -p "$files"
+objcopy --only-keep-debug "$target/$triple/release/mcr" "$packages/mcr.debug"
+objcopy --strip-unneeded --add-gnu-debuglink="$packages/mcr.debug" "$target/$triple/release/mcr" "$files/mcr"
+
+# The packages state the version of glibc, and no other library.
+symbols=$(objdump -T "$files/mcr")
+needed=$(grep -oE 'GLIBC_[0-9.]+' <<<"$symbols" | sort -uV | tail -n 1)
+needed=${needed#GLIBC_}
+echo "packages: the command needs glibc $needed, the packages state glibc $glibc"
+[ "$(printf '%s\n' "$needed" "$glibc" | sort -V | tail -n 1)" = "$glibc" ] || fail "the command needs a newer glibc"
+others=$(objdump -p "$files/mcr" | awk '$1 == "NEEDED" { print $2 }' |
+    grep -vE '^(lib(c|m|dl|rt|util|pthread)|ld-linux-x86-64)\.so' || true)
+[ -z "$others" ] || fail "the command needs libraries that the packages do not state: $others"
+
+"$files/mcr" manual "$files"
+cargo tree --locked -p mcr-cli --target $triple -e normal,build --prefix none --format '{p}' |
+    python3 deploy/licences.py $triple >"$files/LICENSES-LIBRARIES"
+gzip -9n "$files"/man/man1/*
+
+cargo deb --quiet --no-build --no-strip -p mcr-cli --output "$packages"
+cargo generate-rpm -p cli --payload-compress gzip --output "$packages" # older versions of rpm do not read zstd
+ls -sh1 "$packages"/*.deb "$packages"/*.rpm
