@@ -4,13 +4,13 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help prerequisites build install packages demo test test-reader test-mpi test-sites test-checkpoints test-cluster \
-    lint scripts bench fuzz chaos
+    test-packages lint scripts bench fuzz chaos
 
 # Cargo is found even if rustup's directory is not in the shell's PATH.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 SCRIPTS := deploy/demo.sh deploy/packages.sh deploy/prerequisites.sh $(wildcard deploy/slurm/examples/*.sh) \
-    tests/cluster/sites.sh tests/cluster/bed tests/cluster/run benches/mpib/compare-osu.sh .ci/run
+    tests/cluster/sites.sh tests/cluster/bed tests/cluster/run tests/packages/run benches/mpib/compare-osu.sh .ci/run
 FUZZ_SECONDS ?= 60
 CHAOS_SECONDS ?= 600
 PREFIX ?= /usr/local
@@ -78,6 +78,10 @@ test-checkpoints: scripts ## kill and continue mpib jor with checkpoints; takes 
 
 test-cluster: scripts ## jobs on an emulated SLURM cluster: end, scancel, requeue, lost node, restart; needs root; 5 minutes
 	@bash tests/cluster/run || [ $$? = 77 ] # it prints why it is skipped
+
+test-packages: scripts ## install, upgrade and remove the packages below a temporary directory; needs root
+	@[ "$$(id -u)" != 0 ] || $(MAKE) --no-print-directory packages
+	@bash tests/packages/run || [ $$? = 77 ] # it prints why it is skipped
 
 lint: scripts ## check formatting, clippy and documentation; warnings are errors
 	cargo fmt --all --check
