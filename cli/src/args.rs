@@ -68,7 +68,7 @@ pub enum Command {
     ///
     /// SLURM's Prolog and Epilog tell the daemon which jobs run (mcr job begin, mcr job end). The daemon starts a worker
     /// for each job, as the user of the job. Workers run on if the daemon ends, and the next daemon finds them.
-    /// Exit status: 1 the daemon did not start.
+    #[command(after_help = exit::NODE)]
     Node(NodeArgs),
     /// Save one job on one node; started by mcr node
     #[command(hide = true)]
@@ -425,6 +425,7 @@ pub enum JobCommand {
     ///
     /// The settings are those of the cluster's file /etc/mcr/mcr.toml and of the user's file mcr.toml. Other commands
     /// use them if --store, --to or --config is missing.
+    #[command(after_help = exit::ALL_OR_NOTHING)]
     Show {
         /// Print JSON
         #[arg(long)]
@@ -432,8 +433,8 @@ pub enum JobCommand {
     },
     /// For SLURM's Prolog: tell the daemon of this node that a job begins
     ///
-    /// The exit status is always 0, so that SLURM never drains the node. A line on standard error says why a job is not
-    /// saved.
+    /// A line on standard error says why a job is not saved.
+    #[command(after_help = exit::HOOK)]
     Begin {
         #[command(flatten)]
         node: NodeSocket,
@@ -443,8 +444,8 @@ pub enum JobCommand {
     },
     /// For SLURM's Epilog: tell the daemon of this node that a job is over, and wait until its files are committed
     ///
-    /// The exit status is always 0, so that SLURM never drains the node. The wait must be shorter than SLURM's
-    /// PrologEpilogTimeout.
+    /// The wait must be shorter than SLURM's PrologEpilogTimeout.
+    #[command(after_help = exit::HOOK)]
     End {
         #[command(flatten)]
         node: NodeSocket,
@@ -453,6 +454,7 @@ pub enum JobCommand {
         wait: u64,
     },
     /// List the jobs that the daemon of this node saves
+    #[command(after_help = exit::ALL_OR_NOTHING)]
     List {
         #[command(flatten)]
         node: NodeSocket,

@@ -44,8 +44,8 @@ pub const EVERY_COMMAND: &str = "Exit status: 0 done, 1 failed, 2 an older or a 
 pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is saved, 4 partly: some checkpoints or files \
     are not saved, and the last line names them.";
 /// For `mcr restart --help`.
-pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, or a \
-    doubtful one, 3 there is no complete checkpoint (a new run).";
+pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, a \
+    doubtful one, or one that was set aside, 3 there is no complete checkpoint (a new run).";
 /// For `mcr verify --help`.
 pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, 1 a checkpoint is damaged, or there is none, 4 partly: \
     all complete checkpoints are good, and some are not complete.";
@@ -63,6 +63,10 @@ pub const RUN: &str = "Exit status: 0 all files are committed, 1 mcr did not sta
 /// For `mcr flush --help`.
 pub const FLUSH: &str = "Exit status: 0 all files are committed, 1 no agent was reached, 5 not all files are \
     committed.";
+/// For `mcr node --help`.
+pub const NODE: &str = "Exit status: 1 the daemon did not start, or its socket failed.";
+/// For `mcr job begin --help` and `mcr job end --help`.
+pub const HOOK: &str = "Exit status: 0 always, so that SLURM never drains the node.";
 /// For `mcr status --help`.
 pub const STATUS: &str = "Exit status: 0 every aggregator answered, 1 none answered, 4 partly: some did not answer.";
 /// For `mcr bench --help`.
