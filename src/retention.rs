@@ -70,9 +70,9 @@ impl Rules {
 
     /// The checkpoints to remove. `states` are newest first. The rules count only checkpoints that a restart uses
     /// without being asked for them by name. Not counted are checkpoints that are bad, set aside, doubtful, found
-    /// damaged, or restored `too_often`. If there are only such checkpoints, all that are not set aside are counted, and
-    /// if there are none either, all complete checkpoints. A complete checkpoint that is not counted is removed if it is
-    /// older than all checkpoints that the rules keep.
+    /// damaged, or restored `too_often`. If there are only such checkpoints, all that are not set aside are counted,
+    /// and if there are none either, all complete checkpoints. A complete checkpoint that is not counted is removed if
+    /// it is older than all checkpoints that the rules keep.
     pub fn gone(&self, states: &[CheckpointState], too_often: Option<&CheckpointId>) -> Vec<CheckpointId> {
         let is_complete = |state: &&CheckpointState| state.condition() == Condition::Complete;
         let is_taken = |state: &&CheckpointState| {

@@ -66,8 +66,8 @@ pub enum Command {
     Job(JobArgs),
     /// Run the daemon of a node, which saves the jobs of all users
     ///
-    /// SLURM's Prolog and Epilog tell the daemon which jobs run (mcr job begin, mcr job end). The daemon starts a worker
-    /// for each job, as the user of the job. Workers run on if the daemon ends, and the next daemon finds them.
+    /// SLURM's Prolog and Epilog tell the daemon which jobs run (mcr job begin, mcr job end). The daemon starts a
+    /// worker for each job, as the user of the job. Workers run on if the daemon ends, and the next daemon finds them.
     #[command(after_help = exit::NODE)]
     Node(NodeArgs),
     /// Save one job on one node; started by mcr node

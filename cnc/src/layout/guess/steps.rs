@@ -1,4 +1,5 @@
-//! Chooses the *span* of the names that distinguishes the checkpoints: the beginning of a path component up to a number.
+//! Chooses the *span* of the names that distinguishes the checkpoints: the beginning of a path component up to a
+//! number.
 //!
 //! A number can also be that of a variable or of another part of the state. If it were taken for the checkpoint, each
 //! checkpoint would be a part of a state. Three signs are used:
