@@ -263,6 +263,7 @@ fn restored_files_and_files_that_were_written_since_are_never_one_checkpoint() {
     let (_anc, address) = Daemon::aggregator(dir, "anc", &store, "group-size = 2");
     let more = format!("layout = \"{{checkpoint}}.rank_{{rank}}.dat\"\n{AGENT}");
     let agent = Daemon::agent(dir, "agent", &data, std::slice::from_ref(&address), &more);
+    agent.wait_for_log("session began");
     let name = |label: &str, rank: u32| data.join(format!("{label}.rank_{rank}.dat"));
     let write = |label: &str, step, rank| std::fs::write(name(label, rank), bytes_of(step, rank)).expect("written");
     (0..2).for_each(|rank| write("restart", 1, rank));
