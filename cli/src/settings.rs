@@ -171,7 +171,10 @@ impl Settings {
             let _: ConfigFile = load_toml(file)?;
             for (table, values) in text {
                 let Value::Table(values) = values else { continue };
-                values.into_iter().for_each(|(key, value)| self.set(&table, &key, value, &from));
+                for (key, value) in values {
+                    check_limit(&key, &value, &from, limits)?;
+                    self.set(&table, &key, value, &from);
+                }
             }
             return Ok(());
         }
@@ -181,11 +184,7 @@ impl Settings {
     }
 
     fn set_by_user(&mut self, key: &str, value: Value, from: &str, limits: &Table) -> anyhow::Result<()> {
-        if let Some(limit) = limits.get(key)
-            && !is_within(&value, limit)
-        {
-            bail!("{from}: {key} = {value}, but the cluster's file permits only {limit} ([limits])");
-        }
+        check_limit(key, &value, from, limits)?;
         for table in tables_of(key).unwrap_or_default() {
             self.set(table, key, value.clone(), from);
         }
@@ -275,6 +274,16 @@ fn check_owner(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Refuses a value of the user's file that the cluster's file does not permit.
+fn check_limit(key: &str, value: &Value, from: &str, limits: &Table) -> anyhow::Result<()> {
+    match limits.get(key) {
+        Some(limit) if !is_within(value, limit) => {
+            bail!("{from}: {key} = {value}, but the cluster's file permits only {limit} ([limits])")
+        }
+        _ => Ok(()),
+    }
+}
+
 fn is_within(value: &Value, limit: &Value) -> bool {
     match (value, limit) {
         (Value::Integer(value), Value::Integer(most)) => value <= most,
@@ -343,6 +352,10 @@ mod tests {
         assert!(refusal(CLUSTER, "store = \"/home/x\"", &facts).contains("/lustre/%u/*"));
         assert!(refusal(CLUSTER, "store = \"/lustre/%u/../bob\"", &facts).contains("permits only"));
         assert!(resolve(CLUSTER, "store = \"/lustre/%u/other\"\nkeep = 10", &facts).is_ok());
+        // The same for a whole configuration file.
+        assert!(
+            refusal(CLUSTER, "[anc]\nkeep = 11", &facts).contains("keep = 11, but the cluster's file permits only 10")
+        );
         let text = refusal("[limits]\nproflie = [\"fast\"]\n", "", &facts);
         assert!(text.contains("did you mean \"profile\"?"), "{text}");
     }
