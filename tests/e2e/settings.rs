@@ -44,10 +44,11 @@ impl Site {
     }
 }
 
-const CLUSTER: &str = "[anc]\nstore = \"LUSTRE/store\"\nthreads = 1\n[limits]\nstore = [\"LUSTRE/*\"]\nprofile = [\"fast\", \"balanced\"]\n";
+const CLUSTER: &str = "[anc]\nstore = \"LUSTRE/store\"\nthreads = 1\n\
+                       [limits]\nstore = [\"LUSTRE/*\"]\nprofile = [\"fast\", \"balanced\"]\n";
 const FOUR_LINES: &str = "job = \"melt\"\nwatch = \"out\"\nlayout = \"{checkpoint}/rank_{rank}.dat\"\nkeep = 2\n";
-const APPLICATION: &str = "for step in 1 2 3; do mkdir -p out/it_$step; for rank in 0 1; do echo $step $rank > out/it_$step/rank_$rank.dat; \
-     done; sleep 1.2; done";
+const APPLICATION: &str = "for step in 1 2 3; do mkdir -p out/it_$step; \
+                           for rank in 0 1; do echo $step $rank > out/it_$step/rank_$rank.dat; done; sleep 1.2; done";
 
 #[test]
 fn four_lines_beside_the_job_script_are_enough_to_save_and_to_restart() {

@@ -1,0 +1,130 @@
+//! Tests which checkpoints a restart passes over, because an earlier restart set them aside or they were restored too
+//! often, and what prune then keeps.
+
+use super::*;
+
+#[test]
+fn a_checkpoint_that_was_restored_three_times_without_a_newer_one_is_passed_over_openly() {
+    let site = Site::empty();
+    for step in 1..=2 {
+        site.write(1, step, 0..RANKS);
+    }
+    let mut save = mcr();
+    save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job", "--store"]);
+    run(save.arg(site.store()), 0);
+    for _ in 0..3 {
+        assert_eq!(site.restart(&[], 0).0, [(1, 2)].into());
+    }
+    let (older, said) = site.restart(&[], 2);
+    assert_eq!(older, [(1, 1)].into());
+    assert!(said.contains("restored 3 times in a row") && said.contains("--checkpoint it_000002"), "{said}");
+    assert_eq!(site.restart(&["--checkpoint", "it_000002"], 0).0, [(1, 2)].into(), "asked for, it is taken");
+    assert_eq!(site.restart(&["--give-up-after", "0", "--copy"], 0).0, [(1, 2)].into());
+}
+
+#[test]
+fn prune_keeps_what_a_restart_goes_on_from_although_newer_ones_were_set_aside() {
+    let site = Site::new();
+    for step in 1..=3 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    let (found, said) = site.restart(&["--checkpoint", &id(2), "--incarnation", "i"], 0);
+    assert_eq!(found, [(1, 2)].into());
+    assert!(said.contains(&format!("continues from {} from now on", id(2))) && said.contains(&id(3)), "{said}");
+    run(mcr().args(["prune", "--keep", "1", "--store"]).arg(site.store()), 0);
+    assert_eq!(site.complete(), [id(2), id(3)].into());
+    // Another node of the same start follows the decision, even if its restart names another checkpoint.
+    assert_eq!(site.restart(&["--incarnation", "i"], 2).0, [(1, 2)].into());
+    let (found, said) = site.restart(&["--checkpoint", &id(3), "--incarnation", "i"], 1);
+    assert!(found.is_empty() && said.contains("which another node decided"), "{said}");
+    // The next start of the job.
+    let (found, said) = site.restart(&["--incarnation", "k"], 2);
+    assert_eq!(found, [(1, 2)].into());
+    assert!(said.contains(&format!("this is OLDER than {}, which was skipped: incarnation 1", id(3))), "{said}");
+}
+
+#[test]
+fn prune_keeps_what_the_job_goes_on_from_although_it_was_restored_too_often_and_newer_ones_were_set_aside() {
+    let site = Site::new();
+    for step in 1..=3 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    site.restart(&["--checkpoint", &id(1)], 0);
+    (0..2).for_each(|_| assert_eq!(site.restart(&[], 2).0, [(1, 1)].into()));
+    run(mcr().args(["prune", "--keep", "1", "--job", "job", "--store"]).arg(site.store()), 0);
+    assert!(site.complete().contains(&id(1)), "{:?}", site.complete());
+    assert_eq!(site.restart(&["--copy", "--checkpoint", &id(1)], 0).0, [(1, 1)].into());
+    // If only checkpoints are left that were set aside, the exit status and the output say so.
+    run(mcr().args(["prune", "--drop", &id(1), "--job", "job", "--store"]).arg(site.store()), 0);
+    let (found, said) = site.restart(&["--copy"], 2);
+    assert!(found == [(1, 3)].into() && said.contains("was SET ASIDE by an earlier restart"), "{said}");
+}
+
+#[test]
+fn what_a_restart_set_aside_is_not_taken_by_a_later_restart_if_the_newest_is_bad() {
+    let site = Site::new();
+    for step in 1..=3 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    site.restart(&["--checkpoint", &id(2)], 0);
+    site.write(2, 3, 0..RANKS);
+    let again = format!("{}~2", id(3));
+    wait_complete(&site.store(), &again);
+    assert_eq!(site.restart(&[], 0).0, [(2, 3)].into());
+    run(mcr().args(["prune", "--mark-bad", &again, "--job", "job", "--store"]).arg(site.store()), 0);
+    let (found, said) = site.restart(&["--copy"], 2);
+    assert_eq!(found, [(1, 2)].into(), "run 2 never continued from step 3 of run 1: {said}");
+    run(mcr().args(["prune", "--unmark", &again, "--keep", "2", "--job", "job", "--store"]).arg(site.store()), 0);
+    assert_eq!(site.complete(), [id(2), id(3), again].into());
+    assert_eq!(site.restart(&["--copy", "--checkpoint", &id(3)], 0).0, [(1, 3)].into(), "by its name");
+}
+
+#[test]
+fn restarts_that_failed_do_not_count_as_restarts_in_a_row() {
+    let site = Site::new();
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    site.write(1, 2, 0..RANKS);
+    wait_complete(&site.store(), &id(2));
+    let to = site.path("taken");
+    // A file has the name of a directory that must be created.
+    std::fs::create_dir(&to).expect("made");
+    std::fs::create_dir(to.join(id(2))).expect("made");
+    std::fs::create_dir(to.join(id(2)).join("rank_1.dat")).expect("made");
+    for _ in 0..4 {
+        run(mcr().args(["restart", "--job", "job", "--store"]).arg(site.store()).arg("--to").arg(&to), 1);
+    }
+    assert_eq!(site.restart(&[], 0).0, [(1, 2)].into());
+}
+
+#[test]
+fn prune_keeps_what_the_next_restart_takes_where_the_newest_was_restored_too_often() {
+    let site = Site::new();
+    for step in 1..=3 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    for _ in 0..3 {
+        assert_eq!(site.restart(&[], 0).0, [(1, 3)].into());
+    }
+    run(mcr().args(["prune", "--keep", "1", "--store"]).arg(site.store()), 0);
+    assert_eq!(site.complete(), [id(2), id(3)].into());
+    assert_eq!(site.restart(&[], 2).0, [(1, 2)].into());
+}
+
+#[test]
+fn a_node_that_follows_a_decision_says_why_the_newest_was_not_taken() {
+    let site = Site::new();
+    for step in 1..=2 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    assert_eq!(site.restart(&["--checkpoint", &id(1), "--ranks", "0-1"], 0).0, [(1, 1)].into());
+    let (found, said) = site.restart(&["--ranks", "2-3"], 2);
+    assert_eq!(found, [(1, 1)].into());
+    let why = format!("OLDER than {}, which was skipped: incarnation 1", id(2));
+    assert!(said.contains(&why) && said.contains("which another node decided"), "{said}");
+}
