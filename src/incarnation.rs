@@ -4,9 +4,9 @@
 //! An *incarnation* is one start of a job. It is identified by a number and a text, never by a time, because the
 //! clocks of nodes differ. Each incarnation has one record in the store, for example `JOB/.incarnations/0003`. The
 //! record is written by the first restart of the incarnation, or when the first agent announces itself under an
-//! identity that no record has. A record is never changed. Only the newest incarnation may commit checkpoints. Until the
-//! job has a directory, its records are in the hidden directory `.JOB.incarnations` of the store, because the name of
-//! the job may be misspelt. "Incarnation" in docs/format/manifest.md describes the text of a record.
+//! identity that no record has. A record is never changed. Only the newest incarnation may commit checkpoints. Until
+//! the job has a directory, its records are in the hidden directory `.JOB.incarnations` of the store, because the name
+//! of the job may be misspelt. "Incarnation" in docs/format/manifest.md describes the text of a record.
 //!
 //! A manifest has the number of its incarnation. A checkpoint that was incomplete when a newer incarnation began
 //! never becomes complete ([`Incarnations::is_dead`]).

@@ -262,8 +262,8 @@ fn hand_out(
     Ok(())
 }
 
-/// If ranks wrote their files at least this far apart, and the application overwrites its files, the files may be of two
-/// steps.
+/// If ranks wrote their files at least this far apart, and the application overwrites its files, the files may be of
+/// two steps.
 const ONE_STEP_NS: i64 = 1_000_000_000;
 
 /// The reason if it is uncertain whether all files are of one step: the application may overwrite the name of the
