@@ -63,6 +63,7 @@ pub enum Command {
     #[command(after_help = exit::FLUSH)]
     Flush(FlushArgs),
     /// Show the settings of a job; tell the daemon of this node that a job begins or ends
+    #[command(after_help = exit::JOB)]
     Job(JobArgs),
     /// Run the daemon of a node, which saves the jobs of all users
     ///
