@@ -9,8 +9,10 @@ use mcrengine::classify::Naming;
 use mcrengine::codec::{Profile, cores};
 use mcrengine::plan::{PlanOptions, Scheme};
 use mcrengine::retention::{Rules, duration_ms};
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +26,8 @@ pub struct AncOptions {
     /// Whether to create the store's directory if it does not exist. Default false, because the directory may be on a
     /// file system that is not mounted.
     pub create: bool,
-    /// Address and port to listen on. Default 0.0.0.0:7117.
+    /// Address and port to listen on, or address and a range of ports, of which the first free one is used, as in
+    /// `0.0.0.0:7117-7180`. Default 0.0.0.0:7117.
     pub listen: String,
     /// Number of ranks merged into one container (GROUP_SIZE). The agents must have the same number. Default 32.
     pub group_size: u32,
@@ -142,6 +145,35 @@ impl Default for AncOptions {
     }
 }
 
+/// An address and the ports on which an aggregator may listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// The address of this node, or 0.0.0.0 or `::` for all its addresses.
+    pub address: IpAddr,
+    /// The ports, which are tried in this order. Port 0 means that the operating system chooses a port.
+    pub ports: RangeInclusive<u16>,
+}
+
+impl Listen {
+    /// Parses `ADDRESS:PORT` or `ADDRESS:FIRST-LAST`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (first, last) = match text.rsplit_once('-') {
+            Some((first, last)) => (first, Some(last.parse().ok()?)),
+            None => (text, None),
+        };
+        let first: SocketAddr = first.parse().ok()?;
+        let ports = first.port()..=last.unwrap_or(first.port());
+        (!ports.is_empty() && (last.is_none() || first.port() > 0)).then_some(Self { address: first.ip(), ports })
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", SocketAddr::new(self.address, *self.ports.start()))?;
+        if self.ports.start() == self.ports.end() { Ok(()) } else { write!(f, "-{}", self.ports.end()) }
+    }
+}
+
 /// The checked configuration of an aggregator.
 #[derive(Clone)]
 pub struct AncConfig {
@@ -149,8 +181,8 @@ pub struct AncConfig {
     pub store: PathBuf,
     /// Whether to create the store's directory if it does not exist.
     pub create: bool,
-    /// Address and port to listen on.
-    pub listen: SocketAddr,
+    /// Where to listen.
+    pub listen: Listen,
     /// The settings of the hub.
     pub hub: HubOptions,
     /// Maximum bytes of checkpoint data in memory.
@@ -194,8 +226,9 @@ impl AncOptions {
         if self.store.as_os_str().is_empty() {
             return wrong("anc.store", "missing", "name the directory on the parallel file system, or set MCR_STORE");
         }
-        let Ok(listen) = self.listen.parse() else {
-            return wrong("anc.listen", &self.listen, "it must be ADDRESS:PORT, as in 0.0.0.0:7117");
+        let Some(listen) = Listen::parse(&self.listen) else {
+            let expected = "it must be ADDRESS:PORT or ADDRESS:FIRST-LAST, as in 0.0.0.0:7117 or 0.0.0.0:7117-7180";
+            return wrong("anc.listen", &self.listen, expected);
         };
         if !(1..=65536).contains(&self.group_size) {
             return wrong("anc.group-size", self.group_size, "it must be between 1 and 65536");
@@ -331,6 +364,7 @@ impl AncOptions {
             spread: Duration::from_secs(self.spread_seconds),
             flushes: self.flushes,
             keep,
+            of_job: None,
         };
         let drain = Duration::from_secs(self.drain_seconds);
         Ok(AncConfig { store: self.store.clone(), create: self.create, listen, hub, budget_bytes, drain })
@@ -350,6 +384,17 @@ mod tests {
         let config = options().check().map_err(|e| e.to_string()).expect("valid");
         assert_eq!(config.hub.group_size, 32);
         assert!(AncOptions::default().check().is_err_and(|e| e.key == "anc.store"));
+    }
+
+    #[test]
+    fn a_range_of_ports_is_read_and_printed_as_it_was_written() {
+        for text in ["0.0.0.0:7117", "0.0.0.0:7117-7180", "[::1]:0", "127.0.0.1:65535-65535"] {
+            let listen = Listen::parse(text).expect(text);
+            assert_eq!(Listen::parse(&listen.to_string()), Some(listen), "{text}");
+        }
+        for text in ["0.0.0.0", "0.0.0.0:9-8", "0.0.0.0:0-5", "0.0.0.0:1-", "0.0.0.0:1-70000", "-1", "host:1"] {
+            assert_eq!(Listen::parse(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -62,6 +62,18 @@ pub struct HubOptions {
     pub flushes: usize,
     /// Which checkpoints of a job are kept after a new one is complete. Without any rule, all are kept.
     pub keep: Rules,
+    /// The aggregator serves one start of a job only. `None`: it serves all jobs.
+    pub of_job: Option<OfJob>,
+}
+
+/// One start of a job, and how many agents it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfJob {
+    /// Identity of the start, as in [`About::identity`](crate::fetch::About::identity).
+    pub identity: String,
+    /// Number of nodes of the job. Each node has one agent. A drain waits until this number of agents has reported
+    /// that they end, so that the order in which the nodes of a job end has no effect.
+    pub nodes: usize,
 }
 
 struct Agent {
@@ -109,6 +121,8 @@ pub struct Hub {
     /// The announcements whose refusal was already logged as a warning: session, checkpoint, rank.
     refused: BTreeSet<(u64, CheckpointId, Rank)>,
     draining: Option<Draining>,
+    /// The nodes whose agents have reported that they end.
+    left: BTreeSet<String>,
     /// Removes old checkpoints.
     pub(crate) retention: Retention,
     /// Starts a flush. Tests replace this function to decide when and how a flush ends.
@@ -142,6 +156,7 @@ impl Hub {
             conflicts: BTreeMap::new(),
             refused: BTreeSet::new(),
             draining: None,
+            left: BTreeSet::new(),
             launch: launch_flush,
         };
         (hub, events, receiver)
@@ -231,6 +246,7 @@ impl Hub {
                     let other = Arc::clone(&other.link);
                     self.conflict(&job, &other, &link, rank);
                 }
+                self.left.remove(&link.node);
                 let (looked, leaving_ms, ranks) = (false, None, BTreeSet::new());
                 if self.draining.is_some() {
                     link.send(v1::to_agent::Message::Look(v1::Look {}));

@@ -57,6 +57,7 @@ impl Site {
             spread,
             flushes: 1,
             keep: Default::default(),
+            of_job: None,
         };
         let (mut hub, _, _) = Hub::new(Arc::new(MemoryStore::new()), options, Budget::new(1 << 20));
         hub.launch = |work, _| {

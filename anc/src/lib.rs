@@ -50,7 +50,6 @@ use serve::Service;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 /// A running aggregator.
@@ -76,7 +75,7 @@ const GOODBYE: Duration = Duration::from_secs(1);
 impl Aggregator {
     /// Listens and serves until [`Aggregator::drain`].
     pub async fn start(config: AncConfig, store: Arc<dyn Store>) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(config.listen).await?;
+        let listener = listen::bind(&config.listen).await?;
         let address = listener.local_addr()?;
         let incoming = listen::incoming(listener, listen::IDLE_MAX);
         let bound = config.drain;
@@ -84,9 +83,10 @@ impl Aggregator {
         let flush = &config.hub.flush;
         let takes = (flush.plan.scheme.takes_files_apart(), flush.profile.leaves_filters());
         let (group_size, threads, ranks) = (config.hub.group_size, config.hub.flush.threads, config.hub.ranks);
+        let of_job = config.hub.of_job.clone();
         let (hub, events, received) = Hub::new(Arc::clone(&store), config.hub, Arc::clone(&budget));
         let service = Service::new(events.clone(), store, budget, takes, group_size, threads);
-        let service = service.with_ranks(ranks).with_shared(hub.shared());
+        let service = service.with_ranks(ranks).with_of_job(of_job).with_shared(hub.shared());
         let retention = hub.retention.clone();
         let hub = tokio::spawn(hub.run(received));
         let (stop, stopped) = oneshot::channel::<Instant>();

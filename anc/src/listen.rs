@@ -4,6 +4,7 @@
 //! A connection without a call for [`IDLE_MAX`] is closed, and sooner if other connections wait. An open session
 //! counts as a call. Without free descriptors, new connections wait while the open ones are served.
 
+use crate::config::Listen;
 use mcr_proto::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
 use std::io;
 use std::pin::Pin;
@@ -34,6 +35,18 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// How many connections are allowed with this number of file descriptors.
 fn connections(descriptors: usize) -> usize {
     descriptors.saturating_sub(RESERVE.min(descriptors / 2)).clamp(1, CONNECTIONS_MAX)
+}
+
+/// Listens on the first free port. The error names all ports if another process uses each of them.
+pub async fn bind(listen: &Listen) -> io::Result<TcpListener> {
+    for port in listen.ports.clone() {
+        match TcpListener::bind((listen.address, port)).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            bound => return bound,
+        }
+    }
+    let why = format!("other processes use all ports of {listen}");
+    Err(io::Error::new(io::ErrorKind::AddrInUse, why))
 }
 
 /// The stream of new connections. The task that accepts them ends when the stream is dropped.

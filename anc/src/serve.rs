@@ -4,7 +4,7 @@
 use crate::announcing::{Arriving, Assembly, Turned};
 use crate::budget::Budget;
 use crate::fetch::{About, AgentLink, Announced, LINK_QUEUE};
-use crate::hub::{HubEvent, Shared};
+use crate::hub::{HubEvent, OfJob, Shared};
 use crate::incarnation::{Claim, Refused};
 use crate::listen::Calls;
 use crate::restart;
@@ -55,6 +55,8 @@ pub struct Service {
     parses: Arc<Semaphore>,
     /// Number of ranks of a job whose agents do not report the number.
     ranks: Option<u32>,
+    /// The only start of a job that is served.
+    of_job: Option<OfJob>,
     shared: Arc<Shared>,
 }
 
@@ -72,7 +74,7 @@ impl Service {
         let (sessions, open) = (Arc::new(AtomicU64::new(1)), Arc::new(Semaphore::new(SESSIONS_MAX)));
         let restores = Arc::new(Semaphore::new(RESTORES_MAX));
         let parses = Arc::new(Semaphore::new(PARSES_MAX));
-        let (ranks, shared) = (None, Arc::default());
+        let (ranks, of_job, shared) = (None, None, Arc::default());
         Self {
             hub,
             store,
@@ -86,6 +88,7 @@ impl Service {
             restores,
             parses,
             ranks,
+            of_job,
             shared,
         }
     }
@@ -98,6 +101,11 @@ impl Service {
     /// Sets the number of ranks of jobs whose agents do not report it.
     pub fn with_ranks(self, ranks: Option<u32>) -> Self {
         Self { ranks, ..self }
+    }
+
+    /// Serves only one start of a job.
+    pub fn with_of_job(self, of_job: Option<OfJob>) -> Self {
+        Self { of_job, ..self }
     }
 
     /// Makes the server for tonic, with the limits of the protocol.
@@ -193,6 +201,20 @@ const SHUTTING_DOWN: &str = "the aggregator is shutting down";
 struct End {
     reason: String,
     retry: bool,
+    /// The agent may find its own aggregator on another port of this node.
+    elsewhere: bool,
+}
+
+impl End {
+    /// A reason that may be gone when the agent connects again.
+    fn for_now(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), retry: true, elsewhere: false }
+    }
+
+    /// A reason that stays.
+    fn for_good(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), retry: false, elsewhere: false }
+    }
 }
 
 impl Service {
@@ -204,8 +226,8 @@ impl Service {
     ) {
         let hello = match tokio::time::timeout(Duration::from_secs(SILENCE_SECONDS), from.message()).await {
             Ok(Ok(Some(v1::FromAgent { message: Some(From::Hello(hello)) }))) => self.check_hello(hello),
-            Ok(Ok(Some(_))) => Err(End { reason: "the first message must be Hello".into(), retry: false }),
-            Err(_) => Err(End { reason: format!("no Hello within {SILENCE_SECONDS} s"), retry: true }),
+            Ok(Ok(Some(_))) => Err(End::for_good("the first message must be Hello")),
+            Err(_) => Err(End::for_now(format!("no Hello within {SILENCE_SECONDS} s"))),
             Ok(Ok(None) | Err(_)) => return,
         };
         let (node, job, about) = match hello {
@@ -222,12 +244,18 @@ impl Service {
         let takes = Arc::clone(&link);
         slot.fill(move |frame| takes.data(frame));
         let (take_apart, in_haste) = (self.take_apart, self.in_haste);
-        let welcome = v1::Welcome { version: WIRE_VERSION, take_apart, software: SOFTWARE.into(), in_haste };
+        let welcome = v1::Welcome {
+            version: WIRE_VERSION,
+            take_apart,
+            software: SOFTWARE.into(),
+            in_haste,
+            serves: self.of_job.as_ref().map(|of_job| of_job.identity.clone()).unwrap_or_default(),
+        };
         drop(out);
         link.send(To::Welcome(welcome));
         let end = match self.hub.send(HubEvent::Opened { link: Arc::clone(&link), job: job.clone() }).await {
             Ok(()) => self.read_messages(&mut from, &link, &job, ranks).await,
-            Err(_) => End { reason: SHUTTING_DOWN.into(), retry: true },
+            Err(_) => End::for_now(SHUTTING_DOWN),
         };
         tracing::debug!(session, reason = end.reason, "session ended");
         link.end_with(&end.reason, end.retry);
@@ -245,21 +273,25 @@ impl Service {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(Refused::Fenced(reason))) => {
                 tracing::error!(reason, "an agent was refused");
-                Err(End { reason, retry: false })
+                Err(End::for_good(reason))
             }
             // The store may work again before a checkpoint must be committed.
             Ok(Err(Refused::Store(error))) => {
                 tracing::warn!(error = error_chain(&error), "the incarnation of a job cannot be read now");
                 Ok(())
             }
-            Err(_) => Err(End { reason: "reading the incarnation of the job failed".into(), retry: true }),
+            Err(_) => Err(End::for_now("reading the incarnation of the job failed")),
         }
     }
 
     fn check_hello(&self, hello: v1::Hello) -> Result<(String, JobId, About), End> {
-        let refuse = |reason: String| Err(End { reason, retry: false });
+        let refuse = |reason: String| Err(End::for_good(reason));
         if hello.version != WIRE_VERSION {
             return refuse(wrong_version(hello.version).message().to_owned());
+        }
+        if let Some(of_job) = self.of_job.as_ref().filter(|of_job| of_job.identity != hello.identity) {
+            let reason = format!("this aggregator serves {} only", of_job.identity);
+            return Err(End { reason, retry: true, elsewhere: true });
         }
         if hello.group_size != self.group_size {
             return refuse(format!(
@@ -330,28 +362,29 @@ impl Service {
                                 continue;
                             }
                             () = tokio::time::sleep(wait), if !at_rest || arriving.awaits_parts() => None,
-                            reason = link.until_ended() => return End { reason, retry: true },
-                            () = self.hub.closed() => return End { reason: SHUTTING_DOWN.into(), retry: true },
+                            reason = link.until_ended() => return End::for_now(reason),
+                            () = self.hub.closed() => return End::for_now(SHUTTING_DOWN),
                         };
             let message = match heard {
                 None if link.sent_data() => continue,
                 None => {
                     let reason = format!("node {} said nothing for {SILENCE_SECONDS} s", link.node);
-                    return End { reason, retry: true };
+                    return End::for_now(reason);
                 }
                 Some(Ok(Some(message))) => message.message,
-                Some(Ok(None)) => return End { reason: format!("node {} left", link.node), retry: true },
+                Some(Ok(None)) => {
+                    // An agent that has nothing to announce at its end just closes the stream.
+                    let _ = self.hub.send(HubEvent::Looked { session: link.session, leaving: true }).await;
+                    return End::for_now(format!("node {} left", link.node));
+                }
                 Some(Err(status)) => {
-                    return End { reason: format!("node {}: {}", link.node, status.message()), retry: true };
+                    return End::for_now(format!("node {}: {}", link.node, status.message()));
                 }
             };
             if let Some(reason) = arriving.stalled(tokio::time::Instant::now()) {
-                return End { reason: format!("node {} sent {reason}", link.node), retry: true };
+                return End::for_now(format!("node {} sent {reason}", link.node));
             }
-            let broken = |reason: String| End {
-                reason: format!("node {} broke the protocol: {reason}", link.node),
-                retry: false,
-            };
+            let broken = |reason: String| End::for_good(format!("node {} broke the protocol: {reason}", link.node));
             at_rest = matches!(message, Some(From::Heartbeat(v1::Heartbeat { at_rest: true, .. })));
             match &message {
                 Some(From::Heartbeat(heartbeat)) => link.clock.heard(heartbeat.clock_ns),
@@ -472,6 +505,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
 
 async fn goodbye(out: &mpsc::Sender<Result<v1::ToAgent, Status>>, end: End) {
     tracing::debug!(reason = end.reason, "session ended");
-    let message = v1::ToAgent { message: Some(To::Goodbye(v1::Goodbye { reason: end.reason, retry: end.retry })) };
+    let End { reason, retry, elsewhere } = end;
+    let message = v1::ToAgent { message: Some(To::Goodbye(v1::Goodbye { reason, retry, elsewhere })) };
     let _ = out.send_timeout(Ok(message), Duration::from_secs(1)).await;
 }

@@ -443,7 +443,7 @@ fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyho
 
 async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
     let store = open_or_create(&config.store, config.create, ", or --create, or create = true in [anc]")?;
-    let listen = config.listen;
+    let listen = config.listen.clone();
     Aggregator::start(config, Arc::new(store)).await.with_context(|| format!("listening on {listen}"))
 }
 

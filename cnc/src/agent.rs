@@ -104,6 +104,7 @@ impl Agent {
                     node: config.node.clone(),
                     job: config.job.clone(),
                     identity: config.incarnation.clone(),
+                    own_aggregators: config.own_aggregators,
                     watch: real_path(&config.watch),
                     local_ranks: config.own.text(),
                     ranks: config.ranks.unwrap_or(0),

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
 use serde_value::DeserializerError;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,8 +40,8 @@ pub struct CncOptions {
     pub local_ranks: Option<String>,
     /// Number of ranks in a group. Default 32.
     pub group_size: u32,
-    /// `HOST:PORT` of each aggregator. Group g uses the aggregator at position g modulo the number of aggregators. No
-    /// default.
+    /// `HOST:PORT` of each aggregator, or `HOST:FIRST-LAST` if the aggregator listens on one of these ports. Group g
+    /// uses the aggregator at position g modulo the number of aggregators. No default.
     pub aggregators: Vec<String>,
     /// Name of this node in messages. Default: `SLURMD_NODENAME`, else the host name.
     pub node: Option<String>,
@@ -62,6 +63,9 @@ pub struct CncOptions {
     /// Interval between scans of the whole directory, in seconds. 0: no periodic scans. Default: 60 if the kernel
     /// cannot report all changes because other nodes write to the file system, else 0.
     pub rescan_seconds: Option<u64>,
+    /// Whether processes on other nodes write to the watched directory, too. Default: found from the type of the file
+    /// system.
+    pub shared_directory: Option<bool>,
     /// File for the state that a restart of the agent needs. Default: `JOB-NODE.state` in `STATE_DIRECTORY` (as
     /// systemd sets it), in `XDG_STATE_HOME/mcr`, or in `HOME/.local/state/mcr`.
     pub state_file: Option<PathBuf>,
@@ -97,6 +101,7 @@ impl Default for CncOptions {
             doubt_quiet_ms: rules.doubt_quiet_ms,
             checkpoint_quiet_ms: rules.checkpoint_quiet_ms,
             rescan_seconds: None,
+            shared_directory: None,
             state_file: None,
             delete_after_commit: false,
             reconnect_min_ms: 100,
@@ -311,7 +316,10 @@ pub struct CncConfig {
     pub own: OwnRanks,
     /// Number of ranks in a group, at least 1.
     pub group_size: u32,
-    /// `HOST:PORT` of each aggregator; at least one.
+    /// Use only aggregators that serve this start of the job and no other one. Aggregators of other jobs may listen on
+    /// the same ports.
+    pub own_aggregators: bool,
+    /// `HOST:PORT` or `HOST:FIRST-LAST` of each aggregator; at least one.
     pub aggregators: Vec<String>,
     /// Memory for variables that are being sent, in bytes.
     pub budget_bytes: u64,
@@ -321,6 +329,8 @@ pub struct CncConfig {
     pub rules: SettleRules,
     /// See [`CncOptions::rescan_seconds`].
     pub rescan: Option<Duration>,
+    /// See [`CncOptions::shared_directory`].
+    pub shared_directory: Option<bool>,
     /// File for the state that a restart of the agent needs.
     pub state_file: PathBuf,
     /// Whether the application's files are deleted once their checkpoint is committed.
@@ -483,6 +493,7 @@ impl CncOptions {
             ranks,
             ranks_from,
             incarnation: incarnation_of(self.incarnation.as_deref(), environment)?,
+            own_aggregators: false,
             own: self.local_ranks.as_deref().map_or_else(|| Ok(OwnRanks::all()), own_ranks)?,
             group_size: self.group_size,
             aggregators: self.aggregators.clone(),
@@ -499,6 +510,7 @@ impl CncOptions {
                 local: false,
             },
             rescan: self.rescan_seconds.map(Duration::from_secs),
+            shared_directory: self.shared_directory,
             state_file,
             delete_after_commit: self.delete_after_commit,
             reconnect_min: Duration::from_millis(self.reconnect_min_ms),
@@ -544,19 +556,37 @@ fn capture_threads(cores: usize) -> usize {
     (cores / CORES_PER_THREAD).clamp(1, THREADS_MAX)
 }
 
+/// Parses a port, or a range of ports.
+fn ports_of(text: &str) -> Option<RangeInclusive<u16>> {
+    let port = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last): (u16, u16) = (port(first)?, port(last)?);
+    (0 < first && first <= last).then_some(first..=last)
+}
+
+/// The addresses with one port each, in the order in which an agent tries them. For an address that was not checked,
+/// the address itself.
+pub fn one_by_one(address: &str) -> Vec<String> {
+    match address.rsplit_once(':').and_then(|(host, ports)| Some((host, ports_of(ports)?))) {
+        Some((host, ports)) => ports.map(|port| format!("{host}:{port}")).collect(),
+        None => vec![address.to_owned()],
+    }
+}
+
 fn check_address(address: &str) -> Result<(), ConfigError> {
     let plain = |host: &str| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@:[]".contains(c));
     let is_host = |host: &str| match host.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')) {
         Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
         None => plain(host),
     };
-    let is_port = |port: &str| port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|p| p > 0);
     match address.rsplit_once(':') {
-        Some((host, port)) if is_host(host) && is_port(port) => Ok(()),
+        Some((host, ports)) if is_host(host) && ports_of(ports).is_some() => Ok(()),
         _ => Err(ConfigError::Value {
             key: "aggregators",
             value: format!("{address:?}"),
-            way_out: "each must be HOST:PORT, such as \"node17:7447\" or \"[fe80::1]:7447\"".to_owned(),
+            way_out: "each must be HOST:PORT or HOST:FIRST-LAST, such as \"node17:7117\", \"node17:7117-7180\" or \
+                      \"[fe80::1]:7117\""
+                .to_owned(),
         }),
     }
 }
@@ -634,7 +664,8 @@ impl CncConfig {
 
     /// The options of the watcher.
     pub fn watch_options(&self) -> WatchOptions {
-        WatchOptions { rules: self.rules, rescan: self.rescan, own: self.own.clone(), ..WatchOptions::default() }
+        let (local, own) = (self.shared_directory.map(|shared| !shared), self.own.clone());
+        WatchOptions { rules: self.rules, rescan: self.rescan, own, local, ..WatchOptions::default() }
     }
 }
 

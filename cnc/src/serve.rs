@@ -7,6 +7,7 @@
 
 use crate::capture::CaptureError;
 use crate::capture::CaptureMode;
+use crate::config::one_by_one;
 use crate::memory;
 use crate::source::OpenFile;
 use bytes::Bytes;
@@ -124,7 +125,7 @@ pub enum News {
 pub struct LinkOptions {
     /// Number of the link, as in `News`.
     pub link: usize,
-    /// `host:port` of the aggregator.
+    /// `host:port` of the aggregator, or `host:first-last`.
     pub address: String,
     /// Host name of this node, for log messages.
     pub node: String,
@@ -132,6 +133,8 @@ pub struct LinkOptions {
     pub job: JobId,
     /// Identity of the job's incarnation. Empty if the agent was started by hand.
     pub identity: String,
+    /// Use only an aggregator that serves this incarnation and no other one.
+    pub own_aggregators: bool,
     /// The watched directory, for log messages.
     pub watch: String,
     /// The ranks whose files are taken, for example `0-31,64`. Empty: all ranks that are found.
@@ -150,6 +153,8 @@ pub struct LinkOptions {
     pub budget_bytes: u64,
 }
 
+/// A port without an answer for this long counts as a host that does not answer.
+const SLOW: Duration = Duration::from_secs(2);
 /// Longest delay before the link connects again while the agent drains.
 const HURRY_DELAY_MAX: Duration = Duration::from_millis(250);
 
@@ -179,22 +184,38 @@ impl Kept {
 pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<News>) {
     let (mut kept, mut told) = (Kept::default(), String::new());
     let mut wait = options.reconnect.0;
+    let addresses = one_by_one(&options.address);
+    // The address that is tried now, and how many addresses were tried since the last session or the last wait.
+    let (mut at, mut tried) = (0, 0);
     loop {
+        let address = &addresses[at % addresses.len()];
+        let began = tokio::time::Instant::now();
         let connected = tokio::select! {
-            connected = connect(&options.address) => connected,
+            connected = connect(address) => connected,
             ended = no_orders(&mut orders, &mut kept) => return ended,
         };
         let ended = match connected {
-            Ok(channel) => run_session(&options, channel, &mut orders, &mut kept, &news).await,
+            Ok(channel) => run_session(&options, address, channel, &mut orders, &mut kept, &news).await,
             Err(error) => Ended::Failed(error),
         };
+        tried += 1;
         let reason = match ended {
             Ended::NoOrders => return,
+            // Another port of the same host may be the right one. If a port does not answer, the others probably do not
+            // answer either.
+            Ended::Failed(reason) if tried < addresses.len() && began.elapsed() < SLOW => {
+                tracing::debug!(aggregator = address, reason, "no session; the next port is tried");
+                at += 1;
+                continue;
+            }
             Ended::Left(reason) => {
                 wait = options.reconnect.0;
                 reason
             }
-            Ended::Failed(reason) => reason,
+            Ended::Failed(reason) => {
+                at += 1;
+                reason
+            }
             Ended::Refused(reason) => {
                 let refused = News::Refused { link: options.link, reason: reason.clone() };
                 if news.send(refused).await.is_err() {
@@ -215,6 +236,7 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
             }
         }
         told = reason;
+        tried = 0;
         let began = tokio::time::Instant::now();
         loop {
             let until = began + if kept.hurry { wait.min(HURRY_DELAY_MAX) } else { wait };
@@ -289,6 +311,7 @@ async fn send(out: &Out, message: From) -> Result<(), String> {
 
 async fn run_session(
     options: &LinkOptions,
+    address: &str,
     channel: Channel,
     orders: &mut mpsc::Receiver<Order>,
     kept: &mut Kept,
@@ -328,7 +351,10 @@ async fn run_session(
     };
     match tokio::time::timeout(deadline, from.message()).await {
         Ok(Ok(Some(v1::ToAgent { message: Some(To::Welcome(welcome)) }))) if welcome.version == WIRE_VERSION => {
-            tracing::info!(aggregator = options.address, software = welcome.software, "session began");
+            if options.own_aggregators && welcome.serves != options.identity {
+                return Ended::Failed("an aggregator that does not belong to this start of the job".into());
+            }
+            tracing::info!(aggregator = address, software = welcome.software, "session began");
             let mode = CaptureMode::wanted(welcome.take_apart, welcome.in_haste);
             let welcome = News::Welcome { link: options.link, mode };
             if news.send(welcome).await.is_err() {

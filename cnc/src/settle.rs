@@ -6,11 +6,13 @@
 //! its superblock agrees with its length. A rank is ready if all its known files are settled and nothing indicates
 //! that more files will follow.
 
+mod own;
 mod readiness;
 
 use crate::fingerprint::Fingerprint;
 use crate::h5::End;
-pub use readiness::{OwnRanks, Readiness, ReadyRank, SettledFile, WaitingRank, Why};
+pub use own::{Answer, NodeRanks, OwnRanks};
+pub use readiness::{Readiness, ReadyRank, SettledFile, WaitingRank, Why};
 
 /// How long files and checkpoints must be at rest, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -346,6 +346,9 @@ impl Core {
         // The absolute path is stored, so that a later change of the working directory has no effect.
         let root = root.canonicalize().map_err(refuse)?;
         options.rules.local = options.local.unwrap_or_else(|| is_local(&root));
+        if options.rules.local {
+            options.own = options.own.in_directory_of_this_node();
+        }
         let readiness = Readiness::new(&options.rules, &layout, options.own.clone());
         let mut core = Self {
             restored: Restored::load(&root),

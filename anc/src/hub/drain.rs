@@ -18,6 +18,9 @@ impl Hub {
     /// Ends the wait for missing ranks of a job once all its connected agents have reported that they will announce
     /// nothing more, and a grace period of `GRACE_MS` is over.
     pub(super) fn give_up_what_nobody_will_announce(&mut self) {
+        if self.absent() > 0 {
+            return;
+        }
         let now_ms = self.now_ms();
         let mut leaving: BTreeMap<&JobId, bool> = BTreeMap::new();
         for agent in self.agents.values() {
@@ -39,9 +42,16 @@ impl Hub {
         agent.looked = true;
         if leaving {
             agent.leaving_ms = Some(now_ms);
+            self.left.insert(agent.link.node.clone());
         }
         let job = agent.job.clone();
         self.look_soon(|key| key.job == job);
+    }
+
+    /// Number of the job's nodes whose agents have not reported that they end. Always 0 if the aggregator serves all
+    /// jobs, because the number of agents is unknown then.
+    fn absent(&self) -> usize {
+        self.options.of_job.as_ref().map_or(0, |of_job| of_job.nodes.saturating_sub(self.left.len()))
     }
 
     /// Makes the hub check now and often whether the other groups of a checkpoint are committed, because agents that
@@ -76,7 +86,7 @@ impl Hub {
             !gather.untold.is_empty() && (!is_looked_for(gather) || has_agent()) && !self.is_overtaken(key, gather)
         };
         let in_flight = InFlight {
-            looking: self.agents.values().filter(|agent| !agent.looked).count(),
+            looking: self.agents.values().filter(|agent| !agent.looked).count().max(self.absent()),
             flushing: self.running.len() + is(|phase| matches!(phase, Phase::Flushing { .. } | Phase::Waiting { .. })),
             gathering: self.gathers.iter().filter(|(key, gather)| self.is_given_up(key, gather)).count(),
             untold: self.gathers.iter().filter(|(key, gather)| awaits(key, gather)).count(),

@@ -1,6 +1,6 @@
 //! Decides which ranks of a checkpoint are ready: all their files are settled, and nothing indicates more files.
 
-use super::SettleRules;
+use super::{Answer, OwnRanks, SettleRules};
 use crate::companions::Companion;
 use crate::fingerprint::Fingerprint;
 use crate::timeline::Timeline;
@@ -53,34 +53,6 @@ pub enum Why {
     Quiet,
     /// The rank has fewer files or bytes than for the checkpoint before, or it is about to be reported.
     Fewer,
-}
-
-/// The ranks whose files an agent takes. The agent that takes rank 0 also takes the files that belong to no single
-/// rank.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnRanks(Option<Vec<std::ops::RangeInclusive<u32>>>);
-
-impl OwnRanks {
-    /// All ranks that are found.
-    pub fn all() -> Self {
-        Self(None)
-    }
-
-    /// Only the given ranks. Needed if several agents see the same directory.
-    pub fn only(ranges: Vec<std::ops::RangeInclusive<u32>>) -> Self {
-        Self(Some(ranges))
-    }
-
-    /// The ranks as text, for example `0-31,64-64`; empty for all ranks.
-    pub fn text(&self) -> String {
-        let range = |range: &std::ops::RangeInclusive<u32>| format!("{}-{}", range.start(), range.end());
-        self.0.as_ref().map(|all| all.iter().map(range).collect::<Vec<_>>().join(",")).unwrap_or_default()
-    }
-
-    /// Whether the files of this rank are taken.
-    pub fn takes(&self, rank: Rank) -> bool {
-        self.0.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(&rank.0)))
-    }
 }
 
 /// Decides which ranks of which checkpoints are ready.
@@ -289,6 +261,12 @@ impl Readiness {
                     return (ready, Some(now_ms));
                 }
                 let files = gathered.settled(rank, &self.own).filter(|_| !gathered.is_restored(rank, &self.restored));
+                let own = self.own.ask(rank, now_ms, gathered.last_event_ms, self.doubt_quiet_ms);
+                if let (Some(_), true, Answer::AskAgain(at_ms)) = (&files, complete, own) {
+                    next_ms = Some(next_ms.map_or(at_ms, |at| at.min(at_ms)));
+                    continue;
+                }
+                let files = files.filter(|_| own == Answer::Yes);
                 let before = gathered.announced.get(&rank);
                 let is_late = gathered.is_late(rank);
                 let Some(files) = files.filter(|files| before != Some(&digest_of(files, is_late))) else {
@@ -327,8 +305,7 @@ impl Readiness {
             let files = self.checkpoints.get(&placed.checkpoint).map(|gathered| &gathered.files);
             let sees = |rank: &Option<Rank>| files.is_some_and(|files| files.contains_key(rank));
             let sees_none = files.is_none_or(|files| files.keys().all(Option::is_none));
-            return self.own.takes(Rank(0))
-                && (matches!(self.own, OwnRanks(Some(_))) || sees(&Some(Rank(0))) || sees_none);
+            return self.own.takes(Rank(0)) && (self.own.are_shared() || sees(&Some(Rank(0))) || sees_none);
         };
         self.own.takes(rank)
     }
@@ -349,6 +326,9 @@ impl Readiness {
                     return waiting;
                 }
                 let Some(files) = gathered.settled(*rank, &self.own) else { continue };
+                if !self.own.takes(*rank) {
+                    continue;
+                }
                 if gathered.announced.get(rank) == Some(&digest_of(&files, gathered.is_late(*rank))) {
                     continue;
                 }
@@ -427,13 +407,12 @@ impl Gathered {
     /// are added to rank 0. An agent takes such files only if its configuration names rank 0, if it sees files of
     /// rank 0, or if it sees no files of any rank.
     fn settled(&self, rank: Rank, own: &OwnRanks) -> Option<Vec<SettledFile>> {
-        if !own.takes(rank) {
+        if !own.watches(rank) {
             return None;
         }
         let mine = self.files.get(&Some(rank));
         let others = (rank == Rank(0)).then(|| self.files.get(&None)).flatten();
-        let told_to = matches!(own, OwnRanks(Some(_)));
-        if mine.is_none() && !told_to && self.files.keys().any(Option::is_some) {
+        if mine.is_none() && !own.are_shared() && self.files.keys().any(Option::is_some) {
             return None;
         }
         let all = mine.into_iter().chain(others).flatten();

@@ -36,7 +36,7 @@ impl Core {
         let now_ms = self.now_ms();
         if !self.files.contains_key(&path) {
             let Some(placed) = stat.as_ref().and_then(|_| self.layout.place(&path)) else { return };
-            if placed.rank.is_some_and(|rank| !self.options.own.takes(rank)) {
+            if placed.rank.is_some_and(|rank| !self.options.own.watches(rank)) {
                 return; // several agents may see the same directory, and each agent tracks only the files of its ranks
             }
             if self.files.len() >= self.options.limits.entries {
@@ -84,6 +84,7 @@ impl Core {
 
     fn gone(&mut self, path: &FilePath) {
         let Some(tracked) = self.files.remove(path) else { return };
+        let is_own = self.readiness.takes(&tracked.placed);
         let Placed { checkpoint, rank } = tracked.placed;
         self.readiness.set_restored(path, false);
         if let Some(marked) = self.layout.marked(path) {
@@ -91,6 +92,9 @@ impl Core {
         }
         let was_announced = self.readiness.remove(self.now_ms(), &checkpoint, rank, path);
         tracing::debug!(%checkpoint, %path, was_announced, "vanished");
+        if !is_own && !was_announced {
+            return;
+        }
         let rank = rank.unwrap_or(Rank(0));
         self.tell(WatchEvent::Vanished { checkpoint, rank, path: path.clone(), was_announced });
     }
@@ -144,8 +148,9 @@ impl Core {
                 Verdict::Wait(None) => {}
                 Verdict::Cut(why) => {
                     let last_reported = tracked.reported_cut.replace(why);
+                    let is_own = self.readiness.takes(&tracked.placed);
                     let (checkpoint, rank) = (checkpoint.clone(), rank.unwrap_or(Rank(0)));
-                    if last_reported.is_none() {
+                    if last_reported.is_none() && is_own {
                         self.tell(WatchEvent::Cut { checkpoint, rank, path, why });
                     }
                 }

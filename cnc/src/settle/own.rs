@@ -1,0 +1,223 @@
+//! Decides whose files an agent takes, if several agents of a job see the same directory.
+
+use mcrengine::ids::Rank;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Minimum time between two searches for the processes of the job, in milliseconds.
+const SEARCH_MS: u64 = 1_000;
+
+/// The ranks whose files an agent takes. The agent that takes rank 0 also takes the files that belong to no single
+/// rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnRanks(Own);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Own {
+    #[default]
+    All,
+    Only(Vec<RangeInclusive<u32>>),
+    OfNode(Arc<NodeRanks>),
+}
+
+/// Whether an agent takes a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The agent takes the rank.
+    Yes,
+    /// Another agent takes the rank.
+    No,
+    /// This is not known yet. Ask again at this time, in milliseconds.
+    AskAgain(u64),
+}
+
+impl OwnRanks {
+    /// All ranks that are found.
+    pub fn all() -> Self {
+        Self(Own::All)
+    }
+
+    /// Only the given ranks. Needed if several agents see the same directory.
+    pub fn only(ranges: Vec<RangeInclusive<u32>>) -> Self {
+        Self(Own::Only(ranges))
+    }
+
+    /// The ranks of one node of a job, which are found while the job runs.
+    pub fn of_node(node: NodeRanks) -> Self {
+        Self(Own::OfNode(Arc::new(node)))
+    }
+
+    /// If the directory belongs to this node alone, the agent takes all files that it finds.
+    #[must_use]
+    pub fn in_directory_of_this_node(self) -> Self {
+        if matches!(self.0, Own::OfNode(_)) { Self::all() } else { self }
+    }
+
+    /// The configured ranks as text, for example `0-31,64-64`; empty if they are not configured.
+    pub fn text(&self) -> String {
+        let range = |range: &RangeInclusive<u32>| format!("{}-{}", range.start(), range.end());
+        match &self.0 {
+            Own::Only(ranges) => ranges.iter().map(range).collect::<Vec<_>>().join(","),
+            Own::All | Own::OfNode(_) => String::new(),
+        }
+    }
+
+    /// Whether other agents may take some of the ranks that are found here.
+    pub(super) fn are_shared(&self) -> bool {
+        !matches!(self.0, Own::All)
+    }
+
+    /// Whether the files of this rank are watched. A file may be watched and not taken.
+    pub fn watches(&self, rank: Rank) -> bool {
+        match &self.0 {
+            Own::All | Own::OfNode(_) => true,
+            Own::Only(ranges) => ranges.iter().any(|range| range.contains(&rank.0)),
+        }
+    }
+
+    /// Whether the files of this rank are taken, by what is known now.
+    pub fn takes(&self, rank: Rank) -> bool {
+        match &self.0 {
+            Own::OfNode(node) => node.takes(rank),
+            Own::All | Own::Only(_) => self.watches(rank),
+        }
+    }
+
+    /// Whether the files of this rank are taken. `written_ms` is the time of the last write to the checkpoint. If no
+    /// process of the job has a rank, the answer is known `patience_ms` after the last write.
+    pub(super) fn ask(&self, rank: Rank, now_ms: u64, written_ms: u64, patience_ms: u64) -> Answer {
+        match &self.0 {
+            Own::OfNode(node) => node.ask(rank, now_ms, written_ms, patience_ms),
+            Own::All | Own::Only(_) if self.watches(rank) => Answer::Yes,
+            Own::All | Own::Only(_) => Answer::No,
+        }
+    }
+}
+
+/// The ranks of the processes of a job on one of its nodes.
+///
+/// The processes are searched after each write of a checkpoint, because a job may start several programs with
+/// different ranks. After the end of the processes their ranks stay known. If no process has a rank, the nodes of the
+/// job share the ranks evenly.
+pub struct NodeRanks {
+    /// Position of this node in the list of the job's nodes.
+    index: u32,
+    /// Number of nodes of the job.
+    nodes: u32,
+    find: Box<dyn Fn() -> BTreeSet<u32> + Send + Sync>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    ranks: BTreeSet<u32>,
+    searched_ms: Option<u64>,
+}
+
+impl NodeRanks {
+    /// The ranks of the node at position `index` of `nodes`. `find` searches the job's processes on this node, and
+    /// returns their ranks.
+    pub fn new(index: u32, nodes: u32, find: impl Fn() -> BTreeSet<u32> + Send + Sync + 'static) -> Self {
+        Self { index, nodes: nodes.max(1), find: Box::new(find), known: Mutex::default() }
+    }
+
+    fn takes(&self, rank: Rank) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.ranks.is_empty() { self.has_share_of(rank) } else { known.ranks.contains(&rank.0) }
+    }
+
+    fn has_share_of(&self, rank: Rank) -> bool {
+        rank.0 % self.nodes == self.index
+    }
+
+    fn ask(&self, rank: Rank, now_ms: u64, written_ms: u64, patience_ms: u64) -> Answer {
+        let answer = |takes| if takes { Answer::Yes } else { Answer::No };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let next_search_ms = known.searched_ms.map_or(0, |searched_ms| searched_ms + SEARCH_MS);
+        let is_old = known.searched_ms.is_none_or(|searched_ms| searched_ms < written_ms);
+        if (is_old || known.ranks.is_empty()) && (next_search_ms <= now_ms || patience_ms == 0) {
+            let found = (self.find)();
+            if !found.is_empty() && found != known.ranks {
+                tracing::info!(ranks = ?found, "the ranks of this node");
+                known.ranks = found;
+            }
+            known.searched_ms = Some(now_ms);
+        } else if is_old {
+            return Answer::AskAgain(next_search_ms);
+        }
+        let until_ms = written_ms.saturating_add(patience_ms);
+        match known.ranks.is_empty() {
+            false => answer(known.ranks.contains(&rank.0)),
+            true if now_ms >= until_ms => answer(self.has_share_of(rank)),
+            true => Answer::AskAgain(until_ms.min(now_ms + SEARCH_MS)),
+        }
+    }
+}
+
+impl fmt::Debug for NodeRanks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the ranks of node {} of {}", self.index, self.nodes)
+    }
+}
+
+impl PartialEq for NodeRanks {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for NodeRanks {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second of three nodes, and its processes.
+    fn node() -> (OwnRanks, Arc<Mutex<BTreeSet<u32>>>) {
+        let processes: Arc<Mutex<BTreeSet<u32>>> = Arc::default();
+        let found = Arc::clone(&processes);
+        let find = move || found.lock().expect("no panic").clone();
+        (OwnRanks::of_node(NodeRanks::new(1, 3, find)), processes)
+    }
+
+    fn answers(own: &OwnRanks, now_ms: u64, written_ms: u64) -> Vec<Answer> {
+        (0..4).map(|rank| own.ask(Rank(rank), now_ms, written_ms, 30_000)).collect()
+    }
+
+    #[test]
+    fn a_node_takes_the_ranks_of_its_processes_and_keeps_them_when_the_processes_end() {
+        use Answer::{No, Yes};
+        let (own, processes) = node();
+        *processes.lock().expect("no panic") = [2, 3].into();
+        assert_eq!(answers(&own, 5_000, 4_000), [No, No, Yes, Yes]);
+        processes.lock().expect("no panic").clear();
+        assert_eq!(answers(&own, 9_000, 8_000), [No, No, Yes, Yes]);
+        // The next program of the job has other ranks on this node.
+        *processes.lock().expect("no panic") = [1].into();
+        assert_eq!(answers(&own, 12_000, 8_000), [No, No, Yes, Yes], "this checkpoint is older than the last search");
+        assert_eq!(answers(&own, 12_000, 11_000), [No, Yes, No, No]);
+    }
+
+    #[test]
+    fn without_a_process_that_has_a_rank_the_nodes_share_the_ranks_after_a_while() {
+        use Answer::{AskAgain, No, Yes};
+        let (own, processes) = node();
+        assert_eq!(own.ask(Rank(1), 5_000, 4_000, 30_000), AskAgain(6_000));
+        assert_eq!(own.ask(Rank(1), 5_500, 5_400, 30_000), AskAgain(6_000), "at most one search in each second");
+        assert_eq!(answers(&own, 34_000, 4_000), [No, Yes, No, No]);
+        assert_eq!(own.ask(Rank(1), 40_000, 39_990, 0), Yes, "without patience at once");
+        *processes.lock().expect("no panic") = [0].into();
+        assert_eq!(answers(&own, 50_000, 49_000), [Yes, No, No, No]);
+    }
+
+    #[test]
+    fn configured_ranks_are_known_at_once() {
+        let own = OwnRanks::only(vec![1..=2]);
+        assert_eq!(answers(&own, 0, 0), [Answer::No, Answer::Yes, Answer::Yes, Answer::No]);
+        assert_eq!((own.text().as_str(), OwnRanks::all().text().as_str()), ("1-2", ""));
+        assert_eq!(answers(&OwnRanks::all(), 0, 0), [Answer::Yes; 4]);
+        assert_eq!(node().0.in_directory_of_this_node(), OwnRanks::all());
+    }
+}
