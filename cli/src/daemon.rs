@@ -5,15 +5,18 @@ use crate::child::{Application, code_of};
 use crate::common::open_or_create;
 use crate::config::ConfigFile;
 use crate::output::Log;
+use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
 use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
+use mcr_anc::hub::OfJob;
 use mcr_cnc::agent::{Agent, DrainOrder, FlushRequest};
 use mcr_cnc::config::{CncConfig, LayoutChoice, LayoutOptions, LayoutTable, real_path};
 use mcr_cnc::control::{Control, socket_of};
 use mcr_cnc::drain::RankRanges;
 use mcr_cnc::layout::{Layout, ScanLimits, list};
+use mcr_cnc::settle::{NodeRanks, OwnRanks};
 use mcrengine::living::LivingRun;
 use mcrengine::store::{PosixStore, Store, visible};
 use nix::sys::signal::Signal;
@@ -124,7 +127,36 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.job = args.job.or(file.cnc.job);
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
-    run_in_one_process(file, &environment, &args.command, false)
+    run_in_one_process(file, &environment, &args.command, false, Aggregators::Here)
+}
+
+/// Where the aggregators of a process are.
+pub enum Aggregators {
+    /// The only aggregator is in this process.
+    Here,
+    /// On some nodes of the job.
+    InJob {
+        /// Which nodes.
+        placement: Placement,
+        /// The ranks that this node takes, if they are not configured.
+        ranks: NodeRanks,
+    },
+    /// On nodes that serve all jobs.
+    Standing {
+        /// The ranks that this node takes, if they are not configured. `None`: all ranks.
+        ranks: Option<NodeRanks>,
+    },
+}
+
+impl Aggregators {
+    /// Whether an aggregator is in this process.
+    fn is_here(&self) -> bool {
+        match self {
+            Self::Here => true,
+            Self::InJob { placement, .. } => placement.is_aggregator,
+            Self::Standing { .. } => false,
+        }
+    }
 }
 
 /// Runs the worker of `mcr node` until its job is over. `is_over`: the job is over already.
@@ -132,29 +164,58 @@ pub fn run_worker(
     mut file: ConfigFile,
     environment: &dyn Fn(&str) -> Option<String>,
     is_over: bool,
+    aggregators: Aggregators,
 ) -> anyhow::Result<ExitCode> {
-    file.anc.listen = "127.0.0.1:0".into();
-    run_in_one_process(file, environment, &[], is_over)
+    if matches!(aggregators, Aggregators::Here) {
+        file.anc.listen = "127.0.0.1:0".into();
+    }
+    run_in_one_process(file, environment, &[], is_over, aggregators)
 }
 
-/// Runs agent and aggregator in this process: until the command ends, or without a command until a signal comes.
-/// `is_over`: the processes of the application have ended already.
+/// Runs the agent, and an aggregator if it belongs to this process: until the command ends, or without a command until
+/// a signal comes. `is_over`: the processes of the application have ended already.
 fn run_in_one_process(
     mut file: ConfigFile,
     environment: &dyn Fn(&str) -> Option<String>,
     command: &[OsString],
     is_over: bool,
+    aggregators: Aggregators,
 ) -> anyhow::Result<ExitCode> {
-    // The real address is set when it is known. This address is a placeholder for the check of the configuration.
-    file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
-    let aggregator = file.anc.check()?;
+    match &aggregators {
+        // The real address is set when it is known. This address is a placeholder for the check of the configuration.
+        Aggregators::Here => file.cnc.aggregators = vec!["127.0.0.1:7117".into()],
+        Aggregators::InJob { placement, .. } => file.cnc.aggregators.clone_from(&placement.aggregators),
+        Aggregators::Standing { .. } => {}
+    }
     let mut agent = file.cnc.check_with(environment)?;
+    let mut aggregator = aggregators.is_here().then(|| file.anc.check()).transpose()?;
+    let store = file.anc.store.clone();
+    let is_here = matches!(aggregators, Aggregators::Here);
+    let ranks = match aggregators {
+        Aggregators::Here => None,
+        Aggregators::InJob { placement, ranks } => {
+            agent.own_aggregators = true;
+            if let Some(aggregator) = &mut aggregator {
+                let (identity, nodes) = (agent.incarnation.clone(), placement.nodes as usize);
+                aggregator.hub.of_job = Some(OfJob { identity, nodes });
+            }
+            Some(ranks)
+        }
+        Aggregators::Standing { ranks } => ranks,
+    };
+    if let (Some(ranks), None) = (ranks, &file.cnc.local_ranks) {
+        agent.own = OwnRanks::of_node(ranks);
+    }
     within_runtime(async {
         let mut signals = Signals::new()?;
-        let living = tokio::spawn(hold_living_run(aggregator.store.clone(), agent.clone()));
-        let store = aggregator.store.clone();
-        let aggregator = start_aggregator(aggregator).await?;
-        agent.aggregators = vec![aggregator.address.to_string()];
+        let living = tokio::spawn(hold_living_run(store.clone(), agent.clone()));
+        let aggregator = match aggregator {
+            Some(aggregator) => Some(start_aggregator(aggregator).await?),
+            None => None,
+        };
+        if let (true, Some(aggregator)) = (is_here, &aggregator) {
+            agent.aggregators = vec![aggregator.address.to_string()];
+        }
         let bound = agent.drain;
         let mut both = Both { config: agent, store, node: None, aggregator };
         let ended = match command.is_empty() {
@@ -193,6 +254,9 @@ const JOB_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Holds the file that tells a restart that this run is alive. The file is removed when the runtime ends.
 async fn hold_living_run(store: PathBuf, config: CncConfig) {
+    if store.as_os_str().is_empty() {
+        return; // only the aggregators know the store
+    }
     let run = LivingRun {
         node: config.node,
         process: std::process::id(),
@@ -226,12 +290,20 @@ struct Both {
     config: CncConfig,
     store: PathBuf,
     node: Option<NodeAgent>,
-    aggregator: Aggregator,
+    /// `None`: the aggregators are in other processes.
+    aggregator: Option<Aggregator>,
 }
 
 impl Both {
-    /// Starts the agent once its layout is known.
+    /// Starts the agent once its directory exists and its layout is known.
     async fn start_agent(&mut self) -> anyhow::Result<()> {
+        let mut is_told = false;
+        while !self.config.watch.is_dir() {
+            if !std::mem::replace(&mut is_told, true) {
+                tracing::info!(watch = %self.config.watch.display(), "the directory is awaited");
+            }
+            tokio::time::sleep(GUESS_INTERVAL).await;
+        }
         let layout = agent_layout(&self.config).await?;
         self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
         Ok(())
@@ -315,7 +387,7 @@ impl Both {
 
     /// Ends the agent, then the aggregator. Returns whether all written files are committed.
     async fn drain(mut self, until: Instant, processes_gone: bool) -> anyhow::Result<bool> {
-        if self.node.is_none() {
+        if self.node.is_none() && self.config.watch.is_dir() {
             match last_layout(&self.config)? {
                 LastLayout::Layout(layout) => self.node = Some(NodeAgent::start(self.config.clone(), layout)?),
                 LastLayout::Nothing => {}
@@ -326,12 +398,17 @@ impl Both {
             Some(node) => Some(node.drain(until, processes_gone).await),
             None => None,
         };
-        let by_aggregator = self.aggregator.drain(until).await;
+        let by_aggregator = match self.aggregator {
+            Some(aggregator) => Some(aggregator.drain(until).await),
+            None => None,
+        };
         let are_misnamed = report_misnamed(&self.config, &self.store);
         // The agent logs all ranks of this node that are not committed, including ranks that the aggregator lacks.
-        Ok(match by_agent {
-            Some(drained) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),
-            _ => report_aggregator(&by_aggregator),
+        Ok(match (by_agent, by_aggregator) {
+            (Some(drained), _) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),
+            (_, Some(drained)) => report_aggregator(&drained),
+            (Some(drained), None) => report_agent(&drained),
+            (None, None) => true,
         } && !are_misnamed)
     }
 }

@@ -22,6 +22,7 @@ mod local;
 mod manual;
 mod node;
 mod output;
+mod placement;
 mod places;
 mod prepare;
 mod prune;

@@ -7,6 +7,7 @@
 
 use crate::config::ConfigFile;
 use anyhow::{Context, bail};
+use mcr_anc::config::Listen;
 use mcr_cnc::config::{load_toml, nearest};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -58,6 +59,8 @@ user_file! {
     local_ranks: "cnc",
     group_size: "cnc" "anc",
     delete_after_commit: "cnc",
+    /// Number of aggregators of a job with several nodes.
+    aggregators: "node",
     quiet_ms: "cnc",
     scan_quiet_ms: "cnc",
     doubt_quiet_ms: "cnc",
@@ -82,6 +85,8 @@ const EXPANDED: [(&str, &str); 4] = [("cnc", "job"), ("cnc", "watch"), ("cnc", "
 struct ClusterFile {
     cnc: Table,
     anc: Table,
+    /// See [`NodeOptions`].
+    node: Table,
     /// For a key of the user's file: the largest number, or the list of permitted texts. A text that ends with `*`
     /// permits every text that begins so.
     limits: Table,
@@ -148,7 +153,7 @@ impl Settings {
 
     fn add_cluster(&mut self, file: &Path) -> anyhow::Result<Table> {
         check_owner(file)?;
-        let ClusterFile { cnc, anc, limits } = load_toml(file)?;
+        let ClusterFile { cnc, anc, node, limits } = load_toml(file)?;
         for key in limits.keys() {
             if tables_of(key).is_none() {
                 let known: Vec<String> = UserFile::KEYS.iter().map(|(key, _)| key.replace('_', "-")).collect();
@@ -156,10 +161,10 @@ impl Settings {
                 bail!("{}: [limits] has the key {key:?}, which is no key of the user's file{near}", file.display());
             }
         }
-        for (table, values) in [("cnc", cnc), ("anc", anc)] {
+        for (table, values) in [("cnc", cnc), ("anc", anc), (NODE, node)] {
             values.into_iter().for_each(|(key, value)| self.set(table, &key, value, &file.display().to_string()));
         }
-        self.config_file().with_context(|| file.display().to_string())?;
+        self.config_file().and_then(|_| self.node_options()).with_context(|| file.display().to_string())?;
         Ok(limits)
     }
 
@@ -180,11 +185,14 @@ impl Settings {
         }
         let values = load_toml::<UserFile>(file)?.values();
         values.into_iter().try_for_each(|(key, value)| self.set_by_user(&key, value, &from, limits))?;
-        self.config_file().map(drop).context(from)
+        self.config_file().and_then(|_| self.node_options()).map(drop).context(from)
     }
 
     fn set_by_user(&mut self, key: &str, value: Value, from: &str, limits: &Table) -> anyhow::Result<()> {
         check_limit(key, &value, from, limits)?;
+        if key == "aggregators" && !self.texts("cnc", key).is_empty() {
+            bail!("{from}: {key} = {value}, but the cluster's file names the aggregators; remove the line");
+        }
         for table in tables_of(key).unwrap_or_default() {
             self.set(table, key, value.clone(), from);
         }
@@ -234,16 +242,66 @@ impl Settings {
         self.values.iter().map(|((_, key), setting)| (key.as_str(), setting)).collect()
     }
 
+    /// The options of the aggregators in a job's own nodes.
+    pub fn node_options(&self) -> anyhow::Result<NodeOptions> {
+        let of_node = self.values.iter().filter(|((table, _), _)| table == NODE);
+        let table: Table = of_node.map(|((_, key), setting)| (key.clone(), setting.value.clone())).collect();
+        let options: Result<NodeOptions, toml::de::Error> = table.try_into();
+        options.map_err(|error| anyhow::anyhow!("{}", error.message().trim()))?.check()
+    }
+
     /// The options of agents and aggregators.
     pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
         let mut file = Table::new();
-        for ((table, key), setting) in &self.values {
+        for ((table, key), setting) in self.values.iter().filter(|((table, _), _)| table != NODE) {
             let table = file.entry(table).or_insert_with(|| Value::Table(Table::new()));
             if let Value::Table(table) = table {
                 table.insert(key.to_owned(), setting.value.clone());
             }
         }
         file.try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("{}", error.message().trim()))
+    }
+}
+
+/// Name of the table of [`NodeOptions`].
+const NODE: &str = "node";
+
+/// The table `[node]` of the cluster's file: the aggregators of jobs with several nodes, which `mcr node` saves.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct NodeOptions {
+    /// Number of aggregators of a job. Default: one for every 8 nodes.
+    pub aggregators: Option<u32>,
+    /// The ports on which aggregators listen, as `FIRST-LAST`. Aggregators of different jobs on one node use different
+    /// ports. Default 7117-7180.
+    pub ports: String,
+    /// Host name or address of a node. `%n` is SLURM's name of the node. Default `%n`.
+    pub address: String,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self { aggregators: None, ports: "7117-7180".into(), address: "%n".into() }
+    }
+}
+
+impl NodeOptions {
+    /// Host name or address of a node.
+    pub fn address_of(&self, node: &str) -> String {
+        self.address.replace("%n", node)
+    }
+
+    fn check(self) -> anyhow::Result<Self> {
+        if self.aggregators == Some(0) {
+            bail!("aggregators = 0; it must be at least 1");
+        }
+        if Listen::parse(&format!("0.0.0.0:{}", self.ports)).is_none_or(|listen| listen.ports.contains(&0)) {
+            bail!("ports = {:?}; it must be FIRST-LAST, as in \"7117-7180\"", self.ports);
+        }
+        if self.address.is_empty() {
+            bail!("address is empty; it must be a host name or an address, in which %n is SLURM's name of the node");
+        }
+        Ok(self)
     }
 }
 

@@ -2,9 +2,11 @@
 
 use crate::args::WorkerArgs;
 use crate::config::ConfigFile;
-use crate::daemon::{run_worker, start_logging};
+use crate::daemon::{Aggregators, run_worker, start_logging};
+use crate::placement::Placement;
 use crate::settings::{Facts, Settings, USER_FILE, may_create};
 use anyhow::{Context, bail};
+use mcr_cnc::settle::NodeRanks;
 use mcr_node::record::{Record, Records};
 use mcr_node::{environment, user};
 use std::collections::BTreeMap;
@@ -20,6 +22,8 @@ const PROCESS_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 const OOM_SCORE_ADJUSTMENT: &str = "500";
 /// The worker runs with a lower priority than the job.
 const NICE: i32 = 10;
+/// Longest time before an agent dials an aggregator of its own job again, in seconds.
+const RECONNECT_MAX_SECONDS: u64 = 2;
 /// Exit status: the configuration cannot be used, as in sysexits.h.
 const CONFIGURATION: u8 = 78;
 
@@ -45,7 +49,7 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     match resolve(&record, variables.clone(), user.name, &work_dir) {
-        Ok(file) => run_worker(file, &|name| variables.get(name).cloned(), record.is_over),
+        Ok((file, place)) => run_worker(file, &|name| variables.get(name).cloned(), record.is_over, place),
         Err(error) => {
             tracing::error!(job_id = facts.job_id, error = format!("{error:#}"), "the job is not saved");
             Ok(ExitCode::from(CONFIGURATION))
@@ -58,9 +62,15 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
 fn variables_of_job(record: &Record, user: &nix::unistd::User) -> Option<BTreeMap<String, String>> {
     let facts = &record.facts;
     let began = Instant::now();
+    // The nodes of a job must agree on its number of ranks, which a batch script may not have.
+    let is_enough = |variables: &BTreeMap<String, String>| {
+        facts.nodes <= 1 || facts.tasks.is_some() || variables.contains_key("SLURM_NTASKS")
+    };
     let mut variables = loop {
         match environment::of_job(&facts.job_id) {
-            Some(variables) => break variables,
+            Some(variables) if record.is_over || is_enough(&variables) => break variables,
+            Some(_) if began.elapsed() > PROCESS_WAIT_MAX => return None,
+            Some(_) => std::thread::sleep(PROCESS_CHECK_INTERVAL),
             None if record.is_over => break BTreeMap::new(),
             None if began.elapsed() > PROCESS_WAIT_MAX => return None,
             None => std::thread::sleep(PROCESS_CHECK_INTERVAL),
@@ -72,6 +82,10 @@ fn variables_of_job(record: &Record, user: &nix::unistd::User) -> Option<BTreeMa
     }
     if let Some(tasks) = facts.tasks {
         variables.entry("SLURM_JOB_NTASKS".to_owned()).or_insert_with(|| tasks.to_string());
+        // A step may have fewer tasks than the job.
+        if facts.nodes > 1 {
+            variables.insert("SLURM_NTASKS".to_owned(), tasks.to_string());
+        }
     }
     if facts.restart_count > 0 {
         variables.insert("SLURM_RESTART_COUNT".to_owned(), facts.restart_count.to_string());
@@ -79,24 +93,36 @@ fn variables_of_job(record: &Record, user: &nix::unistd::User) -> Option<BTreeMa
     Some(variables)
 }
 
-/// The options of the job's agent and aggregator.
+/// The options of the job's agent and aggregator, and where the aggregators are.
 fn resolve(
     record: &Record,
     variables: BTreeMap<String, String>,
     user: String,
     work_dir: &Path,
-) -> anyhow::Result<ConfigFile> {
-    let facts = &record.facts;
-    if facts.nodes > 1 {
-        bail!(
-            "the job has {} nodes, and mcr node saves only jobs of one node in this version; start mcr anc and mcr cnc in \
-             the job script",
-            facts.nodes
-        );
-    }
-    let facts = Facts::of_job(variables, user, facts.uid, work_dir);
+) -> anyhow::Result<(ConfigFile, Aggregators)> {
+    let job = &record.facts;
+    let facts = Facts::of_job(variables, user, job.uid, work_dir);
     let Some(settings) = Settings::find(&facts)? else { bail!("{USER_FILE} was removed") };
     let mut file = settings.config_file()?;
     file.anc.create |= may_create(&file.anc.store);
-    Ok(file)
+    let options = settings.node_options()?;
+    let placement = Placement::of(job, &options)?;
+    let of_node = |placement: &Placement| {
+        let (job_id, node) = (job.job_id.clone(), job.node.clone());
+        NodeRanks::new(placement.index, placement.nodes, move || environment::ranks_of(&job_id, &node))
+    };
+    let aggregators = match placement {
+        placement if !file.cnc.aggregators.is_empty() => {
+            Aggregators::Standing { ranks: placement.as_ref().map(of_node) }
+        }
+        None => Aggregators::Here,
+        Some(placement) => {
+            file.anc.listen = format!("0.0.0.0:{}", options.ports);
+            // The aggregator of another node may start later, but soon.
+            file.cnc.reconnect_max_seconds = file.cnc.reconnect_max_seconds.min(RECONNECT_MAX_SECONDS);
+            let ranks = of_node(&placement);
+            Aggregators::InJob { placement, ranks }
+        }
+    };
+    Ok((file, aggregators))
 }

@@ -324,7 +324,16 @@ mod tests {
 
         fn facts(&self, job_id: &str, restart_count: u32) -> JobFacts {
             let (uid, work_dir) = (nix::unistd::geteuid().as_raw(), self.dir.path().into());
-            JobFacts { job_id: job_id.into(), restart_count, uid, work_dir, node: "n1".into(), nodes: 1, tasks: None }
+            JobFacts {
+                job_id: job_id.into(),
+                restart_count,
+                uid,
+                work_dir,
+                node: "n1".into(),
+                nodes: 1,
+                node_list: String::new(),
+                tasks: None,
+            }
         }
 
         fn own(&self, request: Request) -> Reply {

@@ -1,6 +1,6 @@
 //! The environment of a job's own processes, which has more variables than Prolog's environment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 
 /// Maximum length of an environment that is read, in bytes.
@@ -9,13 +9,51 @@ const ENVIRONMENT_BYTES_MAX: u64 = 1 << 20;
 /// SLURM sets this variable for Prolog, Epilog and similar scripts, whose environment has less than the job's.
 const SCRIPT_CONTEXT: &str = "SLURM_SCRIPT_CONTEXT";
 
-/// The variables of a process of the job, if any process of this user has `SLURM_JOB_ID` with this value. Variables
-/// that are not UTF-8 are left out.
+/// The rank of an MPI process. Libraries set one of these variables for the processes that they start.
+const MPI_RANKS: [&str; 3] = ["PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"];
+
+/// The number of MPI processes, which `mpirun` sets.
+const MPI_SIZES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
+
+/// The variables of a process of the job, if any process of this user has `SLURM_JOB_ID` with this value. A process of
+/// MPI or of a step is preferred to the batch script. `SLURM_NTASKS` is the number of MPI processes, if it is known.
+/// Variables that are not UTF-8 are left out.
 pub fn of_job(job_id: &str) -> Option<BTreeMap<String, String>> {
+    let has = |variables: &BTreeMap<String, String>, name: &str| variables.contains_key(name);
+    let mut variables =
+        processes_of(job_id).max_by_key(|v| (MPI_SIZES.iter().any(|name| has(v, name)), has(v, "SLURM_STEP_ID")))?;
+    if let Some(size) = MPI_SIZES.iter().find_map(|name| variables.get(*name)).cloned() {
+        variables.insert("SLURM_NTASKS".to_owned(), size);
+    }
+    Some(variables)
+}
+
+/// The ranks of the job's processes on this node. `node` is SLURM's name of this node.
+///
+/// The rank is a variable that the MPI library sets. If no process has such a variable, the rank is SLURM's number of
+/// the task. `mpirun` starts one task on each node, whose number is no rank, so the variables of MPI come first.
+pub fn ranks_of(job_id: &str, node: &str) -> BTreeSet<u32> {
+    let number = |variables: &BTreeMap<String, String>, name: &str| variables.get(name)?.parse::<u32>().ok();
+    let (mut of_mpi, mut of_slurm) = (BTreeSet::new(), BTreeSet::new());
+    for variables in processes_of(job_id) {
+        if variables.get("SLURMD_NODENAME").is_some_and(|name| name != node) {
+            continue;
+        }
+        of_mpi.extend(MPI_RANKS.iter().find_map(|name| number(&variables, name)));
+        // The batch script has the number of a task too, but it belongs to no step.
+        if variables.contains_key("SLURM_STEP_ID") {
+            of_slurm.extend(number(&variables, "SLURM_PROCID"));
+        }
+    }
+    if of_mpi.is_empty() { of_slurm } else { of_mpi }
+}
+
+/// The variables of each process of this user that belongs to the job. Scripts of the administrator are left out.
+fn processes_of(job_id: &str) -> impl Iterator<Item = BTreeMap<String, String>> {
     let own = nix::unistd::geteuid().as_raw();
-    let entries = std::fs::read_dir("/proc").ok()?;
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse::<u32>().ok());
-    pids.filter(|pid| *pid != std::process::id()).find_map(|pid| {
+    pids.filter(|pid| *pid != std::process::id()).filter_map(move |pid| {
         let is_own = std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|about| about.uid() == own);
         let variables = is_own.then(|| variables_of(pid)).flatten()?;
         let is_of_job = variables.get("SLURM_JOB_ID").map(String::as_str) == Some(job_id);
@@ -50,5 +88,32 @@ mod tests {
         let child = child.as_mut().expect("started");
         child.kill().and_then(|()| child.wait()).expect("ended");
         assert_eq!(of_job(&id), None);
+    }
+
+    #[test]
+    fn the_ranks_of_a_node_are_those_that_mpi_gave_or_else_the_numbers_of_the_tasks() {
+        let id = format!("8{}", std::process::id());
+        let mut children = Vec::new();
+        let mut start = |variables: &[(&str, &str)]| {
+            let mut command = Command::new("sleep");
+            command.arg("600").env("SLURM_JOB_ID", &id).env("SLURMD_NODENAME", "n2");
+            // The test itself may run within a job.
+            MPI_RANKS.iter().chain(&["SLURM_STEP_ID", "SLURM_PROCID"]).for_each(|name| {
+                command.env_remove(name);
+            });
+            children.push(command.envs(variables.iter().copied()).spawn().expect("starts"));
+        };
+        start(&[("SLURM_PROCID", "0")]); // the batch script
+        assert_eq!(ranks_of(&id, "n2"), [].into());
+        start(&[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0")]);
+        start(&[("SLURM_PROCID", "7"), ("SLURM_STEP_ID", "0"), ("SLURMD_NODENAME", "n1")]);
+        assert_eq!(ranks_of(&id, "n2"), [1].into());
+        start(&[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0"), ("OMPI_COMM_WORLD_RANK", "4")]);
+        start(&[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0"), ("PMIX_RANK", "5")]);
+        assert_eq!(ranks_of(&id, "n2"), [4, 5].into());
+        for child in &mut children {
+            child.kill().and_then(|()| child.wait()).expect("ended");
+        }
+        assert_eq!(ranks_of(&id, "n2"), [].into());
     }
 }

@@ -6,6 +6,8 @@ use std::path::Path;
 
 /// Maximum length of a number of a job, in digits.
 const JOB_ID_DIGITS_MAX: usize = 20;
+/// Maximum length of the list of nodes, in bytes.
+const NODE_LIST_BYTES_MAX: usize = 32 << 10;
 /// Maximum length of the path of a work directory, in bytes (`PATH_MAX`).
 const WORK_DIR_BYTES_MAX: usize = 4096;
 
@@ -26,6 +28,9 @@ pub struct JobFacts {
     pub node: String,
     /// `SLURM_JOB_NUM_NODES`: number of nodes of the job.
     pub nodes: u32,
+    /// `SLURM_NODELIST`: the names of the job's nodes, see [`crate::hostlist`]. Empty if the job has one node.
+    #[serde(default)]
+    pub node_list: String,
     /// `SLURM_JOB_NTASKS`: number of tasks, if the user asked for a number.
     pub tasks: Option<u32>,
 }
@@ -65,6 +70,7 @@ impl JobFacts {
             work_dir: raw("SLURM_JOB_WORK_DIR")?,
             node: text("SLURMD_NODENAME")?,
             nodes: number("SLURM_JOB_NUM_NODES", or("SLURM_JOB_NUM_NODES", "1"))?,
+            node_list: text("SLURM_NODELIST").or_else(|_| text("SLURM_JOB_NODELIST")).unwrap_or_default(),
             tasks: text("SLURM_JOB_NTASKS").ok().map(|tasks| number("SLURM_JOB_NTASKS", tasks)).transpose()?,
         };
         facts.check().map(|()| facts)
@@ -76,6 +82,10 @@ impl JobFacts {
         if !Path::new(&self.work_dir).is_absolute() || self.work_dir.len() > WORK_DIR_BYTES_MAX {
             let (name, value) = ("SLURM_JOB_WORK_DIR", shortened(&self.work_dir.to_string_lossy()));
             return Err(FactsError::Invalid { name, value, expected: "an absolute path is expected" });
+        }
+        if self.node_list.len() > NODE_LIST_BYTES_MAX {
+            let (name, value) = ("SLURM_NODELIST", shortened(&self.node_list));
+            return Err(FactsError::Invalid { name, value, expected: "at most 32768 bytes are expected" });
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ pub mod client;
 pub mod daemon;
 pub mod environment;
 pub mod facts;
+pub mod hostlist;
 pub mod process;
 pub mod protocol;
 pub mod record;

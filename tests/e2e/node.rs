@@ -1,7 +1,7 @@
 //! Tests of `mcr node`, which saves the jobs of this user: begin, end, and what happens if the daemon is not there.
 
 use crate::support::*;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -42,8 +42,13 @@ impl Site {
 
     /// `mcr job WHAT` with the variables that SLURM sets for Prolog and Epilog.
     fn job(&self, what: &str) -> Command {
+        self.job_at(what, &self.path("run"))
+    }
+
+    /// As [`Site::job`], at the daemon with this directory.
+    fn job_at(&self, what: &str, run_dir: &Path) -> Command {
         let mut command = mcr();
-        command.args(["job", what, "--run-dir"]).arg(self.path("run"));
+        command.args(["job", what, "--run-dir"]).arg(run_dir);
         command.env("SLURM_JOB_ID", &self.job_id).env("SLURM_JOB_UID", nix::unistd::geteuid().to_string());
         command.env("SLURM_JOB_WORK_DIR", self.path("work")).env("SLURMD_NODENAME", "n1");
         command.env("SLURM_JOB_NTASKS", "2").env("SLURM_SCRIPT_CONTEXT", "prolog_slurmd");
@@ -68,6 +73,16 @@ impl Site {
         command.env("SLURM_JOB_ID", &self.job_id).env("SLURM_NTASKS", "2").spawn().expect("starts")
     }
 
+    /// Makes this site one of several nodes of a job. All of them are on this machine.
+    fn node(&self, name: &str) -> Node<'_> {
+        let run = self.path(&format!("run_{name}"));
+        let daemon = Daemon::start(
+            mcr().env("MCR_CLUSTER", self.path("cluster.toml")).args(["node", "--own"]).arg("--run-dir").arg(&run),
+        );
+        daemon.wait_for_log("serving jobs");
+        Node { site: self, name: name.into(), run, daemon }
+    }
+
     fn worker(&self) -> Option<u64> {
         let jobs = run(self.job("list").arg("--json"), 0).stdout;
         let jobs: serde_json::Value = serde_json::from_slice(&jobs).expect("JSON");
@@ -79,6 +94,104 @@ impl Site {
         let all = list(&self.path("store"));
         let complete = all.iter().filter(|c| c["complete"] == true);
         complete.map(|c| c["checkpoint"].as_str().expect("a name").to_owned()).collect()
+    }
+}
+
+/// One of several nodes.
+struct Node<'s> {
+    site: &'s Site,
+    name: String,
+    run: PathBuf,
+    daemon: Daemon,
+}
+
+impl Node<'_> {
+    fn job(&self, what: &str) -> Command {
+        let mut command = self.site.job_at(what, &self.run);
+        command.env("SLURMD_NODENAME", &self.name);
+        command.env("SLURM_JOB_NUM_NODES", "3").env("SLURM_NODELIST", "n[1-3]").env("SLURM_JOB_NTASKS", "6");
+        command
+    }
+
+    /// A task of the job on this node, which writes steps FIRST to LAST.
+    fn task(&self, rank: u32, first: u32, last: u32) -> Child {
+        let script = format!(
+            "for step in $(seq {first} {last}); do mkdir -p out/it_$step; echo $step {rank} > out/it_$step/rank_{rank}.dat; \
+             sleep 0.4; done"
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).current_dir(self.site.path("work"));
+        command.env("SLURM_JOB_ID", &self.site.job_id).env("SLURM_NTASKS", "6").env("SLURM_STEP_ID", "0");
+        command.env("SLURM_PROCID", rank.to_string()).env("SLURMD_NODENAME", &self.name);
+        command.spawn().expect("starts")
+    }
+}
+
+/// A port range that no other test uses.
+const PORTS: [&str; 2] = ["7311-7314", "7321-7324"];
+
+/// A site that is shared by the nodes of a job, with one aggregator on n1.
+fn shared_site(number: u32, ports: &str) -> Site {
+    let site = Site::new(number);
+    let cluster = format!(
+        "[cnc]\nshared-directory = true\n[node]\naddress = \"127.0.0.1\"\nports = {ports:?}\naggregators = 1\n"
+    );
+    std::fs::write(site.path("cluster.toml"), cluster).expect("written");
+    site
+}
+
+#[test]
+fn each_node_of_a_job_saves_the_ranks_of_its_own_tasks_and_the_nodes_may_end_in_any_order() {
+    let site = shared_site(6, PORTS[0]);
+    let nodes = ["n1", "n2", "n3"].map(|name| site.node(name));
+    for node in &nodes {
+        assert_eq!(site.says(&mut node.job("begin")).0, "");
+    }
+    // The distribution of the tasks is cyclic: rank 0 and 3 on n1, and so on.
+    let mut tasks: Vec<Child> = (0..6).map(|rank| nodes[rank as usize % 3].task(rank, 1, 6)).collect();
+    wait_for("the first checkpoint", Duration::from_secs(30), || (!site.complete().is_empty()).then_some(()));
+    for task in &mut tasks {
+        task.wait().expect("ended");
+    }
+    // The node with the aggregator ends first, and waits for the others.
+    let first = nodes[0].job("end").spawn().expect("starts");
+    std::thread::sleep(Duration::from_millis(700));
+    for node in [&nodes[2], &nodes[1]] {
+        assert_eq!(site.says(&mut node.job("end")).0, "", "{}", node.name);
+    }
+    let began = Instant::now();
+    let first = first.wait_with_output().expect("ended");
+    assert!(first.status.success() && began.elapsed() < Duration::from_secs(10), "{first:?}");
+    assert_eq!(site.complete().len(), 6);
+    for node in &nodes {
+        let log = node.daemon.log();
+        assert!(!log.contains("two sessions") && !log.contains("not committed"), "{}: {log}", node.name);
+    }
+}
+
+#[test]
+fn two_jobs_whose_aggregators_share_ports_do_not_mix() {
+    let sites = [shared_site(7, PORTS[1]), shared_site(8, PORTS[1])];
+    let nodes = sites.each_ref().map(|site| ["n1", "n2", "n3"].map(|name| site.node(name)));
+    for node in nodes.iter().flatten() {
+        assert_eq!(node.site.says(&mut node.job("begin")).0, "");
+    }
+    let mut tasks: Vec<Child> =
+        nodes.iter().flat_map(|nodes| (0..6).map(|rank| nodes[rank as usize / 2].task(rank, 1, 3))).collect();
+    for task in &mut tasks {
+        task.wait().expect("ended");
+    }
+    for node in nodes.iter().flatten() {
+        node.job("end").spawn().expect("starts");
+    }
+    for site in &sites {
+        let all =
+            wait_for("all checkpoints", Duration::from_secs(30), || Some(site.complete()).filter(|c| c.len() == 3));
+        assert_eq!(all, ["it_3", "it_2", "it_1"]);
+        let jobs = std::fs::read_dir(site.path("store")).expect("readable").flatten();
+        let jobs: Vec<_> =
+            jobs.map(|entry| entry.file_name()).filter(|name| !name.as_encoded_bytes().starts_with(b".")).collect();
+        assert_eq!(jobs, [format!("melt{}", site.job_id).as_str()]);
     }
 }
 
