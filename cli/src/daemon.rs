@@ -204,7 +204,8 @@ fn run_in_one_process(
         Aggregators::Standing { ranks } => ranks,
     };
     if let (Some(ranks), None) = (ranks, &file.cnc.local_ranks) {
-        agent.own = OwnRanks::of_node(ranks);
+        let file = agent.state_file.with_extension("ranks");
+        agent.own = OwnRanks::of_node(ranks.remember(file, &agent.incarnation));
     }
     within_runtime(async {
         let mut signals = Signals::new()?;

@@ -18,7 +18,7 @@ use crate::fingerprint::Fingerprint;
 use crate::h5::{MapSource, Maps};
 use crate::layout::Layout;
 use crate::restored::Restored;
-use crate::serve::{Held, LinkOptions, News, Order, run_link};
+use crate::serve::{GOODBYE_MAX, Held, LinkOptions, News, Order, run_link};
 use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
 use crate::state::{AgentState, Loaded};
@@ -67,6 +67,7 @@ pub struct Agent {
     stop: oneshot::Sender<DrainOrder>,
     flushes: mpsc::Sender<FlushRequest>,
     ended: tokio::task::JoinHandle<Drained>,
+    links: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Agent {
@@ -95,7 +96,7 @@ impl Agent {
             );
         }
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
-        let links = (config.aggregators.iter().enumerate())
+        let (links, link_tasks) = (config.aggregators.iter().enumerate())
             .map(|(link, address)| {
                 let (orders, received) = mpsc::channel(ORDERS_MAX);
                 let options = LinkOptions {
@@ -114,10 +115,10 @@ impl Agent {
                     reconnect: (config.reconnect_min, config.reconnect_max),
                     budget_bytes: config.budget_bytes / config.aggregators.len().max(1) as u64,
                 };
-                tokio::spawn(run_link(options, received, news_to.clone()));
-                Link { orders, mode: None, is_refused: false }
+                let task = tokio::spawn(run_link(options, received, news_to.clone()));
+                (Link { orders, mode: None, is_refused: false }, task)
             })
-            .collect();
+            .unzip();
         let (stop, stopped) = oneshot::channel();
         let (done_to, done) = mpsc::channel(4);
         let (flushes, to_flush) = mpsc::channel(FLUSHES_MAX);
@@ -145,7 +146,7 @@ impl Agent {
             ending: Ending::new(newest_ns),
         };
         let ended = tokio::spawn(core.run(events, news, done, to_flush, stopped));
-        Ok(Self { stop, flushes, ended })
+        Ok(Self { stop, flushes, ended, links: link_tasks })
     }
 
     /// The channel that accepts flush requests while the agent runs.
@@ -157,7 +158,13 @@ impl Agent {
     /// agent ends at the time given in the order, even if something is not committed.
     pub async fn drain(self, order: DrainOrder) -> Drained {
         let _ = self.stop.send(order);
-        self.ended.await.unwrap_or_else(|_| Drained::failed()) // the task panicked; the panic was already logged
+        let drained = self.ended.await.unwrap_or_else(|_| Drained::failed()); // the task panicked, which was logged
+        // The links close their sessions. A link that hangs ends with the process.
+        let until = tokio::time::Instant::now() + GOODBYE_MAX;
+        for link in self.links {
+            let _ = tokio::time::timeout_at(until, link).await;
+        }
+        drained
     }
 }
 

@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
 /// A described rank of a checkpoint, held until it is committed.
@@ -153,6 +154,8 @@ pub struct LinkOptions {
     pub budget_bytes: u64,
 }
 
+/// Maximum time until an aggregator has seen that an agent has ended.
+pub const GOODBYE_MAX: Duration = Duration::from_millis(500);
 /// A port without an answer for this long counts as a host that does not answer.
 const SLOW: Duration = Duration::from_secs(2);
 /// Longest delay before the link connects again while the agent drains.
@@ -294,6 +297,14 @@ async fn connect(address: &str) -> Result<Channel, String> {
         .map_err(|error| format!("{address}: {}", error_chain(&error)))
 }
 
+/// Closes the stream to the aggregator, and waits until the aggregator has seen this. Otherwise the aggregator may take
+/// the end of the agent for a lost connection, and wait for the agent.
+async fn say_goodbye(out: Out, sender: Arc<Sender>, mut from: Streaming<v1::ToAgent>) {
+    drop((out, sender));
+    let until_it_ends = async { while let Ok(Some(_)) = from.message().await {} };
+    let _ = tokio::time::timeout(GOODBYE_MAX, until_it_ends).await;
+}
+
 type Out = mpsc::Sender<v1::FromAgent>;
 
 /// Maximum number of messages other than data that wait for the network. If the queue is full, the sender waits.
@@ -394,7 +405,10 @@ async fn run_session(
         tokio::select! {
             order = orders.recv() => {
                 let sent = match order {
-                    None => return Ended::NoOrders,
+                    None => {
+                        say_goodbye(out, sender, from).await;
+                        return Ended::NoOrders;
+                    }
                     Some(Order::Hurry) => {
                         kept.hurry = true;
                         Ok(())

@@ -10,7 +10,8 @@ use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -29,6 +30,12 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Maximum time to wait until a killed worker has ended.
 const KILL_PATIENCE: Duration = Duration::from_millis(500);
+/// Maximum number of times that a worker of a job is started again because the worker died.
+const RESTARTS_MAX: u32 = 5;
+/// Time before a worker is started again. It doubles each time.
+const RESTART_DELAY: Duration = Duration::from_millis(250);
+/// Exit status of a worker after which it is not started again: its settings are wrong, or it may not save the job.
+const FINAL: [i32; 3] = [0, 77, 78];
 
 /// The options of the daemon.
 #[derive(Clone, Debug)]
@@ -50,6 +57,8 @@ pub struct Daemon {
     records: Records,
     jobs: Mutex<BTreeMap<String, Job>>,
     connections: AtomicUsize,
+    /// Wakes [`Daemon::serve`] if the jobs have changed.
+    wake: (PipeReader, PipeWriter),
 }
 
 /// A job whose worker is running.
@@ -60,6 +69,20 @@ struct Job {
     child: Option<Child>,
     /// Whether the worker was started after the job was over. Such a worker needs no signal.
     is_late: bool,
+    /// Whether the job is over.
+    is_over: bool,
+    /// Number of requests that wait for the end of the worker. They wait for the process themselves.
+    waiting: u32,
+    /// How often a worker of this job died and was started again.
+    restarts: u32,
+    /// When to start a worker again, because the last one died.
+    again_at: Option<Instant>,
+}
+
+impl Job {
+    fn new(facts: JobFacts, worker: Process, child: Option<Child>) -> Self {
+        Self { facts, worker, child, is_late: false, is_over: false, waiting: 0, restarts: 0, again_at: None }
+    }
 }
 
 impl Daemon {
@@ -67,17 +90,18 @@ impl Daemon {
     pub fn new(options: Options) -> io::Result<Self> {
         let records = Records::open(&options.run_dir)?;
         let mut jobs = BTreeMap::new();
-        for Record { facts, worker, .. } in records.all()? {
+        for Record { facts, worker, is_over } in records.all()? {
             let job_id = facts.job_id.clone();
             match worker.filter(Process::is_alive) {
                 Some(worker) => {
                     tracing::info!(job_id, uid = facts.uid, pid = worker.pid, "found the worker of a job");
-                    jobs.insert(job_id, Job { facts, worker, child: None, is_late: false });
+                    jobs.insert(job_id, Job { is_over, ..Job::new(facts, worker, None) });
                 }
                 None => records.remove(&job_id),
             }
         }
-        Ok(Self { options, records, jobs: Mutex::new(jobs), connections: AtomicUsize::new(0) })
+        let wake = io::pipe()?;
+        Ok(Self { options, records, jobs: Mutex::new(jobs), connections: AtomicUsize::new(0), wake })
     }
 
     /// Serves requests. `tick` is called at least once in each `interval`, and serving ends when it returns `false`.
@@ -88,11 +112,19 @@ impl Daemon {
         mut tick: impl FnMut() -> bool,
     ) -> io::Result<()> {
         listener.set_nonblocking(true)?;
-        let timeout = interval.and_then(|interval| PollTimeout::try_from(interval).ok()).unwrap_or(PollTimeout::NONE);
         while tick() {
-            match poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], timeout) {
+            let (workers, again_in) = self.look_after_workers();
+            let wait = interval.into_iter().chain(again_in).min();
+            let timeout =
+                wait.map_or(PollTimeout::NONE, |wait| PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX));
+            let waited = [listener.as_fd(), self.wake.0.as_fd()].into_iter().chain(workers.iter().map(|w| w.as_fd()));
+            let mut waited: Vec<PollFd> = waited.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+            match poll(&mut waited, timeout) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
+            }
+            if waited[1].any() == Some(true) {
+                let _ = (&self.wake.0).read(&mut [0; 64]);
             }
             match listener.accept() {
                 Ok((stream, _)) => self.answer_on_a_thread(stream),
@@ -157,18 +189,65 @@ impl Daemon {
     }
 
     fn jobs(&self) -> MutexGuard<'_, BTreeMap<String, Job>> {
-        let mut jobs = self.lock();
-        // Workers that have ended are waited for here, and not by a timer.
-        let ended: Vec<String> =
-            jobs.iter_mut().filter_map(|(id, job)| (!job.worker.is_alive()).then(|| id.clone())).collect();
-        for id in ended {
-            if let Some(mut job) = jobs.remove(&id) {
-                let status = job.child.as_mut().and_then(|child| child.wait().ok()).map(|status| status.to_string());
-                tracing::info!(job_id = id, status, "the worker of a job has ended");
-                self.records.remove(&id);
+        self.look_after_workers();
+        self.lock()
+    }
+
+    /// Removes the jobs whose workers have ended, and starts workers again that died. Returns the descriptors of the
+    /// running workers, which become readable when a worker ends, and the time until the next worker is to be started.
+    fn look_after_workers(&self) -> (Vec<OwnedFd>, Option<Duration>) {
+        let (now, mut running, mut again_in) = (Instant::now(), Vec::new(), None::<Duration>);
+        self.lock().retain(|id, job| {
+            if let Some(descriptor) = job.worker.descriptor() {
+                running.push(descriptor);
+                return true;
             }
-        }
-        jobs
+            if job.waiting > 0 {
+                return true;
+            }
+            let again_at = match job.again_at {
+                Some(again_at) => again_at,
+                None => {
+                    let status = job.child.as_mut().and_then(|child| child.wait().ok());
+                    tracing::info!(
+                        job_id = id,
+                        status = status.map(|s| s.to_string()),
+                        "the worker of a job has ended"
+                    );
+                    let is_final = status.is_some_and(|status| status.code().is_some_and(|code| FINAL.contains(&code)));
+                    if is_final || job.is_over || job.restarts >= RESTARTS_MAX {
+                        self.records.remove(id);
+                        return false;
+                    }
+                    *job.again_at.insert(now + RESTART_DELAY * 2u32.pow(job.restarts))
+                }
+            };
+            if now < again_at {
+                let left = again_at - now;
+                again_in = Some(again_in.map_or(left, |other| other.min(left)));
+                return true;
+            }
+            (job.again_at, job.restarts) = (None, job.restarts + 1);
+            match self.start(&job.facts, false) {
+                Ok((child, worker)) => {
+                    tracing::warn!(job_id = id, pid = worker.pid, "the worker of a job died, and was started again");
+                    (job.child, job.worker) = (Some(child), worker);
+                    running.extend(worker.descriptor());
+                    true
+                }
+                Err(error) => {
+                    tracing::error!(job_id = id, %error, "the worker of a job died and cannot be started again");
+                    self.records.remove(id);
+                    false
+                }
+            }
+        });
+        (running, again_in)
+    }
+
+    /// Lets [`Daemon::serve`] look at the jobs.
+    fn wake(&self) {
+        let _ = (&self.wake.1).write(&[1]); // the pipe is full only if `serve` is about to read it
     }
 
     fn lines(&self, is_seen: impl Fn(&JobFacts) -> bool) -> Vec<JobLine> {
@@ -215,7 +294,8 @@ impl Daemon {
         match self.start(&facts, false) {
             Ok((child, worker)) => {
                 tracing::info!(job_id = facts.job_id, uid = facts.uid, pid = worker.pid, "a job begins");
-                jobs.insert(facts.job_id.clone(), Job { facts, worker, child: Some(child), is_late: false });
+                jobs.insert(facts.job_id.clone(), Job::new(facts, worker, Some(child)));
+                self.wake();
                 Reply::Begun { pid: worker.pid }
             }
             Err(error) => {
@@ -241,8 +321,8 @@ impl Daemon {
             .stdout(Stdio::null())
             .current_dir("/")
             .spawn()?;
-        let worker = i32::try_from(child.id()).ok().and_then(Process::of);
-        let recorded = worker.ok_or_else(|| io::Error::other("it ended at once")).and_then(|worker| {
+        let worker = i32::try_from(child.id()).ok().and_then(Process::of_child);
+        let recorded = worker.ok_or_else(|| io::Error::other("/proc does not show it")).and_then(|worker| {
             self.records.put(&Record { facts: facts.clone(), worker: Some(worker), is_over }).map(|()| worker)
         });
         if recorded.is_err() {
@@ -259,7 +339,11 @@ impl Daemon {
         let until = Instant::now() + wait;
         loop {
             let Some(worker) = self.tell_that_it_is_over(job_id) else { return Reply::Ended(End::NotSaved) };
-            if !worker.wait(until.saturating_duration_since(Instant::now())) {
+            let has_ended = worker.wait(until.saturating_duration_since(Instant::now()));
+            if let Some(job) = self.lock().get_mut(job_id) {
+                job.waiting = job.waiting.saturating_sub(1);
+            }
+            if !has_ended {
                 let wait_ms = wait.as_millis() as u64;
                 tracing::warn!(job_id, wait_ms, "a job is over, and its files are still being committed");
                 return Reply::Ended(End::StillCommitting);
@@ -273,6 +357,7 @@ impl Daemon {
                 && let Ok((child, worker)) = self.start(&job.facts, true)
             {
                 jobs.insert(job_id.to_owned(), Job { worker, child: Some(child), is_late: true, ..job });
+                self.wake();
                 continue;
             }
             self.records.remove(job_id);
@@ -283,8 +368,16 @@ impl Daemon {
 
     /// Returns the worker of a job, which now knows that the job is over. `None` if the job has no worker.
     fn tell_that_it_is_over(&self, job_id: &str) -> Option<Process> {
-        let jobs = self.jobs();
-        let job = jobs.get(job_id)?;
+        let mut jobs = self.jobs();
+        let job = jobs.get_mut(job_id)?;
+        // A worker that died is not started again in its usual form: the job is over.
+        if job.again_at.take().is_some() {
+            match self.start(&job.facts, true) {
+                Ok((child, worker)) => (job.child, job.worker, job.is_late) = (Some(child), worker, true),
+                Err(error) => tracing::error!(job_id, %error, "the worker of a job cannot be started again"),
+            }
+        }
+        (job.is_over, job.waiting) = (true, job.waiting + 1);
         if job.is_late {
             return Some(job.worker);
         }
@@ -392,6 +485,40 @@ mod tests {
         assert!(matches!(site.own(Request::Jobs), Reply::Jobs(all) if all.len() == 1));
         // The worker need not be ready to receive the signal.
         assert_eq!(site.end("7", 10_000), Reply::Ended(End::Status(5)));
+    }
+
+    #[test]
+    fn a_worker_that_dies_is_started_again_but_not_for_ever_and_not_after_the_end_of_its_job() {
+        let site = Site::new(WORKER);
+        let dies = |pid: i32| {
+            let worker = Process::of(pid).expect("it runs");
+            assert!(worker.signal(Signal::KILL) && worker.wait(Duration::from_secs(10)));
+        };
+        let pid_now = || match site.own(Request::Jobs) {
+            Reply::Jobs(all) => all.first().map(|job| job.pid),
+            other => panic!("{other:?}"),
+        };
+        let mut pid = site.begin("7", 0);
+        for _ in 0..2 {
+            dies(pid);
+            let until = Instant::now() + Duration::from_secs(20);
+            while pid_now() == Some(pid) {
+                assert!(Instant::now() < until);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            pid = pid_now().expect("started again");
+        }
+        // The worker dies once more, and the job ends before the worker is started again.
+        dies(pid);
+        assert_eq!(pid_now(), Some(pid));
+        assert_eq!(site.end("7", 10_000), Reply::Ended(End::Status(5)), "another worker saves what is left");
+        let refused = Site::new("exit 78");
+        refused.begin("7", 0);
+        let until = Instant::now() + Duration::from_secs(20);
+        while refused.own(Request::Jobs) != Reply::Jobs(Vec::new()) {
+            assert!(Instant::now() < until, "a worker with wrong settings is not started again");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

@@ -19,11 +19,21 @@ pub struct Process {
 impl Process {
     /// The process that has this number now. `None` if there is none, or if it has ended and was not waited for yet.
     pub fn of(pid: i32) -> Option<Self> {
+        Self::read(pid).filter(|(_, has_ended)| !has_ended).map(|(process, _)| process)
+    }
+
+    /// A child of this process that was not waited for. The child may have ended.
+    pub fn of_child(pid: i32) -> Option<Self> {
+        Self::read(pid).map(|(process, _)| process)
+    }
+
+    /// The process, and whether it has ended.
+    fn read(pid: i32) -> Option<(Self, bool)> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name of the process, in parentheses, may contain spaces and parentheses.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         let (state, started_ticks) = (fields.next()?, fields.nth(18)?.parse().ok()?);
-        (state != "Z").then_some(Self { pid, started_ticks })
+        Some((Self { pid, started_ticks }, state == "Z"))
     }
 
     /// Whether the process is running.
@@ -32,7 +42,7 @@ impl Process {
     }
 
     /// A descriptor of the process, if it is running. The descriptor never means another process.
-    fn descriptor(&self) -> Option<OwnedFd> {
+    pub fn descriptor(&self) -> Option<OwnedFd> {
         let descriptor = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
         self.is_alive().then_some(descriptor)
     }

@@ -128,7 +128,7 @@ impl Node<'_> {
 }
 
 /// A port range that no other test uses.
-const PORTS: [&str; 2] = ["7311-7314", "7321-7324"];
+const PORTS: [&str; 3] = ["7311-7314", "7321-7324", "7331-7334"];
 
 /// A site that is shared by the nodes of a job, with one aggregator on n1.
 fn shared_site(number: u32, ports: &str) -> Site {
@@ -193,6 +193,35 @@ fn two_jobs_whose_aggregators_share_ports_do_not_mix() {
             jobs.map(|entry| entry.file_name()).filter(|name| !name.as_encoded_bytes().starts_with(b".")).collect();
         assert_eq!(jobs, [format!("melt{}", site.job_id).as_str()]);
     }
+}
+
+#[test]
+fn an_aggregator_that_dies_is_started_again_and_what_it_gathered_is_announced_again() {
+    let site = shared_site(9, PORTS[2]);
+    let nodes = ["n1", "n2", "n3"].map(|name| site.node(name));
+    for node in &nodes {
+        site.says(&mut node.job("begin"));
+    }
+    // All tasks but one write the last checkpoint, and the aggregator dies while it waits for that task.
+    let mut tasks: Vec<Child> = (0..5).map(|rank| nodes[rank as usize / 2].task(rank, 1, 4)).collect();
+    let mut last = nodes[2].task(5, 1, 3);
+    wait_for("the first checkpoint", Duration::from_secs(30), || (!site.complete().is_empty()).then_some(()));
+    for task in tasks.iter_mut().chain([&mut last]) {
+        task.wait().expect("ended");
+    }
+    let jobs = run(nodes[0].job("list").arg("--json"), 0).stdout;
+    let jobs: serde_json::Value = serde_json::from_slice(&jobs).expect("JSON");
+    let worker = jobs[0]["pid"].as_i64().expect("a number") as i32;
+    let worker = nix::unistd::Pid::from_raw(worker);
+    nix::sys::signal::kill(worker, nix::sys::signal::Signal::SIGKILL).expect("killed");
+    nodes[0].daemon.wait_for_log("the worker of a job died, and was started again");
+    nodes[2].task(5, 4, 4).wait().expect("ended");
+    let began = Instant::now();
+    let ends: Vec<Child> = nodes.iter().map(|node| node.job("end").spawn().expect("starts")).collect();
+    for end in ends {
+        assert!(end.wait_with_output().expect("ended").status.success());
+    }
+    assert_eq!(site.complete(), ["it_4", "it_3", "it_2", "it_1"], "{:?}: {}", began.elapsed(), nodes[0].daemon.log());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use mcrengine::ids::Rank;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Minimum time between two searches for the processes of the job, in milliseconds.
@@ -99,15 +100,27 @@ impl OwnRanks {
 /// The ranks of the processes of a job on one of its nodes.
 ///
 /// The processes are searched after each write of a checkpoint, because a job may start several programs with
-/// different ranks. After the end of the processes their ranks stay known. If no process has a rank, the nodes of the
-/// job share the ranks evenly.
+/// different ranks. After the end of the processes their ranks stay known, also to an agent that starts again
+/// ([`NodeRanks::remember`]). If no process has a rank, the nodes of the job share the ranks evenly.
 pub struct NodeRanks {
     /// Position of this node in the list of the job's nodes.
     index: u32,
     /// Number of nodes of the job.
     nodes: u32,
     find: Box<dyn Fn() -> BTreeSet<u32> + Send + Sync>,
+    memory: Option<(PathBuf, Remembered)>,
     known: Mutex<Known>,
+}
+
+/// The ranks of a node, as written to a file of one line of JSON.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Remembered {
+    /// Always 1.
+    version: u32,
+    /// The start of the job. The ranks of another start do not count.
+    incarnation: String,
+    ranks: BTreeSet<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -120,7 +133,34 @@ impl NodeRanks {
     /// The ranks of the node at position `index` of `nodes`. `find` searches the job's processes on this node, and
     /// returns their ranks.
     pub fn new(index: u32, nodes: u32, find: impl Fn() -> BTreeSet<u32> + Send + Sync + 'static) -> Self {
-        Self { index, nodes: nodes.max(1), find: Box::new(find), known: Mutex::default() }
+        Self { index, nodes: nodes.max(1), find: Box::new(find), memory: None, known: Mutex::default() }
+    }
+
+    /// Writes the ranks to a file, and begins with the ranks in this file if they belong to this start of the job.
+    #[must_use]
+    pub fn remember(self, file: PathBuf, incarnation: &str) -> Self {
+        let none = Remembered { version: 1, incarnation: incarnation.to_owned(), ranks: BTreeSet::new() };
+        let read = std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Remembered>(&bytes).ok());
+        let found = read.filter(|read| Remembered { ranks: BTreeSet::new(), ..read.clone() } == none);
+        let known = Known { ranks: found.map(|found| found.ranks).unwrap_or_default(), searched_ms: None };
+        Self { memory: Some((file, none)), known: Mutex::new(known), ..self }
+    }
+
+    fn write_down(&self, ranks: &BTreeSet<u32>) {
+        let Some((file, none)) = &self.memory else { return };
+        let remembered = Remembered { ranks: ranks.clone(), ..none.clone() };
+        let written = (file.parent().map_or(Ok(()), std::fs::create_dir_all))
+            .and_then(|()| Ok(serde_json::to_vec(&remembered)?))
+            .and_then(|bytes| {
+                let temporary = file.with_extension("ranks.new");
+                std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, file))
+            });
+        if let Err(error) = written {
+            tracing::warn!(
+                file = %file.display(), %error,
+                "the ranks of this node cannot be written; an agent that starts again may not know whose files to save"
+            );
+        }
     }
 
     fn takes(&self, rank: Rank) -> bool {
@@ -141,6 +181,7 @@ impl NodeRanks {
             let found = (self.find)();
             if !found.is_empty() && found != known.ranks {
                 tracing::info!(ranks = ?found, "the ranks of this node");
+                self.write_down(&found);
                 known.ranks = found;
             }
             known.searched_ms = Some(now_ms);
@@ -198,6 +239,21 @@ mod tests {
         *processes.lock().expect("no panic") = [1].into();
         assert_eq!(answers(&own, 12_000, 8_000), [No, No, Yes, Yes], "this checkpoint is older than the last search");
         assert_eq!(answers(&own, 12_000, 11_000), [No, Yes, No, No]);
+    }
+
+    #[test]
+    fn an_agent_that_starts_again_knows_the_ranks_of_its_start_of_the_job_and_of_no_other() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("state/melt-n1.ranks");
+        let found = |incarnation: &str, ranks: &'static [u32]| {
+            let node = NodeRanks::new(1, 3, || ranks.iter().copied().collect()).remember(file.clone(), incarnation);
+            (0..4).filter(|rank| node.ask(Rank(*rank), 50_000, 1_000, 0) == Answer::Yes).collect::<Vec<_>>()
+        };
+        assert_eq!(found("SLURM job 7", &[2, 3]), [2, 3]);
+        assert_eq!(found("SLURM job 7", &[]), [2, 3], "the processes have ended");
+        assert_eq!(found("SLURM job 7, restart 1", &[]), [1], "the ranks of another start do not count");
+        std::fs::write(&file, "{").expect("written");
+        assert_eq!(found("SLURM job 7", &[]), [1], "a damaged file counts as missing");
     }
 
     #[test]
