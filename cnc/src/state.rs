@@ -71,23 +71,11 @@ struct WrittenFile {
 impl AgentState {
     /// Reads the state of a job.
     pub fn load(path: &Path, job: &JobId) -> Loaded {
-        let mut text = String::new();
-        let read = File::open(path).and_then(|file| file.take(STATE_BYTES_MAX + 1).read_to_string(&mut text));
         let damaged = |why: &str| Loaded::Damaged(format!("{}: {why}; starting as in a new run", path.display()));
-        match read {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Loaded::New,
-            Err(error) => return damaged(&error.to_string()),
-            Ok(_) if text.trim().is_empty() => return Loaded::New,
-            Ok(bytes) if bytes as u64 > STATE_BYTES_MAX => return damaged("the file is too long"),
-            Ok(_) => {}
-        }
-        let Some((line, digest)) = text.trim_end().split_once('\n') else { return damaged("the file is cut short") };
-        if digest.parse() != Ok(Digest::of(line.as_bytes())) {
-            return damaged("the checksum does not match");
-        }
-        let written: Written = match serde_json::from_str(line) {
-            Ok(written) => written,
-            Err(error) => return damaged(&error.to_string()),
+        let written: Written = match get(path) {
+            Ok(Some(written)) => written,
+            Ok(None) => return Loaded::New,
+            Err(why) => return damaged(&why),
         };
         if written.version != VERSION {
             return damaged(&format!(
@@ -110,38 +98,58 @@ impl AgentState {
         let files = self.files.iter().map(|(path, was)| WrittenFile { path: escape(path.as_bytes()), was: *was });
         let (committed, files) = (self.committed.clone(), files.collect());
         let written = Written { version: VERSION, job: job.clone(), committed, files };
-        self.replace(path, &written).map_err(|source| StateError { path: path.to_owned(), source })
-    }
-
-    fn replace(&self, path: &Path, written: &Written) -> io::Result<()> {
-        let mut line = serde_json::to_string(written)?;
-        let digest = Digest::of(line.as_bytes()).to_hex();
-        line.extend(["\n", &digest, "\n"]);
-        let directory = match path.parent() {
-            Some(directory) if !directory.as_os_str().is_empty() => directory,
-            _ => Path::new("."),
-        };
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-        // `layout::is_own_name` accepts this name, because the state file may lie in the watched directory.
-        let mut temporary = b".mcr-state-".to_vec();
-        temporary.extend_from_slice(name.as_bytes());
-        temporary.extend_from_slice(format!("-{}.tmp", std::process::id()).as_bytes());
-        let temporary = directory.join(std::ffi::OsStr::from_bytes(&temporary));
-        let write = || {
-            std::fs::create_dir_all(directory)?;
-            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(line.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&temporary, path)?;
-            File::open(directory)?.sync_all()
-        };
-        write().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
+        put(path, &written).map_err(|source| StateError { path: path.to_owned(), source })
     }
 
     /// Whether this content of the file is committed.
     pub fn is_committed(&self, path: &FilePath, is: &Fingerprint) -> bool {
         self.files.get(path) == Some(is)
     }
+}
+
+/// Reads a record that [`put`] wrote. `None` if there is no file, or an empty one. The error says why the file cannot
+/// be used.
+pub fn get<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(STATE_BYTES_MAX + 1).read_to_string(&mut text));
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+        Ok(_) if text.trim().is_empty() => return Ok(None),
+        Ok(bytes) if bytes as u64 > STATE_BYTES_MAX => return Err("the file is too long".into()),
+        Ok(_) => {}
+    }
+    let (line, digest) = text.trim_end().split_once('\n').ok_or("the file is cut short")?;
+    if digest.parse() != Ok(Digest::of(line.as_bytes())) {
+        return Err("the checksum does not match".into());
+    }
+    serde_json::from_str(line).map(Some).map_err(|error| error.to_string())
+}
+
+/// Writes a record, and creates its directory if necessary. The old file is replaced atomically.
+pub fn put(path: &Path, record: &impl serde::Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_string(record)?;
+    let digest = Digest::of(line.as_bytes()).to_hex();
+    line.extend(["\n", &digest, "\n"]);
+    let directory = match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+    // `layout::is_own_name` accepts this name, because the state file may lie in the watched directory.
+    let mut temporary = b".mcr-state-".to_vec();
+    temporary.extend_from_slice(name.as_bytes());
+    temporary.extend_from_slice(format!("-{}.tmp", std::process::id()).as_bytes());
+    let temporary = directory.join(std::ffi::OsStr::from_bytes(&temporary));
+    let write = || {
+        std::fs::create_dir_all(directory)?;
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(line.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        File::open(directory)?.sync_all()
+    };
+    write().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
 }
 
 pub(crate) fn escape(bytes: &[u8]) -> String {

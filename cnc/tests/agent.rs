@@ -73,14 +73,21 @@ impl Session {
 
     async fn goodbye(&mut self) {
         assert!(matches!(self.hear().await, Hear::Hello(_)));
-        self.say(Say::Goodbye(v1::Goodbye { reason: "this agent is refused".into(), retry: false })).await;
+        self.say(Say::Goodbye(v1::Goodbye { reason: "this agent is refused".into(), retry: false, elsewhere: false }))
+            .await;
     }
 
     async fn welcome(&mut self) {
         assert!(matches!(self.hear().await, Hear::Hello(_)));
         let software = "test".into();
-        self.say(Say::Welcome(v1::Welcome { version: WIRE_VERSION, take_apart: true, software, in_haste: false }))
-            .await;
+        self.say(Say::Welcome(v1::Welcome {
+            version: WIRE_VERSION,
+            take_apart: true,
+            software,
+            in_haste: false,
+            serves: String::new(),
+        }))
+        .await;
     }
 
     /// The next announcement. Other messages are skipped.

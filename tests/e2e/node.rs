@@ -181,9 +181,7 @@ fn two_jobs_whose_aggregators_share_ports_do_not_mix() {
     for task in &mut tasks {
         task.wait().expect("ended");
     }
-    for node in nodes.iter().flatten() {
-        node.job("end").spawn().expect("starts");
-    }
+    let ends: Vec<Child> = nodes.iter().flatten().map(|node| node.job("end").spawn().expect("starts")).collect();
     for site in &sites {
         let all =
             wait_for("all checkpoints", Duration::from_secs(30), || Some(site.complete()).filter(|c| c.len() == 3));

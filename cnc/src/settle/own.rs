@@ -1,5 +1,6 @@
 //! Decides whose files an agent takes, if several agents of a job see the same directory.
 
+use crate::state::{get, put};
 use mcrengine::ids::Rank;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -112,7 +113,7 @@ pub struct NodeRanks {
     known: Mutex<Known>,
 }
 
-/// The ranks of a node, as written to a file of one line of JSON.
+/// The ranks of a node, as written to a file beside the state file.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Remembered {
@@ -140,7 +141,7 @@ impl NodeRanks {
     #[must_use]
     pub fn remember(self, file: PathBuf, incarnation: &str) -> Self {
         let none = Remembered { version: 1, incarnation: incarnation.to_owned(), ranks: BTreeSet::new() };
-        let read = std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Remembered>(&bytes).ok());
+        let read: Option<Remembered> = get(&file).ok().flatten();
         let found = read.filter(|read| Remembered { ranks: BTreeSet::new(), ..read.clone() } == none);
         let known = Known { ranks: found.map(|found| found.ranks).unwrap_or_default(), searched_ms: None };
         Self { memory: Some((file, none)), known: Mutex::new(known), ..self }
@@ -149,13 +150,7 @@ impl NodeRanks {
     fn write_down(&self, ranks: &BTreeSet<u32>) {
         let Some((file, none)) = &self.memory else { return };
         let remembered = Remembered { ranks: ranks.clone(), ..none.clone() };
-        let written = (file.parent().map_or(Ok(()), std::fs::create_dir_all))
-            .and_then(|()| Ok(serde_json::to_vec(&remembered)?))
-            .and_then(|bytes| {
-                let temporary = file.with_extension("ranks.new");
-                std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, file))
-            });
-        if let Err(error) = written {
+        if let Err(error) = put(file, &remembered) {
             tracing::warn!(
                 file = %file.display(), %error,
                 "the ranks of this node cannot be written; an agent that starts again may not know whose files to save"
