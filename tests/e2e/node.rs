@@ -182,6 +182,9 @@ fn two_jobs_whose_aggregators_share_ports_do_not_mix() {
         task.wait().expect("ended");
     }
     let ends: Vec<Child> = nodes.iter().flatten().map(|node| node.job("end").spawn().expect("starts")).collect();
+    for end in ends {
+        assert!(end.wait_with_output().expect("ended").status.success());
+    }
     for site in &sites {
         let all =
             wait_for("all checkpoints", Duration::from_secs(30), || Some(site.complete()).filter(|c| c.len() == 3));
@@ -220,6 +223,32 @@ fn an_aggregator_that_dies_is_started_again_and_what_it_gathered_is_announced_ag
         assert!(end.wait_with_output().expect("ended").status.success());
     }
     assert_eq!(site.complete(), ["it_4", "it_3", "it_2", "it_1"], "{:?}: {}", began.elapsed(), nodes[0].daemon.log());
+}
+
+#[test]
+fn files_that_two_nodes_announce_are_saved_once_and_both_nodes_end_with_success() {
+    let site = Site::new(10);
+    let (aggregator, address) = Daemon::aggregator(site.dir.path(), "anc", &site.path("store"), "group-size = 2\n");
+    let agents = ["n1", "n2"].map(|node| {
+        let more = format!(
+            "incarnation = \"SLURM job 10\"\nlayout = \"{{checkpoint}}.rank_{{rank}}.h5\"\nranks = 3\ngroup-size = 2\n"
+        );
+        Daemon::agent(site.dir.path(), node, &site.path("work/out"), std::slice::from_ref(&address), &more)
+    });
+    for agent in &agents {
+        agent.wait_for_log("session began");
+    }
+    for rank in 0..3 {
+        write_rank(&site.path("work/out"), 1, rank, 500);
+    }
+    wait_complete(&site.path("store"), "sim.it_1");
+    for agent in agents {
+        agent.signal("TERM");
+        let (status, log) = agent.end();
+        assert_eq!(status, Some(0), "{log}");
+    }
+    let log = aggregator.log();
+    assert!(!log.contains("two sessions") && log.matches("committed group").count() == 2, "{log}");
 }
 
 #[test]

@@ -20,6 +20,16 @@ const REMEMBERED_MAX: usize = 16;
 /// warning can be logged once more.
 const REFUSED_MAX: usize = 64 << 10;
 
+/// Whether two nodes of one start of a job have announced the same files, which both nodes see in a shared directory.
+fn is_twin(first: &Announced, other: &Announced) -> bool {
+    let (of_first, of_other) = (&first.link.about.identity, &other.link.about.identity);
+    !of_first.is_empty()
+        && of_first == of_other
+        && first.link.node != other.link.node
+        && !first.link.has_ended()
+        && (content(&first.files), modified_ns(&first.files)) == (content(&other.files), modified_ns(&other.files))
+}
+
 impl Hub {
     /// Logs the warning of a refusal only once, because an agent that is refused for a temporary reason announces
     /// again each second.
@@ -126,6 +136,13 @@ impl Hub {
             self.begin(key.clone(), grouping);
         }
         let Some(gather) = self.gathers.get_mut(&key) else { return };
+        let before = gather.announced.get(&rank).or_else(|| gather.next.get(&rank));
+        if let Some(first) = before.filter(|first| is_twin(first, &announced)) {
+            // The agent asks again until the rank is committed, and then gets the answer of the first agent.
+            let why = format!("node {} has announced the same files of this rank", first.link.node);
+            tracing::debug!(checkpoint = %key.label, rank = rank.0, why, "announced by two nodes");
+            return give_back(&announced, &key.label, rank, why, true);
+        }
         let replaced = match gather.phase {
             Phase::Flushing { .. } => {
                 // The announcement is noted now. It shows which content was overwritten, even if it is withdrawn

@@ -79,6 +79,16 @@ impl OwnRanks {
         }
     }
 
+    /// Searches the processes of the job, because a file was found. Its writer may end before the file is at rest.
+    pub fn file_found(&self, now_ms: u64) {
+        if let Own::OfNode(node) = &self.0 {
+            let mut known = node.known.lock().unwrap_or_else(PoisonError::into_inner);
+            if known.next_search_ms() <= now_ms {
+                node.search(&mut known, now_ms);
+            }
+        }
+    }
+
     /// Whether the files of this rank are taken, by what is known now.
     pub fn takes(&self, rank: Rank) -> bool {
         match &self.0 {
@@ -130,6 +140,12 @@ struct Known {
     searched_ms: Option<u64>,
 }
 
+impl Known {
+    fn next_search_ms(&self) -> u64 {
+        self.searched_ms.map_or(0, |searched_ms| searched_ms + SEARCH_MS)
+    }
+}
+
 impl NodeRanks {
     /// The ranks of the node at position `index` of `nodes`. `find` searches the job's processes on this node, and
     /// returns their ranks.
@@ -167,19 +183,23 @@ impl NodeRanks {
         rank.0 % self.nodes == self.index
     }
 
+    fn search(&self, known: &mut Known, now_ms: u64) {
+        let found = (self.find)();
+        if !found.is_empty() && found != known.ranks {
+            tracing::info!(ranks = ?found, "the ranks of this node");
+            self.write_down(&found);
+            known.ranks = found;
+        }
+        known.searched_ms = Some(now_ms);
+    }
+
     fn ask(&self, rank: Rank, now_ms: u64, written_ms: u64, patience_ms: u64) -> Answer {
         let answer = |takes| if takes { Answer::Yes } else { Answer::No };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let next_search_ms = known.searched_ms.map_or(0, |searched_ms| searched_ms + SEARCH_MS);
+        let next_search_ms = known.next_search_ms();
         let is_old = known.searched_ms.is_none_or(|searched_ms| searched_ms < written_ms);
         if (is_old || known.ranks.is_empty()) && (next_search_ms <= now_ms || patience_ms == 0) {
-            let found = (self.find)();
-            if !found.is_empty() && found != known.ranks {
-                tracing::info!(ranks = ?found, "the ranks of this node");
-                self.write_down(&found);
-                known.ranks = found;
-            }
-            known.searched_ms = Some(now_ms);
+            self.search(&mut known, now_ms);
         } else if is_old {
             return Answer::AskAgain(next_search_ms);
         }
@@ -230,10 +250,17 @@ mod tests {
         assert_eq!(answers(&own, 5_000, 4_000), [No, No, Yes, Yes]);
         processes.lock().expect("no panic").clear();
         assert_eq!(answers(&own, 9_000, 8_000), [No, No, Yes, Yes]);
+        // A program that ends before its files are at rest.
+        *processes.lock().expect("no panic") = [0].into();
+        own.file_found(10_500);
+        processes.lock().expect("no panic").clear();
+        assert_eq!(own.ask(Rank(0), 11_000, 10_500, 30_000), Yes);
+        *processes.lock().expect("no panic") = [2, 3].into();
+        own.file_found(11_600);
         // The next program of the job has other ranks on this node.
         *processes.lock().expect("no panic") = [1].into();
-        assert_eq!(answers(&own, 12_000, 8_000), [No, No, Yes, Yes], "this checkpoint is older than the last search");
-        assert_eq!(answers(&own, 12_000, 11_000), [No, Yes, No, No]);
+        assert_eq!(answers(&own, 13_000, 8_000), [No, No, Yes, Yes], "this checkpoint is older than the last search");
+        assert_eq!(answers(&own, 13_000, 12_000), [No, Yes, No, No]);
     }
 
     #[test]

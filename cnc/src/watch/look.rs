@@ -43,6 +43,7 @@ impl Core {
                 let limit = self.options.limits.entries;
                 return self.too_many(&format!("more than {limit} files to watch: {path} and others are left out"));
             }
+            self.options.own.file_found(now_ms);
             let (state, settled) = (FileState::default(), None);
             let tracked = Tracked { placed, state, settled, due_ms: None, scan: 0, reported_cut: None, open: false };
             self.files.insert(path.clone(), tracked);
