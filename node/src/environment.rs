@@ -12,6 +12,9 @@ const SCRIPT_CONTEXT: &str = "SLURM_SCRIPT_CONTEXT";
 /// The rank of an MPI process. Libraries set one of these variables for the processes that they start.
 const MPI_RANKS: [&str; 3] = ["PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"];
 
+/// Programs that `mpirun` starts as one task on each node, and that start the processes of MPI there.
+const LAUNCHERS: [&str; 3] = ["prted", "orted", "hydra_pmi_proxy"];
+
 /// The number of MPI processes, which `mpirun` sets.
 const MPI_SIZES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 
@@ -20,8 +23,8 @@ const MPI_SIZES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 /// Variables that are not UTF-8 are left out.
 pub fn of_job(job_id: &str) -> Option<BTreeMap<String, String>> {
     let has = |variables: &BTreeMap<String, String>, name: &str| variables.contains_key(name);
-    let mut variables =
-        processes_of(job_id).max_by_key(|v| (MPI_SIZES.iter().any(|name| has(v, name)), has(v, "SLURM_STEP_ID")))?;
+    let all = processes_of(job_id).map(|(_, variables)| variables);
+    let mut variables = all.max_by_key(|v| (MPI_SIZES.iter().any(|name| has(v, name)), has(v, "SLURM_STEP_ID")))?;
     if let Some(size) = MPI_SIZES.iter().find_map(|name| variables.get(*name)).cloned() {
         variables.insert("SLURM_NTASKS".to_owned(), size);
     }
@@ -31,25 +34,30 @@ pub fn of_job(job_id: &str) -> Option<BTreeMap<String, String>> {
 /// The ranks of the job's processes on this node. `node` is SLURM's name of this node.
 ///
 /// The rank is a variable that the MPI library sets. If no process has such a variable, the rank is SLURM's number of
-/// the task. `mpirun` starts one task on each node, whose number is no rank, so the variables of MPI come first.
+/// the task. The numbers of the tasks that `mpirun` starts are no ranks.
 pub fn ranks_of(job_id: &str, node: &str) -> BTreeSet<u32> {
     let number = |variables: &BTreeMap<String, String>, name: &str| variables.get(name)?.parse::<u32>().ok();
     let (mut of_mpi, mut of_slurm) = (BTreeSet::new(), BTreeSet::new());
-    for variables in processes_of(job_id) {
+    for (pid, variables) in processes_of(job_id) {
         if variables.get("SLURMD_NODENAME").is_some_and(|name| name != node) {
             continue;
         }
         of_mpi.extend(MPI_RANKS.iter().find_map(|name| number(&variables, name)));
         // The batch script has the number of a task too, but it belongs to no step.
-        if variables.contains_key("SLURM_STEP_ID") {
+        let is_launcher = || {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            LAUNCHERS.contains(&name.trim_end())
+        };
+        if variables.contains_key("SLURM_STEP_ID") && !is_launcher() {
             of_slurm.extend(number(&variables, "SLURM_PROCID"));
         }
     }
     if of_mpi.is_empty() { of_slurm } else { of_mpi }
 }
 
-/// The variables of each process of this user that belongs to the job. Scripts of the administrator are left out.
-fn processes_of(job_id: &str) -> impl Iterator<Item = BTreeMap<String, String>> {
+/// The number and the variables of each process of this user that belongs to the job. Scripts of the administrator are
+/// left out.
+fn processes_of(job_id: &str) -> impl Iterator<Item = (u32, BTreeMap<String, String>)> {
     let own = nix::unistd::geteuid().as_raw();
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse::<u32>().ok());
@@ -57,7 +65,7 @@ fn processes_of(job_id: &str) -> impl Iterator<Item = BTreeMap<String, String>> 
         let is_own = std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|about| about.uid() == own);
         let variables = is_own.then(|| variables_of(pid)).flatten()?;
         let is_of_job = variables.get("SLURM_JOB_ID").map(String::as_str) == Some(job_id);
-        (is_of_job && !variables.contains_key(SCRIPT_CONTEXT)).then_some(variables)
+        (is_of_job && !variables.contains_key(SCRIPT_CONTEXT)).then_some((pid, variables))
     })
 }
 
@@ -108,6 +116,15 @@ mod tests {
         start(&[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0")]);
         start(&[("SLURM_PROCID", "7"), ("SLURM_STEP_ID", "0"), ("SLURMD_NODENAME", "n1")]);
         assert_eq!(ranks_of(&id, "n2"), [1].into());
+        let dir = tempfile::tempdir().expect("a directory");
+        let paths = std::env::var_os("PATH").expect("a path");
+        let sleep = std::env::split_paths(&paths).map(|dir| dir.join("sleep")).find(|file| file.is_file());
+        std::fs::copy(sleep.expect("sleep"), dir.path().join("prted")).expect("copied");
+        let mut launcher = Command::new(dir.path().join("prted"));
+        launcher.arg("600").env("SLURM_JOB_ID", &id).env("SLURM_STEP_ID", "0").env("SLURM_PROCID", "3");
+        let mut launcher = launcher.env("SLURMD_NODENAME", "n2").spawn().expect("starts");
+        assert_eq!(ranks_of(&id, "n2"), [1].into(), "the launcher has no rank");
+        launcher.kill().and_then(|()| launcher.wait()).expect("ended");
         start(&[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0"), ("OMPI_COMM_WORLD_RANK", "4")]);
         start(&[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0"), ("PMIX_RANK", "5")]);
         assert_eq!(ranks_of(&id, "n2"), [4, 5].into());

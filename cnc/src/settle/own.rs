@@ -185,7 +185,8 @@ impl NodeRanks {
 
     fn search(&self, known: &mut Known, now_ms: u64) {
         let found = (self.find)();
-        if !found.is_empty() && found != known.ranks {
+        // If some of the processes have ended, their ranks stay known. Other ranks belong to another program.
+        if !found.is_subset(&known.ranks) {
             tracing::info!(ranks = ?found, "the ranks of this node");
             self.write_down(&found);
             known.ranks = found;
@@ -250,17 +251,19 @@ mod tests {
         assert_eq!(answers(&own, 5_000, 4_000), [No, No, Yes, Yes]);
         processes.lock().expect("no panic").clear();
         assert_eq!(answers(&own, 9_000, 8_000), [No, No, Yes, Yes]);
+        *processes.lock().expect("no panic") = [3].into();
+        assert_eq!(answers(&own, 10_200, 10_100), [No, No, Yes, Yes], "one process has ended, and the other has not");
         // A program that ends before its files are at rest.
         *processes.lock().expect("no panic") = [0].into();
-        own.file_found(10_500);
+        own.file_found(11_500);
         processes.lock().expect("no panic").clear();
-        assert_eq!(own.ask(Rank(0), 11_000, 10_500, 30_000), Yes);
+        assert_eq!(own.ask(Rank(0), 11_600, 11_500, 30_000), Yes);
         *processes.lock().expect("no panic") = [2, 3].into();
-        own.file_found(11_600);
+        own.file_found(12_600);
         // The next program of the job has other ranks on this node.
         *processes.lock().expect("no panic") = [1].into();
-        assert_eq!(answers(&own, 13_000, 8_000), [No, No, Yes, Yes], "this checkpoint is older than the last search");
-        assert_eq!(answers(&own, 13_000, 12_000), [No, Yes, No, No]);
+        assert_eq!(answers(&own, 14_000, 8_000), [No, No, Yes, Yes], "this checkpoint is older than the last search");
+        assert_eq!(answers(&own, 14_000, 13_000), [No, Yes, No, No]);
     }
 
     #[test]
