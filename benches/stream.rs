@@ -275,7 +275,10 @@ fn through_ours(dir: &Path, files: &Path) -> (Cost, Cost) {
     let committed = wait_for(&|dir| dir.join("group-0000.manifest").exists());
     let captured = first.lock().expect("not poisoned").expect("a file was captured");
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    near.block_on(agent.drain(mcr_cnc::agent::DrainOrder { until: until.into(), processes_gone: true }));
+    near.block_on(
+        agent
+            .drain(mcr_cnc::agent::DrainOrder { until: until.into(), processes: mcr_cnc::agent::Processes::EndedWell }),
+    );
     far.block_on(aggregator.drain(until));
     std::fs::remove_dir_all(&store).expect("removed");
     std::fs::remove_file(dir.join("state")).expect("removed");

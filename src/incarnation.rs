@@ -16,6 +16,8 @@ use crate::ids::{CheckpointId, Digest, JobId};
 use crate::manifest::Place;
 use crate::store::{Store, StoreError, create_dirs, visible};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -47,7 +49,8 @@ pub struct Incarnation {
     pub number: u32,
     /// The name that SLURM or the operator gives to this start; empty for a start by hand.
     pub identity: String,
-    /// The program and node that began the incarnation. It is for people only.
+    /// The program and node that began the incarnation. It is for people, and [`InARow`] counts restarts by hand on
+    /// each node.
     pub begun_by: String,
     /// When the incarnation began, in milliseconds since 1970 by the clock of that node. It is for people only; no
     /// decision depends on it.
@@ -169,14 +172,39 @@ impl Incarnations {
         most: usize,
     ) -> Result<usize, StoreError> {
         let from_it = |record: &&Incarnation| record.is_restart && record.from.as_ref() == Some(id);
-        let mut count = 0;
+        let mut in_a_row = InARow::default();
         for record in self.0.iter().rev().take_while(from_it) {
-            count += usize::from(has_any_part(store, job, record.number)?);
-            if count >= most {
+            if has_any_part(store, job, record.number)? && in_a_row.add(record) >= most {
                 break;
             }
         }
-        Ok(count)
+        Ok(in_a_row.count())
+    }
+}
+
+/// Counts restarts from one checkpoint in a row. The nodes of a job that is started by hand have no common identity.
+/// Their restarts look like starts one after the other, so only restarts on the same node count.
+#[derive(Debug, Default)]
+struct InARow<'a> {
+    with_identity: usize,
+    by_hand: BTreeMap<Cow<'a, str>, usize>,
+}
+
+impl<'a> InARow<'a> {
+    fn add(&mut self, record: &'a Incarnation) -> usize {
+        self.add_one(record.identity.is_empty().then_some(Cow::Borrowed(&record.begun_by)))
+    }
+
+    fn add_one(&mut self, by_hand_on: Option<Cow<'a, str>>) -> usize {
+        match by_hand_on {
+            None => self.with_identity += 1,
+            Some(node) => *self.by_hand.entry(node).or_default() += 1,
+        }
+        self.count()
+    }
+
+    fn count(&self) -> usize {
+        self.with_identity + self.by_hand.values().max().copied().unwrap_or(0)
     }
 }
 
@@ -205,13 +233,15 @@ const RECORDS_READ_MAX: u32 = 64;
 pub fn restored_too_often(store: &dyn Store, job: &JobId) -> Result<Option<CheckpointId>, ReadError> {
     let Some(newest) = newest(store, job)? else { return Ok(None) };
     let Some(from) = newest.from.clone().filter(|_| newest.is_restart) else { return Ok(None) };
-    let (mut count, mut record) = (0, newest);
+    let (mut in_a_row, mut record) = (InARow::default(), newest);
     for _ in 0..RECORDS_READ_MAX {
         if !record.is_restart || record.from.as_ref() != Some(&from) {
             break;
         }
-        count += usize::from(has_any_part(store, job, record.number).map_err(ReadError::from_store)?);
-        if count >= GIVE_UP_AFTER {
+        let by_hand_on = record.identity.is_empty().then(|| Cow::Owned(record.begun_by.clone()));
+        if has_any_part(store, job, record.number).map_err(ReadError::from_store)?
+            && in_a_row.add_one(by_hand_on) >= GIVE_UP_AFTER
+        {
             return Ok(Some(from));
         }
         record = match read(store, job, record.number.saturating_sub(1)) {
@@ -641,6 +671,21 @@ mod tests {
         assert_eq!(restored_too_often(&store, &job()).expect("looks"), Some(id("it_3")));
         begin_after(&store, 6, Draft { from: Some((id("it_4"), place(0, 40))), is_restart: true, ..Draft::default() });
         assert_eq!(restored_too_often(&store, &job()).expect("looks"), None);
+    }
+
+    #[test]
+    fn restarts_by_hand_on_several_nodes_are_no_restarts_in_a_row() {
+        let store = MemoryStore::new();
+        let restart = |after: u32, node: &str| {
+            let (from, begun_by) = (Some((id("it_3"), place(0, 30))), format!("mcr restart on {node}"));
+            begin_after(&store, after, Draft { from, begun_by, is_restart: true, ..Draft::default() });
+            note_part(&store, &job(), after + 1, node).expect("noted");
+            Incarnations::load(&store, &job()).expect("loads").restarts_in_a_row(&store, &job(), &id("it_3"), 9)
+        };
+        let counts =
+            ["n1", "n2", "n3", "n1", "n2", "n1"].into_iter().zip(0..).map(|(node, after)| restart(after, node));
+        assert_eq!(counts.map(|count| count.expect("counts")).collect::<Vec<_>>(), [1, 1, 1, 2, 2, 3]);
+        assert_eq!(restored_too_often(&store, &job()).expect("looks"), Some(id("it_3")));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
 use mcr_anc::hub::OfJob;
-use mcr_cnc::agent::{Agent, DrainOrder, FlushRequest};
+use mcr_cnc::agent::{Agent, DrainOrder, FlushRequest, Processes};
 use mcr_cnc::config::{CncConfig, LayoutChoice, LayoutOptions, LayoutTable, real_path};
 use mcr_cnc::control::{Control, socket_of};
 use mcr_cnc::drain::RankRanges;
@@ -59,7 +59,9 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
             signals.next().await;
         }
         let until = Instant::now() + bound;
-        let Some(drained) = signals.unless_again(node.drain(until, false)).await else { return Ok(at_once()) };
+        let Some(drained) = signals.unless_again(node.drain(until, Processes::MayRun)).await else {
+            return Ok(at_once());
+        };
         Ok(if report_agent(&drained) { ExitCode::SUCCESS } else { ExitCode::from(NOT_COMMITTED) })
     })
 }
@@ -231,15 +233,17 @@ fn run_in_one_process(
                         () = signals.next() => {}
                     }
                 }
-                let processes_gone = is_over || signals.last == Signal::SIGUSR1;
-                Ended { code: 0, until: Instant::now() + bound, processes_gone }
+                // How the processes ended is not known: SLURM reports success for jobs that were cancelled.
+                let gone = is_over || signals.last == Signal::SIGUSR1;
+                let processes = if gone { Processes::Gone } else { Processes::MayRun };
+                Ended { code: 0, until: Instant::now() + bound, processes }
             }
         };
-        let Ended { code, until, processes_gone } = ended;
+        let Ended { code, until, processes } = ended;
         if until <= Instant::now() {
             return Ok(ExitCode::from(code)); // nothing was started, or a second signal was received
         }
-        let Some(all_committed) = signals.unless_again(both.drain(until, processes_gone)).await else {
+        let Some(all_committed) = signals.unless_again(both.drain(until, processes)).await else {
             return Ok(at_once());
         };
         living.abort();
@@ -283,7 +287,7 @@ struct Ended {
     code: u8,
     /// The time at which mcr must have ended. A time in the past means that mcr ends at once.
     until: Instant,
-    processes_gone: bool,
+    processes: Processes,
 }
 
 /// Agent and aggregator of `mcr run`.
@@ -336,7 +340,7 @@ impl Both {
                 let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
                 tracing::error!(command = name, %error, "the command cannot be started");
                 let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-                return Ok(Ended { code, until: Instant::now(), processes_gone: true });
+                return Ok(Ended { code, until: Instant::now(), processes: Processes::EndedWell });
             }
         };
         let mut signalled: Option<Instant> = None;
@@ -357,7 +361,7 @@ impl Both {
                 () = signals.next() => {
                     application.signal(signals.last);
                     if signalled.replace(Instant::now()).is_some() {
-                        return Ok(Ended { code: NOT_COMMITTED, until: Instant::now(), processes_gone: false });
+                        return Ok(Ended { code: NOT_COMMITTED, until: Instant::now(), processes: Processes::MayRun });
                     }
                 }
                 () = tokio::time::sleep_until(last.unwrap_or_else(Instant::now).into()), if last.is_some() => {
@@ -366,7 +370,7 @@ impl Both {
                         "the command has not ended after the signal; mcr commits what was written, and ends without it"
                     );
                     let code = code_of(ExitStatus::from_raw(signals.last as i32));
-                    return Ok(Ended { code, until: Instant::now() + bound / 4, processes_gone: false });
+                    return Ok(Ended { code, until: Instant::now() + bound / 4, processes: Processes::MayRun });
                 }
                 // The application takes a while to end after the signal. Meanwhile, commit the files that it has
                 // written so far.
@@ -383,11 +387,22 @@ impl Both {
         let (now, code) = (Instant::now(), code_of(status));
         let until = signalled.map_or(now + bound, |at| (at + bound).max(now + bound / 4));
         tracing::info!(exit_status = code, "the command ended");
-        Ok(Ended { code, until, processes_gone: application.is_gone() })
+        let processes = match (application.is_gone(), code) {
+            (true, 0) => Processes::EndedWell,
+            (true, _) => Processes::Gone,
+            (false, _) => {
+                tracing::warn!(
+                    "processes of the command still run; what they write from now on may not be saved. Let the command \
+                     wait for them"
+                );
+                Processes::MayRun
+            }
+        };
+        Ok(Ended { code, until, processes })
     }
 
     /// Ends the agent, then the aggregator. Returns whether all written files are committed.
-    async fn drain(mut self, until: Instant, processes_gone: bool) -> anyhow::Result<bool> {
+    async fn drain(mut self, until: Instant, processes: Processes) -> anyhow::Result<bool> {
         if self.node.is_none() && self.config.watch.is_dir() {
             match last_layout(&self.config)? {
                 LastLayout::Layout(layout) => self.node = Some(NodeAgent::start(self.config.clone(), layout)?),
@@ -396,7 +411,7 @@ impl Both {
             }
         }
         let by_agent = match self.node.take() {
-            Some(node) => Some(node.drain(until, processes_gone).await),
+            Some(node) => Some(node.drain(until, processes).await),
             None => None,
         };
         let by_aggregator = match self.aggregator {
@@ -461,8 +476,8 @@ impl NodeAgent {
         Ok(Self { agent, _control: control.ok() })
     }
 
-    async fn drain(self, until: Instant, processes_gone: bool) -> mcr_cnc::agent::Drained {
-        self.agent.drain(DrainOrder { until: until.into(), processes_gone }).await
+    async fn drain(self, until: Instant, processes: Processes) -> mcr_cnc::agent::Drained {
+        self.agent.drain(DrainOrder { until: until.into(), processes }).await
     }
 }
 

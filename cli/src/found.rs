@@ -149,27 +149,42 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
     if let Some(line) = order {
         tell(line);
     }
-    let not_whole = not_whole.or_else(|| fewer_files(&checkpoints, newest.as_ref().map(|(newest, _)| newest)));
+    let not_whole = not_whole.or_else(|| fewer_files(dir, &checkpoints, newest.as_ref().map(|(newest, _)| newest)));
     let (newest_age, has_ranks) = (newest.map(|(_, age)| age), layout.has_ranks());
     Ok(Found { checkpoints, companions, bytes, not_whole, newest_age, has_ranks, left_out })
 }
 
-/// The newest checkpoint, if it has fewer files than the checkpoint before, and the same ranks. `newest` is the
-/// checkpoint with the newest file, if this file is young.
-fn fewer_files(checkpoints: &[Labelled], newest: Option<&CheckpointId>) -> Option<NotWhole> {
+/// The newest checkpoint, if it has the same ranks as the checkpoint before, and fewer files, or a rank with less than
+/// half of the bytes. `newest` is the checkpoint with the newest file, if this file is young.
+fn fewer_files(dir: &Path, checkpoints: &[Labelled], newest: Option<&CheckpointId>) -> Option<NotWhole> {
     let [.., (before, files_before), (last, files)] = checkpoints else { return None };
     let ranks = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| *rank).collect::<BTreeSet<_>>();
-    let is_less = newest == Some(last) && files.len() < files_before.len() && ranks(files) == ranks(files_before);
-    is_less.then(|| NotWhole {
-        checkpoint: last.clone(),
-        why: format!(
-            "it has {} and {before} has {}, and its newest file is younger than {} s: it may still be written; save it \
-             again later",
-            self::files(files.len() as u64),
-            files_before.len(),
-            YOUNG.as_secs()
-        ),
-    })
+    if newest != Some(last) || ranks(files) != ranks(files_before) {
+        return None;
+    }
+    let bytes = |files: &[(FilePath, Rank)]| {
+        let mut of_ranks: BTreeMap<Rank, u64> = BTreeMap::new();
+        for (path, rank) in files {
+            let length = std::fs::metadata(dir.join(path.as_path())).map_or(0, |about| about.len());
+            *of_ranks.entry(*rank).or_default() += length;
+        }
+        of_ranks
+    };
+    let (now, then) = (bytes(files), bytes(files_before));
+    let less = || now.iter().find(|(rank, bytes)| then.get(rank).is_some_and(|then| **bytes < then / 2));
+    let what = match files.len() < files_before.len() {
+        true => format!("it has {} and {before} has {}", self::files(files.len() as u64), files_before.len()),
+        false => {
+            let (rank, bytes) = less()?;
+            format!("{rank} has {bytes} bytes in it and {} bytes in {before}", then.get(rank).copied().unwrap_or(0))
+        }
+    };
+    let why = format!(
+        "{what}, and its newest file is younger than {} s: it may still be written, or its writer was killed; save it \
+         again later",
+        YOUNG.as_secs()
+    );
+    Some(NotWhole { checkpoint: last.clone(), why })
 }
 
 /// The checkpoint with the newest file, and the age of this file. The age is 0 if the time is in the future.

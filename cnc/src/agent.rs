@@ -8,7 +8,7 @@ mod ending;
 mod task;
 mod waits;
 
-pub use ending::{DrainOrder, Drained, FlushRequest, Flushed};
+pub use ending::{DrainOrder, Drained, FlushRequest, Flushed, Processes};
 
 use crate::capture::{CaptureError, CaptureMode, Verdicts, capture, capture_keeping};
 use crate::clock::ahead_ns;
@@ -211,7 +211,7 @@ impl Core {
                 Some(request) = flushes.recv(), if self.ending.has_room() => self.begin_flush(request),
                 order = &mut stopped, if !self.ending.is_stopping() => {
                     let until = tokio::time::Instant::now() + self.config.drain;
-                    self.begin_stop(order.unwrap_or(DrainOrder { until, processes_gone: false }));
+                    self.begin_stop(order.unwrap_or(DrainOrder { until, processes: Processes::MayRun }));
                 }
             }
         };

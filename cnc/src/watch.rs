@@ -175,8 +175,8 @@ struct Requests {
     asked: u64,
     /// The reader of the events does not need [`WatchEvent::Scanned`] any more.
     report_no_more: bool,
-    /// The job's processes are gone.
-    processes_gone: bool,
+    /// The job's processes are gone, and whether they ended with success.
+    processes_gone: Option<bool>,
 }
 
 /// Maximum number of files in a request to look again. Above this number the watcher scans the whole directory.
@@ -225,9 +225,10 @@ impl Watcher {
     }
 
     /// Declares that the job's processes have ended. From now on a file settles without a quiet time if no process
-    /// holds it open and the end of the file is consistent.
-    pub fn processes_gone(&self) {
-        self.request(|requests| (requests.processes_gone, requests.rescan) = (true, true));
+    /// holds it open and the end of the file is consistent. `ended_well`: the processes ended with success, so that a
+    /// rank that wrote less than before has written everything.
+    pub fn processes_gone(&self, ended_well: bool) {
+        self.request(|requests| (requests.processes_gone, requests.rescan) = (Some(ended_well), true));
     }
 
     /// Waits until this file has settled again, and then reports its rank again. Used for files that changed while
@@ -402,8 +403,8 @@ impl Core {
             for path in requests.look {
                 self.look_anew(&path);
             }
-            if requests.processes_gone {
-                self.go_without_quiet_times();
+            if let Some(ended_well) = requests.processes_gone {
+                self.go_without_quiet_times(ended_well);
             }
             if requests.report_no_more {
                 self.report = None;
@@ -416,10 +417,10 @@ impl Core {
     }
 
     /// Ends all quiet times, because the job's processes have ended, and looks at all files that are not settled.
-    fn go_without_quiet_times(&mut self) {
+    fn go_without_quiet_times(&mut self, ended_well: bool) {
         self.processes_gone = true;
         self.options.rules = self.options.rules.without_quiet_times();
-        self.readiness.without_quiet_times();
+        self.readiness.without_quiet_times(ended_well);
         let waiting: Vec<_> = self.files.iter().filter(|(_, t)| t.settled.is_none()).map(|(p, _)| p.clone()).collect();
         waiting.into_iter().for_each(|path| self.look(path, Hint::Scan));
     }

@@ -1,6 +1,6 @@
 //! Tests the agent with a simulated aggregator that answers late, twice, or not at all.
 
-use mcr_cnc::agent::{Agent, DrainOrder};
+use mcr_cnc::agent::{Agent, DrainOrder, Processes};
 use mcr_cnc::config::CncOptions;
 use mcr_cnc::h5::{FileMap, H5Error, MapInput, MapSource, Maps};
 use mcr_cnc::layout::Layout;
@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A drain order whose deadline is `DEADLINE` from now.
 fn soon() -> DrainOrder {
-    DrainOrder { until: tokio::time::Instant::now() + DEADLINE, processes_gone: false }
+    DrainOrder { until: tokio::time::Instant::now() + DEADLINE, processes: Processes::MayRun }
 }
 
 /// One session with the agent, from the aggregator's side.

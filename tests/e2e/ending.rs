@@ -419,3 +419,27 @@ fn a_command_that_ignores_the_signal_does_not_make_the_end_take_longer_than_its_
     assert!(status == Some(143) && log.contains("the command has not ended after the signal"), "{status:?}: {log}");
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
+
+#[test]
+fn a_file_that_was_cut_when_its_writer_was_killed_makes_no_complete_checkpoint() {
+    // The writer ends in the middle of the last file of the third step.
+    let steps = "for step in 1 2 3; do for rank in 0 1; do [ $step$rank = 31 ] && head -c 1000 /dev/zero > s3.rank_1.txt \
+                 && break; head -c 3000 /dev/zero > s$step.rank_$rank.txt; done; sleep 1; done;";
+    for (end, status, newest) in [("kill -KILL $$", 137, "s2"), ("exit 1", 1, "s2"), ("exit 0", 0, "s3")] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", &format!("{steps} {end}")]), status);
+        let log = String::from_utf8_lossy(&output.stderr);
+        let complete: Vec<_> = list(&dir.path().join("store")).into_iter().filter(|c| c["complete"] == true).collect();
+        assert_eq!(complete.first().map(|c| c["checkpoint"].as_str()), Some(Some(newest)), "{end}: {log}");
+        // A program that ended with success has written everything.
+        assert_eq!(log.contains("wrote fewer files or bytes"), newest == "s2", "{end}: {log}");
+    }
+}
+
+#[test]
+fn a_command_whose_processes_run_on_after_its_end_is_reported() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", &format!("{WRITE} sleep 20 & exit 0")]), 0);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("processes of the command still run"), "{log}");
+}

@@ -629,3 +629,26 @@ fn older_steps_that_are_saved_again_after_a_restart_stay_older_than_what_it_rest
         assert!(site.back().keys().all(|path| path.starts_with("s2")), "{rule:?}");
     }
 }
+
+#[test]
+fn a_rank_with_much_less_than_before_is_not_saved_while_its_files_are_young() {
+    let site = Site::new();
+    for (step, last) in [(1, 3000), (2, 1000)] {
+        site.write(format!("s{step}.rank_0.bin"), &[0; 3000]);
+        site.write(format!("s{step}.rank_1.bin"), &vec![0; last]);
+        std::thread::sleep(Duration::from_millis(1100));
+    }
+    let save = |status| said(&run(&mut site.command(), status));
+    let (_, told) = save(4);
+    assert!(told.contains("rank 1 has 1000 bytes in it and 3000 bytes in s1"), "{told}");
+    let old = std::time::SystemTime::now() - Duration::from_secs(90);
+    for name in ["s2.rank_0.bin", "s2.rank_1.bin"] {
+        let file = std::fs::File::options().write(true).open(site.data().join(name)).expect("opened");
+        file.set_modified(old).expect("set");
+    }
+    for name in ["s1.rank_0.bin", "s1.rank_1.bin"] {
+        let file = std::fs::File::options().write(true).open(site.data().join(name)).expect("opened");
+        file.set_modified(old - Duration::from_secs(9)).expect("set");
+    }
+    save(0);
+}

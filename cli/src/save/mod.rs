@@ -30,7 +30,7 @@ use mcr_cnc::capture::Verdicts;
 use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, RANKS_MAX, Rank};
-use mcrengine::incarnation::{self, COPIED_NS};
+use mcrengine::incarnation::{self, COPIED_NS, Incarnation};
 use mcrengine::manifest;
 use mcrengine::store::Store;
 use options::{budget_mib, flush_options, job_of};
@@ -211,7 +211,7 @@ fn hand_out(
         Some(record) => i64::try_from(incarnation::age(store, job, record.number)?.as_nanos()).unwrap_or(i64::MAX),
         None => 0,
     };
-    let mut places = Places::new(incarnation, committer.newest_saved.clone());
+    let mut places = Places::new(incarnation.clone(), committer.newest_saved.clone());
     let mut older = 0;
     for (nth, Captured { label, files_found, files, started }) in captured.into_iter().enumerate() {
         progress.message(label.to_string());
@@ -242,6 +242,14 @@ fn hand_out(
         }
         let headers: Vec<_> = headers.into_iter().map(Arc::new).collect();
         let (checkpoint, begun) = choose_for_all(store, &names, job, &label, grouping, &headers)?;
+        let written_ms = written_ns / 1_000_000;
+        if let (Some(record), true, None) = (&incarnation, is_of_before, begun)
+            && let Some(reason) = too_late(record, written_ms)
+        {
+            let line = Saved { reason: Some(reason), ..line("too late") };
+            let _ = to_report.send(Ok(Event::Begun { line, started, groups: 0 }));
+            continue;
+        }
         let line = Saved { doubt: doubt.clone(), ..line("there already") };
         let begun_event = Event::Begun { line, started, groups };
         if to_report.send(Ok(begun_event)).is_err() {
@@ -249,7 +257,7 @@ fn hand_out(
         }
         // If a part of the checkpoint is in the store, its place is known. So two commands that save the same
         // checkpoint at the same time give it the same place.
-        let place = places.next(&checkpoint, written_ns / 1_000_000, is_of_before, begun);
+        let place = places.next(&checkpoint, written_ms, is_of_before, begun);
         for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(contents) {
             let lane = &to_lanes[group.0 as usize % to_lanes.len()];
             let (checkpoint, whole, doubt) = (checkpoint.clone(), Arc::clone(&whole), doubt.clone());
@@ -260,6 +268,20 @@ fn hand_out(
         older += groups;
     }
     Ok(())
+}
+
+/// Why a checkpoint that was written before an incarnation began is not saved any more: the nodes of the incarnation
+/// continue from an older one, and a node that restores its part later must not get a newer one.
+fn too_late(record: &Incarnation, written_ms: i64) -> Option<String> {
+    let (from, at) = (record.from.as_ref()?, record.from_place?);
+    let is_one_of_several = record.is_restart && !record.identity.is_empty();
+    (is_one_of_several && written_ms > at.written_unix_ms).then(|| {
+        format!(
+            "it was written before {} began, which continues from {from}; to keep it, save it for a job of another name \
+             (--job)",
+            record.describe()
+        )
+    })
 }
 
 /// If ranks wrote their files at least this far apart, and the application overwrites its files, the files may be of

@@ -26,8 +26,19 @@ const REMEMBERED_MAX: usize = 4096;
 pub struct DrainOrder {
     /// Time at which the agent must have ended.
     pub until: Instant,
-    /// The job's processes have ended, so files need no further quiet time.
-    pub processes_gone: bool,
+    /// What is known about the job's processes.
+    pub processes: Processes,
+}
+
+/// What is known about the processes that write the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processes {
+    /// They may still write.
+    MayRun,
+    /// They have ended, so files need no further quiet time. They may have been killed while they wrote.
+    Gone,
+    /// They have ended with success, so that each of them has written all of its files.
+    EndedWell,
 }
 
 /// How an agent ended.

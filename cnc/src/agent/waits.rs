@@ -2,7 +2,7 @@
 //! whether the wait is over, and executes the decision.
 
 use super::ending::{
-    AWAITED_RETRY_DELAY, DrainOrder, Drained, FlushRequest, Flushed, Kind, STEP_INTERVAL, Wait, ms_of,
+    AWAITED_RETRY_DELAY, DrainOrder, Drained, FlushRequest, Flushed, Kind, Processes, STEP_INTERVAL, Wait, ms_of,
 };
 use super::task::Core;
 use crate::drain::{Drain, Item, Place, State, by_reason};
@@ -20,14 +20,14 @@ impl Core {
     pub(super) fn begin_stop(&mut self, order: DrainOrder) {
         tracing::info!(
             uncommitted = self.held.len() + self.ready.len() + self.capturing.len(),
-            processes_gone = order.processes_gone,
+            processes_gone = order.processes != Processes::MayRun,
             "draining"
         );
         for link in &self.links {
             let _ = link.orders.try_send(Order::Hurry); // the queue is full only if the link hangs
         }
-        if order.processes_gone {
-            self.watcher.processes_gone();
+        if order.processes != Processes::MayRun {
+            self.watcher.processes_gone(order.processes == Processes::EndedWell);
         }
         self.shorten_retry_delays();
         let request = self.watcher.look_around();

@@ -63,6 +63,8 @@ pub struct Readiness {
     needs_marker: bool,
     files_per_rank: Option<u32>,
     doubt_quiet_ms: u64,
+    /// Whether the processes may have ended while they wrote.
+    may_be_cut: bool,
     /// Number of files and bytes of each rank in its last report.
     usual: BTreeMap<Rank, Usual>,
     checkpoints: BTreeMap<CheckpointId, Gathered>,
@@ -133,6 +135,7 @@ impl Readiness {
             needs_marker: layout.has_marker(),
             files_per_rank: layout.files_per_rank(),
             doubt_quiet_ms: rules.doubt_quiet_ms,
+            may_be_cut: false,
             usual: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             restored: BTreeSet::new(),
@@ -277,6 +280,9 @@ impl Readiness {
                 if complete && !self.needs_marker && !enough && Usual::of(&files).lacks(self.usual.get(&rank)) {
                     // The rank waits for a file that may be missing. If the file appeared after the announcement, the
                     // rank would have to be announced again under the same name.
+                    if self.may_be_cut {
+                        continue;
+                    }
                     let doubt_until_ms = gathered.last_event_ms.saturating_add(self.doubt_quiet_ms);
                     if doubt_until_ms > now_ms {
                         next_ms = Some(next_ms.map_or(doubt_until_ms, |at| at.min(doubt_until_ms)));
@@ -310,9 +316,11 @@ impl Readiness {
         self.own.takes(rank)
     }
 
-    /// Ends all quiet times, because the job's processes have ended.
-    pub fn without_quiet_times(&mut self) {
+    /// Ends all quiet times, because the job's processes have ended. If they did not end with success, a rank that has
+    /// written less than for the checkpoint before is never ready, because its process may have ended while it wrote.
+    pub fn without_quiet_times(&mut self, ended_well: bool) {
         (self.quiet_ms, self.doubt_quiet_ms) = (0, 0);
+        self.may_be_cut = !ended_well;
     }
 
     /// Returns at most `most` ranks whose files are all settled and whose present state was not reported, each with

@@ -75,6 +75,10 @@ impl Core {
             let (why, hopeless) = match why {
                 Why::Marker => (NO_MARKER, self.processes_gone),
                 Why::Quiet => ("the checkpoint was not at rest for long enough", false),
+                Why::Fewer if self.processes_gone => (
+                    "the rank wrote fewer files or bytes than for the checkpoint before, and its process was ended",
+                    true,
+                ),
                 Why::Fewer => ("the rank wrote fewer files or bytes than for the checkpoint before", false),
             };
             Pending { checkpoint, rank, path: None, why, modified_ns, hopeless }

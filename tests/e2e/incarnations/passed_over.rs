@@ -23,6 +23,51 @@ fn a_checkpoint_that_was_restored_three_times_without_a_newer_one_is_passed_over
 }
 
 #[test]
+fn nodes_that_restart_by_hand_one_after_the_other_are_no_crash_loop() {
+    let site = Site::empty();
+    for step in 1..=2 {
+        site.write(1, step, 0..RANKS);
+    }
+    let mut save = mcr();
+    save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job", "--store"]);
+    run(save.arg(site.store()), 0);
+    for node in ["n1", "n2", "n3", "n4"] {
+        let to = site.dir.path().join(node);
+        let mut restart = mcr();
+        restart.env("SLURMD_NODENAME", node).args(["restart", "--job", "job", "--store"]).arg(site.store());
+        run(restart.arg("--to").arg(&to), 0);
+        assert!(to.join("it_000002").is_dir(), "{node}");
+    }
+}
+
+#[test]
+fn what_was_written_before_the_nodes_of_a_start_decided_is_not_saved_between_their_restarts() {
+    let site = Site::empty();
+    let save = |status| {
+        let mut save = mcr();
+        save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job"]);
+        run(save.arg("--store").arg(site.store()), status)
+    };
+    for step in 1..=2 {
+        site.write(1, step, 0..RANKS);
+    }
+    save(0);
+    site.write(1, 3, 0..RANKS);
+    std::thread::sleep(Duration::from_millis(50));
+    let restart = |node: &str, ranks: &str| {
+        let to = site.dir.path().join(node);
+        let mut restart = mcr();
+        restart.args(["restart", "--incarnation", "i", "--ranks", ranks, "--job", "job", "--store"]);
+        run(restart.arg(site.store()).env("SLURMD_NODENAME", node).arg("--to").arg(&to), 0);
+        assert!(to.join("it_000002").is_dir() && !to.join("it_000003").exists(), "{node}");
+    };
+    restart("a", "0");
+    let told = String::from_utf8_lossy(&save(4).stderr).into_owned();
+    assert!(told.contains("it_000003 is not saved: it was written before incarnation 1"), "{told}");
+    restart("b", "1");
+}
+
+#[test]
 fn prune_keeps_what_a_restart_goes_on_from_although_newer_ones_were_set_aside() {
     let site = Site::new();
     for step in 1..=3 {
