@@ -371,3 +371,16 @@ fn the_check_accepts_the_shipped_scripts_and_names_each_part_that_is_wrong() {
     drop(daemon);
     bad(&good, "mcr node", "wrong", "does not answer");
 }
+
+#[test]
+fn every_setting_of_the_shipped_cluster_file_is_accepted_and_all_of_them_are_comments() {
+    let site = Site::new(11);
+    let shipped = include_str!("../../deploy/config/cluster.toml");
+    assert!(shipped.lines().all(|line| line.is_empty() || line.starts_with('#')), "a setting is not a comment");
+    let settings = shipped.lines().filter_map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')));
+    let settings: Vec<&str> = settings.filter(|rest| !rest.is_empty()).collect();
+    assert!(["[cnc]", "[anc]", "[node]", "[limits]"].iter().all(|table| settings.contains(table)), "{settings:?}");
+    std::fs::write(site.path("cluster.toml"), settings.join("\n")).expect("written");
+    let (_, all) = check(&site, "");
+    assert_eq!(all["cluster file"].0, "ok", "{all:#?}");
+}
