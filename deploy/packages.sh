@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the packages: target/packages/mcrengine_*.deb and mcrengine-*.rpm. Needs python3 with venv, objdump, and a
-# connection to crates.io and PyPI when it runs for the first time. The tools that it installs stay in target/packages.
+# Builds the packages mcrengine (the command) and mcrengine-node (the daemon of a node):
+# target/packages/mcrengine*.deb and mcrengine*.rpm. Needs python3 with venv, objdump, and a connection to crates.io
+# and PyPI when it runs for the first time. The tools that it installs stay in target/packages.
 #
 # The command is linked by zig, because zig can link for an older glibc than the glibc of this machine. The version
 # is the one that cli/Cargo.toml states.
@@ -18,6 +19,10 @@ stated() { grep -oE "$1" cli/Cargo.toml | grep -oE '[0-9]+\.[0-9]+' || fail "cli
 
 glibc=$(stated 'libc6 \(>= [0-9.]+\)')
 [ "$(stated 'glibc = ">= [0-9.]+"')" = "$glibc" ] || fail "cli/Cargo.toml states two versions of glibc"
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+for dependency in "mcrengine (= $version-1)" "mcrengine = \"= $version-1\""; do
+    grep -qF "$dependency" node/Cargo.toml || fail "node/Cargo.toml does not require $dependency"
+done
 
 for tool in cargo-deb=3.8.0 cargo-generate-rpm=0.21.1; do
     have "${tool%=*}" "${tool#*=}" ||
@@ -51,6 +56,20 @@ cargo tree --locked -p mcr-cli --target $triple -e normal,build --prefix none --
     python3 deploy/licences.py $triple >"$files/LICENSES-LIBRARIES"
 gzip -9n "$files"/man/man1/*
 
-cargo deb --quiet --no-build --no-strip -p mcr-cli --output "$packages"
-cargo generate-rpm -p cli --payload-compress gzip --output "$packages" # older versions of rpm do not read zstd
+# The scripts of mcrengine-node know all units.
+units=$(cd deploy/systemd && echo *)
+mkdir -p "$files"/{node,deb,rpm}
+cp deploy/config/cluster.toml "$files/node/mcr.toml"
+for script in deploy/packages/*.*; do
+    name=${script##*/}
+    [ "$name" != common.sh ] || continue
+    sed "s/@UNITS@/$units/" deploy/packages/common.sh | cat - "$script" >"$files/${name/.//}"
+    sh -n "$files/${name/.//}"
+done
+
+for package in mcr-cli mcr-node; do
+    cargo deb --quiet --no-build --no-strip -p $package --output "$packages"
+    # older versions of rpm do not read zstd
+    cargo generate-rpm -p ${package#mcr-} --payload-compress gzip --output "$packages"
+done
 ls -sh1 "$packages"/*.deb "$packages"/*.rpm

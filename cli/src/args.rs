@@ -473,7 +473,10 @@ pub struct NodeSocket {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct NodeArgs {
+    #[command(subcommand)]
+    pub command: Option<NodeCommand>,
     #[command(flatten)]
     pub node: NodeSocket,
     /// Save only the jobs of the user who starts this daemon, without root
@@ -485,6 +488,29 @@ pub struct NodeArgs {
     /// Write the log as JSON
     #[arg(long)]
     pub log_json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// Check that SLURM and this node are set up for mcr node
+    ///
+    /// Compares slurm.conf, the scripts of Prolog and Epilog, the daemon's socket and the cluster's file with the
+    /// requirements of mcr node. Prints one line for each check: "ok", "warning" or "wrong", what was found, and what
+    /// to do.
+    #[command(after_help = exit::NODE_CHECK)]
+    Check(NodeCheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NodeCheckArgs {
+    #[command(flatten)]
+    pub node: NodeSocket,
+    /// SLURM's configuration [default: /etc/slurm/slurm.conf, then /etc/slurm-llnl/slurm.conf]
+    #[arg(long, env = "SLURM_CONF", value_name = "FILE")]
+    pub slurm_conf: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -65,6 +65,8 @@ pub const FLUSH: &str = "Exit status: 0 all files are committed, 1 no agent was 
     committed.";
 /// For `mcr node --help`.
 pub const NODE: &str = "Exit status: 1 the daemon did not start, or its socket failed.";
+/// For `mcr node check --help`.
+pub const NODE_CHECK: &str = "Exit status: 0 every check is ok, 1 a check has a warning or is wrong.";
 /// For `mcr job --help`.
 pub const JOB: &str = "Exit status: 0 done, 1 failed. begin and end always exit with 0.";
 /// For `mcr job begin --help` and `mcr job end --help`.

@@ -1,6 +1,9 @@
-//! `mcr node`: the daemon of a node.
+//! `mcr node`: the daemon of a node, and the check of its surroundings.
 
-use crate::args::NodeArgs;
+mod check;
+mod slurm_conf;
+
+use crate::args::{NodeArgs, NodeCommand};
 use crate::daemon::start_logging;
 use anyhow::{Context, bail};
 use mcr_node::daemon::{Daemon, Options};
@@ -16,6 +19,9 @@ use std::sync::Arc;
 pub const SOCKET: &str = "socket";
 
 pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
+    if let Some(NodeCommand::Check(args)) = args.command {
+        return check::run(&args);
+    }
     start_logging(args.log_json);
     let run_dir = &args.node.run_dir;
     let uid = nix::unistd::geteuid();

@@ -23,5 +23,10 @@ pub fn ask(socket: &Path, request: &Request, most: Duration) -> io::Result<Reply
     };
     std::thread::Builder::new().name("ask".into()).spawn(talk)?;
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} ms", most.as_millis()));
-    from_thread.recv_timeout(most).unwrap_or_else(|_| Err(late()))
+    match from_thread.recv_timeout(most) {
+        // The time limit of the socket may be reached first.
+        Ok(Err(error)) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Err(late()),
+        Ok(reply) => reply,
+        Err(_) => Err(late()),
+    }
 }

@@ -1,6 +1,8 @@
 //! Tests of `mcr node`, which saves the jobs of this user: begin, end, and what happens if the daemon is not there.
 
 use crate::support::*;
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -330,4 +332,82 @@ fn prolog_and_epilog_end_in_time_and_with_success_if_the_daemon_does_not_answer(
     // Without SLURM's variables the commands say so, and succeed.
     let (said, _) = site.says(site.job("begin").env_remove("SLURM_JOB_UID"));
     assert!(said.contains("SLURM_JOB_UID is not set"), "{said}");
+}
+
+/// Runs `mcr node check` with a slurm.conf. Returns the exit status, and the status and the text of each check.
+fn check(site: &Site, slurm_conf: &str) -> (Option<i32>, BTreeMap<String, (String, String)>) {
+    std::fs::write(site.path("slurm.conf"), slurm_conf).expect("written");
+    let mut command = mcr();
+    command.args(["node", "check", "--json", "--slurm-conf"]).arg(site.path("slurm.conf"));
+    command.arg("--run-dir").arg(site.path("run")).env("MCR_CLUSTER", site.path("cluster.toml"));
+    let output = command.output().expect("runs");
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let of = |checked: &serde_json::Value, key: &str| checked[key].as_str().unwrap_or_default().to_owned();
+    let said = |checked| of(checked, "found") + &of(checked, "advice");
+    let line = |checked| (of(checked, "check"), (of(checked, "status"), said(checked)));
+    (output.status.code(), all.as_array().expect("a list").iter().map(line).collect())
+}
+
+#[test]
+fn the_check_accepts_the_shipped_scripts_and_names_each_part_that_is_wrong() {
+    let site = Site::new(10);
+    for (script, directory) in [("10-mcr", "prolog.d"), ("90-mcr", "epilog.d")] {
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/slurm").join(directory);
+        std::fs::create_dir(site.path(directory)).expect("made");
+        std::fs::copy(shipped.join(script), site.path(directory).join(script)).expect("copied");
+    }
+    let script = |name: &str, text: &str, mode: u32| {
+        std::fs::write(site.path(name), text).expect("written");
+        std::fs::set_permissions(site.path(name), std::fs::Permissions::from_mode(mode)).expect("set");
+    };
+    let root = site.dir.path().display();
+    script("epilog.d/10-clean", "#!/bin/sh\npkill -KILL -u \"$SLURM_JOB_UID\"\n", 0o755);
+    script("cluster.toml", "[anc]\nstore = \"/lustre/%u/${PROJECT}/%j\"\n", 0o644);
+    script("more.conf", &format!("prologflags=X11,alloc\nPrologEpilogTimeout=60\nEpilog={root}/epilog.d/*\n"), 0o644);
+    let good = format!("# the cluster\nProlog={root}/prolog.d/10-mcr\nInclude more.conf\n");
+    let daemon = site.daemon();
+
+    let (status, all) = check(&site, &good);
+    assert!(status == Some(0) && all.values().all(|(status, _)| status == "ok") && all.len() == 8, "{all:#?}");
+    // The text has the same checks.
+    let mut command = mcr();
+    command.args(["node", "check", "--slurm-conf"]).arg(site.path("slurm.conf"));
+    let text = run(command.env("MCR_RUN_DIR", site.path("run")).env("MCR_CLUSTER", site.path("cluster.toml")), 0);
+    let text = String::from_utf8(text.stdout).expect("UTF-8");
+    assert!(text.lines().count() == 8 && text.lines().all(|line| line.starts_with("ok ")), "{text}");
+
+    let bad = |conf: &str, check_name: &str, status: &str, expected: &str| {
+        let (exit, all) = check(&site, conf);
+        let (found, said) = &all[check_name];
+        assert!(exit == Some(1) && found == status && said.contains(expected), "{check_name}: {all:#?}");
+    };
+    bad(&format!("{good}PrologFlags=Serial\n"), "PrologFlags", "wrong", "set PrologFlags=Alloc");
+    bad(&format!("{good}PrologEpilogTimeout=25\n"), "PrologEpilogTimeout", "wrong", "more than 25 s");
+    bad(&good.replace("10-mcr", "no-*"), "Prolog", "wrong", "calls mcr job begin");
+    bad(&good.replace("Prolog=", "TaskProlog="), "Prolog", "wrong", "not set");
+    bad("Include nothing.conf\n", "slurm.conf", "wrong", "nothing.conf");
+    script("epilog.d/95-clean", "#!/bin/sh\n/usr/bin/pkill -u x\n", 0o755);
+    bad(&good, "Epilog order", "warning", "95-clean runs before");
+    script("epilog.d/95-clean", "#!/bin/sh\n# no pkill\n", 0o755);
+    assert_eq!(check(&site, &good).0, Some(0));
+    script("epilog.d/90-mcr", "#!/bin/sh\nmcr job end --wait=60\n", 0o644);
+    bad(&good, "Epilog", "wrong", "chmod 755");
+    bad(&good, "PrologEpilogTimeout", "wrong", "waits 60 s");
+    script("cluster.toml", "[anc]\nstoer = \"/x\"\n", 0o644);
+    bad(&good, "cluster file", "wrong", "stoer");
+    drop(daemon);
+    bad(&good, "mcr node", "wrong", "does not answer");
+}
+
+#[test]
+fn every_setting_of_the_shipped_cluster_file_is_accepted_and_all_of_them_are_comments() {
+    let site = Site::new(11);
+    let shipped = include_str!("../../deploy/config/cluster.toml");
+    assert!(shipped.lines().all(|line| line.is_empty() || line.starts_with('#')), "a setting is not a comment");
+    let settings = shipped.lines().filter_map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')));
+    let settings: Vec<&str> = settings.filter(|rest| !rest.is_empty()).collect();
+    assert!(["[cnc]", "[anc]", "[node]", "[limits]"].iter().all(|table| settings.contains(table)), "{settings:?}");
+    std::fs::write(site.path("cluster.toml"), settings.join("\n")).expect("written");
+    let (_, all) = check(&site, "");
+    assert_eq!(all["cluster file"].0, "ok", "{all:#?}");
 }

@@ -1,0 +1,29 @@
+#!/bin/sh
+# The scripts of the package mcrengine-node. deploy/packages.sh writes this file at the beginning of each script, and
+# the names of all units into the next line.
+units="@UNITS@"
+
+# An image that is being built, or a container, has no running systemd.
+systemd_runs() { [ -d /run/systemd/system ] && command -v systemctl >/dev/null 2>&1; }
+
+# Reads the unit files again.
+reload() { if systemd_runs; then systemctl daemon-reload || true; fi; }
+
+# Starts the new version of each daemon that runs. Workers of running jobs go on, because of KillMode=process.
+restart_if_active() {
+    systemd_runs || return 0
+    for unit in $units; do
+        case $unit in *.service) systemctl try-restart "$unit" || true ;; esac
+    done
+}
+
+# Stops the daemons, and does not start them at the next boot. Workers of running jobs go on.
+stop_and_disable() {
+    # shellcheck disable=SC2086 # the names of the units have no spaces
+    if systemd_runs; then systemctl stop $units || true; fi
+    # shellcheck disable=SC2086
+    if command -v systemctl >/dev/null 2>&1; then systemctl --no-reload disable $units >/dev/null 2>&1 || true; fi
+    # Without systemctl, no program removes the links.
+    for unit in $units; do rm -f /etc/systemd/system/*.wants/"$unit"; done
+}
+
