@@ -17,6 +17,8 @@ pub enum Exit {
     NewRun = 3,
     /// Only a part was done. The last line names what is missing.
     Partly = 4,
+    /// The configuration cannot be used, as in sysexits.h.
+    Configuration = 78,
 }
 
 impl Exit {
@@ -38,7 +40,8 @@ impl From<Exit> for ExitCode {
 
 /// For `mcr --help`.
 pub const EVERY_COMMAND: &str = "Exit status: 0 done, 1 failed, 2 an older or a doubtful checkpoint was restored, 3 \
-    there is no complete checkpoint (a new run), 4 only a part was done, 5 not all files are committed.\n\n\
+    there is no complete checkpoint (a new run), 4 only a part was done, 5 not all files are committed, 78 a \
+    connection needs a certificate that is missing or cannot be used (mcr cert init).\n\n\
     A wrong command line ends with 1. mcr COMMAND --help lists the exit statuses of a command.";
 /// For `mcr save --help`.
 pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is saved, 4 partly: some checkpoints or files \
