@@ -5,7 +5,7 @@
 //! counts as a call. Without free descriptors, new connections wait while the open ones are served.
 
 use crate::config::Listen;
-use mcr_proto::tls::{self, HANDSHAKES_MAX, Identity, Security};
+use mcr_proto::tls::{self, HANDSHAKES_MAX, Security};
 use mcr_proto::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
 use std::io;
 use std::pin::Pin;
@@ -86,34 +86,20 @@ impl Door {
         let Security::Tls(identity) = &self.security else {
             return self.to.send(Ok(Connection::new(Stream::Plain(stream), room, self.idle_max))).await.is_ok();
         };
-        let handshake = tokio::select! {
-            handshake = Arc::clone(&self.handshakes).acquire_owned() => handshake,
-            () = self.to.closed() => return false,
-        };
-        let Ok(handshake) = handshake else { return false };
         let (identity, handshakes) = (Arc::clone(identity), Arc::clone(&self.handshakes));
         let (to, idle_max) = (self.to.clone(), self.idle_max);
         tokio::spawn(async move {
-            let done = shake_hands(&identity, stream, &handshakes).await;
-            drop(handshake);
-            if let Some(stream) = done {
-                // If this fails, the aggregator ends.
-                let _ = to.send(Ok(Connection::new(Stream::Tls(Box::new(stream)), room, idle_max))).await;
+            let peer = stream.peer_addr().map_or_else(|_| "unknown".to_owned(), |address| address.to_string());
+            match tls::accept(&identity, stream, &handshakes).await {
+                Ok(stream) => {
+                    // If this fails, the aggregator ends.
+                    let _ = to.send(Ok(Connection::new(Stream::Tls(Box::new(stream)), room, idle_max))).await;
+                }
+                // Other connections are not concerned.
+                Err(error) => tracing::warn!(peer, reason = %error, "a connection is refused"),
             }
         });
         true
-    }
-}
-
-/// The handshake of TLS. A failure is logged, and does not concern other connections.
-async fn shake_hands(identity: &Identity, stream: TcpStream, handshakes: &Semaphore) -> Option<TlsStream<TcpStream>> {
-    let peer = stream.peer_addr().map_or_else(|_| "unknown".to_owned(), |address| address.to_string());
-    match tls::accept(identity, stream, || handshakes.available_permits() == 0).await {
-        Ok(stream) => Some(stream),
-        Err(error) => {
-            tracing::warn!(peer, reason = %error, "a connection is refused");
-            None
-        }
     }
 }
 

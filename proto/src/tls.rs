@@ -29,16 +29,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio_rustls::{TlsAcceptor, TlsConnector, server};
 use tonic::transport::{Channel, Endpoint};
 
-/// Maximum number of handshakes at the same time. New connections wait until one of them ends.
+/// Maximum number of handshakes at the same time. Further handshakes wait until one of them ends.
 pub const HANDSHAKES_MAX: usize = 64;
 /// Maximum time of a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Maximum time of a handshake while other connections wait. A handshake needs about 2 ms and three packets.
+/// Maximum time of a handshake while [`HANDSHAKES_MAX`] are going on. A handshake needs about 2 ms and three packets.
 const CROWDED_HANDSHAKE_MAX: Duration = Duration::from_secs(1);
-/// Interval of the checks whether other connections wait.
+/// Interval of the checks whether [`HANDSHAKES_MAX`] are going on.
 const CROWDED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum time until the other side has read why its handshake failed.
 const REASON_MAX: Duration = Duration::from_secs(1);
@@ -262,12 +263,16 @@ fn age_of(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The handshake of an aggregator with a client. `is_crowded` says whether other connections wait.
+/// The handshake of an aggregator with a client. `handshakes` has room for [`HANDSHAKES_MAX`]. A client that sends
+/// nothing takes no room.
 pub async fn accept(
     identity: &Identity,
     stream: TcpStream,
-    is_crowded: impl Fn() -> bool,
+    handshakes: &Semaphore,
 ) -> Result<server::TlsStream<TcpStream>, TlsError> {
+    let silent = |_| TlsError::silent(HANDSHAKE_MAX, Other::Client);
+    let _ = tokio::time::timeout(HANDSHAKE_MAX, stream.readable()).await.map_err(silent)?;
+    let _room = handshakes.acquire().await;
     let handshake = identity.keys().acceptor.accept(stream).into_fallible();
     let stream = tokio::select! {
         done = handshake => match done {
@@ -277,7 +282,7 @@ pub async fn accept(
                 return Err(TlsError::of_handshake(&error, Other::Client));
             }
         },
-        after = too_long(is_crowded) => return Err(TlsError::silent(after, Other::Client)),
+        after = too_long(handshakes) => return Err(TlsError::silent(after, Other::Client)),
     };
     match check_name(&stream, &identity.name) {
         Ok(()) => Ok(stream),
@@ -293,11 +298,11 @@ fn check_name(stream: &server::TlsStream<TcpStream>, name: &ServerName<'static>)
     valid.map_err(|_| rustls::CertificateError::NotValidForName.into())
 }
 
-/// Returns when a handshake has taken too long.
-async fn too_long(is_crowded: impl Fn() -> bool) -> Duration {
+/// Returns when a handshake has taken too long, which is sooner if there is no room for another handshake.
+async fn too_long(handshakes: &Semaphore) -> Duration {
     tokio::time::sleep(CROWDED_HANDSHAKE_MAX).await;
     let mut waited = CROWDED_HANDSHAKE_MAX;
-    while waited < HANDSHAKE_MAX && !is_crowded() {
+    while waited < HANDSHAKE_MAX && handshakes.available_permits() > 0 {
         tokio::time::sleep(CROWDED_CHECK_INTERVAL).await;
         waited += CROWDED_CHECK_INTERVAL;
     }

@@ -113,5 +113,11 @@ fn of_one(cause: &(dyn Error + 'static)) -> Option<String> {
     }
     // The first bytes of TLS are no frame of HTTP/2.
     let uses_tls = cause.to_string().contains("frame with invalid size");
-    uses_tls.then(|| format!("{} uses TLS, but this process does not; {SAME_SETTING}", Other::Aggregator))
+    uses_tls.then(|| {
+        format!(
+            "{} uses TLS, but this process does not; dial it by the name of its node instead of a loopback address, or \
+             {SAME_SETTING}",
+            Other::Aggregator
+        )
+    })
 }

@@ -28,7 +28,7 @@ async fn meet(server: &Arc<Identity>, client: &Arc<Identity>) -> (Result<(), Str
     let server = Arc::clone(server);
     let serving = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.expect("a connection");
-        let mut stream = accept(&server, stream, || false).await.map_err(|error| error.to_string())?;
+        let mut stream = accept(&server, stream, &Semaphore::new(1)).await.map_err(|error| error.to_string())?;
         stream.write_all(b"x").await.map_err(|error| error.to_string())
     });
     let asked = async {
@@ -67,6 +67,30 @@ async fn a_client_of_another_user_is_refused_although_it_does_not_check_the_name
     let bob = Arc::new(Identity { name: alice.name.clone(), ..bob });
     let (server, _) = meet(&alice, &bob).await;
     assert!(server.expect_err("refused").contains("belongs to another user"));
+}
+
+#[tokio::test]
+async fn a_client_that_stops_in_its_handshake_makes_room_for_others_after_a_second() {
+    let alice = identity(&authority(), 6001);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let room = Arc::new(Semaphore::new(2));
+    let mut stuck = Vec::new();
+    let mut serve = async || {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let (alice, room) = (Arc::clone(&alice), Arc::clone(&room));
+        tokio::spawn(async move { accept(&alice, stream, &room).await.map(drop).map_err(|error| error.to_string()) })
+    };
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(&address).await.expect("connected");
+        stream.write_all(&[22]).await.expect("the first byte of a handshake");
+        stuck.push((stream, serve().await));
+    }
+    let began = std::time::Instant::now();
+    let (_, asked) = tokio::join!(serve(), dial(&address, &alice));
+    assert!(asked.is_ok() && began.elapsed() < Duration::from_secs(5), "{:?}: {asked:?}", began.elapsed());
+    let refused = stuck.remove(0).1.await.expect("no panic");
+    assert!(refused.is_err_and(|why| why.contains("did not finish the TLS handshake")));
 }
 
 #[test]
