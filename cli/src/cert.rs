@@ -1,8 +1,8 @@
 //! Certificates of agents and aggregators: `mcr cert init`, and which connections of this process use TLS.
 //!
-//! A user owns a certificate authority: `cluster.key` and `cluster.pem` in `~/.config/mcr`. Each process makes its own
-//! certificate with them, in memory. The home directory of a cluster is the same on all nodes, so one command for each
-//! user is enough.
+//! A user owns a certificate authority: `cluster.key` and `cluster.pem` in `~/.config/mcr`. Each process makes its
+//! own certificate with them, in memory. The home directory of a cluster is the same on all nodes, so one command for
+//! each user is enough.
 
 use crate::args::{CertCommand, CertInitArgs};
 use crate::exit::Exit;

@@ -67,15 +67,16 @@ pub enum Security {
 }
 
 impl Security {
-    /// The security of the connections to this address, `HOST:PORT`, which an aggregator listens on or an agent dials.
+    /// The security of the connections to this address, `HOST:PORT`, which an aggregator listens on or an agent
+    /// dials.
     pub fn of_address(&self, address: &str) -> Self {
         if needs_tls(address) { self.clone() } else { Self::Plain }
     }
 }
 
 /// Whether connections to this address, `HOST:PORT`, need TLS: always, except to a loopback address. With
-/// `MCR_TLS=always` connections to a loopback address need TLS too. Only the text counts, because the name of a node is
-/// a loopback address on the node itself in some distributions.
+/// `MCR_TLS=always` connections to a loopback address need TLS too. Only the text counts, because the name of a node
+/// is a loopback address on the node itself in some distributions.
 pub fn needs_tls(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -343,8 +344,8 @@ async fn dial(address: &str, identity: &Identity) -> io::Result<tokio_rustls::cl
     tokio::time::timeout(HANDSHAKE_MAX, connect).await.map_err(silent)?
 }
 
-/// Sets what tonic sets on its own connections, and not on those of another connector. Without the keep-alive probes an
-/// agent at rest would not notice that its aggregator is gone.
+/// Sets what tonic sets on its own connections, and not on those of another connector. Without the keep-alive probes
+/// an agent at rest would not notice that its aggregator is gone.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (idle, interval) = KEEPALIVE_SECONDS;

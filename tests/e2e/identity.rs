@@ -1,5 +1,5 @@
-//! TLS between agents, aggregators and commands: they accept only processes of the same user, and the others read why.
-//! MCR_TLS=always lets all of them use TLS on the loopback address.
+//! TLS between agents, aggregators and commands: they accept only processes of the same user, and the others read
+//! why. MCR_TLS=always lets all of them use TLS on the loopback address.
 
 use crate::support::*;
 use std::net::TcpStream;

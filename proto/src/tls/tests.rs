@@ -20,8 +20,8 @@ fn made_before(authority: &Authority, uid: u32, before: Duration) -> Arc<Identit
     Arc::new(identity)
 }
 
-/// What server and client say about a connection between them. The client reads one byte, because the server checks the
-/// client's certificate after the client's handshake has ended.
+/// What server and client say about a connection between them. The client reads one byte, because the server checks
+/// the client's certificate after the client's handshake has ended.
 async fn meet(server: &Arc<Identity>, client: &Arc<Identity>) -> (Result<(), String>, Result<(), String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
