@@ -206,7 +206,7 @@ fn two_jobs_whose_aggregators_share_ports_do_not_mix() {
 
 #[test]
 fn a_job_of_several_nodes_is_not_saved_without_a_certificate() {
-    let site = shared_site(10, PORTS[0], "on");
+    let site = shared_site(11, PORTS[0], "on");
     std::fs::remove_file(site.path("cert/cluster.key")).expect("removed");
     let node = site.node("n1");
     let mut task = node.task(0, 1, 1);
@@ -250,10 +250,9 @@ fn files_that_two_nodes_announce_are_saved_once_and_both_nodes_end_with_success(
     let site = Site::new(10);
     let (aggregator, address) = Daemon::aggregator(site.dir.path(), "anc", &site.path("store"), "group-size = 2\n");
     let agents = ["n1", "n2"].map(|node| {
-        let more = format!(
-            "incarnation = \"SLURM job 10\"\nlayout = \"{{checkpoint}}.rank_{{rank}}.h5\"\nranks = 3\ngroup-size = 2\n"
-        );
-        Daemon::agent(site.dir.path(), node, &site.path("work/out"), std::slice::from_ref(&address), &more)
+        let more =
+            "incarnation = \"SLURM job 10\"\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nranks = 3\ngroup-size = 2\n";
+        Daemon::agent(site.dir.path(), node, &site.path("work/out"), std::slice::from_ref(&address), more)
     });
     for agent in &agents {
         agent.wait_for_log("session began");
