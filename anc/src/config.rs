@@ -5,6 +5,7 @@ use crate::flush::{FlushOptions, WHOLE_EVERY, least_budget};
 use crate::group::Times;
 use crate::hub::HubOptions;
 use crate::rate::StoreSpeed;
+use mcr_proto::tls::Security;
 use mcrengine::classify::Naming;
 use mcrengine::codec::{Profile, cores};
 use mcrengine::plan::{PlanOptions, Scheme};
@@ -183,6 +184,8 @@ pub struct AncConfig {
     pub create: bool,
     /// Where to listen.
     pub listen: Listen,
+    /// How connections are protected. The configuration does not set this.
+    pub security: Security,
     /// The settings of the hub.
     pub hub: HubOptions,
     /// Maximum bytes of checkpoint data in memory.
@@ -367,7 +370,8 @@ impl AncOptions {
             of_job: None,
         };
         let drain = Duration::from_secs(self.drain_seconds);
-        Ok(AncConfig { store: self.store.clone(), create: self.create, listen, hub, budget_bytes, drain })
+        let (store, create, security) = (self.store.clone(), self.create, Security::Plain);
+        Ok(AncConfig { store, create, listen, security, hub, budget_bytes, drain })
     }
 }
 

@@ -77,7 +77,8 @@ impl Aggregator {
     pub async fn start(config: AncConfig, store: Arc<dyn Store>) -> std::io::Result<Self> {
         let listener = listen::bind(&config.listen).await?;
         let address = listener.local_addr()?;
-        let incoming = listen::incoming(listener, listen::IDLE_MAX);
+        let security = config.security.of_address(&address.to_string());
+        let incoming = listen::incoming(listener, listen::IDLE_MAX, security);
         let bound = config.drain;
         let budget = budget::Budget::new(config.budget_bytes);
         let flush = &config.hub.flush;

@@ -5,6 +5,7 @@
 //! counts as a call. Without free descriptors, new connections wait while the open ones are served.
 
 use crate::config::Listen;
+use mcr_proto::tls::{self, HANDSHAKES_MAX, Security};
 use mcr_proto::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
 use std::io;
 use std::pin::Pin;
@@ -16,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Sleep;
+use tokio_rustls::server::TlsStream;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpIncoming};
@@ -50,7 +52,11 @@ pub async fn bind(listen: &Listen) -> io::Result<TcpListener> {
 }
 
 /// The stream of new connections. The task that accepts them ends when the stream is dropped.
-pub fn incoming(listener: TcpListener, idle_max: Duration) -> ReceiverStream<io::Result<Connection>> {
+pub fn incoming(
+    listener: TcpListener,
+    idle_max: Duration,
+    security: Security,
+) -> ReceiverStream<io::Result<Connection>> {
     let descriptors = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
     let most = connections(descriptors.map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX)));
     let (idle, interval) = KEEPALIVE_SECONDS;
@@ -60,16 +66,44 @@ pub fn incoming(listener: TcpListener, idle_max: Duration) -> ReceiverStream<io:
         .with_keepalive_interval(Some(Duration::from_secs(interval)))
         .with_keepalive_retries(Some(KEEPALIVE_RETRIES));
     let (to, connections) = mpsc::channel(1);
-    tokio::spawn(accept(accepted, to, Arc::new(Semaphore::new(most)), idle_max));
+    let door = Door { security, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)), to, idle_max };
+    tokio::spawn(accept(accepted, door, Arc::new(Semaphore::new(most))));
     ReceiverStream::new(connections)
 }
 
-async fn accept(
-    mut accepted: TcpIncoming,
+/// What an accepted connection needs before it is served.
+struct Door {
+    security: Security,
+    /// Room for the handshakes of TLS.
+    handshakes: Arc<Semaphore>,
     to: mpsc::Sender<io::Result<Connection>>,
-    room: Arc<Semaphore>,
     idle_max: Duration,
-) {
+}
+
+impl Door {
+    /// Serves a connection, after its handshake if it needs one. Returns whether connections are still served.
+    async fn admit(&self, stream: TcpStream, room: OwnedSemaphorePermit) -> bool {
+        let Security::Tls(identity) = &self.security else {
+            return self.to.send(Ok(Connection::new(Stream::Plain(stream), room, self.idle_max))).await.is_ok();
+        };
+        let (identity, handshakes) = (Arc::clone(identity), Arc::clone(&self.handshakes));
+        let (to, idle_max) = (self.to.clone(), self.idle_max);
+        tokio::spawn(async move {
+            let peer = stream.peer_addr().map_or_else(|_| "unknown".to_owned(), |address| address.to_string());
+            match tls::accept(&identity, stream, &handshakes).await {
+                Ok(stream) => {
+                    // If this fails, the aggregator ends.
+                    let _ = to.send(Ok(Connection::new(Stream::Tls(Box::new(stream)), room, idle_max))).await;
+                }
+                // Other connections are not concerned.
+                Err(error) => tracing::warn!(peer, reason = %error, "a connection is refused"),
+            }
+        });
+        true
+    }
+}
+
+async fn accept(mut accepted: TcpIncoming, door: Door, room: Arc<Semaphore>) {
     let mut wait = BACKOFF.0;
     let mut told = false;
     loop {
@@ -80,17 +114,17 @@ async fn accept(
         }
         let next = tokio::select! {
             permit = Arc::clone(&room).acquire_owned() => permit,
-            () = to.closed() => return,
+            () = door.to.closed() => return,
         };
         let Ok(permit) = next else { return };
         let stream = tokio::select! {
             stream = accepted.next() => stream,
-            () = to.closed() => return,
+            () = door.to.closed() => return,
         };
         match stream {
             Some(Ok(stream)) => {
                 (wait, told) = (BACKOFF.0, false);
-                if to.send(Ok(Connection::new(stream, permit, idle_max))).await.is_err() {
+                if !door.admit(stream, permit).await {
                     return;
                 }
             }
@@ -158,9 +192,31 @@ impl Drop for Call {
     }
 }
 
+/// The bytes of a connection.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Calls a method of the stream that a connection has.
+macro_rules! on_stream {
+    ($connection:expr, $stream:ident => $call:expr) => {
+        match &mut $connection.stream {
+            Stream::Plain($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+            Stream::Tls($stream) => {
+                let $stream = Pin::new($stream.as_mut());
+                $call
+            }
+        }
+    };
+}
+
 /// A connection that ends by itself if no call is made over it.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     calls: Calls,
     idle_max: Duration,
     /// When to check next whether the connection is idle.
@@ -169,7 +225,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, room: OwnedSemaphorePermit, idle_max: Duration) -> Self {
+    fn new(stream: Stream, room: OwnedSemaphorePermit, idle_max: Duration) -> Self {
         let look = Box::pin(tokio::time::sleep(idle_max.min(CROWDED_IDLE_MAX)));
         Self { stream, calls: Calls::new(), idle_max, look, room }
     }
@@ -209,22 +265,22 @@ impl AsyncRead for Connection {
                 "no call was made over this connection for too long",
             )));
         }
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        on_stream!(self, stream => stream.poll_read(cx, buf))
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.calls.used();
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        on_stream!(self, stream => stream.poll_write(cx, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        on_stream!(self, stream => stream.poll_flush(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        on_stream!(self, stream => stream.poll_shutdown(cx))
     }
 
     fn poll_write_vectored(
@@ -233,11 +289,14 @@ impl AsyncWrite for Connection {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.calls.used();
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        on_stream!(self, stream => stream.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match &self.stream {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 }
 
@@ -255,7 +314,7 @@ mod tests {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        let mut connections = incoming(listener, Duration::from_millis(50));
+        let mut connections = incoming(listener, Duration::from_millis(50), Security::Plain);
         let mut take = async || {
             let client = TcpStream::connect(address).await.expect("connected");
             (client, connections.next().await.expect("listens").expect("taken"))

@@ -77,6 +77,9 @@ pub enum Command {
     /// Ask aggregators which checkpoints they are saving, which are committed, and which problems they have
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
+    /// Make the key with which your agents and aggregators on different nodes recognize each other
+    #[command(after_help = exit::ALL_OR_NOTHING)]
+    Cert(CertArgs),
     /// Check or print a configuration
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Config(ConfigArgs),
@@ -412,6 +415,33 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CertArgs {
+    #[command(subcommand)]
+    pub command: CertCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CertCommand {
+    /// Make cluster.key and cluster.pem, once for each user
+    ///
+    /// Each agent and aggregator that talks to another node makes its own certificate with these files. They are in
+    /// ~/.config/mcr, so all nodes find them if they share the home directories. Otherwise copy both files to all nodes.
+    /// Keep cluster.key secret: a user who has it can read and write your checkpoints through your aggregators.
+    #[command(after_help = exit::ALL_OR_NOTHING)]
+    Init(CertInitArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CertInitArgs {
+    /// Name of the cluster, as part of the name of each certificate
+    #[arg(long, default_value = "cluster", value_name = "CLUSTER")]
+    pub name: String,
+    /// Directory of both files; processes find another directory than the default with MCR_CERT_DIR
+    #[arg(long, env = "MCR_CERT_DIR", value_name = "DIR")]
+    pub dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

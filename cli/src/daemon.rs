@@ -1,6 +1,7 @@
 //! `mcr cnc`, `mcr anc` and `mcr run`: load the configuration, build the daemon, run it, and drain it at the end.
 
 use crate::args::{AncArgs, DaemonArgs, RunArgs};
+use crate::cert::security;
 use crate::child::{Application, code_of};
 use crate::common::open_or_create;
 use crate::config::ConfigFile;
@@ -43,7 +44,8 @@ const NAMED_MAX: usize = 64;
 
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.log_json);
-    let config = ConfigFile::load(&args.config)?.cnc.check()?;
+    let mut config = ConfigFile::load(&args.config)?.cnc.check()?;
+    config.security = security(None, &config.aggregators)?;
     within_runtime(async {
         let mut signals = Signals::new()?;
         let (layout, signalled) = tokio::select! {
@@ -70,6 +72,7 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.daemon.log_json);
     let mut config = ConfigFile::load(&args.daemon.config)?.anc.check()?;
     config.create |= args.create;
+    config.security = security(Some(&config.listen), &[])?;
     within_runtime(async {
         let mut signals = Signals::new()?;
         let bound = config.drain;
@@ -205,6 +208,12 @@ fn run_in_one_process(
         }
         Aggregators::Standing { ranks } => ranks,
     };
+    // The address of an aggregator in this process is the one that it listens on.
+    let dialled = if is_here { &[] } else { agent.aggregators.as_slice() };
+    agent.security = security(aggregator.as_ref().map(|aggregator| &aggregator.listen), dialled)?;
+    if let Some(aggregator) = &mut aggregator {
+        aggregator.security = agent.security.clone();
+    }
     if let (Some(ranks), None) = (ranks, &file.cnc.local_ranks) {
         let file = agent.state_file.with_extension("ranks");
         agent.own = OwnRanks::of_node(ranks.remember(file, &agent.incarnation));

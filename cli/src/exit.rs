@@ -17,6 +17,8 @@ pub enum Exit {
     NewRun = 3,
     /// Only a part was done. The last line names what is missing.
     Partly = 4,
+    /// The configuration cannot be used, as in sysexits.h.
+    Configuration = 78,
 }
 
 impl Exit {
@@ -38,23 +40,26 @@ impl From<Exit> for ExitCode {
 
 /// For `mcr --help`.
 pub const EVERY_COMMAND: &str = "Exit status: 0 done, 1 failed, 2 an older or a doubtful checkpoint was restored, 3 \
-    there is no complete checkpoint (a new run), 4 only a part was done, 5 not all files are committed.\n\n\
+    there is no complete checkpoint (a new run), 4 only a part was done, 5 not all files are committed, 78 a \
+    connection needs a certificate that is missing or cannot be used (mcr cert init).\n\n\
     A wrong command line ends with 1. mcr COMMAND --help lists the exit statuses of a command.";
 /// For `mcr save --help`.
 pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is saved, 4 partly: some checkpoints or files \
     are not saved, and the last line names them.";
 /// For `mcr restart --help`.
 pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, a \
-    doubtful one, or one that was set aside, 3 there is no complete checkpoint (a new run).";
+    doubtful one, or one that was set aside, 3 there is no complete checkpoint (a new run), 78 with \
+    --aggregators: the command has no certificate that it can use (mcr cert init).";
 /// For `mcr verify --help`.
 pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, 1 a checkpoint is damaged, or there is none, 4 partly: \
     all complete checkpoints are good, and some are not complete.";
 /// For `mcr cnc --help`.
 pub const AGENT: &str = "Exit status: 0 all files are committed, 1 the agent did not start, 5 not all files are \
-    committed (the last log lines name them).";
+    committed (the last log lines name them), 78 the agent has no certificate that it can use (mcr cert init).";
 /// For `mcr anc --help`.
 pub const AGGREGATOR: &str = "Exit status: 0 all files are committed, 1 the aggregator did not start, 5 not all \
-    files are committed (the last log lines name them).";
+    files are committed (the last log lines name them), 78 the aggregator has no certificate that it can use (mcr cert \
+    init).";
 /// For `mcr run --help`.
 pub const RUN: &str = "Exit status: 0 all files are committed, 1 mcr did not start, 5 not all files are committed.\n\n\
     With -- COMMAND, the exit status of mcr is the exit status of COMMAND: 128 plus the signal's number if a signal \
@@ -72,7 +77,8 @@ pub const JOB: &str = "Exit status: 0 done, 1 failed. begin and end always exit 
 /// For `mcr job begin --help` and `mcr job end --help`.
 pub const HOOK: &str = "Exit status: 0 always, so that SLURM never drains the node.";
 /// For `mcr status --help`.
-pub const STATUS: &str = "Exit status: 0 every aggregator answered, 1 none answered, 4 partly: some did not answer.";
+pub const STATUS: &str = "Exit status: 0 every aggregator answered, 1 none answered, 4 partly: some did not answer, 78 \
+    the command has no certificate that it can use (mcr cert init).";
 /// For `mcr bench --help`.
 pub const BENCH: &str = "Exit status: 0 everything was measured, 1 failed, 4 partly: the time \
     limit was reached before everything was measured.";

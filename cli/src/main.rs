@@ -8,6 +8,7 @@ macro_rules! eprintln {
 
 mod args;
 mod bench;
+mod cert;
 mod child;
 mod common;
 mod config;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         Command::Run(args) => daemon::run_both(args),
         Command::Flush(args) => flush::run(args),
         Command::Status(args) => status::run(args),
+        Command::Cert(args) => cert::run(args.command),
         Command::Config(args) => config::run(args),
         Command::Job(args) => job::run(args),
         Command::Node(args) => node::run(args),
@@ -97,7 +99,7 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         output::tell_error(&error);
-        Exit::Failed.into()
+        if error.is::<cert::NoIdentity>() { Exit::Configuration } else { Exit::Failed }.into()
     })
 }
 

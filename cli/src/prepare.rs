@@ -64,7 +64,7 @@ pub fn prepare(
     // Each thread may open a file.
     let threads = threads_of(args.threads).min(2 * descriptors_share());
     let target = Target::new(&args.to);
-    let mut aggregators = remote::Aggregators::new(&args.aggregators);
+    let mut aggregators = remote::Aggregators::new(&args.aggregators).map_err(receiver)?;
     let wanted = |file: &FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
     let groups = groups_of(state, args)?;
     let mut how = how(store, job, state, args)?;

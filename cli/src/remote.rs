@@ -4,13 +4,15 @@
 //! last.
 
 use crate::args::RestartArgs;
+use crate::cert::security;
 use crate::output::Progress;
 use crate::restorers::{Failure, Restorers, receiver, sink_failure};
 use anyhow::anyhow;
 use mcr_anc::restart::Sink;
 use mcr_cnc::restart::Target;
-use mcr_cnc::serve::dial_address;
+use mcr_cnc::serve::{dial_address, reason_of};
 use mcr_proto::convert::file_from_wire;
+use mcr_proto::tls::Security;
 use mcr_proto::v1::restore_frame::Message as Frame;
 use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, SILENCE_SECONDS, WIRE_VERSION, v1};
 use mcrengine::error_chain::error_chain;
@@ -36,14 +38,15 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
 /// The aggregators to ask, and which of them did not answer.
 pub struct Aggregators<'a> {
     addresses: &'a [String],
+    security: Security,
     /// Index in `addresses` of the aggregators that did not answer.
     silent: BTreeSet<usize>,
 }
 
 impl<'a> Aggregators<'a> {
     /// The aggregators, before any of them was asked.
-    pub fn new(addresses: &'a [String]) -> Self {
-        Self { addresses, silent: BTreeSet::new() }
+    pub fn new(addresses: &'a [String]) -> anyhow::Result<Self> {
+        Ok(Self { addresses, security: security(None, addresses)?, silent: BTreeSet::new() })
     }
 
     /// Asks the group's aggregator for its files. If that fails, asks the next one: every aggregator can read the
@@ -67,7 +70,8 @@ impl<'a> Aggregators<'a> {
         let mut reasons = Vec::new();
         let mut result = None;
         for place in first.into_iter().chain(last) {
-            let ask = from_aggregator(&self.addresses[place], job, checkpoint, group, wanted, args, target, progress);
+            let (address, security) = (&self.addresses[place], &self.security);
+            let ask = from_aggregator(address, security, job, checkpoint, group, wanted, args, target, progress);
             match runtime.block_on(ask) {
                 Ok(restorers) => result = Some(Ok(restorers)),
                 Err(Attempt::Final(failure)) => result = Some(Err(failure)),
@@ -113,6 +117,7 @@ impl From<Failure> for Attempt {
 #[expect(clippy::too_many_arguments, reason = "the arguments have nothing in common that a struct could name")]
 async fn from_aggregator(
     address: &str,
+    security: &Security,
     job: &JobId,
     checkpoint: &CheckpointId,
     group: GroupId,
@@ -121,7 +126,7 @@ async fn from_aggregator(
     target: &Arc<Target>,
     progress: &Progress,
 ) -> Result<Restorers, Attempt> {
-    let dialled = within(DIAL_TIMEOUT, address, "no connection", dial_address(address)).await?;
+    let dialled = within(DIAL_TIMEOUT, address, "no connection", dial_address(address, security)).await?;
     let mut client = dialled.map_err(Attempt::Elsewhere)?;
     // The request lists each wanted rank. An empty list means all ranks of the group.
     let ranks = match &args.ranks {
@@ -139,7 +144,7 @@ async fn from_aggregator(
         tonic::Code::DataLoss | tonic::Code::NotFound => {
             Attempt::Final(Failure::Checkpoint(anyhow!("{address}: {}", status.message())))
         }
-        code => Attempt::Elsewhere(format!("{address}: {code}: {}", status.message())),
+        _ => Attempt::Elsewhere(format!("{address}: {}", reason_of(&status))),
     };
     let answer =
         within(ANSWER_TIMEOUT, address, "it accepts connections but gave no answer", client.restore(request)).await?;

@@ -19,7 +19,7 @@ mod facts;
 pub use facts::Facts;
 
 /// The cluster's file. The variable `MCR_CLUSTER` names another one.
-const CLUSTER_FILE: &str = "/etc/mcr/mcr.toml";
+pub const CLUSTER_FILE: &str = "/etc/mcr/mcr.toml";
 /// Name of the user's file.
 pub const USER_FILE: &str = "mcr.toml";
 /// Where a value comes from that no layer sets.
@@ -83,6 +83,8 @@ const EXPANDED: [(&str, &str); 4] = [("cnc", "job"), ("cnc", "watch"), ("cnc", "
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ClusterFile {
+    /// Whether agents and aggregators on different nodes use TLS. Default: `on`.
+    tls: Tls,
     cnc: Table,
     anc: Table,
     /// See [`NodeOptions`].
@@ -90,6 +92,27 @@ struct ClusterFile {
     /// For a key of the user's file: the largest number, or the list of permitted texts. A text that ends with `*`
     /// permits every text that begins so.
     limits: Table,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Tls {
+    #[default]
+    On,
+    Off,
+}
+
+/// The path of the cluster's file, if the file exists.
+fn cluster_file() -> Option<PathBuf> {
+    let path = std::env::var_os("MCR_CLUSTER").map_or_else(|| PathBuf::from(CLUSTER_FILE), PathBuf::from);
+    path.exists().then_some(path)
+}
+
+/// Whether agents and aggregators on different nodes use TLS. Only the cluster's file decides.
+pub fn cluster_has_tls() -> anyhow::Result<bool> {
+    let Some(file) = cluster_file() else { return Ok(true) };
+    check_owner(&file)?;
+    Ok(load_toml::<ClusterFile>(&file)?.tls == Tls::On)
 }
 
 /// A value, and the file or variable that it comes from.
@@ -109,8 +132,7 @@ pub struct Settings {
 impl Settings {
     /// Finds and resolves the settings. `None` if there is neither a cluster's file nor a user's file.
     pub fn find(facts: &Facts) -> anyhow::Result<Option<Self>> {
-        let cluster = std::env::var_os("MCR_CLUSTER").map_or_else(|| PathBuf::from(CLUSTER_FILE), PathBuf::from);
-        let cluster = cluster.exists().then_some(cluster);
+        let cluster = cluster_file();
         let user = facts.directories.iter().map(|dir| dir.join(USER_FILE)).find(|file| file.exists());
         if cluster.is_none() && user.is_none() {
             return Ok(None);
@@ -153,7 +175,7 @@ impl Settings {
 
     fn add_cluster(&mut self, file: &Path) -> anyhow::Result<Table> {
         check_owner(file)?;
-        let ClusterFile { cnc, anc, node, limits } = load_toml(file)?;
+        let ClusterFile { tls: _, cnc, anc, node, limits } = load_toml(file)?;
         for key in limits.keys() {
             if tables_of(key).is_none() {
                 let known: Vec<String> = UserFile::KEYS.iter().map(|(key, _)| key.replace('_', "-")).collect();

@@ -2,20 +2,23 @@
 //! have.
 
 use crate::args::StatusArgs;
+use crate::cert::security;
 use crate::exit::Exit;
 use crate::found::rank_list;
 use crate::output::{Table, human_time, print, print_json};
 use mcr_cnc::serve::dial_address;
+use mcr_proto::tls::{Security, explain};
 use mcr_proto::v1;
 use mcrengine::units::human_bytes;
 use std::process::ExitCode;
 use std::time::Duration;
 
 pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
+    let security = security(None, &args.aggregators)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut silent, mut lines) = (Vec::new(), Vec::new());
     for address in &args.aggregators {
-        match runtime.block_on(ask(address)) {
+        match runtime.block_on(ask(address, &security)) {
             Ok(status) if args.json => lines.push(to_json(address, &status)),
             Ok(status) => print(&to_text(address, &status))?,
             Err(error) => {
@@ -44,17 +47,19 @@ pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
 /// which is the informative one.
 fn last_cause(error: &str) -> String {
     let cause = error.rsplit(": ").next().unwrap_or(error);
-    cause.split(" (os error").next().unwrap_or(cause).to_lowercase()
+    let cause = cause.split(" (os error").next().unwrap_or(cause);
+    let mut letters = cause.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
-async fn ask(address: &str) -> Result<v1::StatusReply, String> {
+async fn ask(address: &str, security: &Security) -> Result<v1::StatusReply, String> {
     let answer = async {
-        let mut client = dial_address(address).await?;
+        let mut client = dial_address(address, security).await?;
         client
             .status(v1::StatusRequest {})
             .await
             .map(tonic::Response::into_inner)
-            .map_err(|status| status.message().to_owned())
+            .map_err(|status| explain(&status).unwrap_or_else(|| status.message().to_owned()))
     };
     tokio::time::timeout(Duration::from_secs(10), answer).await.unwrap_or_else(|_| Err("no answer within 10 s".into()))
 }

@@ -1,8 +1,10 @@
 //! `mcr worker`: saves one job on one node, as the job's user. `mcr node` starts it.
 
 use crate::args::WorkerArgs;
+use crate::cert::NoIdentity;
 use crate::config::ConfigFile;
 use crate::daemon::{Aggregators, run_worker, start_logging};
+use crate::exit::Exit;
 use crate::placement::Placement;
 use crate::settings::{Facts, Settings, USER_FILE, may_create};
 use anyhow::{Context, bail};
@@ -24,8 +26,6 @@ const OOM_SCORE_ADJUSTMENT: &str = "500";
 const NICE: i32 = 10;
 /// Longest time before an agent dials an aggregator of its own job again, in seconds.
 const RECONNECT_MAX_SECONDS: u64 = 2;
-/// Exit status: the configuration cannot be used, as in sysexits.h.
-const CONFIGURATION: u8 = 78;
 
 pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     start_logging(false);
@@ -38,7 +38,7 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let work_dir = PathBuf::from(&facts.work_dir);
     if let Err(error) = std::env::set_current_dir(&work_dir) {
         tracing::error!(job_id = facts.job_id, work_dir = %work_dir.display(), %error, "the job is not saved");
-        return Ok(ExitCode::from(CONFIGURATION));
+        return Ok(Exit::Configuration.into());
     }
     if !Path::new(USER_FILE).exists() {
         tracing::info!(job_id = facts.job_id, "the job is not saved: its work directory has no file {USER_FILE}");
@@ -48,12 +48,16 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         tracing::info!(job_id = facts.job_id, "the job is not saved: it started no process");
         return Ok(ExitCode::SUCCESS);
     };
+    let not_saved = |error: anyhow::Error| {
+        tracing::error!(job_id = facts.job_id, error = format!("{error:#}"), "the job is not saved");
+        Ok(Exit::Configuration.into())
+    };
     match resolve(&record, variables.clone(), user.name, &work_dir) {
-        Ok((file, place)) => run_worker(file, &|name| variables.get(name).cloned(), record.is_over, place),
-        Err(error) => {
-            tracing::error!(job_id = facts.job_id, error = format!("{error:#}"), "the job is not saved");
-            Ok(ExitCode::from(CONFIGURATION))
-        }
+        Ok((file, place)) => match run_worker(file, &|name| variables.get(name).cloned(), record.is_over, place) {
+            Err(error) if error.is::<NoIdentity>() => not_saved(error),
+            ended => ended,
+        },
+        Err(error) => not_saved(error),
     }
 }
 

@@ -114,6 +114,7 @@ impl Agent {
                     group_size: config.group_size,
                     reconnect: (config.reconnect_min, config.reconnect_max),
                     budget_bytes: config.budget_bytes / config.aggregators.len().max(1) as u64,
+                    security: config.security.clone(),
                 };
                 let task = tokio::spawn(run_link(options, received, news_to.clone()));
                 (Link { orders, mode: None, is_refused: false }, task)

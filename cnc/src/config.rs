@@ -5,6 +5,7 @@
 use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, list};
 use crate::settle::{OwnRanks, SettleRules};
 use crate::watch::WatchOptions;
+use mcr_proto::tls::Security;
 use mcrengine::codec::cores;
 use mcrengine::ids::{GroupId, Grouping, JobId, NameError};
 use mcrengine::incarnation::IDENTITY_BYTES_MAX;
@@ -321,6 +322,8 @@ pub struct CncConfig {
     pub own_aggregators: bool,
     /// `HOST:PORT` or `HOST:FIRST-LAST` of each aggregator; at least one.
     pub aggregators: Vec<String>,
+    /// How connections to aggregators are protected. The configuration does not set this.
+    pub security: Security,
     /// Memory for variables that are being sent, in bytes.
     pub budget_bytes: u64,
     /// Number of ranks that are captured at the same time, at least 1.
@@ -497,6 +500,7 @@ impl CncOptions {
             own: self.local_ranks.as_deref().map_or_else(|| Ok(OwnRanks::all()), own_ranks)?,
             group_size: self.group_size,
             aggregators: self.aggregators.clone(),
+            security: Security::Plain,
             budget_bytes: self.budget_mib << 20,
             capture_threads: match self.capture_threads {
                 0 => capture_threads(cores()),

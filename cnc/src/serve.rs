@@ -13,6 +13,7 @@ use crate::source::OpenFile;
 use bytes::Bytes;
 use mcr_proto::clock::steady_ns;
 use mcr_proto::data::WithData;
+use mcr_proto::tls::{self, Security};
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
@@ -27,8 +28,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
 
 /// A described rank of a checkpoint, held until it is committed.
 pub struct Held {
@@ -152,6 +153,8 @@ pub struct LinkOptions {
     pub reconnect: (Duration, Duration),
     /// Maximum bytes of data that wait for the network.
     pub budget_bytes: u64,
+    /// How connections are protected.
+    pub security: Security,
 }
 
 /// Maximum time until an aggregator has seen that an agent has ended.
@@ -194,7 +197,7 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
         let address = &addresses[at % addresses.len()];
         let began = tokio::time::Instant::now();
         let connected = tokio::select! {
-            connected = connect(address) => connected,
+            connected = connect(address, &options.security) => connected,
             ended = no_orders(&mut orders, &mut kept) => return ended,
         };
         let ended = match connected {
@@ -275,26 +278,33 @@ enum Ended {
 }
 
 /// A client for an address, with the limits and deadlines of the wire.
-pub async fn dial_address(address: &str) -> Result<AggregatorClient<Channel>, String> {
-    Ok(AggregatorClient::new(connect(address).await?)
+pub async fn dial_address(address: &str, security: &Security) -> Result<AggregatorClient<Channel>, String> {
+    Ok(AggregatorClient::new(connect(address, security).await?)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX))
 }
 
 /// Connects to an address. The kernel sends keep-alive probes, so this process need not wake up for them.
-async fn connect(address: &str) -> Result<Channel, String> {
+async fn connect(address: &str, security: &Security) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| format!("{address}: {error}"))?;
     let (idle, interval) = KEEPALIVE_SECONDS;
-    (endpoint.connect_timeout(Duration::from_secs(10)))
+    let endpoint = (endpoint.connect_timeout(Duration::from_secs(10)))
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(16 << 20)
         .tcp_nodelay(true)
         .tcp_keepalive(Some(Duration::from_secs(idle)))
         .tcp_keepalive_interval(Some(Duration::from_secs(interval)))
-        .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES))
-        .connect()
-        .await
-        .map_err(|error| format!("{address}: {}", error_chain(&error)))
+        .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    let channel = match security.of_address(address) {
+        Security::Plain => endpoint.connect().await,
+        Security::Tls(identity) => tls::connect(&endpoint, address, &identity).await,
+    };
+    channel.map_err(|error| format!("{address}: {}", tls::explain(&error).unwrap_or_else(|| error_chain(&error))))
+}
+
+/// Why a call failed.
+pub fn reason_of(status: &Status) -> String {
+    tls::explain(status).unwrap_or_else(|| format!("{}: {}", status.code(), status.message()))
 }
 
 /// Closes the stream to the aggregator, and waits until the aggregator has seen this. Otherwise the aggregator may take
@@ -357,7 +367,7 @@ async fn run_session(
     let opened = tokio::time::timeout(deadline, client.session(ReceiverStream::new(queue))).await;
     let mut from = match opened {
         Ok(Ok(response)) => response.into_inner(),
-        Ok(Err(status)) => return Ended::Failed(format!("{}: {}", status.code(), status.message())),
+        Ok(Err(status)) => return Ended::Failed(reason_of(&status)),
         Err(_) => return Ended::Failed("the aggregator did not answer".into()),
     };
     match tokio::time::timeout(deadline, from.message()).await {
@@ -381,7 +391,7 @@ async fn run_session(
                 "the aggregator did not answer Hello with Welcome; install one version everywhere".into(),
             );
         }
-        Ok(Err(status)) => return Ended::Failed(format!("{}: {}", status.code(), status.message())),
+        Ok(Err(status)) => return Ended::Failed(reason_of(&status)),
         Err(_) => return Ended::Failed("the aggregator did not answer Hello".into()),
     }
     for held in kept.held.values() {
@@ -448,7 +458,7 @@ async fn run_session(
                 let message = match message {
                     Ok(Some(message)) => message.message,
                     Ok(None) => return Ended::Left("the aggregator closed the session".into()),
-                    Err(status) => return Ended::Left(format!("{}: {}", status.code(), status.message())),
+                    Err(status) => return Ended::Left(reason_of(&status)),
                 };
                 match message {
                     Some(To::Goodbye(goodbye)) if goodbye.retry => return Ended::Left(goodbye.reason),

@@ -311,7 +311,7 @@ impl Daemon {
         let [program, arguments @ ..] = &self.options.worker[..] else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no command"));
         };
-        let kept = ["PATH", "LANG", "MCR_LOG", "MCR_CLUSTER", "JOURNAL_STREAM"];
+        let kept = ["PATH", "LANG", "MCR_LOG", "MCR_CLUSTER", "MCR_TLS", "MCR_CERT_DIR", "JOURNAL_STREAM"];
         let mut child = Command::new(program)
             .args(arguments)
             .arg(self.records.path(&facts.job_id))

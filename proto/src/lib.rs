@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod convert;
 pub mod data;
+pub mod tls;
 
 /// Version 1 of the protocol.
 #[expect(missing_docs, reason = "generated; the .proto file documents it")]

@@ -79,7 +79,12 @@ impl Site {
     fn node(&self, name: &str) -> Node<'_> {
         let run = self.path(&format!("run_{name}"));
         let daemon = Daemon::start(
-            mcr().env("MCR_CLUSTER", self.path("cluster.toml")).args(["node", "--own"]).arg("--run-dir").arg(&run),
+            mcr()
+                .env("MCR_CLUSTER", self.path("cluster.toml"))
+                .env("MCR_CERT_DIR", self.path("cert"))
+                .env("MCR_TLS", "always")
+                .args(["node", "--own", "--run-dir"])
+                .arg(&run),
         );
         daemon.wait_for_log("serving jobs");
         Node { site: self, name: name.into(), run, daemon }
@@ -132,11 +137,14 @@ impl Node<'_> {
 /// A port range that no other test uses.
 const PORTS: [&str; 3] = ["7311-7314", "7321-7324", "7331-7334"];
 
-/// A site that is shared by the nodes of a job, with one aggregator on n1.
-fn shared_site(number: u32, ports: &str) -> Site {
+/// A site that is shared by the nodes of a job, with one aggregator on n1. `tls` is `on` or `off`.
+fn shared_site(number: u32, ports: &str, tls: &str) -> Site {
     let site = Site::new(number);
+    if tls == "on" {
+        run(mcr().args(["cert", "init", "--dir"]).arg(site.path("cert")), 0);
+    }
     let cluster = format!(
-        "[cnc]\nshared-directory = true\n[node]\naddress = \"127.0.0.1\"\nports = {ports:?}\naggregators = 1\n"
+        "tls = {tls:?}\n[cnc]\nshared-directory = true\n[node]\naddress = \"127.0.0.1\"\nports = {ports:?}\naggregators = 1\n"
     );
     std::fs::write(site.path("cluster.toml"), cluster).expect("written");
     site
@@ -144,7 +152,7 @@ fn shared_site(number: u32, ports: &str) -> Site {
 
 #[test]
 fn each_node_of_a_job_saves_the_ranks_of_its_own_tasks_and_the_nodes_may_end_in_any_order() {
-    let site = shared_site(6, PORTS[0]);
+    let site = shared_site(6, PORTS[0], "on");
     let nodes = ["n1", "n2", "n3"].map(|name| site.node(name));
     for node in &nodes {
         assert_eq!(site.says(&mut node.job("begin")).0, "");
@@ -173,7 +181,7 @@ fn each_node_of_a_job_saves_the_ranks_of_its_own_tasks_and_the_nodes_may_end_in_
 
 #[test]
 fn two_jobs_whose_aggregators_share_ports_do_not_mix() {
-    let sites = [shared_site(7, PORTS[1]), shared_site(8, PORTS[1])];
+    let sites = [shared_site(7, PORTS[1], "on"), shared_site(8, PORTS[1], "on")];
     let nodes = sites.each_ref().map(|site| ["n1", "n2", "n3"].map(|name| site.node(name)));
     for node in nodes.iter().flatten() {
         assert_eq!(node.site.says(&mut node.job("begin")).0, "");
@@ -199,8 +207,20 @@ fn two_jobs_whose_aggregators_share_ports_do_not_mix() {
 }
 
 #[test]
+fn a_job_of_several_nodes_is_not_saved_without_a_certificate() {
+    let site = shared_site(11, PORTS[0], "on");
+    std::fs::remove_file(site.path("cert/cluster.key")).expect("removed");
+    let node = site.node("n1");
+    let mut task = node.task(0, 1, 1);
+    assert_eq!(site.says(&mut node.job("begin")).0, "");
+    let line = node.daemon.wait_for_log("the job is not saved");
+    assert!(line.contains("run mcr cert init once") && line.contains("or write tls = "), "{line}");
+    task.wait().expect("ended");
+}
+
+#[test]
 fn an_aggregator_that_dies_is_started_again_and_what_it_gathered_is_announced_again() {
-    let site = shared_site(9, PORTS[2]);
+    let site = shared_site(9, PORTS[2], "off");
     let nodes = ["n1", "n2", "n3"].map(|name| site.node(name));
     for node in &nodes {
         site.says(&mut node.job("begin"));
@@ -232,10 +252,9 @@ fn files_that_two_nodes_announce_are_saved_once_and_both_nodes_end_with_success(
     let site = Site::new(10);
     let (aggregator, address) = Daemon::aggregator(site.dir.path(), "anc", &site.path("store"), "group-size = 2\n");
     let agents = ["n1", "n2"].map(|node| {
-        let more = format!(
-            "incarnation = \"SLURM job 10\"\nlayout = \"{{checkpoint}}.rank_{{rank}}.h5\"\nranks = 3\ngroup-size = 2\n"
-        );
-        Daemon::agent(site.dir.path(), node, &site.path("work/out"), std::slice::from_ref(&address), &more)
+        let more =
+            "incarnation = \"SLURM job 10\"\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nranks = 3\ngroup-size = 2\n";
+        Daemon::agent(site.dir.path(), node, &site.path("work/out"), std::slice::from_ref(&address), more)
     });
     for agent in &agents {
         agent.wait_for_log("session began");

@@ -58,6 +58,11 @@ impl Daemon {
 
     /// Starts an agent that watches a directory.
     pub fn agent(dir: &Path, name: &str, watch: &Path, aggregators: &[String], more: &str) -> Self {
+        Self::agent_by(mcr(), dir, name, watch, aggregators, more)
+    }
+
+    /// Starts an agent with the given command.
+    pub fn agent_by(mut by: Command, dir: &Path, name: &str, watch: &Path, aggregators: &[String], more: &str) -> Self {
         let config = dir.join(format!("{name}.toml"));
         let state = dir.join(format!("{name}.state"));
         let text = format!(
@@ -65,7 +70,7 @@ impl Daemon {
              {aggregators:?}\n{more}\n"
         );
         std::fs::write(&config, text).expect("written");
-        Self::start(mcr().arg("cnc").arg("--config").arg(&config))
+        Self::start(by.arg("cnc").arg("--config").arg(&config))
     }
 
     /// The address on which the aggregator listens, from its log.

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Several nodes with local disks: an agent on each node, and an aggregator on the first node. Several starts of this
-# script continue one another, also on other nodes.
+# script continue one another, also on other nodes. Run `mcr cert init` once before the first job: it makes a key in
+# your home directory, by which agents and aggregators recognize each other.
 #
 #     MCR_STORE=/lustre/mcr SIMULATION=./simulation sbatch --job-name=wave --nodes=4 --ntasks-per-node=32 \
 #         --time=12:00:00 several-nodes.sh

@@ -1,0 +1,169 @@
+//! Certificates of agents and aggregators: `mcr cert init`, and which connections of this process use TLS.
+//!
+//! A user owns a certificate authority: `cluster.key` and `cluster.pem` in `~/.config/mcr`. Each process makes its
+//! own certificate with them, in memory. The home directory of a cluster is the same on all nodes, so one command for
+//! each user is enough.
+
+use crate::args::{CertCommand, CertInitArgs};
+use crate::exit::Exit;
+use crate::output::print;
+use crate::settings::{CLUSTER_FILE, cluster_has_tls};
+use anyhow::{Context, bail};
+use mcr_anc::config::Listen;
+use mcr_proto::tls::{Authority, Identity, Security, needs_tls};
+use mcrengine::error_chain::error_chain;
+use nix::fcntl::OFlag;
+use nix::unistd::{User, geteuid};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+const KEY: &str = "cluster.key";
+const CERTIFICATES: &str = "cluster.pem";
+/// Maximum length of each file.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// A connection needs TLS, and this process has no usable certificate. The command ends with
+/// [`Exit::Configuration`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoIdentity(String);
+
+pub fn run(command: CertCommand) -> anyhow::Result<ExitCode> {
+    let CertCommand::Init(CertInitArgs { name, dir }) = command;
+    let dir = dir.map_or_else(directory, Ok)?;
+    let authority = Authority::make(&name)?;
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(&dir).with_context(|| dir.display().to_string())?;
+    check_directory(&dir)?;
+    let key = dir.join(KEY);
+    if let Err(error) = write_new(&key, 0o400, &authority.key) {
+        if error.kind() == ErrorKind::AlreadyExists {
+            bail!("{} exists already; nothing was changed", key.display());
+        }
+        return Err(error).with_context(|| key.display().to_string());
+    }
+    let certificates = dir.join(CERTIFICATES);
+    match std::fs::remove_file(&certificates) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => write_new(&certificates, 0o644, &authority.certificates),
+    }
+    .with_context(|| certificates.display().to_string())?;
+    let key = key.display();
+    print(&format!("made {key} and {CERTIFICATES}; processes on other nodes need the same two files\n"))?;
+    Ok(Exit::Done.into())
+}
+
+fn write_new(path: &Path, mode: u32, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// The directory of the two files: MCR_CERT_DIR, or `mcr` in the user's directory of configuration files. A worker of
+/// `mcr node` has no HOME in its environment.
+fn directory() -> anyhow::Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(dir) = variable("MCR_CERT_DIR") {
+        return Ok(dir);
+    }
+    if let Some(dir) = variable("XDG_CONFIG_HOME").filter(|dir| dir.is_absolute()) {
+        return Ok(dir.join("mcr"));
+    }
+    let uid = geteuid();
+    let home = match variable("HOME") {
+        Some(home) => home,
+        None => User::from_uid(uid)?.with_context(|| format!("there is no user with the number {uid}"))?.dir,
+    };
+    Ok(home.join(".config/mcr"))
+}
+
+/// How a process protects the connections to the aggregator that it starts, and to those that it dials. Reads the
+/// user's files only if one of these connections needs TLS.
+pub fn security(listen: Option<&Listen>, dialled: &[String]) -> anyhow::Result<Security> {
+    let mut addresses = listen.map(Listen::to_string).into_iter().chain(dialled.iter().cloned());
+    let Some(address) = addresses.find(|address| needs_tls(address)) else { return Ok(Security::Plain) };
+    if !cluster_has_tls()? {
+        tracing::warn!(
+            address,
+            "connections are not encrypted, and users are not checked: the cluster's file has tls = \"off\""
+        );
+        return Ok(Security::Plain);
+    }
+    let dir = directory()?;
+    match identity(&dir) {
+        Ok(Some(identity)) => Ok(Security::Tls(Arc::new(identity))),
+        Ok(None) => Err(NoIdentity(format!(
+            "connections to {address} need a certificate, and there is no {}; run mcr cert init once, or write \
+             tls = \"off\" in the cluster's file ({CLUSTER_FILE}) if all users of the network may read and write all \
+             checkpoints",
+            dir.join(KEY).display()
+        ))
+        .into()),
+        Err(error) => Err(NoIdentity(format!("connections to {address} need a certificate: {error:#}")).into()),
+    }
+}
+
+/// The identity of this user. `None` if there is no key.
+fn identity(dir: &Path) -> anyhow::Result<Option<Identity>> {
+    let path = dir.join(KEY);
+    let key = match open(&path) {
+        Ok(key) => key,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32) => {
+            bail!("{}: it is a symbolic link; it must be a file", path.display())
+        }
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    check_directory(dir)?;
+    let key = read(&path, key, 0o077, "chmod 400")?;
+    let path = dir.join(CERTIFICATES);
+    let way_out = "copy it from another node, or remove both files and run mcr cert init again";
+    let certificates = open(&path).with_context(|| format!("{}: {way_out}", path.display()))?;
+    let certificates = read(&path, certificates, 0o022, "chmod 644")?;
+    let identity = Identity::new(&Authority { key, certificates }, geteuid().as_raw());
+    identity.map(Some).map_err(|error| anyhow::anyhow!("{}: {}", dir.display(), error_chain(&error)))
+}
+
+/// Opens a file, but not through a symbolic link. A FIFO does not block.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits()).open(path)
+}
+
+/// Reads a file of this user for which others do not have the permissions in `forbidden`.
+fn read(path: &Path, mut file: File, forbidden: u32, repair: &str) -> anyhow::Result<String> {
+    let name = path.display();
+    let about = file.metadata().with_context(|| name.to_string())?;
+    if !about.is_file() || about.len() > FILE_BYTES_MAX {
+        bail!("{name}: it must be a file of at most {} KiB", FILE_BYTES_MAX >> 10);
+    }
+    check_owner(path, &about)?;
+    if about.mode() & forbidden != 0 {
+        bail!("{name}: it has mode {:04o}, so other users have access to it; {repair} {name}", about.mode() & 0o7777);
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).with_context(|| name.to_string())?;
+    Ok(text)
+}
+
+/// In a directory that others may write, they can replace the files.
+fn check_directory(dir: &Path) -> anyhow::Result<()> {
+    let about = std::fs::metadata(dir).with_context(|| dir.display().to_string())?;
+    check_owner(dir, &about)?;
+    if about.mode() & 0o022 != 0 {
+        let dir = dir.display();
+        bail!("{dir}: it has mode {:04o}, so other users may write it; chmod go-w {dir}", about.mode() & 0o7777);
+    }
+    Ok(())
+}
+
+fn check_owner(path: &Path, about: &Metadata) -> anyhow::Result<()> {
+    let own = geteuid().as_raw();
+    if about.uid() != own {
+        bail!("{}: it belongs to user {}, but this process to user {own}", path.display(), about.uid());
+    }
+    Ok(())
+}

@@ -1,0 +1,360 @@
+//! Mutual TLS between agents and aggregators. Each side proves the user to whom its process belongs, and accepts only
+//! its own user.
+//!
+//! A user has one certificate authority, which belongs to a cluster. Each process makes its own certificate with the
+//! authority's key, in memory, and renews the certificate at two thirds of its life ([`Identity`]). A certificate has
+//! the DNS name `uUID.CLUSTER.mcr.internal`. Only TLS 1.3 is spoken, and no session is resumed.
+
+mod sentences;
+
+pub use sentences::{Other, TlsError, explain};
+
+use crate::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
+use hyper_util::rt::TokioIo;
+use nix::sys::socket::{setsockopt, sockopt};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, NameConstraints,
+};
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio_rustls::{TlsAcceptor, TlsConnector, server};
+use tonic::transport::{Channel, Endpoint};
+
+/// Maximum number of handshakes at the same time. Further handshakes wait until one of them ends.
+pub const HANDSHAKES_MAX: usize = 64;
+/// Maximum time of a handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Maximum time of a handshake while [`HANDSHAKES_MAX`] are going on. A handshake needs about 2 ms and three packets.
+const CROWDED_HANDSHAKE_MAX: Duration = Duration::from_secs(1);
+/// Interval of the checks whether [`HANDSHAKES_MAX`] are going on.
+const CROWDED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum time until the other side has read why its handshake failed.
+const REASON_MAX: Duration = Duration::from_secs(1);
+/// Life of a certificate.
+const LIFE: Duration = Duration::from_secs(24 * 3600);
+/// A certificate is valid from this time before it was made, because clocks differ.
+const BACK_DATED: Duration = Duration::from_secs(600);
+/// Life of a certificate authority: 10 years.
+const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * 24 * 3600);
+/// The protocol in TLS that tonic speaks.
+const ALPN: &[u8] = b"h2";
+/// All names end with this domain, which ICANN reserved for private use.
+const DOMAIN: &str = "mcr.internal";
+/// The line of `cluster.pem` that names the cluster begins so.
+const CLUSTER_LINE: &str = "# mcrEngine cluster ";
+
+/// How an agent or an aggregator protects its connections.
+#[derive(Clone, Debug, Default)]
+pub enum Security {
+    /// Plaintext.
+    #[default]
+    Plain,
+    /// Mutual TLS.
+    Tls(Arc<Identity>),
+}
+
+impl Security {
+    /// The security of the connections to this address, `HOST:PORT`, which an aggregator listens on or an agent
+    /// dials.
+    pub fn of_address(&self, address: &str) -> Self {
+        if needs_tls(address) { self.clone() } else { Self::Plain }
+    }
+}
+
+/// Whether connections to this address, `HOST:PORT`, need TLS: always, except to a loopback address. With
+/// `MCR_TLS=always` connections to a loopback address need TLS too. Only the text counts, because the name of a node
+/// is a loopback address on the node itself in some distributions.
+pub fn needs_tls(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    !is_loopback || std::env::var_os("MCR_TLS").is_some_and(|value| value == "always")
+}
+
+/// Why there is no [`Identity`].
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The cluster's name cannot be part of a DNS name.
+    #[error("the cluster's name is {0:?}; it must have 1 to 63 letters (a to z), digits and hyphens, as in my-cluster")]
+    Name(String),
+    /// The file of certificates does not name the cluster.
+    #[error("cluster.pem has no line \"{CLUSTER_LINE}NAME\"")]
+    NoCluster,
+    /// A key or a certificate cannot be made or read.
+    #[error("cluster.key cannot be used")]
+    Key(#[from] rcgen::Error),
+    /// The file of certificates cannot be read.
+    #[error("cluster.pem cannot be read")]
+    Certificates(#[from] rustls::pki_types::pem::Error),
+    /// A certificate cannot be used.
+    #[error("cluster.pem and cluster.key do not belong together, or are not valid")]
+    Tls(#[from] rustls::Error),
+    /// There is no certificate authority.
+    #[error("cluster.pem has no certificate that can be used")]
+    Verifier(#[from] rustls::server::VerifierBuilderError),
+}
+
+/// The two files of a certificate authority.
+pub struct Authority {
+    /// `cluster.key`: the secret key.
+    pub key: String,
+    /// `cluster.pem`: the certificate. While a key is replaced, the file may have the certificates of both keys.
+    pub certificates: String,
+}
+
+impl Authority {
+    /// Makes a certificate authority for one user of a cluster.
+    pub fn make(cluster: &str) -> Result<Self, IdentityError> {
+        let key = KeyPair::generate()?;
+        let certificate = authority(cluster)?.self_signed(&key)?;
+        let certificates = format!("{CLUSTER_LINE}{cluster}\n{}", certificate.pem());
+        Ok(Self { key: key.serialize_pem(), certificates })
+    }
+}
+
+/// What a certificate authority states about itself.
+fn authority(cluster: &str) -> Result<CertificateParams, IdentityError> {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !(1..=63).contains(&cluster.len()) || !cluster.chars().all(is_part) || cluster.trim_matches('-') != cluster {
+        return Err(IdentityError::Name(cluster.to_owned()));
+    }
+    let mut params = CertificateParams::new([])?;
+    params.distinguished_name = called(&format!("mcrEngine {cluster}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.name_constraints = Some(NameConstraints {
+        permitted_subtrees: vec![GeneralSubtree::DnsName(format!("{cluster}.{DOMAIN}"))],
+        excluded_subtrees: Vec::new(),
+    });
+    let now = SystemTime::now();
+    (params.not_before, params.not_after) = ((now - BACK_DATED).into(), (now + AUTHORITY_LIFE).into());
+    Ok(params)
+}
+
+fn called(name: &str) -> DistinguishedName {
+    let mut all = DistinguishedName::new();
+    all.push(DnType::CommonName, name);
+    all
+}
+
+/// Makes the certificates of a process, and checks those of others.
+pub struct Identity {
+    issuer: Issuer<'static, KeyPair>,
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+    /// The name of this user, which the other side must have too.
+    name: ServerName<'static>,
+    life: Duration,
+    current: Mutex<Arc<Keys>>,
+}
+
+/// A certificate with its key, ready for use on both sides of a connection.
+struct Keys {
+    made: SystemTime,
+    acceptor: TlsAcceptor,
+    connector: TlsConnector,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// The identity of a user's process, with the user's certificate authority.
+    pub fn new(authority: &Authority, uid: u32) -> Result<Self, IdentityError> {
+        Self::with_life(authority, uid, LIFE)
+    }
+
+    fn with_life(files: &Authority, uid: u32, life: Duration) -> Result<Self, IdentityError> {
+        let line = files.certificates.lines().find_map(|line| line.strip_prefix(CLUSTER_LINE));
+        let cluster = line.ok_or(IdentityError::NoCluster)?.trim();
+        let issuer = Issuer::new(authority(cluster)?, KeyPair::from_pem(&files.key)?);
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(files.certificates.as_bytes()) {
+            roots.add(certificate?)?;
+        }
+        let name = format!("u{uid}.{cluster}.{DOMAIN}");
+        let name = ServerName::try_from(name).map_err(|error| IdentityError::Name(error.to_string()))?;
+        let (roots, provider) = (Arc::new(roots), Arc::new(ring::default_provider()));
+        let now = SystemTime::now();
+        let first = keys(&issuer, &roots, &provider, &name, now - BACK_DATED..now + life)?;
+        Ok(Self { issuer, roots, provider, name, life, current: Mutex::new(Arc::new(first)) })
+    }
+
+    /// The certificate to use for the next connection. Makes a new one at two thirds of the life of the old one, or
+    /// when the clock was set back.
+    fn keys(&self) -> Arc<Keys> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = SystemTime::now();
+        let is_new = match now.duration_since(current.made) {
+            Ok(age) => age < self.life * 2 / 3,
+            Err(ahead) => ahead.duration() < BACK_DATED,
+        };
+        if !is_new {
+            match keys(&self.issuer, &self.roots, &self.provider, &self.name, now - BACK_DATED..now + self.life) {
+                Ok(renewed) => *current = Arc::new(renewed),
+                Err(error) => {
+                    tracing::error!(
+                        error = mcrengine::error_chain::error_chain(&error),
+                        "the certificate is not renewed"
+                    );
+                }
+            }
+        }
+        Arc::clone(&current)
+    }
+}
+
+/// Makes a certificate, and checks it as the other side will.
+fn keys(
+    issuer: &Issuer<'static, KeyPair>,
+    roots: &Arc<RootCertStore>,
+    provider: &Arc<CryptoProvider>,
+    name: &ServerName<'static>,
+    valid: std::ops::Range<SystemTime>,
+) -> Result<Keys, IdentityError> {
+    let text = name.to_str().into_owned();
+    let mut params = CertificateParams::new([text.clone()])?;
+    params.distinguished_name = called(&text);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    (params.not_before, params.not_after) = (valid.start.into(), valid.end.into());
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, issuer)?.der().clone();
+    let key: PrivateKeyDer<'static> = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+    let versions = [&rustls::version::TLS13];
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(provider)).build()?;
+    verifier.verify_client_cert(&certificate, &[], UnixTime::since_unix_epoch(age_of(valid.start + BACK_DATED)))?;
+    let mut server = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(&versions)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![certificate.clone()], key.clone_key())?;
+    server.alpn_protocols = vec![ALPN.to_vec()];
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+    let mut client = ClientConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(&versions)?
+        .with_root_certificates(Arc::clone(roots))
+        .with_client_auth_cert(vec![certificate], key)?;
+    client.alpn_protocols = vec![ALPN.to_vec()];
+    client.resumption = Resumption::disabled();
+    Ok(Keys {
+        made: valid.start + BACK_DATED,
+        acceptor: TlsAcceptor::from(Arc::new(server)),
+        connector: TlsConnector::from(Arc::new(client)),
+    })
+}
+
+fn age_of(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The handshake of an aggregator with a client. `handshakes` has room for [`HANDSHAKES_MAX`]. A client that sends
+/// nothing takes no room.
+pub async fn accept(
+    identity: &Identity,
+    stream: TcpStream,
+    handshakes: &Semaphore,
+) -> Result<server::TlsStream<TcpStream>, TlsError> {
+    let silent = |_| TlsError::silent(HANDSHAKE_MAX, Other::Client);
+    let _ = tokio::time::timeout(HANDSHAKE_MAX, stream.readable()).await.map_err(silent)?;
+    let _room = handshakes.acquire().await;
+    let handshake = identity.keys().acceptor.accept(stream).into_fallible();
+    let stream = tokio::select! {
+        done = handshake => match done {
+            Ok(stream) => stream,
+            Err((error, stream)) => {
+                let_reason_arrive(stream).await;
+                return Err(TlsError::of_handshake(&error, Other::Client));
+            }
+        },
+        after = too_long(handshakes) => return Err(TlsError::silent(after, Other::Client)),
+    };
+    match check_name(&stream, &identity.name) {
+        Ok(()) => Ok(stream),
+        Err(error) => Err(TlsError::of(&error, Other::Client)),
+    }
+}
+
+/// rustls checks the name of a server, but not the name of a client.
+fn check_name(stream: &server::TlsStream<TcpStream>, name: &ServerName<'static>) -> Result<(), rustls::Error> {
+    let certificates = stream.get_ref().1.peer_certificates();
+    let first = certificates.and_then(<[_]>::first).ok_or(rustls::Error::NoCertificatesPresented)?;
+    let valid = webpki::EndEntityCert::try_from(first).and_then(|it| it.verify_is_valid_for_subject_name(name));
+    valid.map_err(|_| rustls::CertificateError::NotValidForName.into())
+}
+
+/// Returns when a handshake has taken too long, which is sooner if there is no room for another handshake.
+async fn too_long(handshakes: &Semaphore) -> Duration {
+    tokio::time::sleep(CROWDED_HANDSHAKE_MAX).await;
+    let mut waited = CROWDED_HANDSHAKE_MAX;
+    while waited < HANDSHAKE_MAX && handshakes.available_permits() > 0 {
+        tokio::time::sleep(CROWDED_CHECK_INTERVAL).await;
+        waited += CROWDED_CHECK_INTERVAL;
+    }
+    waited
+}
+
+/// Reads and drops what the other side has sent. If a socket is closed with unread bytes, the other side loses the
+/// reason that was sent to it.
+async fn let_reason_arrive(mut stream: TcpStream) {
+    let _ = stream.shutdown().await;
+    let mut dropped = vec![0; 4096];
+    let end = async { while stream.read(&mut dropped).await.is_ok_and(|n| n > 0) {} };
+    let _ = tokio::time::timeout(REASON_MAX, end).await;
+}
+
+/// Connects to an aggregator with TLS. `endpoint` has the address with `http://`.
+pub async fn connect(
+    endpoint: &Endpoint,
+    address: &str,
+    identity: &Arc<Identity>,
+) -> Result<Channel, tonic::transport::Error> {
+    let (address, identity) = (address.to_owned(), Arc::clone(identity));
+    let dial = move |_: tonic::codegen::http::Uri| {
+        let (address, identity) = (address.clone(), Arc::clone(&identity));
+        async move { dial(&address, &identity).await.map(TokioIo::new) }
+    };
+    endpoint.connect_with_connector(tower::service_fn(dial)).await
+}
+
+async fn dial(address: &str, identity: &Identity) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let connect = async {
+        let stream = TcpStream::connect(address).await?;
+        prepare(&stream)?;
+        let handshake = identity.keys().connector.connect(identity.name.clone(), stream);
+        handshake.await.map_err(|error| io::Error::other(TlsError::of_handshake(&error, Other::Aggregator)))
+    };
+    let silent = |_| io::Error::other(TlsError::silent(HANDSHAKE_MAX, Other::Aggregator));
+    tokio::time::timeout(HANDSHAKE_MAX, connect).await.map_err(silent)?
+}
+
+/// Sets what tonic sets on its own connections, and not on those of another connector. Without the keep-alive probes
+/// an agent at rest would not notice that its aggregator is gone.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (idle, interval) = KEEPALIVE_SECONDS;
+    let seconds = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &seconds(idle))?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &seconds(interval))?;
+    Ok(setsockopt(stream, sockopt::TcpKeepCount, &KEEPALIVE_RETRIES)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! What people read when a connection fails because of TLS.
+
+use rustls::{AlertDescription, CertificateError, Error as Rustls};
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// The other side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Other {
+    /// An aggregator.
+    Aggregator,
+    /// An agent, or a command.
+    Client,
+}
+
+impl fmt::Display for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Aggregator => "the aggregator",
+            Self::Client => "the client",
+        })
+    }
+}
+
+/// A connection failed because of TLS. The text says what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TlsError(String);
+
+const SAME_SETTING: &str = "use the same setting of tls in the cluster's file on all nodes";
+const SAME_FILES: &str = "all nodes need the same files cluster.key and cluster.pem, which mcr cert init makes once \
+    for each user";
+const CLOCKS: &str = "compare the clocks of both nodes";
+
+impl TlsError {
+    pub(super) fn of(error: &Rustls, other: Other) -> Self {
+        Self(sentence(error, other))
+    }
+
+    /// The error of a handshake.
+    pub(super) fn of_handshake(error: &io::Error, other: Other) -> Self {
+        if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            return Self::of(error, other);
+        }
+        Self(match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                format!(
+                    "{other} closed the connection during the TLS handshake; if it does not use TLS, {SAME_SETTING}"
+                )
+            }
+            _ => format!("the TLS handshake failed ({error})"),
+        })
+    }
+
+    pub(super) fn silent(after: Duration, other: Other) -> Self {
+        Self(format!("{other} did not finish the TLS handshake within {} ms", after.as_millis()))
+    }
+}
+
+/// What happened, and what to do.
+fn sentence(error: &Rustls, other: Other) -> String {
+    use AlertDescription as Alert;
+    use CertificateError as Certificate;
+    match error {
+        Rustls::InvalidMessage(_) => format!("{other} does not use TLS, but this process does; {SAME_SETTING}"),
+        Rustls::NoCertificatesPresented => format!("{other} has no certificate; {SAME_FILES}"),
+        Rustls::AlertReceived(Alert::CertificateRequired) => {
+            format!("this process has no certificate, but {other} needs one; {SAME_FILES}")
+        }
+        Rustls::InvalidCertificate(Certificate::NotValidForName | Certificate::NotValidForNameContext { .. }) => {
+            format!("{other} belongs to another user or to another cluster; this process refuses it")
+        }
+        Rustls::AlertReceived(Alert::BadCertificate) => {
+            format!("{other} belongs to another user or to another cluster; it refuses this process")
+        }
+        Rustls::InvalidCertificate(Certificate::UnknownIssuer | Certificate::BadSignature) => {
+            format!("another certificate authority made the certificate of {other}; {SAME_FILES}")
+        }
+        Rustls::AlertReceived(Alert::UnknownCA | Alert::DecryptError) => {
+            format!("{other} trusts another certificate authority and refuses this process; {SAME_FILES}")
+        }
+        Rustls::InvalidCertificate(Certificate::Expired | Certificate::ExpiredContext { .. }) => {
+            format!("the certificate of {other} has expired; {CLOCKS}")
+        }
+        Rustls::InvalidCertificate(Certificate::NotValidYet | Certificate::NotValidYetContext { .. }) => {
+            format!("the certificate of {other} is not valid yet; {CLOCKS}")
+        }
+        Rustls::AlertReceived(Alert::CertificateExpired) => {
+            format!("{other} says that the certificate of this process has expired, or is not valid yet; {CLOCKS}")
+        }
+        error => format!("TLS failed ({error})"),
+    }
+}
+
+/// The sentence for an error of a connection to an aggregator, if TLS is the cause.
+pub fn explain(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.find_map(|cause| {
+        let of_io =
+            cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref).map(|inner| inner as &(dyn Error + 'static));
+        [Some(cause), of_io].into_iter().flatten().find_map(of_one)
+    })
+}
+
+fn of_one(cause: &(dyn Error + 'static)) -> Option<String> {
+    if let Some(TlsError(sentence)) = cause.downcast_ref() {
+        return Some(sentence.clone());
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return Some(sentence(error, Other::Aggregator));
+    }
+    // The first bytes of TLS are no frame of HTTP/2.
+    let uses_tls = cause.to_string().contains("frame with invalid size");
+    uses_tls.then(|| {
+        format!(
+            "{} uses TLS, but this process does not; dial it by the name of its node instead of a loopback address, or \
+             {SAME_SETTING}",
+            Other::Aggregator
+        )
+    })
+}

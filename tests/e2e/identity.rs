@@ -1,0 +1,218 @@
+//! TLS between agents, aggregators and commands: they accept only processes of the same user, and the others read
+//! why. MCR_TLS=always lets all of them use TLS on the loopback address.
+
+use crate::support::*;
+use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A home directory.
+struct Home {
+    dir: TempDir,
+}
+
+impl Home {
+    /// A home directory without a key.
+    fn empty() -> Self {
+        Self { dir: tempfile::tempdir().expect("a directory") }
+    }
+
+    fn new() -> Self {
+        let home = Self::empty();
+        run(home.mcr().args(["cert", "init"]), 0);
+        home
+    }
+
+    /// The binary with this home directory.
+    fn mcr(&self) -> Command {
+        let mut command = mcr();
+        command.env("HOME", self.dir.path()).env_remove("XDG_CONFIG_HOME").env("MCR_TLS", "always");
+        // The cluster's file of this machine does not count.
+        command.env("MCR_CLUSTER", self.path("cluster.toml"));
+        command
+    }
+
+    /// As [`Home::mcr`], without TLS on the loopback address.
+    fn plain(&self) -> Command {
+        let mut command = self.mcr();
+        command.env_remove("MCR_TLS");
+        command
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn key(&self) -> PathBuf {
+        self.path(".config/mcr/cluster.key")
+    }
+
+    fn aggregator(&self) -> (Daemon, String) {
+        Daemon::aggregator_by(self.mcr(), self.dir.path(), "a", &self.path("store"), "group-size = 2")
+    }
+
+    /// What `mcr status` says. Its exit status must be `expected`.
+    fn status(&self, mut by: Command, address: &str, expected: i32) -> String {
+        let said = run(by.args(["status", "--aggregators", address]), expected);
+        String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
+    }
+}
+
+const AGENT: &str =
+    "ranks = 2\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 50\ncheckpoint-quiet-ms = 100";
+
+fn agent(by: Command, home: &Home, address: &str) -> Daemon {
+    let watch = home.path("run");
+    std::fs::create_dir_all(&watch).expect("made");
+    Daemon::agent_by(by, home.dir.path(), "n", &watch, &[address.to_owned()], AGENT)
+}
+
+fn mode_of(path: &Path) -> u32 {
+    path.metadata().expect("it exists").permissions().mode() & 0o7777
+}
+
+#[test]
+fn checkpoints_are_saved_and_restored_over_tls() {
+    let home = Home::new();
+    let (_aggregator, address) = home.aggregator();
+    let agent = agent(home.mcr(), &home, &address);
+    agent.wait_for_log("session began");
+    (0..2).for_each(|rank| write_rank(&home.path("run"), 1, rank, 200_000));
+    wait_complete(&home.path("store"), "sim.it_1");
+    assert!(home.status(home.mcr(), &address, 0).contains("sim.it_1"));
+    let mut restart = home.mcr();
+    restart.args(["restart", "--aggregators", &address, "--store"]).arg(home.path("store"));
+    run(restart.arg("--to").arg(home.path("back")), 0);
+    assert_same_files(&contents(&home.path("run")), &contents(&home.path("back")));
+}
+
+#[test]
+fn mcr_run_saves_over_tls_between_its_own_agent_and_aggregator() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("run")).expect("made");
+    let mut command = home.mcr();
+    command.args(["run", "--job", "job", "--ranks", "1", "--layout", "{checkpoint}/{rank}", "--create", "--watch"]);
+    command.arg(home.path("run")).arg("--store").arg(home.path("store")).arg("--state").arg(home.path("state"));
+    let write = format!("mkdir {0}/it_1 && echo 1 > {0}/it_1/0", home.path("run").display());
+    run(command.args(["--", "sh", "-c", &write]), 0);
+    assert_eq!(list(&home.path("store"))[0]["complete"], true);
+}
+
+#[test]
+fn the_agent_and_the_aggregator_of_another_user_are_refused() {
+    let (alice, bob) = (Home::new(), Home::new());
+    let (aggregator, address) = alice.aggregator();
+    let said = bob.status(bob.mcr(), &address, 1);
+    assert!(said.contains("another certificate authority") && said.contains("mcr cert init"), "{said}");
+    let agent = agent(bob.mcr(), &bob, &address);
+    agent.wait_for_log("another certificate authority made the certificate of the aggregator");
+    let line = aggregator.wait_for_log("a connection is refused");
+    assert!(line.contains("peer=\"127.0.0.1:") && line.contains("the client trusts another"), "{line}");
+    assert!(alice.status(alice.mcr(), &address, 0).contains("no agent is connected"));
+}
+
+#[test]
+fn both_sides_read_that_only_one_of_them_uses_tls() {
+    let home = Home::new();
+    let (aggregator, address) = home.aggregator();
+    let said = home.status(home.plain(), &address, 1);
+    assert!(said.contains("the aggregator uses TLS, but this process does not"), "{said}");
+    aggregator.wait_for_log("the client does not use TLS, but this process does");
+    let plain_agent = agent(home.plain(), &home, &address);
+    plain_agent.wait_for_log("the aggregator uses TLS, but this process does not");
+    let other = Home::new();
+    let (_plain, address) =
+        Daemon::aggregator_by(other.plain(), other.dir.path(), "p", &other.path("store"), "group-size = 2");
+    let said = home.status(home.mcr(), &address, 1);
+    assert!(said.contains("the aggregator does not use TLS, but this process does"), "{said}");
+    let agent = agent(other.mcr(), &other, &address);
+    agent.wait_for_log("the aggregator does not use TLS, but this process does");
+}
+
+#[test]
+fn a_hundred_silent_connections_keep_nobody_out_and_are_closed() {
+    let home = Home::new();
+    let (aggregator, address) = home.aggregator();
+    let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&address).expect("connected")).collect();
+    let began = Instant::now();
+    home.status(home.mcr(), &address, 0);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    aggregator.wait_for_log("the client did not finish the TLS handshake within 10000 ms");
+    home.status(home.mcr(), &address, 0);
+    drop(silent);
+}
+
+#[test]
+fn a_key_that_others_may_read_or_replace_is_refused() {
+    let home = Home::new();
+    let (key, dir) = (home.key(), home.path(".config/mcr"));
+    assert_eq!((mode_of(&key), mode_of(&dir)), (0o400, 0o700));
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("the mode is set");
+    };
+    let refused = |why: &str| {
+        let said = home.status(home.mcr(), "127.0.0.1:1", 78);
+        assert!(said.contains(why), "{said}");
+    };
+    set(&key, 0o644);
+    refused("cluster.key: it has mode 0644, so other users have access to it; chmod 400");
+    set(&key, 0o600);
+    set(&dir, 0o770);
+    refused("it has mode 0770, so other users may write it");
+    set(&dir, 0o700);
+    std::fs::rename(&key, home.path("elsewhere")).expect("moved");
+    symlink(home.path("elsewhere"), &key).expect("linked");
+    refused("it is a symbolic link");
+    std::fs::remove_file(&key).expect("removed");
+    assert!(Command::new("mkfifo").arg(&key).status().expect("it runs").success());
+    refused("it must be a file");
+    std::fs::remove_file(&key).expect("removed");
+    std::fs::rename(home.path("elsewhere"), &key).expect("moved back");
+    // The port has no aggregator, but the key is good.
+    home.status(home.mcr(), "127.0.0.1:1", 1);
+    // A key is never replaced.
+    let before = std::fs::read(&key).expect("readable");
+    let said = run(home.mcr().args(["cert", "init"]), 1);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("exists already"));
+    assert_eq!(std::fs::read(&key).expect("readable"), before);
+}
+
+#[test]
+fn without_a_key_nothing_listens_on_all_addresses_or_dials_another_node_unless_the_cluster_permits_it() {
+    let home = Home::empty();
+    let config = home.path("a.toml");
+    let text = format!("[anc]\nstore = {:?}\ncreate = true\nlisten = \"0.0.0.0:0\"\n", home.path("store"));
+    std::fs::write(&config, text).expect("written");
+    let agent_config = home.path("c.toml");
+    let text = format!("[cnc]\njob = \"job\"\nwatch = {:?}\naggregators = [\"n1:7117\"]\n", home.dir.path());
+    std::fs::write(&agent_config, text).expect("written");
+    let says_both_ways_out = |command: &mut Command| {
+        let said = String::from_utf8(run(command, 78).stderr).expect("UTF-8");
+        assert!(said.contains("mcr cert init") && said.contains("tls = \"off\""), "{said}");
+    };
+    says_both_ways_out(home.plain().arg("anc").arg("--config").arg(&config));
+    says_both_ways_out(home.plain().arg("cnc").arg("--config").arg(&agent_config));
+    says_both_ways_out(home.plain().args(["status", "--aggregators", "n1:7117"]));
+    std::fs::write(home.path("cluster.toml"), "tls = \"off\"\n").expect("written");
+    let daemon = Daemon::start(home.plain().arg("anc").arg("--config").arg(&config));
+    daemon.wait_for_log("connections are not encrypted, and users are not checked");
+    let port = daemon.address().rsplit_once(':').expect("a port").1.to_owned();
+    home.status(home.plain(), &format!("127.0.0.1:{port}"), 0);
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+#[test]
+fn a_restart_through_an_aggregator_on_another_node_needs_a_key() {
+    let home = Home::empty();
+    std::fs::create_dir(home.path("run")).expect("made");
+    write_rank(&home.path("run"), 1, 0, 1000);
+    let mut save = home.mcr();
+    run(save.args(["save", "--create", "--job", "job", "--store"]).arg(home.path("store")).arg(home.path("run")), 0);
+    let mut restart = home.plain();
+    restart.args(["restart", "--aggregators", "n1:7117", "--store"]).arg(home.path("store"));
+    let said = run(restart.arg("--to").arg(home.path("back")), 78);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("run mcr cert init once"));
+}
