@@ -117,12 +117,17 @@ pub fn take(
 ) -> Result<Result<Box<dyn TempFile>, String>, StoreError> {
     let dir = directory(job);
     create_dirs(store, &dir)?;
-    let of_identity = suffix_of(identity);
+    let of_identity = match identity.is_empty() {
+        true => String::new(),
+        false => format!("-{}", Digest::of(identity.as_bytes())),
+    };
     let name = format!("group-{:04}{of_identity}", group.0);
     let prefix = if is_first { ".group-".to_owned() } else { format!(".{name}.") };
     let conflicting = |own: Option<&Path>| -> Result<Option<PathBuf>, StoreError> {
         let is_other = |path: &PathBuf| {
-            let (held, of) = held_by(path);
+            let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let held = file.rsplit_once('.').map_or(file, |(held, _)| held).trim_start_matches('.');
+            let of = held.trim_start_matches("group-").trim_start_matches(|c: char| c.is_ascii_digit());
             let other = || serde_json::from_str::<GroupHolder>(&written_text_of(store, path)?).ok();
             let is_apart = || other().is_some_and(|other| other.watches.is_disjoint(&holder.watches));
             held == name || (of == of_identity && is_apart())
@@ -141,37 +146,6 @@ pub fn take(
         Some(other) => Err(describe(store, &other)),
         None => Ok(file),
     })
-}
-
-/// The end of the names of holder files of one identity.
-fn suffix_of(identity: &str) -> String {
-    if identity.is_empty() { String::new() } else { format!("-{}", Digest::of(identity.as_bytes())) }
-}
-
-/// What a holder file holds, and the end of its name that stands for the identity.
-fn held_by(path: &Path) -> (&str, &str) {
-    let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let held = file.rsplit_once('.').map_or(file, |(held, _)| held).trim_start_matches('.');
-    (held, held.trim_start_matches("group-").trim_start_matches(|c: char| c.is_ascii_digit()))
-}
-
-/// The description of an aggregator that is saving this start of a job, if all such aggregators have agents and none
-/// of the agents watches this directory.
-pub fn saved_elsewhere(
-    store: &dyn Store,
-    job: &JobId,
-    identity: &str,
-    directory_of_restart: &str,
-) -> Result<Option<String>, StoreError> {
-    let suffix = suffix_of(identity);
-    let all = others(store, &directory(job), ".group-", None)?;
-    let of_start = all.iter().filter(|path| held_by(path).1 == suffix);
-    let holders: Option<Vec<GroupHolder>> =
-        of_start.map(|path| serde_json::from_str(&text_of(store, path)?).ok()).collect();
-    let (Some(holders), here) = (holders, digests_of([directory_of_restart].into_iter())) else { return Ok(None) };
-    let is_elsewhere = |holder: &GroupHolder| !holder.watches.is_empty() && holder.watches.is_disjoint(&here);
-    let first = holders.first().filter(|_| holders.iter().all(is_elsewhere));
-    Ok(first.map(|holder| holder.who.chars().filter(|c| !c.is_control()).collect()))
 }
 
 fn unwritable(path: &Path, error: &serde_json::Error) -> StoreError {
@@ -259,11 +233,7 @@ mod tests {
         let group = take(&store, &job, GroupId(0), "", &holder, true).expect("a store").expect("it is free");
         assert_eq!(holders_of_groups(&store, &job).expect("a store"), ["node n0"]);
         assert_eq!(LivingRun::all(&store, &job).expect("a store").len(), 1);
-        let elsewhere = |identity, to| saved_elsewhere(&store, &job, identity, to).expect("a store");
-        assert_eq!(elsewhere("", "/copy").as_deref(), Some("node n0"));
-        assert_eq!((elsewhere("", "/run"), elsewhere("other", "/copy")), (None, None));
         drop((held, group));
-        assert_eq!(elsewhere("", "/copy"), None);
         assert_eq!(LivingRun::all(&store, &job).expect("a store"), []);
     }
 }

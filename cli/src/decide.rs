@@ -82,7 +82,7 @@ impl<'a> Decider<'a> {
         if let Some(run) = self.living_elsewhere() {
             return Ok(Role::Look(Some(format!(
                 "job {} is running: {run}. This restart is into another directory, so it only copied files and recorded no decision. If the \
-                 application starts from here, end that program and run this restart again, or give --incarnation NAME",
+                 application starts from here, end that mcr run and run this restart again, or give --incarnation NAME",
                 self.job
             ))));
         }
@@ -124,16 +124,14 @@ impl<'a> Decider<'a> {
         Ok(Role::Decide { after })
     }
 
-    /// A running `mcr run` or aggregator of this start whose agents watch other directories than the target directory.
-    /// A restarted application would run in the watched directory.
-    fn living_elsewhere(&self) -> Option<String> {
+    /// A running `mcr run` of this start that watches another directory than the target directory. Such an `mcr run`
+    /// runs as long as its application, and a restarted application would run in the watched directory.
+    fn living_elsewhere(&self) -> Option<LivingRun> {
         let to = real_path(&self.args.to);
         let all = LivingRun::all(self.store, self.job).unwrap_or_default();
         let mut of_this_start = all.into_iter().filter(|run| run.identity == self.identity);
-        let Some(first) = of_this_start.next() else {
-            return living::saved_elsewhere(self.store, self.job, &self.identity, &to).ok().flatten();
-        };
-        (first.watch != to && of_this_start.all(|run| run.watch != to)).then(|| first.to_string())
+        let first = of_this_start.next()?;
+        (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
     }
 
     /// Names the running processes that save the job, because the user may have wanted only a copy. Errors are
