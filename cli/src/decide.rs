@@ -230,7 +230,8 @@ impl<'a> Decider<'a> {
     }
 }
 
-fn names_of(ids: &[CheckpointId]) -> String {
+/// Lists the first names, and counts the others.
+pub fn names_of(ids: &[CheckpointId]) -> String {
     let mut names = ids.iter().take(4).map(CheckpointId::as_str).collect::<Vec<_>>().join(", ");
     if ids.len() > 4 {
         names.push_str(&format!(" and {} more", ids.len() - 4));

@@ -411,6 +411,10 @@ fn a_misspelt_job_is_answered_with_those_that_are_there() {
     let to = site.dir.path().join("to");
     let mut restart = mcr();
     restart.args(["restart", "--job", "lamps", "--store"]).arg(site.store()).arg("--to").arg(to);
+    let mut by_name = mcr();
+    by_name.args(restart.get_args()).args(["--checkpoint", "x"]);
+    let (_, err) = said(&run(&mut by_name, 1));
+    assert!(err.contains(&expected) && err.contains("did you mean \"lammps-binarymelt\"?"), "{err}");
     let (out, _) = said(&run(&mut restart, 3));
     assert!(out.starts_with(&expected) && last_line(&out).ends_with(": new run, exit 3"), "{out}");
     assert!(!site.store().join("lamps").exists());
