@@ -50,6 +50,7 @@ struct Report {
 
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
     check_target(&args.to)?;
+    check_outside_store(&args.to, &args.store.store)?;
     restore_newest(args, ATTEMPTS_MAX)
 }
 
@@ -67,6 +68,23 @@ fn check_target(to: &Path) -> anyhow::Result<()> {
         ),
         _ => Ok(()),
     }
+}
+
+/// Refuses a target inside the store. `mcr prune` would take the restored files for a part of a checkpoint.
+fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
+    let Ok(store) = store.canonicalize() else { return Ok(()) }; // an error of the store is reported later
+    let to_absolute = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
+    // The target may not exist yet, so the nearest directory above that exists decides.
+    let above = to_absolute.ancestors().find_map(|dir| dir.canonicalize().ok());
+    if above.is_some_and(|above| above.starts_with(&store)) {
+        bail!(
+            "--to {}: it is inside the store {}, where only mcr may keep files: mcr prune could remove the restored \
+             files; give a directory outside the store",
+            to.display(),
+            name_of(&store)
+        );
+    }
+    Ok(())
 }
 
 /// Maximum number of attempts. A restart begins again if all checkpoints that it found were pruned in the meantime
