@@ -8,8 +8,9 @@
 //! the job has a directory, its records are in the hidden directory `.JOB.incarnations` of the store, because the name
 //! of the job may be misspelt. "Incarnation" in docs/format/manifest.md describes the text of a record.
 //!
-//! A manifest has the number of its incarnation. A checkpoint that was incomplete when a newer incarnation began
-//! never becomes complete ([`Incarnations::is_dead`]).
+//! A manifest has the number of its incarnation. If a group of a checkpoint was not committed when a newer
+//! incarnation began, the checkpoint never becomes complete ([`Incarnations::is_dead`]). If all groups were committed
+//! and only could not be read at that time, the checkpoint is set aside.
 
 use crate::container::ReadError;
 use crate::ids::{CheckpointId, Digest, JobId};
@@ -69,6 +70,11 @@ pub struct Incarnation {
     /// Checkpoints newer than [`Self::from`] that were complete when the incarnation began. They stay complete, but
     /// the incarnation does not continue from them.
     pub whole: Vec<CheckpointId>,
+    /// Checkpoints newer than [`Self::from`] of which a group was not committed when the incarnation began. They
+    /// never become complete. `None` if there were too many, or if an older program wrote the record: then only
+    /// [`Self::whole`] says which of the newer checkpoints can become complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<Vec<CheckpointId>>,
     /// Checkpoints newer than [`Self::from`] that could not be restored, with the reasons.
     pub passed_over: Vec<PassedOver>,
 }
@@ -99,6 +105,8 @@ pub struct Draft {
     pub is_restart: bool,
     /// See [`Incarnation::whole`].
     pub whole: Vec<CheckpointId>,
+    /// See [`Incarnation::unfinished`].
+    pub unfinished: Option<Vec<CheckpointId>>,
     /// See [`Incarnation::passed_over`].
     pub passed_over: Vec<PassedOver>,
 }
@@ -144,7 +152,8 @@ impl Incarnations {
         self.0.iter().find(|record| record.number > number)
     }
 
-    /// Whether a checkpoint can never become complete, because a newer incarnation began while it was incomplete.
+    /// Whether a checkpoint can never become complete, because a newer incarnation began before all of its groups
+    /// were committed.
     pub fn is_dead(&self, id: &CheckpointId, place: Place) -> bool {
         self.ended_by(place.incarnation).is_some_and(|next| next.is_death_of(id, place))
     }
@@ -348,6 +357,7 @@ pub fn begin(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result
         from_place,
         is_restart: draft.is_restart,
         whole: name(draft.whole),
+        unfinished: draft.unfinished.filter(|names| names.len() <= NAMED_MAX),
         passed_over: draft.passed_over.into_iter().take(NAMED_MAX).collect(),
     };
     let mut attempt = 1;
@@ -478,10 +488,14 @@ impl Incarnation {
         Some(Place { incarnation: from.incarnation, written_unix_ms: written_unix_ms.min(before_ms) })
     }
 
-    /// Whether a checkpoint of an older incarnation can never become complete, because it was incomplete when this
-    /// incarnation began.
+    /// Whether a checkpoint of an older incarnation can never become complete, because this incarnation began before
+    /// all of its groups were committed.
     pub fn is_death_of(&self, id: &CheckpointId, place: Place) -> bool {
-        self.from_place.is_none_or(|from| place > from) && !self.whole.contains(id)
+        let was_unfinished = match &self.unfinished {
+            Some(unfinished) => unfinished.contains(id),
+            None => !self.whole.contains(id),
+        };
+        was_unfinished && self.from_place.is_none_or(|from| place > from)
     }
 
     fn to_text(&self) -> Result<String, String> {
@@ -622,6 +636,22 @@ mod tests {
         assert!(all.is_dead(&id("it_6"), place(0, 60)), "it was committed too late");
         assert!(!all.is_dead(&id("it_5"), place(0, 50)) && all.line().set_aside_by(place(0, 50)).is_some());
         assert!(!all.is_dead(&id("it_4"), place(1, 40)), "it belongs to the new incarnation");
+    }
+
+    #[test]
+    fn what_was_committed_and_only_not_readable_when_the_next_incarnation_began_is_set_aside() {
+        let store = MemoryStore::new();
+        let (from, unfinished) = (Some((id("it_3"), place(0, 30))), Some(vec![id("it_2"), id("it_4")]));
+        begin_after(&store, 0, Draft { from, unfinished, is_restart: true, ..Draft::default() });
+        let all = Incarnations::load(&store, &job()).expect("loads");
+        assert!(all.is_dead(&id("it_4"), place(0, 40)), "a group was not committed");
+        assert!(!all.is_dead(&id("it_2"), place(0, 20)), "older than the checkpoint that it continues from");
+        assert!(!all.is_dead(&id("it_5"), place(0, 50)) && all.line().set_aside_by(place(0, 50)).is_some());
+        // With more names than a record has room for, only the checkpoints in `whole` are set aside.
+        let unfinished = Some((0..=NAMED_MAX).map(|n| id(&format!("x{n}"))).collect());
+        begin_after(&store, 1, Draft { unfinished, whole: vec![id("it_6")], ..Draft::default() });
+        let all = Incarnations::load(&store, &job()).expect("loads");
+        assert!(all.is_dead(&id("it_5"), place(1, 50)) && !all.is_dead(&id("it_6"), place(1, 60)));
     }
 
     #[test]

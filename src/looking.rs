@@ -15,9 +15,9 @@ use crate::manifest::{
 };
 use crate::marks::{BAD, DAMAGED, bad, damaged};
 use crate::remembered::Remembered;
-use crate::store::{Advice, Store};
+use crate::store::{Advice, Entry, Store};
 use look::{Found, Look};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -238,6 +238,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     if let Some(missing) = missing_groups(&there, found.groups) {
         found.problems.push(missing);
     }
+    found.is_unfinished = shows_unfinished_group(&entries, found.groups);
     if there.is_empty() {
         found.created_unix_ms = 0;
     }
@@ -247,6 +248,20 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     look.needs.sort();
     look.needs.dedup();
     Ok(look)
+}
+
+/// Whether the names in the directory of a checkpoint show that one of its groups was not committed. `groups` is 0 if
+/// the number of groups is not known.
+///
+/// A writer has a temporary file in the directory from its first byte until its manifest is committed. So a container
+/// without a manifest and without a temporary file was committed, and its manifest is missing now.
+fn shows_unfinished_group(entries: &[Entry], groups: u32) -> bool {
+    let group = |name: &str| group_of_manifest(name).or_else(|| group_of_container(name));
+    let manifests: BTreeSet<GroupId> = entries.iter().filter_map(|entry| group_of_manifest(&entry.name)).collect();
+    let traces: BTreeSet<GroupId> = entries.iter().filter_map(|entry| group(&entry.name)).collect();
+    let of_writer = |entry: &Entry| group(entry.name.strip_prefix('.')?.rsplit_once('.')?.0);
+    let is_being_written = entries.iter().filter_map(of_writer).any(|group| !manifests.contains(&group));
+    is_being_written || (0..groups).any(|group| !traces.contains(&GroupId(group)))
 }
 
 /// A container of an older checkpoint that a checkpoint refers to, and its recorded length.

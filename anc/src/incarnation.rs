@@ -63,7 +63,8 @@ pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> R
     let from = all.first().and_then(|state| state.place.map(|place| (state.id.clone(), place)));
     let newer = all.iter().filter(|state| state.place > from.as_ref().map(|from| from.1));
     let whole = newer.map(|state| state.id.clone()).collect();
-    match incarnation::begin(store, job, after, Draft { began_unix_ms, from, whole, ..draft })? {
+    let unfinished = Some(manifest::unfinished(store, job, &all, from.as_ref().map(|from| from.1))?);
+    match incarnation::begin(store, job, after, Draft { began_unix_ms, from, whole, unfinished, ..draft })? {
         Begun::Here(record) => {
             tracing::info!(
                 %job,

@@ -271,8 +271,9 @@ pub fn may_be_reused(label: &CheckpointId) -> bool {
 /// Like [`choose_instance`], for a caller that has the files of all groups, in order. All groups get one name.
 ///
 /// Returns the newest name under the label whose committed groups have exactly these files. An interrupted run may
-/// have committed only some of the groups. If there is no such name, returns the next name that is not in use. Also
-/// returns the place of the committed groups, if there are any.
+/// have committed only some of the groups. A checkpoint that a save cannot make complete is skipped: it is dead,
+/// marked as damaged, or not complete although all of its groups are there. If there is no such name, returns the
+/// next name that is not in use. Also returns the place of the committed groups, if there are any.
 pub fn choose_for_all(
     store: &dyn Store,
     names: &Names,
@@ -290,16 +291,23 @@ pub fn choose_for_all(
             Err(ReadError::Missing { .. }) => continue, // pruned since
             other => other?,
         };
-        if state.is_pruned {
+        if state.is_pruned || state.is_dead || state.found_damaged.is_some() {
             continue;
         }
+        let mut has_all_groups = true;
         for (group, files) in (0..).map(GroupId).zip(groups) {
             match manifest::read_manifest(store, job, &id, group) {
-                Ok(manifest) if same_content(&manifest, grouping, files) => {}
-                Err(ReadError::Missing { .. }) => {}
+                Ok(manifest) if same_content(&manifest, grouping, files) => {
+                    // The container is opened only if a part of the checkpoint is missing or damaged.
+                    has_all_groups &= state.is_complete() || manifest::has_container(store, &manifest)?;
+                }
+                Err(ReadError::Missing { .. }) => has_all_groups = false,
                 Err(error @ ReadError::Io { .. }) => return Err(error.into()),
                 Ok(_) | Err(_) => continue 'generation,
             }
+        }
+        if has_all_groups && !state.is_complete() {
+            continue;
         }
         // A checkpoint with more groups was saved with another number of ranks.
         if state.groups <= grouping.groups() {

@@ -11,7 +11,7 @@ use mcr_cnc::config::{incarnation_of, node_name, real_path};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{self, Begun, Draft, Incarnation, Incarnations, PassedOver};
 use mcrengine::living::{self, LivingRun};
-use mcrengine::manifest::CheckpointState;
+use mcrengine::manifest::{self, CheckpointState, Place};
 use mcrengine::store::{Store, StoreError};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ pub enum Decided {
     /// This restart decided, for the incarnation with this number.
     Here(u32),
     /// Another node of the same start decided first.
-    Other(Incarnation),
+    Other(Box<Incarnation>),
 }
 
 /// Why no decision was recorded.
@@ -189,6 +189,7 @@ impl<'a> Decider<'a> {
                 from: from.clone(),
                 is_restart: true,
                 whole: Vec::clone(&whole),
+                unfinished: Some(self.unfinished(all, from.as_ref().map(|from| from.1))?),
                 passed_over: passed_over.to_vec(),
             };
             let other = match incarnation::begin(self.store, self.job, after, draft)? {
@@ -211,10 +212,15 @@ impl<'a> Decider<'a> {
                 return Err(Undecided::Fenced(what));
             }
             if other.is_restart && self.may_follow(&other)? {
-                return Ok(Decided::Other(other));
+                return Ok(Decided::Other(Box::new(other)));
             }
             after = other.number; // an agent of the same start, or a restart of the same part, made a record first
         }
+    }
+
+    /// The checkpoints that never become complete after this decision.
+    fn unfinished(&self, all: &[CheckpointState], from: Option<Place>) -> Result<Vec<CheckpointId>, StoreError> {
+        Ok(manifest::unfinished(self.store, self.job, all, from)?)
     }
 
     /// Records that this part was restored.
@@ -224,7 +230,8 @@ impl<'a> Decider<'a> {
     }
 }
 
-fn names_of(ids: &[CheckpointId]) -> String {
+/// Lists the first names, and counts the others.
+pub fn names_of(ids: &[CheckpointId]) -> String {
     let mut names = ids.iter().take(4).map(CheckpointId::as_str).collect::<Vec<_>>().join(", ");
     if ids.len() > 4 {
         names.push_str(&format!(" and {} more", ids.len() - 4));

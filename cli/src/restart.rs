@@ -4,7 +4,7 @@
 
 use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_of, open_store};
-use crate::decide::{Decided, Decider, Role, Undecided};
+use crate::decide::{Decided, Decider, Role, Undecided, names_of};
 use crate::output::{human_rate, human_time, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
@@ -50,6 +50,7 @@ struct Report {
 
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
     check_target(&args.to)?;
+    check_outside_store(&args.to, &args.store.store)?;
     restore_newest(args, ATTEMPTS_MAX)
 }
 
@@ -67,6 +68,23 @@ fn check_target(to: &Path) -> anyhow::Result<()> {
         ),
         _ => Ok(()),
     }
+}
+
+/// Refuses a target inside the store. `mcr prune` would take the restored files for a part of a checkpoint.
+fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
+    let Ok(store) = store.canonicalize() else { return Ok(()) }; // an error of the store is reported later
+    let to_absolute = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
+    // The target may not exist yet, so the nearest directory above that exists decides.
+    let above = to_absolute.ancestors().find_map(|dir| dir.canonicalize().ok());
+    if above.is_some_and(|above| above.starts_with(&store)) {
+        bail!(
+            "--to {}: it is inside the store {}, where only mcr may keep files: mcr prune could remove the restored \
+             files; give a directory outside the store",
+            to.display(),
+            name_of(&store)
+        );
+    }
+    Ok(())
 }
 
 /// Maximum number of attempts. A restart begins again if all checkpoints that it found were pruned in the meantime
@@ -308,7 +326,10 @@ fn candidates<'a>(
                 bail!("{wanted} was removed by prune; `mcr list` shows what is there")
             }
             Some(position) => position,
-            None => bail!("job {job} has no checkpoint {wanted}; `mcr list` shows those it has"),
+            None => match no_checkpoint_of(store, &args.store, job)? {
+                Some(message) => bail!("{message}"),
+                None => bail!("job {job} has no checkpoint {wanted}; `mcr list` shows those it has"),
+            },
         },
     };
     let from = &all[first..];
@@ -316,13 +337,25 @@ fn candidates<'a>(
         let what = state.condition();
         eprintln!("mcr: {} is {what} ({}): skipped", state.id, problems_of(state));
     }
-    if args.checkpoint.is_some() {
+    if let Some(wanted) = &args.checkpoint {
         if args.exact && !from[0].is_complete() {
             bail!("{} cannot be restored: {}", from[0].id, problems_of(&from[0]));
         }
         let complete: Vec<&CheckpointState> = from.iter().filter(|state| state.is_complete()).collect();
         if complete.is_empty() {
-            bail!("job {job} has no complete checkpoint; `mcr list` shows what is missing");
+            let what = from[0].condition();
+            let others: Vec<CheckpointId> =
+                all.iter().filter(|state| state.is_complete()).map(|state| state.id.clone()).collect();
+            match others.as_slice() {
+                [] => bail!(
+                    "{wanted} is {what}, and job {job} has no complete checkpoint; `mcr list` shows what is missing"
+                ),
+                some => bail!(
+                    "{wanted} is {what}, and none of the complete checkpoints of job {job} is known to be older: {}. \
+                     Give one of them with --checkpoint; `mcr list` shows what is missing",
+                    names_of(some)
+                ),
+            }
         }
         return Ok(complete);
     }

@@ -7,6 +7,7 @@ use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use crate::incarnation::{self, Incarnations};
 use crate::remembered::Remembered;
 use crate::store::{Store, visible};
+use std::collections::HashMap;
 use std::path::Path;
 
 /// The jobs of a store, sorted by name.
@@ -65,6 +66,41 @@ pub fn newest_restorable(
     let (aside, line): (Vec<_>, Vec<_>) =
         list(store, job)?.into_iter().filter(CheckpointState::is_complete).partition(|state| state.is_set_aside);
     Ok(line.into_iter().chain(aside))
+}
+
+/// The checkpoints newer than `from` of which a group is not committed. `known` are the states that were read before:
+/// a checkpoint that was complete or unfinished is not examined again.
+///
+/// A process that begins an incarnation calls this directly before it writes the record. So a writer that commits a
+/// group after the record was made is seen here: its temporary file is in the directory of the checkpoint.
+pub fn unfinished(
+    store: &dyn Store,
+    job: &JobId,
+    known: &[CheckpointState],
+    from: Option<Place>,
+) -> Result<Vec<CheckpointId>, ReadError> {
+    let ids: Vec<CheckpointId> = match directories(store, Path::new(job.as_str())) {
+        Err(ReadError::Missing { .. }) => Vec::new(),
+        other => other?,
+    };
+    let known: HashMap<&CheckpointId, &CheckpointState> = known.iter().map(|state| (&state.id, state)).collect();
+    let goes = |state: &CheckpointState| {
+        state.is_unfinished && !state.is_pruned && state.place.is_none_or(|place| Some(place) > from)
+    };
+    let mut unfinished = Vec::new();
+    for id in ids {
+        let is_it = match known.get(&id) {
+            Some(state) if state.is_complete() || state.is_pruned || state.is_unfinished => goes(state),
+            _ => match crate::looking::look_at(store, job, &id) {
+                Err(ReadError::Missing { .. }) => false,
+                state => goes(&state?),
+            },
+        };
+        if is_it {
+            unfinished.push(id);
+        }
+    }
+    Ok(unfinished)
 }
 
 /// The manifest of this group in the checkpoint that the application wrote last. The checkpoint `except` does not

@@ -49,6 +49,9 @@ pub struct CheckpointState {
     /// Whether a part of the checkpoint is damaged, or a container that a manifest names is missing. Such a part was
     /// committed. If a group is only missing, it was never committed, and the checkpoint is not damaged.
     pub is_damaged: bool,
+    /// Whether the directory shows that a group was not committed: a group has neither a manifest nor a container, or
+    /// the temporary file of a writer is there. `false` does not mean that all groups are committed.
+    pub is_unfinished: bool,
     /// Why the files may not all be of the same step; `None` if there is no such doubt.
     pub doubt: Option<String>,
     /// Whether a newer incarnation began before all groups of the checkpoint were committed. Such a checkpoint never
@@ -184,6 +187,7 @@ pub(crate) fn unknown_state(id: &CheckpointId) -> CheckpointState {
         problems: Vec::new(),
         is_pruned: false,
         is_damaged: false,
+        is_unfinished: false,
         doubt: None,
         is_dead: false,
         is_set_aside: false,

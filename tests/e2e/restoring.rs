@@ -292,3 +292,30 @@ fn restored_files_and_files_that_were_written_since_are_never_one_checkpoint() {
         assert_eq!(std::fs::read(back.join(format!("restart.rank_{rank}.dat"))).expect("there"), bytes_of(3, rank));
     }
 }
+
+#[test]
+fn a_checkpoint_that_cannot_be_restored_is_answered_with_its_state_and_the_complete_ones() {
+    let site = Site::new(&[1, 2], 2);
+    std::fs::remove_file(site.store().join("job/it_2/group-0000.manifest")).expect("removed");
+    let said = text(&run(site.restart().args(["--copy", "--checkpoint", "it_2"]), 1).stderr);
+    assert!(said.contains("it_2 is incomplete") && said.contains("complete checkpoints of job job"), "{said}");
+    assert!(said.contains(": it_1. Give one of them with --checkpoint"), "{said}");
+    std::fs::write(site.store().join("job/it_1/group-0000.manifest"), "not a manifest").expect("written");
+    let said = text(&run(site.restart().args(["--copy", "--checkpoint", "it_1"]), 1).stderr);
+    assert!(said.contains("it_1 is damaged, and job job has no complete checkpoint"), "{said}");
+}
+
+#[test]
+fn a_target_inside_the_store_is_refused_and_nothing_is_decided() {
+    let site = Site::new(&[1], 2);
+    let link = site.dir.path().join("link");
+    std::os::unix::fs::symlink(site.store(), &link).expect("linked");
+    for to in [site.store(), site.store().join("job/new/dir"), link.join("new")] {
+        let mut restart = mcr();
+        restart.arg("restart").arg("--store").arg(site.store()).arg("--to").arg(&to);
+        let said = text(&run(&mut restart, 1).stderr);
+        assert!(said.contains("it is inside the store") && said.contains("outside the store"), "{said}");
+    }
+    let names = |dir: &Path| contents(dir).into_keys().collect::<Vec<_>>();
+    assert!(names(&site.store()).iter().all(|path| path.starts_with("job/it_1")), "{:?}", names(&site.store()));
+}

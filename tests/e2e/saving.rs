@@ -411,6 +411,10 @@ fn a_misspelt_job_is_answered_with_those_that_are_there() {
     let to = site.dir.path().join("to");
     let mut restart = mcr();
     restart.args(["restart", "--job", "lamps", "--store"]).arg(site.store()).arg("--to").arg(to);
+    let mut by_name = mcr();
+    by_name.args(restart.get_args()).args(["--checkpoint", "x"]);
+    let (_, err) = said(&run(&mut by_name, 1));
+    assert!(err.contains(&expected) && err.contains("did you mean \"lammps-binarymelt\"?"), "{err}");
     let (out, _) = said(&run(&mut restart, 3));
     assert!(out.starts_with(&expected) && last_line(&out).ends_with(": new run, exit 3"), "{out}");
     assert!(!site.store().join("lamps").exists());
@@ -651,4 +655,56 @@ fn a_rank_with_much_less_than_before_is_not_saved_while_its_files_are_young() {
         file.set_modified(old - Duration::from_secs(9)).expect("set");
     }
     save(0);
+}
+
+#[test]
+fn a_damaged_or_dead_checkpoint_is_saved_again_under_the_next_generation() {
+    for what in ["marked as damaged", "dead", "spoiled"] {
+        let site = Site::new();
+        for step in 1..=2 {
+            (0..2).for_each(|rank| write_rank(&site.data(), step, rank, 500));
+        }
+        site.save(&[], 0);
+        let of_job = site.store().join("job");
+        let dir = of_job.join("sim.it_2");
+        match what {
+            "marked as damaged" => {
+                let container = dir.join("group-0000.mcr");
+                let mut bytes = std::fs::read(&container).expect("read");
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                std::fs::write(&container, bytes).expect("written");
+                run(mcr().args(["verify", "--store"]).arg(site.store()), 1);
+            }
+            "dead" => {
+                let (manifest, away) =
+                    (dir.join("group-0000.manifest"), dir.join(".group-0000.manifest.0000000000000000"));
+                std::fs::rename(&manifest, &away).expect("not committed yet");
+                let to = site.dir.path().join("back");
+                run(mcr().args(["restart", "--store"]).arg(site.store()).arg("--to").arg(&to), 0);
+                std::fs::rename(&away, &manifest).expect("committed too late");
+            }
+            _ => std::fs::write(dir.join("spoiled"), "rank 1 was not saved").expect("written"),
+        }
+        let (out, _) = site.save(&[], 0);
+        assert!(out.contains("sim.it_1    there already"), "{what}: {out}");
+        assert!(out.contains("sim.it_2~2  saved"), "{what}: {out}");
+        assert_same_files(
+            &contents(&site.data()).into_iter().filter(|(path, _)| path.to_string_lossy().contains("it_2")).collect(),
+            &site.back(),
+        );
+        let (out, _) = site.save(&[], 0);
+        assert!(out.contains("sim.it_2~2  there already"), "{what}: {out}");
+    }
+}
+
+#[test]
+fn a_checkpoint_whose_container_is_missing_is_made_complete_by_the_next_save() {
+    let site = Site::new();
+    (0..2).for_each(|rank| write_rank(&site.data(), 1, rank, 500));
+    site.save(&[], 0);
+    std::fs::remove_file(site.store().join("job/sim.it_1/group-0000.mcr")).expect("removed");
+    let (out, _) = site.save(&[], 0);
+    assert!(out.contains("sim.it_1    saved"), "{out}");
+    assert_same_files(&contents(&site.data()), &site.back());
 }

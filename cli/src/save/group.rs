@@ -19,7 +19,7 @@ use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId};
-use mcrengine::manifest::Place;
+use mcrengine::manifest::{self, Place};
 use mcrengine::store::{Store, StoreError};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,6 +107,8 @@ impl Committer<'_> {
         if let Some(manifest) = committed(self.store, self.job, &checkpoint, group, self.grouping, &headers)? {
             return Ok(GroupEnd::Committed(Box::new(CommittedGroup { manifest, was_there: true })));
         }
+        // A manifest without its container: the flush writes the container again, also if the manifest can stay.
+        let is_mended = manifest::read_manifest(self.store, self.job, &checkpoint, group).is_ok();
         let descriptors = Descriptors::new(256);
         let (mut open, mut leases) = (Vec::with_capacity(files.len()), Vec::new());
         for (header, (fingerprint, kept)) in headers.iter().zip(files) {
@@ -152,7 +154,8 @@ impl Committer<'_> {
         let error = match commit_group(&flush, &wait_for_other) {
             Ok(done) => {
                 drop((source, leases)); // the bytes, then the leases of their memory
-                return Ok(GroupEnd::Committed(Box::new(done)));
+                let was_there = done.was_there && !is_mended;
+                return Ok(GroupEnd::Committed(Box::new(CommittedGroup { was_there, ..done })));
             }
             Err(error) => error,
         };

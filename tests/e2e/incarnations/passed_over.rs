@@ -173,3 +173,55 @@ fn a_node_that_follows_a_decision_says_why_the_newest_was_not_taken() {
     let why = format!("OLDER than {}, which was skipped: incarnation 1", id(2));
     assert!(said.contains(&why) && said.contains("which another node decided"), "{said}");
 }
+
+fn save_by_hand(site: &Site) {
+    let mut save = mcr();
+    save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job"]);
+    run(save.args(["--ranks", "4", "--store"]).arg(site.store()), 0);
+}
+
+/// Saves steps 1 and 2, and restores step 1 while a part of step 2 is out of reach.
+fn restarted_without(part: &str) -> Site {
+    let site = Site::empty();
+    for step in 1..=2 {
+        site.write(1, step, 0..RANKS);
+    }
+    save_by_hand(&site);
+    let (part, away) = (site.store().join("job").join(part), site.path("away"));
+    std::fs::rename(&part, &away).expect("moved away");
+    // The exit status is 2 if the metadata show the damage.
+    let expected = if part.extension().is_some_and(|end| end == "mcr") { 2 } else { 0 };
+    assert_eq!(site.restart(&[], expected).0, [(1, 1)].into());
+    std::fs::rename(&away, &part).expect("moved back");
+    site
+}
+
+#[test]
+fn a_committed_checkpoint_that_was_only_out_of_reach_during_a_restart_is_set_aside_and_never_dead() {
+    for part in ["it_000002/group-0000.mcr", "it_000002/group-0000.manifest", "it_000002"] {
+        let site = restarted_without(part);
+        let states = || -> Vec<_> { list(&site.store()).iter().map(|c| c["state"].clone()).collect() };
+        assert_eq!(states(), ["set aside", "complete"], "{part}");
+        // The next run commits a newer checkpoint, so both others are older than the newest complete one.
+        std::fs::remove_dir_all(site.run_dir()).expect("removed");
+        site.write(2, 3, 0..RANKS);
+        save_by_hand(&site);
+        run(mcr().args(["prune", "--incomplete", "--job", "job", "--store"]).arg(site.store()), 0);
+        assert_eq!(site.complete(), [id(1), id(2), id(3)].into(), "{part}");
+        assert_eq!(site.restart(&["--copy"], 0).0, [(2, 3)].into(), "{part}");
+        assert_eq!(site.restart(&["--copy", "--checkpoint", &id(2)], 0).0, [(1, 2)].into(), "{part}");
+    }
+}
+
+#[test]
+fn a_checkpoint_with_a_group_that_a_writer_had_begun_when_a_restart_decided_is_dead() {
+    let site = restarted_without("it_000002/group-0000.manifest");
+    run(std::process::Command::new("rm").arg("-r").arg(site.store().join("job/.incarnations")), 0);
+    let manifest = site.store().join("job/it_000002/group-0000.manifest");
+    let begun = manifest.with_file_name(".group-0000.manifest.0123456789abcdef");
+    std::fs::rename(&manifest, &begun).expect("not committed yet");
+    assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
+    std::fs::rename(&begun, &manifest).expect("committed too late");
+    let newest = &list(&site.store())[0];
+    assert_eq!((&newest["checkpoint"], &newest["state"]), (&id(2).into(), &"dead".into()));
+}

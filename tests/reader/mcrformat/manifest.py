@@ -176,6 +176,9 @@ class Record:
             self.number = number
             self.is_restart = _get(keys, "is_restart", bool)
             self.whole = _get(keys, "whole", list)
+            self.unfinished = None
+            if "unfinished" in keys:
+                self.unfinished = _get(keys, "unfinished", list)
             self.comes_from = keys.get("from")
             place = keys.get("from_place")
             check((self.comes_from is None) == (place is None), "only one of from and from_place is given")
@@ -183,6 +186,12 @@ class Record:
             if place is not None:
                 check(isinstance(place, dict), "from_place is not an object")
                 self.from_place = (_natural(place, "incarnation"), _get(place, "written_unix_ms", int))
+
+    def was_unfinished(self, checkpoint):
+        """5: whether a group of a newer checkpoint was not committed when the record was made."""
+        if self.unfinished is None:
+            return checkpoint not in self.whole
+        return checkpoint in self.unfinished
 
 
 class Checkpoint:
@@ -262,7 +271,7 @@ def read_checkpoint(store, job, name, records):
         return Checkpoint(name, "not complete", f"spoiled: {spoiled}", manifests, bad, damaged)
     checkpoint = Checkpoint(name, "complete", "", manifests, bad, damaged)
     later = min((number for number in records if number > manifests[0].incarnation), default=None)
-    if later is not None and name not in records[later].whole:
+    if later is not None and records[later].was_unfinished(name):
         place = records[later].from_place
         if place is None or checkpoint.place > place:
             checkpoint.state = "dead"
