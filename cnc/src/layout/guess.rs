@@ -73,6 +73,11 @@ pub(super) fn guess(listing: &Listing, directory: &Path) -> (Layout, Explanation
     if explanation.asks.is_some() {
         return (layout, explanation);
     }
+    let modified: BTreeMap<&FilePath, SystemTime> =
+        listing.files.iter().zip(listing.modified.iter().copied()).collect();
+    if let Some(asks) = steps::may_be_ranks(&layout, &paths, &modified) {
+        return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
+    }
     if let Some(asks) = runs::mixed(&layout, &paths) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }

@@ -12,10 +12,11 @@
 //! If these signs do not decide, the user is asked.
 
 use super::{RankSlot, SLOT, TEMPLATES_MAX, Template, Word, number, show, tokenize};
-use mcrengine::ids::CheckpointId;
+use crate::layout::Layout;
+use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The span that names the checkpoint.
 pub(super) struct Span {
@@ -178,6 +179,49 @@ fn is_product(text: &[u8], labels: &BTreeSet<&Vec<u64>>) -> bool {
         && !between.iter().any(u8::is_ascii_alphabetic)
         && first.len() * second.len() < 2 * labels.len()
         && (is_counted(&first) || is_counted(&second))
+}
+
+/// A code that writes one file for each checkpoint takes at least this long from the first to the last checkpoint.
+const SERIES_MIN: Duration = Duration::from_secs(1);
+
+/// The question for the user if the checkpoints of a layout without ranks may be the ranks of one checkpoint: each has
+/// one file, their numbers count from 0 or 1 without gaps, and all files were written at nearly the same time.
+pub(super) fn may_be_ranks(
+    layout: &Layout,
+    paths: &[&FilePath],
+    modified: &BTreeMap<&FilePath, SystemTime>,
+) -> Option<String> {
+    let mut files: BTreeMap<CheckpointId, Vec<&FilePath>> = BTreeMap::new();
+    for path in paths {
+        let Some(placed) = layout.place(path) else { continue };
+        if placed.rank.is_some() {
+            return None;
+        }
+        files.entry(placed.checkpoint).or_default().push(path);
+    }
+    let mut templates: BTreeMap<Vec<u8>, Vec<(Vec<u64>, &FilePath)>> = BTreeMap::new();
+    for of_checkpoint in files.values() {
+        let [path] = of_checkpoint[..] else { return None };
+        let (text, digits) = tokenize(path.as_bytes());
+        templates.entry(text).or_default().push((digits.iter().map(|digits| number(digits)).collect(), path));
+    }
+    templates.values().find_map(|those| {
+        let times: Vec<SystemTime> = those.iter().filter_map(|(_, path)| modified.get(path).copied()).collect();
+        let apart = times.iter().max()?.duration_since(*times.iter().min()?).ok()?;
+        let values = |n: usize| those.iter().map(|(numbers, _)| numbers[n]).collect::<BTreeSet<_>>();
+        let mut varying = (0..those[0].0.len()).map(values).filter(|values| values.len() > 1);
+        let (only, None) = (varying.next()?, varying.next()) else { return None };
+        let is_doubtful = only.len() == those.len() && is_counted(&only) && apart < SERIES_MIN;
+        is_doubtful.then(|| {
+            format!(
+                "{} and {} other files differ only in a number, and all of them were written within 1 s: they may be the \
+                 ranks of one checkpoint, or one checkpoint each. Say with --layout what the number is: a pattern with \
+                 {{rank}} or with {{checkpoint}} in its place, or \"single\" for all files as one checkpoint",
+                those[0].1,
+                those.len() - 1
+            )
+        })
+    })
 }
 
 /// Whether the labels of a preset have two numbers in a row, of which one may be of a variable, or a number that is of

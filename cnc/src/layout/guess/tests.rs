@@ -378,3 +378,30 @@ fn real_checkpoints_are_told_apart_by_presets_and_by_numbers() {
         }
     }
 }
+
+#[test]
+fn files_that_differ_in_one_counted_number_and_were_written_at_once_may_be_ranks_and_the_user_is_asked() {
+    for names in [
+        ["restart/swift_000000.rst", "restart/swift_000001.rst", "restart/swift_000002.rst"],
+        ["restart_0.h5", "restart_1.h5", "restart_2.h5"],
+        ["run2/restart_0.v3.dat", "run2/restart_1.v3.dat", "run2/restart_2.v3.dat"],
+        ["sim.restart.0", "sim.restart.1", "sim.restart.2"],
+        ["dump.1", "dump.2", "dump.3"],
+        ["chk_00000", "chk_00001", "chk_00002"],
+        ["restart.a.0", "restart.a.1", "restart.b.0"],
+    ] {
+        let paths = paths(names);
+        let (layout, explanation) = guess_at(&paths, Path::new("/data/run7"));
+        let takes_one_each = place_all(&layout, &paths).len() > 1;
+        let asks = explanation.asks.unwrap_or_default();
+        assert!(!takes_one_each || asks.contains("they may be the ranks of one checkpoint"), "{names:?}: {asks}");
+        // One after the other, they are checkpoints.
+        let (layout, explanation) = guess_in_order(&paths);
+        assert!(explanation.asks.is_none() || names[0] == "restart.a.0", "{names:?}: {explanation}");
+        assert!(place_all(&layout, &paths).len() == 3 || !explanation.certain, "{names:?}: {explanation}");
+    }
+    // Steps that are not counted are checkpoints, whatever the times of their copies are.
+    let steps = paths(["restart.100", "restart.200", "restart.300"]);
+    let (_, explanation) = guess_at(&steps, Path::new("/data/run7"));
+    assert_eq!((explanation.asks, explanation.certain), (None, true));
+}
