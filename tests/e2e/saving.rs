@@ -663,6 +663,7 @@ fn a_damaged_or_dead_checkpoint_is_saved_again_under_the_next_generation() {
         let site = Site::new();
         for step in 1..=2 {
             (0..2).for_each(|rank| write_rank(&site.data(), step, rank, 500));
+            std::thread::sleep(Duration::from_millis(20)); // so that the times of the files differ
         }
         site.save(&[], 0);
         let of_job = site.store().join("job");
