@@ -352,7 +352,7 @@ fn an_application_that_writes_one_file_for_all_its_tasks_is_saved() {
     assert!(error.contains("ranks is 4") && error.contains("leave ranks out"), "{error}");
 
     // A guess may see files of further ranks later, so it says what it waits for.
-    let script = "echo 1 > chk_0001.h5; echo 2 > chk_0002.h5; sleep 3";
+    let script = "echo 1 > chk_0001.h5; sleep 1.2; echo 2 > chk_0002.h5; sleep 3";
     let output = run(start("guess", "3").args(["--", "sh", "-c", script]), 5);
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(log.contains("no file name contains a rank") && log.contains("--ranks 1"), "{log}");
