@@ -351,6 +351,9 @@ fn prolog_and_epilog_end_in_time_and_with_success_if_the_daemon_does_not_answer(
     // Without SLURM's variables the commands say so, and succeed.
     let (said, _) = site.says(site.job("begin").env_remove("SLURM_JOB_UID"));
     assert!(said.contains("SLURM_JOB_UID is not set"), "{said}");
+    // The daemon reads now that the job began, so that the job has a worker, which must not stay.
+    wait_for("the late worker", Duration::from_secs(30), || site.worker().map(drop));
+    site.says(&mut site.job("end"));
 }
 
 /// Runs `mcr node check` with a slurm.conf. Returns the exit status, and the status and the text of each check.
