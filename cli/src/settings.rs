@@ -146,7 +146,10 @@ impl Settings {
         if facts.is_job() {
             settings.set("cnc", "job", "%u-%j".into(), DEFAULT);
         }
-        settings.set("cnc", "watch", ".".into(), DEFAULT);
+        // The administrator's file alone is no reason to restore into the current directory.
+        if user.is_some() {
+            settings.set("cnc", "watch", ".".into(), DEFAULT);
+        }
         let mut limits = Table::new();
         if let Some(file) = cluster {
             limits = settings.add_cluster(file)?;

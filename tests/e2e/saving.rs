@@ -635,6 +635,22 @@ fn older_steps_that_are_saved_again_after_a_restart_stay_older_than_what_it_rest
 }
 
 #[test]
+fn a_number_of_ranks_that_contradicts_the_guess_is_answered_with_what_to_say() {
+    let site = Site::new();
+    for step in [100, 200, 300] {
+        site.write(format!("restart/swift_{step}.rst"), &[7; 3000]);
+    }
+    let (_, told) = said(&run(site.command().args(["--ranks", "3"]), 1));
+    assert!(told.contains("--ranks 3 is given") && told.contains("--layout"), "{told}");
+    // Numbers from 0 on that were written at once may be ranks.
+    let site = Site::new();
+    (0..4).for_each(|rank| site.write(format!("restart/swift_00000{rank}.rst"), &[7; 3000]));
+    let (_, told) = said(&run(&mut site.command(), 1));
+    assert!(told.contains("they may be the ranks of one checkpoint") && told.contains("--layout"), "{told}");
+    run(site.command().args(["--layout", "restart/{checkpoint}_{rank}.rst"]), 0);
+}
+
+#[test]
 fn a_rank_with_much_less_than_before_is_not_saved_while_its_files_are_young() {
     let site = Site::new();
     for (step, last) in [(1, 3000), (2, 1000)] {

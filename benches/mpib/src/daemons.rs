@@ -12,6 +12,7 @@ use crate::collectives::operation::{Flow, Operation};
 use crate::comm::{Comm, CommError};
 use crate::paths::{SILENCE_TIMEOUT, beside, forget, noise, own_ip};
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -40,9 +41,14 @@ impl Daemon {
         let log = directory.join(format!("{role}.log"));
         let mut command = Command::new(mcr);
         // The caller's environment must not configure these daemons.
-        for name in ["MCR_CONFIG", "MCR_STORE", "MCR_JOB", "MCR_AGGREGATORS", "MCR_LOG", "SLURM_NTASKS"] {
+        for name in ["MCR_CONFIG", "MCR_STORE", "MCR_JOB", "MCR_AGGREGATORS", "MCR_LOG", "MCR_TLS", "SLURM_NTASKS"] {
             command.env_remove(name);
         }
+        // The files are noise, so nothing is to be protected, and the user need not have a key.
+        let cluster = directory.join("cluster.toml");
+        std::fs::write(&cluster, "tls = \"off\"\n")?;
+        std::fs::set_permissions(&cluster, std::fs::Permissions::from_mode(0o600))?;
+        command.env("MCR_CLUSTER", cluster);
         command.args([role, "--config"]).arg(file).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(File::create(&log)?).spawn()?;
         Ok(Self { child, log })

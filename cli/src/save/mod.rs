@@ -55,6 +55,13 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     }
     let store = open_or_create(&args.store.store, args.create, ", or --create")?;
     let found = find_checkpoints(&dir, &args.layout, args.json, Some(&args.store.store))?;
+    if let (Some(ranks @ 2..), false, true) = (args.ranks, found.has_ranks, args.layout.layout.is_empty()) {
+        bail!(
+            "{}: --ranks {ranks} is given, but the layout that was guessed has no rank, so that no checkpoint would have \
+             all ranks; say with --layout which number is the rank, as in --layout '{{checkpoint}}_{{rank}}.h5'",
+            name_of(&dir)
+        );
+    }
     let newest = manifest::newest_of_group(&store, &job, GroupId(0), None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
     let of_files = found.checkpoints.iter().map(|(_, files)| highest(files) + 1).max();

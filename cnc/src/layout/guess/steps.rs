@@ -215,8 +215,9 @@ pub(super) fn may_be_ranks(
         is_doubtful.then(|| {
             format!(
                 "{} and {} other files differ only in a number, and all of them were written within 1 s: they may be the \
-                 ranks of one checkpoint, or one checkpoint each. Say with --layout what the number is: a pattern with \
-                 {{rank}} or with {{checkpoint}} in its place, or \"single\" for all files as one checkpoint",
+                 ranks of one checkpoint, or one checkpoint each. Say with --layout what the number is: for ranks \
+                 {{checkpoint}}_{{rank}}.h5 or a similar pattern, for checkpoints a pattern without {{rank}}, or \
+                 \"single\" for all files as one checkpoint",
                 those[0].1,
                 those.len() - 1
             )
