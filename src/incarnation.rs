@@ -50,8 +50,8 @@ pub struct Incarnation {
     pub number: u32,
     /// The name that SLURM or the operator gives to this start; empty for a start by hand.
     pub identity: String,
-    /// The program and node that began the incarnation. It is for people, and [`InARow`] counts restarts by hand on
-    /// each node.
+    /// The program and node that began the incarnation. It is for people, and to count restarts by hand on each
+    /// node.
     pub begun_by: String,
     /// When the incarnation began, in milliseconds since 1970 by the clock of that node. It is for people only; no
     /// decision depends on it.

@@ -55,16 +55,17 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     }
     let store = open_or_create(&args.store.store, args.create, ", or --create")?;
     let found = find_checkpoints(&dir, &args.layout, args.json, Some(&args.store.store))?;
-    if let (Some(ranks @ 2..), false, true) = (args.ranks, found.has_ranks, args.layout.layout.is_empty()) {
-        bail!(
-            "{}: --ranks {ranks} is given, but the layout that was guessed has no rank, so that no checkpoint would have \
-             all ranks; say with --layout which number is the rank, as in --layout '{{checkpoint}}_{{rank}}.h5'",
-            name_of(&dir)
-        );
-    }
     let newest = manifest::newest_of_group(&store, &job, GroupId(0), None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
     let of_files = found.checkpoints.iter().map(|(_, files)| highest(files) + 1).max();
+    if let (Some(ranks @ 2..), Some(1), true) = (args.ranks, of_files, args.layout.layout.is_empty()) {
+        bail!(
+            "{}: --ranks {ranks} is given, but with the layout that was guessed, all files are of rank 0, so that no \
+             checkpoint would have all ranks; say with --layout which number is the rank, as in --layout \
+             '{{checkpoint}}_{{rank}}.h5'",
+            name_of(&dir)
+        );
+    }
     // A rank whose files are all missing is noticed only if the number of ranks is known from elsewhere.
     let before = newest.as_ref().filter(|newest| args.ranks.is_none() && of_files.is_some_and(|of| of < newest.ranks));
     let ranks = args.ranks.or(before.map(|before| before.ranks)).or(of_files);
