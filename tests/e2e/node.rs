@@ -351,8 +351,8 @@ fn prolog_and_epilog_end_in_time_and_with_success_if_the_daemon_does_not_answer(
     // Without SLURM's variables the commands say so, and succeed.
     let (said, _) = site.says(site.job("begin").env_remove("SLURM_JOB_UID"));
     assert!(said.contains("SLURM_JOB_UID is not set"), "{said}");
-    // The daemon reads now that the job began, so that the job has a worker, which must not stay.
-    wait_for("the late worker", Duration::from_secs(30), || site.worker().map(drop));
+    // The daemon may read only now that the job began. The worker of the job must not stay.
+    std::thread::sleep(Duration::from_millis(500));
     site.says(&mut site.job("end"));
 }
 
