@@ -219,7 +219,7 @@ impl AgentLink {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         if pending.ended.is_none() {
             // This message is queued before the end is visible to others, so that it is the last one sent.
-            let goodbye = v1::Goodbye { reason: reason.to_owned(), retry, elsewhere: false };
+            let goodbye = v1::Goodbye { reason: reason.to_owned(), retry };
             let _ = self.answers.try_send(v1::to_agent::Message::Goodbye(goodbye));
         }
         pending.ended.get_or_insert_with(|| reason.to_owned());

@@ -121,7 +121,7 @@ pub struct Hub {
     /// The announcements whose refusal was already logged as a warning: session, checkpoint, rank.
     refused: BTreeSet<(u64, CheckpointId, Rank)>,
     draining: Option<Draining>,
-    /// The nodes whose agents have reported that they end.
+    /// If the aggregator serves one start of a job: the nodes whose agents have reported that they end.
     left: BTreeSet<String>,
     /// Removes old checkpoints.
     pub(crate) retention: Retention,

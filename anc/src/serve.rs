@@ -201,19 +201,17 @@ const SHUTTING_DOWN: &str = "the aggregator is shutting down";
 struct End {
     reason: String,
     retry: bool,
-    /// The agent may find its own aggregator on another port of this node.
-    elsewhere: bool,
 }
 
 impl End {
     /// A reason that may be gone when the agent connects again.
     fn for_now(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), retry: true, elsewhere: false }
+        Self { reason: reason.into(), retry: true }
     }
 
     /// A reason that stays.
     fn for_good(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), retry: false, elsewhere: false }
+        Self { reason: reason.into(), retry: false }
     }
 }
 
@@ -290,8 +288,8 @@ impl Service {
             return refuse(wrong_version(hello.version).message().to_owned());
         }
         if let Some(of_job) = self.of_job.as_ref().filter(|of_job| of_job.identity != hello.identity) {
-            let reason = format!("this aggregator serves {} only", of_job.identity);
-            return Err(End { reason, retry: true, elsewhere: true });
+            // The agent tries the next port of this node.
+            return Err(End::for_now(format!("this aggregator serves {} only", of_job.identity)));
         }
         if hello.group_size != self.group_size {
             return refuse(format!(
@@ -505,7 +503,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
 
 async fn goodbye(out: &mpsc::Sender<Result<v1::ToAgent, Status>>, end: End) {
     tracing::debug!(reason = end.reason, "session ended");
-    let End { reason, retry, elsewhere } = end;
-    let message = v1::ToAgent { message: Some(To::Goodbye(v1::Goodbye { reason, retry, elsewhere })) };
+    let End { reason, retry } = end;
+    let message = v1::ToAgent { message: Some(To::Goodbye(v1::Goodbye { reason, retry })) };
     let _ = out.send_timeout(Ok(message), Duration::from_secs(1)).await;
 }

@@ -73,8 +73,7 @@ impl Session {
 
     async fn goodbye(&mut self) {
         assert!(matches!(self.hear().await, Hear::Hello(_)));
-        self.say(Say::Goodbye(v1::Goodbye { reason: "this agent is refused".into(), retry: false, elsewhere: false }))
-            .await;
+        self.say(Say::Goodbye(v1::Goodbye { reason: "this agent is refused".into(), retry: false })).await;
     }
 
     async fn welcome(&mut self) {

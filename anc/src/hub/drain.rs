@@ -42,7 +42,9 @@ impl Hub {
         agent.looked = true;
         if leaving {
             agent.leaving_ms = Some(now_ms);
-            self.left.insert(agent.link.node.clone());
+            if self.options.of_job.is_some() {
+                self.left.insert(agent.link.node.clone());
+            }
         }
         let job = agent.job.clone();
         self.look_soon(|key| key.job == job);
