@@ -102,10 +102,14 @@ enum Tls {
     Off,
 }
 
+/// The path of the cluster's file, which need not exist.
+pub fn cluster_path() -> PathBuf {
+    std::env::var_os("MCR_CLUSTER").map_or_else(|| PathBuf::from(CLUSTER_FILE), PathBuf::from)
+}
+
 /// The path of the cluster's file, if the file exists.
 fn cluster_file() -> Option<PathBuf> {
-    let path = std::env::var_os("MCR_CLUSTER").map_or_else(|| PathBuf::from(CLUSTER_FILE), PathBuf::from);
-    path.exists().then_some(path)
+    Some(cluster_path()).filter(|path| path.exists())
 }
 
 /// Whether agents and aggregators on different nodes use TLS. Only the cluster's file decides.

@@ -6,8 +6,9 @@ use super::slurm_conf::SlurmConf;
 use crate::args::NodeCheckArgs;
 use crate::exit::Exit;
 use crate::output::{print, print_json, printable};
-use crate::settings::{Facts, Settings};
+use crate::settings::{CLUSTER_FILE, Facts, Settings, cluster_path};
 use anyhow::Context;
+use globset::Glob;
 use mcr_node::client::ask;
 use mcr_node::protocol::{Reply, Request};
 use std::collections::BTreeMap;
@@ -19,8 +20,6 @@ use std::time::Duration;
 
 /// Where slurm.conf is searched, in this order.
 const SLURM_CONF: [&str; 2] = ["/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"];
-/// The cluster's file, if the variable `MCR_CLUSTER` names no other one.
-const CLUSTER_FILE: &str = "/etc/mcr/mcr.toml";
 /// The scripts of the package `mcrengine-node`.
 const SHIPPED: &str = "/usr/share/mcr/slurm";
 /// `mcr job end` without `--wait` waits so long.
@@ -246,27 +245,17 @@ fn files_of(path: &str) -> Result<Vec<PathBuf>, String> {
         return Ok(vec![path.into()]);
     }
     let (directory, pattern) = path.rsplit_once('/').unwrap_or((".", path));
-    if is_pattern(directory) || pattern.contains('[') {
-        return Err(format!("{path} has a pattern that this check does not know"));
+    if is_pattern(directory) {
+        return Err(format!("{path} has a pattern in the name of a directory, which this check does not know"));
     }
+    let matcher = Glob::new(pattern).map_err(|error| format!("{path}: {error}"))?.compile_matcher();
     let entries = std::fs::read_dir(directory).map_err(|error| format!("{directory} cannot be read ({error})"))?;
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| !name.starts_with('.') && matches(pattern.as_bytes(), name.as_bytes()))
+        .filter(|name| !name.starts_with('.') && matcher.is_match(name))
         .collect();
     names.sort_by(|a, b| b.cmp(a));
     Ok(names.iter().map(|name| Path::new(directory).join(name)).collect())
-}
-
-/// Whether a name matches a pattern with `*` and `?`.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    match (pattern, name) {
-        ([], []) => true,
-        ([b'*', rest @ ..], _) => (0..=name.len()).any(|skipped| matches(rest, &name[skipped..])),
-        ([b'?', rest @ ..], [_, name @ ..]) => matches(rest, name),
-        ([a, rest @ ..], [b, name @ ..]) => a == b && matches(rest, name),
-        _ => false,
-    }
 }
 
 /// A script that kills the user's processes must run after `mcr job end`.
@@ -348,14 +337,13 @@ fn socket(socket: &Path) -> Checked {
 /// Resolves the cluster's file for an example of a job.
 fn cluster_file() -> Checked {
     let name = "cluster file";
-    let named = std::env::var_os("MCR_CLUSTER");
-    let file = PathBuf::from(named.as_deref().unwrap_or(CLUSTER_FILE.as_ref()));
+    let file = cluster_path();
     if !file.exists() {
-        return match named {
-            Some(_) => {
+        return match file == Path::new(CLUSTER_FILE) {
+            true => Checked::ok(name, format!("there is no {}, so each user names a store", file.display())),
+            false => {
                 Checked::warning(name, format!("there is no {}", file.display()), "create it, or unset MCR_CLUSTER")
             }
-            None => Checked::ok(name, format!("there is no {}, so each user names a store", file.display())),
         };
     }
     let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -404,15 +392,20 @@ mod tests {
     }
 
     #[test]
-    fn patterns_match_as_in_a_shell() {
-        for (pattern, name, expected) in [
-            ("*", "90-mcr", true),
-            ("*.sh", "a.sh", true),
-            ("*.sh", "a.sh~", false),
-            ("?0-*", "90-mcr", true),
-            ("a", "b", false),
+    fn the_files_of_a_pattern_are_in_the_order_in_which_slurm_runs_them() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["10-a", "90-mcr", "50-b.sh", "50-b.sh~", ".hidden"] {
+            std::fs::write(dir.path().join(name), "").expect("written");
+        }
+        for (pattern, expected) in [
+            ("*", &["90-mcr", "50-b.sh~", "50-b.sh", "10-a"][..]),
+            ("*.sh", &["50-b.sh"]),
+            ("?0-[am]*", &["90-mcr", "10-a"]),
+            ("a", &["a"]),
         ] {
-            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
+            let files = files_of(&format!("{}/{pattern}", dir.path().display())).expect("a pattern");
+            let names: Vec<_> = files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
+            assert_eq!(names, expected, "{pattern}");
         }
     }
 
