@@ -314,7 +314,10 @@ impl Both {
         let mut is_told = false;
         while !self.config.watch.is_dir() {
             if !std::mem::replace(&mut is_told, true) {
-                tracing::info!(watch = %self.config.watch.display(), "the directory is awaited");
+                tracing::warn!(
+                    watch = %self.config.watch.display(),
+                    "the watched directory does not exist; nothing is saved until it does"
+                );
             }
             tokio::time::sleep(GUESS_INTERVAL).await;
         }
@@ -349,7 +352,7 @@ impl Both {
                 let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
                 tracing::error!(command = name, %error, "the command cannot be started");
                 let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-                return Ok(Ended { code, until: Instant::now(), processes: Processes::EndedWell });
+                return Ok(Ended { code, until: Instant::now(), processes: Processes::Gone });
             }
         };
         let mut signalled: Option<Instant> = None;

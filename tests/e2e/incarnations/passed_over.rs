@@ -9,9 +9,7 @@ fn a_checkpoint_that_was_restored_three_times_without_a_newer_one_is_passed_over
     for step in 1..=2 {
         site.write(1, step, 0..RANKS);
     }
-    let mut save = mcr();
-    save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job", "--store"]);
-    run(save.arg(site.store()), 0);
+    save_by_hand(&site, 0);
     for _ in 0..3 {
         assert_eq!(site.restart(&[], 0).0, [(1, 2)].into());
     }
@@ -28,9 +26,7 @@ fn nodes_that_restart_by_hand_one_after_the_other_are_no_crash_loop() {
     for step in 1..=2 {
         site.write(1, step, 0..RANKS);
     }
-    let mut save = mcr();
-    save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job", "--store"]);
-    run(save.arg(site.store()), 0);
+    save_by_hand(&site, 0);
     for node in ["n1", "n2", "n3", "n4"] {
         let to = site.dir.path().join(node);
         let mut restart = mcr();
@@ -43,15 +39,10 @@ fn nodes_that_restart_by_hand_one_after_the_other_are_no_crash_loop() {
 #[test]
 fn what_was_written_before_the_nodes_of_a_start_decided_is_not_saved_between_their_restarts() {
     let site = Site::empty();
-    let save = |status| {
-        let mut save = mcr();
-        save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job"]);
-        run(save.arg("--store").arg(site.store()), status)
-    };
     for step in 1..=2 {
         site.write(1, step, 0..RANKS);
     }
-    save(0);
+    save_by_hand(&site, 0);
     site.write(1, 3, 0..RANKS);
     std::thread::sleep(Duration::from_millis(50));
     let restart = |node: &str, ranks: &str| {
@@ -62,7 +53,7 @@ fn what_was_written_before_the_nodes_of_a_start_decided_is_not_saved_between_the
         assert!(to.join("it_000002").is_dir() && !to.join("it_000003").exists(), "{node}");
     };
     restart("a", "0");
-    let told = String::from_utf8_lossy(&save(4).stderr).into_owned();
+    let told = String::from_utf8_lossy(&save_by_hand(&site, 4).stderr).into_owned();
     assert!(told.contains("it_000003 is not saved: it was written before incarnation 1"), "{told}");
     restart("b", "1");
 }
@@ -174,10 +165,10 @@ fn a_node_that_follows_a_decision_says_why_the_newest_was_not_taken() {
     assert!(said.contains(&why) && said.contains("which another node decided"), "{said}");
 }
 
-fn save_by_hand(site: &Site) {
+fn save_by_hand(site: &Site, status: i32) -> std::process::Output {
     let mut save = mcr();
     save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job"]);
-    run(save.args(["--ranks", "4", "--store"]).arg(site.store()), 0);
+    run(save.args(["--ranks", "4", "--store"]).arg(site.store()), status)
 }
 
 /// Saves steps 1 and 2, and restores step 1 while a part of step 2 is out of reach.
@@ -186,7 +177,7 @@ fn restarted_without(part: &str) -> Site {
     for step in 1..=2 {
         site.write(1, step, 0..RANKS);
     }
-    save_by_hand(&site);
+    save_by_hand(&site, 0);
     let (part, away) = (site.store().join("job").join(part), site.path("away"));
     std::fs::rename(&part, &away).expect("moved away");
     // The exit status is 2 if the metadata show the damage.
@@ -205,7 +196,7 @@ fn a_committed_checkpoint_that_was_only_out_of_reach_during_a_restart_is_set_asi
         // The next run commits a newer checkpoint, so both others are older than the newest complete one.
         std::fs::remove_dir_all(site.run_dir()).expect("removed");
         site.write(2, 3, 0..RANKS);
-        save_by_hand(&site);
+        save_by_hand(&site, 0);
         run(mcr().args(["prune", "--incomplete", "--job", "job", "--store"]).arg(site.store()), 0);
         assert_eq!(site.complete(), [id(1), id(2), id(3)].into(), "{part}");
         assert_eq!(site.restart(&["--copy"], 0).0, [(2, 3)].into(), "{part}");
