@@ -12,7 +12,7 @@
 //! checkpoint that was the newest when the pointer file was written.
 //!
 //! The *own directory* of a checkpoint is the directory that has the checkpoint's label: `DD0018` for the file
-//! `DD0018/DD0018.cpu0003`. Companions are small, so their bytes are read once and kept until the checkpoint is
+//! `DD0018/DD0018.cpu0003`. A link to another directory belongs to a checkpoint if all files in it do. Companions are small, so their bytes are read once and kept until the checkpoint is
 //! committed. Companions do not identify a checkpoint: the same files with another link are the same checkpoint
 //! ([`FileKind::is_companion`]).
 
@@ -89,6 +89,8 @@ const READ_ENTRIES_MAX: usize = 4096;
 const WORDS_MAX: usize = 256;
 /// If a pointer file names a directory: maximum number of entries of this directory that are examined.
 const FIRST_ENTRIES_MAX: usize = 64;
+/// A directory with more entries than this is not examined for files of other checkpoints.
+const ENTRIES_OF_ONE_MAX: usize = 64 << 10;
 /// Maximum number of links that are followed one after the other.
 const HOPS_MAX: usize = 16;
 /// The usual modes of directories.
@@ -132,15 +134,15 @@ pub fn gather(
     surroundings: Surroundings<'_>,
     beside: &mut Beside,
 ) -> Companions {
-    let mut gathering = Gathering::new(root, layout, label, files);
-    gathering.directories_above(rank);
+    let mut gathering = Gathering::new(root, layout, label, files, rank);
+    gathering.directories_above();
     if rank == Rank(0) {
         for own in gathering.own.clone() {
             gathering.within(&own);
         }
         gathering.beside(surroundings.timeline, beside);
     }
-    gathering.links_elsewhere(rank, surroundings.links);
+    gathering.links_elsewhere(surroundings.links);
     gathering.finish()
 }
 
@@ -148,6 +150,7 @@ struct Gathering<'a> {
     root: &'a Path,
     layout: &'a Layout,
     label: &'a CheckpointId,
+    rank: Rank,
     files: BTreeSet<&'a FilePath>,
     /// The checkpoint's own directories. The empty path is the root.
     own: BTreeSet<PathBuf>,
@@ -162,11 +165,12 @@ struct Gathering<'a> {
 }
 
 impl<'a> Gathering<'a> {
-    fn new(root: &'a Path, layout: &'a Layout, label: &'a CheckpointId, files: &'a [FilePath]) -> Self {
+    fn new(root: &'a Path, layout: &'a Layout, label: &'a CheckpointId, files: &'a [FilePath], rank: Rank) -> Self {
         Self {
             root,
             layout,
             label,
+            rank,
             files: files.iter().collect(),
             own: BTreeSet::new(),
             above: BTreeSet::new(),
@@ -179,7 +183,8 @@ impl<'a> Gathering<'a> {
     }
 
     /// Finds the directories above the files, and the checkpoint's own directories among them.
-    fn directories_above(&mut self, rank: Rank) {
+    fn directories_above(&mut self) {
+        let rank = self.rank;
         for path in &self.files {
             self.own.extend(self.layout.own_directory(path).filter(|_| rank == Rank(0)));
             self.above.extend(path.as_path().ancestors().skip(1).map(Path::to_owned));
@@ -254,8 +259,8 @@ impl<'a> Gathering<'a> {
     }
 
     /// Takes the links outside of the own directories that lead to the checkpoint.
-    fn links_elsewhere(&mut self, rank: Rank, links: &BTreeSet<PathBuf>) {
-        let own: BTreeSet<PathBuf> = match rank {
+    fn links_elsewhere(&mut self, links: &BTreeSet<PathBuf>) {
+        let own: BTreeSet<PathBuf> = match self.rank {
             Rank(0) => self.own.clone(),
             _ => self.files.iter().filter_map(|path| self.layout.own_directory(path)).collect(),
         };
@@ -299,7 +304,22 @@ impl<'a> Gathering<'a> {
             let rank = self.layout.place(&file).and_then(|placed| placed.rank);
             rank.is_some_and(|rank| rank != Rank(0))
         };
-        self.files.contains(&file) || (is_own() && !is_of_another_rank())
+        self.files.contains(&file) || (is_own() && !is_of_another_rank()) || self.holds_only_this(end)
+    }
+
+    /// Whether a directory has files of this checkpoint and no files of other checkpoints, such as `snapdir_012` with
+    /// `snap_012.0.hdf5`.
+    fn holds_only_this(&self, dir: &Path) -> bool {
+        if self.rank != Rank(0) || dir.as_os_str().is_empty() || !self.above.contains(dir) {
+            return false;
+        }
+        let mut is_shared = false;
+        let mut see = |found: Found<'_>| {
+            let Found::File(path, _) = found else { return };
+            is_shared |= self.layout.place(&path).is_some_and(|placed| placed.checkpoint != *self.label);
+        };
+        let limits = ScanLimits { entries: ENTRIES_OF_ONE_MAX, ..ScanLimits::default() };
+        walk(self.root, dir, &limits, &mut see).is_ok() && !is_shared
     }
 
     /// Whether this pointer file names this checkpoint as the newest.
@@ -469,8 +489,8 @@ pub fn mark_hard_links<'a>(headers: impl Iterator<Item = (&'a mut FileHeader, Fi
     }
 }
 
-/// The final target of a link, relative to the root. `None` if the target is outside of the root, or if the links
-/// form a cycle. A link in the middle of the path is not resolved if it leads to a directory outside of the root.
+/// The final target of a link, relative to the root. `None` if the link itself leads out of the root, or if the links
+/// form a cycle. Another link that leads out of the root is not resolved: the walk may follow it as a directory.
 pub fn resolve(root: &Path, link: &Path) -> Option<PathBuf> {
     let (mut at, mut hops) = (PathBuf::new(), 0);
     let mut open: Vec<PathBuf> = parts(link).rev().collect();
@@ -495,7 +515,7 @@ pub fn resolve(root: &Path, link: &Path) -> Option<PathBuf> {
                 open.extend(parts(&below).rev().collect::<Vec<_>>());
                 at.clear();
             }
-            None if open.is_empty() => return None,
+            None if next == link => return None,
             None => at = next,
         }
     }

@@ -244,8 +244,13 @@ impl Layout {
         let (_, within) = self.place_within(path)?;
         let Some(label) = within.label else { return Some(std::path::PathBuf::new()) };
         let bytes = path.as_bytes();
-        let end = bytes[label.end..].iter().position(|&b| b == b'/')?;
-        Some(std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&bytes[..label.end + end])))
+        let directory = |end: usize| std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&bytes[..end]));
+        if let Some(end) = bytes[label.end..].iter().position(|&b| b == b'/') {
+            return Some(directory(label.end + end));
+        }
+        // Enzo's `DD0007/DD0007.cpu0003`: the label is taken from the name of the file.
+        let above = directory(bytes.iter().rposition(|&b| b == b'/')?);
+        (above.file_name()?.as_bytes() == &bytes[label]).then_some(above)
     }
 
     /// The checkpoint that this file marks as complete.

@@ -12,7 +12,7 @@ use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// A label with the order that users expect: `it_9` is before `it_10`. Labels that are numbers are ordered by value:
@@ -271,19 +271,43 @@ impl<'a> Through<'a> {
     }
 
     /// Whether a link is followed: it leads to a directory that has the owner of the root, that is neither below nor
-    /// above the root, and that no earlier link led to.
+    /// above the root, and that no earlier link led to. A second name of such a directory is not followed, such as
+    /// `latest -> DD0018`, where `DD0018` is a link.
     pub(crate) fn is_open(&mut self, link: &Path) -> bool {
         let real =
             self.real.get_or_insert_with(|| Some((self.root.canonicalize().ok()?, self.root.metadata().ok()?.uid())));
         let Some((root, owner)) = real else { return false };
         let name = self.root.join(link);
         let Ok(stat) = name.metadata() else { return false }; // the link is dangling
-        let is_elsewhere = |end: PathBuf| !end.starts_with(&*root) && !root.starts_with(&end);
-        stat.is_dir()
-            && stat.uid() == *owner
-            && name.canonicalize().is_ok_and(is_elsewhere)
-            && self.entered.insert((stat.dev(), stat.ino()))
+        if !stat.is_dir() || stat.uid() != *owner {
+            return false;
+        }
+        let Ok(end) = name.canonicalize() else { return false };
+        let is_elsewhere = !end.starts_with(&*root) && !root.starts_with(&end);
+        is_elsewhere && !is_second_name((self.root, root), link, &end) && self.entered.insert((stat.dev(), stat.ino()))
     }
+}
+
+/// Whether a link to the directory `end` is only a second name of it, because the walk finds `end` elsewhere: the link
+/// leads to another entry below the root, or to a directory behind the link that led the walk here, or an entry beside
+/// the link has the name of `end` and leads to `end`.
+fn is_second_name(root: (&Path, &Path), link: &Path, end: &Path) -> bool {
+    let (root, real_root) = root;
+    let (name, Ok(text)) = (root.join(link), root.join(link).read_link()) else { return false };
+    let Some(above) = name.parent().and_then(|above| above.canonicalize().ok()) else { return false };
+    let first = text.components().fold(above.clone(), |mut at, component| {
+        match component {
+            Component::ParentDir => drop(at.pop()),
+            other => at.push(other), // an absolute path replaces the path
+        }
+        at
+    });
+    let is_below_root = || first.starts_with(real_root) || text.starts_with(root);
+    let led_here = || link.ancestors().skip(1).filter(|above| root.join(above).is_symlink());
+    let is_behind =
+        || led_here().any(|above| root.join(above).canonicalize().is_ok_and(|behind| end.starts_with(behind)));
+    let twin = end.file_name().filter(|name| Some(*name) != link.file_name()).map(|name| above.join(name));
+    is_below_root() || is_behind() || twin.is_some_and(|twin| twin.canonicalize().is_ok_and(|other| other == *end))
 }
 
 /// Walks over `root/below`. Reports each directory before its content is read, so that the caller can first start to
@@ -410,6 +434,33 @@ mod tests {
         let layout = Layout::from_patterns(&["{checkpoint}"], 0).expect("valid");
         let (order, contradiction) = scan(root.path(), &layout, &ScanLimits::default()).expect("scanned").in_order();
         (order.into_iter().map(|(label, _)| label.to_string()).collect(), contradiction)
+    }
+
+    #[test]
+    fn a_second_name_of_a_directory_is_no_second_checkpoint() {
+        use std::os::unix::fs::symlink;
+        let (root, scratch) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+        for file in ["DD1/data", "out/DD2/data"] {
+            let path = scratch.path().join(file);
+            std::fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+            std::fs::write(path, file).expect("written");
+        }
+        let links = [
+            ("DD1", scratch.path().join("DD1")),
+            ("latest", "DD1".into()),
+            ("again", scratch.path().join("DD1")),
+            ("absolute", root.path().join("DD1")),
+            ("out", scratch.path().join("out")),
+            ("out/latest", "DD2".into()),
+            ("out/whole", scratch.path().join("out")),
+        ];
+        for (link, to) in links {
+            symlink(to, root.path().join(link)).expect("linked");
+        }
+        let listing = list(root.path(), &ScanLimits::default()).expect("listed");
+        assert_eq!(listing.files.iter().map(ToString::to_string).collect::<Vec<_>>(), ["DD1/data", "out/DD2/data"]);
+        assert_eq!(listing.through.iter().map(|(link, _)| link).collect::<BTreeSet<_>>().len(), 2);
+        assert_eq!(listing.links, ["absolute", "again", "latest", "out/latest", "out/whole"].map(PathBuf::from));
     }
 
     #[test]
