@@ -17,6 +17,7 @@ use super::{Layout, Listing, Pattern, is_of_a_store, is_ours, label_of, presets}
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -73,9 +74,10 @@ pub(super) fn guess(listing: &Listing, directory: &Path) -> (Layout, Explanation
     if explanation.asks.is_some() {
         return (layout, explanation);
     }
-    let modified: BTreeMap<&FilePath, SystemTime> =
-        listing.files.iter().zip(listing.modified.iter().copied()).collect();
-    if let Some(asks) = steps::may_be_ranks(&layout, &paths, &modified) {
+    // Ranks begin their files together, even if they take long to write them.
+    let times = if listing.begun.is_empty() { &listing.modified } else { &listing.begun };
+    let begun: BTreeMap<&FilePath, SystemTime> = listing.files.iter().zip(times.iter().copied()).collect();
+    if let Some(asks) = steps::may_be_ranks(&layout, &paths, &begun) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
     if let Some(asks) = runs::mixed(&layout, &paths) {
@@ -278,6 +280,15 @@ fn from_numbers(
         Some(span) => lines.push(format!("the name of a checkpoint has the form {}", show(span, &[]))),
         None => lines.push(format!("no number distinguishes checkpoints: all files are checkpoint {otherwise}")),
     }
+    let asks = asks.or_else(|| {
+        let (template, rank) = ranked.iter().find(|(template, rank)| template.contradicts(rank))?;
+        Some(format!(
+            "the number # in {} would be the rank, but the files of one number were written after those of the other, as \
+             steps are. Say with --layout which number is the step and which one is the rank: a pattern with {{checkpoint}} \
+             and {{rank}}",
+            show(&template.text, &[rank.slot])
+        ))
+    });
     // Numbers before the label are examined in `runs`.
     if hidden {
         lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
@@ -441,6 +452,7 @@ impl Template<'_> {
             self.lead(slot).iter().filter(|b| b.is_ascii_alphabetic()).map(u8::to_ascii_lowercase).collect();
         match &word[..] {
             word if RANK_WORDS.contains(&word) => Word::Rank,
+            word if CHECKPOINT_WORDS.contains(&word) && self.follows_checkpoint(slot) => Word::Neutral,
             word if CHECKPOINT_WORDS.contains(&word) => Word::Checkpoint,
             word if PART_WORDS.contains(&word) => Word::Part,
             _ => Word::Neutral,
@@ -450,6 +462,50 @@ impl Template<'_> {
     fn linked(&self, slot: usize) -> Vec<usize> {
         let same = |other: &usize| self.rows.iter().all(|row| number(row[*other]) == number(row[slot]));
         (0..self.slots()).filter(same).collect()
+    }
+
+    /// Whether a word that usually means checkpoints stands between two numbers, as in `sim.00010.rst.3`, and the times
+    /// of the files say that the number before it is of the checkpoint: all files with one value of it were written
+    /// nearly at once, long before those with the next value. This does not hold for the number after the word.
+    fn follows_checkpoint(&self, slot: usize) -> bool {
+        let before = &self.text[..self.position(slot) - self.lead(slot).len()];
+        let is_between = before.iter().rev().find(|b| !matches!(b, b'_' | b'-' | b'.')) == Some(&SLOT);
+        let at_once = |times: &[Range<SystemTime>]| {
+            let lasts = |from: SystemTime, to: SystemTime| to.duration_since(from).unwrap_or_default();
+            times.windows(2).all(|pair| {
+                let longest = pair.iter().map(|range| lasts(range.start, range.end)).max().unwrap_or_default();
+                longest * 10 <= lasts(pair[0].start, pair[1].start)
+            })
+        };
+        is_between && self.in_order(slot - 1).is_some_and(|times| at_once(&times)) && self.in_order(slot).is_none()
+    }
+
+    /// When the files with each value of a number were written, if those with one value were written before those with
+    /// the next value, for all values.
+    fn in_order(&self, slot: usize) -> Option<Vec<Range<SystemTime>>> {
+        let mut times: BTreeMap<u64, Range<SystemTime>> = BTreeMap::new();
+        for (row, modified) in self.rows.iter().zip(&self.modified) {
+            let time = (*modified)?;
+            let range = times.entry(number(row[slot])).or_insert(time..time);
+            *range = time.min(range.start)..time.max(range.end);
+        }
+        let mut times: Vec<_> = times.into_values().collect();
+        times.sort_by_key(|range| range.start);
+        (times.len() > 1 && times.windows(2).all(|pair| pair[0].end < pair[1].start)).then_some(times)
+    }
+
+    /// Whether the times of the files contradict a rank: one rank after the other was written, and no other number of
+    /// the names was written in order, although the names have other numbers.
+    fn contradicts(&self, rank: &RankSlot) -> bool {
+        let varies = |slot: &usize| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]);
+        let others: Vec<usize> = (0..self.slots()).filter(|slot| !rank.linked.contains(slot)).filter(varies).collect();
+        let times = || self.modified.iter().flatten();
+        let took = times().max().zip(times().min()).and_then(|(last, first)| last.duration_since(*first).ok());
+        self.word(rank.slot) != Word::Rank
+            && took.is_some_and(|took| took >= steps::SERIES_MIN)
+            && !others.is_empty()
+            && self.in_order(rank.slot).is_some()
+            && others.into_iter().all(|slot| self.in_order(slot).is_none())
     }
 
     /// Whether a number is the rank, and the word before it means ranks.

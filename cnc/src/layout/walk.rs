@@ -76,6 +76,9 @@ pub struct Listing {
     pub files: Vec<FilePath>,
     /// Modification time of each file.
     pub modified: Vec<SystemTime>,
+    /// When each file was begun, as far as this is known: its creation, or its modification if the file is a copy that
+    /// is younger than its content.
+    pub begun: Vec<SystemTime>,
     /// Length of each file in bytes.
     pub bytes: Vec<u64>,
     /// Symbolic links that were not followed, sorted by name.
@@ -96,6 +99,8 @@ impl Listing {
         self.files.retain(|_| *keep.next().unwrap_or(&true));
         let mut keep = kept.iter();
         self.modified.retain(|_| *keep.next().unwrap_or(&true));
+        let mut keep = kept.iter();
+        self.begun.retain(|_| *keep.next().unwrap_or(&true));
         let mut keep = kept.iter();
         self.bytes.retain(|_| *keep.next().unwrap_or(&true));
         self.links.retain(|path| !path.starts_with(below));
@@ -189,7 +194,9 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     let (mut links, mut through) = (Vec::new(), Vec::new());
     let mut see = |found: Found<'_>| match found {
         Found::File(path, metadata) => {
-            found_files.push((path, metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len()));
+            let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            let begun = metadata.created().map_or(modified, |created| created.min(modified));
+            found_files.push((path, modified, begun, metadata.len()));
         }
         Found::Directory(path) => {
             let name = root.join(path);
@@ -209,9 +216,10 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     found_files.sort();
     links.sort();
     let mut listing = Listing { links, through, skipped, skipped_count, ..Listing::default() };
-    for (path, modified, bytes) in found_files {
+    for (path, modified, begun, bytes) in found_files {
         listing.files.push(path);
         listing.modified.push(modified);
+        listing.begun.push(begun);
         listing.bytes.push(bytes);
     }
     Ok(listing)

@@ -182,14 +182,14 @@ fn is_product(text: &[u8], labels: &BTreeSet<&Vec<u64>>) -> bool {
 }
 
 /// A code that writes one file for each checkpoint takes at least this long from the first to the last checkpoint.
-const SERIES_MIN: Duration = Duration::from_secs(1);
+pub(super) const SERIES_MIN: Duration = Duration::from_secs(1);
 
 /// The question for the user if the checkpoints of a layout without ranks may be the ranks of one checkpoint: each has
-/// one file, their numbers count from 0 or 1 without gaps, and all files were written at nearly the same time.
+/// one file, their numbers count from 0 or 1 without gaps, and all files were begun at nearly the same time.
 pub(super) fn may_be_ranks(
     layout: &Layout,
     paths: &[&FilePath],
-    modified: &BTreeMap<&FilePath, SystemTime>,
+    begun: &BTreeMap<&FilePath, SystemTime>,
 ) -> Option<String> {
     let mut files: BTreeMap<CheckpointId, Vec<&FilePath>> = BTreeMap::new();
     for path in paths {
@@ -206,7 +206,7 @@ pub(super) fn may_be_ranks(
         templates.entry(text).or_default().push((digits.iter().map(|digits| number(digits)).collect(), path));
     }
     templates.values().find_map(|those| {
-        let times: Vec<SystemTime> = those.iter().filter_map(|(_, path)| modified.get(path).copied()).collect();
+        let times: Vec<SystemTime> = those.iter().filter_map(|(_, path)| begun.get(path).copied()).collect();
         let apart = times.iter().max()?.duration_since(*times.iter().min()?).ok()?;
         let values = |n: usize| those.iter().map(|(numbers, _)| numbers[n]).collect::<BTreeSet<_>>();
         let mut varying = (0..those[0].0.len()).map(values).filter(|values| values.len() > 1);
@@ -214,7 +214,7 @@ pub(super) fn may_be_ranks(
         let is_doubtful = only.len() == those.len() && is_counted(&only) && apart < SERIES_MIN;
         is_doubtful.then(|| {
             format!(
-                "{} and {} other files differ only in a number, and all of them were written within 1 s: they may be the \
+                "{} and {} other files differ only in a number, and writing all of them began within 1 s: they may be the \
                  ranks of one checkpoint, or one checkpoint each. Say with --layout what the number is: for ranks \
                  {{checkpoint}}_{{rank}}.h5 or a similar pattern, for checkpoints a pattern without {{rank}}, or \
                  \"single\" for all files as one checkpoint",
@@ -227,7 +227,10 @@ pub(super) fn may_be_ranks(
 
 /// Whether the labels of a preset have two numbers in a row, of which one may be of a variable, or a number that is of
 /// a rank or of a part.
-pub(super) fn are_of_ranks_or_parts<'a>(labels: impl Iterator<Item = &'a CheckpointId>) -> bool {
+pub(super) fn are_of_ranks_or_parts<'a>(labels: impl Iterator<Item = &'a CheckpointId> + Clone) -> bool {
+    if are_parts_of_another(labels.clone()) {
+        return true;
+    }
     let mut templates: BTreeMap<Vec<u8>, Vec<Vec<u64>>> = BTreeMap::new();
     for label in labels {
         let (text, digits) = tokenize(label.as_str().as_bytes());
@@ -249,6 +252,23 @@ pub(super) fn are_of_ranks_or_parts<'a>(labels: impl Iterator<Item = &'a Checkpo
             || slots.clone().any(counts_parts)
             || slots.clone().any(has_word) && !slots.clone().any(tells_all)
     })
+}
+
+/// Whether a label is another label with a number of a part: `restart.10#0` and `restart.10#1` beside `restart.10`.
+fn are_parts_of_another<'a>(labels: impl Iterator<Item = &'a CheckpointId>) -> bool {
+    let labels: BTreeSet<&str> = labels.map(CheckpointId::as_str).collect();
+    let mut parts: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    for label in &labels {
+        let whole = label.trim_end_matches(|c: char| c.is_ascii_digit());
+        let digits = &label.as_bytes()[whole.len()..];
+        let whole = whole.trim_end_matches(['#', '.', '_', '-']);
+        if whole.ends_with(|c: char| c.is_ascii_digit()) && labels.contains(whole) && !digits.is_empty() {
+            parts.entry(whole).or_default().insert(number(digits));
+        }
+    }
+    // Times such as `1`, `1.1` and `1.2` are no parts.
+    let is_time = |label: &&str| label.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    parts.iter().any(|(whole, values)| !is_time(whole) && is_counted(values))
 }
 
 /// Whether the only label of a preset has two numbers in a row, of which one may be of a variable.

@@ -405,3 +405,48 @@ fn files_that_differ_in_one_counted_number_and_were_written_at_once_may_be_ranks
     let (_, explanation) = guess_at(&steps, Path::new("/data/run7"));
     assert_eq!((explanation.asks, explanation.certain), (None, true));
 }
+
+/// Guesses with files that were written at these times in seconds.
+fn guess_at_times(names: &[String], seconds: &[u64]) -> (Layout, Explanation) {
+    let paths = paths(names);
+    let modified = seconds.iter().map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(*at)).collect();
+    guess(&Listing { modified, ..listing_of(&paths) }, Path::new("/data/run7"))
+}
+
+#[test]
+fn a_word_between_two_numbers_names_no_step_if_the_number_before_it_is_written_in_order() {
+    for (steps, form) in
+        [([1u64, 2, 3], "sim.#.rst.@"), ([10, 20, 30], "sim.#.rst.@"), ([1, 2, 3], "step#_restart_@.h5")]
+    {
+        let named = |step: u64, rank: u64| form.replace('#', &format!("{step:05}")).replace('@', &rank.to_string());
+        let names: Vec<String> = steps.iter().flat_map(|step| (0..4).map(|rank| named(*step, rank))).collect();
+        // The ranks write a step within 3 s, and there is a minute between steps.
+        let at: Vec<u64> = (0..12).map(|nth| nth / 4 * 60 + nth % 4).collect();
+        let (layout, explanation) = guess_at_times(&names, &at);
+        assert_eq!(explanation.asks, None, "{form}");
+        let found = place_all(&layout, &paths(&names));
+        assert!(found.len() == 3 && found.values().all(|(files, ranks)| (*files, ranks.len()) == (4, 4)), "{found:?}");
+        // Steps of one run after the other take as long as the runs: nobody can know which number is the step.
+        let at: Vec<u64> = (0..12).map(|nth| nth * 60).collect();
+        let asks = guess_at_times(&names, &at).1.asks.unwrap_or_default();
+        assert!(asks.contains("which number is the step"), "{form}: {asks}");
+    }
+}
+
+#[test]
+fn a_file_beside_its_numbered_parts_is_one_checkpoint_with_them() {
+    let names =
+        paths(["m000.full.restart.10", "m000.full.restart.10#0", "m000.full.restart.10#1", "m000.full.restart.10#2"]);
+    let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+    assert_eq!(place_all(&layout, &names).len(), 1, "{explanation}");
+}
+
+#[test]
+fn ranks_that_begin_together_and_end_apart_may_be_ranks() {
+    let names = paths(["restart_0.h5", "restart_1.h5", "restart_2.h5"]);
+    let listing = listing_of(&names);
+    let modified = (0..3).map(|rank| SystemTime::UNIX_EPOCH + Duration::from_secs(rank * 20)).collect();
+    let begun = listing.modified.clone();
+    let (_, explanation) = guess(&Listing { modified, begun, ..listing }, Path::new("/data/run7"));
+    assert!(explanation.asks.unwrap_or_default().contains("they may be the ranks"));
+}
