@@ -10,7 +10,7 @@
 use crate::group::Key;
 use crate::names::Names;
 use mcrengine::container::ReadError;
-use mcrengine::header::FileHeader;
+use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{self, Manifest, ManifestFile, Place, manifest_name};
 use mcrengine::store::{Store, StoreError, visible};
@@ -315,6 +315,35 @@ pub fn choose_for_all(
         }
     }
     Ok((label.with_generation(free).unwrap_or_else(|_| label.clone()), None))
+}
+
+/// The next free name for a content that is committed, if the content now has links or pointer files which were written
+/// after it was committed. Their paths count, and not their contents, so that a pointer file that changes all the time
+/// makes only one more checkpoint.
+pub fn choose_for_companions(
+    store: &dyn Store,
+    names: &Names,
+    job: &JobId,
+    id: &CheckpointId,
+    groups: &[Arc<Vec<FileHeader>>],
+) -> Result<Option<CheckpointId>, StoreError> {
+    let tells = |file: &&FileHeader| matches!(file.kind, FileKind::Pointer | FileKind::SymbolicLink);
+    let mut is_new = false;
+    for (group, files) in (0..).map(GroupId).zip(groups) {
+        if !files.iter().any(|file| tells(&file)) {
+            continue;
+        }
+        let manifest = match manifest::read_manifest(store, job, id, group) {
+            Ok(manifest) => manifest,
+            Err(ReadError::Missing { .. }) => return Ok(None), // a part of the checkpoint is still to be committed
+            Err(error) => return Err(error.into()),
+        };
+        is_new |= files.iter().filter(tells).any(|file| !manifest.files.iter().any(|there| there.path == file.path));
+    }
+    let Ok(label) = id.with_generation(1) else { return Ok(None) };
+    let key = Key { job: job.clone(), group: GroupId(0), label };
+    let newest = if is_new { names.newest(store, &key, 0)?.last().copied() } else { None };
+    Ok(newest.and_then(|newest| id.with_generation(newest.saturating_add(1)).ok()))
 }
 
 /// The manifest of a group, if its files are already committed under a name.

@@ -48,8 +48,9 @@ impl Site {
 
     fn save(&self, expected: i32, more: &[&str]) -> std::process::Output {
         let mut save = mcr();
-        save.arg("save").arg(self.run()).args(["--create", "--job", "job", "--layout", LAYOUT, "--store"]);
-        run(save.arg(self.dir.path().join("store")).args(more), expected)
+        save.arg("save").arg(self.run()).args(["--create", "--job", "job", "--store"]);
+        let layout = if more.contains(&"--layout") { &[][..] } else { &["--layout", LAYOUT] };
+        run(save.arg(self.dir.path().join("store")).args(layout).args(more), expected)
     }
 
     fn restart(&self, to: &Path) -> Command {
@@ -277,6 +278,71 @@ fn a_pointer_that_is_written_after_the_checkpoint_travels_with_it_without_a_seco
         let (id, to) = (format!("DD{step:04}"), site.dir.path().join(format!("back{step}")));
         run(site.restart(&to).args(["--copy", "--checkpoint", &id]), 0);
         assert_eq!(fs::read(to.join("rpointer.atm")).expect("it travels"), format!("{id}\n").into_bytes());
+    }
+}
+
+#[test]
+fn a_pointer_that_is_written_between_two_saves_is_saved_with_the_newest_checkpoint_once() {
+    let site = Site::new();
+    site.step("", 1);
+    let newest = site.step("", 2);
+    site.save(0, &[]);
+    let pointer = site.run().join("latest.txt");
+    for (text, labels) in
+        [("DD0002\n", &["DD0002~2", "DD0002", "DD0001"]), ("DD0002 again\n", &["DD0002~2", "DD0002", "DD0001"])]
+    {
+        fs::write(&pointer, text).expect("written");
+        site.save(0, &[]);
+        assert_eq!(site.labels(), labels, "a pointer that changes all the time makes only one more checkpoint");
+    }
+    run(&mut site.restart(&site.back()), 0);
+    assert_eq!(fs::read_to_string(site.back().join("latest.txt")).expect("it travels"), "DD0002\n");
+    let restored = site.back().join("DD0002/DD0002.cpu0001");
+    assert_eq!(fs::read(restored).expect("restored"), fs::read(newest.join("DD0002.cpu0001")).expect("written"));
+    site.step("", 3);
+    site.save(0, &[]);
+    assert_eq!(site.labels()[0], "DD0003", "the order is that of the files");
+}
+
+#[test]
+fn a_second_link_to_a_checkpoint_that_is_itself_a_link_is_restored_as_a_link() {
+    let site = Site::new();
+    fs::create_dir(site.scratch()).expect("made");
+    for step in 1..=3 {
+        let dir = site.step("", step);
+        let away = site.scratch().join(dir.file_name().expect("a name"));
+        fs::rename(&dir, &away).expect("moved");
+        symlink(&away, &dir).expect("linked");
+    }
+    symlink("DD0003", site.run().join("latest")).expect("linked");
+    site.save(0, &["--layout", "guess"]);
+    assert_eq!(site.labels(), ["DD0003", "DD0002", "DD0001"]);
+    run(&mut site.restart(&site.back()), 0);
+    assert_eq!(link(&site.back().join("latest")), Some("DD0003".into()));
+    assert!(site.back().join("DD0003/DD0003.cpu0001").is_file());
+}
+
+#[test]
+fn the_link_to_the_newest_checkpoint_travels_for_presets_and_guesses_whose_directories_have_other_names() {
+    for (dir, file) in
+        [("DD000#", "DD000#.cpu000@"), ("snapdir_00#", "snapshot_00#.@.hdf5"), ("out_#", "state_#_@.bin")]
+    {
+        let site = Site::new();
+        let named =
+            |text: &str, step: u32, rank: u32| text.replace('#', &step.to_string()).replace('@', &rank.to_string());
+        for step in 1..=3 {
+            for rank in 0..2 {
+                let path = site.run().join(named(dir, step, rank)).join(named(file, step, rank));
+                fs::create_dir_all(path.parent().expect("below")).expect("made");
+                fs::write(&path, format!("step {step} of rank {rank}").repeat(500)).expect("written");
+                set_time(&path, 1_000_000 + 100 * u64::from(step));
+            }
+        }
+        symlink(named(dir, 3, 0), site.run().join("latest")).expect("linked");
+        site.save(0, &["--layout", "guess"]);
+        assert_eq!(site.labels().len(), 3, "{dir}");
+        run(&mut site.restart(&site.back()), 0);
+        assert_eq!(link(&site.back().join("latest")), Some(named(dir, 3, 0).into()), "{dir}");
     }
 }
 

@@ -94,6 +94,8 @@ pub struct Committer<'a> {
     pub wait: Duration,
     pub spare: Spare,
     pub newest: NewestOfGroups,
+    /// Number of checkpoints that were found.
+    pub checkpoints: usize,
     /// The newest checkpoint in the store when the command began.
     pub newest_saved: Option<(CheckpointId, Place)>,
     pub turns: Turns,

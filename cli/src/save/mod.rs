@@ -22,7 +22,7 @@ use anyhow::{Context, bail};
 use capture::{Captured, Capturer, KeptFile};
 use group::{Committer, Group, Whole};
 use mcr_anc::budget::Budget;
-use mcr_anc::instance::{choose_for_all, may_be_reused};
+use mcr_anc::instance::{choose_for_all, choose_for_companions, may_be_reused};
 use mcr_anc::names::Names;
 use mcr_anc::newest::NewestOfGroups;
 use mcr_anc::spare::Spare;
@@ -114,6 +114,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         wait: Duration::from_secs(args.wait),
         spare: Spare::default(),
         newest: NewestOfGroups::default(),
+        checkpoints: found.checkpoints.len(),
         newest_saved: newest.map(|newest| (newest.checkpoint.clone(), newest.place())),
         turns: Turns::default(),
     };
@@ -249,11 +250,18 @@ fn hand_out(
             contents[group].push((kept.file.fingerprint, kept.image));
         }
         let headers: Vec<_> = headers.into_iter().map(Arc::new).collect();
-        let (checkpoint, begun) = choose_for_all(store, &names, job, &label, grouping, &headers)?;
+        let (mut checkpoint, mut begun) = choose_for_all(store, &names, job, &label, grouping, &headers)?;
         let written_ms = written_ns / 1_000_000;
-        if let (Some(record), true, None) = (&incarnation, is_of_before, begun)
-            && let Some(reason) = too_late(record, written_ms)
+        let is_too_late = incarnation.as_ref().filter(|_| is_of_before).and_then(|record| too_late(record, written_ms));
+        // Only the newest checkpoint gets links and pointer files that were written after it was saved.
+        if nth + 1 == committer.checkpoints
+            && begun.is_some()
+            && is_too_late.is_none()
+            && let Some(again) = choose_for_companions(store, &names, job, &checkpoint, &headers)?
         {
+            (checkpoint, begun) = (again, None);
+        }
+        if let (Some(reason), None) = (is_too_late, begun) {
             let line = Saved { reason: Some(reason), ..line("too late") };
             let _ = to_report.send(Ok(Event::Begun { line, started, groups: 0 }));
             continue;

@@ -153,10 +153,10 @@ impl Readiness {
     }
 
     /// Records that a pointer file, or a link to a checkpoint, was written. The pointer counts for the checkpoint
-    /// with the newest event.
-    pub fn pointer_written(&mut self, now_ms: u64) {
-        let newest = self.checkpoints.values_mut().max_by_key(|gathered| gathered.last_event_ms);
-        let Some(gathered) = newest else { return };
+    /// with the newest event. Returns this checkpoint if its rank 0 was reported already.
+    pub fn pointer_written(&mut self, now_ms: u64) -> Option<CheckpointId> {
+        let newest = self.checkpoints.iter_mut().max_by_key(|(_, gathered)| gathered.last_event_ms);
+        let (label, gathered) = newest?;
         let after_ms = now_ms.saturating_sub(gathered.last_event_ms);
         if self.pointers.in_vain < IN_VAIN_MAX && after_ms <= self.doubt_quiet_ms / 2 {
             self.pointers.after_ms = Some(after_ms);
@@ -165,7 +165,9 @@ impl Readiness {
         if gathered.announced.contains_key(&Rank(0)) && !gathered.pointer_was_late {
             gathered.pointer_was_late = true;
             gathered.changed.insert(Rank(0));
+            return Some(label.clone());
         }
+        None
     }
 
     /// Records that a file of a checkpoint exists or has changed. The file is settled if a fingerprint is given.
@@ -577,7 +579,7 @@ mod tests {
         assert_eq!(announce(&mut r, 30_500), [(0, 1, false)]);
         // A pointer that is written again and again delays the rank only for a limited time.
         write(&mut r, 40_000, "e");
-        (40_100..42_000).step_by(100).for_each(|at_ms| r.pointer_written(at_ms));
+        (40_100..42_000).step_by(100).for_each(|at_ms| drop(r.pointer_written(at_ms)));
         assert_eq!(announce(&mut r, 42_000), [(0, 1, false)]);
     }
 

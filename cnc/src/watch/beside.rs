@@ -12,6 +12,8 @@ use std::path::Path;
 
 /// Maximum number of remembered symbolic links.
 const LINKS_MAX: usize = 4096;
+/// Identifies the message for a pointer file that was written late.
+const LATE: &str = "late";
 const TOO_MANY_LINKS: &str = "more than 4096 symbolic links; the links above this number are not saved";
 
 impl Core {
@@ -57,8 +59,13 @@ impl Core {
                 change != Change::Created && is_pointer_name(name) && !is_placed()
             }
         };
-        if is_pointer {
-            self.readiness.pointer_written(self.now_ms());
+        let late = if is_pointer { self.readiness.pointer_written(self.now_ms()) } else { None };
+        if let Some(label) = late.filter(|_| self.told_lost.insert(LATE)) {
+            self.tell(WatchEvent::Trouble(format!(
+                "{}: written after {label} was announced, so that {label} may be stored without it. For later checkpoints \
+                 the agent waits for it, if it is written within half of doubt-quiet-ms",
+                path.display()
+            )));
         }
         is_link
     }
