@@ -104,6 +104,13 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
     let of_checkpoints = listing.files.iter().zip(&listing.bytes).filter(|(path, _)| layout.place(path).is_some());
     let bytes = of_checkpoints.map(|(_, bytes)| bytes).sum();
     let newest = newest_file(&listing, &layout).filter(|(_, age)| *age < YOUNG);
+    if let Some((path, by)) = &listing.ahead {
+        tell(format!(
+            "{path}: its modification time is {} s after its last change, so the clock of the node that wrote it is ahead \
+             of the file system's clock; the time of the change is used. Set the clocks right",
+            by.as_secs()
+        ));
+    }
     let scan = sort(listing, &layout);
 
     let companions = companions_of(dir, &layout, &scan);

@@ -171,6 +171,23 @@ fn a_file_that_changes_while_it_is_saved_fails_its_checkpoint_only() {
 }
 
 #[test]
+fn a_file_from_a_node_whose_clock_is_ahead_does_not_become_the_newest_and_the_clock_is_named() {
+    let site = Site::new();
+    for step in 1..=3 {
+        for rank in 0..2 {
+            site.write(format!("step{step}/f_{rank}.bin"), format!("step {step} of rank {rank}").as_bytes());
+        }
+        if step == 2 {
+            let file = std::fs::File::options().write(true).open(site.data().join("step2/f_1.bin")).expect("opened");
+            file.set_modified(std::time::SystemTime::now() + Duration::from_secs(7200)).expect("set");
+        }
+    }
+    let (_, err) = site.save(&["--layout", "directories"], 0);
+    assert!(err.contains("step2/f_1.bin: its modification time is 7") && err.contains("Set the clocks right"), "{err}");
+    assert!(site.back().contains_key(Path::new("step3/f_0.bin")), "the last one that was written");
+}
+
+#[test]
 fn what_is_left_out_is_counted_in_the_last_line_and_the_exit_code_says_partly() {
     let site = Site::new();
     for step in 1..=2 {

@@ -74,8 +74,11 @@ pub struct Skipped {
 pub struct Listing {
     /// Regular files, sorted by name.
     pub files: Vec<FilePath>,
-    /// Modification time of each file.
+    /// Modification time of each file, but at most the time of its last change, which no application can set.
     pub modified: Vec<SystemTime>,
+    /// The file whose modification time is the furthest after its last change, and by how much: a clock is wrong.
+    /// Differences below 2 s are ignored.
+    pub ahead: Option<(FilePath, Duration)>,
     /// When each file was begun, as far as this is known: its creation, or its modification if the file is a copy that
     /// is younger than its content.
     pub begun: Vec<SystemTime>,
@@ -191,10 +194,16 @@ pub enum ScanError {
 /// Lists the files below `root`, sorted by name.
 pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     let (mut found_files, mut skipped, mut skipped_count) = (Vec::new(), Vec::new(), 0);
-    let (mut links, mut through) = (Vec::new(), Vec::new());
+    let (mut links, mut through, mut ahead) = (Vec::new(), Vec::new(), None);
     let mut see = |found: Found<'_>| match found {
         Found::File(path, metadata) => {
             let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            let changed = changed_at(&metadata).unwrap_or(modified);
+            let by = modified.duration_since(changed).unwrap_or_default();
+            if by >= AHEAD_MIN && ahead.as_ref().is_none_or(|(_, most)| by > *most) {
+                ahead = Some((path.clone(), by));
+            }
+            let modified = modified.min(changed);
             let begun = metadata.created().map_or(modified, |created| created.min(modified));
             found_files.push((path, modified, begun, metadata.len()));
         }
@@ -215,7 +224,7 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     walk(root, Path::new(""), limits, &mut see)?;
     found_files.sort();
     links.sort();
-    let mut listing = Listing { links, through, skipped, skipped_count, ..Listing::default() };
+    let mut listing = Listing { links, through, ahead, skipped, skipped_count, ..Listing::default() };
     for (path, modified, begun, bytes) in found_files {
         listing.files.push(path);
         listing.modified.push(modified);
@@ -223,6 +232,15 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
         listing.bytes.push(bytes);
     }
     Ok(listing)
+}
+
+/// Difference of times above which a clock is wrong. A file may be written by a node whose clock is a little ahead.
+const AHEAD_MIN: Duration = Duration::from_secs(2);
+
+/// When a file was changed last.
+fn changed_at(metadata: &Metadata) -> Option<SystemTime> {
+    let since_1970 = Duration::new(metadata.ctime().try_into().ok()?, metadata.ctime_nsec().try_into().ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(since_1970)
 }
 
 /// Finds the checkpoints below `root`.
