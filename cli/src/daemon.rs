@@ -373,6 +373,7 @@ impl Both {
                 () = signals.next() => {
                     application.signal(signals.last);
                     if signalled.replace(Instant::now()).is_some() {
+                        let _ = at_once();
                         return Ok(Ended { code: NOT_COMMITTED, until: Instant::now(), processes: Processes::MayRun });
                     }
                 }

@@ -421,6 +421,21 @@ fn a_command_that_ignores_the_signal_does_not_make_the_end_take_longer_than_its_
 }
 
 #[test]
+fn a_second_signal_ends_mcr_at_once_while_its_command_runs_and_the_log_says_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "trap '' TERM INT; echo ready > ../ready; exec 2>/dev/null; for i in 1 2; do sleep 5; done";
+    let daemon = Daemon::start(&mut run_with(dir.path(), &["--", "sh", "-c", script]));
+    wait_for("the command", Duration::from_secs(30), || dir.path().join("ready").exists().then_some(()));
+    let began = Instant::now();
+    daemon.signal("TERM");
+    std::thread::sleep(Duration::from_millis(300));
+    daemon.signal("INT");
+    let (status, log) = daemon.end();
+    assert!(status == NOT_COMMITTED && log.contains("a second signal: ended at once"), "{status:?}: {log}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[test]
 fn a_file_that_was_cut_when_its_writer_was_killed_makes_no_complete_checkpoint() {
     // The writer ends in the middle of the last file of the third step.
     let steps = "for step in 1 2 3; do for rank in 0 1; do [ $step$rank = 31 ] && head -c 1000 /dev/zero > s3.rank_1.txt \

@@ -310,15 +310,14 @@ impl<'a> Through<'a> {
         }
         let Ok(end) = name.canonicalize() else { return false };
         let is_elsewhere = !end.starts_with(&*root) && !root.starts_with(&end);
-        is_elsewhere && !is_second_name((self.root, root), link, &end) && self.entered.insert((stat.dev(), stat.ino()))
+        is_elsewhere && !is_second_name(self.root, root, link, &end) && self.entered.insert((stat.dev(), stat.ino()))
     }
 }
 
 /// Whether a link to the directory `end` is only a second name of it, because the walk finds `end` elsewhere: the link
 /// leads to another entry below the root, or to a directory behind the link that led the walk here, or an entry beside
 /// the link has the name of `end` and leads to `end`.
-fn is_second_name(root: (&Path, &Path), link: &Path, end: &Path) -> bool {
-    let (root, real_root) = root;
+fn is_second_name(root: &Path, real_root: &Path, link: &Path, end: &Path) -> bool {
     let (name, Ok(text)) = (root.join(link), root.join(link).read_link()) else { return false };
     let Some(above) = name.parent().and_then(|above| above.canonicalize().ok()) else { return false };
     let first = text.components().fold(above.clone(), |mut at, component| {
