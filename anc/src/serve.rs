@@ -67,7 +67,8 @@ impl Service {
         hub: mpsc::Sender<HubEvent>,
         store: Arc<dyn Store>,
         budget: Arc<Budget>,
-        (take_apart, in_haste): (bool, bool),
+        take_apart: bool,
+        in_haste: bool,
         group_size: u32,
         threads: usize,
     ) -> Self {

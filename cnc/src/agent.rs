@@ -302,7 +302,7 @@ impl Core {
         let verdicts = Arc::clone(&self.verdicts);
         let done = self.done_to.clone();
         tokio::task::spawn_blocking(move || {
-            let result = describe(&root, &ready, announce_id, (mode, &verdicts), &*maps, &descriptors);
+            let result = describe(&root, &ready, announce_id, mode, &verdicts, &*maps, &descriptors);
             // Sending fails only after the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
         });
@@ -519,7 +519,8 @@ fn describe(
     root: &std::path::Path,
     ready: &ReadyRank,
     announce_id: u64,
-    (mode, verdicts): (CaptureMode, &Verdicts),
+    mode: CaptureMode,
+    verdicts: &Verdicts,
     maps: &dyn MapSource,
     descriptors: &Arc<Descriptors>,
 ) -> Result<Held, (FilePath, CaptureError)> {
@@ -530,7 +531,7 @@ fn describe(
     let mut newest: Option<Fingerprint> = None;
     for path in paths {
         let fail = |error| (path.clone(), error);
-        let file = capture_keeping(root, path, ready.rank, (mode, verdicts), maps, &mut |_| false);
+        let file = capture_keeping(root, path, ready.rank, mode, verdicts, maps, &mut |_| false);
         let (mut file, _) = file.map_err(fail)?;
         let mut header_bytes = file_to_wire(&file.header).encoded_len();
         if (header_bytes + wire_bytes) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode != CaptureMode::Whole {

@@ -59,7 +59,7 @@ pub fn capture(
     mode: CaptureMode,
     maps: &dyn MapSource,
 ) -> Result<CapturedFile, CaptureError> {
-    capture_keeping(root, path, rank, (mode, &Verdicts::default()), maps, &mut |_| false).map(|(file, _)| file)
+    capture_keeping(root, path, rank, mode, &Verdicts::default(), maps, &mut |_| false).map(|(file, _)| file)
 }
 
 /// As [`capture`], but uses the verdicts from other files, and can also return the bytes of a short file. `keep` gets
@@ -76,7 +76,8 @@ pub fn capture_keeping(
     root: &Path,
     path: &FilePath,
     rank: Rank,
-    (mode, verdicts): (CaptureMode, &Verdicts),
+    mode: CaptureMode,
+    verdicts: &Verdicts,
     maps: &dyn MapSource,
     keep: &mut dyn FnMut(u64) -> bool,
 ) -> Result<(CapturedFile, Option<Image>), CaptureError> {
@@ -97,7 +98,7 @@ pub fn capture_keeping(
         }
     };
     let (digest, variables) = match map {
-        Some(map) => taken_apart(&mut input, map, (mode, verdicts)),
+        Some(map) => taken_apart(&mut input, map, mode, verdicts),
         None => input.digest().map(|digest| (digest, vec![whole(digest, fingerprint.bytes)])),
     }
     .map_err(|e| changed_if_short(e, &name))?;
@@ -143,7 +144,8 @@ pub(crate) fn whole(digest: Digest, bytes: u64) -> VariableHeader {
 fn taken_apart(
     input: &mut Input<'_>,
     map: FileMap,
-    (mode, verdicts): (CaptureMode, &Verdicts),
+    mode: CaptureMode,
+    verdicts: &Verdicts,
 ) -> io::Result<(Digest, Vec<VariableHeader>)> {
     let skeleton = map.skeleton(input.bytes);
     let skeleton_bytes = skeleton.iter().map(|e| e.raw_bytes).sum();
@@ -169,7 +171,7 @@ fn taken_apart(
         }
         let failed = failed.entry(mapped.filters.clone()).or_default();
         let mode = if *failed < FAILED_VARIABLES_MAX { mode } else { CaptureMode::Whole };
-        match filtered(input, mapped, (mode, verdicts), &mut variables, &mut scratch)? {
+        match filtered(input, mapped, mode, verdicts, &mut variables, &mut scratch)? {
             true => *failed = 0,
             false => *failed += 1,
         }
@@ -222,8 +224,8 @@ mod tests {
         std::fs::write(root.path().join("f"), &bytes).expect("written");
         let path = FilePath::new(&b"f"[..]).expect("valid");
         let capture = |keep: bool| {
-            let how = (CaptureMode::Apart, &Verdicts::default());
-            capture_keeping(root.path(), &path, Rank(0), how, &Two, &mut |_| keep).expect("captured")
+            let (mode, verdicts) = (CaptureMode::Apart, Verdicts::default());
+            capture_keeping(root.path(), &path, Rank(0), mode, &verdicts, &Two, &mut |_| keep).expect("captured")
         };
         let ((all, none), (mut kept, image)) = (capture(false), capture(true));
         assert_eq!((none, image), (None, Some(Image { bytes: bytes.clone(), chunks: HashMap::new() })));
@@ -267,8 +269,8 @@ mod tests {
             std::fs::write(root.path().join("f"), &bytes).expect("written");
             let mut left = room;
             let mut keep = |bytes| left.checked_sub(bytes).map(|rest| left = rest).is_some();
-            let how = (CaptureMode::Apart, &Verdicts::default());
-            let captured = capture_keeping(root.path(), &path, Rank(0), how, &map, &mut keep);
+            let (mode, verdicts) = (CaptureMode::Apart, Verdicts::default());
+            let captured = capture_keeping(root.path(), &path, Rank(0), mode, &verdicts, &map, &mut keep);
             let (CapturedFile { header, fingerprint }, image) = captured.expect("captured");
             let image = image.expect("there is room for the file");
             assert_eq!(image.chunks.values().map(Vec::len).sum::<usize>(), chunks, "with room for {room}");
@@ -312,8 +314,9 @@ mod tests {
         let is_taken_off = |path, raw: Vec<u8>, verdicts: &Verdicts| {
             let stored = filter::put_on(&[Filter::Deflate { level: 6 }], &raw).expect("deflated");
             std::fs::write(root.path().join("f"), &stored).expect("written");
-            let (how, map) = ((CaptureMode::ApartInHaste, verdicts), Deflated(path, raw.len() as u64));
-            let (file, _) = capture_keeping(root.path(), &name, Rank(0), how, &map, &mut |_| false).expect("captured");
+            let (mode, map) = (CaptureMode::ApartInHaste, Deflated(path, raw.len() as u64));
+            let captured = capture_keeping(root.path(), &name, Rank(0), mode, verdicts, &map, &mut |_| false);
+            let (file, _) = captured.expect("captured");
             file.header.variables.iter().any(|variable| variable.role == Role::Array)
         };
         assert!(!is_taken_off("/rho", rough(2000), &Verdicts::default()), "rough data keeps its filters");

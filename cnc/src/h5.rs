@@ -263,7 +263,8 @@ fn chunked(
     path: &str,
     datatype: &DataType,
     dims: &[u64],
-    (chunk_dims, chunk_raw_bytes): (&[u64], u64),
+    chunk_dims: &[u64],
+    chunk_raw_bytes: u64,
     pipeline: &[PipelineFilter],
     chunks: &[Chunk],
 ) -> impl Iterator<Item = MappedVariable> + use<> {
@@ -362,14 +363,13 @@ mod tests {
         let any = DataType { element: ElementType::F64, dims: Vec::new() };
         let chunk = |offset, filter_mask| Chunk { offset, stored_bytes: 80, filter_mask };
         let plain: Vec<_> =
-            chunked("/x", &any, &[20], (&[10], 80), &[], &[chunk(100, 0), chunk(180, 0), chunk(20, 0)]).collect();
+            chunked("/x", &any, &[20], &[10], 80, &[], &[chunk(100, 0), chunk(180, 0), chunk(20, 0)]).collect();
         assert_eq!(plain.len(), 1);
         assert_eq!(plain[0].extents.iter().map(|e| e.raw_bytes).collect::<Vec<_>>(), [160, 80]);
         let deflate = [(1, Some(6))];
-        let mixed: Vec<_> =
-            chunked("/x", &any, &[20], (&[10], 90), &deflate, &[chunk(100, 0), chunk(180, 1)]).collect();
+        let mixed: Vec<_> = chunked("/x", &any, &[20], &[10], 90, &deflate, &[chunk(100, 0), chunk(180, 1)]).collect();
         assert_eq!(mixed.iter().map(|v| v.role).collect::<Vec<_>>(), [Role::Array, Role::StoredChunks]);
-        let unknown: Vec<_> = chunked("/x", &any, &[20], (&[10], 90), &[(32000, None)], &[chunk(100, 0)]).collect();
+        let unknown: Vec<_> = chunked("/x", &any, &[20], &[10], 90, &[(32000, None)], &[chunk(100, 0)]).collect();
         assert_eq!(unknown.iter().map(|v| v.role).collect::<Vec<_>>(), [Role::StoredChunks]);
     }
 
@@ -381,7 +381,7 @@ mod tests {
         let taken = |pipeline: &[PipelineFilter], stored_bytes: &[u64]| {
             let place = |(nth, &stored_bytes)| Chunk { offset: 100_000 * nth as u64, stored_bytes, filter_mask: 0 };
             let chunks: Vec<_> = stored_bytes.iter().enumerate().map(place).collect();
-            let found: Vec<_> = chunked("/x", &any, &[5000], (&[1000], 8000), pipeline, &chunks).collect();
+            let found: Vec<_> = chunked("/x", &any, &[5000], &[1000], 8000, pipeline, &chunks).collect();
             [Role::Array, Role::StoredChunks].map(|role| {
                 let extents = found.iter().filter(|v| v.role == role).flat_map(|v| &v.extents);
                 extents.map(|e| e.raw_bytes).sum::<u64>()

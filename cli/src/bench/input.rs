@@ -182,7 +182,7 @@ pub fn capture_ranks(
                 while !deadline.is_over() {
                     let nth = next.fetch_add(1, Ordering::Relaxed);
                     let Some((path, rank)) = files.get(nth) else { return };
-                    match capture_keeping(dir, path, *rank, (mode, &verdicts), &maps, &mut |_| false) {
+                    match capture_keeping(dir, path, *rank, mode, &verdicts, &maps, &mut |_| false) {
                         Ok((file, _)) => done.lock().unwrap_or_else(PoisonError::into_inner).push((nth, file)),
                         Err(error) => {
                             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);

@@ -131,7 +131,7 @@ impl Capturer<'_> {
                 let lease = self.budget.lease_spare(bytes, reserve_bytes);
                 lease.map(|lease| leases.push(lease)).is_some()
             };
-            match capture_keeping(self.dir, path, rank, (mode, &self.verdicts), &maps, &mut keep) {
+            match capture_keeping(self.dir, path, rank, mode, &self.verdicts, &maps, &mut keep) {
                 Ok((file, _)) if !file.fingerprint.same_content(&judged) => Err(NotCaptured::failed(changed(path))),
                 Ok((file, image)) => {
                     let image = image.map(|image| KeptImage { image: Arc::new(image), leases });

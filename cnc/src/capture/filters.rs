@@ -26,7 +26,8 @@ const FAILED_CHUNKS_MAX: u32 = 2;
 pub(super) fn filtered(
     input: &mut Input<'_>,
     mapped: MappedVariable,
-    (mode, verdicts): (CaptureMode, &Verdicts),
+    mode: CaptureMode,
+    verdicts: &Verdicts,
     variables: &mut Vec<VariableHeader>,
     scratch: &mut Scratch,
 ) -> io::Result<bool> {

@@ -184,14 +184,14 @@ impl Parser<'_> {
             self.dense_links(heap, names, &mut links)?;
         }
         if let Some((tree, heap)) = object.symbol_table {
-            let names = self.local_heap(heap)?;
+            let (names, names_len) = self.local_heap(heap)?;
             let mut symbols = Vec::new();
             self.group_node(tree, None, &mut symbols)?;
             // The symbols are stored in the order of the names. They are sorted by the offsets of the names in the
             // heap, because reading the names in this order is faster.
             symbols.sort_unstable();
             for (name, object) in symbols {
-                let name = self.heap_name(names, name)?;
+                let name = self.heap_name(names, names_len, name)?;
                 self.keep(name.len(), object)?;
                 links.push((name, object));
             }
@@ -223,8 +223,7 @@ impl Parser<'_> {
                 };
                 let raw_bytes = product(chunk_dims);
                 let chunks = self.chunks(&index, &dims.now, &dims.most, chunk_dims, raw_bytes)?;
-                let found =
-                    super::chunked("", &datatype, &dims.now, (chunk_dims, raw_bytes), &object.pipeline, &chunks);
+                let found = super::chunked("", &datatype, &dims.now, chunk_dims, raw_bytes, &object.pipeline, &chunks);
                 self.variables.extend(found);
             }
             Layout::Contiguous { .. } | Layout::Elsewhere => {}
@@ -488,7 +487,7 @@ impl Parser<'_> {
     }
 
     /// A name in a local heap, without the final NUL.
-    fn heap_name(&mut self, (heap, heap_len): (u64, u64), at: u64) -> Result<Box<[u8]>, H5Error> {
+    fn heap_name(&mut self, heap: u64, heap_len: u64, at: u64) -> Result<Box<[u8]>, H5Error> {
         let mut name = Vec::new();
         while name.len() < NAME_MAX {
             let from = at.saturating_add(name.len() as u64);

@@ -153,7 +153,8 @@ fn dataset(file: &Id, path: &str, token: H5O_token_t) -> Result<Vec<MappedVariab
                 path,
                 &datatype,
                 &dims,
-                (&chunk_dims[..rank.min(DIMENSIONS_MAX)], chunk_raw_bytes),
+                &chunk_dims[..rank.min(DIMENSIONS_MAX)],
+                chunk_raw_bytes,
                 &pipeline,
                 &chunks,
             )

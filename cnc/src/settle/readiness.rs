@@ -292,7 +292,7 @@ impl Readiness {
                     }
                 }
                 let pointer_until_ms =
-                    gathered.pointer_until_ms(rank, &self.pointers, (self.quiet_ms, self.doubt_quiet_ms));
+                    gathered.pointer_until_ms(rank, &self.pointers, self.quiet_ms, self.doubt_quiet_ms);
                 if let Some(until_ms) = pointer_until_ms.filter(|until_ms| *until_ms > now_ms) {
                     next_ms = Some(next_ms.map_or(until_ms, |at| at.min(until_ms)));
                     continue;
@@ -400,7 +400,7 @@ impl Gathered {
 
     /// The time until which a rank waits for a pointer. A rank whose pointer was written waits until the pointer is
     /// at rest. If the application usually writes a pointer, the rank waits for twice the usual delay.
-    fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, (quiet_ms, doubt_ms): (u64, u64)) -> Option<u64> {
+    fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, quiet_ms: u64, doubt_ms: u64) -> Option<u64> {
         let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
         let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);
         (rank == Rank(0)).then(|| self.pointer_ms.map(at_rest).or(usual.after_ms.map(expected))).flatten()

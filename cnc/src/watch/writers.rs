@@ -58,7 +58,7 @@ impl Writers {
         for process in processes.flatten() {
             let number = process.file_name().to_str().and_then(|name| name.parse().ok());
             if let Some(number) = number {
-                found.look_at((number, &process.path()), program, &wanted, &mut left);
+                found.look_at(number, &process.path(), program, &wanted, &mut left);
             }
         }
         found
@@ -66,7 +66,8 @@ impl Writers {
 
     fn look_at(
         &mut self,
-        (number, process): (u32, &Path),
+        number: u32,
+        process: &Path,
         left_out: Option<(u64, u64)>,
         wanted: &HashMap<&[u8], HashSet<(u64, u64)>>,
         left: &mut usize,
