@@ -168,8 +168,8 @@ pub enum Filter {
         /// Bytes of one element.
         width: u32,
     },
-    /// zlib's deflate at this level, 0 to 9. The agent has tried that deflate at this level reproduces the bytes of
-    /// the file.
+    /// zlib's deflate at this level, 0 to 9. The agent has verified that deflate at this level reproduces the bytes
+    /// of the file.
     Deflate {
         /// The level that the application asked for.
         level: u8,

@@ -21,9 +21,9 @@
 //! ([`header::FileHeader::check`]). Writing every variable back to its extents therefore restores the file, and needs
 //! no HDF5. A file of an unknown format is one variable of bytes.
 //!
-//! A chunk may be stored through a reversible HDF5 filter. If [`filter::put_on`] turns the unfiltered bytes back into
-//! the stored bytes, the unfiltered bytes are sent. The agent tries this when it describes the file. If it fails, the
-//! stored bytes are sent.
+//! A chunk of a dataset (HDF5's unit of storage) may be stored through a reversible HDF5 filter. If
+//! [`filter::put_on`] turns the unfiltered bytes back into the stored bytes, the unfiltered bytes are sent. The agent
+//! tries this when it describes the file. If it fails, the stored bytes are sent.
 //!
 //! # Checkpoint: from a finished file to a manifest
 //!
@@ -50,13 +50,13 @@
 //!   HDF5 file. Row 4: `anc/src/hub.rs` executes the effects that `step` returns.
 //! - Row 6: [`plan::plan`] makes the plan. It leaves out the variables that [`reuse::reusable`] finds in the store.
 //!   [`bases::Bases`] finds the older segments for row 8.
-//! - Row 7: a budget limits the memory of all segments together. [`merge::merge`] interleaves the pieces in the block
-//!   schemes. Row 9: [`codec::encode_chosen`] chooses the codecs. Row 11: meanwhile [`manifest::write`] writes the
-//!   manifest under a temporary name.
+//! - Row 7: a budget limits the memory of all segments together. In the schemes `agnostic-block` and `aware-block`,
+//!   [`merge::merge`] interleaves the pieces block by block. Row 9: [`codec::encode_chosen`] chooses the codecs. Row
+//!   11: meanwhile [`manifest::write`] writes the manifest under a temporary name.
 //!
-//! Only the newest incarnation of a job may commit. `anc/src/hub/flush_work.rs` checks this before row 5
-//! (`anc/src/incarnation.rs`) and again before row 12. If a rank's files are older than that incarnation, the
-//! aggregator waits for new ones.
+//! An *incarnation* is one start of a job. Only the newest incarnation of a job may commit.
+//! `anc/src/hub/flush_work.rs` checks this before row 5 (`anc/src/incarnation.rs`) and again before row 12. If a
+//! rank's files are older than that incarnation, the aggregator waits for new ones.
 //!
 //! A variable's bytes come from a `Source` (`anc/src/source.rs`). `RemoteSource` (`anc/src/fetch.rs`) asks the
 //! agents, which read the file again. `LocalSource` (`cli/src/local.rs`) reads the file in the same process. The
@@ -79,7 +79,7 @@
 //! | 4 | decompress | `src/codec/chain.rs` | [`codec::Chain::decode`] | the raw bytes of a segment. The base, if there is one, is decoded first |
 //! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | the pieces of each variable, cut along [`merge::runs`] |
 //! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | the pieces, given to row 7 or sent to another node (`cli/src/remote.rs`) |
-//! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file under a temporary name, with the digest of row 2 of a checkpoint |
+//! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file under a temporary name, with the digest of row 2 of the first table |
 //! | 8 | decide | `cli/src/decide.rs` | `decide` | an [`incarnation::Incarnation`]: the first node of a start decides, the other nodes follow |
 //! | 9 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or none |
 //!

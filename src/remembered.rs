@@ -68,7 +68,7 @@ impl Remembered {
         let from = self.turn.take().map_or(Bound::Unbounded, Bound::Excluded);
         let others: Vec<CheckpointId> =
             self.looks.range((from, Bound::Unbounded)).take(OTHERS_AGAIN).map(|(id, _)| id.clone()).collect();
-        // After the last checkpoint, the turn begins with the first one again.
+        // After the last checkpoint, the next call begins with the first checkpoint again.
         self.turn = others.last().filter(|_| others.len() == OTHERS_AGAIN).cloned();
         newest.iter().chain(&others).for_each(|id| self.forget(id));
     }

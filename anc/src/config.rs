@@ -83,8 +83,9 @@ pub struct AncOptions {
     /// Seconds that the aggregator may take to end. Until then it finishes checkpoints that agents have announced or
     /// may still announce. Default 20, which is less than SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
-    /// Number of newest checkpoints of a job to keep after each commit. Default 0: this rule keeps none. Without any
-    /// rule nothing is removed. A job that keeps more than 1000 checkpoints has up to one more per 1000 for a while.
+    /// Number of newest checkpoints of a job to keep after each commit. Default 0: this rule is off. If all rules are
+    /// off, nothing is removed. If a job has more than 1000 checkpoints, old ones are removed less often than after
+    /// each commit.
     pub keep: u32,
     /// Keep checkpoints that were written within this time before the newest one, as in `30min`, `2h`, `1d12h`.
     /// Default: none.

@@ -11,14 +11,14 @@ pub const GRACE_MS: u64 = 2_000;
 /// Numbers of agents and groups that are not finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
-    /// Agents that have not reported that all written files are announced.
+    /// Number of agents that have not yet reported that all written files are announced.
     pub looking: usize,
-    /// Groups that are being flushed or wait for a flush.
+    /// Number of groups that are being flushed or wait for a flush.
     pub flushing: usize,
-    /// Groups with missing ranks.
+    /// Number of groups with missing ranks.
     pub gathering: usize,
-    /// Committed groups whose checkpoint is not known to be complete. Their agents wait for this, or the store was
-    /// not checked since the drain began.
+    /// Number of committed groups whose agents do not know yet that the whole checkpoint is complete. The agents wait
+    /// for this report, or the store was not checked since the drain began.
     pub untold: usize,
 }
 

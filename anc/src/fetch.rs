@@ -109,8 +109,8 @@ struct Slot {
     /// Bytes that have arrived.
     have: u64,
     total_bytes: u64,
-    /// Takes the frames in order, or the reason why no more will come. The number of frames is limited, because
-    /// frames are not smaller than [`FRAME_BYTES_MIN`].
+    /// Passes the frames in order to the caller of the fetch, or the reason why no more frames will come. The number
+    /// of frames is limited, because frames are not smaller than [`FRAME_BYTES_MIN`].
     frames: mpsc::Sender<Result<Vec<Bytes>, Failed>>,
 }
 

@@ -162,7 +162,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
 }
 
 /// The newest checkpoint, if it has the same ranks as the checkpoint before, and fewer files, or a rank with less than
-/// half of the bytes. `newest` is the checkpoint with the newest file, if this file is young.
+/// half of the bytes. `newest` is the checkpoint with the newest file, if this file is younger than [`YOUNG`].
 fn fewer_files(dir: &Path, checkpoints: &[Labelled], newest: Option<&CheckpointId>) -> Option<NotWhole> {
     let [.., (before, files_before), (last, files)] = checkpoints else { return None };
     let ranks = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| *rank).collect::<BTreeSet<_>>();

@@ -459,7 +459,8 @@ fn problems_of(state: &CheckpointState) -> String {
     text
 }
 
-/// There is no checkpoint. This is a new run, unless the agent's state file names a committed checkpoint.
+/// Reports that there is no checkpoint, so that the job begins a new run. Fails if the agent's state file names a
+/// committed checkpoint.
 fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
     if let (Some(file), Some(job)) = (&args.state, job.as_ref().or(args.store.job.as_ref()))
         && let Loaded::Found(AgentState { committed: Some(committed), .. }) = AgentState::load(file, job)

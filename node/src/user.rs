@@ -26,8 +26,9 @@ pub enum UserError {
 }
 
 /// Makes this process a process of the user, in a session of its own, with the user's groups and without any
-/// privilege. The name service is asked here, because it may be slow. If the process already belongs to the user, only
-/// the session, the umask and `no_new_privs` are set.
+/// privilege. The worker calls this function, which asks the name service for the user. So a slow name service does
+/// not stop the daemon. If the process already belongs to the user, only the session, the umask and `no_new_privs`
+/// are set.
 pub fn become_user(uid: u32) -> Result<User, UserError> {
     let failed = |call: &'static str| move |source: Errno| UserError::Call { call, source };
     let user = User::from_uid(Uid::from_raw(uid)).map_err(failed("getpwuid"))?.ok_or(UserError::Unknown(uid))?;

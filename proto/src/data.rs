@@ -470,7 +470,7 @@ mod tests {
     fn a_data_frame_of_an_unusual_shape_is_left_to_the_codec() {
         let plain = framed(&message(v1::Data { fetch_id: 7, offset: 9, bytes: vec![1, 2, 3].into() }));
         assert_eq!(sorted(&plain, 5).1, [(7, 9, vec![1, 2, 3])]);
-        // Offset before fetch; an unknown field; no payload; compressed; a wrong length.
+        // The offset is before the fetch; there is an unknown field; no payload; it is compressed; a wrong length.
         let unusual: [&[u8]; 5] = [
             &[0, 0, 0, 0, 11, DATA, 9, OFFSET, 9, FETCH_ID, 7, BYTES, 3, 1, 2, 3],
             &[0, 0, 0, 0, 11, DATA, 9, FETCH_ID, 7, BYTES, 3, 1, 2, 3, 0x20, 1],

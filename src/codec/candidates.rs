@@ -1,4 +1,4 @@
-//! The chains that come into question for a segment, by profile.
+//! The candidates for a segment: the chains of codecs that a profile compares.
 
 use super::array_to_bytes::predict;
 use super::profile::{SHUFFLE_ZSTD_LEVEL, ZSTD_LEVEL};
@@ -43,7 +43,7 @@ pub(super) fn still_candidate(
 ) -> Option<Chain> {
     let candidates = candidates(profile, element, arrays, pooled, &[], basis);
     if candidates.len() < 2 {
-        return None; // there is nothing to keep, and nothing else to try where it brings less
+        return None; // with one candidate there is no choice to keep
     }
     if let Some(same) = candidates.into_iter().find(|candidate| *candidate == chain) {
         return Some(same);

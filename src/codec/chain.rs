@@ -242,7 +242,7 @@ impl Chain {
         Self::raw().then_zstd(level)
     }
 
-    /// zstd alone, with a table of 2^`log` entries for repeats. `log` is limited to 10 to 20.
+    /// zstd alone, with a table of 2^`log` entries for repeats. A `log` below 10 counts as 10, above 20 as 20.
     pub fn zstd_fast(log: u32) -> Self {
         Self::raw().then(ids::ZSTD, zstd::TABLE + log.clamp(10, 20))
     }

@@ -5,8 +5,8 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Buffers and contexts that are used for one segment after the other. Each worker thread has its own. They hold at
-/// most a few times the bytes of the largest segment so far.
+/// Buffers and contexts that are used for one segment after the other. Each worker thread has its own. Their size is
+/// at most a small multiple of the bytes of the largest segment so far.
 #[derive(Default)]
 pub struct Scratch {
     pub(super) front: Vec<u8>,

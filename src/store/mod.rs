@@ -35,8 +35,8 @@ pub trait Store: Send + Sync {
     /// Renames a file or directory in one step, and replaces a file or empty directory that had the new name. The new
     /// name is durable after [`Store::sync_dir`].
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError>;
-    /// Does the same as [`Store::rename`], but changes nothing and returns `false` if a file has the new name
-    /// already. If several processes try at the same time, one of them gets `true`.
+    /// Like [`Store::rename`], but returns `false` and changes nothing if a file has the new name already. If several
+    /// processes try at the same time, one of them gets `true`.
     fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError>;
     /// How long ago a file was last modified, by the clock of the file system that holds it.
     fn age(&self, path: &Path) -> Result<Duration, StoreError>;

@@ -48,7 +48,7 @@ pub(super) struct FlushWork {
     pub(super) store: Arc<dyn Store>,
     pub(super) options: FlushOptions,
     pub(super) group_size: u32,
-    /// The longest time between the first and the last written file of one checkpoint.
+    /// The longest allowed time between the first and the last written file of one checkpoint.
     pub(super) spread: Duration,
     pub(super) budget: Arc<Budget>,
     pub(super) key: Key,

@@ -179,12 +179,13 @@ impl LogGp {
     }
 }
 
-/// A. Lastovetsky, I. Mkwawa, M. O'Flynn: separates the processors' part of a message from the network's part. A
-/// message of m bytes from i to j takes `C_i + L_ij + C_j + m (t_i + 1/b_ij + t_j)`.
+/// The model of A. Lastovetsky, I. Mkwawa and M. O'Flynn, which separates the processors' part of a message from the
+/// network's part. A message of m bytes from rank i to rank j takes `C_i + L_ij + C_j + m (t_i + 1/b_ij + t_j)`.
 ///
-/// C and t are the work that a rank does for one message after the other, in whatever component. For example, a
-/// network card that all messages of a rank use is part of t, like a copy in memory. 1/b is the remaining part, in
-/// which several messages can overlap.
+/// L is the latency of the network. C (for each message) and t (for each byte) are the time of the work that a rank
+/// does for one message after the other, in any component. For example, the time in a network card that all messages
+/// of a rank use is part of t, like a copy in memory. 1/b is the remaining time of a byte, in which several messages
+/// can overlap.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lmo {
     /// C of each rank.

@@ -324,7 +324,7 @@ pub struct ReadFiles {
 }
 
 impl ReadFiles {
-    /// Reads what `files` writes. It is written once before the first reading.
+    /// Reads the files that `files` writes. The files are written once before the first reading.
     pub fn of(files: WriteFiles) -> Self {
         Self { files, into: Vec::new() }
     }

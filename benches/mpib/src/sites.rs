@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn far_is_beyond_the_widest_step_and_nobody_is_far_without_one() {
-        // Shared memory, the same site, the other site.
+        // One rank over shared memory, two ranks of the same site, two ranks of the other site.
         assert_eq!(far_by_times(&[1e-6, 60e-6, 65e-6, 10.1e-3, 10.2e-3]), [false, false, false, true, true]);
         assert_eq!(far_by_times(&[60e-6, 65e-6, 70e-6]), [false; 3]);
         assert_eq!(far_by_times(&[]), [false; 0]);

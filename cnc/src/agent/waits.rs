@@ -62,7 +62,8 @@ impl Core {
         self.again.iter_mut().for_each(|(at, _)| *at = (*at).min(soon));
     }
 
-    /// Makes the waits include a file that the watcher must look at again. Must be called after `look_again`.
+    /// Asks for a new scan of the directory if a wait is in progress, so that no wait ends before the watcher has
+    /// looked again at a file. Must be called after `look_again`.
     pub(super) fn ask_again(&mut self) {
         if self.ending.is_awaited() {
             let request = self.watcher.look_around();

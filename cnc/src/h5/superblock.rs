@@ -19,9 +19,9 @@ pub(super) struct Superblock {
     pub(super) base: u64,
     /// The end of the file, see [`hdf5_end`].
     pub(super) end: u64,
-    /// A file driver (family, multi) distributes the data over several files.
+    /// Whether a file driver (family, multi) distributes the data over several files.
     pub(super) has_driver: bool,
-    /// HDF5 marked the file as open for writing.
+    /// Whether HDF5 marked the file as open for writing.
     pub(super) is_marked: bool,
     /// The address of the root group's header. `None` if the file ends before it.
     pub(super) root: Option<u64>,

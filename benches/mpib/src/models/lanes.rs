@@ -177,7 +177,7 @@ impl PathModel {
         if self.near_ranks > 1 { here.max(there) } else { there }
     }
 
-    /// The number of lanes with the smallest T(P).
+    /// The number of lanes P with the smallest time T(P).
     pub fn best_lanes(&self, variant: Variant, direction: Direction, block_bytes: usize) -> usize {
         (1..=self.max_lanes())
             .min_by(|&a, &b| {

@@ -9,8 +9,8 @@ use crate::h5::{CHUNKS_MAX, Chunk, H5Error};
 pub(super) enum Index {
     /// Version 1 B-tree.
     Tree1(u64),
-    /// The dataset has only one chunk, at this address. If the chunk has filters: its stored bytes and its filter
-    /// mask.
+    /// The dataset has only one chunk, at this address. `Some` if the chunk has filters: the number of its stored
+    /// bytes, and its filter mask.
     Single(u64, Option<(u64, u32)>),
     /// All chunks are stored one after the other, from this address on.
     Implicit(u64),

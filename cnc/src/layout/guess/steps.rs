@@ -23,7 +23,7 @@ pub(super) struct Span {
     pub(super) text: Vec<u8>,
     /// Whether some different checkpoints may have the same span.
     pub(super) hides: bool,
-    /// `Some`: the span may distinguish parts of a checkpoint. The text asks the user.
+    /// A question to the user, if the span may distinguish parts of one checkpoint, and not checkpoints.
     pub(super) asks: Option<String>,
 }
 

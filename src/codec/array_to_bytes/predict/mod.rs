@@ -13,7 +13,7 @@
 //! | column | the elements of a group, or of one component of its points; they are predicted and coded together |
 //! | layout | the groups, and the order in which their columns are coded |
 //! | copy | an element that is equal to an earlier element (exact), or almost equal (near, wide) |
-//! | told | a cell of a coarse grid that is computed from the cells of a finer grid, or the reverse |
+//! | told | a cell of a coarse grid that is computed from the cells of a finer grid, or the reverse (in `predict.md`: derived) |
 //! | literal | an element that is neither copied nor told; it is predicted |
 //! | term | one number that a prediction adds, times a weight: a neighbour, another column's value, a product, ... |
 //! | set | one method of prediction: terms with their weights, or an integer sum of neighbours |

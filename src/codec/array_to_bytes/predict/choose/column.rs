@@ -111,6 +111,13 @@ impl<'a> Data<'a> {
         Some(best)
     }
 
+    /// Chooses the predictor of the column, and returns it with the code of the literals. `family` is the number of
+    /// columns just before this column that have the same arrays, so that their values can be terms. `related` are
+    /// products and quotients of earlier columns that are terms too.
+    ///
+    /// The options are: no prediction, an integer sum, and a predictor with fitted weights. With the lower effort,
+    /// the size of each code is estimated from some literals. Otherwise all literals are coded with each option, and
+    /// the option with the fewest bytes is taken.
     pub(crate) fn predictor(&self, family: usize, related: Vec<Term>) -> (Predictor, Vec<u8>) {
         let column = self.column();
         let mut literals =
@@ -254,6 +261,9 @@ impl<'a> Data<'a> {
         Some((best.1, best.2))
     }
 
+    /// The predictor with the fewest bits of these options: the integer Lorenzo sum, the best prediction from the
+    /// twin (`since`), and sets whose weights are fitted to the literals. If `has_unit_weights` of the effort is set,
+    /// each unit of the column may use another set.
     fn fitted(
         &self,
         literals: &Literals,

@@ -222,16 +222,16 @@ struct Blocks {
     differing: [usize; 2],
 }
 
-/// How well windows are predicted by the windows that they repeat, and by the elements before them.
+/// How well windows are predicted by the earlier windows that they repeat, and by the elements before each element.
 #[derive(Default)]
 struct Likeness {
+    /// The number of windows. The other fields are sums over these windows of the mean bits of an element.
     count: usize,
-    /// Bits of the differences to the other window, in the better of both directions. All three fields are sums over
-    /// windows.
+    /// Bits of the difference to the earlier window, forward or backward, whichever takes fewer bits.
     off: f64,
-    /// Bits of the differences to the element before.
+    /// Bits of the difference to the element before.
     same: f64,
-    /// Bits of the differences between consecutive differences.
+    /// Bits of the change of this difference from one element to the next.
     as_far: f64,
 }
 
@@ -251,7 +251,8 @@ impl Likeness {
         self.count += 1;
     }
 
-    /// How many bits fewer the other window leaves of an element than the elements before it.
+    /// The mean number of bits of an element that prediction by an earlier window saves, compared with prediction by
+    /// the elements before the element.
     fn bits_less(&self) -> f64 {
         (self.same.min(self.as_far) - self.off) / self.count.max(1) as f64
     }

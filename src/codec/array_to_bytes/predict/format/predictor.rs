@@ -91,6 +91,7 @@ fn pieces(column: &Column) -> Vec<Array> {
     (0..column.elements).step_by(TOGETHER).map(piece).collect()
 }
 
+/// `a - b` in integers of the width of the elements. Both are orders of elements, see section 2.1 of `predict.md`.
 pub(crate) fn difference(kind: Elements, a: i64, b: i64) -> i64 {
     if kind.width == 4 { i64::from((a as i32).wrapping_sub(b as i32)) } else { a.wrapping_sub(b) }
 }

@@ -9,7 +9,7 @@ const LEVELS_MORE: u32 = 6;
 const LEARNED_MAX: u32 = 8;
 /// The mean number of rows in a cell of the lowest level from which a curve is learned.
 const ROWS_OF_CELL: usize = 4;
-/// The maximum number of nodes from which a curve is learned. A node has 64 cells.
+/// A curve is learned from at most this many nodes. A node is a cube of 64 cells.
 const NODES_MAX: usize = 512;
 /// The number of nodes whose order is tried as the order from which the other orders are rotated.
 const FIRST_TRIED: usize = 8;
