@@ -118,8 +118,8 @@ pub struct Hub {
     beyond: BTreeMap<JobId, (Rank, String, u64)>,
     /// Job names that two jobs use at the same time, with one session of each job and the message for both jobs.
     conflicts: BTreeMap<JobId, (u64, u64, String)>,
-    /// The announcements whose refusal was already logged as a warning: session, checkpoint, rank.
-    refused: BTreeSet<(u64, CheckpointId, Rank)>,
+    /// The announcements whose refusal was already logged as a warning: session, checkpoint, reason.
+    refused: BTreeSet<(u64, CheckpointId, String)>,
     draining: Option<Draining>,
     /// If the aggregator serves one start of a job: the nodes whose agents have reported that they end.
     left: BTreeSet<String>,

@@ -5,6 +5,7 @@ use crate::cert::security;
 use crate::child::{Application, code_of};
 use crate::common::open_or_create;
 use crate::config::ConfigFile;
+use crate::counted;
 use crate::output::Log;
 use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
@@ -229,7 +230,7 @@ fn run_in_one_process(
             agent.aggregators = vec![aggregator.address.to_string()];
         }
         let bound = agent.drain;
-        let mut both = Both { config: agent, store, node: None, aggregator };
+        let mut both = Both { config: agent, store, sees_all_ranks: is_here, node: None, aggregator };
         let ended = match command.is_empty() {
             false => both.accompany(command, &mut signals, bound).await?,
             true => {
@@ -303,6 +304,8 @@ struct Ended {
 struct Both {
     config: CncConfig,
     store: PathBuf,
+    /// All ranks of the job are on this node, or share one directory.
+    sees_all_ranks: bool,
     node: Option<NodeAgent>,
     /// `None`: the aggregators are in other processes.
     aggregator: Option<Aggregator>,
@@ -322,6 +325,9 @@ impl Both {
             tokio::time::sleep(GUESS_INTERVAL).await;
         }
         let layout = agent_layout(&self.config).await?;
+        if self.sees_all_ranks && counted::is_needed(&self.config, &layout, &self.store) {
+            counted::wait(&mut self.config, &layout).await;
+        }
         self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
         Ok(())
     }
@@ -341,9 +347,16 @@ impl Both {
                 watch.display()
             )
         })?;
-        // If the layout is known, the agent starts before the application. Otherwise the agent waits for file names,
-        // to guess the layout.
-        if !matches!(self.config.layout, LayoutChoice::Guess) {
+        // If the layout and the number of ranks are known, the agent starts before the application. Otherwise the agent
+        // waits for the names of files.
+        let is_known = match &self.config.layout {
+            LayoutChoice::Known(layout) => {
+                !(self.sees_all_ranks && counted::is_needed(&self.config, layout, &self.store))
+            }
+            LayoutChoice::Whole => true,
+            LayoutChoice::Guess => false,
+        };
+        if is_known {
             self.start_agent().await?;
         }
         let mut application = match Application::start(command) {
@@ -418,7 +431,12 @@ impl Both {
     async fn drain(mut self, until: Instant, processes: Processes) -> anyhow::Result<bool> {
         if self.node.is_none() && self.config.watch.is_dir() {
             match last_layout(&self.config)? {
-                LastLayout::Layout(layout) => self.node = Some(NodeAgent::start(self.config.clone(), layout)?),
+                LastLayout::Layout(layout) => {
+                    if self.sees_all_ranks && counted::is_needed(&self.config, &layout, &self.store) {
+                        counted::set(&mut self.config, &layout, processes == Processes::EndedWell);
+                    }
+                    self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
+                }
                 LastLayout::Nothing => {}
                 LastLayout::Unknown => return Ok(false),
             }

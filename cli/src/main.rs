@@ -12,6 +12,7 @@ mod cert;
 mod child;
 mod common;
 mod config;
+mod counted;
 mod daemon;
 mod decide;
 mod exit;

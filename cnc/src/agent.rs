@@ -373,9 +373,9 @@ impl Core {
                 self.committed(announce_id, (label, rank), checkpoint, exists)
             }
             News::Abandoned { announce_id, label, rank, reason, retry, whole } => {
-                // A rank that is announced again may be rejected every second, so each reason is logged only once.
-                match self.given_up.len() < GIVEN_UP_MAX && !self.given_up.insert((label.clone(), rank, reason.clone()))
-                {
+                // A rank that is announced again may be rejected every second, and other
+                // ranks for the same reason, so each reason is logged only once.
+                match self.given_up.len() < GIVEN_UP_MAX && !self.given_up.insert((label.clone(), reason.clone())) {
                     false => {
                         tracing::warn!(
                             checkpoint = %label, rank = rank.0, reason, retry, whole,

@@ -322,6 +322,32 @@ fn what_a_command_wrote_last_is_committed_when_it_ends_and_its_status_is_given()
 }
 
 #[test]
+fn without_a_number_of_ranks_mcr_run_counts_the_ranks_of_a_checkpoint_that_is_written_completely() {
+    let step = |n: u32| format!("for rank in 0 1 2; do echo $rank > s{n}.rank_$rank.txt; done;");
+    let start = |dir: &Path, script: &str, status: i32| {
+        let mut command = mcr();
+        std::fs::create_dir_all(dir.join("out")).expect("made");
+        command.args(["run", "--create", "--job", "job", "--layout", "{checkpoint}.rank_{rank}.txt", "--watch"]);
+        command.arg(dir.join("out")).arg("--store").arg(dir.join("store")).arg("--state").arg(dir.join("state"));
+        let output = run(command.current_dir(dir.join("out")).args(["--", "sh", "-c", script]), status);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // One checkpoint, and the command ends with success.
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = start(dir.path(), &step(1), 0);
+    assert!(is_complete(dir.path(), "s1") && log.contains("ranks=3 checkpoint=s1"), "{log}");
+    // The command is killed in the second checkpoint.
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = start(dir.path(), &format!("{} sleep 3; echo 0 > s2.rank_0.txt; sleep 3; kill -9 $$", step(1)), 137);
+    assert!(is_complete(dir.path(), "s1") && !is_complete(dir.path(), "s2"), "{log}");
+    // The command is killed, and nobody knows whether its first checkpoint was written completely.
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = start(dir.path(), &format!("{} kill -9 $$", step(1)), 137);
+    let lines = log.matches("NOT SAVED: the number of ranks is unknown").count();
+    assert!(!dir.path().join("store/job").exists() && (1..=3).contains(&lines), "one line for all ranks: {log}");
+}
+
+#[test]
 fn retention_counts_the_last_checkpoint_too_before_the_daemons_end() {
     for _ in 0..4 {
         let dir = tempfile::tempdir().expect("a directory");

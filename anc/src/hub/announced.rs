@@ -31,13 +31,13 @@ fn is_twin(first: &Announced, other: &Announced) -> bool {
 }
 
 impl Hub {
-    /// Logs the warning of a refusal only once, because an agent that is refused for a temporary reason announces
-    /// again each second.
+    /// Logs the warning of a refusal only once for each checkpoint and reason, because an agent that is refused for a
+    /// temporary reason announces again each second.
     fn tell_refusal(&mut self, session: u64, label: &CheckpointId, rank: Rank, why: &str) {
         if self.refused.len() >= REFUSED_MAX {
             self.refused.clear();
         }
-        match self.refused.insert((session, label.clone(), rank)) {
+        match self.refused.insert((session, label.clone(), why.to_owned())) {
             true => tracing::warn!(checkpoint = %label, rank = rank.0, why, "announcement refused"),
             false => tracing::debug!(checkpoint = %label, rank = rank.0, why, "announcement refused again"),
         }
@@ -49,11 +49,9 @@ impl Hub {
             give_back(announced, label, rank, why, retry);
         };
         let Some(grouping) = Grouping::new(ranks, self.options.group_size) else {
-            let why = format!(
-                "{rank} NOT SAVED: the number of ranks is unknown; give --ranks, or ranks in [cnc] or [anc], or \
-                 SLURM_NTASKS"
-            );
-            return refuse(self, &announced, &label, why, false);
+            let why =
+                "NOT SAVED: the number of ranks is unknown; give --ranks, or ranks in [cnc] or [anc], or SLURM_NTASKS";
+            return refuse(self, &announced, &label, why.to_owned(), false);
         };
         let about = &announced.link.about;
         let from = |about: &About| match about.ranks {

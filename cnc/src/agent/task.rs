@@ -64,7 +64,7 @@ pub(super) struct Core {
     pub(super) to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,
     pub(super) next_announce: u64,
     /// Rejections that are already in the log at level `warn`.
-    pub(super) given_up: BTreeSet<(CheckpointId, Rank, String)>,
+    pub(super) given_up: BTreeSet<(CheckpointId, String)>,
     pub(super) done_to: mpsc::Sender<Captured>,
     pub(super) ending: Ending,
 }

@@ -1,0 +1,88 @@
+//! The number of ranks, counted from the files that they wrote.
+//!
+//! `mcr run` on one node sees the files of all ranks. So if nobody says how many ranks there are, the number is that
+//! of a checkpoint that is written completely: a later checkpoint has begun, or the command has ended with success.
+
+use mcr_cnc::config::CncConfig;
+use mcr_cnc::layout::{Layout, Listing, ScanLimits, list, sort};
+use mcrengine::ids::{CheckpointId, GroupId};
+use mcrengine::manifest;
+use mcrengine::store::PosixStore;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+/// Interval of the scans.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// What is reported as the source of the number.
+const FROM: &str = "the files of the ranks";
+
+/// Whether the number of ranks must be counted: it is neither configured nor known from a checkpoint of the job, and
+/// the names of the files have ranks.
+pub fn is_needed(config: &CncConfig, layout: &Layout, store: &Path) -> bool {
+    if config.ranks.is_some() || !layout.has_ranks() {
+        return false;
+    }
+    let Ok(store) = PosixStore::open(store) else { return false }; // the aggregator has reported it
+    matches!(manifest::newest_of_group(&store, &config.job, GroupId(0), None), Ok(None))
+}
+
+/// Waits until the files show the number of ranks, and sets it.
+pub async fn wait(config: &mut CncConfig, layout: &Layout) {
+    tracing::warn!(
+        watch = %config.watch.display(),
+        "number of ranks unknown: it is counted in the files of the first checkpoint, and nothing is saved until a \
+         second checkpoint begins or the command ends; to save from the first one on, give --ranks, or ranks in mcr.toml"
+    );
+    while !set(config, layout, false) {
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Sets the number of ranks if the files show it. `all_written`: nothing more will be written. Returns whether it is
+/// set.
+pub fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> bool {
+    // A directory that cannot be read now may be readable at the next scan. The agent reports it.
+    let Ok(listing) = list(&config.watch, &ScanLimits::default()) else { return false };
+    let Some((ranks, checkpoint)) = ranks_shown(listing, layout, all_written) else { return false };
+    tracing::warn!(ranks, %checkpoint, "number of ranks counted in the files; to be sure, give --ranks, or ranks in mcr.toml");
+    (config.ranks, config.ranks_from) = (Some(ranks), FROM);
+    true
+}
+
+/// The number of ranks of the checkpoint with the most ranks, among those that are written completely. `None` if there
+/// is no such checkpoint, or if it lacks a rank.
+fn ranks_shown(listing: Listing, layout: &Layout, all_written: bool) -> Option<(u32, CheckpointId)> {
+    let scan = sort(listing, layout);
+    let last = scan.modified.iter().max_by_key(|(_, at)| **at).map(|(label, _)| label.clone())?;
+    let written = scan.checkpoints.iter().filter(|(label, _)| all_written || **label != last);
+    let of = |(label, files): (_, &Vec<_>)| (files.iter().map(|(_, rank)| *rank).collect::<BTreeSet<_>>(), label);
+    let (ranks, label) = written.map(of).max_by_key(|(ranks, _)| ranks.last().copied())?;
+    let count = u32::try_from(ranks.len()).ok()?;
+    (ranks.last()?.0 + 1 == count).then(|| (count, label.0.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::ids::FilePath;
+    use std::time::SystemTime;
+
+    fn shown(names: &[&str], all_written: bool) -> Option<(u32, String)> {
+        let files: Vec<_> = names.iter().map(|name| FilePath::new(name.as_bytes()).expect("a relative path")).collect();
+        let modified = (0..names.len()).map(|nth| SystemTime::UNIX_EPOCH + Duration::from_secs(nth as u64)).collect();
+        let bytes = vec![1; names.len()];
+        let layout = Layout::from_patterns(&["{checkpoint}.r{rank}"], 0).expect("valid");
+        let listing = Listing { files, modified, bytes, ..Listing::default() };
+        ranks_shown(listing, &layout, all_written).map(|(ranks, label)| (ranks, label.to_string()))
+    }
+
+    #[test]
+    fn the_number_of_ranks_is_counted_in_a_checkpoint_that_is_written_completely() {
+        assert_eq!(shown(&["s1.r0", "s1.r1"], false), None, "more ranks may follow");
+        assert_eq!(shown(&["s1.r0", "s1.r1"], true), Some((2, "s1".to_owned())));
+        assert_eq!(shown(&["s1.r0", "s1.r1", "s2.r1"], false), Some((2, "s1".to_owned())));
+        assert_eq!(shown(&["s1.r0", "s1.r2", "s2.r1"], false), None, "rank 1 is missing");
+        assert_eq!(shown(&[], true), None);
+    }
+}
