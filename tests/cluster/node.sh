@@ -7,6 +7,11 @@
 job_script() { # COMMAND: makes job.sh in the directory of the check
     printf '#!/bin/sh\n%s\n' "$1" >"$work$home/job.sh"
 }
+# shellcheck disable=SC2016 # the job's shell
+restarting_script() { # STEPS: the job script of deploy/README.md
+    job_script 'mcr restart; case $? in 0 | 2) args=--restart ;; 3) args= ;; *) exit 1 ;; esac
+srun /shared/bin/writer . '"$1"' $args'
+}
 # What SLURM's Prolog and Epilog do, without a job of SLURM.
 hook() { # NODE begin|end JOB UID [VARIABLE=VALUE...]
     root_on "$1" env SLURM_JOB_ID="$3" SLURM_JOB_UID="$4" SLURM_JOB_WORK_DIR="$home" SLURMD_NODENAME="$1" \
@@ -376,4 +381,67 @@ the_units_have_no_error_and_a_small_exposure() {
     [ -z "$said" ] || fail "systemd-analyze verify: $said"
     systemd-analyze security --offline=true --threshold=40 --no-pager "$work/units/mcr-node.service" |
         tail -n 1
+}
+
+# 13. The job script has one line for restarting, and no line for saving.
+a_requeued_job_continues_and_has_no_worker_of_its_first_start() {
+    local first
+    begin "${FUNCNAME[0]}"
+    user_file
+    restarting_script 5
+    start_daemons n1 n2
+    settings=(WRITER_HOLD=3)
+    submit --nodes=2 --nodelist=n[1-2] --ntasks-per-node=2 job.sh
+    wait_for 60 is_committed 3
+    first=$(workers n1)
+    as_user scontrol requeue "$job"
+    await_end COMPLETED
+    expect_continued 3 4 "$(output)"
+    expect_newest 5
+    root_on n1 test ! -e "/proc/$first" || fail "the worker of the first start lives"
+    { no_worker n1 && no_worker n2; } || fail "a worker lives"
+    no_drain
+    stop_daemons n1 n2
+}
+
+# 15. SLURM takes n2 for dead, and the job begins again on n3. On n2, the first start still runs without a network.
+a_node_that_was_cut_off_changes_nothing_for_the_next_start_of_its_job() {
+    begin "${FUNCNAME[0]}"
+    user_file
+    restarting_script 12
+    start_daemons n1 n2 n3
+    settings=(WRITER_HOLD=3)
+    submit --nodes=2 --exclude=n4,n5 --ntasks-per-node=2 job.sh
+    wait_for 60 is_committed 3
+    "$bed" net-cut "$work" n2
+    wait_for 90 continues
+    "$bed" net-heal "$work" n2
+    await_end COMPLETED
+    expect_continued 3 4 "$(output)"
+    expect_newest 12
+    wait_for 60 no_worker n2
+    wait_for 60 nodes_are_idle
+    stop_daemons n1 n2 n3
+}
+continues() { grep -q "continues after step" "$(output)"; }
+
+# 35.
+a_node_that_lost_power_saves_jobs_after_it_booted() {
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n1
+    hook n1 begin 6001 6001
+    wait_for 10 one_worker n1
+    "$bed" node-kill "$work" n1
+    "$bed" node-start "$work" n1
+    wait_for 20 root_on n1 test -d /bed/log
+    start_daemons n1
+    no_worker n1 || fail "a worker of the time before"
+    job_script "srun /shared/bin/writer . 2"
+    settings=()
+    wait_for 60 nodes_are_idle
+    submit --nodelist=n1 --ntasks=2 job.sh
+    await_end COMPLETED
+    expect_newest 2
+    stop_daemons n1
 }
