@@ -96,42 +96,51 @@ of_two_users_with_one_port_one_saves_and_the_job_of_the_other_is_not_touched() {
 
 # 23. One line of the log names the file, the line and the way out.
 settings_that_cannot_be_used_do_not_touch_the_job() {
-    local name jobs=()
     declare -A says=(
-        [key]='mcr.toml:[0-9]+: unknown key'
+        [key]='key/mcr.toml:1: unknown key'
         [huge]='huge/mcr.toml'
         [link]='mcr.toml'
-        [closed]='[Pp]ermission denied'
-        [syntax]='mcr.toml:[0-9]+:'
+        [fifo]='fifo/mcr.toml.*not a regular file'
+        [closed]='Permission denied'
+        [syntax]='syntax/mcr.toml:1:'
     )
+    local name
     start_daemons n1
     begin "${FUNCNAME[0]}"
-    job_script "mkdir -p \"\$OUT\" && srun --ntasks=1 /shared/bin/writer \"\$OUT\" 2"
     for name in "${!says[@]}"; do user_file "$name"; done
     echo 'jop = "wave"' >"$work$home/key/mcr.toml"
     echo 'job = "wave' >"$work$home/syntax/mcr.toml"
     truncate -s 1G "$work$home/huge/mcr.toml"
+    rm "$work$home/fifo/mcr.toml"
+    mkfifo "$work$home/fifo/mcr.toml"
     "$bed" as "$work" bob ctl sh -c 'umask 077; echo "job = \"bobs-secret\"" >secret.toml'
     ln -sf /shared/home/bob/secret.toml "$work$home/link/mcr.toml"
-    lines_of_job() { grep -E "job_id=\"?$job\"?( |$)" "$(node_log n1)"; }
+    chmod 000 "$work$home/closed"
+    expect_refusals "0|78" # 0: a file that the user cannot see counts as missing
+    ! log_has n1 bobs-secret || fail "the log has the content of bob's file"
+    stop_daemons n1
+}
+# Runs a job of n1 in each directory that is a key of `says`. The log says the text, and the job is not touched.
+expect_refusals() { # EXIT_STATUS
+    local name jobs=()
+    # shellcheck disable=SC2016 # the job's shell
+    job_script 'mkdir -p "$OUT" && srun --ntasks=1 /shared/bin/writer "$OUT" 2'
     for name in "${!says[@]}"; do
-        [ "$name" != closed ] || chmod 000 "$work$home/closed"
         settings=(OUT="/tmp/$name")
         submit --nodelist=n1 --ntasks=1 --output="$home/slurm-%j.out" --chdir="$home/$name" job.sh
         jobs+=("$name:$job")
     done
     for name in "${jobs[@]}"; do
-        job=${name#*:}
+        job=${name#*:} name=${name%:*}
         await_end COMPLETED
-        grep -q "has written step 2" "$work$home/slurm-$job.out" || fail "the job ${name%:*} was touched"
-        [ "$(grep -cE "the job is not saved.*${says[${name%:*}]}" <(lines_of_job))" = 1 ] ||
-            fail "${name%:*}: the log does not say ${says[${name%:*}]}: $(lines_of_job)"
-        [ "${name%:*}" = link ] || lines_of_job | grep -q "exit status: 78" || fail "${name%:*}: $(lines_of_job)"
+        grep -q "has written step 2" "$work$home/slurm-$job.out" || fail "the job $name was touched"
+        grep -E "job_id=\"?$job\"?( |\$)" "$(node_log n1)" >"$work/log/job"
+        [ "$(grep -cE "the job is not saved.*${says[$name]}" "$work/log/job")" = 1 ] ||
+            fail "$name: the log does not say ${says[$name]}: $(cat "$work/log/job")"
+        grep -qE "exit status: ($1)\"" "$work/log/job" || fail "$name: $(cat "$work/log/job")"
     done
-    ! log_has n1 bobs-secret || fail "the log has the content of bob's file"
     wait_for 10 no_worker n1
     no_drain
-    stop_daemons n1
 }
 
 # 24. The directory in which a job runs is text that the user wrote. The last name is refused.
@@ -369,10 +378,59 @@ sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
     stop_daemons n1
 }
 
+# 17. A second cluster, in which process 1 of the node is systemd. The daemon is killed, stopped until the watchdog
+# finds it, and restarted. The packages stop both units with the same command.
+workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
+    local work=$work/systemd unit what before daemon
+    "$bed" check --systemd || skip "no systemd"
+    mkdir -p "$work/shared/bin" "$work/units"
+    cp "$MCR" "$work/shared/bin/mcr"
+    for unit in "$root"/deploy/systemd/*; do
+        sed 's|/usr/bin/mcr|/shared/bin/mcr|; s|WatchdogSec=.*|WatchdogSec=3|' "$unit" >"$work/units/${unit##*/}"
+    done
+    # shellcheck disable=SC2064 # this directory
+    trap "'$bed' down '$work'" EXIT
+    "$bed" up "$work" 1 --systemd --units "$work/units" --start mcr-node.socket || skip "systemd does not start"
+    begin "${FUNCNAME[0]}"
+    user_file
+    [ "$(root_on n1 systemctl is-active mcr-node.socket mcr-node.service | xargs)" = "active inactive" ] ||
+        fail "$(root_on n1 systemctl status mcr-node.socket)"
+    hook n1 begin 7001 6001
+    hook n1 begin 7002 6001
+    before=$(workers n1)
+    [ "$(wc -w <<<"$before")" = 2 ] || fail "the workers: $before"
+    for what in 'kill --kill-who=main --signal=KILL' 'kill --kill-who=main --signal=STOP' restart; do
+        daemon=$(daemon_of n1)
+        # shellcheck disable=SC2086 # words of a command
+        root_on n1 systemctl $what mcr-node
+        wait_for 20 daemon_is_new
+        [ "$(workers n1)" = "$before" ] || fail "after $what, the workers are $(workers n1), not $before"
+        [ "$(root_on n1 mcr job list | awk 'NR > 1 { print $3 }' | sort)" = "$(sort <<<"$before")" ] ||
+            fail "after $what: $(root_on n1 mcr job list)"
+    done
+    root_on n1 systemctl daemon-reexec
+    [ "$(workers n1)" = "$before" ] || fail "after daemon-reexec, the workers are $(workers n1), not $before"
+    hook n1 end 7001 6001
+    wait_for 10 one_worker n1
+    # Clients that call all the time must not start the daemon again.
+    root_on n1 sh -c 'while [ ! -e /tmp/over ]; do mcr job list; done >/dev/null 2>&1 &'
+    root_on n1 systemctl stop mcr-node.service mcr-node.socket
+    sleep 1
+    root_on n1 touch /tmp/over
+    ! daemon_of n1 || fail "the daemon runs again"
+    [ "$(root_on n1 systemctl is-active mcr-node.socket mcr-node.service | xargs)" = "inactive inactive" ] ||
+        fail "$(root_on n1 systemctl status mcr-node.socket)"
+    one_worker n1 || fail "the worker has ended"
+}
+daemon_is_new() { # the daemon of n1 is not the process $daemon
+    local now
+    now=$(daemon_of n1) && [ "$now" != "$daemon" ]
+}
+
 # 38. As systemd reads the units, without a running systemd.
 the_units_have_no_error_and_a_small_exposure() {
     local said
-    command -v systemd-analyze >/dev/null || { echo "no systemd-analyze"; return; }
+    command -v systemd-analyze >/dev/null || skip "no systemd-analyze"
     mkdir "$work/units"
     for unit in "$root"/deploy/systemd/*; do
         sed "s|/usr/bin/mcr|$work/shared/bin/mcr|" "$unit" >"$work/units/${unit##*/}"
