@@ -23,7 +23,6 @@ workers() { root_on "$1" pgrep -f '^[^ ]*mcr worker'; }   # NODE: their process 
 no_worker() { ! workers "$1" >/dev/null; }                # NODE
 one_worker() { [ "$(workers "$1" | wc -l)" = 1 ]; }       # NODE
 daemon_of() { root_on "$1" pgrep -f '^[^ ]*mcr node$'; }  # NODE: its process number
-no_drain() { ! as_user sinfo --noheader --format=%T | grep -qE 'drain|down' || fail "$(as_user sinfo -R)"; }
 has_begun() { files_of_step 1 "$1" "$work$home/${2:-.}"; } # RANKS [DIR]: all ranks have written the first step
 milliseconds() { date +%s%3N; }
 expect_within() { # MILLISECONDS SINCE WHAT
