@@ -11,7 +11,8 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 SCRIPTS := deploy/demo.sh deploy/packages.sh deploy/prerequisites.sh $(wildcard deploy/slurm/examples/*.sh) \
     deploy/packages/common.sh $(wildcard deploy/slurm/*.d/*) \
-    tests/cluster/sites.sh tests/cluster/bed tests/cluster/run tests/packages/run benches/mpib/compare-osu.sh .ci/run
+    tests/cluster/sites.sh tests/cluster/bed tests/cluster/run tests/cluster/node.sh tests/packages/run \
+    benches/mpib/compare-osu.sh .ci/run
 FUZZ_SECONDS ?= 60
 CHAOS_SECONDS ?= 600
 PREFIX ?= /usr/local
@@ -77,8 +78,8 @@ test-checkpoints: scripts ## kill and continue mpib jor with checkpoints; takes 
 	$(if $(wildcard target/release/mcr),export MCR="$(CURDIR)/target/release/mcr";) \
 	    $(MPIB) test --locked --features hdf5 --test checkpoints
 
-test-cluster: scripts ## jobs on an emulated SLURM cluster: end, scancel, requeue, lost node, restart; needs root; 5 minutes
-	@bash tests/cluster/run || [ $$? = 77 ] # it prints why it is skipped
+test-cluster: scripts ## jobs on emulated SLURM clusters: end, scancel, requeue, users; needs root; 4 minutes
+	@bash tests/cluster/run --beds 3 || [ $$? = 77 ] # it prints why it is skipped
 
 test-packages: scripts ## install, upgrade and remove the packages below a temporary directory; needs root
 	@[ "$$(id -u)" != 0 ] || $(MAKE) --no-print-directory packages

@@ -234,7 +234,11 @@ impl Settings {
             let Value::String(text) = &setting.value else { continue };
             let mut text = facts.expand(text).with_context(|| format!("{}: {key} = {text:?}", setting.from))?;
             if key == "watch" {
-                text = directory.join(text).components().collect::<PathBuf>().display().to_string();
+                let watched: PathBuf = directory.join(text).components().collect();
+                let Some(path) = watched.to_str() else {
+                    bail!("the watched directory {} has a name that is not UTF-8; rename it", watched.display());
+                };
+                text = path.to_owned();
             } else if key == "store" && !Path::new(&text).is_absolute() {
                 bail!("{}: store = {text:?} is a relative path; write it from the root", setting.from);
             }
@@ -429,6 +433,17 @@ mod tests {
         let file = settings.config_file().expect("options");
         assert_eq!((file.cnc.group_size, file.anc.group_size, file.anc.keep), (8, 8, 5));
         assert_eq!(file.cnc.aggregators, ["agg0:7117"]);
+    }
+
+    #[test]
+    fn a_watched_directory_whose_name_is_not_utf_8_is_refused() {
+        use std::os::unix::ffi::OsStrExt;
+        let dir = tempfile::tempdir().expect("a directory");
+        let work_dir = dir.path().join(std::ffi::OsStr::from_bytes(b"not-\xff"));
+        std::fs::create_dir(&work_dir).expect("made");
+        std::fs::write(work_dir.join(USER_FILE), "job = \"melt\"\n").expect("written");
+        let error = Settings::resolve(None, Some(&work_dir.join(USER_FILE)), &facts(&[])).map(drop);
+        assert!(format!("{:#}", error.expect_err("refused")).contains("not UTF-8; rename it"));
     }
 
     #[test]

@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of connections at the same time. Further connections are closed.
 const CONNECTIONS_MAX: usize = 64;
+/// The same for users who may not begin or end jobs. They have places of their own, so they cannot keep Prolog out.
+const CONNECTIONS_OF_OTHERS_MAX: usize = 16;
+/// Time between two log lines about refused requests of such users.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of jobs on a node.
 const JOBS_MAX: usize = 1024;
 /// Maximum time to wait for the request of a client, and for a client to read its reply.
@@ -57,6 +61,10 @@ pub struct Daemon {
     records: Records,
     jobs: Mutex<BTreeMap<String, Job>>,
     connections: AtomicUsize,
+    /// Connections of users who may not begin or end jobs. `connections` does not count them.
+    connections_of_others: AtomicUsize,
+    /// When a refused request of such a user was logged.
+    refusal_logged: Mutex<Option<Instant>>,
     /// Wakes [`Daemon::serve`] if the jobs have changed.
     wake: (PipeReader, PipeWriter),
 }
@@ -101,7 +109,15 @@ impl Daemon {
             }
         }
         let wake = io::pipe()?;
-        Ok(Self { options, records, jobs: Mutex::new(jobs), connections: AtomicUsize::new(0), wake })
+        Ok(Self {
+            options,
+            records,
+            jobs: Mutex::new(jobs),
+            connections: AtomicUsize::new(0),
+            connections_of_others: AtomicUsize::new(0),
+            refusal_logged: Mutex::new(None),
+            wake,
+        })
     }
 
     /// Serves requests. `tick` is called at least once in each `interval`, and serving ends when it returns `false`.
@@ -140,28 +156,52 @@ impl Daemon {
     }
 
     fn answer_on_a_thread(self: &Arc<Self>, stream: UnixStream) {
-        if self.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
+        let Ok(uid) = getsockopt(&stream, PeerCredentials).map(|peer| peer.uid()) else { return };
+        let (connections, most) = self.connections_like(uid);
+        if connections.fetch_add(1, Ordering::Relaxed) >= most {
+            connections.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         let daemon = Arc::clone(self);
         let answer = move || {
-            if let Err(error) = daemon.answer(stream) {
+            if let Err(error) = daemon.answer(stream, uid) {
                 tracing::debug!(%error, "a client was not answered");
             }
-            daemon.connections.fetch_sub(1, Ordering::Relaxed);
+            daemon.connections_like(uid).0.fetch_sub(1, Ordering::Relaxed);
         };
         if let Err(error) = std::thread::Builder::new().name("client".into()).stack_size(256 << 10).spawn(answer) {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
+            connections.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!(%error, "no thread can be started for a client");
         }
     }
 
-    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+    /// The open connections of users who may do the same as this user, and their maximum.
+    fn connections_like(&self, uid: u32) -> (&AtomicUsize, usize) {
+        match self.may_command(uid) {
+            true => (&self.connections, CONNECTIONS_MAX),
+            false => (&self.connections_of_others, CONNECTIONS_OF_OTHERS_MAX),
+        }
+    }
+
+    /// Whether this user may begin and end jobs.
+    fn may_command(&self, uid: u32) -> bool {
+        uid == self.options.own.unwrap_or(0)
+    }
+
+    /// Whether a refused request is logged. Other users cannot fill the log.
+    fn is_logged(&self, uid: u32) -> bool {
+        let mut logged = self.refusal_logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = logged.is_none_or(|logged| logged.elapsed() >= REFUSAL_LOG_INTERVAL);
+        if is_due && !self.may_command(uid) {
+            *logged = Some(Instant::now());
+        }
+        is_due || self.may_command(uid)
+    }
+
+    fn answer(&self, mut stream: UnixStream, uid: u32) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
         stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
-        let uid = getsockopt(&stream, PeerCredentials)?.uid();
         let reply = match receive(&stream) {
             Ok(request) => self.reply(uid, request),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -169,14 +209,14 @@ impl Daemon {
             }
             Err(error) => return Err(error),
         };
-        if let Reply::Refused(why) = &reply {
+        if let (Reply::Refused(why), true) = (&reply, self.is_logged(uid)) {
             tracing::warn!(uid, why, "a request is refused");
         }
         send(&mut stream, &reply)
     }
 
     fn reply(&self, uid: u32, request: Request) -> Reply {
-        let may_command = uid == self.options.own.unwrap_or(0);
+        let may_command = self.may_command(uid);
         match request {
             Request::Begin(_) | Request::End { .. } if !may_command => {
                 let needed = if self.options.own.is_some() { "the user of this daemon" } else { "root" };

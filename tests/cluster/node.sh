@@ -1,0 +1,504 @@
+# shellcheck shell=bash disable=SC2154,SC2034
+# Checks of `mcr node`. tests/cluster/run reads this file, and sets bed, work, home, job, user and settings. The
+# numbers are those of README.md in this directory.
+
+# --- tools ----------------------------------------------------------------------------------------------------------
+
+job_script() { # COMMAND: makes job.sh in the directory of the check
+    printf '#!/bin/sh\n%s\n' "$1" >"$work$home/job.sh"
+}
+# shellcheck disable=SC2016 # the job's shell
+restarting_script() { # STEPS: the job script of deploy/README.md
+    job_script 'mcr restart; case $? in 0 | 2) args=--restart ;; 3) args= ;; *) exit 1 ;; esac
+srun /shared/bin/writer . '"$1"' $args'
+}
+# What SLURM's Prolog and Epilog do, without a job of SLURM.
+hook() { # NODE begin|end JOB UID [VARIABLE=VALUE...]
+    root_on "$1" env SLURM_JOB_ID="$3" SLURM_JOB_UID="$4" SLURM_JOB_WORK_DIR="$home" SLURMD_NODENAME="$1" \
+        SLURM_JOB_NTASKS=1 "${@:5}" /shared/bin/mcr job "$2" 2>&1
+}
+node_log() { echo "$work/log/mcr-node.$1"; }              # NODE
+log_has() { grep -qE "$2" "$(node_log "$1")"; }           # NODE PATTERN
+workers() { root_on "$1" pgrep -f '^[^ ]*mcr worker'; }   # NODE: their process numbers
+no_worker() { ! workers "$1" >/dev/null; }                # NODE
+one_worker() { [ "$(workers "$1" | wc -l)" = 1 ]; }       # NODE
+daemon_of() { root_on "$1" pgrep -f '^[^ ]*mcr node$'; }  # NODE: its process number
+has_begun() { files_of_step 1 "$1" "$work$home/${2:-.}"; } # RANKS [DIR]: all ranks have written the first step
+milliseconds() { date +%s%3N; }
+expect_within() { # MILLISECONDS SINCE WHAT
+    local took=$(($(milliseconds) - $2))
+    echo "$3 took $took ms"
+    [ $took -le "$1" ] || fail "$3 took more than $1 ms"
+}
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+# 6, 7. The aggregators use the first free ports, so the agents of each user meet the other user's aggregator too.
+two_users_on_the_same_nodes_save_and_neither_reaches_the_others_aggregator() {
+    local name=${FUNCNAME[0]} jobs=() what refused uid
+    start_daemons n1 n2
+    for user in alice bob; do
+        begin "$name" $user
+        user_file
+        job_script "srun /shared/bin/writer . 6"
+        settings=()
+        submit --nodes=2 --nodelist=n[1-2] --ntasks-per-node=2 job.sh
+        jobs+=("$job")
+        wait_for 60 has_begun 4
+    done
+    for what in "status --aggregators n1:7117" \
+        "restart --aggregators n1:7117 --store /shared/home/bob/none --job wave --to /tmp/to"; do
+        # shellcheck disable=SC2086 # words of a command
+        refused=$(as_user mcr $what 2>&1) && fail "bob's mcr $what succeeded: $refused"
+        echo "bob: mcr $what: $refused"
+        ! grep -E "step_|/home/alice|wave" <<<"${refused//$what/}" || fail "bob's mcr $what found something out"
+    done
+    if command -v openssl >/dev/null; then
+        refused=$(timeout 10 "$bed" as "$work" bob ctl timeout 5 openssl s_client -connect n1:7117 -alpn h2 \
+            </dev/null 2>&1) || true
+        ! grep -E "step_|/home/alice|wave" <<<"$refused" || fail "openssl found something out: $refused"
+    fi
+    log_has n1 "a connection is refused" || fail "the aggregator does not log that it refused bob"
+    for user in alice bob; do
+        home=/shared/home/$user/$name job=${jobs[0]} jobs=("${jobs[@]:1}") uid=$(as_user id -u)
+        await_end COMPLETED
+        expect_newest 6
+        [ -z "$(find "$work$home/store" ! -user "$uid")" ] || fail "$user's store has files of others"
+    done
+    no_drain
+    stop_daemons n1 n2
+}
+
+# 5. Bob's aggregator finds no free port while alice's job runs. His worker is started again later.
+of_two_users_with_one_port_one_saves_and_the_job_of_the_other_is_not_touched() {
+    local name=${FUNCNAME[0]} jobs=()
+    cluster_file='[node]\nports = "7117-7117"\n' start_daemons n1 n2
+    for user in alice bob; do
+        begin "$name" $user
+        user_file
+        job_script "srun /shared/bin/writer . 5"
+        settings=()
+        submit --nodes=2 --nodelist=n[1-2] --ntasks-per-node=2 job.sh
+        jobs+=("$job")
+        wait_for 60 has_begun 4
+    done
+    job=${jobs[1]}
+    await_end COMPLETED
+    log_has n1 "other processes use all ports of 0.0.0.0:7117" || fail "the log does not name the port"
+    [ -z "$(find "$work/shared/home/alice/$name" -user 6002)" ] || fail "alice has files of bob"
+    user=alice home=/shared/home/alice/$name job=${jobs[0]}
+    await_end COMPLETED
+    expect_newest 5
+    no_drain
+    stop_daemons n1 n2
+}
+
+# 23. One line of the log names the file, the line and the way out.
+settings_that_cannot_be_used_do_not_touch_the_job() {
+    declare -A says=(
+        [key]='key/mcr.toml:1: unknown key'
+        [huge]='huge/mcr.toml'
+        [link]='mcr.toml'
+        [fifo]='fifo/mcr.toml.*not a regular file'
+        [closed]='Permission denied'
+        [syntax]='syntax/mcr.toml:1:'
+    )
+    local name
+    start_daemons n1
+    begin "${FUNCNAME[0]}"
+    for name in "${!says[@]}"; do user_file "$name"; done
+    echo 'jop = "wave"' >"$work$home/key/mcr.toml"
+    echo 'job = "wave' >"$work$home/syntax/mcr.toml"
+    truncate -s 1G "$work$home/huge/mcr.toml"
+    rm "$work$home/fifo/mcr.toml"
+    mkfifo "$work$home/fifo/mcr.toml"
+    "$bed" as "$work" bob ctl sh -c 'umask 077; echo "job = \"bobs-secret\"" >secret.toml'
+    ln -sf /shared/home/bob/secret.toml "$work$home/link/mcr.toml"
+    chmod 000 "$work$home/closed"
+    expect_refusals "0|78" # 0: a file that the user cannot see counts as missing
+    ! log_has n1 bobs-secret || fail "the log has the content of bob's file"
+    stop_daemons n1
+}
+# Runs a job of n1 in each directory that is a key of `says`. The log says the text, and the job is not touched.
+expect_refusals() { # EXIT_STATUS
+    local name jobs=()
+    # shellcheck disable=SC2016 # the job's shell
+    job_script 'mkdir -p "$OUT" && srun --ntasks=1 /shared/bin/writer "$OUT" 2'
+    for name in "${!says[@]}"; do
+        settings=(OUT="/tmp/$name")
+        submit --nodelist=n1 --ntasks=1 --output="$home/slurm-%j.out" --chdir="$home/$name" job.sh
+        jobs+=("$name:$job")
+    done
+    for name in "${jobs[@]}"; do
+        job=${name#*:} name=${name%:*}
+        await_end COMPLETED
+        grep -q "has written step 2" "$work$home/slurm-$job.out" || fail "the job $name was touched"
+        grep -E "job_id=\"?$job\"?( |\$)" "$(node_log n1)" >"$work/log/job"
+        [ "$(grep -cE "the job is not saved.*${says[$name]}" "$work/log/job")" = 1 ] ||
+            fail "$name: the log does not say ${says[$name]}: $(cat "$work/log/job")"
+        grep -qE "exit status: ($1)\"" "$work/log/job" || fail "$name: $(cat "$work/log/job")"
+    done
+    wait_for 10 no_worker n1
+    no_drain
+}
+
+# 24. The directory in which a job runs is text that the user wrote. The last name is refused.
+hostile_names_of_work_directories_are_only_names() {
+    # shellcheck disable=SC2016 # it must not be executed
+    local names=("a 'quoted' \"name\"" $'two\nlines' '$(touch /tmp/executed)`touch /tmp/executed`' $'not-\xff-utf-8')
+    local name k=0 jobs=()
+    start_daemons n1
+    begin "${FUNCNAME[0]}"
+    settings=()
+    job_script "srun --ntasks=1 /shared/bin/writer . 2"
+    for name in "${names[@]}"; do
+        user_file "$name" "job = \"wave-$((++k))\""
+        job=$(as_user env -C "$home/$name" sbatch --parsable --nodelist=n1 --ntasks=1 --output="$home/slurm-%j.out" \
+            "$home/job.sh")
+        jobs+=("$job")
+    done
+    k=0
+    for job in "${jobs[@]}"; do
+        k=$((k + 1))
+        await_end COMPLETED
+        [ $k = 4 ] || expect_newest 2 "wave-$k"
+    done
+    log_has n1 "the job is not saved job_id=\"$job\".* not UTF-8; rename it" || fail "the fourth job is not named"
+    [ "$(find "$work$home/store" -mindepth 1 -maxdepth 1 | wc -l)" = 3 ] || fail "$(find "$work$home/store")"
+    root_on n1 test ! -e /tmp/executed || fail "a name was executed"
+    no_drain
+    stop_daemons n1
+}
+
+# 25.
+jobs_of_root_and_of_the_system_are_not_saved() {
+    local said uid
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n1
+    for uid in 0 999; do
+        said=$(hook n1 begin 4001 $uid) || fail "exit status $?"
+        [[ $said = *"jobs of user $uid are not saved"* && $said != *$'\n'* ]] || fail "mcr job begin says: $said"
+    done
+    no_worker n1 || fail "a worker runs"
+    stop_daemons n1
+}
+
+# 26. Alice holds 1000 connections, and opens new ones when they are closed.
+hostile_clients_of_the_daemons_socket_change_nothing_and_keep_nobody_out() {
+    local said daemon since
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n1
+    daemon=$(daemon_of n1)
+    for what in begin end; do
+        said=$("$bed" as "$work" alice n1 env SLURM_JOB_ID=4002 SLURM_JOB_UID=6002 SLURM_JOB_WORK_DIR=/tmp \
+            SLURMD_NODENAME=n1 mcr job $what 2>&1) || fail "exit status $?"
+        [[ $said = *"may not begin or end jobs"* ]] || fail "as alice, mcr job $what says: $said"
+    done
+    cat >"$work/shared/bin/hostile" <<'PERL'
+#!/usr/bin/perl
+# Keeps as many connections as the descriptors permit. Some say nothing, and others nonsense.
+use IO::Socket::UNIX;
+$SIG{PIPE} = 'IGNORE';
+my @held;
+for (my $k = 0; ; $k++) {
+    my $socket = IO::Socket::UNIX->new(Peer => '/run/mcr/socket', Timeout => 1) or next;
+    $socket->blocking(0);
+    syswrite $socket, $k % 4 == 1 ? '{"begin":{' : $k % 4 == 2 ? "\xff\0\n" : 'x' x (1 << 20) if $k % 4;
+    push @held, $socket;
+    shift @held if @held > 1000;
+}
+PERL
+    chmod 755 "$work/shared/bin/hostile"
+    "$bed" as "$work" alice n1 prlimit --nofile=1100 timeout 6 hostile &
+    sleep 1
+    for k in 1 2 3; do
+        since=$(milliseconds)
+        said=$(hook n1 begin 400$k 6001)
+        [ -z "$said" ] || fail "among hostile clients, mcr job begin says: $said"
+        expect_within 2000 "$since" "mcr job begin among hostile clients"
+    done
+    wait
+    [ "$(daemon_of n1)" = "$daemon" ] || fail "the daemon has ended"
+    [ "$(grep -c "a request is refused" "$(node_log n1)")" -le 20 ] || fail "alice fills the log"
+    [ "$(workers n1 | wc -l)" = 3 ] || fail "not every job has a worker"
+    for k in 1 2 3; do hook n1 end 400$k 6001; done
+    wait_for 10 no_worker n1
+    stop_daemons n1
+}
+
+# 27, 28. Only n1 has an aggregator.
+a_worker_has_the_rights_of_its_user_and_the_daemon_listens_nowhere() {
+    local pid status expected listeners socket
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n1 n2
+    job_script "srun /shared/bin/writer . 4"
+    settings=()
+    submit --nodes=2 --nodelist=n[1-2] --ntasks-per-node=1 job.sh
+    wait_for 60 is_committed 1
+    { one_worker n1 && one_worker n2; } || fail "a node has not one worker"
+    pid=$(workers n1)
+    status=$(root_on n1 cat "/proc/$pid/status")
+    echo "$status" | grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs)'
+    for expected in 'Uid:(\s6001){4}' 'Gid:(\s6001){4}' 'Groups:\s6001 6003\s*' 'NoNewPrivs:\s1'; do
+        grep -qxE "$expected" <<<"$status" || fail "the worker's status has no line $expected"
+    done
+    [ "$(grep -cxE 'Cap(Prm|Eff|Inh|Amb):\s0+' <<<"$status")" = 4 ] || fail "the worker has capabilities"
+    socket=$(root_on n1 ss -Hlxp src /run/mcr/socket)
+    [ "$(grep -oE 'pid=[0-9]+' <<<"$socket")" = "pid=$(daemon_of n1)" ] || fail "who has the socket: $socket"
+    listeners=$(root_on n1 ss -Hlntup | grep '"mcr"')
+    [[ $listeners != *$'\n'* && $listeners = *":7117 "*"pid=$pid,"* ]] || fail "the listeners on n1: $listeners"
+    ! root_on n2 ss -Hlntup | grep '"mcr"' || fail "mcr listens on n2"
+    await_end COMPLETED
+    expect_newest 4
+    stop_daemons n1 n2
+}
+
+# 18, 19. n1 has no daemon. The daemon of n2 is stopped by SIGSTOP, so Epilog waits for its whole time (22 s).
+without_an_answer_of_the_daemon_jobs_run_and_nodes_stay_idle() {
+    local since daemon node
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n2
+    daemon=$(daemon_of n2)
+    root_on n2 kill -STOP "$daemon"
+    for node in n1 n2; do
+        since=$(milliseconds)
+        root_on $node env SLURM_JOB_ID=4003 SLURM_JOB_UID=6001 SLURM_JOB_WORK_DIR="$home" SLURMD_NODENAME=$node \
+            /shared/prolog.d/10-mcr || fail "Prolog on $node: exit status $?"
+        expect_within 2500 "$since" "Prolog on $node"
+    done
+    job_script "srun /shared/bin/writer . 1"
+    settings=()
+    submit --nodes=2 --nodelist=n[1-2] --ntasks-per-node=1 job.sh
+    await_end COMPLETED
+    wait_for 10 nodes_are_idle
+    root_on n2 kill -KILL "$daemon"
+}
+nodes_are_idle() { [ "$(as_user sinfo --noheader --format=%T | sort -u)" = idle ]; }
+
+# 21. SLURM runs the scripts of epilog.d in reverse order, so the script that kills runs after mcr's.
+a_script_of_epilog_that_kills_the_users_processes_loses_nothing() {
+    begin "${FUNCNAME[0]}"
+    user_file
+    # shellcheck disable=SC2016 # the variable of Epilog
+    printf '%s\n' '#!/bin/sh' 'pkill -KILL -u "$SLURM_JOB_UID"' 'touch /tmp/cleaned' >"$work/shared/epilog.d/10-clean"
+    chmod 755 "$work/shared/epilog.d/10-clean"
+    start_daemons n1
+    job_script "srun /shared/bin/writer . 3"
+    settings=()
+    submit --nodelist=n1 --ntasks=2 job.sh
+    await_end COMPLETED
+    rm "$work/shared/epilog.d/10-clean"
+    root_on n1 test -e /tmp/cleaned || fail "the script did not run"
+    expect_newest 3
+    no_drain
+    stop_daemons n1
+}
+
+# 29.
+each_task_of_an_array_is_a_job_of_its_own_in_the_store() {
+    local k
+    begin "${FUNCNAME[0]}"
+    # shellcheck disable=SC2016 # mcr replaces the variable
+    user_file . 'job = "wave-%a"' 'watch = "run_${SLURM_ARRAY_TASK_ID}"'
+    start_daemons n1
+    # shellcheck disable=SC2016 # the job's shell
+    job_script 'mkdir run_$SLURM_ARRAY_TASK_ID && srun /shared/bin/writer run_$SLURM_ARRAY_TASK_ID 3'
+    settings=()
+    submit --array=0-3 --nodelist=n1 --ntasks=1 job.sh
+    await_end COMPLETED
+    for k in 0 1 2 3; do expect_newest 3 wave-$k; done
+    no_drain
+    stop_daemons n1
+}
+
+# 31.
+jobs_are_saved_however_they_are_started() {
+    local name pids=()
+    begin "${FUNCNAME[0]}"
+    start_daemons n1
+    settings=()
+    for name in srun salloc no-requeue without-n; do user_file $name "job = \"$name\""; done
+    as_user env -C "$home/srun" srun --nodelist=n1 --ntasks=1 /shared/bin/writer . 3 & pids+=($!)
+    as_user env -C "$home/salloc" salloc --nodelist=n1 --ntasks=1 srun /shared/bin/writer . 3 & pids+=($!)
+    job_script "srun /shared/bin/writer . 3"
+    submit --no-requeue --nodelist=n1 --ntasks=1 --chdir="$home/no-requeue" --output="$home/slurm-%j.out" job.sh
+    await_end COMPLETED
+    submit --nodelist=n1 --chdir="$home/without-n" --output="$home/slurm-%j.out" job.sh
+    await_end COMPLETED
+    for name in "${pids[@]}"; do wait "$name" || fail "exit status $?"; done
+    wait_for 20 no_worker n1
+    for name in srun salloc no-requeue without-n; do expect_newest 3 $name; done
+    no_drain
+    stop_daemons n1
+}
+
+# 33, 34.
+sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
+    local k daemon before since kib
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n1
+    daemon=$(daemon_of n1)
+    before=$(root_on n1 ls "/proc/$daemon/fd" | wc -l)
+    # shellcheck disable=SC2016 # the inner shell's variables
+    batch_of() { # begin|end: 64 commands at once; prints what they say and the longest time in milliseconds
+        root_on n1 env SLURM_JOB_UID=6001 SLURM_JOB_WORK_DIR="$home" SLURMD_NODENAME=n1 SLURM_JOB_NTASKS=1 \
+            bash -c 'for k in {5001..5064}; do { begin=$(date +%s%3N); SLURM_JOB_ID=$k mcr job "$0" 2>&1
+                echo "$(($(date +%s%3N) - begin)) ms"; } & done; wait' "$1"
+    }
+    batch_of begin >"$work/log/begins"
+    [ "$(grep -cvE '^[0-9]+ ms$' "$work/log/begins")" = 0 ] || fail "$(cat "$work/log/begins")"
+    echo "the slowest begin: $(sort -n "$work/log/begins" | tail -n 1)"
+    [ "$(sort -n "$work/log/begins" | tail -n 1 | cut -d' ' -f1)" -lt 2500 ] || fail "a begin is too slow"
+    [ "$(workers n1 | wc -l)" = 64 ] || fail "$(workers n1 | wc -l) workers run"
+    # shellcheck disable=SC2016 # awk's
+    kib=$(root_on n1 awk '$1 == "VmRSS:" { print $2 }' "/proc/$daemon/status")
+    echo "the daemon has $kib KiB with 64 jobs"
+    [ "$kib" -lt 20480 ] || fail "the daemon has $kib KiB"
+    sleep 1
+    switches() { # of all threads
+        root_on n1 sh -c "cat /proc/$daemon/task/*/status" | awk '/^voluntary_ctxt/ { n += $2 } END { print n }'
+    }
+    k=$(switches)
+    sleep 5
+    [ "$(switches)" = "$k" ] || fail "the daemon woke up $(($(switches) - k)) times within 5 s"
+    batch_of end >"$work/log/ends"
+    wait_for 20 no_worker n1
+    since=$(milliseconds)
+    for k in {1..30}; do hook n1 begin $((5100 + k)) 6001; hook n1 end $((5100 + k)) 6001; done
+    expect_within 60000 "$since" "30 jobs one after the other"
+    wait_for 20 no_worker n1
+    [ -z "$(root_on n1 ls /run/mcr/jobs)" ] || fail "records are left: $(root_on n1 ls /run/mcr/jobs)"
+    [ "$(root_on n1 ls "/proc/$daemon/fd" | wc -l)" = "$before" ] || fail "descriptors are left"
+    stop_daemons n1
+}
+
+# 17. A second cluster, in which process 1 of the node is systemd. The daemon is killed, stopped until the watchdog
+# finds it, and restarted. The packages stop both units with the same command.
+workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
+    local work=$work/systemd unit what before daemon
+    "$bed" check --systemd || skip "no systemd"
+    mkdir -p "$work/shared/bin" "$work/units"
+    cp "$MCR" "$work/shared/bin/mcr"
+    for unit in "$root"/deploy/systemd/*; do
+        sed 's|/usr/bin/mcr|/shared/bin/mcr|; s|WatchdogSec=.*|WatchdogSec=3|' "$unit" >"$work/units/${unit##*/}"
+    done
+    # shellcheck disable=SC2064 # this directory
+    trap "'$bed' down '$work'" EXIT
+    "$bed" up "$work" 1 --systemd --units "$work/units" --start mcr-node.socket || skip "systemd does not start"
+    begin "${FUNCNAME[0]}"
+    user_file
+    [ "$(root_on n1 systemctl is-active mcr-node.socket mcr-node.service | xargs)" = "active inactive" ] ||
+        fail "$(root_on n1 systemctl status mcr-node.socket)"
+    hook n1 begin 7001 6001
+    hook n1 begin 7002 6001
+    before=$(workers n1)
+    [ "$(wc -w <<<"$before")" = 2 ] || fail "the workers: $before"
+    for what in 'kill --kill-who=main --signal=KILL' 'kill --kill-who=main --signal=STOP' restart; do
+        daemon=$(daemon_of n1)
+        # shellcheck disable=SC2086 # words of a command
+        root_on n1 systemctl $what mcr-node
+        wait_for 20 daemon_is_new
+        [ "$(workers n1)" = "$before" ] || fail "after $what, the workers are $(workers n1), not $before"
+        [ "$(root_on n1 mcr job list | awk 'NR > 1 { print $3 }' | sort)" = "$(sort <<<"$before")" ] ||
+            fail "after $what: $(root_on n1 mcr job list)"
+    done
+    root_on n1 systemctl daemon-reexec
+    [ "$(workers n1)" = "$before" ] || fail "after daemon-reexec, the workers are $(workers n1), not $before"
+    hook n1 end 7001 6001
+    wait_for 10 one_worker n1
+    # Clients that call all the time must not start the daemon again.
+    root_on n1 sh -c 'while [ ! -e /tmp/over ]; do mcr job list; done >/dev/null 2>&1 &'
+    root_on n1 systemctl stop mcr-node.service mcr-node.socket
+    sleep 1
+    root_on n1 touch /tmp/over
+    ! daemon_of n1 || fail "the daemon runs again"
+    [ "$(root_on n1 systemctl is-active mcr-node.socket mcr-node.service | xargs)" = "inactive inactive" ] ||
+        fail "$(root_on n1 systemctl status mcr-node.socket)"
+    one_worker n1 || fail "the worker has ended"
+}
+daemon_is_new() { # the daemon of n1 is not the process $daemon
+    local now
+    now=$(daemon_of n1) && [ "$now" != "$daemon" ]
+}
+
+# 38. As systemd reads the units, without a running systemd.
+the_units_have_no_error_and_a_small_exposure() {
+    local said
+    command -v systemd-analyze >/dev/null || skip "no systemd-analyze"
+    mkdir "$work/units"
+    for unit in "$root"/deploy/systemd/*; do
+        sed "s|/usr/bin/mcr|$work/shared/bin/mcr|" "$unit" >"$work/units/${unit##*/}"
+    done
+    said=$(systemd-analyze verify --man=no "$work"/units/* 2>&1) || fail "systemd-analyze verify: $said"
+    [ -z "$said" ] || fail "systemd-analyze verify: $said"
+    systemd-analyze security --offline=true --threshold=40 --no-pager "$work/units/mcr-node.service" |
+        tail -n 1
+}
+
+# 13. The job script has one line for restarting, and no line for saving.
+a_requeued_job_continues_and_has_no_worker_of_its_first_start() {
+    local first
+    begin "${FUNCNAME[0]}"
+    user_file
+    restarting_script 5
+    start_daemons n1 n2
+    settings=(WRITER_HOLD=3)
+    submit --nodes=2 --nodelist=n[1-2] --ntasks-per-node=2 job.sh
+    wait_for 60 is_committed 3
+    first=$(workers n1)
+    as_user scontrol requeue "$job"
+    await_end COMPLETED
+    expect_continued 3 4 "$(output)"
+    expect_newest 5
+    root_on n1 test ! -e "/proc/$first" || fail "the worker of the first start lives"
+    { no_worker n1 && no_worker n2; } || fail "a worker lives"
+    no_drain
+    stop_daemons n1 n2
+}
+
+# 15. SLURM takes n2 for dead, and the job begins again on n3. On n2, the first start still runs without a network.
+a_node_that_was_cut_off_changes_nothing_for_the_next_start_of_its_job() {
+    begin "${FUNCNAME[0]}"
+    user_file
+    restarting_script 12
+    start_daemons n1 n2 n3
+    settings=(WRITER_HOLD=3)
+    submit --nodes=2 --exclude=n4,n5 --ntasks-per-node=2 job.sh
+    wait_for 60 is_committed 3
+    "$bed" net-cut "$work" n2
+    wait_for 90 continues
+    "$bed" net-heal "$work" n2
+    await_end COMPLETED
+    expect_continued 3 4 "$(output)"
+    expect_newest 12
+    wait_for 60 no_worker n2
+    wait_for 60 nodes_are_idle
+    stop_daemons n1 n2 n3
+}
+continues() { grep -q "continues after step" "$(output)"; }
+
+# 35.
+a_node_that_lost_power_saves_jobs_after_it_booted() {
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n1
+    hook n1 begin 6001 6001
+    wait_for 10 one_worker n1
+    "$bed" node-kill "$work" n1
+    "$bed" node-start "$work" n1
+    wait_for 20 root_on n1 test -d /bed/log
+    start_daemons n1
+    no_worker n1 || fail "a worker of the time before"
+    job_script "srun /shared/bin/writer . 2"
+    settings=()
+    wait_for 60 nodes_are_idle
+    submit --nodelist=n1 --ntasks=2 job.sh
+    await_end COMPLETED
+    expect_newest 2
+    stop_daemons n1
+}
