@@ -27,6 +27,9 @@ pub struct AncOptions {
     /// Whether to create the store's directory if it does not exist. Default false, because the directory may be on a
     /// file system that is not mounted.
     pub create: bool,
+    /// Whether a group shares the store: another user may own the directory, and the group may write to it. Default
+    /// false.
+    pub shared_store: bool,
     /// Address and port to listen on, or address and a range of ports, of which the first free one is used, as in
     /// `0.0.0.0:7117-7180`. Default 0.0.0.0:7117.
     pub listen: String,
@@ -114,6 +117,7 @@ impl Default for AncOptions {
         Self {
             store: PathBuf::new(),
             create: false,
+            shared_store: false,
             listen: "0.0.0.0:7117".into(),
             group_size: 32,
             ranks: None,
@@ -182,6 +186,8 @@ pub struct AncConfig {
     pub store: PathBuf,
     /// Whether to create the store's directory if it does not exist.
     pub create: bool,
+    /// See [`AncOptions::shared_store`].
+    pub shared_store: bool,
     /// Where to listen.
     pub listen: Listen,
     /// How connections are protected. The configuration does not set this.
@@ -370,8 +376,9 @@ impl AncOptions {
             of_job: None,
         };
         let drain = Duration::from_secs(self.drain_seconds);
-        let (store, create, security) = (self.store.clone(), self.create, Security::Plain);
-        Ok(AncConfig { store, create, listen, security, hub, budget_bytes, drain })
+        let (store, create, shared_store) = (self.store.clone(), self.create, self.shared_store);
+        let security = Security::Plain;
+        Ok(AncConfig { store, create, shared_store, listen, security, hub, budget_bytes, drain })
     }
 }
 

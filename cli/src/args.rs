@@ -121,6 +121,9 @@ pub struct SaveArgs {
     /// Create the store's directory if it does not exist
     #[arg(long)]
     pub create: bool,
+    /// Also use a store that belongs to another user, or that its group can write to
+    #[arg(long)]
+    pub shared_store: bool,
     #[command(flatten)]
     pub layout: LayoutArgs,
     /// Number of ranks of a complete checkpoint [default: found from the files, or from the job's newest checkpoint in
@@ -342,6 +345,9 @@ pub struct AncArgs {
     /// Create the store's directory if it does not exist, like `create = true` in the aggregator's configuration
     #[arg(long)]
     pub create: bool,
+    /// Also use a store that belongs to another user, or that its group can write to
+    #[arg(long)]
+    pub shared_store: bool,
 }
 
 #[derive(Debug, Args)]
@@ -358,6 +364,9 @@ pub struct RunArgs {
     /// Create the store's directory if it does not exist
     #[arg(long)]
     pub create: bool,
+    /// Also use a store that belongs to another user, or that its group can write to
+    #[arg(long)]
+    pub shared_store: bool,
     /// Name of the job
     #[arg(long, env = "MCR_JOB", value_name = "NAME")]
     pub job: Option<String>,

@@ -6,6 +6,7 @@
 
 use crate::args::{CertCommand, CertInitArgs};
 use crate::exit::Exit;
+use crate::guard::{NotPermitted, user};
 use crate::output::print;
 use crate::settings::{CLUSTER_FILE, cluster_has_tls};
 use anyhow::{Context, bail};
@@ -103,7 +104,10 @@ pub fn security(listen: Option<&Listen>, dialled: &[String]) -> anyhow::Result<S
             dir.join(KEY).display()
         ))
         .into()),
-        Err(error) => Err(NoIdentity(format!("connections to {address} need a certificate: {error:#}")).into()),
+        Err(error) => {
+            let why = format!("connections to {address} need a certificate: {error:#}");
+            Err(if error.is::<NotPermitted>() { NotPermitted(why).into() } else { NoIdentity(why).into() })
+        }
     }
 }
 
@@ -114,7 +118,7 @@ fn identity(dir: &Path) -> anyhow::Result<Option<Identity>> {
         Ok(key) => key,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32) => {
-            bail!("{}: it is a symbolic link; it must be a file", path.display())
+            return Err(NotPermitted(format!("{}: it is a symbolic link; it must be a file", path.display())).into());
         }
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
@@ -142,7 +146,9 @@ fn read(path: &Path, mut file: File, forbidden: u32, repair: &str) -> anyhow::Re
     }
     check_owner(path, &about)?;
     if about.mode() & forbidden != 0 {
-        bail!("{name}: it has mode {:04o}, so other users have access to it; {repair} {name}", about.mode() & 0o7777);
+        let mode = about.mode() & 0o7777;
+        let why = format!("{name}: it has mode {mode:04o}, so other users have access to it; {repair} {name}");
+        return Err(NotPermitted(why).into());
     }
     let mut text = String::new();
     file.read_to_string(&mut text).with_context(|| name.to_string())?;
@@ -155,7 +161,9 @@ fn check_directory(dir: &Path) -> anyhow::Result<()> {
     check_owner(dir, &about)?;
     if about.mode() & 0o022 != 0 {
         let dir = dir.display();
-        bail!("{dir}: it has mode {:04o}, so other users may write it; chmod go-w {dir}", about.mode() & 0o7777);
+        let mode = about.mode() & 0o7777;
+        let why = format!("{dir}: it has mode {mode:04o}, so other users may write it; chmod go-w {dir}");
+        return Err(NotPermitted(why).into());
     }
     Ok(())
 }
@@ -163,7 +171,9 @@ fn check_directory(dir: &Path) -> anyhow::Result<()> {
 fn check_owner(path: &Path, about: &Metadata) -> anyhow::Result<()> {
     let own = geteuid().as_raw();
     if about.uid() != own {
-        bail!("{}: it belongs to user {}, but this process to user {own}", path.display(), about.uid());
+        let (owner, own) = (user(about.uid()), user(own));
+        let why = format!("{}: it belongs to {owner}, but this process to {own}", path.display());
+        return Err(NotPermitted(why).into());
     }
     Ok(())
 }

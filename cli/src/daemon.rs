@@ -3,8 +3,9 @@
 use crate::args::{AncArgs, DaemonArgs, RunArgs};
 use crate::cert::security;
 use crate::child::{Application, code_of};
-use crate::common::open_or_create;
+use crate::common::open_own;
 use crate::config::ConfigFile;
+use crate::guard::check_store;
 use crate::output::Log;
 use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
@@ -72,6 +73,7 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.daemon.log_json);
     let mut config = ConfigFile::load(&args.daemon.config)?.anc.check()?;
     config.create |= args.create;
+    config.shared_store |= args.shared_store;
     config.security = security(Some(&config.listen), &[])?;
     within_runtime(async {
         let mut signals = Signals::new()?;
@@ -109,6 +111,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.anc.listen = args.listen.unwrap_or_else(|| "127.0.0.1:0".into());
     file.anc.store = args.store.unwrap_or(file.anc.store);
     file.anc.create |= args.create;
+    file.anc.shared_store |= args.shared_store;
     file.anc.group_size = args.group_size.unwrap_or(file.anc.group_size);
     let keep = args.keep.rules();
     if !keep.is_empty() {
@@ -195,6 +198,10 @@ fn run_in_one_process(
     let mut agent = file.cnc.check_with(environment)?;
     let mut aggregator = aggregators.is_here().then(|| file.anc.check()).transpose()?;
     let store = file.anc.store.clone();
+    // The agent records in the store that this run is alive. A store that does not exist may be created later.
+    if !store.as_os_str().is_empty() && store.exists() {
+        check_store(&store, file.anc.shared_store)?;
+    }
     let is_here = matches!(aggregators, Aggregators::Here);
     let ranks = match aggregators {
         Aggregators::Here => None,
@@ -547,7 +554,8 @@ fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyho
 }
 
 async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
-    let store = open_or_create(&config.store, config.create, ", or --create, or create = true in [anc]")?;
+    let how = ", or --create, or create = true in [anc]";
+    let store = open_own(&config.store, config.create, config.shared_store, how)?;
     let listen = config.listen.clone();
     Aggregator::start(config, Arc::new(store)).await.with_context(|| format!("listening on {listen}"))
 }

@@ -17,6 +17,7 @@ mod decide;
 mod exit;
 mod flush;
 mod found;
+mod guard;
 mod job;
 mod list;
 mod local;
@@ -99,7 +100,7 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         output::tell_error(&error);
-        if error.is::<cert::NoIdentity>() { Exit::Configuration } else { Exit::Failed }.into()
+        Exit::of_error(&error).into()
     })
 }
 
@@ -124,6 +125,7 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
         of("to", "cnc", "watch"),
         listed("layout", "cnc", "layout"),
         listed("aggregators", "cnc", "aggregators"),
+        settings.is_true("anc", "shared-store").then(|| ("shared_store", vec!["true"])),
     ]
     .into_iter()
     .flatten()

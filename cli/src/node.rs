@@ -5,6 +5,7 @@ mod slurm_conf;
 
 use crate::args::{NodeArgs, NodeCommand};
 use crate::daemon::start_logging;
+use crate::guard::NotPermitted;
 use anyhow::{Context, bail};
 use mcr_node::daemon::{Daemon, Options};
 use sd_notify::NotifyState;
@@ -26,7 +27,8 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     let run_dir = &args.node.run_dir;
     let uid = nix::unistd::geteuid();
     if !uid.is_root() && !args.own {
-        bail!("mcr node needs root, to run workers as the users of the jobs; --own saves only your own jobs");
+        let why = "mcr node needs root, to run workers as the users of the jobs; --own saves only your own jobs";
+        return Err(NotPermitted(why.into()).into());
     }
     let mode = if args.own { 0o700 } else { 0o755 };
     let mut builder = std::fs::DirBuilder::new();

@@ -1,7 +1,6 @@
 //! `mcr worker`: saves one job on one node, as the job's user. `mcr node` starts it.
 
 use crate::args::WorkerArgs;
-use crate::cert::NoIdentity;
 use crate::config::ConfigFile;
 use crate::daemon::{Aggregators, run_worker, start_logging};
 use crate::exit::Exit;
@@ -50,11 +49,13 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     };
     let not_saved = |error: anyhow::Error| {
         tracing::error!(job_id = facts.job_id, error = format!("{error:#}"), "the job is not saved");
-        Ok(Exit::Configuration.into())
+        let exit = Exit::of_error(&error);
+        // The daemon does not start a worker again that ends with this status.
+        Ok(if exit == Exit::Failed { Exit::Configuration } else { exit }.into())
     };
     match resolve(&record, variables.clone(), user.name, &work_dir) {
         Ok((file, place)) => match run_worker(file, &|name| variables.get(name).cloned(), record.is_over, place) {
-            Err(error) if error.is::<NoIdentity>() => not_saved(error),
+            Err(error) if Exit::of_error(&error) != Exit::Failed => not_saved(error),
             ended => ended,
         },
         Err(error) => not_saved(error),

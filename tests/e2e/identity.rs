@@ -153,22 +153,22 @@ fn a_key_that_others_may_read_or_replace_is_refused() {
     let set = |path: &Path, mode| {
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("the mode is set");
     };
-    let refused = |why: &str| {
-        let said = home.status(home.mcr(), "127.0.0.1:1", 78);
+    let refused = |why: &str, status| {
+        let said = home.status(home.mcr(), "127.0.0.1:1", status);
         assert!(said.contains(why), "{said}");
     };
     set(&key, 0o644);
-    refused("cluster.key: it has mode 0644, so other users have access to it; chmod 400");
+    refused("cluster.key: it has mode 0644, so other users have access to it; chmod 400", 77);
     set(&key, 0o600);
     set(&dir, 0o770);
-    refused("it has mode 0770, so other users may write it");
+    refused("it has mode 0770, so other users may write it", 77);
     set(&dir, 0o700);
     std::fs::rename(&key, home.path("elsewhere")).expect("moved");
     symlink(home.path("elsewhere"), &key).expect("linked");
-    refused("it is a symbolic link");
+    refused("it is a symbolic link", 77);
     std::fs::remove_file(&key).expect("removed");
     assert!(Command::new("mkfifo").arg(&key).status().expect("it runs").success());
-    refused("it must be a file");
+    refused("it must be a file", 78);
     std::fs::remove_file(&key).expect("removed");
     std::fs::rename(home.path("elsewhere"), &key).expect("moved back");
     // The port has no aggregator, but the key is good.

@@ -19,9 +19,8 @@ impl Site {
     fn new(job_id: u32) -> Self {
         let site =
             Self { dir: tempfile::tempdir().expect("a directory"), job_id: format!("{}{job_id}", std::process::id()) };
-        for name in ["work/out", "store"] {
-            std::fs::create_dir_all(site.path(name)).expect("made");
-        }
+        std::fs::create_dir_all(site.path("work/out")).expect("made");
+        make_store(&site.path("store"));
         let settings = format!(
             "job = \"melt{}\"\nwatch = \"out\"\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\nstore = {:?}\nquiet-ms = 20\n\
              checkpoint-quiet-ms = 40\n",
