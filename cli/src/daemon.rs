@@ -6,6 +6,7 @@ use crate::child::{Application, code_of};
 use crate::common::open_own;
 use crate::config::ConfigFile;
 use crate::guard::check_store;
+use crate::orphan::Watch;
 use crate::output::Log;
 use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
@@ -135,7 +136,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.job = args.job.or(file.cnc.job);
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
-    run_in_one_process(file, &environment, &args.command, false, Aggregators::Here)
+    run_in_one_process(file, &environment, &args.command, Life::UntilSignal, Aggregators::Here)
 }
 
 /// Where the aggregators of a process are.
@@ -167,26 +168,45 @@ impl Aggregators {
     }
 }
 
-/// Runs the worker of `mcr node` until its job is over. `is_over`: the job is over already.
+/// How long a process without a command runs.
+pub enum Life {
+    /// Until a signal comes.
+    UntilSignal,
+    /// Until a signal comes, or until nobody is left who would send one.
+    OfJob(Watch),
+    /// The processes of the application have ended already.
+    Over,
+}
+
+impl Life {
+    async fn until_orphaned(&self) {
+        match self {
+            Self::OfJob(watch) => watch.until_orphaned().await,
+            Self::UntilSignal | Self::Over => std::future::pending().await,
+        }
+    }
+}
+
+/// Runs the worker of `mcr node` until its job is over.
 pub fn run_worker(
     mut file: ConfigFile,
     environment: &dyn Fn(&str) -> Option<String>,
-    is_over: bool,
+    life: Life,
     aggregators: Aggregators,
 ) -> anyhow::Result<ExitCode> {
     if matches!(aggregators, Aggregators::Here) {
         file.anc.listen = "127.0.0.1:0".into();
     }
-    run_in_one_process(file, environment, &[], is_over, aggregators)
+    run_in_one_process(file, environment, &[], life, aggregators)
 }
 
 /// Runs the agent, and an aggregator if it belongs to this process: until the command ends, or without a command until
-/// a signal comes. `is_over`: the processes of the application have ended already.
+/// its life ends.
 fn run_in_one_process(
     mut file: ConfigFile,
     environment: &dyn Fn(&str) -> Option<String>,
     command: &[OsString],
-    is_over: bool,
+    life: Life,
     aggregators: Aggregators,
 ) -> anyhow::Result<ExitCode> {
     match &aggregators {
@@ -240,18 +260,18 @@ fn run_in_one_process(
         let ended = match command.is_empty() {
             false => both.accompany(command, &mut signals, bound).await?,
             true => {
-                if !is_over {
-                    tokio::select! {
-                        started = both.start_agent() => {
-                            started?;
-                            signals.next().await;
-                        }
-                        () = signals.next() => {}
-                    }
-                }
                 // How the processes ended is not known: SLURM reports success for jobs that were cancelled.
-                let gone = is_over || signals.last == Signal::SIGUSR1;
-                let processes = if gone { Processes::Gone } else { Processes::MayRun };
+                let processes = match &life {
+                    Life::Over => Processes::Gone,
+                    life => tokio::select! {
+                        failed = both.run_agent() => return failed.map(|never| match never {}),
+                        () = life.until_orphaned() => Processes::Gone,
+                        () = signals.next() => match signals.last {
+                            Signal::SIGUSR1 => Processes::Gone,
+                            _ => Processes::MayRun,
+                        },
+                    },
+                };
                 Ended { code: 0, until: Instant::now() + bound, processes }
             }
         };
@@ -331,6 +351,12 @@ impl Both {
         let layout = agent_layout(&self.config).await?;
         self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
         Ok(())
+    }
+
+    /// Starts the agent, and returns only if it cannot start.
+    async fn run_agent(&mut self) -> anyhow::Result<std::convert::Infallible> {
+        self.start_agent().await?;
+        std::future::pending().await
     }
 
     /// Runs the application until it ends. The first signal is passed on to the application. The second signal ends

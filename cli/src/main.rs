@@ -23,6 +23,7 @@ mod list;
 mod local;
 mod manual;
 mod node;
+mod orphan;
 mod output;
 mod placement;
 mod places;

@@ -2,8 +2,10 @@
 
 use crate::args::WorkerArgs;
 use crate::config::ConfigFile;
-use crate::daemon::{Aggregators, run_worker, start_logging};
+use crate::daemon::{Aggregators, Life, run_worker, start_logging};
 use crate::exit::Exit;
+use crate::node::SOCKET;
+use crate::orphan::Watch;
 use crate::placement::Placement;
 use crate::settings::{Facts, Settings, USER_FILE, may_create};
 use anyhow::{Context, bail};
@@ -53,13 +55,20 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         // The daemon does not start a worker again that ends with this status.
         Ok(if exit == Exit::Failed { Exit::Configuration } else { exit }.into())
     };
+    let life = if record.is_over { Life::Over } else { Life::OfJob(watch_of(&args.record, facts.job_id.clone())) };
     match resolve(&record, variables.clone(), user.name, &work_dir) {
-        Ok((file, place)) => match run_worker(file, &|name| variables.get(name).cloned(), record.is_over, place) {
+        Ok((file, place)) => match run_worker(file, &|name| variables.get(name).cloned(), life, place) {
             Err(error) if Exit::of_error(&error) != Exit::Failed => not_saved(error),
             ended => ended,
         },
         Err(error) => not_saved(error),
     }
+}
+
+/// `record` is the path of a record, `RUN/jobs/ID.json`.
+fn watch_of(record: &Path, job_id: String) -> Watch {
+    let run_dir = record.ancestors().nth(2).unwrap_or(Path::new("/"));
+    Watch { socket: run_dir.join(SOCKET), job_id }
 }
 
 /// The environment of the job's processes. If the job is over, only the variables that Prolog knew. SIGUSR1 ends this
