@@ -190,6 +190,9 @@ pub struct AncConfig {
     pub shared_store: bool,
     /// Where to listen.
     pub listen: Listen,
+    /// Listen on this socket in the file system, and not on a port. Only the user of this process and root can connect.
+    /// The configuration does not set this.
+    pub socket: Option<PathBuf>,
     /// How connections are protected. The configuration does not set this.
     pub security: Security,
     /// The settings of the hub.
@@ -378,7 +381,7 @@ impl AncOptions {
         let drain = Duration::from_secs(self.drain_seconds);
         let (store, create, shared_store) = (self.store.clone(), self.create, self.shared_store);
         let security = Security::Plain;
-        Ok(AncConfig { store, create, shared_store, listen, security, hub, budget_bytes, drain })
+        Ok(AncConfig { store, create, shared_store, listen, socket: None, security, hub, budget_bytes, drain })
     }
 }
 

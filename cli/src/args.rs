@@ -381,7 +381,7 @@ pub struct RunArgs {
     /// State file of the agent
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// Address to listen on, for `mcr status`
+    /// Address to listen on, for `mcr status` [default: a socket beside the state file]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
     /// Maximum time at the end to read, send and commit the last files [default: 20]
@@ -418,7 +418,8 @@ pub struct FlushArgs {
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Aggregators to ask (host:port, comma-separated)
+    /// Aggregators to ask (host:port, or unix:PATH on this node; comma-separated) [default: those of the job's
+    /// settings, or the aggregator of this node]
     #[arg(long, env = "MCR_AGGREGATORS", value_delimiter = ',', required = true, value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
     /// Print JSON

@@ -20,10 +20,13 @@ use mcr_cnc::control::{Control, socket_of};
 use mcr_cnc::drain::RankRanges;
 use mcr_cnc::layout::{Layout, ScanLimits, list};
 use mcr_cnc::settle::{NodeRanks, OwnRanks};
+use mcr_proto::tls::needs_tls;
 use mcrengine::living::LivingRun;
 use mcrengine::store::{PosixStore, Store, visible};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -39,6 +42,8 @@ pub fn start_logging(json: bool) {
     let _ = if json { lines.json().try_init() } else { lines.with_ansi(false).try_init() };
 }
 
+/// A port of this node that the system picks.
+pub const LOOPBACK: &str = "127.0.0.1:0";
 /// Exit status: not all written files are committed.
 pub const NOT_COMMITTED: u8 = 5;
 /// Maximum number of log lines at the end that name ranks or groups that are not committed.
@@ -108,8 +113,9 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
         Some(config) => ConfigFile::load(config)?,
         None => settings_of_the_job(args.job.is_some())?,
     };
-    // In one process, agent and aggregator use a port that the system picks, unless the user names one.
-    file.anc.listen = args.listen.unwrap_or_else(|| "127.0.0.1:0".into());
+    // In one process, agent and aggregator use a socket that only this user can open, unless the user names a port.
+    let by_socket = args.listen.is_none() && !needs_tls(LOOPBACK);
+    file.anc.listen = args.listen.unwrap_or_else(|| LOOPBACK.into());
     file.anc.store = args.store.unwrap_or(file.anc.store);
     file.anc.create |= args.create;
     file.anc.shared_store |= args.shared_store;
@@ -136,13 +142,16 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.job = args.job.or(file.cnc.job);
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
-    run_in_one_process(file, &environment, &args.command, Life::UntilSignal, Aggregators::Here)
+    run_in_one_process(file, &environment, &args.command, Life::UntilSignal, Aggregators::Here { by_socket })
 }
 
 /// Where the aggregators of a process are.
 pub enum Aggregators {
     /// The only aggregator is in this process.
-    Here,
+    Here {
+        /// Whether the aggregator listens on a socket beside the agent's state file, and not on a port.
+        by_socket: bool,
+    },
     /// On some nodes of the job.
     InJob {
         /// Which nodes.
@@ -161,7 +170,7 @@ impl Aggregators {
     /// Whether an aggregator is in this process.
     fn is_here(&self) -> bool {
         match self {
-            Self::Here => true,
+            Self::Here { .. } => true,
             Self::InJob { placement, .. } => placement.is_aggregator,
             Self::Standing { .. } => false,
         }
@@ -194,8 +203,8 @@ pub fn run_worker(
     life: Life,
     aggregators: Aggregators,
 ) -> anyhow::Result<ExitCode> {
-    if matches!(aggregators, Aggregators::Here) {
-        file.anc.listen = "127.0.0.1:0".into();
+    if matches!(aggregators, Aggregators::Here { .. }) {
+        file.anc.listen = LOOPBACK.into();
     }
     run_in_one_process(file, environment, &[], life, aggregators)
 }
@@ -211,7 +220,7 @@ fn run_in_one_process(
 ) -> anyhow::Result<ExitCode> {
     match &aggregators {
         // The real address is set when it is known. This address is a placeholder for the check of the configuration.
-        Aggregators::Here => file.cnc.aggregators = vec!["127.0.0.1:7117".into()],
+        Aggregators::Here { .. } => file.cnc.aggregators = vec!["127.0.0.1:7117".into()],
         Aggregators::InJob { placement, .. } => file.cnc.aggregators.clone_from(&placement.aggregators),
         Aggregators::Standing { .. } => {}
     }
@@ -222,9 +231,10 @@ fn run_in_one_process(
     if !store.as_os_str().is_empty() && store.exists() {
         check_store(&store, file.anc.shared_store)?;
     }
-    let is_here = matches!(aggregators, Aggregators::Here);
+    let is_here = matches!(aggregators, Aggregators::Here { .. });
+    let by_socket = matches!(aggregators, Aggregators::Here { by_socket: true });
     let ranks = match aggregators {
-        Aggregators::Here => None,
+        Aggregators::Here { .. } => None,
         Aggregators::InJob { placement, ranks } => {
             agent.own_aggregators = true;
             if let Some(aggregator) = &mut aggregator {
@@ -248,12 +258,16 @@ fn run_in_one_process(
     within_runtime(async {
         let mut signals = Signals::new()?;
         let living = tokio::spawn(hold_living_run(store.clone(), agent.clone()));
-        let aggregator = match aggregator {
-            Some(aggregator) => Some(start_aggregator(aggregator).await?),
-            None => None,
+        let (aggregator, _directory) = match aggregator {
+            Some(aggregator) if by_socket => {
+                let (aggregator, directory) = start_on_socket(aggregator, &agent.state_file).await?;
+                (Some(aggregator), directory)
+            }
+            Some(aggregator) => (Some(start_aggregator(aggregator).await?), None),
+            None => (None, None),
         };
         if let (true, Some(aggregator)) = (is_here, &aggregator) {
-            agent.aggregators = vec![aggregator.address.to_string()];
+            agent.aggregators = vec![aggregator.address.clone()];
         }
         let bound = agent.drain;
         let mut both = Both { config: agent, store, node: None, aggregator };
@@ -582,10 +596,53 @@ fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyho
     result
 }
 
+/// Starts an aggregator that only this user and root can reach. If there can be no socket beside the state file, for
+/// example because another process of the same job uses it, the socket is in a new directory.
+async fn start_on_socket(
+    mut config: AncConfig,
+    state_file: &Path,
+) -> anyhow::Result<(Aggregator, Option<SocketDirectory>)> {
+    let socket = aggregator_socket_of(state_file);
+    config.socket = Some(socket.clone());
+    match start_aggregator(config.clone()).await {
+        Err(error) if error.is::<std::io::Error>() => {
+            let unique = RandomState::new().hash_one(std::process::id());
+            let dir = std::env::temp_dir().join(format!("mcr-{unique:016x}"));
+            let error = format!("{error:#}");
+            tracing::warn!(socket = %socket.display(), error, dir = %dir.display(), "the aggregator uses another socket");
+            std::fs::DirBuilder::new().mode(0o700).create(&dir).with_context(|| dir.display().to_string())?;
+            let dir = SocketDirectory(dir);
+            config.socket = Some(dir.0.join("aggregator.sock"));
+            Ok((start_aggregator(config).await?, Some(dir)))
+        }
+        started => Ok((started?, None)),
+    }
+}
+
+/// A directory for one socket. It is removed when this value is dropped.
+struct SocketDirectory(PathBuf);
+
+impl Drop for SocketDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The socket of an aggregator that serves only the agent with this state file.
+pub fn aggregator_socket_of(state_file: &Path) -> PathBuf {
+    let absolute = std::path::absolute(state_file);
+    let mut name = absolute.unwrap_or_else(|_| state_file.to_owned()).into_os_string();
+    name.push(".aggregator.sock");
+    name.into()
+}
+
 async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
     let how = ", or --create, or create = true in [anc]";
     let store = open_own(&config.store, config.create, config.shared_store, how)?;
-    let listen = config.listen.clone();
+    let listen = match &config.socket {
+        Some(socket) => socket.display().to_string(),
+        None => config.listen.to_string(),
+    };
     Aggregator::start(config, Arc::new(store)).await.with_context(|| format!("listening on {listen}"))
 }
 

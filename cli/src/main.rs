@@ -126,6 +126,7 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
         of("to", "cnc", "watch"),
         listed("layout", "cnc", "layout"),
         listed("aggregators", "cnc", "aggregators"),
+        own_aggregator(settings).map(|address| ("aggregators", vec![leak(&address)])),
         settings.is_true("anc", "shared-store").then(|| ("shared_store", vec!["true"])),
     ]
     .into_iter()
@@ -146,6 +147,16 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
         });
     }
     Cli::from_arg_matches(&command.try_get_matches()?)
+}
+
+/// The address of the aggregator that runs together with the agent of this node, if no aggregator is configured.
+fn own_aggregator(settings: &Settings) -> Option<String> {
+    if !settings.texts("cnc", "aggregators").is_empty() {
+        return None;
+    }
+    let state_file = flush::state_file(settings.config_file().ok()?, None).ok()?;
+    let socket = daemon::aggregator_socket_of(&state_file);
+    socket.exists().then(|| mcr_proto::unix::address_of(&socket))
 }
 
 fn leak(text: &str) -> &'static str {

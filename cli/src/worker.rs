@@ -2,7 +2,7 @@
 
 use crate::args::WorkerArgs;
 use crate::config::ConfigFile;
-use crate::daemon::{Aggregators, Life, run_worker, start_logging};
+use crate::daemon::{Aggregators, LOOPBACK, Life, run_worker, start_logging};
 use crate::exit::Exit;
 use crate::node::SOCKET;
 use crate::orphan::Watch;
@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use mcr_cnc::settle::NodeRanks;
 use mcr_node::record::{Record, Records};
 use mcr_node::{environment, user};
+use mcr_proto::tls::needs_tls;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -129,7 +130,7 @@ fn resolve(
         placement if !file.cnc.aggregators.is_empty() => {
             Aggregators::Standing { ranks: placement.as_ref().map(of_node) }
         }
-        None => Aggregators::Here,
+        None => Aggregators::Here { by_socket: !needs_tls(LOOPBACK) },
         Some(placement) => {
             file.anc.listen = format!("0.0.0.0:{}", options.ports);
             // The aggregator of another node may start later, but soon.

@@ -6,6 +6,7 @@ use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, lis
 use crate::settle::{OwnRanks, SettleRules};
 use crate::watch::WatchOptions;
 use mcr_proto::tls::Security;
+use mcr_proto::unix;
 use mcrengine::codec::cores;
 use mcrengine::ids::{GroupId, Grouping, JobId, NameError};
 use mcrengine::incarnation::IDENTITY_BYTES_MAX;
@@ -600,6 +601,9 @@ fn ports_of(text: &str) -> Option<RangeInclusive<u16>> {
 /// The addresses with one port each, in the order in which an agent tries them. For an address that was not checked,
 /// the address itself.
 pub fn one_by_one(address: &str) -> Vec<String> {
+    if unix::path_of(address).is_some() {
+        return vec![address.to_owned()];
+    }
     match address.rsplit_once(':').and_then(|(host, ports)| Some((host, ports_of(ports)?))) {
         Some((host, ports)) => ports.map(|port| format!("{host}:{port}")).collect(),
         None => vec![address.to_owned()],

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use mcr_proto::clock::steady_ns;
 use mcr_proto::data::WithData;
 use mcr_proto::tls::{self, Security};
+use mcr_proto::unix;
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
@@ -286,7 +287,9 @@ pub async fn dial_address(address: &str, security: &Security) -> Result<Aggregat
 
 /// Connects to an address. The kernel sends keep-alive probes, so this process need not wake up for them.
 async fn connect(address: &str, security: &Security) -> Result<Channel, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| format!("{address}: {error}"))?;
+    let socket = unix::path_of(address);
+    let host = if socket.is_some() { "localhost" } else { address };
+    let endpoint = Endpoint::from_shared(format!("http://{host}")).map_err(|error| format!("{address}: {error}"))?;
     let (idle, interval) = KEEPALIVE_SECONDS;
     let endpoint = (endpoint.connect_timeout(Duration::from_secs(10)))
         .initial_stream_window_size(8 << 20)
@@ -295,9 +298,10 @@ async fn connect(address: &str, security: &Security) -> Result<Channel, String> 
         .tcp_keepalive(Some(Duration::from_secs(idle)))
         .tcp_keepalive_interval(Some(Duration::from_secs(interval)))
         .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES));
-    let channel = match security.of_address(address) {
-        Security::Plain => endpoint.connect().await,
-        Security::Tls(identity) => tls::connect(&endpoint, address, &identity).await,
+    let channel = match (socket, security.of_address(address)) {
+        (Some(path), _) => unix::channel(&endpoint, path).await,
+        (None, Security::Plain) => endpoint.connect().await,
+        (None, Security::Tls(identity)) => tls::connect(&endpoint, address, &identity).await,
     };
     channel.map_err(|error| format!("{address}: {}", tls::explain(&error).unwrap_or_else(|| error_chain(&error))))
 }

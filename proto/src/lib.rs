@@ -5,6 +5,7 @@ pub mod clock;
 pub mod convert;
 pub mod data;
 pub mod tls;
+pub mod unix;
 
 /// Version 1 of the protocol.
 #[expect(missing_docs, reason = "generated; the .proto file documents it")]

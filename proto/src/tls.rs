@@ -9,7 +9,7 @@ mod sentences;
 
 pub use sentences::{Other, TlsError, explain};
 
-use crate::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
+use crate::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS, unix};
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{setsockopt, sockopt};
 use rcgen::{
@@ -74,10 +74,14 @@ impl Security {
     }
 }
 
-/// Whether connections to this address, `HOST:PORT`, need TLS: always, except to a loopback address. With
+/// Whether connections to this address, `HOST:PORT`, need TLS: always, except to a loopback address or to a socket in
+/// the file system. With
 /// `MCR_TLS=always` connections to a loopback address need TLS too. Only the text counts, because the name of a node
 /// is a loopback address on the node itself in some distributions.
 pub fn needs_tls(address: &str) -> bool {
+    if unix::path_of(address).is_some() {
+        return false;
+    }
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());

@@ -470,3 +470,22 @@ fn a_worker_with_a_daemon_does_not_end_although_its_job_has_no_process() {
     site.says(&mut site.job("end"));
     assert_eq!(site.complete().first().map(String::as_str), Some("it_2"));
 }
+
+#[test]
+fn the_aggregator_of_a_job_on_one_node_has_no_port_and_mcr_status_finds_it() {
+    let site = Site::new(14);
+    let daemon = site.daemon();
+    site.says(&mut site.job("begin"));
+    let mut application = site.application(1, 8);
+    let line = daemon.wait_for_log("aggregator listens");
+    assert!(line.contains("address=unix:/"), "{line}");
+    wait_for("the first checkpoint", Duration::from_secs(30), || (!site.complete().is_empty()).then_some(()));
+    let mut status = mcr();
+    status.arg("status").current_dir(site.path("work")).env("SLURM_JOB_ID", &site.job_id).env("SLURMD_NODENAME", "n1");
+    let said = String::from_utf8(run(&mut status, 0).stdout).expect("UTF-8");
+    assert!(said.contains("aggregator unix:/") && said.contains("n1") && said.contains("committed"), "{said}");
+    application.wait().expect("ended");
+    site.says(&mut site.job("end"));
+    assert_eq!(site.complete().first().map(String::as_str), Some("it_8"));
+    drop(daemon);
+}

@@ -150,3 +150,55 @@ fn a_configuration_that_is_no_small_regular_file_is_refused_at_once() {
     }
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
+
+/// `mcr run` without a command.
+fn running(site: &Site, state: &str) -> Daemon {
+    let mut command = site.mcr();
+    command.args(["run", "--job", "job", "--layout", "{checkpoint}.rank_{rank}.h5", "--ranks", "1", "--watch", "run"]);
+    let daemon = Daemon::start(command.args(["--store", "store", "--state", state]));
+    daemon.wait_for_log("session began");
+    daemon
+}
+
+#[test]
+fn the_aggregator_of_mcr_run_is_reached_only_by_its_user() {
+    let site = Site::new();
+    let daemon = running(&site, "state");
+    let address = daemon.address();
+    let socket = PathBuf::from(address.strip_prefix("unix:").expect("a socket"));
+    assert_eq!(socket.metadata().expect("there").permissions().mode() & 0o777, 0o600);
+    wait_complete(&site.path("store"), "sim.it_1");
+    let status = site.mcr().args(["status", "--aggregators", &address]).output().expect("runs");
+    assert!(String::from_utf8_lossy(&status.stdout).contains("sim.it_1"), "{status:?}");
+    if nix::unistd::geteuid().is_root() {
+        // Even if the permissions of the socket let another user in, the aggregator does not.
+        set(site.dir.path(), 0o755);
+        set(&socket, 0o666);
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_mcr")]);
+        let status = command.args(["status", "--aggregators", &address]).output().expect("runs");
+        assert_ne!(status.status.code(), Some(0), "{status:?}");
+        assert!(!String::from_utf8_lossy(&status.stdout).contains("sim.it_1"), "{status:?}");
+        if status.status.code() == Some(1) {
+            daemon.wait_for_log("the other process belongs to user 65534");
+        }
+    }
+    assert_eq!(daemon.stop(), Some(0));
+    assert!(!socket.exists(), "the socket is removed");
+}
+
+#[test]
+fn two_runs_with_one_state_file_have_two_sockets() {
+    let site = Site::new();
+    let first = running(&site, "state");
+    let second = running(&site, "state");
+    second.wait_for_log("the aggregator uses another socket");
+    assert_ne!(first.address(), second.address());
+    for daemon in [&first, &second] {
+        run(site.mcr().args(["status", "--aggregators", &daemon.address()]), 0);
+    }
+    let socket = PathBuf::from(second.address().strip_prefix("unix:").expect("a socket"));
+    second.stop();
+    assert!(!socket.parent().expect("a directory").exists());
+    assert_eq!(first.stop(), Some(0));
+}
