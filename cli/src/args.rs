@@ -77,8 +77,8 @@ pub enum Command {
     /// Ask aggregators which checkpoints they are saving, which are committed, and which problems they have
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
-    /// Make the key with which your agents and aggregators on different nodes recognize each other
-    #[command(after_help = exit::ALL_OR_NOTHING)]
+    /// Make or replace the key with which your agents and aggregators on different nodes recognize each other
+    #[command(after_help = exit::CERT)]
     Cert(CertArgs),
     /// Check or print a configuration
     #[command(after_help = exit::ALL_OR_NOTHING)]
@@ -440,8 +440,29 @@ pub enum CertCommand {
     /// Each agent and aggregator that talks to another node makes its own certificate with these files. They are in
     /// ~/.config/mcr, so all nodes find them if they share the home directories. Otherwise copy both files to all nodes.
     /// Keep cluster.key secret: a user who has it can read and write your checkpoints through your aggregators.
-    #[command(after_help = exit::ALL_OR_NOTHING)]
+    #[command(after_help = exit::CERT)]
     Init(CertInitArgs),
+    /// Replace the key while jobs run
+    ///
+    /// This takes three steps. First, cluster.pem gets the certificate of a new key, so that all processes trust both
+    /// keys. Then the new key replaces the old one. At last, the certificate of the old key is removed. Running processes
+    /// read the files again before each new connection. A command that was interrupted goes on with the next step.
+    #[command(after_help = exit::CERT)]
+    Rotate(CertRotateArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CertRotateArgs {
+    /// Directory of the files
+    #[arg(long, env = "MCR_CERT_DIR", value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Time between two steps, after which all nodes see the changed files
+    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub wait: u64,
+    /// Do only the next step. Use this if the nodes do not share the directory, and copy the file that the command names
+    /// to all nodes before the next step
+    #[arg(long)]
+    pub step: bool,
 }
 
 #[derive(Debug, Args)]

@@ -103,6 +103,8 @@ pub const STATUS: &str = "Exit status: 0 every aggregator answered, 1 none answe
 /// For `mcr bench --help`.
 pub const BENCH: &str = "Exit status: 0 everything was measured, 1 failed, 4 partly: the time \
     limit was reached before everything was measured.";
+/// For `mcr cert --help`.
+pub const CERT: &str = "Exit status: 0 done, 1 failed, 77 other users could read or change the key.";
 /// For commands that either do everything or nothing.
 pub const ALL_OR_NOTHING: &str = "Exit status: 0 done, 1 failed.";
 
