@@ -58,8 +58,8 @@ impl From<Exit> for ExitCode {
 /// For `mcr --help`.
 pub const EVERY_COMMAND: &str = "Exit status: 0 done, 1 failed, 2 an older or a doubtful checkpoint was restored, 3 \
     there is no complete checkpoint (a new run), 4 only a part was done, 5 not all files are committed, 77 other \
-    users could change the store or the key, 78 a connection needs a certificate that is missing or cannot be used (mcr \
-    cert init).\n\n\
+    users could change the store or the key, 78 the configuration of a daemon cannot be used, or a connection needs a \
+    certificate that is missing or cannot be used (mcr cert init).\n\n\
     A wrong command line ends with 1. mcr COMMAND --help lists the exit statuses of a command.";
 /// For `mcr save --help`.
 pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is saved, 4 partly: some checkpoints or files \
@@ -74,14 +74,15 @@ pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, 1 a checkpoin
     all complete checkpoints are good, and some are not complete.";
 /// For `mcr cnc --help`.
 pub const AGENT: &str = "Exit status: 0 all files are committed, 1 the agent did not start, 5 not all files are \
-    committed (the last log lines name them), 77 other users could read or change the key, 78 the agent has no certificate that it can use (mcr cert init).";
+    committed (the last log lines name them), 77 other users could read or change the key, 78 the configuration cannot \
+    be used, or the agent has no certificate that it can use (mcr cert init).";
 /// For `mcr anc --help`.
 pub const AGGREGATOR: &str = "Exit status: 0 all files are committed, 1 the aggregator did not start, 5 not all \
-    files are committed (the last log lines name them), 77 other users could change the store or the key, 78 the aggregator has no certificate that it can use (mcr cert \
-    init).";
+    files are committed (the last log lines name them), 77 other users could change the store or the key, 78 the \
+    configuration cannot be used, or the aggregator has no certificate that it can use (mcr cert init).";
 /// For `mcr run --help`.
 pub const RUN: &str = "Exit status: 0 all files are committed, 1 mcr did not start, 5 not all files are committed, 77 \
-    other users could change the store.\n\n\
+    other users could change the store, 78 the configuration cannot be used.\n\n\
     With -- COMMAND, the exit status of mcr is the exit status of COMMAND: 128 plus the signal's number if a signal \
     ended COMMAND, 126 or 127 if COMMAND cannot be started. Exit status 5: COMMAND succeeded, but not all of its \
     files were committed.";

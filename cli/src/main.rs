@@ -43,6 +43,8 @@ use args::{Cli, Command};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use exit::Exit;
+use mcr_anc::config::AncConfigError;
+use mcr_cnc::config::ConfigError;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use settings::{Facts, Settings};
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() || printed.is_err() { Exit::Failed } else { Exit::Done }.into();
         }
     };
+    let is_daemon = matches!(cli.command, Command::Cnc(_) | Command::Anc(_) | Command::Run(_));
     let result = match cli.command {
         Command::Save(args) => save::run(args),
         Command::Restart(args) => restart::run(args),
@@ -101,8 +104,18 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         output::tell_error(&error);
-        Exit::of_error(&error).into()
+        match Exit::of_error(&error) {
+            // A supervisor must not start the daemon again.
+            Exit::Failed if is_daemon && is_configuration(&error) => Exit::Configuration,
+            exit => exit,
+        }
+        .into()
     })
+}
+
+/// Whether the error is about a file or a value of the configuration.
+fn is_configuration(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<ConfigError>() || cause.is::<AncConfigError>())
 }
 
 /// The settings of the job in this directory, whose store exists if the user may create it.
