@@ -142,7 +142,7 @@ if [ -z "${MCR-}" ] || [ -z "${HEAT-}" ]; then
     MCR=$target/release/mcr HEAT=$target/release/examples/heat
 fi
 MCR=$(realpath "$MCR") HEAT=$(realpath "$HEAT")
-mkdir "$work/sockets" "$work/store" "$work/run"
+mkdir -m 700 "$work/sockets" "$work/store" "$work/run"
 say "mcr:  $MCR ($(human "$(stat -c %s "$MCR")"))" "heat: $HEAT"
 begin=$SECONDS
 # The application. It does not know of mcrEngine.

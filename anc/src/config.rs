@@ -27,6 +27,9 @@ pub struct AncOptions {
     /// Whether to create the store's directory if it does not exist. Default false, because the directory may be on a
     /// file system that is not mounted.
     pub create: bool,
+    /// Whether a group shares the store: another user may own the directory, and the group may write to it. Default
+    /// false.
+    pub shared_store: bool,
     /// Address and port to listen on, or address and a range of ports, of which the first free one is used, as in
     /// `0.0.0.0:7117-7180`. Default 0.0.0.0:7117.
     pub listen: String,
@@ -115,6 +118,7 @@ impl Default for AncOptions {
         Self {
             store: PathBuf::new(),
             create: false,
+            shared_store: false,
             listen: "0.0.0.0:7117".into(),
             group_size: 32,
             ranks: None,
@@ -183,8 +187,13 @@ pub struct AncConfig {
     pub store: PathBuf,
     /// Whether to create the store's directory if it does not exist.
     pub create: bool,
+    /// See [`AncOptions::shared_store`].
+    pub shared_store: bool,
     /// Where to listen.
     pub listen: Listen,
+    /// Listen on this socket in the file system, and not on a port. Only the user of this process and root can connect.
+    /// The configuration does not set this.
+    pub socket: Option<PathBuf>,
     /// How connections are protected. The configuration does not set this.
     pub security: Security,
     /// The settings of the hub.
@@ -371,8 +380,9 @@ impl AncOptions {
             of_job: None,
         };
         let drain = Duration::from_secs(self.drain_seconds);
-        let (store, create, security) = (self.store.clone(), self.create, Security::Plain);
-        Ok(AncConfig { store, create, listen, security, hub, budget_bytes, drain })
+        let (store, create, shared_store) = (self.store.clone(), self.create, self.shared_store);
+        let security = Security::Plain;
+        Ok(AncConfig { store, create, shared_store, listen, socket: None, security, hub, budget_bytes, drain })
     }
 }
 

@@ -47,7 +47,6 @@ use hub::{Hub, HubEvent};
 use mcr_proto::HTTP_FRAME_BYTES;
 use mcrengine::store::Store;
 use serve::Service;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -55,7 +54,7 @@ use tokio::sync::oneshot;
 /// A running aggregator.
 pub struct Aggregator {
     /// The address that the aggregator listens on. If the configured port is 0, the operating system chose the port.
-    pub address: SocketAddr,
+    pub address: String,
     stop: oneshot::Sender<Instant>,
     ended: tokio::task::JoinHandle<Drained>,
 }
@@ -75,9 +74,9 @@ const GOODBYE: Duration = Duration::from_secs(1);
 impl Aggregator {
     /// Listens and serves until [`Aggregator::drain`].
     pub async fn start(config: AncConfig, store: Arc<dyn Store>) -> std::io::Result<Self> {
-        let listener = listen::bind(&config.listen).await?;
-        let address = listener.local_addr()?;
-        let security = config.security.of_address(&address.to_string());
+        let listener = listen::bind(&config).await?;
+        let address = listener.address()?;
+        let security = config.security.of_address(&address);
         let incoming = listen::incoming(listener, listen::IDLE_MAX, security);
         let bound = config.drain;
         let budget = budget::Budget::new(config.budget_bytes);
@@ -124,7 +123,7 @@ impl Aggregator {
             let failed = uncommitted.is_none();
             Drained { uncommitted: uncommitted.unwrap_or_default(), failed }
         });
-        tracing::info!(%address, "aggregator listens");
+        tracing::info!(address = %address, "aggregator listens");
         Ok(Self { address, stop, ended })
     }
 

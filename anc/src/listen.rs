@@ -4,8 +4,9 @@
 //! A connection without a call for [`IDLE_MAX`] is closed, and sooner if other connections wait. An open session
 //! counts as a call. Without free descriptors, new connections wait while the open ones are served.
 
-use crate::config::Listen;
+use crate::config::AncConfig;
 use mcr_proto::tls::{self, HANDSHAKES_MAX, Security};
+use mcr_proto::unix::{self, SocketFile};
 use mcr_proto::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
 use std::io;
 use std::pin::Pin;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
@@ -39,12 +40,38 @@ fn connections(descriptors: usize) -> usize {
     descriptors.saturating_sub(RESERVE.min(descriptors / 2)).clamp(1, CONNECTIONS_MAX)
 }
 
-/// Listens on the first free port. The error names all ports if another process uses each of them.
-pub async fn bind(listen: &Listen) -> io::Result<TcpListener> {
+/// Where an aggregator listens.
+pub enum Listener {
+    /// On a port.
+    Tcp(TcpListener),
+    /// On a socket in the file system.
+    Unix(UnixListener, SocketFile),
+}
+
+impl Listener {
+    /// The address, as agents and commands dial it.
+    pub fn address(&self) -> io::Result<String> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(|address| address.to_string()),
+            Self::Unix(_, file) => Ok(unix::address_of(file.path())),
+        }
+    }
+}
+
+/// Listens on the socket if there is one, else on the first free port. The error names all ports if another process uses
+/// each of them.
+pub async fn bind(config: &AncConfig) -> io::Result<Listener> {
+    if let Some(path) = &config.socket {
+        let (listener, file) = unix::listen(path)?;
+        // On some network file systems a socket can be created, but nobody can connect to it.
+        drop(unix::connect(path).await?);
+        return Ok(Listener::Unix(listener, file));
+    }
+    let listen = &config.listen;
     for port in listen.ports.clone() {
         match TcpListener::bind((listen.address, port)).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            bound => return bound,
+            bound => return bound.map(Listener::Tcp),
         }
     }
     let why = format!("other processes use all ports of {listen}");
@@ -52,23 +79,46 @@ pub async fn bind(listen: &Listen) -> io::Result<TcpListener> {
 }
 
 /// The stream of new connections. The task that accepts them ends when the stream is dropped.
-pub fn incoming(
-    listener: TcpListener,
-    idle_max: Duration,
-    security: Security,
-) -> ReceiverStream<io::Result<Connection>> {
+pub fn incoming(listener: Listener, idle_max: Duration, security: Security) -> ReceiverStream<io::Result<Connection>> {
     let descriptors = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
     let most = connections(descriptors.map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX)));
     let (idle, interval) = KEEPALIVE_SECONDS;
-    let accepted = TcpIncoming::from(listener)
-        .with_nodelay(Some(true))
-        .with_keepalive(Some(Duration::from_secs(idle)))
-        .with_keepalive_interval(Some(Duration::from_secs(interval)))
-        .with_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    let accepted = match listener {
+        Listener::Unix(listener, file) => Accepted::Unix(listener, file),
+        Listener::Tcp(listener) => Accepted::Tcp(
+            TcpIncoming::from(listener)
+                .with_nodelay(Some(true))
+                .with_keepalive(Some(Duration::from_secs(idle)))
+                .with_keepalive_interval(Some(Duration::from_secs(interval)))
+                .with_keepalive_retries(Some(KEEPALIVE_RETRIES)),
+        ),
+    };
     let (to, connections) = mpsc::channel(1);
     let door = Door { security, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)), to, idle_max };
     tokio::spawn(accept(accepted, door, Arc::new(Semaphore::new(most))));
     ReceiverStream::new(connections)
+}
+
+/// The connections to a listener.
+enum Accepted {
+    Tcp(TcpIncoming),
+    Unix(UnixListener, #[expect(dead_code, reason = "the file is removed when this value is dropped")] SocketFile),
+}
+
+/// An accepted connection.
+enum Peer {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Accepted {
+    /// `None` if there are no more connections.
+    async fn next(&mut self) -> Option<io::Result<Peer>> {
+        match self {
+            Self::Tcp(accepted) => accepted.next().await.map(|stream| stream.map(Peer::Tcp)),
+            Self::Unix(listener, _) => Some(listener.accept().await.map(|(stream, _)| Peer::Unix(stream))),
+        }
+    }
 }
 
 /// What an accepted connection needs before it is served.
@@ -82,9 +132,18 @@ struct Door {
 
 impl Door {
     /// Serves a connection, after its handshake if it needs one. Returns whether connections are still served.
-    async fn admit(&self, stream: TcpStream, room: OwnedSemaphorePermit) -> bool {
-        let Security::Tls(identity) = &self.security else {
-            return self.to.send(Ok(Connection::new(Stream::Plain(stream), room, self.idle_max))).await.is_ok();
+    async fn admit(&self, peer: Peer, room: OwnedSemaphorePermit) -> bool {
+        let serve = async |stream, room| self.to.send(Ok(Connection::new(stream, room, self.idle_max))).await.is_ok();
+        let (stream, identity) = match (peer, &self.security) {
+            (Peer::Unix(stream), _) => match unix::check_peer(&stream) {
+                Ok(()) => return serve(Stream::Unix(stream), room).await,
+                Err(reason) => {
+                    tracing::warn!(%reason, "a connection is refused");
+                    return true;
+                }
+            },
+            (Peer::Tcp(stream), Security::Plain) => return serve(Stream::Plain(stream), room).await,
+            (Peer::Tcp(stream), Security::Tls(identity)) => (stream, identity),
         };
         let (identity, handshakes) = (Arc::clone(identity), Arc::clone(&self.handshakes));
         let (to, idle_max) = (self.to.clone(), self.idle_max);
@@ -103,7 +162,7 @@ impl Door {
     }
 }
 
-async fn accept(mut accepted: TcpIncoming, door: Door, room: Arc<Semaphore>) {
+async fn accept(mut accepted: Accepted, door: Door, room: Arc<Semaphore>) {
     let mut wait = BACKOFF.0;
     let mut told = false;
     loop {
@@ -195,6 +254,7 @@ impl Drop for Call {
 /// The bytes of a connection.
 enum Stream {
     Plain(TcpStream),
+    Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -203,6 +263,10 @@ macro_rules! on_stream {
     ($connection:expr, $stream:ident => $call:expr) => {
         match &mut $connection.stream {
             Stream::Plain($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+            Stream::Unix($stream) => {
                 let $stream = Pin::new($stream);
                 $call
             }
@@ -295,6 +359,7 @@ impl AsyncWrite for Connection {
     fn is_write_vectored(&self) -> bool {
         match &self.stream {
             Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Unix(stream) => stream.is_write_vectored(),
             Stream::Tls(stream) => stream.is_write_vectored(),
         }
     }
@@ -314,7 +379,7 @@ mod tests {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        let mut connections = incoming(listener, Duration::from_millis(50), Security::Plain);
+        let mut connections = incoming(Listener::Tcp(listener), Duration::from_millis(50), Security::Plain);
         let mut take = async || {
             let client = TcpStream::connect(address).await.expect("connected");
             (client, connections.next().await.expect("listens").expect("taken"))

@@ -14,7 +14,8 @@ use mcr_proto::data::{DataFrame, DataSlot, TakesData};
 use mcr_proto::v1::aggregator_server::{Aggregator, AggregatorServer};
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
-use mcr_proto::{MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1};
+use mcr_proto::version::{WIRE_VERSIONS, choose, named, offered};
+use mcr_proto::{MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, v1};
 use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
@@ -142,9 +143,7 @@ impl Aggregator for Service {
     async fn restore(&self, request: Request<v1::RestoreRequest>) -> Result<Response<Self::RestoreStream>, Status> {
         let call = Calls::begin(&request);
         let request = request.into_inner();
-        if request.version != WIRE_VERSION {
-            return Err(wrong_version(request.version));
-        }
+        chosen_version(request.version, request.newest_version).map_err(Status::failed_precondition)?;
         let bad_name = |error| Status::invalid_argument(format!("{error}"));
         let job: JobId = request.job.parse().map_err(bad_name)?;
         let checkpoint: CheckpointId = request.checkpoint.parse().map_err(bad_name)?;
@@ -190,10 +189,16 @@ impl Aggregator for Service {
     }
 }
 
-fn wrong_version(found: u32) -> Status {
-    Status::failed_precondition(format!(
-        "wire version {found}; this aggregator ({SOFTWARE}) speaks {WIRE_VERSION}: install one version everywhere"
-    ))
+/// The version of the protocol for a caller, or why there is none.
+fn chosen_version(oldest: u32, newest: u32) -> Result<u32, String> {
+    let theirs = offered(oldest, newest);
+    choose(&WIRE_VERSIONS, &theirs).ok_or_else(|| {
+        let (theirs, ours) = (named(&theirs), named(&WIRE_VERSIONS));
+        format!(
+            "the caller speaks {theirs} of the protocol, and this aggregator ({SOFTWARE}) {ours}: install the newer release \
+             everywhere"
+        )
+    })
 }
 
 const SHUTTING_DOWN: &str = "the aggregator is shutting down";
@@ -224,12 +229,15 @@ impl Service {
         out: mpsc::Sender<Result<v1::ToAgent, Status>>,
     ) {
         let hello = match tokio::time::timeout(Duration::from_secs(SILENCE_SECONDS), from.message()).await {
-            Ok(Ok(Some(v1::FromAgent { message: Some(From::Hello(hello)) }))) => self.check_hello(hello),
+            Ok(Ok(Some(v1::FromAgent { message: Some(From::Hello(hello)) }))) => {
+                let version = chosen_version(hello.version, hello.newest_version).map_err(End::for_good);
+                version.and_then(|version| Ok((version, self.check_hello(hello)?)))
+            }
             Ok(Ok(Some(_))) => Err(End::for_good("the first message must be Hello")),
             Err(_) => Err(End::for_now(format!("no Hello within {SILENCE_SECONDS} s"))),
             Ok(Ok(None) | Err(_)) => return,
         };
-        let (node, job, about) = match hello {
+        let (version, (node, job, about)) = match hello {
             Ok(hello) => hello,
             Err(end) => return goodbye(&out, end).await,
         };
@@ -244,7 +252,7 @@ impl Service {
         slot.fill(move |frame| takes.data(frame));
         let (take_apart, in_haste) = (self.take_apart, self.in_haste);
         let welcome = v1::Welcome {
-            version: WIRE_VERSION,
+            version,
             take_apart,
             software: SOFTWARE.into(),
             in_haste,
@@ -285,9 +293,6 @@ impl Service {
 
     fn check_hello(&self, hello: v1::Hello) -> Result<(String, JobId, About), End> {
         let refuse = |reason: String| Err(End::for_good(reason));
-        if hello.version != WIRE_VERSION {
-            return refuse(wrong_version(hello.version).message().to_owned());
-        }
         if let Some(of_job) = self.of_job.as_ref().filter(|of_job| of_job.identity != hello.identity) {
             // The agent tries the next port of this node.
             return Err(End::for_now(format!("this aggregator serves {} only", of_job.identity)));

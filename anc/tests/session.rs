@@ -3,10 +3,11 @@
 use mcr_anc::Aggregator;
 use mcr_anc::config::{AncConfig, AncOptions};
 use mcr_proto::convert::file_to_wire;
+use mcr_proto::v1;
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::from_agent::Message as Say;
 use mcr_proto::v1::to_agent::Message as Hear;
-use mcr_proto::{WIRE_VERSION, v1};
+use mcr_proto::version::WIRE_VERSIONS;
 use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, GroupId, JobId, Rank};
 use mcrengine::manifest::{self, Manifest};
@@ -178,7 +179,15 @@ fn job() -> JobId {
 
 fn hello(node: &str, ranks: u32, group_size: u32) -> v1::Hello {
     let (job, software) = (job().to_string(), "test".into());
-    v1::Hello { version: WIRE_VERSION, node: node.into(), job, ranks, group_size, software, ..Default::default() }
+    v1::Hello {
+        version: *WIRE_VERSIONS.start(),
+        node: node.into(),
+        job,
+        ranks,
+        group_size,
+        software,
+        ..Default::default()
+    }
 }
 
 fn files_written(files: &[v1::FileHeader]) -> i64 {
@@ -353,6 +362,24 @@ async fn waiting_for_the_store(state: u8, retry_ms: u64) -> (Site, String) {
 }
 
 const SECOND_NS: i64 = 1_000_000_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_of_a_newer_release_is_served_in_a_version_that_both_speak_or_is_told_which_ones_each_speaks() {
+    let site = Site::start(config(2)).await;
+    let greeted = async |version, newest_version| {
+        let mut peer = site.silent().await;
+        peer.say(Say::Hello(v1::Hello { version, newest_version, ..hello("n", 2, 2) })).await;
+        peer.hear().await
+    };
+    // An agent without ranges, one of this release, and a newer one.
+    for newest in [0, 1, 3] {
+        let heard = greeted(1, newest).await;
+        assert!(matches!(&heard, Hear::Welcome(welcome) if welcome.version == 1), "{heard:?}");
+    }
+    let Hear::Goodbye(goodbye) = greeted(2, 3).await else { panic!("no goodbye") };
+    let expected = ["the caller speaks versions 2 to 3", "version 1: install the newer release everywhere"];
+    assert!(!goodbye.retry && expected.iter().all(|part| goodbye.reason.contains(part)), "{goodbye:?}");
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
@@ -708,13 +735,14 @@ async fn receivers_that_take_nothing_do_not_keep_the_store_from_others() {
     let (site, mut peer) = alone(config(1)).await;
     peer.announce("it_1", 0, &saved(0, 1), 0).await;
     peer.committed().await;
-    let (version, job) = (WIRE_VERSION, job().to_string());
+    let (version, job) = (*WIRE_VERSIONS.start(), job().to_string());
     let request = |checkpoint: &str| v1::RestoreRequest {
         version,
         job: job.clone(),
         checkpoint: checkpoint.into(),
         group: 0,
         ranks: vec![],
+        newest_version: 0,
     };
     let mut client = site.connect().await;
     let mut untaken = Vec::new();

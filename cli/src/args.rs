@@ -77,8 +77,8 @@ pub enum Command {
     /// Ask aggregators which checkpoints they are saving, which are committed, and which problems they have
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
-    /// Make the key with which your agents and aggregators on different nodes recognize each other
-    #[command(after_help = exit::ALL_OR_NOTHING)]
+    /// Make or replace the key with which your agents and aggregators on different nodes recognize each other
+    #[command(after_help = exit::CERT)]
     Cert(CertArgs),
     /// Check or print a configuration
     #[command(after_help = exit::ALL_OR_NOTHING)]
@@ -121,6 +121,9 @@ pub struct SaveArgs {
     /// Create the store's directory if it does not exist
     #[arg(long)]
     pub create: bool,
+    /// Also use a store that belongs to another user, or that its group can write to
+    #[arg(long)]
+    pub shared_store: bool,
     #[command(flatten)]
     pub layout: LayoutArgs,
     /// Number of ranks of a complete checkpoint [default: found from the files, or from the job's newest checkpoint in
@@ -342,6 +345,9 @@ pub struct AncArgs {
     /// Create the store's directory if it does not exist, like `create = true` in the aggregator's configuration
     #[arg(long)]
     pub create: bool,
+    /// Also use a store that belongs to another user, or that its group can write to
+    #[arg(long)]
+    pub shared_store: bool,
 }
 
 #[derive(Debug, Args)]
@@ -358,6 +364,9 @@ pub struct RunArgs {
     /// Create the store's directory if it does not exist
     #[arg(long)]
     pub create: bool,
+    /// Also use a store that belongs to another user, or that its group can write to
+    #[arg(long)]
+    pub shared_store: bool,
     /// Name of the job
     #[arg(long, env = "MCR_JOB", value_name = "NAME")]
     pub job: Option<String>,
@@ -372,7 +381,7 @@ pub struct RunArgs {
     /// State file of the agent
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// Address to listen on, for `mcr status`
+    /// Address to listen on, for `mcr status` [default: a socket beside the state file]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
     /// Maximum time at the end to read, send and commit the last files [default: 20]
@@ -409,7 +418,8 @@ pub struct FlushArgs {
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Aggregators to ask (host:port, comma-separated)
+    /// Aggregators to ask (host:port, or unix:PATH on this node; comma-separated) [default: those of the job's
+    /// settings, or the aggregator of this node]
     #[arg(long, env = "MCR_AGGREGATORS", value_delimiter = ',', required = true, value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
     /// Print JSON
@@ -430,8 +440,29 @@ pub enum CertCommand {
     /// Each agent and aggregator that talks to another node makes its own certificate with these files. They are in
     /// ~/.config/mcr, so all nodes find them if they share the home directories. Otherwise copy both files to all nodes.
     /// Keep cluster.key secret: a user who has it can read and write your checkpoints through your aggregators.
-    #[command(after_help = exit::ALL_OR_NOTHING)]
+    #[command(after_help = exit::CERT)]
     Init(CertInitArgs),
+    /// Replace the key while jobs run
+    ///
+    /// This takes three steps. First, cluster.pem gets the certificate of a new key, so that all processes trust both
+    /// keys. Then the new key replaces the old one. At last, the certificate of the old key is removed. Running processes
+    /// read the files again before each new connection. A command that was interrupted goes on with the next step.
+    #[command(after_help = exit::CERT)]
+    Rotate(CertRotateArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CertRotateArgs {
+    /// Directory of the files
+    #[arg(long, env = "MCR_CERT_DIR", value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Time between two steps, after which all nodes see the changed files
+    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub wait: u64,
+    /// Do only the next step. Use this if the nodes do not share the directory, and copy the file that the command names
+    /// to all nodes before the next step
+    #[arg(long)]
+    pub step: bool,
 }
 
 #[derive(Debug, Args)]

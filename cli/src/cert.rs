@@ -1,16 +1,17 @@
-//! Certificates of agents and aggregators: `mcr cert init`, and which connections of this process use TLS.
+//! Certificates of agents and aggregators: `mcr cert init` and `rotate`, and which connections of this process use TLS.
 //!
 //! A user owns a certificate authority: `cluster.key` and `cluster.pem` in `~/.config/mcr`. Each process makes its
 //! own certificate with them, in memory. The home directory of a cluster is the same on all nodes, so one command for
 //! each user is enough.
 
-use crate::args::{CertCommand, CertInitArgs};
+use crate::args::{CertCommand, CertInitArgs, CertRotateArgs};
 use crate::exit::Exit;
+use crate::guard::{NotPermitted, user};
 use crate::output::print;
 use crate::settings::{CLUSTER_FILE, cluster_has_tls};
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
-use mcr_proto::tls::{Authority, Identity, Security, needs_tls};
+use mcr_proto::tls::{Authority, Identity, IdentityError, Security, needs_tls};
 use mcrengine::error_chain::error_chain;
 use nix::fcntl::OFlag;
 use nix::unistd::{User, geteuid};
@@ -20,9 +21,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 const KEY: &str = "cluster.key";
 const CERTIFICATES: &str = "cluster.pem";
+/// The key that will replace the other one.
+const NEW_KEY: &str = "cluster.key.new";
 /// Maximum length of each file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -33,7 +37,13 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 pub struct NoIdentity(String);
 
 pub fn run(command: CertCommand) -> anyhow::Result<ExitCode> {
-    let CertCommand::Init(CertInitArgs { name, dir }) = command;
+    match command {
+        CertCommand::Init(args) => init(args),
+        CertCommand::Rotate(args) => rotate(args),
+    }
+}
+
+fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
     let dir = dir.map_or_else(directory, Ok)?;
     let authority = Authority::make(&name)?;
     let mut builder = DirBuilder::new();
@@ -55,6 +65,87 @@ pub fn run(command: CertCommand) -> anyhow::Result<ExitCode> {
     let key = key.display();
     print(&format!("made {key} and {CERTIFICATES}; processes on other nodes need the same two files\n"))?;
     Ok(Exit::Done.into())
+}
+
+/// A step of the replacement of a key. The files say which step is the next one.
+enum Step {
+    /// Both keys are trusted.
+    Added,
+    /// The new key is used.
+    Switched,
+    /// Only the new key is trusted.
+    Removed,
+}
+
+fn rotate(CertRotateArgs { dir, wait, step }: CertRotateArgs) -> anyhow::Result<ExitCode> {
+    let dir = dir.map_or_else(directory, Ok)?;
+    loop {
+        let done = next_step(&dir)?;
+        let (what, file) = match done {
+            Step::Added => ("1 of 3: processes trust the old and the new key", CERTIFICATES),
+            Step::Switched => ("2 of 3: processes use the new key", KEY),
+            Step::Removed => ("3 of 3: processes trust only the new key", CERTIFICATES),
+        };
+        let file = dir.join(file);
+        print(&format!("step {what} ({} has changed)\n", file.display()))?;
+        if matches!(done, Step::Removed) {
+            return Ok(Exit::Done.into());
+        }
+        if step {
+            print("copy that file to all nodes, wait a minute, and run mcr cert rotate --step again\n")?;
+            return Ok(Exit::Done.into());
+        }
+        std::thread::sleep(Duration::from_secs(wait));
+    }
+}
+
+fn next_step(dir: &Path) -> anyhow::Result<Step> {
+    let Some(files) = authority(dir)? else {
+        bail!("there is no {}; run mcr cert init once", dir.join(KEY).display());
+    };
+    let failed = |error: IdentityError| anyhow::anyhow!("{}: {}", dir.display(), error_chain(&error));
+    let certificates = files.certificates().map_err(failed)?;
+    let (path, new) = (dir.join(KEY), dir.join(NEW_KEY));
+    let replace_certificates = |kept: &[String]| {
+        let text = files.with_certificates(kept).map_err(failed)?.certificates;
+        replace(&dir.join(CERTIFICATES), 0o644, &text)
+    };
+    let kept: Vec<String> = certificates.iter().filter(|(_, is_own)| *is_own).map(|(pem, _)| pem.clone()).collect();
+    let new_key = match open(&new) {
+        Ok(file) => read(&new, file, 0o077, "chmod 400")?,
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| new.display().to_string());
+        }
+        // The old key was replaced already.
+        Err(_) if !kept.is_empty() && kept.len() < certificates.len() => {
+            return replace_certificates(&kept).map(|()| Step::Removed);
+        }
+        Err(_) => {
+            let key = Authority::make(files.cluster().map_err(failed)?).map_err(failed)?.key;
+            write_new(&new, 0o400, &key).with_context(|| new.display().to_string())?;
+            key
+        }
+    };
+    let with_new = Authority { key: new_key.clone(), certificates: files.certificates.clone() };
+    if with_new.certificates().map_err(failed)?.iter().any(|(_, is_own)| *is_own) {
+        std::fs::rename(&new, &path).with_context(|| path.display().to_string())?;
+        return Ok(Step::Switched);
+    }
+    let mut all: Vec<String> = certificates.into_iter().map(|(pem, _)| pem).collect();
+    all.push(files.certificate_of(&new_key).map_err(failed)?);
+    replace_certificates(&all).map(|()| Step::Added)
+}
+
+/// Replaces a file in one step, because other processes read it.
+fn replace(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    let replaced = write_new(&temporary, mode, text).and_then(|()| std::fs::rename(&temporary, path));
+    if replaced.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    replaced.with_context(|| path.display().to_string())
 }
 
 fn write_new(path: &Path, mode: u32, text: &str) -> io::Result<()> {
@@ -95,7 +186,14 @@ pub fn security(listen: Option<&Listen>, dialled: &[String]) -> anyhow::Result<S
     }
     let dir = directory()?;
     match identity(&dir) {
-        Ok(Some(identity)) => Ok(Security::Tls(Arc::new(identity))),
+        Ok(Some(identity)) => {
+            let again = move || match authority(&dir) {
+                Ok(Some(files)) => Ok(files),
+                Ok(None) => Err(format!("there is no {}", dir.join(KEY).display())),
+                Err(error) => Err(format!("{error:#}")),
+            };
+            Ok(Security::Tls(Arc::new(identity.reading_again(Arc::new(again)))))
+        }
         Ok(None) => Err(NoIdentity(format!(
             "connections to {address} need a certificate, and there is no {}; run mcr cert init once, or write \
              tls = \"off\" in the cluster's file ({CLUSTER_FILE}) if all users of the network may read and write all \
@@ -103,18 +201,28 @@ pub fn security(listen: Option<&Listen>, dialled: &[String]) -> anyhow::Result<S
             dir.join(KEY).display()
         ))
         .into()),
-        Err(error) => Err(NoIdentity(format!("connections to {address} need a certificate: {error:#}")).into()),
+        Err(error) => {
+            let why = format!("connections to {address} need a certificate: {error:#}");
+            Err(if error.is::<NotPermitted>() { NotPermitted(why).into() } else { NoIdentity(why).into() })
+        }
     }
 }
 
 /// The identity of this user. `None` if there is no key.
 fn identity(dir: &Path) -> anyhow::Result<Option<Identity>> {
+    let Some(files) = authority(dir)? else { return Ok(None) };
+    let identity = Identity::new(&files, geteuid().as_raw());
+    identity.map(Some).map_err(|error| anyhow::anyhow!("{}: {}", dir.display(), error_chain(&error)))
+}
+
+/// The two files of this user, whose owner and mode are right. `None` if there is no key.
+fn authority(dir: &Path) -> anyhow::Result<Option<Authority>> {
     let path = dir.join(KEY);
     let key = match open(&path) {
         Ok(key) => key,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32) => {
-            bail!("{}: it is a symbolic link; it must be a file", path.display())
+            return Err(NotPermitted(format!("{}: it is a symbolic link; it must be a file", path.display())).into());
         }
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
@@ -124,8 +232,7 @@ fn identity(dir: &Path) -> anyhow::Result<Option<Identity>> {
     let way_out = "copy it from another node, or remove both files and run mcr cert init again";
     let certificates = open(&path).with_context(|| format!("{}: {way_out}", path.display()))?;
     let certificates = read(&path, certificates, 0o022, "chmod 644")?;
-    let identity = Identity::new(&Authority { key, certificates }, geteuid().as_raw());
-    identity.map(Some).map_err(|error| anyhow::anyhow!("{}: {}", dir.display(), error_chain(&error)))
+    Ok(Some(Authority { key, certificates }))
 }
 
 /// Opens a file, but not through a symbolic link. A FIFO does not block.
@@ -142,7 +249,9 @@ fn read(path: &Path, mut file: File, forbidden: u32, repair: &str) -> anyhow::Re
     }
     check_owner(path, &about)?;
     if about.mode() & forbidden != 0 {
-        bail!("{name}: it has mode {:04o}, so other users have access to it; {repair} {name}", about.mode() & 0o7777);
+        let mode = about.mode() & 0o7777;
+        let why = format!("{name}: it has mode {mode:04o}, so other users have access to it; {repair} {name}");
+        return Err(NotPermitted(why).into());
     }
     let mut text = String::new();
     file.read_to_string(&mut text).with_context(|| name.to_string())?;
@@ -155,7 +264,9 @@ fn check_directory(dir: &Path) -> anyhow::Result<()> {
     check_owner(dir, &about)?;
     if about.mode() & 0o022 != 0 {
         let dir = dir.display();
-        bail!("{dir}: it has mode {:04o}, so other users may write it; chmod go-w {dir}", about.mode() & 0o7777);
+        let mode = about.mode() & 0o7777;
+        let why = format!("{dir}: it has mode {mode:04o}, so other users may write it; chmod go-w {dir}");
+        return Err(NotPermitted(why).into());
     }
     Ok(())
 }
@@ -163,7 +274,9 @@ fn check_directory(dir: &Path) -> anyhow::Result<()> {
 fn check_owner(path: &Path, about: &Metadata) -> anyhow::Result<()> {
     let own = geteuid().as_raw();
     if about.uid() != own {
-        bail!("{}: it belongs to user {}, but this process to user {own}", path.display(), about.uid());
+        let (owner, own) = (user(about.uid()), user(own));
+        let why = format!("{}: it belongs to {owner}, but this process to {own}", path.display());
+        return Err(NotPermitted(why).into());
     }
     Ok(())
 }

@@ -50,10 +50,10 @@ impl Application {
         (&mut self.ended).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
     }
 
-    /// Sends a signal to all processes of the application. SIGINT from a terminal has reached them already.
+    /// Sends a signal to all processes of the application. SIGINT and SIGHUP from a terminal have reached them already.
     pub fn signal(&self, signal: Signal) {
         let _ = match (self.has_terminal, signal) {
-            (true, Signal::SIGINT) => Ok(()),
+            (true, Signal::SIGINT | Signal::SIGHUP) => Ok(()),
             (true, _) => kill(self.id, signal),
             (false, _) => killpg(self.id, signal),
         };

@@ -1,6 +1,7 @@
 //! Helpers that several subcommands use: the store, the job, the layout, the clock.
 
 use crate::args::{LayoutArgs, StoreArgs};
+use crate::guard::{NotPermitted, check_store};
 use crate::output::{name_of, tell};
 use anyhow::{anyhow, bail};
 use mcr_cnc::layout::{Layout, Listing};
@@ -35,7 +36,7 @@ pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
 
 /// Opens the store. It is created only if `create` is true: otherwise a file system that is not mounted would become
 /// a directory on the local disk. The error message ends with `how`, the options that create the store.
-pub fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<PosixStore> {
+fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<PosixStore> {
     let opened = if create { PosixStore::create(store) } else { PosixStore::open(store) };
     let name = name_of(store);
     opened.map_err(|error| {
@@ -46,10 +47,20 @@ pub fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<P
                 "no store at \"{name}\": no such directory. {check}, or create it: mkdir -m 700 {}{how}",
                 quoted(&name)
             ),
+            ErrorKind::PermissionDenied => {
+                NotPermitted(format!("the store at \"{name}\" cannot be used: {source}. {check}")).into()
+            }
             ErrorKind::NotADirectory => anyhow!("no store at \"{name}\": it is not a directory. {check}"),
             _ => anyhow!("the store at \"{name}\" cannot be used: {source}. {check}"),
         }
     })
+}
+
+/// Opens the user's own store, to save to it. `is_shared`: see [`check_store`].
+pub fn open_own(store: &Path, create: bool, is_shared: bool, how: &str) -> anyhow::Result<PosixStore> {
+    let opened = open_or_create(store, create, how)?;
+    check_store(store, is_shared)?;
+    Ok(opened)
 }
 
 /// Quotes a name for a shell.

@@ -3,9 +3,11 @@
 use crate::args::{AncArgs, DaemonArgs, RunArgs};
 use crate::cert::security;
 use crate::child::{Application, code_of};
-use crate::common::open_or_create;
+use crate::common::open_own;
 use crate::config::ConfigFile;
 use crate::counted;
+use crate::guard::check_store;
+use crate::orphan::Watch;
 use crate::output::Log;
 use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
@@ -19,10 +21,13 @@ use mcr_cnc::control::{Control, socket_of};
 use mcr_cnc::drain::RankRanges;
 use mcr_cnc::layout::{Layout, ScanLimits, list};
 use mcr_cnc::settle::{NodeRanks, OwnRanks};
+use mcr_proto::tls::needs_tls;
 use mcrengine::living::LivingRun;
 use mcrengine::store::{PosixStore, Store, visible};
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -38,6 +43,8 @@ pub fn start_logging(json: bool) {
     let _ = if json { lines.json().try_init() } else { lines.with_ansi(false).try_init() };
 }
 
+/// A port of this node that the system picks.
+pub const LOOPBACK: &str = "127.0.0.1:0";
 /// Exit status: not all written files are committed.
 pub const NOT_COMMITTED: u8 = 5;
 /// Maximum number of log lines at the end that name ranks or groups that are not committed.
@@ -73,6 +80,7 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.daemon.log_json);
     let mut config = ConfigFile::load(&args.daemon.config)?.anc.check()?;
     config.create |= args.create;
+    config.shared_store |= args.shared_store;
     config.security = security(Some(&config.listen), &[])?;
     within_runtime(async {
         let mut signals = Signals::new()?;
@@ -106,10 +114,12 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
         Some(config) => ConfigFile::load(config)?,
         None => settings_of_the_job(args.job.is_some())?,
     };
-    // In one process, agent and aggregator use a port that the system picks, unless the user names one.
-    file.anc.listen = args.listen.unwrap_or_else(|| "127.0.0.1:0".into());
+    // In one process, agent and aggregator use a socket that only this user can open, unless the user names a port.
+    let by_socket = args.listen.is_none() && !needs_tls(LOOPBACK);
+    file.anc.listen = args.listen.unwrap_or_else(|| LOOPBACK.into());
     file.anc.store = args.store.unwrap_or(file.anc.store);
     file.anc.create |= args.create;
+    file.anc.shared_store |= args.shared_store;
     file.anc.group_size = args.group_size.unwrap_or(file.anc.group_size);
     let keep = args.keep.rules();
     if !keep.is_empty() {
@@ -133,13 +143,16 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.job = args.job.or(file.cnc.job);
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
-    run_in_one_process(file, &environment, &args.command, false, Aggregators::Here)
+    run_in_one_process(file, &environment, &args.command, Life::UntilSignal, Aggregators::Here { by_socket })
 }
 
 /// Where the aggregators of a process are.
 pub enum Aggregators {
     /// The only aggregator is in this process.
-    Here,
+    Here {
+        /// Whether the aggregator listens on a socket beside the agent's state file, and not on a port.
+        by_socket: bool,
+    },
     /// On some nodes of the job.
     InJob {
         /// Which nodes.
@@ -158,47 +171,71 @@ impl Aggregators {
     /// Whether an aggregator is in this process.
     fn is_here(&self) -> bool {
         match self {
-            Self::Here => true,
+            Self::Here { .. } => true,
             Self::InJob { placement, .. } => placement.is_aggregator,
             Self::Standing { .. } => false,
         }
     }
 }
 
-/// Runs the worker of `mcr node` until its job is over. `is_over`: the job is over already.
+/// How long a process without a command runs.
+pub enum Life {
+    /// Until a signal comes.
+    UntilSignal,
+    /// Until a signal comes, or until nobody is left who would send one.
+    OfJob(Watch),
+    /// The processes of the application have ended already.
+    Over,
+}
+
+impl Life {
+    async fn until_orphaned(&self) {
+        match self {
+            Self::OfJob(watch) => watch.until_orphaned().await,
+            Self::UntilSignal | Self::Over => std::future::pending().await,
+        }
+    }
+}
+
+/// Runs the worker of `mcr node` until its job is over.
 pub fn run_worker(
     mut file: ConfigFile,
     environment: &dyn Fn(&str) -> Option<String>,
-    is_over: bool,
+    life: Life,
     aggregators: Aggregators,
 ) -> anyhow::Result<ExitCode> {
-    if matches!(aggregators, Aggregators::Here) {
-        file.anc.listen = "127.0.0.1:0".into();
+    if matches!(aggregators, Aggregators::Here { .. }) {
+        file.anc.listen = LOOPBACK.into();
     }
-    run_in_one_process(file, environment, &[], is_over, aggregators)
+    run_in_one_process(file, environment, &[], life, aggregators)
 }
 
 /// Runs the agent, and an aggregator if it belongs to this process: until the command ends, or without a command until
-/// a signal comes. `is_over`: the processes of the application have ended already.
+/// its life ends.
 fn run_in_one_process(
     mut file: ConfigFile,
     environment: &dyn Fn(&str) -> Option<String>,
     command: &[OsString],
-    is_over: bool,
+    life: Life,
     aggregators: Aggregators,
 ) -> anyhow::Result<ExitCode> {
     match &aggregators {
         // The real address is set when it is known. This address is a placeholder for the check of the configuration.
-        Aggregators::Here => file.cnc.aggregators = vec!["127.0.0.1:7117".into()],
+        Aggregators::Here { .. } => file.cnc.aggregators = vec!["127.0.0.1:7117".into()],
         Aggregators::InJob { placement, .. } => file.cnc.aggregators.clone_from(&placement.aggregators),
         Aggregators::Standing { .. } => {}
     }
     let mut agent = file.cnc.check_with(environment)?;
     let mut aggregator = aggregators.is_here().then(|| file.anc.check()).transpose()?;
     let store = file.anc.store.clone();
-    let is_here = matches!(aggregators, Aggregators::Here);
+    // The agent records in the store that this run is alive. A store that does not exist may be created later.
+    if !store.as_os_str().is_empty() && store.exists() {
+        check_store(&store, file.anc.shared_store)?;
+    }
+    let is_here = matches!(aggregators, Aggregators::Here { .. });
+    let by_socket = matches!(aggregators, Aggregators::Here { by_socket: true });
     let ranks = match aggregators {
-        Aggregators::Here => None,
+        Aggregators::Here { .. } => None,
         Aggregators::InJob { placement, ranks } => {
             agent.own_aggregators = true;
             if let Some(aggregator) = &mut aggregator {
@@ -222,30 +259,34 @@ fn run_in_one_process(
     within_runtime(async {
         let mut signals = Signals::new()?;
         let living = tokio::spawn(hold_living_run(store.clone(), agent.clone()));
-        let aggregator = match aggregator {
-            Some(aggregator) => Some(start_aggregator(aggregator).await?),
-            None => None,
+        let (aggregator, _directory) = match aggregator {
+            Some(aggregator) if by_socket => {
+                let (aggregator, directory) = start_on_socket(aggregator, &agent.state_file).await?;
+                (Some(aggregator), directory)
+            }
+            Some(aggregator) => (Some(start_aggregator(aggregator).await?), None),
+            None => (None, None),
         };
         if let (true, Some(aggregator)) = (is_here, &aggregator) {
-            agent.aggregators = vec![aggregator.address.to_string()];
+            agent.aggregators = vec![aggregator.address.clone()];
         }
         let bound = agent.drain;
         let mut both = Both { config: agent, store, sees_all_ranks: is_here, node: None, aggregator };
         let ended = match command.is_empty() {
             false => both.accompany(command, &mut signals, bound).await?,
             true => {
-                if !is_over {
-                    tokio::select! {
-                        started = both.start_agent() => {
-                            started?;
-                            signals.next().await;
-                        }
-                        () = signals.next() => {}
-                    }
-                }
                 // How the processes ended is not known: SLURM reports success for jobs that were cancelled.
-                let gone = is_over || signals.last == Signal::SIGUSR1;
-                let processes = if gone { Processes::Gone } else { Processes::MayRun };
+                let processes = match &life {
+                    Life::Over => Processes::Gone,
+                    life => tokio::select! {
+                        failed = both.run_agent() => return failed.map(|never| match never {}),
+                        () = life.until_orphaned() => Processes::Gone,
+                        () = signals.next() => match signals.last {
+                            Signal::SIGUSR1 => Processes::Gone,
+                            _ => Processes::MayRun,
+                        },
+                    },
+                };
                 Ended { code: 0, until: Instant::now() + bound, processes }
             }
         };
@@ -332,6 +373,12 @@ impl Both {
         Ok(())
     }
 
+    /// Starts the agent, and returns only if it cannot start.
+    async fn run_agent(&mut self) -> anyhow::Result<std::convert::Infallible> {
+        self.start_agent().await?;
+        std::future::pending().await
+    }
+
     /// Runs the application until it ends. The first signal is passed on to the application. The second signal ends
     /// mcr at once.
     async fn accompany(
@@ -383,8 +430,11 @@ impl Both {
                         agent_failed = true;
                     }
                 }
-                () = signals.next() => {
+                () = signals.next_or_hangup() => {
                     application.signal(signals.last);
+                    if signals.last == Signal::SIGHUP {
+                        continue;
+                    }
                     if signalled.replace(Instant::now()).is_some() {
                         let _ = at_once();
                         return Ok(Ended { code: NOT_COMMITTED, until: Instant::now(), processes: Processes::MayRun });
@@ -565,9 +615,53 @@ fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyho
     result
 }
 
+/// Starts an aggregator that only this user and root can reach. If there can be no socket beside the state file, for
+/// example because another process of the same job uses it, the socket is in a new directory.
+async fn start_on_socket(
+    mut config: AncConfig,
+    state_file: &Path,
+) -> anyhow::Result<(Aggregator, Option<SocketDirectory>)> {
+    let socket = aggregator_socket_of(state_file);
+    config.socket = Some(socket.clone());
+    match start_aggregator(config.clone()).await {
+        Err(error) if error.is::<std::io::Error>() => {
+            let unique = RandomState::new().hash_one(std::process::id());
+            let dir = std::env::temp_dir().join(format!("mcr-{unique:016x}"));
+            let error = format!("{error:#}");
+            tracing::warn!(socket = %socket.display(), error, dir = %dir.display(), "the aggregator uses another socket");
+            std::fs::DirBuilder::new().mode(0o700).create(&dir).with_context(|| dir.display().to_string())?;
+            let dir = SocketDirectory(dir);
+            config.socket = Some(dir.0.join("aggregator.sock"));
+            Ok((start_aggregator(config).await?, Some(dir)))
+        }
+        started => Ok((started?, None)),
+    }
+}
+
+/// A directory for one socket. It is removed when this value is dropped.
+struct SocketDirectory(PathBuf);
+
+impl Drop for SocketDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The socket of an aggregator that serves only the agent with this state file.
+pub fn aggregator_socket_of(state_file: &Path) -> PathBuf {
+    let absolute = std::path::absolute(state_file);
+    let mut name = absolute.unwrap_or_else(|_| state_file.to_owned()).into_os_string();
+    name.push(".aggregator.sock");
+    name.into()
+}
+
 async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
-    let store = open_or_create(&config.store, config.create, ", or --create, or create = true in [anc]")?;
-    let listen = config.listen.clone();
+    let how = ", or --create, or create = true in [anc]";
+    let store = open_own(&config.store, config.create, config.shared_store, how)?;
+    let listen = match &config.socket {
+        Some(socket) => socket.display().to_string(),
+        None => config.listen.to_string(),
+    };
     Aggregator::start(config, Arc::new(store)).await.with_context(|| format!("listening on {listen}"))
 }
 
@@ -618,11 +712,13 @@ fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     runtime.context("starting the network threads")
 }
 
-/// Receives SIGTERM and SIGINT, and SIGUSR1, by which `mcr node` says that the job is over.
+/// Receives SIGTERM and SIGINT, and SIGUSR1, by which `mcr node` says that the job is over. SIGHUP ends no daemon.
 struct Signals {
     term: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,
     over: tokio::signal::unix::Signal,
+    /// `None` if this process was started with SIGHUP ignored, as by `nohup`. Its children ignore it too.
+    hangup: Option<tokio::signal::unix::Signal>,
     /// The signal that was received last.
     last: Signal,
 }
@@ -631,16 +727,37 @@ impl Signals {
     fn new() -> anyhow::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        Ok(Self { term, int, over: signal(SignalKind::user_defined1())?, last: Signal::SIGTERM })
+        let hangup = (!is_ignored(Signal::SIGHUP)).then(|| signal(SignalKind::hangup())).transpose()?;
+        Ok(Self { term, int, over: signal(SignalKind::user_defined1())?, hangup, last: Signal::SIGTERM })
     }
 
+    /// Waits for a signal that ends this process.
     async fn next(&mut self) {
+        loop {
+            self.next_or_hangup().await;
+            if self.last != Signal::SIGHUP {
+                return;
+            }
+            tracing::info!("SIGHUP changes nothing: a configuration is read only at the start");
+        }
+    }
+
+    async fn next_or_hangup(&mut self) {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         self.last = tokio::select! {
             _ = self.term.recv() => Signal::SIGTERM,
             _ = self.int.recv() => Signal::SIGINT,
             _ = self.over.recv() => Signal::SIGUSR1,
+            _ = hangup => Signal::SIGHUP,
         };
-        tracing::info!(signal = self.last.as_str(), "shutting down");
+        if self.last != Signal::SIGHUP {
+            tracing::info!(signal = self.last.as_str(), "shutting down");
+        }
     }
 
     /// Waits for `end`. Returns `None` if another signal is received first. A repeated SIGUSR1 changes nothing.
@@ -658,6 +775,14 @@ impl Signals {
             () = again => None,
         }
     }
+}
+
+/// Whether this process was started with a signal ignored.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (signal as u32 - 1) & 1 == 1)
 }
 
 /// The layout of an agent that must end before its layout is known.

@@ -1,6 +1,8 @@
 //! The exit status of all commands. README.md and deploy/README.md repeat this table. The texts are for `--help` and
 //! for the manual pages, which show the first line of a text as a list.
 
+use crate::cert::NoIdentity;
+use crate::guard::NotPermitted;
 use std::process::ExitCode;
 
 /// The exit status of every command. A script may rely on these numbers.
@@ -17,6 +19,8 @@ pub enum Exit {
     NewRun = 3,
     /// Only a part was done. The last line names what is missing.
     Partly = 4,
+    /// The process may not use a file or a directory, or others could change it, as in sysexits.h.
+    NotPermitted = 77,
     /// The configuration cannot be used, as in sysexits.h.
     Configuration = 78,
 }
@@ -32,6 +36,19 @@ impl Exit {
     }
 }
 
+impl Exit {
+    /// The exit status of a command that ended with this error.
+    pub fn of_error(error: &anyhow::Error) -> Self {
+        if error.is::<NotPermitted>() {
+            Self::NotPermitted
+        } else if error.is::<NoIdentity>() {
+            Self::Configuration
+        } else {
+            Self::Failed
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)
@@ -40,28 +57,32 @@ impl From<Exit> for ExitCode {
 
 /// For `mcr --help`.
 pub const EVERY_COMMAND: &str = "Exit status: 0 done, 1 failed, 2 an older or a doubtful checkpoint was restored, 3 \
-    there is no complete checkpoint (a new run), 4 only a part was done, 5 not all files are committed, 78 a \
-    connection needs a certificate that is missing or cannot be used (mcr cert init).\n\n\
+    there is no complete checkpoint (a new run), 4 only a part was done, 5 not all files are committed, 77 other \
+    users could change the store or the key, 78 the configuration of a daemon cannot be used, or a connection needs a \
+    certificate that is missing or cannot be used (mcr cert init).\n\n\
     A wrong command line ends with 1. mcr COMMAND --help lists the exit statuses of a command.";
 /// For `mcr save --help`.
 pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is saved, 4 partly: some checkpoints or files \
-    are not saved, and the last line names them.";
+    are not saved, and the last line names them, 77 other users could change the store.";
 /// For `mcr restart --help`.
 pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, a \
-    doubtful one, or one that was set aside, 3 there is no complete checkpoint (a new run), 78 with \
-    --aggregators: the command has no certificate that it can use (mcr cert init).";
+    doubtful one, or one that was set aside, 3 there is no complete checkpoint (a new run), 77 with \
+    --aggregators: other users could read or change the key, 78 with --aggregators: the command has no certificate \
+    that it can use (mcr cert init).";
 /// For `mcr verify --help`.
 pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, 1 a checkpoint is damaged, or there is none, 4 partly: \
     all complete checkpoints are good, and some are not complete.";
 /// For `mcr cnc --help`.
 pub const AGENT: &str = "Exit status: 0 all files are committed, 1 the agent did not start, 5 not all files are \
-    committed (the last log lines name them), 78 the agent has no certificate that it can use (mcr cert init).";
+    committed (the last log lines name them), 77 other users could read or change the key, 78 the configuration cannot \
+    be used, or the agent has no certificate that it can use (mcr cert init).";
 /// For `mcr anc --help`.
 pub const AGGREGATOR: &str = "Exit status: 0 all files are committed, 1 the aggregator did not start, 5 not all \
-    files are committed (the last log lines name them), 78 the aggregator has no certificate that it can use (mcr cert \
-    init).";
+    files are committed (the last log lines name them), 77 other users could change the store or the key, 78 the \
+    configuration cannot be used, or the aggregator has no certificate that it can use (mcr cert init).";
 /// For `mcr run --help`.
-pub const RUN: &str = "Exit status: 0 all files are committed, 1 mcr did not start, 5 not all files are committed.\n\n\
+pub const RUN: &str = "Exit status: 0 all files are committed, 1 mcr did not start, 5 not all files are committed, 77 \
+    other users could change the store, 78 the configuration cannot be used.\n\n\
     With -- COMMAND, the exit status of mcr is the exit status of COMMAND: 128 plus the signal's number if a signal \
     ended COMMAND, 126 or 127 if COMMAND cannot be started. Exit status 5: COMMAND succeeded, but not all of its \
     files were committed.";
@@ -69,7 +90,8 @@ pub const RUN: &str = "Exit status: 0 all files are committed, 1 mcr did not sta
 pub const FLUSH: &str = "Exit status: 0 all files are committed, 1 no agent was reached, 5 not all files are \
     committed.";
 /// For `mcr node --help`.
-pub const NODE: &str = "Exit status: 1 the daemon did not start, or its socket failed.";
+pub const NODE: &str = "Exit status: 1 the daemon did not start, or its socket failed, 77 the daemon is not root, and \
+    --own is not given.";
 /// For `mcr node check --help`.
 pub const NODE_CHECK: &str = "Exit status: 0 every check is ok, 1 a check has a warning or is wrong.";
 /// For `mcr job --help`.
@@ -78,10 +100,12 @@ pub const JOB: &str = "Exit status: 0 done, 1 failed. begin and end always exit 
 pub const HOOK: &str = "Exit status: 0 always, so that SLURM never drains the node.";
 /// For `mcr status --help`.
 pub const STATUS: &str = "Exit status: 0 every aggregator answered, 1 none answered, 4 partly: some did not answer, \
-    78 the command has no certificate that it can use (mcr cert init).";
+    77 other users could read or change the key, 78 the command has no certificate that it can use (mcr cert init).";
 /// For `mcr bench --help`.
 pub const BENCH: &str = "Exit status: 0 everything was measured, 1 failed, 4 partly: the time \
     limit was reached before everything was measured.";
+/// For `mcr cert --help`.
+pub const CERT: &str = "Exit status: 0 done, 1 failed, 77 other users could read or change the key.";
 /// For commands that either do everything or nothing.
 pub const ALL_OR_NOTHING: &str = "Exit status: 0 done, 1 failed.";
 

@@ -89,18 +89,23 @@ fn state_files(args: &FlushArgs) -> anyhow::Result<Vec<PathBuf>> {
     if !args.state.is_empty() {
         return Ok(args.state.clone());
     }
-    let mut file = match &args.config {
+    let file = match &args.config {
         Some(config) => ConfigFile::load(config)?,
         None => Settings::find(&Facts::of_this_process())?
             .map(|settings| settings.config_file())
             .transpose()?
             .unwrap_or_default(),
     };
+    Ok(vec![state_file(file, args.job.clone())?])
+}
+
+/// The state file of the agent with this configuration. `job`: the name of the job on the command line.
+pub fn state_file(mut file: ConfigFile, job: Option<String>) -> anyhow::Result<PathBuf> {
     // Only the name of the state file is needed. These values are placeholders for the check of the configuration.
     file.cnc.watch.get_or_insert_with(|| Path::new("/").to_owned());
     file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
-    file.cnc.job = args.job.clone().or(file.cnc.job);
+    file.cnc.job = job.or(file.cnc.job);
     let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let checked = file.cnc.check_with(&|name| if name == "MCR_JOB" { None } else { environment(name) })?;
-    Ok(vec![checked.state_file])
+    Ok(checked.state_file)
 }

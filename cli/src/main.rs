@@ -18,11 +18,13 @@ mod decide;
 mod exit;
 mod flush;
 mod found;
+mod guard;
 mod job;
 mod list;
 mod local;
 mod manual;
 mod node;
+mod orphan;
 mod output;
 mod placement;
 mod places;
@@ -42,6 +44,8 @@ use args::{Cli, Command};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use exit::Exit;
+use mcr_anc::config::AncConfigError;
+use mcr_cnc::config::ConfigError;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use settings::{Facts, Settings};
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() || printed.is_err() { Exit::Failed } else { Exit::Done }.into();
         }
     };
+    let is_daemon = matches!(cli.command, Command::Cnc(_) | Command::Anc(_) | Command::Run(_));
     let result = match cli.command {
         Command::Save(args) => save::run(args),
         Command::Restart(args) => restart::run(args),
@@ -100,8 +105,18 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         output::tell_error(&error);
-        if error.is::<cert::NoIdentity>() { Exit::Configuration } else { Exit::Failed }.into()
+        match Exit::of_error(&error) {
+            // A supervisor must not start the daemon again.
+            Exit::Failed if is_daemon && is_configuration(&error) => Exit::Configuration,
+            exit => exit,
+        }
+        .into()
     })
+}
+
+/// Whether the error is about a file or a value of the configuration.
+fn is_configuration(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<ConfigError>() || cause.is::<AncConfigError>())
 }
 
 /// The settings of the job in this directory, whose store exists if the user may create it.
@@ -125,6 +140,8 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
         of("to", "cnc", "watch"),
         listed("layout", "cnc", "layout"),
         listed("aggregators", "cnc", "aggregators"),
+        own_aggregator(settings).map(|address| ("aggregators", vec![leak(&address)])),
+        settings.is_true("anc", "shared-store").then(|| ("shared_store", vec!["true"])),
     ]
     .into_iter()
     .flatten()
@@ -144,6 +161,16 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
         });
     }
     Cli::from_arg_matches(&command.try_get_matches()?)
+}
+
+/// The address of the aggregator that runs together with the agent of this node, if no aggregator is configured.
+fn own_aggregator(settings: &Settings) -> Option<String> {
+    if !settings.texts("cnc", "aggregators").is_empty() {
+        return None;
+    }
+    let state_file = flush::state_file(settings.config_file().ok()?, None).ok()?;
+    let socket = daemon::aggregator_socket_of(&state_file);
+    socket.exists().then(|| mcr_proto::unix::address_of(&socket))
 }
 
 fn leak(text: &str) -> &'static str {

@@ -5,8 +5,10 @@ mod slurm_conf;
 
 use crate::args::{NodeArgs, NodeCommand};
 use crate::daemon::start_logging;
+use crate::guard::NotPermitted;
 use anyhow::{Context, bail};
 use mcr_node::daemon::{Daemon, Options};
+use nix::sys::signal::{SigHandler, Signal, signal};
 use sd_notify::NotifyState;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -24,9 +26,11 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     }
     start_logging(args.log_json);
     let run_dir = &args.node.run_dir;
+    ignore_hangup();
     let uid = nix::unistd::geteuid();
     if !uid.is_root() && !args.own {
-        bail!("mcr node needs root, to run workers as the users of the jobs; --own saves only your own jobs");
+        let why = "mcr node needs root, to run workers as the users of the jobs; --own saves only your own jobs";
+        return Err(NotPermitted(why.into()).into());
     }
     let mode = if args.own { 0o700 } else { 0o755 };
     let mut builder = std::fs::DirBuilder::new();
@@ -51,6 +55,13 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         true
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The daemon has no configuration that it could read again. Workers inherit the ignored signal.
+#[expect(unsafe_code, reason = "no safe call sets the action of a signal")]
+fn ignore_hangup() {
+    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler.
+    let _ = unsafe { signal(Signal::SIGHUP, SigHandler::SigIgn) };
 }
 
 /// The socket that systemd opened for this daemon, if systemd started it.

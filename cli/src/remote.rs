@@ -14,7 +14,8 @@ use mcr_cnc::serve::{dial_address, reason_of};
 use mcr_proto::convert::file_from_wire;
 use mcr_proto::tls::Security;
 use mcr_proto::v1::restore_frame::Message as Frame;
-use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, SILENCE_SECONDS, WIRE_VERSION, v1};
+use mcr_proto::version::WIRE_VERSIONS;
+use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, SILENCE_SECONDS, v1};
 use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
@@ -134,7 +135,8 @@ async fn from_aggregator(
         None => Vec::new(),
     };
     let request = v1::RestoreRequest {
-        version: WIRE_VERSION,
+        version: *WIRE_VERSIONS.start(),
+        newest_version: *WIRE_VERSIONS.end(),
         job: job.to_string(),
         checkpoint: checkpoint.to_string(),
         group: group.0,

@@ -5,6 +5,7 @@
 use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_of, open_store};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
+use crate::guard::warn_of_store;
 use crate::output::{human_rate, human_time, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
@@ -51,6 +52,7 @@ struct Report {
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
     check_target(&args.to)?;
     check_outside_store(&args.to, &args.store.store)?;
+    warn_of_store(&args.store.store);
     restore_newest(args, ATTEMPTS_MAX)
 }
 

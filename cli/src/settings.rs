@@ -8,7 +8,7 @@
 use crate::config::ConfigFile;
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
-use mcr_cnc::config::{load_toml, nearest};
+use mcr_cnc::config::{load_found_toml, load_toml, nearest};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -54,6 +54,8 @@ user_file! {
     watch: "cnc",
     /// The directory of the containers. It may contain variables.
     store: "anc",
+    /// Whether a group shares the store.
+    shared_store: "anc",
     layout: "cnc",
     ranks: "cnc" "anc",
     local_ranks: "cnc",
@@ -199,10 +201,10 @@ impl Settings {
 
     fn add_user(&mut self, file: &Path, limits: &Table) -> anyhow::Result<()> {
         let from = file.display().to_string();
-        let text: Table = load_toml(file)?;
+        let text: Table = load_found_toml(file)?;
         // A file with the tables of agents and aggregators is a whole configuration file.
         if text.contains_key("cnc") || text.contains_key("anc") {
-            let _: ConfigFile = load_toml(file)?;
+            let _: ConfigFile = load_found_toml(file)?;
             for (table, values) in text {
                 let Value::Table(values) = values else { continue };
                 for (key, value) in values {
@@ -212,7 +214,7 @@ impl Settings {
             }
             return Ok(());
         }
-        let values = load_toml::<UserFile>(file)?.values();
+        let values = load_found_toml::<UserFile>(file)?.values();
         values.into_iter().try_for_each(|(key, value)| self.set_by_user(&key, value, &from, limits))?;
         self.config_file().and_then(|_| self.node_options()).map(drop).context(from)
     }
@@ -259,6 +261,13 @@ impl Settings {
     /// A value as text, if there is one.
     pub fn text(&self, table: &str, key: &str) -> Option<&str> {
         self.values.get(&(table.to_owned(), key.to_owned()))?.value.as_str()
+    }
+
+    /// Whether a value is `true`.
+    pub fn is_true(&self, table: &str, key: &str) -> bool {
+        self.values
+            .get(&(table.to_owned(), key.to_owned()))
+            .is_some_and(|setting| setting.value == Value::Boolean(true))
     }
 
     /// A value that is a list of texts, or one text.

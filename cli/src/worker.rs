@@ -1,16 +1,18 @@
 //! `mcr worker`: saves one job on one node, as the job's user. `mcr node` starts it.
 
 use crate::args::WorkerArgs;
-use crate::cert::NoIdentity;
 use crate::config::ConfigFile;
-use crate::daemon::{Aggregators, run_worker, start_logging};
+use crate::daemon::{Aggregators, LOOPBACK, Life, run_worker, start_logging};
 use crate::exit::Exit;
+use crate::node::SOCKET;
+use crate::orphan::Watch;
 use crate::placement::Placement;
 use crate::settings::{Facts, Settings, USER_FILE, may_create};
 use anyhow::{Context, bail};
 use mcr_cnc::settle::NodeRanks;
 use mcr_node::record::{Record, Records};
 use mcr_node::{environment, user};
+use mcr_proto::tls::needs_tls;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -50,15 +52,24 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     };
     let not_saved = |error: anyhow::Error| {
         tracing::error!(job_id = facts.job_id, error = format!("{error:#}"), "the job is not saved");
-        Ok(Exit::Configuration.into())
+        let exit = Exit::of_error(&error);
+        // The daemon does not start a worker again that ends with this status.
+        Ok(if exit == Exit::Failed { Exit::Configuration } else { exit }.into())
     };
+    let life = if record.is_over { Life::Over } else { Life::OfJob(watch_of(&args.record, facts.job_id.clone())) };
     match resolve(&record, variables.clone(), user.name, &work_dir) {
-        Ok((file, place)) => match run_worker(file, &|name| variables.get(name).cloned(), record.is_over, place) {
-            Err(error) if error.is::<NoIdentity>() => not_saved(error),
+        Ok((file, place)) => match run_worker(file, &|name| variables.get(name).cloned(), life, place) {
+            Err(error) if Exit::of_error(&error) != Exit::Failed => not_saved(error),
             ended => ended,
         },
         Err(error) => not_saved(error),
     }
+}
+
+/// `record` is the path of a record, `RUN/jobs/ID.json`.
+fn watch_of(record: &Path, job_id: String) -> Watch {
+    let run_dir = record.ancestors().nth(2).unwrap_or(Path::new("/"));
+    Watch { socket: run_dir.join(SOCKET), job_id }
 }
 
 /// The environment of the job's processes. If the job is over, only the variables that Prolog knew. SIGUSR1 ends this
@@ -119,7 +130,7 @@ fn resolve(
         placement if !file.cnc.aggregators.is_empty() => {
             Aggregators::Standing { ranks: placement.as_ref().map(of_node) }
         }
-        None => Aggregators::Here,
+        None => Aggregators::Here { by_socket: !needs_tls(LOOPBACK) },
         Some(placement) => {
             file.anc.listen = format!("0.0.0.0:{}", options.ports);
             // The aggregator of another node may start later, but soon.

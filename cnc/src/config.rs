@@ -6,6 +6,7 @@ use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, lis
 use crate::settle::{OwnRanks, SettleRules};
 use crate::watch::WatchOptions;
 use mcr_proto::tls::Security;
+use mcr_proto::unix;
 use mcrengine::codec::cores;
 use mcrengine::ids::{GroupId, Grouping, JobId, NameError};
 use mcrengine::incarnation::IDENTITY_BYTES_MAX;
@@ -15,6 +16,7 @@ use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
 use serde_value::DeserializerError;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -234,17 +236,45 @@ fn way_out(near: Option<&str>, known: &[String]) -> String {
     }
 }
 
-/// Reads at most the first 1 MiB of a configuration file, and parses it.
+/// Maximum length of a configuration file.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Reads and parses a configuration file.
 pub fn load_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
-    use std::io::Read;
-    use std::os::unix::fs::OpenOptionsExt;
+    load(file, &|_| Ok(()))
+}
+
+/// As [`load_toml`], for a file that nobody named: it was found in a directory. Such a file must belong to this user
+/// or to root.
+pub fn load_found_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
+    let own = nix::unistd::geteuid().as_raw();
+    load(file, &|about| match about.uid() {
+        owner if owner == own || owner == 0 => Ok(()),
+        owner => Err(format!("it belongs to another user (uid {owner}); copy it to a file of your own")),
+    })
+}
+
+fn load<T: DeserializeOwned>(
+    file: &Path,
+    check: &dyn Fn(&std::fs::Metadata) -> Result<(), String>,
+) -> Result<T, ConfigError> {
+    use std::io::{Error, ErrorKind, Read};
     let mut text = String::new();
+    let refuse = |why: String| Err(Error::new(ErrorKind::InvalidInput, why));
     // Opening a FIFO for reading would wait for a writer.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let open = || std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(file);
-    let read = |opened: std::fs::File| match opened.metadata()?.is_file() {
-        true => opened.take(1 << 20).read_to_string(&mut text),
-        false => Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file")),
+    let read = |opened: std::fs::File| {
+        let about = opened.metadata()?;
+        if !about.is_file() {
+            return refuse("it is not a regular file".into());
+        }
+        check(&about).or_else(refuse)?;
+        let length = opened.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+        if length as u64 > FILE_BYTES_MAX {
+            return refuse(format!("it has more than {} KiB", FILE_BYTES_MAX >> 10));
+        }
+        Ok(())
     };
     open().and_then(read).map_err(|source| ConfigError::Unreadable { file: file.to_owned(), source })?;
     parse_toml(&text, file)
@@ -571,6 +601,9 @@ fn ports_of(text: &str) -> Option<RangeInclusive<u16>> {
 /// The addresses with one port each, in the order in which an agent tries them. For an address that was not checked,
 /// the address itself.
 pub fn one_by_one(address: &str) -> Vec<String> {
+    if unix::path_of(address).is_some() {
+        return vec![address.to_owned()];
+    }
     match address.rsplit_once(':').and_then(|(host, ports)| Some((host, ports_of(ports)?))) {
         Some((host, ports)) => ports.map(|port| format!("{host}:{port}")).collect(),
         None => vec![address.to_owned()],

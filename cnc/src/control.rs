@@ -6,11 +6,9 @@
 
 use crate::agent::{FlushRequest, Flushed};
 use crate::drain::RankRanges;
+use mcr_proto::unix::{self, SocketFile};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -103,28 +101,11 @@ pub fn socket_of(state_file: &Path) -> PathBuf {
     name.into()
 }
 
-/// A short path of a socket. The kernel limits the path of a socket to 107 bytes, so this path names the directory by
-/// its descriptor.
-struct Short {
-    _directory: File,
-    path: PathBuf,
-}
-
-impl Short {
-    fn of(path: &Path) -> io::Result<Self> {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-        let directory = File::open(parent)?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
-        Ok(Self { _directory: directory, path })
-    }
-}
-
 /// The socket of a running agent. It is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Control {
-    path: PathBuf,
     task: tokio::task::JoinHandle<()>,
+    _file: SocketFile,
 }
 
 impl Control {
@@ -132,39 +113,22 @@ impl Control {
     /// runtime.
     pub fn listen(state_file: &Path, flushes: mpsc::Sender<FlushRequest>) -> io::Result<Self> {
         let path = socket_of(state_file);
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            std::fs::create_dir_all(parent)?;
-        }
-        let is_socket = std::fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
-        if is_socket && std::os::unix::net::UnixStream::connect(&Short::of(&path)?.path).is_ok() {
-            let what = format!(
-                "{}: another agent already uses this socket; give each agent its own state-file",
-                path.display()
-            );
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
-        }
-        // The socket gets its final name only after its mode is set, so that only its user can connect. A socket that
-        // a killed agent left is replaced.
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(format!(".{}", std::process::id()));
-        let temporary = PathBuf::from(temporary);
-        let _ = std::fs::remove_file(&temporary);
-        let listener = UnixListener::bind(&Short::of(&temporary)?.path)?;
-        let named = std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
-            .and_then(|()| std::fs::rename(&temporary, &path));
-        if let Err(error) = named {
-            let _ = std::fs::remove_file(&temporary);
-            return Err(error);
-        }
-        let task = tokio::spawn(serve(listener, flushes));
-        Ok(Self { path, task })
+        let (listener, file) = unix::listen(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                let path = path.display();
+                let what =
+                    format!("{path}: another agent already uses this socket; give each agent its own state-file");
+                io::Error::new(io::ErrorKind::AddrInUse, what)
+            }
+            _ => error,
+        })?;
+        Ok(Self { task: tokio::spawn(serve(listener, flushes)), _file: file })
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
         self.task.abort();
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -189,8 +153,7 @@ async fn serve(listener: UnixListener, flushes: mpsc::Sender<FlushRequest>) {
 }
 
 async fn answer(stream: UnixStream, flushes: mpsc::Sender<FlushRequest>) {
-    let us = nix::unistd::geteuid().as_raw();
-    if !stream.peer_cred().is_ok_and(|peer| peer.uid() == us || peer.uid() == 0) {
+    if unix::check_peer(&stream).is_err() {
         return;
     }
     let (from, mut to) = stream.into_split();
@@ -233,7 +196,7 @@ async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>) -> Reply {
 
 /// Asks the agent with this state file to flush.
 pub async fn ask_to_flush(state_file: &Path, timeout: Duration) -> io::Result<Reply> {
-    let stream = UnixStream::connect(&Short::of(&socket_of(state_file))?.path).await?;
+    let stream = unix::connect(&socket_of(state_file)).await?;
     let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).min(TIMEOUT_MS_MAX);
     let request = Request { version: CONTROL_VERSION, flush: FlushOrder { timeout_ms } };
     let (from, mut to) = stream.into_split();
@@ -254,6 +217,7 @@ pub async fn ask_to_flush(state_file: &Path, timeout: Duration) -> io::Result<Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[tokio::test]
     async fn a_flush_is_asked_for_and_answered_over_a_socket_that_only_its_user_can_open() {

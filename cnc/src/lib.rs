@@ -11,7 +11,6 @@ pub mod capture;
 pub mod clock;
 pub mod companions;
 pub mod config;
-#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "creates the socket of the agent, on the node"))]
 pub mod control;
 pub mod drain;
 pub mod fingerprint;

@@ -14,12 +14,14 @@ use bytes::Bytes;
 use mcr_proto::clock::steady_ns;
 use mcr_proto::data::WithData;
 use mcr_proto::tls::{self, Security};
+use mcr_proto::unix;
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
+use mcr_proto::version::{WIRE_VERSIONS, named};
 use mcr_proto::{
     ANNOUNCED_AT_ONCE_BYTES, FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, KEEPALIVE_RETRIES, KEEPALIVE_SECONDS,
-    MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, WIRE_VERSION, v1,
+    MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, v1,
 };
 use mcrengine::error_chain::error_chain;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
@@ -286,7 +288,9 @@ pub async fn dial_address(address: &str, security: &Security) -> Result<Aggregat
 
 /// Connects to an address. The kernel sends keep-alive probes, so this process need not wake up for them.
 async fn connect(address: &str, security: &Security) -> Result<Channel, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| format!("{address}: {error}"))?;
+    let socket = unix::path_of(address);
+    let host = if socket.is_some() { "localhost" } else { address };
+    let endpoint = Endpoint::from_shared(format!("http://{host}")).map_err(|error| format!("{address}: {error}"))?;
     let (idle, interval) = KEEPALIVE_SECONDS;
     let endpoint = (endpoint.connect_timeout(Duration::from_secs(10)))
         .initial_stream_window_size(8 << 20)
@@ -295,9 +299,10 @@ async fn connect(address: &str, security: &Security) -> Result<Channel, String> 
         .tcp_keepalive(Some(Duration::from_secs(idle)))
         .tcp_keepalive_interval(Some(Duration::from_secs(interval)))
         .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES));
-    let channel = match security.of_address(address) {
-        Security::Plain => endpoint.connect().await,
-        Security::Tls(identity) => tls::connect(&endpoint, address, &identity).await,
+    let channel = match (socket, security.of_address(address)) {
+        (Some(path), _) => unix::channel(&endpoint, path).await,
+        (None, Security::Plain) => endpoint.connect().await,
+        (None, Security::Tls(identity)) => tls::connect(&endpoint, address, &identity).await,
     };
     channel.map_err(|error| format!("{address}: {}", tls::explain(&error).unwrap_or_else(|| error_chain(&error))))
 }
@@ -348,7 +353,8 @@ async fn run_session(
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let hello = v1::Hello {
-        version: WIRE_VERSION,
+        version: *WIRE_VERSIONS.start(),
+        newest_version: *WIRE_VERSIONS.end(),
         node: options.node.clone(),
         job: options.job.to_string(),
         ranks: options.ranks,
@@ -371,7 +377,9 @@ async fn run_session(
         Err(_) => return Ended::Failed("the aggregator did not answer".into()),
     };
     match tokio::time::timeout(deadline, from.message()).await {
-        Ok(Ok(Some(v1::ToAgent { message: Some(To::Welcome(welcome)) }))) if welcome.version == WIRE_VERSION => {
+        Ok(Ok(Some(v1::ToAgent { message: Some(To::Welcome(welcome)) })))
+            if WIRE_VERSIONS.contains(&welcome.version) =>
+        {
             if options.own_aggregators && welcome.serves != options.identity {
                 return Ended::Failed("an aggregator that does not belong to this start of the job".into());
             }
@@ -387,9 +395,10 @@ async fn run_session(
         }
         Ok(Ok(Some(v1::ToAgent { message: Some(To::Goodbye(goodbye)) }))) => return Ended::Failed(goodbye.reason),
         Ok(Ok(_)) => {
-            return Ended::Refused(
-                "the aggregator did not answer Hello with Welcome; install one version everywhere".into(),
-            );
+            return Ended::Refused(format!(
+                "the aggregator did not answer Hello with a Welcome of {} of the protocol; install the newer release everywhere",
+                named(&WIRE_VERSIONS)
+            ));
         }
         Ok(Err(status)) => return Ended::Failed(reason_of(&status)),
         Err(_) => return Ended::Failed("the aggregator did not answer Hello".into()),

@@ -4,10 +4,11 @@ use mcr_cnc::agent::{Agent, DrainOrder, Processes};
 use mcr_cnc::config::CncOptions;
 use mcr_cnc::h5::{FileMap, H5Error, MapInput, MapSource, Maps};
 use mcr_cnc::layout::Layout;
+use mcr_proto::v1;
 use mcr_proto::v1::aggregator_server::{Aggregator, AggregatorServer};
 use mcr_proto::v1::from_agent::Message as Hear;
 use mcr_proto::v1::to_agent::Message as Say;
-use mcr_proto::{WIRE_VERSION, v1};
+use mcr_proto::version::WIRE_VERSIONS;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -80,7 +81,7 @@ impl Session {
         assert!(matches!(self.hear().await, Hear::Hello(_)));
         let software = "test".into();
         self.say(Say::Welcome(v1::Welcome {
-            version: WIRE_VERSION,
+            version: *WIRE_VERSIONS.start(),
             take_apart: true,
             software,
             in_haste: false,
@@ -208,6 +209,21 @@ async fn files_are_deleted_once_their_own_checkpoint_exists_in_all_groups() {
     assert!(first.exists(), "a file stays until its checkpoint exists in all groups");
     session.commit(&a, "a", true).await;
     wait_gone(&first).await;
+    site.agent.drain(soon()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_offers_its_versions_and_begins_no_session_in_another_version() {
+    let mut site = Site::start().await;
+    std::fs::write(site.file("a.rank_0"), b"bytes").expect("written");
+    let mut session = site.dialled().await;
+    let Hear::Hello(hello) = session.hear().await else { panic!("no hello") };
+    assert_eq!(hello.version..=hello.newest_version, WIRE_VERSIONS);
+    let version = WIRE_VERSIONS.end() + 1;
+    session.say(Say::Welcome(v1::Welcome { version, take_apart: true, ..Default::default() })).await;
+    // The agent connects again, and announces its file only in a version that it speaks.
+    let part = site.session().await.announced().await;
+    assert_eq!(part.rank, 0);
     site.agent.drain(soon()).await;
 }
 

@@ -351,7 +351,16 @@ impl Daemon {
         let [program, arguments @ ..] = &self.options.worker[..] else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no command"));
         };
-        let kept = ["PATH", "LANG", "MCR_LOG", "MCR_CLUSTER", "MCR_TLS", "MCR_CERT_DIR", "JOURNAL_STREAM"];
+        let kept = [
+            "PATH",
+            "LANG",
+            "MCR_LOG",
+            "MCR_CLUSTER",
+            "MCR_TLS",
+            "MCR_CERT_DIR",
+            "MCR_TEST_ALONE_MS",
+            "JOURNAL_STREAM",
+        ];
         let mut child = Command::new(program)
             .args(arguments)
             .arg(self.records.path(&facts.job_id))

@@ -5,15 +5,15 @@ pub mod clock;
 pub mod convert;
 pub mod data;
 pub mod tls;
+pub mod unix;
+pub mod version;
 
-/// Version 1 of the protocol.
+/// The messages of the protocol. Its versions: see [`version`].
 #[expect(missing_docs, reason = "generated; the .proto file documents it")]
 pub mod v1 {
     tonic::include_proto!("mcr.v1");
 }
 
-/// The version in [`v1::Hello`] and [`v1::Welcome`].
-pub const WIRE_VERSION: u32 = 1;
 /// Maximum length of a message, in bytes. The transports on both sides reject longer ones.
 pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
 /// Maximum payload of a frame, in bytes.

@@ -9,7 +9,7 @@ mod sentences;
 
 pub use sentences::{Other, TlsError, explain};
 
-use crate::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
+use crate::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS, unix};
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{setsockopt, sockopt};
 use rcgen::{
@@ -25,8 +25,9 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -41,6 +42,11 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const CROWDED_HANDSHAKE_MAX: Duration = Duration::from_secs(1);
 /// Interval of the checks whether [`HANDSHAKES_MAX`] are going on.
 const CROWDED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum time between two checks whether the files of the authority have changed. A check precedes a connection, so a
+/// process without new connections reads nothing.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time of a check. A file system that hangs does not keep a connection waiting for longer.
+const RELOAD_MAX: Duration = Duration::from_secs(2);
 /// Maximum time until the other side has read why its handshake failed.
 const REASON_MAX: Duration = Duration::from_secs(1);
 /// Life of a certificate.
@@ -53,6 +59,9 @@ const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * 24 * 3600);
 const ALPN: &[u8] = b"h2";
 /// All names end with this domain, which ICANN reserved for private use.
 const DOMAIN: &str = "mcr.internal";
+/// The first and the last line of a certificate in `cluster.pem`.
+const BEGIN_LINE: &str = "-----BEGIN CERTIFICATE-----";
+const END_LINE: &str = "-----END CERTIFICATE-----";
 /// The line of `cluster.pem` that names the cluster begins so.
 const CLUSTER_LINE: &str = "# mcrEngine cluster ";
 
@@ -74,10 +83,14 @@ impl Security {
     }
 }
 
-/// Whether connections to this address, `HOST:PORT`, need TLS: always, except to a loopback address. With
+/// Whether connections to this address, `HOST:PORT`, need TLS: always, except to a loopback address or to a socket in
+/// the file system. With
 /// `MCR_TLS=always` connections to a loopback address need TLS too. Only the text counts, because the name of a node
 /// is a loopback address on the node itself in some distributions.
 pub fn needs_tls(address: &str) -> bool {
+    if unix::path_of(address).is_some() {
+        return false;
+    }
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
@@ -108,6 +121,7 @@ pub enum IdentityError {
 }
 
 /// The two files of a certificate authority.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Authority {
     /// `cluster.key`: the secret key.
     pub key: String,
@@ -122,6 +136,35 @@ impl Authority {
         let certificate = authority(cluster)?.self_signed(&key)?;
         let certificates = format!("{CLUSTER_LINE}{cluster}\n{}", certificate.pem());
         Ok(Self { key: key.serialize_pem(), certificates })
+    }
+
+    /// The name of the cluster.
+    pub fn cluster(&self) -> Result<&str, IdentityError> {
+        let line = self.certificates.lines().find_map(|line| line.strip_prefix(CLUSTER_LINE));
+        Ok(line.ok_or(IdentityError::NoCluster)?.trim())
+    }
+
+    /// Each certificate of the file, and whether it belongs to the key.
+    pub fn certificates(&self) -> Result<Vec<(String, bool)>, IdentityError> {
+        let cluster = self.cluster()?;
+        let mut all = Vec::new();
+        for block in self.certificates.split_inclusive(END_LINE).filter(|block| block.contains(END_LINE)) {
+            let pem = block.find(BEGIN_LINE).map_or(block, |begin| &block[begin..]).to_owned() + "\n";
+            let alone = Self { key: self.key.clone(), certificates: format!("{CLUSTER_LINE}{cluster}\n{pem}") };
+            all.push((pem, Identity::new(&alone, 0).is_ok()));
+        }
+        Ok(all)
+    }
+
+    /// The same cluster and key with these certificates only.
+    pub fn with_certificates(&self, certificates: &[String]) -> Result<Self, IdentityError> {
+        let certificates = format!("{CLUSTER_LINE}{}\n{}", self.cluster()?, certificates.concat());
+        Ok(Self { key: self.key.clone(), certificates })
+    }
+
+    /// A certificate for another key of the same cluster.
+    pub fn certificate_of(&self, key: &str) -> Result<String, IdentityError> {
+        Ok(authority(self.cluster()?)?.self_signed(&KeyPair::from_pem(key)?)?.pem())
     }
 }
 
@@ -150,15 +193,50 @@ fn called(name: &str) -> DistinguishedName {
     all
 }
 
+/// Reads the files of the authority again.
+pub type Source = Arc<dyn Fn() -> Result<Authority, String> + Send + Sync>;
+
 /// Makes the certificates of a process, and checks those of others.
 pub struct Identity {
-    issuer: Issuer<'static, KeyPair>,
-    roots: Arc<RootCertStore>,
     provider: Arc<CryptoProvider>,
     /// The name of this user, which the other side must have too.
     name: ServerName<'static>,
     life: Duration,
-    current: Mutex<Arc<Keys>>,
+    current: Mutex<Current>,
+    /// `None`: the files are not read again.
+    source: Option<Source>,
+    /// When the files were read last.
+    read_at: tokio::sync::Mutex<Instant>,
+    /// Whether a thread is reading the files.
+    is_reading: Arc<AtomicBool>,
+}
+
+/// The files as they were read last, and the certificate that was made with them.
+struct Current {
+    files: Authority,
+    issuer: Issuer<'static, KeyPair>,
+    roots: Arc<RootCertStore>,
+    keys: Arc<Keys>,
+    /// Why the files could not be used, so that it is logged once.
+    told: String,
+}
+
+impl Current {
+    fn new(
+        files: Authority,
+        provider: &Arc<CryptoProvider>,
+        name: &ServerName<'static>,
+        life: Duration,
+    ) -> Result<Self, IdentityError> {
+        let issuer = Issuer::new(authority(files.cluster()?)?, KeyPair::from_pem(&files.key)?);
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(files.certificates.as_bytes()) {
+            roots.add(certificate?)?;
+        }
+        let (roots, now) = (Arc::new(roots), SystemTime::now());
+        let keys = Arc::new(keys(&issuer, &roots, provider, name, now - BACK_DATED..now + life)?);
+        Ok(Self { files, issuer, roots, keys, told: String::new() })
+    }
 }
 
 /// A certificate with its key, ready for use on both sides of a connection.
@@ -180,20 +258,68 @@ impl Identity {
         Self::with_life(authority, uid, LIFE)
     }
 
+    /// Reads the files again before new connections, so that the authority can be replaced while this process runs.
+    pub fn reading_again(self, source: Source) -> Self {
+        Self { source: Some(source), ..self }
+    }
+
     fn with_life(files: &Authority, uid: u32, life: Duration) -> Result<Self, IdentityError> {
-        let line = files.certificates.lines().find_map(|line| line.strip_prefix(CLUSTER_LINE));
-        let cluster = line.ok_or(IdentityError::NoCluster)?.trim();
-        let issuer = Issuer::new(authority(cluster)?, KeyPair::from_pem(&files.key)?);
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(files.certificates.as_bytes()) {
-            roots.add(certificate?)?;
+        let name = name_of(files, uid)?;
+        let provider = Arc::new(ring::default_provider());
+        let current = Current::new(files.clone(), &provider, &name, life)?;
+        Ok(Self {
+            provider,
+            name,
+            life,
+            current: Mutex::new(current),
+            source: None,
+            read_at: tokio::sync::Mutex::new(Instant::now()),
+            is_reading: Arc::default(),
+        })
+    }
+
+    /// The certificate to use for the next connection, after a look whether the files have changed.
+    async fn newest_keys(&self) -> Arc<Keys> {
+        if let Some(source) = &self.source {
+            let mut read_at = self.read_at.lock().await;
+            if read_at.elapsed() >= RELOAD_INTERVAL && !self.is_reading.swap(true, Ordering::AcqRel) {
+                let (source, is_reading) = (Arc::clone(source), Arc::clone(&self.is_reading));
+                let read = tokio::task::spawn_blocking(move || {
+                    let read = source();
+                    is_reading.store(false, Ordering::Release);
+                    read
+                });
+                if let Ok(Ok(read)) = tokio::time::timeout(RELOAD_MAX, read).await {
+                    self.take(read);
+                }
+                *read_at = Instant::now();
+            }
         }
-        let name = format!("u{uid}.{cluster}.{DOMAIN}");
-        let name = ServerName::try_from(name).map_err(|error| IdentityError::Name(error.to_string()))?;
-        let (roots, provider) = (Arc::new(roots), Arc::new(ring::default_provider()));
-        let now = SystemTime::now();
-        let first = keys(&issuer, &roots, &provider, &name, now - BACK_DATED..now + life)?;
-        Ok(Self { issuer, roots, provider, name, life, current: Mutex::new(Arc::new(first)) })
+        self.keys()
+    }
+
+    /// Uses the files that were read, if they have changed. Files that cannot be used change nothing.
+    fn take(&self, read: Result<Authority, String>) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = match read {
+            Ok(files) if files == current.files => return current.told.clear(),
+            Ok(files) => match Current::new(files, &self.provider, &self.name, self.life) {
+                Ok(new) => {
+                    tracing::info!("the files of the certificate authority have changed and are used from now on");
+                    *current = new;
+                    return;
+                }
+                Err(error) => mcrengine::error_chain::error_chain(&error),
+            },
+            Err(error) => error,
+        };
+        if failed != current.told {
+            tracing::error!(
+                error = failed,
+                "the files of the certificate authority cannot be used; the old ones are kept"
+            );
+            current.told = failed;
+        }
     }
 
     /// The certificate to use for the next connection. Makes a new one at two thirds of the life of the old one, or
@@ -201,13 +327,14 @@ impl Identity {
     fn keys(&self) -> Arc<Keys> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let now = SystemTime::now();
-        let is_new = match now.duration_since(current.made) {
+        let is_new = match now.duration_since(current.keys.made) {
             Ok(age) => age < self.life * 2 / 3,
             Err(ahead) => ahead.duration() < BACK_DATED,
         };
         if !is_new {
-            match keys(&self.issuer, &self.roots, &self.provider, &self.name, now - BACK_DATED..now + self.life) {
-                Ok(renewed) => *current = Arc::new(renewed),
+            let valid = now - BACK_DATED..now + self.life;
+            match keys(&current.issuer, &current.roots, &self.provider, &self.name, valid) {
+                Ok(renewed) => current.keys = Arc::new(renewed),
                 Err(error) => {
                     tracing::error!(
                         error = mcrengine::error_chain::error_chain(&error),
@@ -216,8 +343,14 @@ impl Identity {
                 }
             }
         }
-        Arc::clone(&current)
+        Arc::clone(&current.keys)
     }
+}
+
+/// The DNS name in the certificates of a user.
+fn name_of(files: &Authority, uid: u32) -> Result<ServerName<'static>, IdentityError> {
+    let name = format!("u{uid}.{}.{DOMAIN}", files.cluster()?);
+    ServerName::try_from(name).map_err(|error| IdentityError::Name(error.to_string()))
 }
 
 /// Makes a certificate, and checks it as the other side will.
@@ -274,7 +407,7 @@ pub async fn accept(
     let silent = |_| TlsError::silent(HANDSHAKE_MAX, Other::Client);
     let _ = tokio::time::timeout(HANDSHAKE_MAX, stream.readable()).await.map_err(silent)?;
     let _room = handshakes.acquire().await;
-    let handshake = identity.keys().acceptor.accept(stream).into_fallible();
+    let handshake = identity.newest_keys().await.acceptor.accept(stream).into_fallible();
     let stream = tokio::select! {
         done = handshake => match done {
             Ok(stream) => stream,
@@ -337,7 +470,7 @@ async fn dial(address: &str, identity: &Identity) -> io::Result<tokio_rustls::cl
     let connect = async {
         let stream = TcpStream::connect(address).await?;
         prepare(&stream)?;
-        let handshake = identity.keys().connector.connect(identity.name.clone(), stream);
+        let handshake = identity.newest_keys().await.connector.connect(identity.name.clone(), stream);
         handshake.await.map_err(|error| io::Error::other(TlsError::of_handshake(&error, Other::Aggregator)))
     };
     let silent = |_| io::Error::other(TlsError::silent(HANDSHAKE_MAX, Other::Aggregator));

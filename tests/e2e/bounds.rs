@@ -5,7 +5,8 @@ use mcr_proto::convert::file_to_wire;
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::from_agent::Message as Say;
 use mcr_proto::v1::to_agent::Message as Hear;
-use mcr_proto::{ANNOUNCED_AT_ONCE_BYTES, WIRE_VERSION, v1};
+use mcr_proto::version::WIRE_VERSIONS;
+use mcr_proto::{ANNOUNCED_AT_ONCE_BYTES, v1};
 use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
 use mcrengine::units::RawBytes;
@@ -45,7 +46,8 @@ impl Peer {
         let mut client = AggregatorClient::connect(format!("http://{address}")).await.expect("it listens");
         let (out, queue) = mpsc::channel(64);
         let (job, node) = ("job".into(), "by hand".into());
-        let hello = v1::Hello { version: WIRE_VERSION, node, job, ranks, group_size: ranks, ..Default::default() };
+        let hello =
+            v1::Hello { version: *WIRE_VERSIONS.start(), node, job, ranks, group_size: ranks, ..Default::default() };
         let peer = |from| Self { out, from };
         let session = client.session(ReceiverStream::new(queue)).await.expect("a session");
         let mut peer = peer(session.into_inner());

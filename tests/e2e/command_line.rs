@@ -153,7 +153,7 @@ fn with_everything_damaged_a_restart_fails_and_writes_nothing() {
 fn a_store_without_checkpoints_is_a_new_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
-    std::fs::create_dir(&store).expect("made");
+    make_store(&store);
     let report = run_json(mcr().arg("restart").arg("--store").arg(store).arg("--to").arg(to), 3);
     assert_eq!(report["outcome"], "new run");
 }

@@ -81,7 +81,7 @@ fn every_set_goes_through_an_agent_and_two_aggregators_with_every_scheme() {
         };
         for scheme in schemes {
             let store = store.join(scheme);
-            std::fs::create_dir_all(&store).expect("made");
+            make_store(&store);
             let more = format!("scheme = {scheme:?}\ngroup-size = {group_size}\nspread-seconds = 604800");
             let first = Daemon::aggregator(dir.path(), &format!("{scheme}0"), &store, &more);
             let second = Daemon::aggregator(dir.path(), &format!("{scheme}1"), &store, &more);

@@ -484,3 +484,40 @@ fn a_command_whose_processes_run_on_after_its_end_is_reported() {
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(log.contains("processes of the command still run"), "{log}");
 }
+
+#[test]
+fn a_hangup_ends_no_daemon() {
+    let site = Site::new("", "");
+    let node = Daemon::start(mcr().args(["node", "--own", "--run-dir"]).arg(site.dir.path().join("run")));
+    node.wait_for_log("serving jobs");
+    node.signal("HUP");
+    let (dir, daemons) = site.daemons();
+    for daemon in &daemons {
+        daemon.signal("HUP");
+        daemon.wait_for_log("SIGHUP changes nothing");
+    }
+    (0..RANKS).for_each(|rank| write_rank(&dir.path().join(format!("node{}", rank / 2)), 1, rank, 900));
+    wait_complete(&dir.path().join("store"), "sim.it_1");
+    for daemon in daemons {
+        assert_eq!(daemon.stop(), Some(0));
+    }
+    run(mcr().args(["job", "list", "--run-dir"]).arg(dir.path().join("run")), 0);
+}
+
+#[test]
+fn mcr_run_passes_a_hangup_to_its_command_and_saves_what_the_command_then_writes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(dir.path().join("run")).expect("made");
+    let mut command = mcr();
+    command.args(["run", "--job", "job", "--ranks", "1", "--layout", "{checkpoint}/{rank}", "--create"]);
+    command.arg("--store").arg(dir.path().join("store")).arg("--watch").arg(dir.path().join("run"));
+    command.arg("--state").arg(dir.path().join("state")).current_dir(dir.path().join("run"));
+    let script =
+        "trap 'mkdir it_2; echo 2 >it_2/0; exit 0' HUP; mkdir it_1; echo 1 >it_1/0; while :; do sleep 0.05; done";
+    let daemon = Daemon::start(command.args(["--", "sh", "-c", script]));
+    wait_complete(&dir.path().join("store"), "it_1");
+    daemon.signal("HUP");
+    let (status, log) = daemon.end();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(is_complete(dir.path(), "it_2"), "{log}");
+}

@@ -12,8 +12,8 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn mount(at: PathBuf, mib: u32) -> Option<Self> {
         std::fs::create_dir(&at).expect("made");
-        let size = format!("size={mib}m");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&at).output();
+        let options = format!("size={mib}m,mode=700");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&at).output();
         match mounted {
             Ok(output) if output.status.success() => Some(Self(at)),
             other => {

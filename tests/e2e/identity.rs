@@ -153,22 +153,22 @@ fn a_key_that_others_may_read_or_replace_is_refused() {
     let set = |path: &Path, mode| {
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("the mode is set");
     };
-    let refused = |why: &str| {
-        let said = home.status(home.mcr(), "127.0.0.1:1", 78);
+    let refused = |why: &str, status| {
+        let said = home.status(home.mcr(), "127.0.0.1:1", status);
         assert!(said.contains(why), "{said}");
     };
     set(&key, 0o644);
-    refused("cluster.key: it has mode 0644, so other users have access to it; chmod 400");
+    refused("cluster.key: it has mode 0644, so other users have access to it; chmod 400", 77);
     set(&key, 0o600);
     set(&dir, 0o770);
-    refused("it has mode 0770, so other users may write it");
+    refused("it has mode 0770, so other users may write it", 77);
     set(&dir, 0o700);
     std::fs::rename(&key, home.path("elsewhere")).expect("moved");
     symlink(home.path("elsewhere"), &key).expect("linked");
-    refused("it is a symbolic link");
+    refused("it is a symbolic link", 77);
     std::fs::remove_file(&key).expect("removed");
     assert!(Command::new("mkfifo").arg(&key).status().expect("it runs").success());
-    refused("it must be a file");
+    refused("it must be a file", 78);
     std::fs::remove_file(&key).expect("removed");
     std::fs::rename(home.path("elsewhere"), &key).expect("moved back");
     // The port has no aggregator, but the key is good.
@@ -214,5 +214,63 @@ fn a_restart_through_an_aggregator_on_another_node_needs_a_key() {
     let mut restart = home.plain();
     restart.args(["restart", "--aggregators", "n1:7117", "--store"]).arg(home.path("store"));
     let said = run(restart.arg("--to").arg(home.path("back")), 78);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("run mcr cert init once"));
+}
+
+#[test]
+fn a_key_is_replaced_while_daemons_run_and_no_connection_is_refused() {
+    let home = Home::new();
+    let (aggregator, address) = home.aggregator();
+    let agent = agent(home.mcr(), &home, &address);
+    agent.wait_for_log("session began");
+    let before = std::fs::read(home.key()).expect("readable");
+    let mut rotation = home.mcr().args(["cert", "rotate", "--wait", "4"]).spawn().expect("starts");
+    let status = loop {
+        home.status(home.mcr(), &address, 0);
+        if let Some(status) = rotation.try_wait().expect("waited for") {
+            break status;
+        }
+    };
+    assert!(status.success());
+    assert_ne!(std::fs::read(home.key()).expect("readable"), before);
+    assert_eq!(mode_of(&home.key()), 0o400);
+    home.status(home.mcr(), &address, 0);
+    // An agent that was started with the old key finds an aggregator that was started with the new one.
+    aggregator.kill();
+    let more = format!("group-size = 2\nlisten = {address:?}");
+    let config = home.path("b.toml");
+    std::fs::write(&config, format!("[anc]\nstore = {:?}\n{more}\n", home.path("store"))).expect("written");
+    let aggregator = Daemon::start(home.mcr().arg("anc").arg("--config").arg(&config));
+    (0..2).for_each(|rank| write_rank(&home.path("run"), 1, rank, 2000));
+    wait_complete(&home.path("store"), "sim.it_1");
+    for log in [aggregator.log(), agent.log()] {
+        assert!(!log.contains("refused") && !log.contains("certificate authority made"), "{log}");
+    }
+    let files = std::fs::read_dir(home.path(".config/mcr")).expect("readable").count();
+    assert_eq!(files, 2, "only the key and the certificate are left");
+}
+
+#[test]
+fn the_steps_of_a_rotation_can_be_done_one_by_one_and_an_interrupted_one_goes_on() {
+    let home = Home::new();
+    let step = |args: &[&str]| {
+        let said = run(home.mcr().args(["cert", "rotate"]).args(args), 0).stdout;
+        String::from_utf8(said).expect("UTF-8")
+    };
+    let certificates = || {
+        let text = std::fs::read_to_string(home.path(".config/mcr/cluster.pem")).expect("readable");
+        text.matches("BEGIN CERTIFICATE").count()
+    };
+    assert!(step(&["--step"]).contains("step 1 of 3") && certificates() == 2);
+    // As if the command was killed between the two writes of the first step.
+    let both = std::fs::read_to_string(home.path(".config/mcr/cluster.pem")).expect("readable");
+    let second = both.rfind("-----BEGIN").expect("two certificates");
+    std::fs::write(home.path(".config/mcr/cluster.pem"), &both[..second]).expect("written");
+    assert!(step(&["--step"]).contains("step 1 of 3") && certificates() == 2);
+    assert!(step(&["--step"]).contains("step 2 of 3") && certificates() == 2);
+    let said = step(&["--wait", "0"]);
+    assert!(said.contains("step 3 of 3") && !said.contains("step 1") && certificates() == 1, "{said}");
+    assert!(step(&["--wait", "0"]).lines().count() == 3 && certificates() == 1);
+    let said = run(Home::empty().mcr().args(["cert", "rotate"]), 1);
     assert!(String::from_utf8_lossy(&said.stderr).contains("run mcr cert init once"));
 }

@@ -26,7 +26,7 @@ impl Site {
     fn empty() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("run")).expect("made");
-        std::fs::create_dir(dir.path().join("store")).expect("made");
+        make_store(&dir.path().join("store"));
         Self { dir, aggregators: Vec::new(), addresses: Vec::new(), agents: Vec::new() }
     }
 

@@ -67,7 +67,8 @@ impl Site {
 }
 
 fn make_dirs(dir: &Path) {
-    ["n0", "n1", "store"].iter().for_each(|name| std::fs::create_dir(dir.join(name)).expect("made"));
+    ["n0", "n1"].iter().for_each(|name| std::fs::create_dir(dir.join(name)).expect("made"));
+    make_store(&dir.join("store"));
 }
 
 #[test]

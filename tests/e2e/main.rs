@@ -14,6 +14,7 @@ mod incarnations;
 mod kills;
 mod looking_back;
 mod node;
+mod owners;
 mod pruning;
 mod restoring;
 mod saving;

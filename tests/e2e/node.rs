@@ -19,9 +19,8 @@ impl Site {
     fn new(job_id: u32) -> Self {
         let site =
             Self { dir: tempfile::tempdir().expect("a directory"), job_id: format!("{}{job_id}", std::process::id()) };
-        for name in ["work/out", "store"] {
-            std::fs::create_dir_all(site.path(name)).expect("made");
-        }
+        std::fs::create_dir_all(site.path("work/out")).expect("made");
+        make_store(&site.path("store"));
         let settings = format!(
             "job = \"melt{}\"\nwatch = \"out\"\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\nstore = {:?}\nquiet-ms = 20\n\
              checkpoint-quiet-ms = 40\n",
@@ -432,4 +431,61 @@ fn every_setting_of_the_shipped_cluster_file_is_accepted_and_all_of_them_are_com
     std::fs::write(site.path("cluster.toml"), settings.join("\n")).expect("written");
     let (_, all) = check(&site, "");
     assert_eq!(all["cluster file"].0, "ok", "{all:#?}");
+}
+
+#[test]
+fn a_worker_without_a_daemon_ends_after_its_job_and_commits_the_last_checkpoint() {
+    let site = Site::new(12);
+    let mut command = mcr();
+    command.args(["node", "--own", "--run-dir"]).arg(site.path("run")).env("MCR_TEST_ALONE_MS", "1500");
+    let daemon = Daemon::start(&mut command);
+    daemon.wait_for_log("serving jobs");
+    site.says(&mut site.job("begin"));
+    let mut application = site.application(1, 12);
+    let worker = nix::unistd::Pid::from_raw(site.worker().expect("it runs") as i32);
+    let is_running =
+        || std::fs::read_to_string(format!("/proc/{worker}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    wait_for("the first checkpoint", Duration::from_secs(30), || (!site.complete().is_empty()).then_some(()));
+    // As if the package was removed: the daemon is gone, and its directory too. The job goes on for 3 s.
+    drop(daemon);
+    std::fs::remove_dir_all(site.path("run")).expect("removed");
+    application.wait().expect("ended");
+    assert!(is_running(), "the job needs its worker");
+    wait_for("the end of the worker", Duration::from_secs(30), || (!is_running()).then_some(()));
+    assert_eq!(site.complete().first().map(String::as_str), Some("it_12"));
+}
+
+#[test]
+fn a_worker_with_a_daemon_does_not_end_although_its_job_has_no_process() {
+    let site = Site::new(13);
+    let mut command = mcr();
+    command.args(["node", "--own", "--run-dir"]).arg(site.path("run")).env("MCR_TEST_ALONE_MS", "200");
+    let daemon = Daemon::start(&mut command);
+    daemon.wait_for_log("serving jobs");
+    site.says(&mut site.job("begin"));
+    site.application(1, 2).wait().expect("ended");
+    let worker = site.worker().expect("it runs");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(site.worker(), Some(worker), "{}", daemon.log());
+    site.says(&mut site.job("end"));
+    assert_eq!(site.complete().first().map(String::as_str), Some("it_2"));
+}
+
+#[test]
+fn the_aggregator_of_a_job_on_one_node_has_no_port_and_mcr_status_finds_it() {
+    let site = Site::new(14);
+    let daemon = site.daemon();
+    site.says(&mut site.job("begin"));
+    let mut application = site.application(1, 8);
+    let line = daemon.wait_for_log("aggregator listens");
+    assert!(line.contains("address=unix:/"), "{line}");
+    wait_for("the first checkpoint", Duration::from_secs(30), || (!site.complete().is_empty()).then_some(()));
+    let mut status = mcr();
+    status.arg("status").current_dir(site.path("work")).env("SLURM_JOB_ID", &site.job_id).env("SLURMD_NODENAME", "n1");
+    let said = String::from_utf8(run(&mut status, 0).stdout).expect("UTF-8");
+    assert!(said.contains("aggregator unix:/") && said.contains("n1") && said.contains("committed"), "{said}");
+    application.wait().expect("ended");
+    site.says(&mut site.job("end"));
+    assert_eq!(site.complete().first().map(String::as_str), Some("it_8"));
+    drop(daemon);
 }

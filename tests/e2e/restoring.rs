@@ -226,7 +226,7 @@ fn complete(store: &Path) -> Vec<String> {
 fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
     let site = Site::empty();
     let (dir, data, store) = (site.dir.path(), site.data(), site.store());
-    std::fs::create_dir(&store).expect("made");
+    make_store(&store);
     let (_anc, address) = Daemon::aggregator(dir, "anc", &store, "group-size = 2");
     let more = format!("layout = \"{{checkpoint}}/rank_{{rank}}.dat\"\ndelete-after-commit = true\n{AGENT}");
     let agent = Daemon::agent(dir, "agent", &data, std::slice::from_ref(&address), &more);
@@ -259,7 +259,7 @@ fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
 fn restored_files_and_files_that_were_written_since_are_never_one_checkpoint() {
     let site = Site::empty();
     let (dir, data, store) = (site.dir.path(), site.data(), site.store());
-    std::fs::create_dir(&store).expect("made");
+    make_store(&store);
     let (_anc, address) = Daemon::aggregator(dir, "anc", &store, "group-size = 2");
     let more = format!("layout = \"{{checkpoint}}.rank_{{rank}}.dat\"\n{AGENT}");
     let agent = Daemon::agent(dir, "agent", &data, std::slice::from_ref(&address), &more);

@@ -18,7 +18,7 @@ impl Site {
     fn new() -> Self {
         let site = Self { dir: tempfile::tempdir().expect("a directory") };
         std::fs::create_dir(site.data()).expect("made");
-        std::fs::create_dir(site.store()).expect("made");
+        make_store(&site.store());
         site
     }
 
@@ -220,9 +220,9 @@ fn a_directory_that_cannot_be_read_is_named_and_the_exit_code_says_partly() {
     let is_root = std::fs::read_dir(site.data().join("sub")).is_ok();
     if is_root {
         // root can read everything, so run as another user.
-        let all = std::fs::Permissions::from_mode(0o777);
-        for dir in [site.dir.path().to_owned(), site.store(), site.data()] {
-            std::fs::set_permissions(dir, all.clone()).expect("set");
+        std::os::unix::fs::chown(site.store(), Some(65534), None).expect("given away");
+        for dir in [site.dir.path().to_owned(), site.data()] {
+            std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).expect("set");
         }
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_mcr")]);

@@ -16,7 +16,7 @@ impl Site {
         for name in ["work", "lustre"] {
             std::fs::create_dir(site.path(name)).expect("made");
         }
-        std::fs::create_dir_all(site.path("lustre/store")).expect("made");
+        make_store(&site.path("lustre/store"));
         let cluster = cluster.replace("LUSTRE", site.path("lustre").to_str().expect("UTF-8"));
         std::fs::write(site.path("cluster.toml"), cluster).expect("written");
         std::fs::write(site.path("work/mcr.toml"), user).expect("written");

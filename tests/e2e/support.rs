@@ -172,6 +172,12 @@ pub fn list(store: &Path) -> Vec<serde_json::Value> {
     run_json(mcr().args(["list", "--store"]).arg(store), 0).as_array().expect("a list").clone()
 }
 
+/// Makes a store that only its user can change, whatever the umask is.
+pub fn make_store(path: &Path) {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).expect("made");
+}
+
 /// Waits until a checkpoint is listed as complete.
 pub fn wait_complete(store: &Path, id: &str) {
     wait_for(&format!("checkpoint {id} complete"), Duration::from_secs(60), || {

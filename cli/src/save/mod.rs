@@ -13,7 +13,7 @@ mod report;
 mod turns;
 
 use crate::args::SaveArgs;
-use crate::common::open_or_create;
+use crate::common::open_own;
 use crate::found::{Found, find_checkpoints, nothing_found};
 use crate::output::{Progress, name_of, tell};
 use crate::places::Places;
@@ -53,7 +53,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     if Grouping::new(args.ranks.unwrap_or(1), args.group_size).is_none() {
         bail!("--group-size must be at least 1, and --ranks 1 to {RANKS_MAX}");
     }
-    let store = open_or_create(&args.store.store, args.create, ", or --create")?;
+    let store = open_own(&args.store.store, args.create, args.shared_store, ", or --create")?;
     let found = find_checkpoints(&dir, &args.layout, args.json, Some(&args.store.store))?;
     let newest = manifest::newest_of_group(&store, &job, GroupId(0), None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);

@@ -14,9 +14,11 @@ fn made_before(authority: &Authority, uid: u32, before: Duration) -> Arc<Identit
     let identity = Identity::new(authority, uid).expect("an identity");
     let made = SystemTime::now() - before;
     let valid = made - BACK_DATED..made + LIFE;
-    let old = keys(&identity.issuer, &identity.roots, &identity.provider, &identity.name, valid).expect("made");
+    let mut current = identity.current.lock().expect("not poisoned");
+    let old = keys(&current.issuer, &current.roots, &identity.provider, &identity.name, valid).expect("made");
     // A certificate that counts as new is not renewed.
-    *identity.current.lock().expect("not poisoned") = Arc::new(Keys { made: SystemTime::now(), ..old });
+    current.keys = Arc::new(Keys { made: SystemTime::now(), ..old });
+    drop(current);
     Arc::new(identity)
 }
 
@@ -96,6 +98,60 @@ async fn a_client_that_stops_in_its_handshake_makes_room_for_others_after_a_seco
     );
     let refused = stuck.remove(0).1.await.expect("no panic");
     assert!(refused.is_err_and(|why| why.contains("did not finish the TLS handshake")));
+}
+
+/// An identity that reads these files again before each connection.
+fn rereading(files: &Arc<Mutex<Authority>>) -> Arc<Identity> {
+    let first = files.lock().expect("not poisoned").clone();
+    let identity = Identity::new(&first, 6001).expect("an identity");
+    let files = Arc::clone(files);
+    let identity = identity.reading_again(Arc::new(move || Ok(files.lock().expect("not poisoned").clone())));
+    let long_ago = Instant::now().checked_sub(RELOAD_INTERVAL).expect("the machine runs for more than a second");
+    Arc::new(Identity { read_at: tokio::sync::Mutex::new(long_ago), ..identity })
+}
+
+#[tokio::test]
+async fn a_process_that_reads_a_replaced_authority_late_is_never_refused_if_both_are_trusted_for_a_while() {
+    let old = authority();
+    let new_key = authority().key;
+    let certificates = [old.certificates().expect("read")[0].0.clone(), old.certificate_of(&new_key).expect("made")];
+    let both = old.with_certificates(&certificates).expect("written");
+    assert_eq!(both.certificates().expect("read").iter().map(|(_, is_own)| *is_own).collect::<Vec<_>>(), [true, false]);
+    let switched = Authority { key: new_key, ..both.clone() };
+    let new = switched.with_certificates(&certificates[1..]).expect("written");
+    let steps = [old, both, switched, new];
+    // Of two processes, one may have read the files of a step before the other one.
+    for pair in steps.windows(2) {
+        let at = |step: &Authority| Arc::new(Mutex::new(step.clone()));
+        for (server, client) in [(&pair[0], &pair[1]), (&pair[1], &pair[0])] {
+            assert_eq!(meet(&rereading(&at(server)), &rereading(&at(client))).await, (Ok(()), Ok(())));
+        }
+    }
+    // A process that was started with the first files uses the last ones for its next connection.
+    let files = Arc::new(Mutex::new(steps[0].clone()));
+    let process = rereading(&files);
+    *files.lock().expect("not poisoned") = steps[3].clone();
+    assert_eq!(meet(&process, &identity(&steps[3], 6001)).await, (Ok(()), Ok(())));
+    let refused = meet(&process, &identity(&steps[0], 6001)).await;
+    assert!(refused.0.is_err() && refused.1.is_err(), "the old authority is not trusted any more");
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_or_read_leave_a_process_with_its_identity() {
+    let own = authority();
+    let hung = Identity::new(&own, 6001).expect("an identity").reading_again(Arc::new(|| {
+        std::thread::sleep(Duration::from_secs(5));
+        Err("it hung".into())
+    }));
+    let long_ago = Instant::now().checked_sub(RELOAD_INTERVAL).expect("the machine runs for more than a second");
+    let hung = Arc::new(Identity { read_at: tokio::sync::Mutex::new(long_ago), ..hung });
+    let began = Instant::now();
+    assert_eq!(meet(&hung, &identity(&own, 6001)).await, (Ok(()), Ok(())));
+    assert!(began.elapsed() < RELOAD_MAX + Duration::from_secs(2), "{:?}", began.elapsed());
+    let mixed = Authority { key: authority().key, certificates: own.certificates.clone() };
+    let mixed = Identity::new(&own, 6001).expect("an identity").reading_again(Arc::new(move || Ok(mixed.clone())));
+    let mixed = Arc::new(Identity { read_at: tokio::sync::Mutex::new(long_ago), ..mixed });
+    assert_eq!(meet(&mixed, &identity(&own, 6001)).await, (Ok(()), Ok(())));
 }
 
 #[test]
