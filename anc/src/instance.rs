@@ -9,6 +9,7 @@
 
 use crate::group::Key;
 use crate::names::Names;
+use crate::rewritten::{Rewritten, rewritten};
 use mcrengine::container::ReadError;
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
@@ -103,6 +104,14 @@ pub fn choose_instance(
         return Ok(Instance::Stale(stale));
     }
     let doubt = if taken.is_empty() { doubt_of(&key.label, written) } else { None };
+    let doubt = match rewritten(&own, files) {
+        Rewritten::Whole => doubt,
+        Rewritten::Partly(ranks) => {
+            let awaited = ranks.into_iter().map(|(rank, why)| (rank, format!("{why}; new files are awaited")));
+            return Ok(Instance::Stale(awaited.collect()));
+        }
+        Rewritten::Unknown(why) => doubt.or(Some(why)),
+    };
     // A name that another group began to use, or this group before a failure, and that no group has committed yet.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
     let joined = fitting(&taken, ours_ms, written);
@@ -344,6 +353,41 @@ pub fn choose_for_companions(
     let key = Key { job: job.clone(), group: GroupId(0), label };
     let newest = if is_new { names.newest(store, &key, 0)?.last().copied() } else { None };
     Ok(newest.and_then(|newest| id.with_generation(newest.saturating_add(1)).ok()))
+}
+
+/// Whether the groups of a new content have rewritten all files of a step, compared with the contents that are committed
+/// under the label, see [`rewritten`].
+pub fn rewritten_by_all(
+    store: &dyn Store,
+    names: &Names,
+    job: &JobId,
+    label: &CheckpointId,
+    groups: &[Arc<Vec<FileHeader>>],
+) -> Result<Rewritten, StoreError> {
+    let key = Key { job: job.clone(), group: GroupId(0), label: label.clone() };
+    let generations = names.newest(store, &key, 0)?;
+    let (mut partly, mut unknown) = (Vec::new(), None);
+    for (group, files) in (0..).map(GroupId).zip(groups) {
+        let mut own = Vec::new();
+        for id in generations.iter().filter_map(|generation| label.with_generation(*generation).ok()) {
+            match manifest::read_manifest(store, job, &id, group) {
+                Ok(manifest) => own.push(manifest),
+                Err(error @ ReadError::Io { .. }) => return Err(error.into()),
+                Err(_) => {} // pruned, incomplete or damaged: it says nothing about the steps
+            }
+        }
+        own.sort_by_key(Manifest::place);
+        match rewritten(&own, files) {
+            Rewritten::Whole => {}
+            Rewritten::Partly(ranks) => partly.extend(ranks),
+            Rewritten::Unknown(why) => unknown = unknown.or(Some(why)),
+        }
+    }
+    Ok(match unknown {
+        _ if !partly.is_empty() => Rewritten::Partly(partly),
+        Some(why) => Rewritten::Unknown(why),
+        None => Rewritten::Whole,
+    })
 }
 
 /// The manifest of a group, if its files are already committed under a name.

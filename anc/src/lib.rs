@@ -36,6 +36,7 @@ pub mod plan_segments;
 pub mod rate;
 pub mod restart;
 pub mod retention;
+pub mod rewritten;
 pub mod serve;
 pub mod source;
 pub mod spare;

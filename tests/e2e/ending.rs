@@ -477,6 +477,58 @@ fn a_file_that_was_cut_when_its_writer_was_killed_makes_no_complete_checkpoint()
     }
 }
 
+/// Four steps that overwrite three files of one rank. The fourth step ends after its first file.
+const OVERWRITES: &str = "for step in 1 2 3 4; do for file in coor vel xsc; do echo step $step $file > run.$file.tmp; \
+                          mv run.$file.tmp run.$file; [ $step = 4 ] && exit 9; done; SAVE; done";
+
+#[test]
+fn a_step_that_overwrote_only_some_of_its_files_is_not_saved_as_a_whole_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = mcr();
+    std::fs::create_dir_all(dir.path().join("out")).expect("made");
+    command.args(["run", "--create", "--job", "job", "--ranks", "1", "--layout", "single", "--watch"]);
+    command.arg(dir.path().join("out")).arg("--store").arg(dir.path().join("store"));
+    command.arg("--state").arg(dir.path().join("state")).current_dir(dir.path().join("out"));
+    let output = run(command.args(["--", "sh", "-c", &OVERWRITES.replace("SAVE", "sleep 3")]), 9);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(log.contains("the files are of two steps"), "{log}");
+    let back = dir.path().join("back");
+    run(mcr().args(["restart", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
+    for file in ["coor", "vel", "xsc"] {
+        let text = std::fs::read_to_string(back.join(format!("run.{file}"))).expect("restored");
+        assert_eq!(text, format!("step 3 {file}\n"));
+    }
+}
+
+#[test]
+fn mcr_save_doubts_a_checkpoint_of_which_only_some_files_were_written_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, store) = (dir.path().join("out"), dir.path().join("store"));
+    std::fs::create_dir(&data).expect("made");
+    let write = |step: u32, files: &[&str]| {
+        for file in files {
+            std::fs::write(data.join(format!("run.{file}")), format!("step {step} {file}\n")).expect("written");
+        }
+    };
+    let save = || {
+        let mut command = mcr();
+        command.args(["save", "--create", "--job", "job", "--layout", "single", "--store"]).arg(&store).arg(&data);
+        run(&mut command, 0)
+    };
+    let newest = || list(&store)[0].clone();
+    for (step, files, is_doubted) in [
+        (1, &["coor", "vel"][..], false),
+        (2, &["coor"], true),
+        (3, &["coor", "vel"], false),
+        (4, &["coor", "vel"], false),
+        (5, &["vel"], true),
+    ] {
+        write(step, files);
+        save();
+        assert_eq!(newest()["state"] == "doubtful", is_doubted, "{step}: {}", newest());
+    }
+}
+
 #[test]
 fn a_command_whose_processes_run_on_after_its_end_is_reported() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -22,9 +22,10 @@ use anyhow::{Context, bail};
 use capture::{Captured, Capturer, KeptFile};
 use group::{Committer, Group, Whole};
 use mcr_anc::budget::Budget;
-use mcr_anc::instance::{choose_for_all, choose_for_companions, may_be_reused};
+use mcr_anc::instance::{choose_for_all, choose_for_companions, may_be_reused, rewritten_by_all};
 use mcr_anc::names::Names;
 use mcr_anc::newest::NewestOfGroups;
+use mcr_anc::rewritten::Rewritten;
 use mcr_anc::spare::Spare;
 use mcr_cnc::capture::Verdicts;
 use mcr_cnc::clock::ahead_ns;
@@ -266,6 +267,12 @@ fn hand_out(
             let _ = to_report.send(Ok(Event::Begun { line, started, groups: 0 }));
             continue;
         }
+        let is_new = begun.is_none() && checkpoint.generation() > 1;
+        let doubt = match is_new.then(|| rewritten_by_all(store, &names, job, &label, &headers)).transpose()? {
+            Some(Rewritten::Partly(ranks)) => doubt.or(ranks.into_iter().next().map(|(_, why)| why)),
+            Some(Rewritten::Unknown(why)) => doubt.or(Some(why)),
+            Some(Rewritten::Whole) | None => doubt,
+        };
         let line = Saved { doubt: doubt.clone(), ..line("there already") };
         let begun_event = Event::Begun { line, started, groups };
         if to_report.send(Ok(begun_event)).is_err() {

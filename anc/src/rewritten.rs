@@ -1,0 +1,165 @@
+//! Which files of a rank a new content has rewritten, for an application that writes its files again under the same
+//! names.
+//!
+//! An application that ended while it wrote leaves some files of the new step, and some of the step before. The
+//! committed contents show which files a step rewrites. A rank that has rewritten only some of them is still being
+//! written, or its process was killed.
+//!
+//! Files that no step rewrites, such as a mesh, do not count. A content that rewrites only files that the steps before
+//! did not rewrite counts as whole, because some applications use two sets of files in turn.
+
+use mcrengine::header::FileHeader;
+use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
+use mcrengine::manifest::{Manifest, ManifestFile};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// What the files of a group show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rewritten {
+    /// Each rank has rewritten all files of a step, or all or none of its files.
+    Whole,
+    /// These ranks have rewritten only some files of a step. Each rank has a reason.
+    Partly(Vec<(Rank, String)>),
+    /// A rank has rewritten some of its files, and it is not known yet which files a step rewrites. The text is for
+    /// users.
+    Unknown(String),
+}
+
+/// Compares the files of a group with the contents that the group committed under the same name, the oldest first.
+pub fn rewritten(own: &[Manifest], files: &[FileHeader]) -> Rewritten {
+    let Some(last) = own.last() else { return Rewritten::Whole };
+    let now = by_rank(files.iter().filter(|file| !file.kind.is_companion()).map(|file| (file.rank, Content::of(file))));
+    let then: Vec<Contents<'_>> = own.iter().map(contents_of).collect();
+    judge(&then, &now, &last.checkpoint)
+}
+
+fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewritten {
+    let (mut partly, mut unknown) = (Vec::new(), None);
+    for (rank, files) in now {
+        let of_rank: Vec<&[Content<'_>]> = then.iter().filter_map(|then| then.get(rank)).map(Vec::as_slice).collect();
+        let Some((new, old)) = differences(&of_rank, files) else { continue };
+        let Some(old_file) = old.first() else { continue }; // all files are new
+        let steps = (1..of_rank.len()).filter_map(|nth| differences(&of_rank[..nth], of_rank[nth]));
+        let steps: Vec<BTreeSet<&FilePath>> = steps.map(|(new, _)| new).filter(|new| !new.is_empty()).collect();
+        let is_whole = steps.iter().any(|step| step.is_subset(&new));
+        let awaited = steps.iter().filter(|step| !step.is_disjoint(&new)).flat_map(|step| step.difference(&new)).next();
+        if let (false, Some(awaited)) = (is_whole, awaited) {
+            partly.push((
+                *rank,
+                format!(
+                    "{awaited} is still that of {last}, although other files of {rank} were written again: the files are of \
+                     two steps"
+                ),
+            ));
+        }
+        let known = of_rank.iter().flat_map(|files| files.iter()).map(|file| file.path).collect::<BTreeSet<_>>();
+        let rewrites = new.iter().find(|path| known.contains(*path));
+        if let (1, Some(rewrites)) = (of_rank.len(), rewrites) {
+            unknown.get_or_insert_with(|| {
+                format!(
+                    "{rewrites} was written again after {last}, and {old_file} was not; whether a step writes both is not \
+                     known yet: it is uncertain whether the files are of one step"
+                )
+            });
+        }
+    }
+    match unknown {
+        _ if !partly.is_empty() => Rewritten::Partly(partly),
+        Some(why) => Rewritten::Unknown(why),
+        None => Rewritten::Whole,
+    }
+}
+
+/// The files of each rank.
+type Contents<'a> = BTreeMap<Rank, Vec<Content<'a>>>;
+
+/// What decides whether a file was written again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Content<'a> {
+    path: &'a FilePath,
+    digest: Digest,
+    modified_ns: i64,
+}
+
+impl<'a> Content<'a> {
+    fn of(file: &'a FileHeader) -> Self {
+        Self { path: &file.path, digest: file.digest, modified_ns: file.modified_ns }
+    }
+
+    fn of_manifest(file: &'a ManifestFile) -> Self {
+        Self { path: &file.path, digest: file.digest, modified_ns: file.modified_ns }
+    }
+}
+
+fn contents_of(manifest: &Manifest) -> Contents<'_> {
+    let files = manifest.files.iter().filter(|file| !file.kind.is_companion());
+    by_rank(files.map(|file| (file.rank, Content::of_manifest(file))))
+}
+
+fn by_rank<'a>(files: impl Iterator<Item = (Rank, Content<'a>)>) -> Contents<'a> {
+    let mut ranks = Contents::new();
+    files.for_each(|(rank, file)| ranks.entry(rank).or_default().push(file));
+    ranks
+}
+
+/// The paths of the files that are in no earlier content, and of the files that are. `None` if there is no earlier
+/// content.
+fn differences<'a>(
+    before: &[&[Content<'a>]],
+    files: &[Content<'a>],
+) -> Option<(BTreeSet<&'a FilePath>, BTreeSet<&'a FilePath>)> {
+    let known: HashSet<&Content<'a>> = before.iter().flat_map(|files| files.iter()).collect();
+    let is_old = |file: &&Content<'a>| known.contains(file);
+    let (old, new): (Vec<_>, Vec<_>) = files.iter().partition(is_old);
+    let paths = |files: Vec<&Content<'a>>| files.into_iter().map(|file| file.path).collect();
+    (!before.is_empty()).then(|| (paths(new), paths(old)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Judges the last of these contents. Each content is a list of files of one rank, such as `a1` for the first
+    /// content of the file `a`.
+    fn of(contents: &[&str]) -> &'static str {
+        let file = |file: &str| (FilePath::new(&file.as_bytes()[..1]).expect("valid"), Digest::of(file.as_bytes()));
+        let owned: Vec<Vec<(FilePath, Digest)>> =
+            contents.iter().map(|files| files.split_whitespace().map(file).collect()).collect();
+        let contents: Vec<Contents<'_>> = owned
+            .iter()
+            .map(|files| {
+                by_rank(files.iter().map(|(path, digest)| (Rank(3), Content { path, digest: *digest, modified_ns: 0 })))
+            })
+            .collect();
+        let (now, then) = contents.split_last().expect("at least one");
+        match judge(then, now, &"restart~2".parse().expect("valid")) {
+            Rewritten::Whole => "whole",
+            Rewritten::Partly(ranks) => {
+                assert!(ranks[0].0 == Rank(3) && ranks[0].1.contains("still that of restart~2"), "{ranks:?}");
+                "partly"
+            }
+            Rewritten::Unknown(_) => "unknown",
+        }
+    }
+
+    #[test]
+    fn a_rank_that_has_rewritten_only_some_files_of_a_step_is_not_whole() {
+        assert_eq!(of(&["a1 b1"]), "whole");
+        assert_eq!(of(&["a1 b1", "a2 b2"]), "whole");
+        assert_eq!(of(&["a1 b1", "a2 b1"]), "unknown", "a step may not write b again");
+        assert_eq!(of(&["a1 b1", "a2 b2", "a3 b2"]), "partly");
+        assert_eq!(of(&["a1 b1", "a2 b2", "a3 b3"]), "whole");
+        assert_eq!(of(&["a1 b1", "a2 b2", "a1 b2"]), "whole", "nothing is new");
+    }
+
+    #[test]
+    fn files_that_no_step_rewrites_and_sets_of_files_used_in_turn_are_whole() {
+        assert_eq!(of(&["m a1 b1", "m a2 b2", "m a3 b3"]), "whole", "m is never rewritten");
+        assert_eq!(of(&["m a1 b1", "m a2 b2", "m a3 b2"]), "partly");
+        assert_eq!(of(&["a1", "a1 b1"]), "whole", "b is new");
+        assert_eq!(of(&["a1", "a1 b1", "a2 b1", "a2 b2"]), "whole", "two files in turn");
+        assert_eq!(of(&["a1 p1", "a2 p1", "a3 p2", "a4 p2"]), "whole", "p is rewritten in some steps");
+        // Two sets of two files in turn: only half of a set is rewritten.
+        assert_eq!(of(&["a1 b1 c1 d1", "a2 b2 c1 d1", "a2 b2 c2 d2", "a3 b2 c2 d2"]), "partly");
+    }
+}
