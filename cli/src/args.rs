@@ -196,8 +196,8 @@ pub struct RestartArgs {
     /// Fail instead of restoring an older checkpoint
     #[arg(long)]
     pub exact: bool,
-    /// Only copy the files, without recording from which checkpoint the job continues. Files of newer checkpoints in the
-    /// directory stay there. Always use this while the job is running
+    /// Only copy the files, without recording from which checkpoint the job continues. Files of newer checkpoints in
+    /// the directory stay there. Always use this while the job is running
     #[arg(long)]
     pub copy: bool,
     /// Identity of this start of the job, the same on all nodes [default: SLURM's job id and restart count]

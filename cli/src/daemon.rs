@@ -7,6 +7,7 @@ use crate::common::open_own;
 use crate::config::ConfigFile;
 use crate::counted;
 use crate::guard::check_store;
+use crate::node_agent::NodeAgent;
 use crate::orphan::Watch;
 use crate::output::Log;
 use crate::placement::Placement;
@@ -15,13 +16,13 @@ use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
 use mcr_anc::hub::OfJob;
-use mcr_cnc::agent::{Agent, DrainOrder, FlushRequest, Processes};
+use mcr_cnc::agent::{FlushRequest, Processes};
 use mcr_cnc::config::{CncConfig, LayoutChoice, LayoutOptions, LayoutTable, real_path};
-use mcr_cnc::control::{Control, socket_of};
 use mcr_cnc::drain::RankRanges;
-use mcr_cnc::layout::{Layout, ScanLimits, list};
+use mcr_cnc::layout::{Explanation, Layout, ScanLimits, Unplaced, list};
 use mcr_cnc::settle::{NodeRanks, OwnRanks};
 use mcr_proto::tls::needs_tls;
+use mcrengine::ids::Rank;
 use mcrengine::living::LivingRun;
 use mcrengine::store::{PosixStore, Store, visible};
 use nix::sys::signal::Signal;
@@ -64,15 +65,19 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
                 LastLayout::Unknown => return Ok(ExitCode::from(NOT_COMMITTED)),
             },
         };
-        let (bound, node) = (config.drain, NodeAgent::start(config, layout)?);
+        let (bound, mut node) = (config.drain, NodeAgent::start(config, layout)?);
         if !signalled {
-            signals.next().await;
+            tokio::select! {
+                error = node.look_at_names() => return Err(error),
+                () = signals.next() => {}
+            }
         }
         let until = Instant::now() + bound;
-        let Some(drained) = signals.unless_again(node.drain(until, Processes::MayRun)).await else {
+        let Some((drained, left)) = signals.unless_again(node.drain(until, Processes::MayRun)).await else {
             return Ok(at_once());
         };
-        Ok(if report_agent(&drained) { ExitCode::SUCCESS } else { ExitCode::from(NOT_COMMITTED) })
+        let are_few = report_unplaced(left);
+        Ok(if report_agent(&drained) && are_few { ExitCode::SUCCESS } else { ExitCode::from(NOT_COMMITTED) })
     })
 }
 
@@ -279,7 +284,7 @@ fn run_in_one_process(
                 let processes = match &life {
                     Life::Over => Processes::Gone,
                     life => tokio::select! {
-                        failed = both.run_agent() => return failed.map(|never| match never {}),
+                        error = both.run_agent() => return Err(error),
                         () = life.until_orphaned() => Processes::Gone,
                         () = signals.next() => match signals.last {
                             Signal::SIGUSR1 => Processes::Gone,
@@ -373,10 +378,17 @@ impl Both {
         Ok(())
     }
 
-    /// Starts the agent, and returns only if it cannot start.
-    async fn run_agent(&mut self) -> anyhow::Result<std::convert::Infallible> {
-        self.start_agent().await?;
-        std::future::pending().await
+    /// Starts the agent if it does not run yet, and looks after its layout. Returns only if the agent cannot run.
+    async fn run_agent(&mut self) -> anyhow::Error {
+        if self.node.is_none()
+            && let Err(error) = self.start_agent().await
+        {
+            return error;
+        }
+        match &mut self.node {
+            Some(node) => node.look_at_names().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Runs the application until it ends. The first signal is passed on to the application. The second signal ends
@@ -421,14 +433,11 @@ impl Both {
         let status = loop {
             let half = signalled.filter(|_| flushed.is_none()).map(|at| at + bound / 2);
             let last = signalled.map(|at| at + bound / 4 * 3);
-            let start = self.node.is_none() && !agent_failed;
             tokio::select! {
                 status = application.wait() => break status.context("waiting for the command")?,
-                started = self.start_agent(), if start => {
-                    if let Err(error) = started {
-                        tracing::error!(error = format!("{error:#}"), "the agent cannot start; nothing is saved");
-                        agent_failed = true;
-                    }
+                error = self.run_agent(), if !agent_failed => {
+                    tracing::error!(error = format!("{error:#}"), "the agent cannot run; nothing is saved");
+                    agent_failed = true;
                 }
                 () = signals.next_or_hangup() => {
                     application.signal(signals.last);
@@ -455,7 +464,7 @@ impl Both {
                     let (reply, answer) = tokio::sync::oneshot::channel();
                     flushed = Some(answer);
                     if let Some(node) = &self.node {
-                        let _ = node.agent.flushes().try_send(FlushRequest { timeout: bound / 2, reply });
+                        node.flush(FlushRequest { timeout: bound / 2, reply });
                     }
                 }
             }
@@ -491,22 +500,25 @@ impl Both {
                 LastLayout::Unknown => return Ok(false),
             }
         }
-        let by_agent = match self.node.take() {
-            Some(node) => Some(node.drain(until, processes).await),
-            None => None,
+        let (by_agent, left) = match self.node.take() {
+            Some(node) => {
+                let (drained, left) = node.drain(until, processes).await;
+                (Some(drained), left)
+            }
+            None => (None, None),
         };
         let by_aggregator = match self.aggregator {
             Some(aggregator) => Some(aggregator.drain(until).await),
             None => None,
         };
-        let are_misnamed = report_misnamed(&self.config, &self.store);
+        let are_named = report_unplaced(left) && !report_misnamed(&self.config, &self.store);
         // The agent logs all ranks of this node that are not committed, including ranks that the aggregator lacks.
         Ok(match (by_agent, by_aggregator) {
             (Some(drained), _) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),
             (_, Some(drained)) => report_aggregator(&drained),
             (Some(drained), None) => report_agent(&drained),
             (None, None) => true,
-        } && !are_misnamed)
+        } && are_named)
     }
 }
 
@@ -539,27 +551,20 @@ fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
     true
 }
 
-/// An agent and its control socket.
-struct NodeAgent {
-    agent: Agent,
-    _control: Option<Control>,
-}
-
-impl NodeAgent {
-    fn start(config: CncConfig, layout: Layout) -> anyhow::Result<Self> {
-        let state_file = config.state_file.clone();
-        let agent = Agent::start(config, layout)?;
-        let control = Control::listen(&state_file, agent.flushes());
-        let control = control.inspect_err(|error| {
-            let socket = socket_of(&state_file);
-            tracing::warn!(socket = %socket.display(), %error, "mcr flush cannot reach this agent");
-        });
-        Ok(Self { agent, _control: control.ok() })
+/// Logs the files that belong to no checkpoint of the guessed layout. Returns whether they are few.
+fn report_unplaced(left: Option<Unplaced>) -> bool {
+    let Some(Unplaced { first, files, of, are_many }) = left else { return true };
+    match are_many {
+        true => tracing::error!(
+            exit_status = NOT_COMMITTED, files, of, %first,
+            "not committed: files belong to no checkpoint of the guessed layout; name the layout with --layout, or \
+             layout in the configuration, or save them with mcr save"
+        ),
+        false => {
+            tracing::warn!(files, of, %first, "files belong to no checkpoint of the guessed layout and are not saved")
+        }
     }
-
-    async fn drain(self, until: Instant, processes: Processes) -> mcr_cnc::agent::Drained {
-        self.agent.drain(DrainOrder { until: until.into(), processes }).await
-    }
+    !are_many
 }
 
 /// Logs the ranks that the agent did not commit. Returns whether all written files are committed.
@@ -672,8 +677,9 @@ const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
     let mut is_reported = false;
     loop {
-        let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default())?;
-        let Some(explanation) = guessed else { return Ok(layout) };
+        let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default(), false)?;
+        let Some(mut explanation) = guessed else { return Ok(layout) };
+        doubt_other_nodes(config, &layout, &mut explanation);
         if explanation.certain {
             for line in &explanation.lines {
                 tracing::warn!(line, "no layout is configured; it was guessed from the file names");
@@ -689,7 +695,7 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
             return Ok(layout);
         }
         if !is_reported {
-            let why = explanation.asks.or_else(|| explanation.lines.last().cloned()).unwrap_or_default();
+            let why = reason_of(explanation);
             tracing::warn!(
                 watch = %config.watch.display(),
                 why,
@@ -698,6 +704,22 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
             is_reported = true;
         }
         tokio::time::sleep(GUESS_INTERVAL).await;
+    }
+}
+
+/// Why a guess is not used.
+fn reason_of(explanation: Explanation) -> String {
+    explanation.asks.or_else(|| explanation.lines.last().cloned()).unwrap_or_default()
+}
+
+/// Doubts a guess that gives all files to rank 0, if this node does not have rank 0: the directory may be the node's
+/// own, so that the files show the number of only one rank.
+fn doubt_other_nodes(config: &CncConfig, layout: &Layout, explanation: &mut Explanation) {
+    if explanation.certain && !layout.has_ranks() && !config.own.watches(Rank(0)) {
+        explanation.certain = false;
+        let why = "no file name shows a rank, so that all files are of rank 0, which is not in local-ranks of this node: \
+                   name the layout, with {rank} in it";
+        explanation.asks = Some(why.to_owned());
     }
 }
 
@@ -795,17 +817,21 @@ enum LastLayout {
 }
 
 fn last_layout(config: &CncConfig) -> anyhow::Result<LastLayout> {
-    let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default())?;
-    if guessed.is_none_or(|explanation| explanation.certain || explanation.awaits_files) {
-        return Ok(LastLayout::Layout(layout));
+    let (layout, mut guessed) = config.layout.resolve(&config.watch, &ScanLimits::default(), true)?;
+    if let Some(explanation) = &mut guessed {
+        doubt_other_nodes(config, &layout, explanation);
     }
+    let explanation = match guessed {
+        Some(explanation) if !explanation.certain && !explanation.awaits_files => explanation,
+        _ => return Ok(LastLayout::Layout(layout)),
+    };
     let files = list(&config.watch, &ScanLimits::default())?.files.len();
     if files == 0 {
         return Ok(LastLayout::Nothing);
     }
     tracing::error!(
         exit_status = NOT_COMMITTED,
-        watch = %config.watch.display(), files,
+        watch = %config.watch.display(), files, why = reason_of(explanation),
         "not committed: no layout is configured, and the names of the files do not show it; name one with --layout, \
          or save them with mcr save"
     );

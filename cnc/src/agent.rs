@@ -169,6 +169,17 @@ impl Agent {
     }
 }
 
+impl Agent {
+    /// Ends the agent at once, as SIGKILL would. Another agent of the same state file can continue its work.
+    pub async fn abandon(self) {
+        for link in &self.links {
+            link.abort();
+        }
+        self.ended.abort();
+        let _ = self.ended.await; // the task was aborted
+    }
+}
+
 /// Maximum number of remembered rejections. A remembered rejection is logged only once. Above this number, every
 /// rejection is logged.
 const GIVEN_UP_MAX: usize = 16 << 10;

@@ -398,13 +398,23 @@ impl LayoutChoice {
     }
 
     /// Returns the layout. If necessary, the layout is guessed from the files below `root`. If a guess is not
-    /// certain, for example because there are no files yet, the caller should guess again later.
-    pub fn resolve(&self, root: &Path, limits: &ScanLimits) -> Result<(Layout, Option<Explanation>), ScanError> {
+    /// certain, for example because there are no files yet, the caller should guess again later. `all_written`: the
+    /// application writes no more files.
+    pub fn resolve(
+        &self,
+        root: &Path,
+        limits: &ScanLimits,
+        all_written: bool,
+    ) -> Result<(Layout, Option<Explanation>), ScanError> {
         match self {
             Self::Known(layout) => Ok((layout.clone(), None)),
             Self::Whole => Ok((Layout::whole(root), None)),
             Self::Guess => {
-                let (layout, explanation) = Layout::guess(&list(root, limits)?, root);
+                let listing = list(root, limits)?;
+                let (layout, explanation) = match all_written {
+                    true => Layout::guess(&listing, root),
+                    false => Layout::guess_while_running(&listing, root),
+                };
                 Ok((layout, Some(explanation)))
             }
         }

@@ -12,7 +12,7 @@ pub mod pointers;
 pub mod presets;
 pub mod walk;
 
-pub use guess::Explanation;
+pub use guess::{Explanation, Unplaced};
 pub use walk::{CheckpointLabel, Labelled, Listing, Scan, ScanError, ScanLimits, Skipped, list, scan, sort};
 
 use mcrengine::ids::{CheckpointId, FilePath, NameError, RANKS_MAX, Rank};
@@ -193,7 +193,18 @@ impl Layout {
     /// form one checkpoint that is named after the directory, or [`Explanation::asks`] contains a question for the
     /// user.
     pub fn guess(listing: &Listing, directory: &std::path::Path) -> (Self, Explanation) {
-        guess::guess(listing, directory)
+        guess::guess(listing, directory, guess::Rest::IsTaken)
+    }
+
+    /// Like [`Layout::guess`], while the application runs: files whose names do not show a checkpoint belong to none,
+    /// even if there is only one checkpoint so far.
+    pub fn guess_while_running(listing: &Listing, directory: &std::path::Path) -> (Self, Explanation) {
+        guess::guess(listing, directory, guess::Rest::IsLeft)
+    }
+
+    /// The files that belong to no checkpoint of this layout, except logs and pointer files. `None` if there are none.
+    pub fn unplaced(&self, listing: &Listing) -> Option<Unplaced> {
+        guess::unplaced(self, listing)
     }
 
     /// A layout in which all files form one checkpoint that is named after the directory.

@@ -12,7 +12,7 @@
 //! A guess from names is used only if most of the files match it (`MOST_PERCENT`) and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
 
-use super::pointers::{POINTER_BYTES_MAX, is_pointer_name};
+use super::pointers::{POINTER_BYTES_MAX, is_log_name, is_pointer_name};
 use super::{Layout, Listing, Pattern, is_of_a_store, is_ours, label_of, presets};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,11 +59,55 @@ const MOST_PERCENT: u128 = 75;
 /// wrong, and all files form one checkpoint.
 const FEW_PERCENT: u128 = 50;
 
-pub(super) fn guess(listing: &Listing, directory: &Path) -> (Layout, Explanation) {
-    let (paths, bytes) = (&listing.files, &listing.bytes);
+/// What happens to files whose names do not show a checkpoint, if there is only one checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// They belong to this checkpoint.
+    IsTaken,
+    /// They belong to none.
+    IsLeft,
+}
+
+/// Files that belong to no checkpoint of a layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unplaced {
+    /// The first of them, in the order of the names.
+    pub first: FilePath,
+    /// Their number.
+    pub files: usize,
+    /// Number of all files.
+    pub of: usize,
+    /// They are so many files, or have so many bytes, that a layout that leaves them out is not guessed.
+    pub are_many: bool,
+}
+
+pub(super) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
+    let all = of_application(listing);
+    let is_pointer = |(path, bytes): &&(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
+    let other =
+        |file: &&(&FilePath, u64)| layout.place(file.0).is_none() && !is_pointer(file) && !is_log_name(file.0.name());
+    let left: Vec<_> = all.iter().filter(other).collect();
+    let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
+    let shares: [(u128, u128); 2] =
+        [(left.len() as u128, all.len() as u128), (bytes_of(&mut left.iter().copied()), bytes_of(&mut all.iter()))];
+    let are_many = shares.iter().any(|(left, all)| left * 100 > all * (100 - MOST_PERCENT));
+    left.first().map(|(first, _)| Unplaced {
+        first: FilePath::clone(first),
+        files: left.len(),
+        of: all.len(),
+        are_many,
+    })
+}
+
+/// The files without those of this program, each with its length in bytes.
+fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
     let is_applications = |path: &FilePath| !is_ours(path.as_bytes()) && !is_of_a_store(path.as_bytes());
-    let sized = paths.iter().zip(bytes.iter().copied().chain(std::iter::repeat(0)));
-    let all: Vec<(&FilePath, u64)> = sized.filter(|(path, _)| is_applications(path)).collect();
+    let sized = listing.files.iter().zip(listing.bytes.iter().copied().chain(std::iter::repeat(0)));
+    sized.filter(|(path, _)| is_applications(path)).collect()
+}
+
+pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest) -> (Layout, Explanation) {
+    let all = of_application(listing);
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
     let told = presets::telling(&paths).find_map(|preset| fits(&preset, &paths)).or_else(|| {
         let modified: BTreeMap<&FilePath, SystemTime> =
@@ -88,7 +132,7 @@ pub(super) fn guess(listing: &Listing, directory: &Path) -> (Layout, Explanation
     let (pointers, all): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|file| is_pointer(file) && layout.place(file.0).is_none());
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
-    let (layout, mut explanation) = take_the_rest(layout, explanation, &paths);
+    let (layout, mut explanation) = take_the_rest(layout, explanation, &paths, rest);
     if let Some((first, _)) = pointers.first() {
         let line = format!(
             "{} (such as {first}) saved with the newest checkpoint of its time",
@@ -96,7 +140,7 @@ pub(super) fn guess(listing: &Listing, directory: &Path) -> (Layout, Explanation
         );
         explanation.lines.push(line);
     }
-    weigh(layout, explanation, &all, directory)
+    weigh(layout, explanation, &all, directory, rest)
 }
 
 /// Checks whether most of the existing files belong to checkpoints of the layout.
@@ -105,6 +149,7 @@ fn weigh(
     mut explanation: Explanation,
     all: &[(&FilePath, u64)],
     directory: &Path,
+    rest: Rest,
 ) -> (Layout, Explanation) {
     let (mut labels, mut files, mut bytes, mut first_left) = (BTreeSet::new(), 0usize, 0u128, None);
     for (path, size) in all {
@@ -121,7 +166,10 @@ fn weigh(
     let percent = |part: u128, whole: u128| (part * 100).checked_div(whole).unwrap_or(100);
     let shares = [percent(files as u128, all.len() as u128), percent(bytes, all_bytes)];
     let left = all.len() - files;
-    let Some(first) = first_left.filter(|_| shares.iter().any(|share| *share < MOST_PERCENT)) else {
+    // Files that belong to no checkpoint say nothing about the layout as long as there is only one checkpoint.
+    let is_judged = rest == Rest::IsTaken || labels.len() > 1;
+    let few = is_judged && shares.iter().any(|share| *share < MOST_PERCENT);
+    let Some(first) = first_left.filter(|_| few) else {
         let of_files = match left {
             0 => format!("all {}", counted(all.len(), "file")),
             _ => format!("{files} of {}", counted(all.len(), "file")),
@@ -178,7 +226,12 @@ fn counted(count: usize, what: &str) -> String {
 
 /// If there is only one checkpoint, adds the remaining files to this checkpoint. Otherwise, mentions the remaining
 /// files in the explanation.
-fn take_the_rest(mut layout: Layout, mut explanation: Explanation, paths: &[&FilePath]) -> (Layout, Explanation) {
+fn take_the_rest(
+    mut layout: Layout,
+    mut explanation: Explanation,
+    paths: &[&FilePath],
+    taken: Rest,
+) -> (Layout, Explanation) {
     let mut labels = BTreeSet::new();
     let mut rest = Vec::new();
     for path in paths {
@@ -187,7 +240,8 @@ fn take_the_rest(mut layout: Layout, mut explanation: Explanation, paths: &[&Fil
             None => rest.push(path),
         }
     }
-    if let (Some(first), 1, Some(only)) = (rest.first(), labels.len(), labels.first()) {
+    let only = labels.first().filter(|_| labels.len() == 1 && taken == Rest::IsTaken);
+    if let (Some(first), Some(only)) = (rest.first(), only) {
         explanation.lines.push(format!("{} (such as {first}) saved with rank 0", counted(rest.len(), "other file")));
         layout.push(Pattern::everything(only.clone()));
     } else if let Some(first) = rest.first() {

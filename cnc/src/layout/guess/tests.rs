@@ -27,13 +27,17 @@ fn listing_of(paths: &[FilePath]) -> Listing {
 
 /// Guesses with files of equal length and equal time.
 fn guess_at(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
-    guess(&listing_of(paths), directory)
+    guess(&listing_of(paths), directory, Rest::IsTaken)
 }
 
 /// Guesses with files that were written one after the other.
 fn guess_in_order(paths: &[FilePath]) -> (Layout, Explanation) {
     let after = |nth: usize| SystemTime::UNIX_EPOCH + Duration::from_secs(nth as u64);
-    guess(&Listing { modified: (0..paths.len()).map(after).collect(), ..listing_of(paths) }, Path::new("/data/run7"))
+    guess(
+        &Listing { modified: (0..paths.len()).map(after).collect(), ..listing_of(paths) },
+        Path::new("/data/run7"),
+        Rest::IsTaken,
+    )
 }
 
 /// Guesses only from numbers, without the presets.
@@ -41,7 +45,7 @@ fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
     let (layout, explanation) =
         from_numbers(&all, &BTreeMap::new(), &"run7".parse().expect("valid")).expect("the numbers suffice");
-    take_the_rest(layout, explanation, &all)
+    take_the_rest(layout, explanation, &all, Rest::IsTaken)
 }
 
 fn expect(labels: &[(&str, usize, u32)]) -> Guessed {
@@ -190,10 +194,12 @@ fn names_that_place_half_of_the_files_or_of_the_bytes_are_asked_about() {
     let dumps = [numbered("DD0001/DD0001.cpu000#", 8), numbered("DD0002/DD0002.cpu000#", 8)].concat();
     let names = paths([dumps, lettered("log_#", 2)].concat());
     let sized = |of_log: u64| (0..names.len()).map(|i| if i < 16 { 100 } else { of_log }).collect::<Vec<_>>();
-    let (layout, explanation) = guess(&Listing { bytes: sized(1), ..listing_of(&names) }, Path::new("/data/run7"));
+    let (layout, explanation) =
+        guess(&Listing { bytes: sized(1), ..listing_of(&names) }, Path::new("/data/run7"), Rest::IsTaken);
     assert!(explanation.certain && layout.name() == "enzo", "{explanation}");
     assert_eq!(explanation.lines[0], "enzo (2 checkpoints, 16 of 18 files)");
-    let (_, explanation) = guess(&Listing { bytes: sized(1000), ..listing_of(&names) }, Path::new("/data/run7"));
+    let (_, explanation) =
+        guess(&Listing { bytes: sized(1000), ..listing_of(&names) }, Path::new("/data/run7"), Rest::IsTaken);
     assert!(!explanation.certain && explanation.asks.is_some(), "{explanation}");
 }
 
@@ -410,7 +416,7 @@ fn files_that_differ_in_one_counted_number_and_were_written_at_once_may_be_ranks
 fn guess_at_times(names: &[String], seconds: &[u64]) -> (Layout, Explanation) {
     let paths = paths(names);
     let modified = seconds.iter().map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(*at)).collect();
-    guess(&Listing { modified, ..listing_of(&paths) }, Path::new("/data/run7"))
+    guess(&Listing { modified, ..listing_of(&paths) }, Path::new("/data/run7"), Rest::IsTaken)
 }
 
 #[test]
@@ -447,6 +453,6 @@ fn ranks_that_begin_together_and_end_apart_may_be_ranks() {
     let listing = listing_of(&names);
     let modified = (0..3).map(|rank| SystemTime::UNIX_EPOCH + Duration::from_secs(rank * 20)).collect();
     let begun = listing.modified.clone();
-    let (_, explanation) = guess(&Listing { modified, begun, ..listing }, Path::new("/data/run7"));
+    let (_, explanation) = guess(&Listing { modified, begun, ..listing }, Path::new("/data/run7"), Rest::IsTaken);
     assert!(explanation.asks.unwrap_or_default().contains("they may be the ranks"));
 }

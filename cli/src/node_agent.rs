@@ -1,0 +1,103 @@
+//! The agent of a node with its control socket. If its layout was guessed, it looks again at the names of the files.
+
+use crate::names::{INTERVAL, Names, look};
+use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Processes};
+use mcr_cnc::config::{CncConfig, LayoutChoice};
+use mcr_cnc::control::{Control, socket_of};
+use mcr_cnc::layout::{Layout, Unplaced};
+use std::time::Instant;
+
+/// An agent and its control socket.
+pub struct NodeAgent {
+    config: CncConfig,
+    layout: Layout,
+    running: Running,
+    /// Number of files in the last message about files that belong to no checkpoint.
+    told: usize,
+}
+
+struct Running {
+    agent: Agent,
+    /// Closed when it is dropped.
+    control: Option<Control>,
+}
+
+impl NodeAgent {
+    pub fn start(config: CncConfig, layout: Layout) -> anyhow::Result<Self> {
+        let running = Running::start(config.clone(), layout.clone())?;
+        Ok(Self { config, layout, running, told: 0 })
+    }
+
+    /// Asks the agent to commit everything that was written so far. The answer is not awaited.
+    pub fn flush(&self, request: FlushRequest) {
+        let _ = self.running.agent.flushes().try_send(request); // a full queue means that a flush is running
+    }
+
+    /// Looks from time to time at the names of the files, and continues with another layout if they show one. Returns
+    /// only if the agent cannot continue.
+    pub async fn look_at_names(&mut self) -> anyhow::Error {
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            match self.look_once().await {
+                Ok(Some(left)) if left.are_many && self.told < left.files => {
+                    self.told = 2 * left.files; // the next message comes when there are twice as many
+                    tracing::warn!(
+                        files = left.files, of = left.of, first = %left.first,
+                        "files belong to no checkpoint of the guessed layout and are not saved; name the layout with \
+                         --layout, or layout in the configuration"
+                    );
+                }
+                Ok(_) => {}
+                Err(error) => return error,
+            }
+        }
+    }
+
+    /// Looks at the names of the files. Returns the files that belong to no checkpoint, if there are any.
+    async fn look_once(&mut self) -> anyhow::Result<Option<Unplaced>> {
+        if !matches!(self.config.layout, LayoutChoice::Guess) {
+            return Ok(None);
+        }
+        let (watch, layout) = (self.config.watch.clone(), self.layout.clone());
+        match tokio::task::spawn_blocking(move || look(&watch, &layout)).await? {
+            Names::Fit => Ok(None),
+            Names::Left(left) => Ok(Some(left)),
+            Names::Other(layout) => {
+                tracing::warn!("files have names of another layout; the agent continues with this layout");
+                self.layout = layout.clone();
+                self.running.replace(self.config.clone(), layout).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Ends the agent. Also returns files that belong to no checkpoint of a guessed layout.
+    pub async fn drain(mut self, until: Instant, processes: Processes) -> (Drained, Option<Unplaced>) {
+        let left = self.look_once().await.unwrap_or_else(|error| {
+            tracing::error!(error = format!("{error:#}"), "the agent could not continue with another layout");
+            None
+        });
+        (self.running.agent.drain(DrainOrder { until: until.into(), processes }).await, left)
+    }
+}
+
+impl Running {
+    fn start(config: CncConfig, layout: Layout) -> anyhow::Result<Self> {
+        let state_file = config.state_file.clone();
+        let agent = Agent::start(config, layout)?;
+        let control = Control::listen(&state_file, agent.flushes());
+        let control = control.inspect_err(|error| {
+            let socket = socket_of(&state_file);
+            tracing::warn!(socket = %socket.display(), %error, "mcr flush cannot reach this agent");
+        });
+        Ok(Self { agent, control: control.ok() })
+    }
+
+    /// Starts an agent with another layout, and ends this one.
+    async fn replace(&mut self, config: CncConfig, layout: Layout) -> anyhow::Result<()> {
+        self.control = None;
+        let new = Self::start(config, layout)?;
+        std::mem::replace(self, new).agent.abandon().await;
+        Ok(())
+    }
+}
