@@ -93,7 +93,7 @@ fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
 /// because newer ones had been saved, or if another node of the same start decided first.
 const ATTEMPTS_MAX: u32 = 3;
 
-fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
+fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let store = open_store(&args.store)?;
     let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None) };
@@ -103,7 +103,7 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     let role = decider.role(&all, &incarnations)?;
     if let Role::Look(Some(why)) = &role {
         eprintln!("mcr: {why}");
-        return restore_newest(RestartArgs { copy: true, ..args }, looks);
+        return restore_newest(RestartArgs { copy: true, ..args }, attempts);
     }
     let followed = match &role {
         Role::Follow(record) => Some(record),
@@ -186,8 +186,8 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
                         return Err(undo_decision(&store, &job, &other, &tried.checkpoint, &tried.reason));
                     }
                     drop(prepared);
-                    if looks > 1 {
-                        return restore_newest(args, looks - 1);
+                    if attempts > 1 {
+                        return restore_newest(args, attempts - 1);
                     }
                     bail!("{} of job {job} began in the meantime; run the restart again", other.describe());
                 }
@@ -232,8 +232,8 @@ fn restore_newest(args: RestartArgs, looks: u32) -> anyhow::Result<ExitCode> {
     }
     let is_new =
         |state: &CheckpointState| state.is_complete() && !all.iter().any(|k| k.is_complete() && k.id == state.id);
-    if args.checkpoint.is_none() && !args.exact && looks > 1 && manifest::list(&store, &job)?.iter().any(is_new) {
-        return restore_newest(args, looks - 1);
+    if args.checkpoint.is_none() && !args.exact && attempts > 1 && manifest::list(&store, &job)?.iter().any(is_new) {
+        return restore_newest(args, attempts - 1);
     }
     let tried = passed_over.iter().map(|p| p.checkpoint.to_string()).collect::<Vec<_>>().join(", ");
     bail!("no checkpoint of job {job} could be restored (tried: {tried}); `mcr verify` shows what is damaged")
