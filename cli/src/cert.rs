@@ -6,7 +6,7 @@
 
 use crate::args::{CertCommand, CertInitArgs, CertRotateArgs};
 use crate::exit::Exit;
-use crate::guard::{NotPermitted, user};
+use crate::guard::{NoIdentity, NotPermitted, user};
 use crate::output::print;
 use crate::settings::{CLUSTER_FILE, cluster_has_tls};
 use anyhow::{Context, bail};
@@ -29,12 +29,6 @@ const CERTIFICATES: &str = "cluster.pem";
 const NEW_KEY: &str = "cluster.key.new";
 /// Maximum length of each file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-
-/// A connection needs TLS, and this process has no usable certificate. The command ends with
-/// [`Exit::Configuration`].
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct NoIdentity(String);
 
 pub fn run(command: CertCommand) -> anyhow::Result<ExitCode> {
     match command {

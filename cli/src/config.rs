@@ -38,6 +38,14 @@ pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
         ConfigCommand::Defaults => print(DEFAULTS)?,
         ConfigCommand::Check { file } => {
             let tables: toml::Table = load_toml(&file)?;
+            let has_daemons = ["cnc", "anc"].iter().any(|table| tables.contains_key(*table));
+            if !has_daemons && tables.values().any(|value| !value.is_table()) {
+                anyhow::bail!(
+                    "{}: it has neither [cnc] nor [anc], so it is no file of daemons; if it has the settings of a job, mcr \
+                     job show checks them, in the directory of the job",
+                    file.display()
+                );
+            }
             let config = ConfigFile::load(&file)?;
             let mut checked = Vec::new();
             if tables.contains_key("cnc") {

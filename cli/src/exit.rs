@@ -1,8 +1,7 @@
 //! The exit status of all commands. README.md and deploy/README.md repeat this table. The texts are for `--help` and
 //! for the manual pages, which show the first line of a text as a list.
 
-use crate::cert::NoIdentity;
-use crate::guard::NotPermitted;
+use crate::guard::{NoIdentity, NotPermitted};
 use std::process::ExitCode;
 
 /// The exit status of every command. A script may rely on these numbers.

@@ -1,4 +1,5 @@
-//! The store must belong to the user: other users must not be able to add, replace or remove checkpoints.
+//! What a process may use, and what others must not be able to change. The store must belong to the user: other users
+//! must not be able to add, replace or remove checkpoints.
 
 use crate::output::{name_of, tell};
 use nix::unistd::{Uid, User, geteuid};
@@ -11,6 +12,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NotPermitted(pub String);
+
+/// A connection needs TLS, and this process has no usable certificate. The command ends with
+/// [`crate::exit::Exit::Configuration`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoIdentity(pub String);
 
 /// How to use a store that a group shares.
 const SHARED: &str = "if a group shares the store, write shared-store = true beside store, or give --shared-store";

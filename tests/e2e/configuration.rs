@@ -37,6 +37,12 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
 }
 
 #[test]
+fn the_settings_of_a_job_are_told_from_a_file_of_daemons() {
+    let said = check("job = \"wave\"\nwatch = \"run\"\n", 1);
+    assert!(said.contains("mcr job show checks them"), "{said}");
+}
+
+#[test]
 fn a_value_out_of_range_is_refused_with_what_it_may_be() {
     let text = check("[anc]\nstore = \"/x\"\nbudget-mib = 3\n", 1);
     let expected = "anc.budget-mib is 3; with segments of 4 MiB and the profile fast it must be between 12";
