@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Interval of the scans.
-const INTERVAL: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(2);
 /// What is reported as the source of the number.
 const FROM: &str = "the files of the ranks";
 
@@ -34,18 +34,21 @@ pub async fn wait(config: &mut CncConfig, layout: &Layout) {
         "number of ranks unknown: it is counted in the files of the first checkpoint, and nothing is saved until a \
          second checkpoint begins or the command ends; to save from the first one on, give --ranks, or ranks in mcr.toml"
     );
-    while !set(config, layout, false) {
+    while !set(config, layout, false).await {
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
 /// Sets the number of ranks if the files show it. `all_written`: nothing more will be written. Returns whether it is
 /// set.
-pub fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> bool {
-    // A directory that cannot be read now may be readable at the next scan. The agent reports it.
-    let Ok(listing) = list(&config.watch, &ScanLimits::default()) else { return false };
-    let Some((ranks, checkpoint)) = ranks_shown(listing, layout, all_written) else { return false };
-    tracing::warn!(ranks, %checkpoint, "number of ranks counted in the files; to be sure, give --ranks, or ranks in mcr.toml");
+pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> bool {
+    let (watch, layout) = (config.watch.clone(), layout.clone());
+    let shown = tokio::task::spawn_blocking(move || {
+        // A directory that cannot be read now may be readable at the next scan. The agent reports it.
+        ranks_shown(list(&watch, &ScanLimits::default()).ok()?, &layout, all_written)
+    });
+    let Ok(Some((ranks, checkpoint))) = shown.await else { return false };
+    tracing::warn!(ranks, %checkpoint, "number of ranks counted in the files; to be sure, give ranks");
     (config.ranks, config.ranks_from) = (Some(ranks), FROM);
     true
 }

@@ -8,7 +8,7 @@ use crate::config::ConfigFile;
 use crate::counted;
 use crate::guard::check_store;
 use crate::node_agent::NodeAgent;
-use crate::orphan::Watch;
+use crate::orphan::{Start, Watch};
 use crate::output::Log;
 use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
@@ -194,9 +194,9 @@ pub enum Life {
 }
 
 impl Life {
-    async fn until_orphaned(&self) {
+    async fn until_orphaned(&self, start: &Start) {
         match self {
-            Self::OfJob(watch) => watch.until_orphaned().await,
+            Self::OfJob(watch) => watch.until_orphaned(start).await,
             Self::UntilSignal | Self::Over => std::future::pending().await,
         }
     }
@@ -276,6 +276,7 @@ fn run_in_one_process(
             agent.aggregators = vec![aggregator.address.clone()];
         }
         let bound = agent.drain;
+        let start = Start { store: store.clone(), job: agent.job.clone(), identity: agent.incarnation.clone() };
         let mut both = Both { config: agent, store, sees_all_ranks: is_here, node: None, aggregator };
         let ended = match command.is_empty() {
             false => both.accompany(command, &mut signals, bound).await?,
@@ -285,7 +286,7 @@ fn run_in_one_process(
                     Life::Over => Processes::Gone,
                     life => tokio::select! {
                         error = both.run_agent() => return Err(error),
-                        () = life.until_orphaned() => Processes::Gone,
+                        () = life.until_orphaned(&start) => Processes::Gone,
                         () = signals.next() => match signals.last {
                             Signal::SIGUSR1 => Processes::Gone,
                             _ => Processes::MayRun,
@@ -358,6 +359,10 @@ struct Both {
 }
 
 impl Both {
+    fn must_count_ranks(&self, layout: &Layout) -> bool {
+        self.sees_all_ranks && counted::is_needed(&self.config, layout, &self.store)
+    }
+
     /// Starts the agent once its directory exists and its layout is known.
     async fn start_agent(&mut self) -> anyhow::Result<()> {
         let mut is_told = false;
@@ -371,7 +376,7 @@ impl Both {
             tokio::time::sleep(GUESS_INTERVAL).await;
         }
         let layout = agent_layout(&self.config).await?;
-        if self.sees_all_ranks && counted::is_needed(&self.config, &layout, &self.store) {
+        if self.must_count_ranks(&layout) {
             counted::wait(&mut self.config, &layout).await;
         }
         self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
@@ -409,9 +414,7 @@ impl Both {
         // If the layout and the number of ranks are known, the agent starts before the application. Otherwise the agent
         // waits for the names of files.
         let is_known = match &self.config.layout {
-            LayoutChoice::Known(layout) => {
-                !(self.sees_all_ranks && counted::is_needed(&self.config, layout, &self.store))
-            }
+            LayoutChoice::Known(layout) => !self.must_count_ranks(layout),
             LayoutChoice::Whole => true,
             LayoutChoice::Guess => false,
         };
@@ -491,8 +494,8 @@ impl Both {
         if self.node.is_none() && self.config.watch.is_dir() {
             match last_layout(&self.config)? {
                 LastLayout::Layout(layout) => {
-                    if self.sees_all_ranks && counted::is_needed(&self.config, &layout, &self.store) {
-                        counted::set(&mut self.config, &layout, processes == Processes::EndedWell);
+                    if self.must_count_ranks(&layout) {
+                        counted::set(&mut self.config, &layout, processes == Processes::EndedWell).await;
                     }
                     self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
                 }

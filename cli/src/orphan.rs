@@ -2,8 +2,15 @@
 //!
 //! A worker outlives the restart, the upgrade and the death of its daemon, because the next daemon finds it. But if the
 //! package was removed while the job ran, no daemon comes. Then the end of the job's processes is the only sign.
+//!
+//! SLURM may run no Epilog on a node that was cut off from the network while SLURM started the job again elsewhere. Then
+//! the store shows that the start of this worker is over.
 
+use mcr_cnc::config::slurm_start;
 use mcr_node::environment;
+use mcrengine::ids::JobId;
+use mcrengine::incarnation;
+use mcrengine::store::PosixStore;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,9 +20,38 @@ const ALONE_MAX: Duration = Duration::from_secs(3600);
 /// Replaces [`ALONE_MAX`] in tests, in milliseconds.
 const ALONE_VARIABLE: &str = "MCR_TEST_ALONE_MS";
 /// Interval of the checks.
-const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// The flag of a listening socket in /proc/net/unix.
 const LISTENS: u32 = 0x1_0000;
+
+/// The start of a job for which a worker saves.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// The store; empty if only the aggregators know it.
+    pub store: PathBuf,
+    /// The name of the job.
+    pub job: JobId,
+    /// The identity of the start.
+    pub identity: String,
+}
+
+impl Start {
+    /// Whether SLURM has started the same job again since. SLURM does this only if it takes the earlier start for dead.
+    fn is_over(&self) -> bool {
+        if self.store.as_os_str().is_empty() {
+            return false;
+        }
+        let Ok(store) = PosixStore::open(&self.store) else { return false };
+        let newest = incarnation::newest(&store, &self.job).ok().flatten();
+        newest.is_some_and(|newest| is_later(&newest.identity, &self.identity))
+    }
+}
+
+/// Whether one identity is that of a later start of the same SLURM job than the other.
+fn is_later(identity: &str, than: &str) -> bool {
+    let starts = slurm_start(identity).zip(slurm_start(than));
+    starts.is_some_and(|((job, count), (same_job, earlier))| job == same_job && count > earlier)
+}
 
 /// What a worker knows about its daemon and its job.
 #[derive(Clone, Debug)]
@@ -28,16 +64,23 @@ pub struct Watch {
 
 impl Watch {
     /// Returns when the worker is an orphan.
-    pub async fn until_orphaned(&self) {
+    pub async fn until_orphaned(&self, start: &Start) {
         let millis = std::env::var(ALONE_VARIABLE).ok().and_then(|text| text.parse().ok());
         let alone_max = millis.map_or(ALONE_MAX, Duration::from_millis);
         let mut alone_since = None;
         loop {
             tokio::time::sleep(CHECK_INTERVAL.min(alone_max / 4)).await;
-            let watch = self.clone();
+            let (watch, start) = (self.clone(), start.clone());
             // If the check fails, the worker is not alone.
-            match tokio::task::spawn_blocking(move || watch.is_alone()).await {
-                Ok(true) => {
+            match tokio::task::spawn_blocking(move || watch.look(&start)).await {
+                Ok(Seen::LaterStart) => {
+                    tracing::warn!(
+                        job_id = self.job_id,
+                        "SLURM started the job again on other nodes, and the job has no process here: this start is over"
+                    );
+                    return;
+                }
+                Ok(Seen::Nobody) => {
                     if alone_since.get_or_insert_with(Instant::now).elapsed() >= alone_max {
                         tracing::warn!(
                             job_id = self.job_id,
@@ -53,12 +96,34 @@ impl Watch {
         }
     }
 
-    fn is_alone(&self) -> bool {
+    fn look(&self, start: &Start) -> Seen {
+        if environment::of_job(&self.job_id).is_some() {
+            Seen::Somebody
+        } else if start.is_over() {
+            Seen::LaterStart
+        } else if self.has_daemon() {
+            Seen::Somebody
+        } else {
+            Seen::Nobody
+        }
+    }
+
+    fn has_daemon(&self) -> bool {
         let sockets = std::fs::read("/proc/net/unix").unwrap_or_default();
         let sockets = String::from_utf8_lossy(&sockets);
-        let has_daemon = sockets.is_empty() || (self.socket.exists() && listens(&sockets, &self.socket));
-        !has_daemon && environment::of_job(&self.job_id).is_none()
+        sockets.is_empty() || (self.socket.exists() && listens(&sockets, &self.socket))
     }
+}
+
+/// What a worker sees on its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// A process of the job, or the daemon, which learns of the end of the job.
+    Somebody,
+    /// Neither a process of the job nor the daemon.
+    Nobody,
+    /// No process of the job, and a later start of the job on other nodes.
+    LaterStart,
 }
 
 /// Whether a process listens on a socket. Connecting to the socket would wake the daemon, or let systemd start it.
@@ -94,14 +159,26 @@ mod tests {
     fn a_worker_is_alone_only_without_a_daemon_and_without_a_process_of_its_job() {
         let dir = tempfile::tempdir().expect("a directory");
         let watch = Watch { socket: dir.path().join("socket"), job_id: format!("7{}", std::process::id()) };
-        assert!(watch.is_alone());
+        let job = "job".parse().expect("valid");
+        let start = Start { store: PathBuf::new(), job, identity: format!("SLURM job {}", watch.job_id) };
+        assert_eq!(watch.look(&start), Seen::Nobody);
         let listener = UnixListener::bind(&watch.socket).expect("bound");
-        assert!(!watch.is_alone());
+        assert_eq!(watch.look(&start), Seen::Somebody);
         drop(listener);
         let mut process = std::process::Command::new("sleep");
         let mut process = process.arg("600").env("SLURM_JOB_ID", &watch.job_id).spawn().expect("starts");
-        assert!(!watch.is_alone());
+        assert_eq!(watch.look(&start), Seen::Somebody);
         process.kill().and_then(|()| process.wait()).expect("ended");
-        assert!(watch.is_alone());
+        assert_eq!(watch.look(&start), Seen::Nobody);
+    }
+
+    #[test]
+    fn a_later_start_is_one_of_the_same_job_with_a_higher_restart_count() {
+        assert!(is_later("SLURM job 7, restart 1", "SLURM job 7"));
+        assert!(is_later("SLURM job 7, restart 10", "SLURM job 7, restart 9"));
+        for other in ["SLURM job 7", "SLURM job 8, restart 2", "night 2", ""] {
+            assert!(!is_later(other, "SLURM job 7, restart 1"), "{other}");
+        }
+        assert!(!is_later("SLURM job 7", ""), "a start by hand");
     }
 }

@@ -695,6 +695,15 @@ pub fn incarnation_of(
     }
 }
 
+/// The job number and the restart count in an identity that [`incarnation_of`] made from SLURM's variables.
+pub fn slurm_start(identity: &str) -> Option<(&str, u32)> {
+    let job = identity.strip_prefix("SLURM job ")?;
+    match job.split_once(", restart ") {
+        Some((job, count)) => Some((job, count.parse().ok()?)),
+        None => Some((job, 0)),
+    }
+}
+
 fn default_state_directory(environment: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     // `STATE_DIRECTORY` may contain several directories, separated by colons. The first directory is used.
     let systemd = environment("STATE_DIRECTORY").and_then(|all| all.split(':').next().map(PathBuf::from));

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of connections at the same time. Further connections are closed.
 const CONNECTIONS_MAX: usize = 64;
-/// The same for users who may not begin or end jobs. They have places of their own, so they cannot keep Prolog out.
+/// Maximum number of open connections of users who may not begin or end jobs. These connections are counted separately,
+/// so that such users cannot block the requests of Prolog and Epilog.
 const CONNECTIONS_OF_OTHERS_MAX: usize = 16;
 /// Time between two log lines about refused requests of such users.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,8 +39,9 @@ const KILL_PATIENCE: Duration = Duration::from_millis(500);
 const RESTARTS_MAX: u32 = 5;
 /// Time before a worker is started again. It doubles each time.
 const RESTART_DELAY: Duration = Duration::from_millis(250);
-/// Exit status of a worker after which it is not started again: its settings are wrong, or it may not save the job.
-const FINAL: [i32; 3] = [0, 77, 78];
+/// Exit status of a worker after which it is not started again: it ended on purpose (0, 5), its settings are wrong, or it
+/// may not save the job.
+const FINAL: [i32; 4] = [0, 5, 77, 78];
 
 /// The options of the daemon.
 #[derive(Clone, Debug)]

@@ -36,7 +36,16 @@ impl Site {
     }
 
     fn daemon(&self) -> Daemon {
-        let daemon = Daemon::start(mcr().args(["node", "--own", "--run-dir"]).arg(self.path("run")));
+        self.daemon_with(&mut mcr())
+    }
+
+    /// A daemon whose workers wait this time, and not an hour, for a daemon and for processes of their job.
+    fn daemon_of_impatient_workers(&self, millis: u32) -> Daemon {
+        self.daemon_with(mcr().env("MCR_TEST_ALONE_MS", millis.to_string()))
+    }
+
+    fn daemon_with(&self, command: &mut Command) -> Daemon {
+        let daemon = Daemon::start(command.args(["node", "--own", "--run-dir"]).arg(self.path("run")));
         daemon.wait_for_log("serving jobs");
         daemon
     }
@@ -436,10 +445,7 @@ fn every_setting_of_the_shipped_cluster_file_is_accepted_and_all_of_them_are_com
 #[test]
 fn a_worker_without_a_daemon_ends_after_its_job_and_commits_the_last_checkpoint() {
     let site = Site::new(12);
-    let mut command = mcr();
-    command.args(["node", "--own", "--run-dir"]).arg(site.path("run")).env("MCR_TEST_ALONE_MS", "1500");
-    let daemon = Daemon::start(&mut command);
-    daemon.wait_for_log("serving jobs");
+    let daemon = site.daemon_of_impatient_workers(1500);
     site.says(&mut site.job("begin"));
     let mut application = site.application(1, 12);
     let worker = nix::unistd::Pid::from_raw(site.worker().expect("it runs") as i32);
@@ -458,10 +464,7 @@ fn a_worker_without_a_daemon_ends_after_its_job_and_commits_the_last_checkpoint(
 #[test]
 fn a_worker_with_a_daemon_does_not_end_although_its_job_has_no_process() {
     let site = Site::new(13);
-    let mut command = mcr();
-    command.args(["node", "--own", "--run-dir"]).arg(site.path("run")).env("MCR_TEST_ALONE_MS", "200");
-    let daemon = Daemon::start(&mut command);
-    daemon.wait_for_log("serving jobs");
+    let daemon = site.daemon_of_impatient_workers(200);
     site.says(&mut site.job("begin"));
     site.application(1, 2).wait().expect("ended");
     let worker = site.worker().expect("it runs");
