@@ -8,7 +8,7 @@ use mcr_cnc::layout::{Layout, Listing, ScanLimits, Unplaced, list};
 use std::path::Path;
 use std::time::Duration;
 
-/// Interval of the looks.
+/// Minimum interval of the looks. It is longer if a look takes long.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the names of the files show.

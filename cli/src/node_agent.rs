@@ -5,13 +5,17 @@ use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Processes};
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::control::{Control, socket_of};
 use mcr_cnc::layout::{Layout, Unplaced};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The looks at the names take at most one part in this number of the time.
+const LOOKS_SHARE: u32 = 20;
 
 /// An agent and its control socket.
 pub struct NodeAgent {
     config: CncConfig,
     layout: Layout,
-    running: Running,
+    /// `None` between the end of an agent and the start of another one with another layout.
+    running: Option<Running>,
     /// Number of files in the last message about files that belong to no checkpoint.
     told: usize,
 }
@@ -19,26 +23,32 @@ pub struct NodeAgent {
 struct Running {
     agent: Agent,
     /// Closed when it is dropped.
-    control: Option<Control>,
+    _control: Option<Control>,
 }
 
 impl NodeAgent {
     pub fn start(config: CncConfig, layout: Layout) -> anyhow::Result<Self> {
-        let running = Running::start(config.clone(), layout.clone())?;
+        let running = Some(Running::start(&config, &layout)?);
         Ok(Self { config, layout, running, told: 0 })
     }
 
     /// Asks the agent to commit everything that was written so far. The answer is not awaited.
     pub fn flush(&self, request: FlushRequest) {
-        let _ = self.running.agent.flushes().try_send(request); // a full queue means that a flush is running
+        if let Some(running) = &self.running {
+            let _ = running.agent.flushes().try_send(request); // a full queue means that a flush is running
+        }
     }
 
     /// Looks from time to time at the names of the files, and continues with another layout if they show one. Returns
     /// only if the agent cannot continue.
     pub async fn look_at_names(&mut self) -> anyhow::Error {
+        let mut took = Duration::ZERO;
         loop {
-            tokio::time::sleep(INTERVAL).await;
-            match self.look_once().await {
+            tokio::time::sleep(INTERVAL.max(took * LOOKS_SHARE)).await;
+            let began = Instant::now();
+            let looked = self.look_once().await;
+            took = began.elapsed();
+            match looked {
                 Ok(Some(left)) if left.are_many && self.told < left.files => {
                     self.told = 2 * left.files; // the next message comes when there are twice as many
                     tracing::warn!(
@@ -64,8 +74,11 @@ impl NodeAgent {
             Names::Left(left) => Ok(Some(left)),
             Names::Other(layout) => {
                 tracing::warn!("files have names of another layout; the agent continues with this layout");
-                self.layout = layout.clone();
-                self.running.replace(self.config.clone(), layout).await?;
+                self.layout = layout;
+                if let Some(old) = self.running.take() {
+                    old.agent.abandon().await;
+                }
+                self.running = Some(Running::start(&self.config, &self.layout)?);
                 Ok(None)
             }
         }
@@ -73,31 +86,28 @@ impl NodeAgent {
 
     /// Ends the agent. Also returns files that belong to no checkpoint of a guessed layout.
     pub async fn drain(mut self, until: Instant, processes: Processes) -> (Drained, Option<Unplaced>) {
-        let left = self.look_once().await.unwrap_or_else(|error| {
-            tracing::error!(error = format!("{error:#}"), "the agent could not continue with another layout");
-            None
-        });
-        (self.running.agent.drain(DrainOrder { until: until.into(), processes }).await, left)
+        let looked = self.look_once().await;
+        let running = match self.running {
+            Some(running) => Ok(running),
+            None => Running::start(&self.config, &self.layout), // the change of the layout was interrupted
+        };
+        match (looked, running) {
+            (Ok(left), Ok(running)) => (running.agent.drain(DrainOrder { until: until.into(), processes }).await, left),
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::error!(error = format!("{error:#}"), "the agent could not continue with another layout");
+                (Drained { failed: true, ..Drained::default() }, None)
+            }
+        }
     }
 }
 
 impl Running {
-    fn start(config: CncConfig, layout: Layout) -> anyhow::Result<Self> {
-        let state_file = config.state_file.clone();
-        let agent = Agent::start(config, layout)?;
-        let control = Control::listen(&state_file, agent.flushes());
-        let control = control.inspect_err(|error| {
-            let socket = socket_of(&state_file);
+    fn start(config: &CncConfig, layout: &Layout) -> anyhow::Result<Self> {
+        let agent = Agent::start(config.clone(), layout.clone())?;
+        let control = Control::listen(&config.state_file, agent.flushes()).inspect_err(|error| {
+            let socket = socket_of(&config.state_file);
             tracing::warn!(socket = %socket.display(), %error, "mcr flush cannot reach this agent");
         });
-        Ok(Self { agent, control: control.ok() })
-    }
-
-    /// Starts an agent with another layout, and ends this one.
-    async fn replace(&mut self, config: CncConfig, layout: Layout) -> anyhow::Result<()> {
-        self.control = None;
-        let new = Self::start(config, layout)?;
-        std::mem::replace(self, new).agent.abandon().await;
-        Ok(())
+        Ok(Self { agent, _control: control.ok() })
     }
 }

@@ -167,10 +167,8 @@ impl Agent {
         }
         drained
     }
-}
 
-impl Agent {
-    /// Ends the agent at once, as SIGKILL would. Another agent of the same state file can continue its work.
+    /// Ends the agent at once, as SIGKILL would. Another agent with the same state file can continue its work.
     pub async fn abandon(self) {
         for link in &self.links {
             link.abort();
