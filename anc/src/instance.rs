@@ -355,8 +355,8 @@ pub fn choose_for_companions(
     Ok(newest.and_then(|newest| id.with_generation(newest.saturating_add(1)).ok()))
 }
 
-/// Whether the groups of a new content have rewritten all files of a step, compared with the contents that are committed
-/// under the label, see [`rewritten`].
+/// Whether the groups of a new content have rewritten all files of a step. The content is compared with the contents
+/// that are committed under the label, see [`rewritten`].
 pub fn rewritten_by_all(
     store: &dyn Store,
     names: &Names,

@@ -124,7 +124,7 @@ impl Aggregator {
             let failed = uncommitted.is_none();
             Drained { uncommitted: uncommitted.unwrap_or_default(), failed }
         });
-        tracing::info!(address = %address, "aggregator listens");
+        tracing::info!(%address, "aggregator listens");
         Ok(Self { address, stop, ended })
     }
 

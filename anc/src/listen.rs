@@ -58,8 +58,8 @@ impl Listener {
     }
 }
 
-/// Listens on the socket if there is one, else on the first free port. The error names all ports if another process uses
-/// each of them.
+/// Listens on the configured socket, or if there is none, on the first free port. If other processes use all ports, the
+/// error names the ports.
 pub async fn bind(config: &AncConfig) -> io::Result<Listener> {
     if let Some(path) = &config.socket {
         let (listener, file) = unix::listen(path)?;

@@ -77,7 +77,7 @@ pub struct Unplaced {
     pub files: usize,
     /// Number of all files.
     pub of: usize,
-    /// They are so many files, or have so many bytes, that a layout that leaves them out is not guessed.
+    /// Whether they are more than a quarter of all files, or have more than a quarter of all bytes.
     pub are_many: bool,
 }
 
