@@ -120,6 +120,7 @@ impl Aggregator {
             // Without the hub, each session sends its last answers and then closes.
             if tokio::time::timeout(goodbye / 2, &mut server).await.is_err() {
                 server.abort();
+                let _ = server.await; // the file of the socket is removed when the server ends
             }
             let failed = uncommitted.is_none();
             Drained { uncommitted: uncommitted.unwrap_or_default(), failed }

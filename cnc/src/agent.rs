@@ -88,13 +88,6 @@ impl Agent {
         };
         let watched = Watcher::spawn(&config.watch, layout, config.watch_options());
         let (events, watcher) = watched.map_err(|source| AgentError::Watch { path: config.watch.clone(), source })?;
-        if config.ranks.is_none() {
-            tracing::warn!(
-                job = %config.job,
-                "number of ranks unknown: the number of the job's newest checkpoint is used; if the job has no \
-                 checkpoint, nothing is saved; give --ranks, or ranks in [cnc], or SLURM_NTASKS"
-            );
-        }
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
         let (links, link_tasks) = (config.aggregators.iter().enumerate())
             .map(|(link, address)| {
@@ -277,7 +270,7 @@ impl Core {
             WatchEvent::Cut { checkpoint, rank, path, why } => {
                 tracing::warn!(%checkpoint, rank = rank.0, %path, why, "a file is incomplete; its checkpoint waits");
             }
-            WatchEvent::Trouble(what) => tracing::warn!(what, "the watcher has a problem"),
+            WatchEvent::Trouble(what) => tracing::warn!(watch = %self.config.watch.display(), "{what}"),
             WatchEvent::Scanned { request, pending } => self.ending.scanned(request, pending),
         }
     }

@@ -396,29 +396,6 @@ impl LayoutChoice {
             Self::Guess => true,
         }
     }
-
-    /// Returns the layout. If necessary, the layout is guessed from the files below `root`. If a guess is not
-    /// certain, for example because there are no files yet, the caller should guess again later. `all_written`: the
-    /// application writes no more files.
-    pub fn resolve(
-        &self,
-        root: &Path,
-        limits: &ScanLimits,
-        all_written: bool,
-    ) -> Result<(Layout, Option<Explanation>), ScanError> {
-        match self {
-            Self::Known(layout) => Ok((layout.clone(), None)),
-            Self::Whole => Ok((Layout::whole(root), None)),
-            Self::Guess => {
-                let listing = list(root, limits)?;
-                let (layout, explanation) = match all_written {
-                    true => Layout::guess(&listing, root),
-                    false => Layout::guess_while_running(&listing, root),
-                };
-                Ok((layout, Some(explanation)))
-            }
-        }
-    }
 }
 
 impl LayoutOptions {
@@ -713,6 +690,24 @@ fn default_state_directory(environment: &dyn Fn(&str) -> Option<String>) -> Opti
 }
 
 impl CncConfig {
+    /// Returns the layout. If necessary, the layout is guessed from the files below the watched directory. If a guess
+    /// is not certain, for example because there are no files yet, the caller should guess again later. `all_written`:
+    /// the application writes no more files.
+    pub fn resolve_layout(&self, all_written: bool) -> Result<(Layout, Option<Explanation>), ScanError> {
+        match &self.layout {
+            LayoutChoice::Known(layout) => Ok((layout.clone(), None)),
+            LayoutChoice::Whole => Ok((Layout::whole(&self.watch), None)),
+            LayoutChoice::Guess => {
+                let listing = list(&self.watch, &ScanLimits::default())?;
+                let (layout, explanation) = match all_written {
+                    true => Layout::guess(&listing, &self.watch, self.ranks),
+                    false => Layout::guess_while_running(&listing, &self.watch, self.ranks),
+                };
+                Ok((layout, Some(explanation)))
+            }
+        }
+    }
+
     /// The address of a group's aggregator.
     pub fn aggregator_of(&self, group: GroupId) -> &str {
         &self.aggregators[group.0 as usize % self.aggregators.len()]

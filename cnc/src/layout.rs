@@ -191,15 +191,19 @@ impl Layout {
 
     /// Guesses a layout from the names of the files below `directory`. If a guess covers too few files, all files
     /// form one checkpoint that is named after the directory, or [`Explanation::asks`] contains a question for the
-    /// user.
-    pub fn guess(listing: &Listing, directory: &std::path::Path) -> (Self, Explanation) {
-        guess::guess(listing, directory, guess::Rest::IsTaken)
+    /// user. `ranks`: the number of ranks, if it is known.
+    pub fn guess(listing: &Listing, directory: &std::path::Path, ranks: Option<u32>) -> (Self, Explanation) {
+        guess::guess(listing, directory, guess::Rest::IsTaken, ranks)
     }
 
     /// Like [`Layout::guess`], while the application runs: files whose names do not show a checkpoint belong to none,
     /// even if there is only one checkpoint so far.
-    pub fn guess_while_running(listing: &Listing, directory: &std::path::Path) -> (Self, Explanation) {
-        guess::guess(listing, directory, guess::Rest::IsLeft)
+    pub fn guess_while_running(
+        listing: &Listing,
+        directory: &std::path::Path,
+        ranks: Option<u32>,
+    ) -> (Self, Explanation) {
+        guess::guess(listing, directory, guess::Rest::IsLeft, ranks)
     }
 
     /// The files that belong to no checkpoint of this layout, except logs and pointer files. `None` if there are none.

@@ -34,6 +34,8 @@ pub struct Explanation {
     /// The files that are there make one checkpoint with this layout, and more files may show another layout. Then
     /// `certain` is false.
     pub awaits_files: bool,
+    /// The names show neither ranks nor checkpoints, so that all files are one checkpoint. Then `certain` is false.
+    pub is_whole: bool,
     /// `Some`: the layout must not be used. The text says why, and which options the user can specify instead.
     pub asks: Option<String>,
 }
@@ -99,6 +101,11 @@ pub(super) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
     })
 }
 
+/// Whether this is the name of a pointer file or of a log, whose numbers are neither ranks nor steps.
+fn is_beside_states(path: &FilePath) -> bool {
+    is_pointer_name(path.name()) || is_log_name(path.name())
+}
+
 /// The files without those of this program, each with its length in bytes.
 fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
     let is_applications = |path: &FilePath| !is_ours(path.as_bytes()) && !is_of_a_store(path.as_bytes());
@@ -106,15 +113,21 @@ fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
     sized.filter(|(path, _)| is_applications(path)).collect()
 }
 
-pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest) -> (Layout, Explanation) {
+/// `ranks`: the number of ranks, if it is known. If there is only one rank, a number is a rank only after a word that
+/// means ranks.
+pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest, ranks: Option<u32>) -> (Layout, Explanation) {
     let all = of_application(listing);
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
-    let told = presets::telling(&paths).find_map(|preset| fits(&preset, &paths)).or_else(|| {
+    let one_rank = ranks == Some(1);
+    let preset = presets::telling(&paths).find_map(|preset| fits(&preset, &paths, one_rank));
+    let guessed = preset.or_else(|| {
         let modified: BTreeMap<&FilePath, SystemTime> =
             listing.files.iter().zip(listing.modified.iter().copied()).collect();
-        from_numbers(&paths, &modified, &label_of_directory(directory))
+        let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !is_beside_states(path)).collect();
+        let of_state = if of_state.is_empty() { &paths } else { &of_state };
+        from_numbers(of_state, &modified, &label_of_directory(directory), one_rank)
     });
-    let Some((layout, explanation)) = told else { return all_one_checkpoint(label_of_directory(directory)) };
+    let Some((layout, explanation)) = guessed else { return all_one_checkpoint(label_of_directory(directory)) };
     if explanation.asks.is_some() {
         return (layout, explanation);
     }
@@ -143,7 +156,7 @@ pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest) -> (Layout,
     weigh(layout, explanation, &all, directory, rest)
 }
 
-/// Checks whether most of the existing files belong to checkpoints of the layout.
+/// Checks whether most of the existing files belong to checkpoints of the layout. Log files are not counted.
 fn weigh(
     layout: Layout,
     mut explanation: Explanation,
@@ -152,6 +165,7 @@ fn weigh(
     rest: Rest,
 ) -> (Layout, Explanation) {
     let (mut labels, mut files, mut bytes, mut first_left) = (BTreeSet::new(), 0usize, 0u128, None);
+    let (mut logs, mut bytes_of_logs) = (0usize, 0u128);
     for (path, size) in all {
         match layout.place(path) {
             Some(placed) => {
@@ -159,12 +173,16 @@ fn weigh(
                 files += 1;
                 bytes += u128::from(*size);
             }
+            None if is_log_name(path.name()) => {
+                logs += 1;
+                bytes_of_logs += u128::from(*size);
+            }
             None => drop(first_left.get_or_insert(*path)),
         }
     }
     let all_bytes: u128 = all.iter().map(|(_, size)| u128::from(*size)).sum();
     let percent = |part: u128, whole: u128| (part * 100).checked_div(whole).unwrap_or(100);
-    let shares = [percent(files as u128, all.len() as u128), percent(bytes, all_bytes)];
+    let shares = [percent(files as u128, (all.len() - logs) as u128), percent(bytes, all_bytes - bytes_of_logs)];
     let left = all.len() - files;
     // Files that belong to no checkpoint say nothing about the layout as long as there is only one checkpoint.
     let is_judged = rest == Rest::IsTaken || labels.len() > 1;
@@ -198,8 +216,8 @@ fn weigh(
 }
 
 /// Returns this preset if more than half of the files match it, no rank is missing, and its labels are not those of
-/// parts.
-fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
+/// parts. If there is only one rank, a preset that finds several ranks does not fit.
+fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout, Explanation)> {
     let mut ranks: BTreeMap<CheckpointId, BTreeSet<u32>> = BTreeMap::new();
     let mut placed_count = 0usize;
     for placed in paths.iter().filter_map(|path| preset.place(path)) {
@@ -208,7 +226,11 @@ fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
     }
     let gap = |ranks: &BTreeSet<u32>| ranks.last().is_some_and(|&last| last as usize + 1 != ranks.len());
     let most = ranks.values().max_by_key(|ranks| ranks.len())?;
-    if placed_count * 2 <= paths.len() || gap(most) || steps::are_of_ranks_or_parts(ranks.keys()) {
+    let logs = paths.iter().filter(|path| is_log_name(path.name()) && preset.place(path).is_none()).count();
+    let is_minority = placed_count * 2 <= paths.len() - logs;
+    let splits = paths.iter().any(|path| splits_a_date(preset, path));
+    let has_too_many = one_rank && most.len() > 1;
+    if is_minority || gap(most) || splits || has_too_many || steps::are_of_ranks_or_parts(ranks.keys()) {
         return None;
     }
     // If the preset finds no rank, but numbers in the names are ranks, these are not the names of the preset's code.
@@ -259,11 +281,14 @@ pub(super) fn label_of_directory(directory: &Path) -> CheckpointId {
 
 fn all_one_checkpoint(label: CheckpointId) -> (Layout, Explanation) {
     let line = format!("the names show neither ranks nor checkpoints: all files are checkpoint {label}, rank 0");
-    (Layout::single(label), Explanation { lines: vec![line], ..Explanation::default() })
+    (Layout::single(label), Explanation { lines: vec![line], is_whole: true, ..Explanation::default() })
 }
 
-/// The byte that replaces a run of digits in a template. No path contains this byte.
+/// The byte that replaces a run of digits or a date in a template. No path contains this byte.
 const SLOT: u8 = 0;
+
+/// A run of digits or a date, as a regular expression.
+const NUMBER: &str = "(?:[0-9]{4,6}-[0-9]{2}-[0-9]{2}(?:[-_T](?:[0-9]{5}|[0-9]{2}(?:[-_:.][0-9]{2}){1,2}))?|[0-9]+)";
 
 /// A set of names that differ only in their digits.
 struct Template<'a> {
@@ -289,14 +314,17 @@ fn from_numbers(
     paths: &[&FilePath],
     modified: &BTreeMap<&FilePath, SystemTime>,
     otherwise: &CheckpointId,
+    one_rank: bool,
 ) -> Option<(Layout, Explanation)> {
     let templates = templates_of(paths, modified);
-    let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(Template::find_rank).collect();
+    let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(|template| template.find_rank(one_rank)).collect();
     drop_contradictions(&templates, &mut ranks);
     adopt_ranks(&templates, &mut ranks);
     let any_rank = ranks.iter().any(Option::is_some);
     let (span, hidden, asks) = match steps::find_span(&templates, &ranks) {
-        Some(span) if any_rank || is_series(&templates, &span.text) => (Some(span.text), span.hides, span.asks),
+        Some(span) if any_rank || is_series(&templates, &span.text, one_rank) => {
+            (Some(span.text), span.hides, span.asks)
+        }
         None if any_rank => (None, false, None),
         _ => return None,
     };
@@ -347,7 +375,8 @@ fn from_numbers(
     if hidden {
         lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
     }
-    Some((layout, Explanation { lines, certain: !hidden && asks.is_none() && !awaits_files, asks, awaits_files }))
+    let certain = !hidden && asks.is_none() && !awaits_files;
+    Some((layout, Explanation { lines, certain, asks, awaits_files, is_whole: false }))
 }
 
 fn templates_of<'a>(paths: &[&'a FilePath], modified: &BTreeMap<&FilePath, SystemTime>) -> Vec<Template<'a>> {
@@ -373,7 +402,8 @@ fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
     let (mut text, mut digits) = (Vec::with_capacity(path.len()), Vec::new());
     let mut at = 0;
     while at < path.len() {
-        let run = path[at..numbers_end.max(at)].iter().take_while(|b| b.is_ascii_digit()).count();
+        let rest = &path[at..numbers_end.max(at)];
+        let run = date_length(rest).unwrap_or_else(|| digits_in(rest));
         if run > 0 {
             text.push(SLOT);
             digits.push(&path[at..at + run]);
@@ -386,9 +416,55 @@ fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
     (text, digits)
 }
 
-/// The value of a run of digits. A value that does not fit into 64 bits becomes `u64::MAX`, which is never a rank.
+/// The number of digits at the beginning of a text.
+fn digits_in(text: &[u8]) -> usize {
+    text.iter().take_while(|b| b.is_ascii_digit()).count()
+}
+
+/// The length of the date at the beginning of a text, as in `2010-10-01`, `0001-02-01-00000` (with the seconds of the
+/// day), and `2010-10-01_00.00.00`. `None` if the text does not begin with a date.
+fn date_length(text: &[u8]) -> Option<usize> {
+    // The digits after one of these separators, if their number is right.
+    let after = |at: usize, separators: &[u8], count: usize| {
+        let digits = text.get(at).filter(|b| separators.contains(b)).map(|_| digits_in(&text[at + 1..]));
+        (digits == Some(count)).then_some(at + 1 + count)
+    };
+    let in_range = |end: usize, most: u64| (1..=most).contains(&number(&text[end - 2..end]));
+    let year = digits_in(text);
+    let month = after(year, b"-", 2).filter(|end| (4..=6).contains(&year) && in_range(*end, 12))?;
+    let day = after(month, b"-", 2).filter(|end| in_range(*end, 31))?;
+    let minute = || after(after(day, b"-_T", 2)?, b"-_:.", 2);
+    let time = after(day, b"-_T", 5).or_else(|| minute().map(|end| after(end, b"-_:.", 2).unwrap_or(end)));
+    Some(time.unwrap_or(day))
+}
+
+/// Whether a layout takes a part of a date for the rank, or for the end of the label.
+fn splits_a_date(layout: &Layout, path: &FilePath) -> bool {
+    let Some((_, within)) = layout.place_within(path) else { return false };
+    let bytes = path.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        if let Some(length) = date_length(&bytes[at..]) {
+            let is_inside = |position: usize| (at + 1..at + length).contains(&position);
+            if [&within.rank, &within.label].into_iter().flatten().any(|range| is_inside(range.end)) {
+                return true;
+            }
+        }
+        at += digits_in(&bytes[at..]).max(1);
+    }
+    false
+}
+
+/// Whether a number of a template is a date, which has separators.
+fn is_date(digits: &[u8]) -> bool {
+    !digits.iter().all(u8::is_ascii_digit)
+}
+
+/// The value of a run of digits, or of all digits of a date. A value that does not fit into 64 bits becomes `u64::MAX`,
+/// which is never a rank.
 fn number(digits: &[u8]) -> u64 {
-    digits.iter().fold(0u64, |n, &digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+    let digits = digits.iter().filter(|b| b.is_ascii_digit());
+    digits.fold(0u64, |n, &digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
 }
 
 /// The meaning of a number, according to the letters before the number.
@@ -502,6 +578,9 @@ impl Template<'_> {
     }
 
     fn word(&self, slot: usize) -> Word {
+        if self.rows.iter().any(|row| is_date(row[slot])) {
+            return Word::Checkpoint;
+        }
         let word: Vec<_> =
             self.lead(slot).iter().filter(|b| b.is_ascii_alphabetic()).map(u8::to_ascii_lowercase).collect();
         match &word[..] {
@@ -564,16 +643,17 @@ impl Template<'_> {
 
     /// Whether a number is the rank, and the word before it means ranks.
     fn says_rank(&self) -> bool {
-        self.find_rank().is_some_and(|rank| self.word(rank.slot) == Word::Rank)
+        self.find_rank(true).is_some()
     }
 
     /// The number that is the rank. A number after a word that means ranks is preferred, and then the last possible
-    /// number.
-    fn find_rank(&self) -> Option<RankSlot> {
+    /// number. `after_word`: only a number after such a word.
+    fn find_rank(&self, after_word: bool) -> Option<RankSlot> {
         if self.rows.len() < 2 || self.slots() > SLOTS_MAX {
             return None;
         }
-        let candidates = (0..self.slots()).filter_map(|slot| Some((self.word(slot), self.try_rank(slot)?)));
+        let slots = (0..self.slots()).filter(|slot| !after_word || self.word(*slot) == Word::Rank);
+        let candidates = slots.filter_map(|slot| Some((self.word(slot), self.try_rank(slot)?)));
         candidates.max_by_key(|(word, rank)| (*word, rank.slot)).map(|(_, rank)| rank)
     }
 
@@ -637,7 +717,7 @@ impl Template<'_> {
             }
             match byte {
                 SLOT if rank.slot == slot => out.push_str("(?P<rank>[0-9]+)"),
-                SLOT => out.push_str("[0-9]+"),
+                SLOT => out.push_str(NUMBER),
                 _ => push_literal(&mut out, byte),
             }
             slot += usize::from(byte == SLOT);
@@ -708,18 +788,25 @@ fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     }
 }
 
-/// For files without ranks: whether each number is a checkpoint. Otherwise, all files form one checkpoint.
-fn is_series(templates: &[Template<'_>], span: &[u8]) -> bool {
+/// For files without ranks: whether each number is a checkpoint. Otherwise, all files form one checkpoint. The files of
+/// the only rank are checkpoints if they were written one after the other, more than a second apart.
+fn is_series(templates: &[Template<'_>], span: &[u8], one_rank: bool) -> bool {
     let mut values = BTreeSet::new();
     let mut says = false;
+    let mut in_order = one_rank;
     for template in templates {
-        let Some((at, slot)) = template.find(span, None) else { return false };
+        let Some((_, slot)) = template.find(span, None) else { return false };
         let last = slot + span.iter().filter(|b| **b == SLOT).count() - 1;
-        says |= template.word(last) == Word::Checkpoint && at + span.len() > 1;
+        says |= template.word(last) == Word::Checkpoint;
+        let apart = |times: &[Range<SystemTime>]| {
+            let begins = |pair: &[Range<SystemTime>]| pair[1].start.duration_since(pair[0].end);
+            times.windows(2).all(|pair| begins(pair).is_ok_and(|apart| apart >= steps::SERIES_MIN))
+        };
+        in_order &= template.in_order(last).is_some_and(|times| apart(&times));
         values.extend(template.rows.iter().map(|row| number(row[last])));
     }
     let dense = values.last().zip(values.first()).is_some_and(|(last, first)| last - first < values.len() as u64);
-    values.len() > 1 && (says || !dense)
+    values.len() > 1 && (says || !dense || in_order)
 }
 
 /// A regular expression for files without a rank: the label may occur anywhere in the path.
@@ -727,7 +814,7 @@ fn span_regex(span: &[u8]) -> String {
     let mut out = String::from("(?:.*?[^0-9A-Za-z])??(?P<checkpoint>");
     for &byte in span {
         match byte {
-            SLOT => out.push_str("[0-9]+"),
+            SLOT => out.push_str(NUMBER),
             _ => push_literal(&mut out, byte),
         }
     }

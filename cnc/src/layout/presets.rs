@@ -80,10 +80,17 @@ const TABLE: &[Preset] = &[
         "**/{checkpoint:chk[^/.]*[0-9]{5,}}/**/*_D_{rank:[0-9]{5}}",
         "**/{checkpoint:chk[^/.]*[0-9]{5,}}/**",
     ]},
+    // b.e21.cam.r.0001-02-01-00000.nc, b.e21.clm2.rh0.0001-02-01-00000.nc: the models of one date belong together.
+    // Nearly the same names in E3SM: case.mpaso.rst.0001-02-01_00000.nc.
+    Preset { name: "cesm", words: &[".r"], first_rank: 0, telling: true, patterns: &[
+        "**/*.r*.{checkpoint:[0-9]{4,6}-[0-9]{2}-[0-9]{2}[-_][0-9]{5}}{,.nc,.bin}",
+    ]},
     Preset { name: "chombo", words: &["d.hdf5"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]{4,}}.{1d,2d,3d}.hdf5",
     ]},
+    // Athena++: blast.00010.rst. Athena 4 with MPI: id0/blast.0010.rst of rank 0, and id3/blast-id3.0010.rst of rank 3.
     Preset { name: "athena", words: &[".rst"], first_rank: 0, telling: true, patterns: &[
+        r"**/id{rank}/*.{checkpoint:[0-9]{4}\.rst}",
         r"**/{checkpoint:[^/]+\.(?:[0-9]{5}|final)}.rst",
     ]},
     // melt.1800.11.restart and restart.1700.base, if the name in the input script contains `%`; poly.restart.1700, if
@@ -189,6 +196,12 @@ mod tests {
         ("chombo", "chk000100.2d.hdf5", "chk000100", None),
         ("athena", "blast.00010.rst", "blast.00010", None),
         ("athena", "blast.final.rst", "blast.final", None),
+        ("athena", "id0/blast.0010.rst", "0010.rst", Some(0)),
+        ("athena", "id3/blast-id3.0010.rst", "0010.rst", Some(3)),
+        ("cesm", "b.e21.cam.r.0001-02-01-00000.nc", "0001-02-01-00000", None),
+        ("cesm", "run/b.e21.clm2.rh0.0001-02-01-00000.nc", "0001-02-01-00000", None),
+        ("cesm", "case.mpaso.rst.0001-02-01_00000.nc", "0001-02-01_00000", None),
+        ("cesm", "b.e21.cam.h0.0001-02.nc", "", None),
         ("lammps", "restart.1700.3", "restart.1700", Some(3)),
         ("lammps", "restart.1700.base", "restart.1700", None),
         ("lammps", "melt.1800.11.restart", "melt.1800", Some(11)),

@@ -27,7 +27,7 @@ fn listing_of(paths: &[FilePath]) -> Listing {
 
 /// Guesses with files of equal length and equal time.
 fn guess_at(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
-    guess(&listing_of(paths), directory, Rest::IsTaken)
+    guess(&listing_of(paths), directory, Rest::IsTaken, None)
 }
 
 /// Guesses with files that were written one after the other.
@@ -37,6 +37,7 @@ fn guess_in_order(paths: &[FilePath]) -> (Layout, Explanation) {
         &Listing { modified: (0..paths.len()).map(after).collect(), ..listing_of(paths) },
         Path::new("/data/run7"),
         Rest::IsTaken,
+        None,
     )
 }
 
@@ -44,7 +45,7 @@ fn guess_in_order(paths: &[FilePath]) -> (Layout, Explanation) {
 fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
     let (layout, explanation) =
-        from_numbers(&all, &BTreeMap::new(), &"run7".parse().expect("valid")).expect("the numbers suffice");
+        from_numbers(&all, &BTreeMap::new(), &"run7".parse().expect("valid"), false).expect("the numbers suffice");
     take_the_rest(layout, explanation, &all, Rest::IsTaken)
 }
 
@@ -195,11 +196,11 @@ fn names_that_place_half_of_the_files_or_of_the_bytes_are_asked_about() {
     let names = paths([dumps, lettered("log_#", 2)].concat());
     let sized = |of_log: u64| (0..names.len()).map(|i| if i < 16 { 100 } else { of_log }).collect::<Vec<_>>();
     let (layout, explanation) =
-        guess(&Listing { bytes: sized(1), ..listing_of(&names) }, Path::new("/data/run7"), Rest::IsTaken);
+        guess(&Listing { bytes: sized(1), ..listing_of(&names) }, Path::new("/data/run7"), Rest::IsTaken, None);
     assert!(explanation.certain && layout.name() == "enzo", "{explanation}");
     assert_eq!(explanation.lines[0], "enzo (2 checkpoints, 16 of 18 files)");
     let (_, explanation) =
-        guess(&Listing { bytes: sized(1000), ..listing_of(&names) }, Path::new("/data/run7"), Rest::IsTaken);
+        guess(&Listing { bytes: sized(1000), ..listing_of(&names) }, Path::new("/data/run7"), Rest::IsTaken, None);
     assert!(!explanation.certain && explanation.asks.is_some(), "{explanation}");
 }
 
@@ -416,7 +417,7 @@ fn files_that_differ_in_one_counted_number_and_were_written_at_once_may_be_ranks
 fn guess_at_times(names: &[String], seconds: &[u64]) -> (Layout, Explanation) {
     let paths = paths(names);
     let modified = seconds.iter().map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(*at)).collect();
-    guess(&Listing { modified, ..listing_of(&paths) }, Path::new("/data/run7"), Rest::IsTaken)
+    guess(&Listing { modified, ..listing_of(&paths) }, Path::new("/data/run7"), Rest::IsTaken, None)
 }
 
 #[test]
@@ -453,6 +454,83 @@ fn ranks_that_begin_together_and_end_apart_may_be_ranks() {
     let listing = listing_of(&names);
     let modified = (0..3).map(|rank| SystemTime::UNIX_EPOCH + Duration::from_secs(rank * 20)).collect();
     let begun = listing.modified.clone();
-    let (_, explanation) = guess(&Listing { modified, begun, ..listing }, Path::new("/data/run7"), Rest::IsTaken);
+    let (_, explanation) = guess(&Listing { modified, begun, ..listing }, Path::new("/data/run7"), Rest::IsTaken, None);
     assert!(explanation.asks.unwrap_or_default().contains("they may be the ranks"));
+}
+
+#[test]
+fn dates_name_checkpoints_and_are_no_ranks() {
+    for date in ["2010-10-0#", "2010-10-0#_00.00.00", "0001-0#-01-00000", "2010-10-0#_00:00:00", "2010-10-0#T06:00"] {
+        for name in ["restart.{}.nc", "run/b.e21.mod.{}", "{}"] {
+            let names = paths((1..5).map(|n| name.replace("{}", &date.replace('#', &n.to_string()))));
+            let (layout, explanation) = guess_in_order(&names);
+            let found = place_all(&layout, &names);
+            assert!(
+                found.len() == 4 && found.values().all(|(files, ranks)| *files == 1 && ranks.is_empty()),
+                "{names:?}: {found:?}\n{explanation}"
+            );
+            assert!(explanation.certain, "{names:?}\n{explanation}");
+        }
+    }
+    let ranked: Vec<String> =
+        ["2010-10-01", "2010-11-01"].iter().flat_map(|date| numbered(&format!("rst_{date}_00.00.00.#"), 3)).collect();
+    let expected = expect(&[("rst_2010-10-01_00.00.00", 3, 3), ("rst_2010-11-01_00.00.00", 3, 3)]);
+    assert_eq!(place_all(&guess_in_order(&paths(&ranked)).0, &paths(&ranked)), expected);
+    // A month is at most 12, so these are other numbers.
+    assert_eq!(date_length(b"2010-13-01"), None);
+    assert_eq!(date_length(b"0001-02-01-00000.nc"), Some(16));
+    assert_eq!(date_length(b"2010-10-01_00.00.00.3"), Some(19));
+    assert_eq!(date_length(b"2010-10-01_123"), Some(10));
+}
+
+#[test]
+fn models_of_one_date_are_one_checkpoint() {
+    let names: Vec<String> = ["0001-02-01-00000", "0001-03-01-00000"]
+        .iter()
+        .flat_map(|date| ["cam.r", "cam.rs", "clm2.rh0", "cpl.r"].map(|model| format!("b.e21.{model}.{date}.nc")))
+        .chain(["rpointer.atm".to_owned(), "rpointer.lnd".to_owned()])
+        .collect();
+    let (layout, explanation) = guess_at(&paths(&names), Path::new("/data/run7"));
+    assert_eq!((layout.name(), explanation.asks), ("cesm", None));
+    assert_eq!(place_all(&layout, &paths(&names)), expect(&[("0001-02-01-00000", 4, 0), ("0001-03-01-00000", 4, 0)]));
+}
+
+/// Guesses with files of the only rank, which were begun at these seconds.
+fn guess_of_one_rank(names: &[&str], seconds: &[u64]) -> Guessed {
+    let modified = seconds.iter().map(|s| SystemTime::UNIX_EPOCH + Duration::from_secs(*s)).collect();
+    let listing = Listing { modified, ..listing_of(&paths(names)) };
+    let (layout, explanation) = guess(&listing, Path::new("/data/run7"), Rest::IsTaken, Some(1));
+    assert_eq!(explanation.asks, None);
+    place_all(&layout, &listing.files)
+}
+
+#[test]
+fn a_number_in_the_files_of_the_only_rank_is_a_step_if_they_were_written_one_after_the_other() {
+    let steps = expect(&[("model_1", 1, 0), ("model_2", 1, 0), ("model_3", 1, 0)]);
+    assert_eq!(guess_of_one_rank(&["model_1.pt", "model_2.pt", "model_3.pt"], &[0, 5, 10]), steps);
+    let whole = expect(&[("run7", 3, 0)]);
+    assert_eq!(guess_of_one_rank(&["model_1.pt", "model_2.pt", "model_3.pt"], &[0, 0, 0]), whole);
+    // The names of GADGET's ranks, from a code with one rank.
+    let steps = expect(&[("restart.0", 1, 0), ("restart.1", 1, 0), ("restart.2", 1, 0)]);
+    assert_eq!(guess_of_one_rank(&["restart.0", "restart.1", "restart.2"], &[0, 5, 10]), steps);
+    let ranks = expect(&[("st_10", 2, 2), ("st_20", 2, 2)]);
+    let names = ["st_10.rank0", "st_10.rank1", "st_20.rank0", "st_20.rank1"];
+    assert_eq!(guess_of_one_rank(&names, &[0, 0, 5, 5]), ranks, "the word says that the number is a rank");
+}
+
+#[test]
+fn directories_of_ranks_of_athena_are_one_run() {
+    let step =
+        |step: &str| ["id0/Blast.#.rst", "id1/Blast-id1.#.rst", "id2/Blast-id2.#.rst"].map(|n| n.replace('#', step));
+    let athena = [step("0001"), step("0002")].concat();
+    let (layout, explanation) = guess_at(&paths(&athena), Path::new("/data/run7"));
+    assert_eq!((layout.name(), explanation.asks), ("athena", None));
+    assert_eq!(place_all(&layout, &paths(&athena)), expect(&[("0001.rst", 3, 3), ("0002.rst", 3, 3)]));
+}
+
+#[test]
+fn a_log_file_beside_few_files_of_checkpoints_does_not_make_the_guess_doubtful() {
+    let names = paths(["state.cpt", "state_prev.cpt", "md.log"]);
+    let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+    assert_eq!((layout.name(), explanation.asks), ("gromacs", None));
 }
