@@ -34,7 +34,7 @@ pub fn of_job(job_id: &str) -> Option<BTreeMap<String, String>> {
 /// The ranks of the job's processes on this node. `node` is SLURM's name of this node.
 ///
 /// The rank comes from a variable that the MPI library sets. If no process has such a variable, the rank is SLURM's
-/// number of the task. The task numbers of the programs in [`LAUNCHERS`] are not ranks.
+/// number of the task. The task numbers of the launchers are not ranks.
 pub fn ranks_of(job_id: &str, node: &str) -> BTreeSet<u32> {
     let number = |variables: &BTreeMap<String, String>, name: &str| variables.get(name)?.parse::<u32>().ok();
     let (mut of_mpi, mut of_slurm) = (BTreeSet::new(), BTreeSet::new());
