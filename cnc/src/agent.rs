@@ -1,8 +1,9 @@
 //! The agent watches the directory, describes the ranks whose files are finished, announces them to the aggregators,
 //! and records which files are committed.
 //!
-//! One task owns the state. It receives events from the watcher, from the links, and from the threads that capture
-//! files. The task never waits for the end of work. It starts the work, and the end of the work is an event.
+//! One task owns the state. The task receives events from the watcher, from the links, and from the threads that
+//! capture files. The task never waits for the end of work. The task starts the work, and the end of the work is an
+//! event.
 
 mod ending;
 mod task;

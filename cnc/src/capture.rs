@@ -41,14 +41,14 @@ pub use verdicts::Verdicts;
 /// A file that was read completely and did not change while it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedFile {
-    /// The description of the file. It has passed [`FileHeader::check`].
+    /// The description of the file. The description has passed [`FileHeader::check`].
     pub header: FileHeader,
     /// Fingerprint of the described content.
     pub fingerprint: Fingerprint,
 }
 
-/// Number of consecutive variables without a successful chunk. After it, no further variables of the file with the
-/// same filters are tried.
+/// Maximum number of consecutive variables without a successful chunk. When this number is reached, no further
+/// variables of the file with the same filters are tried.
 const FAILED_VARIABLES_MAX: u32 = 2;
 
 /// Reads a file below `root` and describes it.
@@ -124,7 +124,7 @@ pub fn capture_keeping(
     Ok((CapturedFile { header, fingerprint }, image))
 }
 
-/// The only variable of a file that is not split. Its digest is the digest of the file.
+/// The only variable of a file that is not split. The digest of this variable is the digest of the file.
 pub(crate) fn whole(digest: Digest, bytes: u64) -> VariableHeader {
     let all = Extent { offset: 0, stored_bytes: bytes, raw_bytes: bytes };
     VariableHeader {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_file_whose_bytes_are_kept_is_the_same_but_for_the_digests_of_short_variables() {
-        /// A source of maps. Its map has one variable of 4095 bytes and one variable of 4096 bytes.
+        /// A source of maps with one variable of 4095 bytes and one variable of 4096 bytes.
         struct Two;
         impl MapSource for Two {
             fn map(&self, _: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn chunks_that_came_out_of_filters_are_kept_as_far_as_there_is_room_and_nothing_is_read_again() {
-        /// A source of maps. Its map has two deflated chunks of 6000 raw bytes each. The field is the stored length
-        /// of the first chunk in bytes. The first chunk begins at offset 0.
+        /// A source of maps with two deflated chunks of 6000 raw bytes each. The field is the stored length of the
+        /// first chunk in bytes. The first chunk begins at offset 0.
         struct Two(u64);
         impl MapSource for Two {
             fn map(&self, input: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {

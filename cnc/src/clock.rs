@@ -2,8 +2,8 @@
 //! of files.
 //!
 //! A parallel file system has its own clock, and the clock of a node may be wrong by a minute. The age of a file must
-//! be a difference of two times of the same clock. Therefore this module creates a temporary file, and compares the
-//! file's time with this node's clock.
+//! be a difference of two times of one clock. Therefore this module creates a temporary file, and compares the file's
+//! time with this node's clock.
 
 use rustix::fs::{Mode, OFlags, open};
 use std::collections::HashMap;

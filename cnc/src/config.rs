@@ -125,7 +125,7 @@ pub enum LayoutOptions {
     Table(LayoutTable),
 }
 
-/// The table `layout = { ... }`. It must contain exactly one of `preset`, `patterns` and `regex`.
+/// The table `layout = { ... }`. The table must contain exactly one of `preset`, `patterns` and `regex`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LayoutTable {
@@ -390,7 +390,7 @@ pub enum LayoutChoice {
 }
 
 impl LayoutChoice {
-    /// Whether file names may contain the number of a rank. True if the layout is not yet guessed.
+    /// Whether file names may contain the number of a rank. The result is true if the layout is not yet guessed.
     pub fn may_have_ranks(&self) -> bool {
         match self {
             Self::Known(layout) => layout.has_ranks(),

@@ -70,13 +70,13 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Makes a drain. It waits for all written files, at most until the deadline.
+    /// Makes a drain, which waits for all written files, at most until the deadline.
     pub fn of_everything(request: u64, deadline_ms: u64) -> Self {
         Self { state: State::Rescanning, deadline_ms, request, targets: None, is_flush: false }
     }
 
-    /// Makes a flush. It waits for the checkpoints that exist when the scan is finished, at most until the deadline.
-    /// Later checkpoints do not count.
+    /// Makes a flush, which waits for the checkpoints that exist when the scan is finished, at most until the
+    /// deadline. Later checkpoints do not count.
     pub fn of_what_is_there(request: u64, deadline_ms: u64) -> Self {
         Self { is_flush: true, ..Self::of_everything(request, deadline_ms) }
     }
@@ -133,8 +133,8 @@ impl Drain {
         &self.state
     }
 
-    /// Whether all ranks are announced to the aggregator of this link. This is true if no rank is unsettled, and no
-    /// rank is unsent on this link.
+    /// Whether all ranks are announced to the aggregator of this link. If so, no rank is unsettled, and no rank is
+    /// unsent on this link.
     pub fn is_announced(&self, scanned: u64, items: &[Item], link: usize) -> bool {
         let counts = |item: &&Item| self.targets.as_ref().is_none_or(|these| these.contains(&item.checkpoint));
         scanned >= self.request

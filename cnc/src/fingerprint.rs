@@ -47,9 +47,9 @@ impl Fingerprint {
         }
     }
 
-    /// Time when the application wrote the file, in nanoseconds since 1970. This is the modification time or the
-    /// change time, whichever is earlier. A copy of the file may keep the modification time. No application can set
-    /// the change time.
+    /// Time when the application wrote the file, in nanoseconds since 1970. The result is the modification time or
+    /// the change time, whichever is earlier. A copy of the file may keep the modification time. No application can
+    /// set the change time.
     pub fn written_ns(&self) -> i64 {
         self.modified_ns.min(self.changed_ns)
     }

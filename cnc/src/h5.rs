@@ -5,8 +5,8 @@
 //! ([`FileMap::check`]). All bytes outside of the extents belong to the skeleton. So with a wrong map the file
 //! compresses worse, but no byte is lost.
 //!
-//! - `classic.rs` reads the part of the format that simulations use, in safe Rust. It takes 1/21 to 1/7 of the time
-//!   of the library's process (docs/decisions/0028-own-parser-for-hdf5.md).
+//! - `classic.rs` reads the part of the format that simulations use, in safe Rust. The parser takes 1/21 to 1/7 of
+//!   the time of the library's process (docs/decisions/0028-own-parser-for-hdf5.md).
 //! - `library.rs` calls the HDF5 library. The library supports every feature, but may crash or hang on a damaged
 //!   file.
 //! - `worker.rs` therefore runs the library in separate processes, with a deadline and a memory limit.
@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 /// The raw data of a file's datasets. All bytes outside of the extents belong to the skeleton.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileMap {
-    /// Arrays and stored chunks, sorted by path. Each has at least one extent.
+    /// Arrays and stored chunks, sorted by path. Each variable has at least one extent.
     pub variables: Vec<MappedVariable>,
 }
 
@@ -258,8 +258,8 @@ fn contiguous(path: &str, datatype: &DataType, dims: &[u64], offset: u64, bytes:
     })
 }
 
-/// The variables of a chunked dataset: one for the chunks whose filters can be removed, and one for the other chunks.
-/// Both variables keep the order of the dataset's chunk index.
+/// The variables of a chunked dataset: one variable for the chunks whose filters can be removed, and one variable for
+/// the other chunks. Both variables keep the order of the dataset's chunk index.
 fn chunked(
     path: &str,
     datatype: &DataType,
@@ -319,8 +319,8 @@ const INFLATION_MAX_FACTOR: u64 = 200;
 ///
 /// The cost of compressing and restoring depends on the raw bytes, but the application wrote only the stored bytes. A
 /// file of 2 MB can hold 2 GiB of zeros. Therefore chunks that inflate by more than [`INFLATION_MAX_FACTOR`] keep
-/// their filters, if they are at least half of the chunks. If they are fewer, all filters are removed. This at most
-/// doubles the cost, and the array stays complete.
+/// their filters, if they are at least half of the chunks. If they are fewer, all filters are removed. Removing all
+/// filters at most doubles the cost, and the array stays complete.
 fn least_stored_bytes(chunk_raw_bytes: u64, filters: &[Filter], chunks: &[Chunk]) -> u64 {
     let least = chunk_raw_bytes.div_ceil(INFLATION_MAX_FACTOR);
     let inflated = chunks.iter().filter(|c| c.filter_mask == 0 && (1..least).contains(&c.stored_bytes)).count();

@@ -340,7 +340,8 @@ pub(crate) fn is_of_a_store(path: &[u8]) -> bool {
     number.is_some_and(|digits| digits.len() >= 4 && digits.iter().all(u8::is_ascii_digit))
 }
 
-/// Prefix of the names of repeated groups. Their text must be equal to the text of the group `checkpoint`.
+/// Prefix of the names of repeated groups. The text of a repeated group must be equal to the text of the group
+/// `checkpoint`.
 const REPEATED_LABEL_PREFIX: &str = "checkpoint_";
 
 impl Pattern {

@@ -78,7 +78,7 @@ impl Image {
     }
 
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
-        // If another thread panicked, some bytes may be missing. The comparison of the digest detects this.
+        // If another thread panicked, some bytes may be missing. The comparison of the digest detects missing bytes.
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -101,7 +101,7 @@ pub struct FileRestorer {
     starts: Vec<Box<[u64]>>,
     written: AtomicU64,
     unfinished: Mutex<Unfinished>,
-    /// The path of another file of the checkpoint, if this file is a hard link of it.
+    /// The path of another file of the checkpoint, if this file is a hard link of the other file.
     named: Option<FilePath>,
 }
 
@@ -360,7 +360,7 @@ impl FileRestorer {
     }
 
     fn unfinished(&self) -> MutexGuard<'_, Unfinished> {
-        // If another thread panicked, a chunk may be unfinished. The comparison of the digest detects this.
+        // If another thread panicked, a chunk may be unfinished. The comparison of the digest detects missing bytes.
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

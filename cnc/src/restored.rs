@@ -93,8 +93,8 @@ fn marked_depth(path: &Path, is: &Fingerprint) -> Option<usize> {
     std::str::from_utf8(depth).ok()?.parse().ok()
 }
 
-/// Records the files that could not be marked. Each has its final path below `to` and its fingerprint. The record is
-/// durable when this function returns.
+/// Records the files that could not be marked. Each file has its final path below `to` and its fingerprint. The
+/// record is durable when this function returns.
 pub fn record(to: &Path, files: &[(FilePath, Fingerprint)]) -> io::Result<()> {
     if files.is_empty() {
         return Ok(());

@@ -110,7 +110,7 @@ pub enum News {
         /// Number of the announcement.
         announce_id: u64,
     },
-    /// The aggregator is about to end. It asks the agent to announce all written ranks.
+    /// The aggregator is about to end, and asks the agent to announce all written ranks.
     Look {
         /// Number of the link.
         link: usize,
@@ -617,7 +617,7 @@ async fn answer(fetch: v1::Fetch, held: Option<Arc<Held>>, sender: Arc<Sender>, 
 /// A pool of frame buffers for reuse. Allocating fresh memory takes longer than reading data into it.
 struct FramePool {
     free: Mutex<Vec<Vec<u8>>>,
-    /// Maximum number of free buffers in the pool. It is equal to the maximum number of frames in flight.
+    /// Maximum number of free buffers in the pool. This number is equal to the maximum number of frames in flight.
     most: usize,
 }
 
@@ -706,7 +706,8 @@ fn read_ranges(
             let end = filled + bytes as usize;
             file.read_raw(range.variable as usize, offset, &mut frame.buffer[filled..end])?;
             (offset, left, filled) = (offset + bytes, left - bytes, end);
-            // The buffer is full. Its length is the length of a frame, or the number of remaining bytes of the fetch.
+            // The buffer is full. The length of the buffer is the length of a frame, or the number of remaining bytes
+            // of the fetch.
             if filled == frame.buffer.len() {
                 let next = sent + filled as u64;
                 each(sent, Bytes::from_owner(std::mem::replace(&mut frame, new_frame(next))))?;

@@ -41,7 +41,7 @@ impl Default for SettleRules {
 }
 
 impl SettleRules {
-    /// The rules after the job's processes have ended. The files can no longer change, so no quiet time is needed.
+    /// The rules after the job's processes have ended. Then the files do not change, so no quiet time is needed.
     #[must_use]
     pub fn without_quiet_times(self) -> Self {
         Self { quiet_ms: 0, scan_quiet_ms: 0, doubt_quiet_ms: 0, checkpoint_quiet_ms: 0, ..self }
@@ -112,8 +112,8 @@ impl FileState {
     }
 
     /// Takes the first look at a file. `now_ms` is a clock that never goes back. `seen` is the result of `lstat`.
-    /// `age_ms` is the time since the last change by the wall clock. It is used only if the file system uses this
-    /// node's clock.
+    /// `age_ms` is the time since the last change by the wall clock. The age is used only if the file system uses
+    /// this node's clock.
     pub fn observe(
         &mut self,
         rules: &SettleRules,

@@ -230,7 +230,7 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
             return Ok(Arc::clone(raw));
         }
         let extent = header.extents[nth];
-        // Both lengths are at most 64 MiB, because the header was checked.
+        // Both lengths of the chunk are at most 64 MiB, because the header was checked.
         let mut stored = vec![0; extent.stored_bytes as usize];
         self.read_stored(file, &mut stored, extent.offset)?;
         // The filters were removed successfully at the capture. If the removal fails now, the stored bytes have

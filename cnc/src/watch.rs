@@ -295,7 +295,7 @@ struct Core {
     started: Instant,
     /// The source of the kernel's events. `None`: the kernel reports no changes.
     kernel: Option<Kernel>,
-    /// The pipe that wakes the thread. When events of the kernel arrive, a byte is written to it.
+    /// The pipe that wakes the thread. When events of the kernel arrive, a byte is written to the pipe.
     wake: PipeWriter,
     /// Directories whose changes the kernel reports, relative to the root.
     directories: BTreeSet<PathBuf>,

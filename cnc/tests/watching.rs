@@ -202,7 +202,7 @@ fn what_vanishes_is_told() {
     assert_eq!(w.told(), told("t1", 0, &[4], false));
 }
 
-/// A superblock of version 0. It states that the file has `end` bytes.
+/// A superblock of version 0, which states that the file has `end` bytes.
 fn superblock(end: u64) -> Vec<u8> {
     let mut block = b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0\x04\0\x10\0\0\0\0\0".to_vec();
     for address in [0, u64::MAX, end, u64::MAX] {

@@ -58,7 +58,7 @@ fn write_file(path: &Path, rank: u32, ranks: u32, block: &Block) -> hdf5::Result
         .shape(shape)
         .create("conductivity")?
         .write_raw(&block.conductivity[block.own()])?;
-    // This dataset is only for inspection. It is compressed, as in many applications.
+    // This dataset is only for inspection. The dataset is compressed, as in many applications.
     file.create_group("diagnostics")?
         .new_dataset::<f32>()
         .chunk((1, ny, nx))

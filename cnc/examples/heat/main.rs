@@ -242,7 +242,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Makes the kernel kill this rank when the launcher dies. A node's job manager does the same.
+/// Makes the kernel kill this rank when the launcher dies. A node's job manager also kills the ranks of a job.
 fn die_with_launcher(options: &Options) -> Result<(), Failure> {
     let Some(launcher) = options.launched_by else { return Ok(()) };
     let system = |source| Failure::System { doing: "binding this rank to its launcher", source };

@@ -122,8 +122,8 @@ pub(super) struct GivenUp {
     pub(super) modified_ns: i64,
     /// Whether a drain or a flush was waiting when the rank was abandoned.
     pub(super) awaited: bool,
-    /// Whether the rank's files were complete and disappeared before they were saved. If such files were only
-    /// renamed, they are later committed under their new names with the same modification time.
+    /// Whether the rank's files were complete and disappeared before they were saved. If the files were only renamed,
+    /// these files are later committed under their new names with the same modification time.
     pub(super) vanished: bool,
 }
 
@@ -233,7 +233,7 @@ impl Ending {
     }
 }
 
-/// The time from which deadlines in milliseconds are counted. It is earlier than every deadline of this process.
+/// The time from which deadlines in milliseconds are counted. Every deadline of this process is later than this time.
 fn epoch() -> Instant {
     static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     *EPOCH.get_or_init(Instant::now)

@@ -47,12 +47,13 @@ pub(super) struct Core {
     pub(super) state_changed: bool,
     /// The checkpoint that was last reported as vanished.
     pub(super) vanished: Option<CheckpointId>,
-    /// If the state file has more names than this number, the names of deleted files are removed from it.
+    /// If the state file has more names than this number, the names of deleted files are removed from the state file.
     pub(super) state_files_max: usize,
     pub(super) links: Vec<Link>,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) ready: VecDeque<ReadyRank>,
-    /// Ranks that are being captured. Their number is limited, so that the application can use the processors.
+    /// Ranks that are being captured. The number of these ranks is limited, so that the application can use the
+    /// processors.
     pub(super) capturing: BTreeSet<RankKey>,
     pub(super) held: BTreeMap<RankKey, HeldRank>,
     /// Ranks in [`Core::ready`] whose files are announced as whole files, because the aggregator had no memory for a
@@ -60,7 +61,7 @@ pub(super) struct Core {
     pub(super) whole: BTreeSet<RankKey>,
     /// Ranks that the aggregator rejected for a temporary reason. Each rank becomes ready again at the given time.
     pub(super) again: Vec<(tokio::time::Instant, ReadyRank)>,
-    /// Files of committed checkpoints, to be deleted. They are deleted when all groups of their checkpoint are
+    /// Files of committed checkpoints, to be deleted. The files of a checkpoint are deleted when all its groups are
     /// committed.
     pub(super) to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,
     pub(super) next_announce: u64,

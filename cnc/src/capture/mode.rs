@@ -11,8 +11,8 @@ pub enum CaptureMode {
     /// HDF5 files are split into skeleton and variables, and filters are removed from chunks.
     Apart,
     /// HDF5 files are split as in [`CaptureMode::Apart`], but filters are removed only from variables that compress
-    /// much better without filters. This mode is for fast profiles. It saves time, because checking that the filters
-    /// can be applied again takes longer than the whole compression by a fast codec.
+    /// much better without filters. This mode is for fast profiles. The mode saves time, because checking that the
+    /// filters can be applied again takes longer than the whole compression by a fast codec.
     ApartInHaste,
 }
 

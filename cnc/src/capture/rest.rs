@@ -46,8 +46,8 @@ pub(super) fn rested(file: &File, name: &Path) -> Result<Metadata, CaptureError>
             return Err(CaptureError::NotAFile { path: name.to_owned() });
         }
         let fingerprint = Fingerprint::of(&metadata);
-        // The file has not changed during the wait, so it is at rest. This is true even if the clocks of the file
-        // server and of this node differ.
+        // The file has not changed during the wait, so it is at rest, even if the clocks of the file server and of
+        // this node differ.
         if waited_for == Some(fingerprint) {
             return Ok(metadata);
         }

@@ -108,7 +108,8 @@ enum Layout {
 }
 
 impl Parser<'_> {
-    /// Finds every object to which hard links lead. Then gives the datasets the same names as the library gives them.
+    /// Finds every object to which hard links lead. Then gives the datasets the names that the library gives to
+    /// datasets.
     ///
     /// The objects of one depth are read in the order of their addresses. In the order of the names, the objects of a
     /// large group would be read from scattered pages.

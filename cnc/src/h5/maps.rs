@@ -6,8 +6,8 @@ use super::{FileMap, H5Error, MapInput, MapSource};
 use std::io;
 use std::process::Command;
 
-/// The source of maps in production. It uses the parser in `classic.rs`. If this parser does not support a file, a
-/// process that runs the HDF5 library maps the file.
+/// The source of maps in production. Normally the parser in `classic.rs` maps a file. If this parser does not support
+/// a file, a process that runs the HDF5 library maps the file.
 pub struct Maps {
     worker: MapWorker,
 }

@@ -15,7 +15,7 @@ pub(super) struct Superblock {
     pub(super) offset_width: usize,
     /// Width of a length in bytes, as stored. `None` if the file ends before this field.
     pub(super) length_width: Option<u8>,
-    /// The base address. Other addresses in the file are relative to it.
+    /// The base address. Other addresses in the file are relative to the base address.
     pub(super) base: u64,
     /// The address of the end of the file, see [`hdf5_end`].
     pub(super) end: u64,
@@ -115,8 +115,8 @@ pub enum End {
 const SUPERBLOCK_BYTES: usize = 64;
 
 /// Compares `bytes`, the length of a file, with the file's HDF5 superblock. `read_at` fills the buffer with bytes
-/// from an offset of the file. It returns the number of these bytes, which is smaller than the buffer at the end of
-/// the file.
+/// from an offset of the file. The result of `read_at` is the number of these bytes, which is smaller than the buffer
+/// at the end of the file.
 pub fn hdf5_end<E>(
     path: &FilePath,
     bytes: u64,
@@ -182,7 +182,7 @@ fn end_from(block: &[u8], at: u64, bytes: u64) -> End {
 mod tests {
     use super::*;
 
-    /// Makes a superblock of the given version. It states that the file ends at `end`.
+    /// Makes a superblock of the given version, which states that the file ends at `end`.
     fn superblock(version: u8, base: u64, end: u64, flags: u8) -> Vec<u8> {
         let mut block = [&SIGNATURE[..], &[version]].concat();
         match version {

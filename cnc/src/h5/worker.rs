@@ -2,8 +2,8 @@
 //!
 //! The library is C code that expects valid files. If a file is damaged, the library may crash, hang or request all
 //! memory. In a separate process, such a failure has only one effect: the file is saved without a map. A process is
-//! started when a file needs the library. It exits after some time without requests, so that an idle agent needs
-//! little memory.
+//! started when a file needs the library. The process exits after some time without requests, so that an idle agent
+//! needs little memory.
 //!
 //! Both sides communicate over one socket, which is the standard input of the process. A request is a path, and a
 //! reply is a map. The length of a message precedes the message, in 8 bytes, little-endian. Numbers within a map are
@@ -25,7 +25,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The hidden subcommand of a program. The program must call [`worker_main`] for it.
+/// The hidden subcommand of a program. If a program gets this argument, the program must call [`worker_main`].
 pub const WORKER_ARGUMENT: &str = "__h5map";
 
 /// Maximum time that the library may need for one file.

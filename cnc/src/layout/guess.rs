@@ -100,7 +100,7 @@ pub(super) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
     })
 }
 
-/// The files of the application, without the files of mcrEngine. Each has its length in bytes.
+/// The files of the application, without the files of mcrEngine. Each file has its length in bytes.
 fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
     let is_applications = |path: &FilePath| !is_ours(path.as_bytes()) && !is_of_a_store(path.as_bytes());
     let sized = listing.files.iter().zip(listing.bytes.iter().copied().chain(std::iter::repeat(0)));

@@ -64,8 +64,8 @@ pub struct Skipped {
     pub path: PathBuf,
     /// The reason.
     pub reason: &'static str,
-    /// Whether files of a checkpoint may be at this path. This is true for a directory, and for a file whose path or
-    /// length cannot be read.
+    /// Whether files of a checkpoint may be at this path. Files may be at the path of a directory, or of a file whose
+    /// path or length cannot be read.
     pub hides_files: bool,
 }
 
@@ -78,10 +78,10 @@ pub struct Listing {
     /// time of the last change.
     pub modified: Vec<SystemTime>,
     /// The file whose modification time is the furthest after its last change, and the difference of the two times.
-    /// It shows that a clock is wrong. Differences below 2 s are ignored.
+    /// Such a file shows that a clock is wrong. Differences below 2 s are ignored.
     pub ahead: Option<(FilePath, Duration)>,
-    /// The time when each file was begun, as far as it is known. This is the creation time of the file. If the file
-    /// is a copy that is younger than its content, it is the modification time.
+    /// The time when each file was begun, as far as it is known. The time is the creation time of the file. If the
+    /// file is a copy that is younger than its content, the time is the modification time.
     pub begun: Vec<SystemTime>,
     /// Length of each file in bytes.
     pub bytes: Vec<u64>,
@@ -118,8 +118,8 @@ impl Listing {
 /// The checkpoints below a directory.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// The checkpoints sorted by label. Each has its files sorted by name. Files that belong to no single rank have
-    /// rank 0 here.
+    /// The checkpoints sorted by label. Each checkpoint has its files sorted by name. Files that belong to no single
+    /// rank have rank 0 here.
     pub checkpoints: BTreeMap<CheckpointLabel, Vec<(FilePath, Rank)>>,
     /// Modification time of the newest file of each checkpoint.
     pub modified: BTreeMap<CheckpointLabel, SystemTime>,
@@ -276,7 +276,8 @@ pub(crate) const IS_NO_FILE: &str = "it is neither a file nor a directory";
 
 /// A result of a walk.
 pub(crate) enum Found<'a> {
-    /// A directory, reported before its content. Its path is relative to the root, and empty for the root itself.
+    /// The path of a directory, reported before the content of the directory. The path is relative to the root, and
+    /// empty for the root itself.
     Directory(&'a Path),
     /// A regular file, and its metadata from `lstat`.
     File(FilePath, Metadata),
@@ -289,7 +290,7 @@ pub(crate) enum Found<'a> {
 /// Decides which links are followed.
 pub(crate) struct Through<'a> {
     root: &'a Path,
-    /// The real path and the owner of the root. Both are read when the first link is found.
+    /// The real path and the owner of the root. Path and owner are read when the first link is found.
     real: Option<Option<(PathBuf, u32)>>,
     /// Directories to which links led, as device and inode.
     entered: BTreeSet<(u64, u64)>,
@@ -300,9 +301,9 @@ impl<'a> Through<'a> {
         Self { root, real: None, entered: BTreeSet::new() }
     }
 
-    /// Whether a link is followed. It must lead to a directory that has the owner of the root, that is neither below
-    /// nor above the root, and that no earlier link reached. A second name of such a directory is not followed, such
-    /// as `latest -> DD0018`, where `DD0018` is a link.
+    /// Whether a link is followed. A followed link must lead to a directory that has the owner of the root, that is
+    /// neither below nor above the root, and that no earlier link reached. A second name of such a directory is not
+    /// followed, such as `latest -> DD0018`, where `DD0018` is a link.
     pub(crate) fn is_open(&mut self, link: &Path) -> bool {
         let real =
             self.real.get_or_insert_with(|| Some((self.root.canonicalize().ok()?, self.root.metadata().ok()?.uid())));
@@ -318,9 +319,9 @@ impl<'a> Through<'a> {
     }
 }
 
-/// Whether a link to the directory `end` is only a second name, because the walk finds `end` elsewhere. This is true
-/// in three cases. The link leads to another entry below the root. Or it leads to a directory behind the link through
-/// which the walk came here. Or another entry in the link's directory has the name of `end` and leads to `end`.
+/// Whether a link to the directory `end` is only a second name, because the walk finds `end` elsewhere. There are
+/// three cases: the link leads to another entry below the root; the link leads to a directory behind the link through
+/// which the walk came here; another entry in the link's directory has the name of `end` and leads to `end`.
 fn is_second_name(root: &Path, real_root: &Path, link: &Path, end: &Path) -> bool {
     let (name, Ok(text)) = (root.join(link), root.join(link).read_link()) else { return false };
     let Some(above) = name.parent().and_then(|above| above.canonicalize().ok()) else { return false };

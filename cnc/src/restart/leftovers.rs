@@ -80,8 +80,8 @@ pub(super) fn temporary_name(suffix: &str) -> CString {
     CString::new(name).expect("the name contains no NUL")
 }
 
-/// Removes the temporary files of killed restarts from a directory. Each process does this only once for each
-/// directory. Errors are only logged, because a file that stays only takes space.
+/// Removes the temporary files of killed restarts from a directory. Each process examines each directory only once.
+/// Errors are only logged, because a file that stays only takes space.
 pub(super) fn remove_once(directory: &OwnedFd) {
     /// Directories that were already examined. The set is cleared when it has `EXAMINED_MAX` entries.
     static EXAMINED: LazyLock<Mutex<HashSet<(u64, u64)>>> = LazyLock::new(Mutex::default);
@@ -113,7 +113,7 @@ fn remove(directory: &OwnedFd) {
                 .is_ok_and(|stat| now_s.saturating_sub(stat.st_ctime) > ELSEWHERE_AGE_MAX_S),
         };
         // The process is checked first, and the journal second. In this order, a journal is found even if the process
-        // wrote it just before it died.
+        // wrote the journal just before the process died.
         let journal = name.to_str().ok().and_then(journal_of);
         if is_abandoned && journal.is_some_and(|journal| !has_journal(directory, &journal)) {
             match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {

@@ -25,8 +25,8 @@ pub(super) struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if self._held.is_some() {
-            // The lock file is removed while the lock is held. A waiting restart that then locks the removed file
-            // notices this, and opens the lock file again.
+            // The lock file is removed while the lock is held. If a waiting restart then locks the removed file, the
+            // restart notices the removal, and opens the lock file again.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -87,7 +87,7 @@ struct Plan {
     aside: Vec<Aside>,
 }
 
-/// Gives all files of a checkpoint their final names, or none of them.
+/// Gives all files of a checkpoint their final names, or no file its final name.
 pub fn publish_all(
     target: &Arc<Target>,
     files: Vec<VerifiedFile>,
@@ -113,8 +113,8 @@ pub fn publish_all(
             true => unmarked.extend(mark_existing(to, &file.header.path)),
         }
     }
-    // The restored files are recorded before the first of them gets its final name. Thereby an agent never considers
-    // a restored file a new file of the application.
+    // The restored files are recorded before the first restored file gets its final name. Thereby an agent never
+    // considers a restored file a new file of the application.
     crate::restored::record(to, &unmarked).map_err(|e| failed(to, "recording what is restored", e))?;
     let files = with_hard_links(target, files, &plan.kept);
     let renames = (files.iter().enumerate())
@@ -164,8 +164,8 @@ fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>,
 }
 
 /// Replaces a restored file by a hard link, if it was a hard link of another file of the checkpoint. The new link
-/// leads to the temporary file of the other file, or to the existing file that stays in its place. On a file system
-/// without hard links, the restored file stays.
+/// leads to the temporary file of the other file, or to the existing file that stays in place of the other file. On a
+/// file system without hard links, the restored file stays.
 fn with_hard_links(target: &Arc<Target>, mut files: Vec<VerifiedFile>, kept: &BTreeSet<usize>) -> Vec<VerifiedFile> {
     if files.iter().all(|file| file.named.is_none()) {
         return files;
@@ -208,8 +208,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Plans which existing files stay and which existing files are moved aside. These are the files under final names,
-/// and the newer files that still exist.
+/// Plans which existing files stay and which existing files are moved aside. Existing files are the files under final
+/// names, and the newer files that still exist.
 fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, RestoreError> {
     let mut plan = Plan::default();
     for (place, file) in wanted.iter().enumerate() {

@@ -110,7 +110,8 @@ impl Target {
 
     /// Opens the directory that contains `path`. Creates this directory if it is missing.
     fn make_directory(&self, path: &FilePath) -> Result<OwnedFd, RestoreError> {
-        /// Maximum number of attempts. Another restart that fails may remove a directory just before it is opened.
+        /// Maximum number of attempts. Another restart that fails may remove a directory just before this restart
+        /// opens the directory.
         const TRIES: u32 = 8;
         let mut tries = 0;
         loop {

@@ -23,7 +23,7 @@ pub struct VerifiedFile {
     /// The fingerprint of the existing file under the final name, and whether its content is the same. `None` if
     /// there is no existing file of the same length.
     pub(super) compared: Option<(Fingerprint, bool)>,
-    /// The path of another file of the checkpoint, if this file is a hard link of it.
+    /// The path of another file of the checkpoint, if this file is a hard link of the other file.
     pub(super) named: Option<FilePath>,
 }
 

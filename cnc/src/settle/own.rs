@@ -46,7 +46,7 @@ impl OwnRanks {
         Self(Own::Only(ranges))
     }
 
-    /// The ranks of one node of a job. They are found while the job runs.
+    /// The ranks of one node of a job. The agent finds these ranks while the job runs.
     pub fn of_node(node: NodeRanks) -> Self {
         Self(Own::OfNode(Arc::new(node)))
     }

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Maximum number of remembered symbolic links.
 const LINKS_MAX: usize = 4096;
-/// Identifies the message for a late pointer file. It is late if its checkpoint was already reported.
+/// Identifies the message for a late pointer file. A pointer file is late if its checkpoint was already reported.
 const LATE: &str = "late";
 const TOO_MANY_LINKS: &str = "more than 4096 symbolic links; the links above this number are not saved";
 

@@ -31,9 +31,9 @@ impl Writers {
         Self::except(None, files)
     }
 
-    /// Searches for writers like [`Self::of`], but ignores processes of this program. They write none of the files.
-    /// But such a process may have a descriptor of a file, because its output is redirected or its parent left the
-    /// descriptor open.
+    /// Searches for writers like [`Self::of`], but ignores processes of this program. Processes of this program write
+    /// none of the files. But they may have descriptors of files, because their output is redirected or their parent
+    /// left a descriptor open.
     pub(crate) fn of_others<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
         Self::except(own, files)

@@ -545,7 +545,8 @@ fn a_dataset_above_four_gibibytes_keeps_its_place_and_the_file_its_holes() {
     for (v, variable) in header.variables.iter().enumerate() {
         for at in (0..variable.raw_bytes.0).step_by(piece.len()) {
             let piece = &mut piece[..(variable.raw_bytes.0 - at).min(16 << 20) as usize];
-            // The bytes of the hole are zeros, so they are not read. This saves most of the time of the test.
+            // The bytes of the hole are zeros, so they are not read. Skipping the hole saves most of the time of the
+            // test.
             piece.fill(0);
             if variable.raw_bytes.0 - at <= 16 << 20 {
                 source.read_raw(v, at, piece).expect("read");

@@ -102,8 +102,8 @@ fn assert_same(a: &Path, b: &Path) {
     assert_eq!(modified(&fa), modified(&fb), "{}: the modification time differs", b.display());
 }
 
-/// The variables with the path `path`. Each is described by its role, type, shape and filters: `Array F64LE [4, 5]
-/// []`.
+/// The variables with the path `path`. Each variable is described by its role, type, shape and filters: `Array F64LE
+/// [4, 5] []`.
 pub fn described(header: &FileHeader, path: &str) -> Vec<String> {
     let line = |v: &VariableHeader| format!("{:?} {} {:?} {:?}", v.role, v.element, v.shape.0, v.filters);
     header.variables.iter().filter(|v| &*v.path == path).map(line).collect()

@@ -97,7 +97,7 @@ impl Writer {
         self.dataset_named(name.as_bytes(), datatype, space, set, bytes);
     }
 
-    /// Adds a dataset like [`Writer::dataset`]. Its name may not be UTF-8.
+    /// Adds a dataset like [`Writer::dataset`]. The name of the dataset may not be UTF-8.
     pub fn dataset_named(
         &self,
         name: &[u8],

@@ -75,8 +75,8 @@ fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'
     if parts.len() < 2 {
         return None;
     }
-    // Two files in two directories conflict if they have the same path within the directories. They also conflict if
-    // they are of the same kind and have different ranks.
+    // Two files in two directories conflict if they have the same path within the directories. Two files also
+    // conflict if they are of the same kind and have different ranks.
     let mut paths: BTreeMap<&[u8], &FilePath> = BTreeMap::new();
     let mut kinds: BTreeMap<Vec<u8>, &FilePath> = BTreeMap::new();
     for part in parts.values() {
@@ -96,8 +96,8 @@ fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'
     None
 }
 
-/// Whether the directories correspond to ranks. Their names must differ only in numbers, and must mean ranks or
-/// consist of digits. No rank may be in two directories.
+/// Whether the directories correspond to ranks. The names of the directories must differ only in numbers, and must
+/// mean ranks or consist of digits. No rank may be in two directories.
 fn are_of_ranks(parts: &BTreeMap<Vec<u8>, Part<'_>>, known: bool) -> bool {
     let templates: BTreeSet<Vec<u8>> = parts.keys().map(|directory| tokenize(directory).0).collect();
     let (Some(template), 1) = (templates.first(), templates.len()) else { return false };

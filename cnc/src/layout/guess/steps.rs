@@ -187,9 +187,9 @@ fn is_product(text: &[u8], labels: &BTreeSet<&Vec<u64>>) -> bool {
 /// Minimum time from the first to the last checkpoint of a code that writes one file for each checkpoint.
 pub(super) const SERIES_MIN: Duration = Duration::from_secs(1);
 
-/// The question for the user if the checkpoints of a layout without ranks may be the ranks of one checkpoint. This is
-/// possible if each checkpoint has one file, the numbers of the files count from 0 or 1 without gaps, and all files
-/// were begun at nearly the same time.
+/// The question for the user if the checkpoints of a layout without ranks may be the ranks of one checkpoint. The
+/// checkpoints may be ranks if each checkpoint has one file, the numbers of the files count from 0 or 1 without gaps,
+/// and all files were begun at nearly the same time.
 pub(super) fn may_be_ranks(
     layout: &Layout,
     paths: &[&FilePath],
@@ -324,7 +324,7 @@ fn word_of(template: &Template<'_>, slot: usize) -> Word {
 }
 
 /// All possible spans: the beginnings of components up to a number that is neither the rank nor the number of a part.
-/// Each has the depth of its component and its last slot. A span may also begin after such a number.
+/// Each span has the depth of its component and its last slot. A span may also begin after such a number.
 fn spans(template: &Template<'_>, rank: Option<&RankSlot>) -> Vec<(usize, usize, Vec<u8>)> {
     let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
     for (at, &byte) in template.text.iter().enumerate() {

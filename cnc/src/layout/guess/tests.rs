@@ -402,7 +402,7 @@ fn files_that_differ_in_one_counted_number_and_were_written_at_once_may_be_ranks
         let takes_one_each = place_all(&layout, &paths).len() > 1;
         let asks = explanation.asks.unwrap_or_default();
         assert!(!takes_one_each || asks.contains("they may be the ranks of one checkpoint"), "{names:?}: {asks}");
-        // If they were written one after the other, they are checkpoints.
+        // If the files were written one after the other, each file is a checkpoint.
         let (layout, explanation) = guess_in_order(&paths);
         assert!(explanation.asks.is_none() || names[0] == "restart.a.0", "{names:?}: {explanation}");
         assert!(place_all(&layout, &paths).len() == 3 || !explanation.certain, "{names:?}: {explanation}");
