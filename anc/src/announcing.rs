@@ -27,7 +27,7 @@ const TURN_MAX: Duration = Duration::from_secs(30);
 /// other data takes the rest.
 const MEMORY_PER_BYTE: u64 = 4;
 
-/// An announcement that waits for memory. Its length is known.
+/// An announcement that waits for memory, and whose length is known.
 #[derive(Debug)]
 struct Offer {
     announce_id: u64,

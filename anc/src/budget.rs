@@ -105,8 +105,8 @@ impl Budget {
         is_free.then(|| self.take(&mut state, bytes))
     }
 
-    /// Whether an announcement of `bytes` bytes fits in the remaining share of announcements. It may still have to
-    /// wait for free bytes.
+    /// Whether an announcement of `bytes` bytes fits in the remaining share of announcements. The announcement may
+    /// still have to wait for free bytes.
     fn fits(&self, state: &State, bytes: u64) -> bool {
         state.announced_bytes + bytes <= self.announced_max(bytes)
     }
@@ -117,9 +117,9 @@ impl Budget {
         Lease { budget: Arc::clone(self), bytes, is_announcement: true }
     }
 
-    /// Bytes that are promised to announcements, so that segments must not take them. These are the bytes of the
-    /// first announcement of each queue, if it fits in the remaining share of announcements. Removes announcements
-    /// that have stopped waiting.
+    /// Bytes that are promised to announcements, so that segments must not take them. The promised bytes are the
+    /// bytes of the first announcement of each queue, if this announcement fits in the remaining share of
+    /// announcements. Removes announcements that have stopped waiting.
     fn promised(&self, state: &mut State) -> u64 {
         let mut promised = 0;
         for nth in 0..state.waiting.len() {

@@ -14,9 +14,9 @@ pub struct CommittedGroup {
     pub was_there: bool,
 }
 
-/// Flushes a group. If another process has already committed the same content for this group, this is a success.
-/// While another process writes the group, the function calls `wait_for_other`, which waits for a short time. If
-/// `wait_for_other` returns true, the flush is tried again.
+/// Flushes a group. If another process has already committed the same content for this group, the function returns
+/// success. While another process writes the group, the function calls `wait_for_other`, which waits for a short
+/// time. If `wait_for_other` returns true, the flush is tried again.
 pub fn commit_group(flush: &Flush<'_>, wait_for_other: &dyn Fn() -> bool) -> Result<CommittedGroup, FlushError> {
     loop {
         let error = match flush_checkpoint(flush.clone()) {

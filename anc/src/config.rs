@@ -90,8 +90,8 @@ pub struct AncOptions {
     /// announced or may still announce. Default 20, which is less than SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
     /// Number of newest checkpoints of a job to keep after each commit. Default 0: this rule is off. If all rules are
-    /// off, no checkpoint is removed. If a job has more than 1000 checkpoints, old ones are removed less often than
-    /// after each commit.
+    /// off, no checkpoint is removed. If a job has more than 1000 checkpoints, old checkpoints are removed less often
+    /// than after each commit.
     pub keep: u32,
     /// Keep checkpoints that were written within this time before the newest checkpoint, as in `30min`, `2h`,
     /// `1d12h`. Default: none.

@@ -1,4 +1,4 @@
-//! Compares fetched bytes with the digests of their headers. A flush does this only here.
+//! Compares fetched bytes with the digests of their headers. A flush compares digests only in this module.
 //!
 //! | bytes | compared |
 //! |---|---|

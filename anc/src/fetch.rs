@@ -36,8 +36,8 @@ pub struct AgentLink {
     pub about: About,
     /// The agent's steady clock, derived from its messages.
     pub clock: PeerClock,
-    /// The sender of messages to the agent. It is dropped when the session ends, so that the stream to the agent ends
-    /// too.
+    /// The sender of messages to the agent. The sender is dropped when the session ends, so that the stream to the
+    /// agent ends too.
     out: Mutex<Option<Frames>>,
     /// The queue of the hub's messages. The hub never waits for an agent.
     answers: tokio::sync::mpsc::Sender<v1::to_agent::Message>,
@@ -345,7 +345,7 @@ impl Asked<'_> {
         let wait = self.until.saturating_duration_since(Instant::now());
         self.answer.recv_timeout(wait).unwrap_or_else(|_| {
             let reason = format!("node {} did not answer within {} s", self.link.node, self.deadline.as_secs());
-            // The agent counts as lost. In its next session it announces its files again.
+            // The agent counts as lost. In its next session the agent announces its files again.
             self.link.end(&reason);
             Err(Failed { reason, changed: false })
         })

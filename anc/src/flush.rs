@@ -94,13 +94,13 @@ pub struct Flush<'a> {
     pub budget: &'a Arc<Budget>,
     /// Buffers that earlier flushes left for reuse. This flush also leaves its buffers here.
     pub spare: &'a Spare,
-    /// The reason why it is uncertain whether all files belong to one step. `None` if it is certain.
+    /// The reason why it is uncertain whether all files belong to one step. `None` if there is no doubt.
     pub doubt: Option<String>,
     /// The newest manifest of each group, as far as earlier flushes of this process found it.
     pub newest: &'a NewestOfGroups,
     /// Called when the container is durable. The function waits until the older checkpoints of the same caller are
-    /// committed. It returns an error if the group must not be committed, for example because the incarnation has
-    /// ended.
+    /// committed. The function returns an error if the group must not be committed, for example because the
+    /// incarnation has ended.
     pub may_commit: &'a (dyn Fn() -> Result<(), FlushError> + Sync),
     /// Receives the progress of the flush.
     pub observer: &'a dyn Observer,

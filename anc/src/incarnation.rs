@@ -56,8 +56,8 @@ pub enum Refused {
     Store(#[from] StoreError),
 }
 
-/// Begins the incarnation with the number after `after`, without a restart. It continues from the newest checkpoint.
-/// It is no error if another process begins this incarnation first.
+/// Begins the incarnation with the number after `after`, without a restart. The new incarnation continues from the
+/// newest checkpoint. If another process begins this incarnation first, the function returns no error.
 pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<(), StoreError> {
     let all: Vec<CheckpointState> = manifest::newest_restorable(store, job)?.collect();
     let began_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
@@ -118,9 +118,10 @@ impl Currents {
         all.get(job).filter(|current| current.has_predecessor()).map(|current| current.began_ns)
     }
 
-    /// The incarnation for which a claim commits. This is the newest incarnation if it has the claim's identity. A
-    /// claim with a new identity begins an incarnation, and then claims for the previous incarnation are refused. An
-    /// agent claims when it connects. Thereby its identity is known to be older when the next run restarts.
+    /// The incarnation for which a claim commits. The result is the newest incarnation, if the newest incarnation has
+    /// the claim's identity. A claim with a new identity begins an incarnation, and then claims for the previous
+    /// incarnation are refused. An agent claims when it connects. Thereby its identity is known to be older when the
+    /// next run restarts.
     pub fn admit(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<Option<Current>, Refused> {
         for _ in 0..TRIES_MAX {
             let current = self.of(store, job)?;

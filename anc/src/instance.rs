@@ -25,7 +25,7 @@ pub enum Instance {
     /// The content is already committed.
     There(Box<Manifest>),
     /// Commit the content under this name. The text is the reason why it is uncertain whether all files belong to one
-    /// step. `None` if it is certain.
+    /// step. `None` if there is no doubt.
     New(CheckpointId, Option<String>),
     /// These ranks have files of an earlier step. Each rank has a reason.
     Stale(Vec<(Rank, String)>),
@@ -53,8 +53,8 @@ pub struct Written<'a> {
     pub set_back: Option<(Rank, i64)>,
 }
 
-/// A checkpoint name that is in use. `ours` says whether this group can no longer use the name. `other_ms` is the
-/// time when another group's files under this name were written.
+/// A checkpoint name that is in use. `ours` says whether this group cannot use the name, for example because this
+/// group has already used the name. `other_ms` is the time when another group's files under this name were written.
 struct Taken {
     id: CheckpointId,
     ours: bool,
@@ -170,9 +170,10 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
     if stale.len() == written.ranks_ms.len() { Vec::new() } else { stale }
 }
 
-/// The length of a step in milliseconds: the median of the previous steps. It is the time since the last committed
-/// step if that time is shorter, or if there are no previous steps. `own` has the contents that this group committed
-/// under the name, the oldest first. Returns `None` if this group has not committed any content under the name.
+/// The length of a step in milliseconds: the median of the previous steps. If the time since the last committed step
+/// is shorter, or if there are no previous steps, the length is this time. `own` has the contents that this group
+/// committed under the name, the oldest first. Returns `None` if this group has not committed any content under the
+/// name.
 fn step_ms(own: &[Manifest], newest_ms: i64) -> Option<i64> {
     let since_last_ms = newest_ms.saturating_sub(own.last()?.written_unix_ms);
     let mut lengths: Vec<i64> = (own.windows(2).rev().take(STEPS_MAX))
@@ -210,8 +211,9 @@ pub fn spoil_instance(
     manifest::spoil(store, &key.job, &id, why)
 }
 
-/// The reason why it is uncertain whether the files of a first content belong to one step. `None` if it is certain.
-/// It is uncertain if the application may overwrite the name, and no agent was watching while files were written.
+/// The reason why it is uncertain whether the files of a first content belong to one step. There is doubt if the
+/// application may overwrite the name, and no agent was watching while files were written. `None` if there is no
+/// doubt.
 fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     let unseen = written.unseen?;
     let is_reused = may_be_reused(label);
@@ -227,9 +229,9 @@ fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     })
 }
 
-/// The reason why it is uncertain whether a group belongs to the step of the other groups. `None` if it is certain.
-/// It is uncertain if the application may overwrite the name, and the length of a step is not yet known. Then a node
-/// may have missed a step.
+/// The reason why it is uncertain whether a group belongs to the step of the other groups. There is doubt if the
+/// application may overwrite the name, and the length of a step is not yet known, because then a node may have missed
+/// a step. `None` if there is no doubt.
 fn doubt_of_joining(
     label: &CheckpointId,
     joined: &Taken,
@@ -248,9 +250,9 @@ fn doubt_of_joining(
     })
 }
 
-/// The reason why it is uncertain whether this group's files belong to the step of the other groups. `None` if it is
-/// certain. It is uncertain if the modification times of the files are at least half a step before the time of
-/// writing. This happens if files are copied together with the times of the originals (`cp -p`, `rsync -t`).
+/// The reason why it is uncertain whether this group's files belong to the step of the other groups. There is doubt
+/// if the modification times of the files are at least half a step before the time of writing, for example because
+/// files were copied together with the times of the originals (`cp -p`, `rsync -t`). `None` if there is no doubt.
 fn doubt_of_times(label: &CheckpointId, grouping: Grouping, own: &[Manifest], written: Written<'_>) -> Option<String> {
     let (rank, set_back_ms) = written.set_back?;
     let step_ms = step_ms(own, written.newest_ms).filter(|step_ms| *step_ms > 0)?;
@@ -273,7 +275,8 @@ const ONE_STEP_MS: i64 = 1000;
 const EXTENSIONS: [&str; 12] =
     [".h5", ".hdf5", ".he5", ".h4", ".hdf4", ".nc3", ".nc4", ".bp3", ".bp4", ".bp5", ".mat5", ".xdmf3"];
 
-/// Whether the application may overwrite a checkpoint of this name. This is assumed if the name has no number.
+/// Whether the application may overwrite a checkpoint of this name. A name without a number counts as a name that may
+/// be overwritten.
 pub fn may_be_reused(label: &CheckpointId) -> bool {
     let name = label.label();
     let stem = EXTENSIONS.iter().find_map(|extension| name.strip_suffix(extension)).unwrap_or(name);
@@ -417,8 +420,8 @@ pub fn committed(
 fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option<&'a Taken> {
     let spread_ms = i64::try_from(written.spread.as_millis()).unwrap_or(i64::MAX);
     let apart = |other_ms: i64| ours_ms.saturating_sub(other_ms).saturating_abs();
-    // Finds the content that is nearest in time, even if this group has a part in it. If this group has a part in it,
-    // the group's new files belong to a step that the other groups do not have.
+    // Finds the content that is nearest in time, even if this group has a part in that content. If this group has a
+    // part in that content, the group's new files belong to a step that the other groups do not have.
     let (nearest, place) = (taken.iter().enumerate())
         .filter_map(|(i, taken)| taken.other_ms.map(|ms| (i, taken, ms)))
         .min_by_key(|(_, _, ms)| apart(*ms))

@@ -6,7 +6,7 @@ use mcrengine::units::{RawBytes, StoredBytes};
 
 /// Receives the progress of a flush or restart from several threads. All methods do nothing unless overridden.
 pub trait Observer: Sync {
-    /// The plan is made. It has this number of segments and of raw bytes.
+    /// The plan is made. The plan has this number of segments and of raw bytes.
     fn planned(&self, segments: usize, raw_bytes: RawBytes) {
         let _ = (segments, raw_bytes);
     }

@@ -1,5 +1,5 @@
-//! Finds out which files of a rank were rewritten for a new content. This is for applications that write their files
-//! again under the same names.
+//! Finds out which files of a rank were rewritten for a new content. The module is for applications that write their
+//! files again under the same names.
 //!
 //! If an application ended while it was writing, some of its files belong to the new step, and the other files to the
 //! previous step. The committed contents show which files a step rewrites. If only some of these files of a rank are

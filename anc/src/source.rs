@@ -5,7 +5,7 @@ use mcrengine::ids::Rank;
 
 /// A run of a variable's raw bytes, and the buffer for these bytes.
 pub struct Wanted<'a> {
-    /// The variable. Its file is identified by the place in the flush's list of files.
+    /// The variable, whose file is identified by its place in the flush's list of files.
     pub variable: VariableRef,
     /// Offset of the first byte in the variable's raw bytes.
     pub offset: u64,

@@ -1,5 +1,5 @@
-//! The daemon: accepts requests on a Unix socket. It starts workers, ends workers, and finds the workers that an
-//! earlier daemon started.
+//! The daemon: accepts requests on a Unix socket. The daemon also starts workers, ends workers, and finds the workers
+//! that an earlier daemon started.
 
 use crate::facts::{JobFacts, job_id_of};
 use crate::process::Process;
@@ -179,7 +179,8 @@ impl Daemon {
         }
     }
 
-    /// The number of open connections of all users with the same permissions as user `uid`, and its maximum.
+    /// The number of open connections of all users with the same permissions as user `uid`, and the maximum of this
+    /// number.
     fn connections_like(&self, uid: u32) -> (&AtomicUsize, usize) {
         match self.may_command(uid) {
             true => (&self.connections, CONNECTIONS_MAX),

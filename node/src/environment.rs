@@ -1,4 +1,5 @@
-//! The environment of a job's own processes. It has more variables than the environment of SLURM's Prolog.
+//! The environment of a job's own processes. A job's environment has more variables than the environment of SLURM's
+//! Prolog.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +7,8 @@ use std::os::unix::fs::MetadataExt;
 /// Maximum length of a process's environment, in bytes.
 const ENVIRONMENT_BYTES_MAX: u64 = 1 << 20;
 
-/// SLURM sets this variable for Prolog, Epilog and similar scripts. Their environment lacks variables of the job.
+/// SLURM sets this variable for Prolog, Epilog and similar scripts. The environment of these scripts lacks variables
+/// of the job.
 const SCRIPT_CONTEXT: &str = "SLURM_SCRIPT_CONTEXT";
 
 /// Variables with the rank of an MPI process. Each MPI library sets one of these variables for its processes.

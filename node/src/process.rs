@@ -17,8 +17,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process that has this number now. `None` if no process has it, or if the process has ended and its parent
-    /// has not waited for it yet.
+    /// The process that has this number now. `None` if no process has this number, or if the process has ended and
+    /// its parent has not waited for it yet.
     pub fn of(pid: i32) -> Option<Self> {
         Self::read(pid).filter(|(_, has_ended)| !has_ended).map(|(process, _)| process)
     }

@@ -1,4 +1,5 @@
-//! The records of the jobs on this node. They outlive the daemon, and only the daemon's user can write them.
+//! The records of the jobs on this node. The records outlive the daemon, and only the daemon's user can write
+//! records.
 
 use crate::facts::JobFacts;
 use crate::process::Process;

@@ -2,9 +2,9 @@
 //!
 //! The format on the wire is the one that the codec writes: a data frame is a [`v1::FromAgent`] like any other
 //! message. The sender's body ([`WithData`]) sends the few bytes before the payload, and then the payload itself
-//! without a copy. The receiver's body ([`TakesData`]) recognises a data frame by these few bytes. It passes the
-//! payload to the session's [`DataSlot`], in the pieces in which the payload arrived. The codec handles all other
-//! messages, and data frames of an unusual form.
+//! without a copy. The receiver's body ([`TakesData`]) recognises a data frame by these few bytes. The receiver's
+//! body passes the payload to the session's [`DataSlot`], in the pieces in which the payload arrived. The codec
+//! handles all other messages, and data frames of an unusual form.
 
 use crate::{HTTP_FRAME_BYTES, MESSAGE_BYTES_MAX, v1};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -205,7 +205,7 @@ struct Sorted {
 
 /// The state of reading a message.
 enum Message {
-    /// The first bytes of the message. They are too few to know its kind.
+    /// The first bytes of the message. These bytes are too few to know the kind of the message.
     Head(Vec<u8>),
     /// A message for the codec. This number of its bytes is still missing.
     Other(usize),

@@ -58,7 +58,7 @@ const BACK_DATED: Duration = Duration::from_secs(600);
 const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * 24 * 3600);
 /// The protocol above TLS, which is HTTP/2.
 const ALPN: &[u8] = b"h2";
-/// Domain of all DNS names in certificates. ICANN reserved it for private use.
+/// Domain of all DNS names in certificates. ICANN reserved this domain for private use.
 const DOMAIN: &str = "mcr.internal";
 /// The first and the last line of a certificate in `cluster.pem`.
 const BEGIN_LINE: &str = "-----BEGIN CERTIFICATE-----";

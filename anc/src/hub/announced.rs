@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Maximum number of finished checkpoints of one group that the hub remembers. It remembers them for agents that
-/// announce a rank again.
+/// Maximum number of finished checkpoints of one group that the hub remembers. The hub answers agents that announce a
+/// rank of such a checkpoint again.
 const REMEMBERED_MAX: usize = 16;
 /// Maximum number of refusals that the hub remembers, about 100 bytes each. When the number is reached, the hub
 /// forgets all refusals, and logs the warning of a repeated refusal again.
@@ -144,8 +144,8 @@ impl Hub {
         }
         let replaced = match gather.phase {
             Phase::Flushing { .. } => {
-                // The announcement is noted now. It shows which content was overwritten, even if the agent withdraws
-                // it before the flush ends.
+                // The announcement is noted now. The announcement shows which content was overwritten, even if the
+                // agent withdraws the announcement before the flush ends.
                 gather.saw(rank, &announced);
                 gather.next.insert(rank, announced.clone())
             }
@@ -178,7 +178,7 @@ impl Hub {
     }
 
     /// Handles a rank that is too high for the number of ranks that its agent reports. Without this rank the
-    /// checkpoint is not whole, so a mark in the store shows this to all groups and to every restart.
+    /// checkpoint is not whole, so a mark in the store informs all groups and every restart.
     fn beyond(&mut self, job: &JobId, label: &CheckpointId, rank: Rank, announced: &Announced, why: &str) {
         if self.beyond.len() >= GATHERS_MAX {
             self.beyond.clear();

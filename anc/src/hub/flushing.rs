@@ -141,8 +141,9 @@ impl Hub {
         self.release(&key.job); // the last agent of the job may have disconnected meanwhile
     }
 
-    /// Waits again for ranks whose files belong to another step or incarnation. Their agents announce the files when
-    /// the application has written them again. If no rank has files of this step, the checkpoint is abandoned.
+    /// Waits again for ranks whose files belong to another step or incarnation. The agents of these ranks announce
+    /// the files when the application has written the files again. If no rank has files of this step, the checkpoint
+    /// is abandoned.
     fn stale(gather: &mut Gather, label: &CheckpointId, ranks: &[(Rank, String)], is_last: bool) -> Event {
         // The announcement of such a rank gives no information about the step that the other ranks write.
         gather.overwritten.clear();

@@ -46,7 +46,8 @@ pub(super) struct Gather {
     /// The ranks whose agents know that the group is committed, but not yet that all groups are committed. Each rank
     /// has its node and the number of its announcement.
     pub(super) untold: BTreeMap<Rank, (String, u64)>,
-    /// The time of the next check whether all groups are committed, and the wait after it, both in milliseconds.
+    /// The time of the next check whether all groups are committed, and the wait after this check, both in
+    /// milliseconds.
     pub(super) look: (u64, u64),
     /// When the hub last checked after the commit whether all groups are committed.
     pub(super) looked_ms: Option<u64>,
@@ -62,7 +63,8 @@ pub(super) struct Gather {
 /// A rank has overwritten files that it had announced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Overwritten {
-    /// A lower bound in nanoseconds since 1970: a file that was written before it does not belong to the new content.
+    /// A lower bound in nanoseconds since 1970. A file that was written before this bound does not belong to the new
+    /// content.
     pub(super) half_ns: i64,
     /// When the overwritten files were written, by this process's steady clock.
     pub(super) was_written_ns: Option<i64>,
