@@ -432,7 +432,7 @@ fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
     found
 }
 
-/// Reads a file that belongs to no checkpoint and may be a pointer file. `None` if it cannot be a pointer file.
+/// Reads a file that belongs to no checkpoint and may be a pointer file. `None` if the file cannot be a pointer file.
 fn pointer(root: &Path, layout: &Layout, path: &Path) -> Option<Candidate> {
     let (path, name) = (FilePath::new(path.as_os_str().as_bytes()).ok()?, root.join(path));
     let is_named = is_pointer_name(path.name());

@@ -39,8 +39,8 @@ pub struct CncOptions {
     /// `MCR_INCARNATION`, else SLURM's job id and restart count, else none. None means that the job was started by
     /// hand.
     pub incarnation: Option<String>,
-    /// The ranks whose files this agent announces, for example `"0-31,64"`. Needed if several agents see the same
-    /// directory. Default: all ranks.
+    /// The ranks whose files this agent announces, for example `"0-31,64"`. This option is needed if several agents
+    /// see the same directory. Default: all ranks.
     pub local_ranks: Option<String>,
     /// Number of ranks in a group. Default 32.
     pub group_size: u32,
@@ -247,7 +247,7 @@ pub fn load_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
 }
 
 /// Reads and parses a configuration file like [`load_toml`]. The file was found in a directory and not named by the
-/// user. Therefore it must belong to this user or to root.
+/// user. Therefore the file must belong to this user or to root.
 pub fn load_found_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
     let own = nix::unistd::geteuid().as_raw();
     load(file, &|about| match about.uid() {

@@ -1,5 +1,5 @@
-//! The agent's control socket, in the same directory as its state file. `mcr flush` uses it to reach the agent of
-//! this node.
+//! The agent's control socket, in the same directory as its state file. `mcr flush` uses the socket to reach the
+//! agent of this node.
 //!
 //! The control socket is the unix socket `STATE.sock` with mode 0600. The agent answers only its own user and root.
 //! The client sends one line of JSON, `{"version":1,"flush":{"timeout_ms":600000}}`. The agent answers with one line,
@@ -69,7 +69,7 @@ pub struct ReplyRanks {
     pub checkpoint: String,
     /// The ranks, for example `0-31,40`.
     pub ranks: String,
-    /// Why these ranks are not committed. Empty if they are committed.
+    /// Why these ranks are not committed. Empty if these ranks are committed.
     pub why: String,
 }
 

@@ -319,8 +319,8 @@ const INFLATION_MAX_FACTOR: u64 = 200;
 ///
 /// The cost of compressing and restoring depends on the raw bytes, but the application wrote only the stored bytes. A
 /// file of 2 MB can hold 2 GiB of zeros. Therefore chunks that inflate by more than [`INFLATION_MAX_FACTOR`] keep
-/// their filters, if they are at least half of the chunks. If they are fewer, all filters are removed. Removing all
-/// filters at most doubles the cost, and the array stays complete.
+/// their filters, if they are at least half of the chunks. If fewer chunks inflate so strongly, all filters are
+/// removed. Removing all filters at most doubles the cost, and the array stays complete.
 fn least_stored_bytes(chunk_raw_bytes: u64, filters: &[Filter], chunks: &[Chunk]) -> u64 {
     let least = chunk_raw_bytes.div_ceil(INFLATION_MAX_FACTOR);
     let inflated = chunks.iter().filter(|c| c.filter_mask == 0 && (1..least).contains(&c.stored_bytes)).count();

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// program also holds the files of its parent for a short time.
 const CLOSING_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Judges files below one directory. Before, it searches once for processes that write these files.
+/// Judges files below one directory, after one search for processes that write these files.
 pub struct Judge {
     root: PathBuf,
     writers: Writers,

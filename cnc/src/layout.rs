@@ -234,7 +234,8 @@ impl Layout {
             .or_else(|| self.marked(path).map(|checkpoint| Placed { checkpoint, rank: None }))
     }
 
-    /// Whether file names contain the number of a rank. If not, all files of a checkpoint belong to rank 0.
+    /// Whether file names contain the number of a rank. If file names contain no such number, all files of a
+    /// checkpoint belong to rank 0.
     pub fn has_ranks(&self) -> bool {
         self.patterns.iter().any(|pattern| pattern.regex.capture_names().flatten().any(|name| name == "rank"))
     }

@@ -417,8 +417,8 @@ async fn run_session(
     let mut heartbeat = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
     heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut heard = tokio::time::Instant::now();
-    // Whether the agent has reported to the aggregator that no announcement waits for an answer. If so, no timer runs
-    // here, and only the kernel's keep-alive probes check the connection.
+    // Whether the agent has reported to the aggregator that no announcement waits for an answer. After this report no
+    // timer runs here, and only the kernel's keep-alive probes check the connection.
     let mut at_rest = false;
     loop {
         // Each arm only makes an event, so cancellation loses no work.

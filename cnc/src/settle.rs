@@ -29,8 +29,8 @@ pub struct SettleRules {
     /// Minimum time at rest of a checkpoint after its last event, before its ranks count as complete, in
     /// milliseconds. Default 500.
     pub checkpoint_quiet_ms: u64,
-    /// Whether only this node writes to the file system. If so, `/proc` shows all writers, the file system uses this
-    /// node's clock, and inotify reports every change.
+    /// Whether only this node writes to the file system. If only this node writes, `/proc` shows all writers, the
+    /// file system uses this node's clock, and inotify reports every change.
     pub local: bool,
 }
 

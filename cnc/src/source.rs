@@ -16,8 +16,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Limits the number of open descriptors of all files together. If there are too many, the descriptor that was opened
-/// first is closed.
+/// Limits the number of open descriptors of all files together. If too many descriptors are open, the descriptor that
+/// was opened first is closed.
 #[derive(Debug)]
 pub struct Descriptors {
     most_open: usize,
@@ -50,7 +50,7 @@ impl Descriptors {
         }
     }
 
-    /// Closes all descriptors. Needed if the process has no free descriptor.
+    /// Closes all descriptors. Called if the process has no free descriptor.
     pub(crate) fn close_all(&self) {
         let open = std::mem::take(&mut *lock(&self.open));
         for slot in open.iter().filter_map(Weak::upgrade) {
@@ -76,7 +76,8 @@ pub struct OpenFile<H = Arc<FileHeader>> {
     starts: Vec<Box<[u64]>>,
     /// The last chunk whose filters were removed: variable, extent and raw bytes.
     last_chunk: Mutex<Option<LastChunk>>,
-    /// The bytes of the file, if the capture kept them in memory. If so, reads use these bytes instead of the file.
+    /// The bytes of the file, if the capture kept them in memory. If the bytes are in memory, reads use these bytes
+    /// instead of the file.
     image: Option<Arc<Image>>,
 }
 

@@ -232,8 +232,8 @@ impl Watcher {
         self.request(|requests| (requests.processes_gone, requests.rescan) = (Some(ended_well), true));
     }
 
-    /// Waits until this file has settled again, and then reports its rank again. Used for files that changed while
-    /// they were being read, and for files that could not be read.
+    /// Waits until this file has settled again, and then reports its rank again. The agent calls this function for
+    /// files that changed while they were being read, and for files that could not be read.
     pub fn look_again(&self, path: &FilePath) {
         self.request(|requests| match requests.look.len() < LOOK_MAX {
             true => requests.look.push(path.clone()),

@@ -1,6 +1,6 @@
-//! The checkpoints of this application: one HDF5 file for each rank and step, `heat.it_000120.rank_3.h5`. The file is
-//! written directly under its final name, as most applications do. If a rank is killed while it is writing, an
-//! incomplete file remains. [`read`] detects an incomplete file.
+//! The checkpoints of this application: one HDF5 file for each rank and step, `heat.it_000120.rank_3.h5`. Like most
+//! applications, this application writes the file directly under its final name. If a rank is killed while it is
+//! writing, an incomplete file remains. [`read`] detects an incomplete file.
 
 use crate::Failure;
 use crate::solver::{Block, Grid};

@@ -1,5 +1,4 @@
-//! The waits of an agent until all written files are committed. Also the ranks that are neither committed nor being
-//! saved.
+//! The waits of an agent until all written files are committed. The ranks that are neither committed nor being saved.
 
 use crate::drain::{Drain, Uncommitted};
 use crate::settle::ReadyRank;
@@ -19,8 +18,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 pub(super) const AWAITED_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of running flushes and drains. Further flushes wait.
 pub(super) const FLUSHES_MAX: usize = 16;
-/// Maximum number of remembered ranks that their aggregator abandoned. Also the maximum number of remembered
-/// checkpoints that only some groups have committed.
+/// Maximum number of remembered ranks that their aggregator abandoned. The limit is also the maximum number of
+/// remembered checkpoints that only some groups have committed.
 const REMEMBERED_MAX: usize = 4096;
 
 /// How the agent must end.
@@ -51,7 +50,7 @@ pub struct Drained {
     pub uncommitted: Vec<Uncommitted>,
     /// Whether the drain ended because its maximum time had passed.
     pub time_was_up: bool,
-    /// Whether the agent failed before the drain. Then it is unknown which files are committed.
+    /// Whether the agent failed before the drain. If the agent failed, nobody knows which files are committed.
     pub failed: bool,
 }
 

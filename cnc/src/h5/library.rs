@@ -2,7 +2,7 @@
 //!
 //! A file is opened read-only and without file locks, so that the application is not disturbed. The library has a
 //! global lock, so only one thread at a time can use it. The library may crash or hang if a file is hostile.
-//! Therefore programs call it only in the process of `worker.rs`.
+//! Therefore programs call the library only in the process of `worker.rs`.
 
 #![expect(unsafe_code, reason = "calls of the HDF5 C library")]
 

@@ -153,8 +153,8 @@ impl MapSource for MapWorker {
                     map.check(input.bytes)?;
                     return Ok(map);
                 }
-                // The process was started for an earlier file and may have exited. So its failure does not mean that
-                // this file is damaged.
+                // The process was started for an earlier file and may have exited. So the failure of the process does
+                // not mean that this file is damaged.
                 Err(e) if left_over && !is_timeout(&e) => {}
                 Err(e) => return Err(failed("crashed or passed its deadline", e)),
             }

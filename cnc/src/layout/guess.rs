@@ -226,8 +226,8 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// If there is only one checkpoint, adds the remaining files to this checkpoint. If there are several, mentions the
-/// remaining files in the explanation.
+/// If there is only one checkpoint, adds the remaining files to this checkpoint. If there are several checkpoints,
+/// mentions the remaining files in the explanation.
 fn take_the_rest(
     mut layout: Layout,
     mut explanation: Explanation,
@@ -273,7 +273,7 @@ struct Template<'a> {
     text: Vec<u8>,
     /// For each name of the template: the digits in each slot.
     rows: Vec<Vec<&'a [u8]>>,
-    /// For each name of the template: when the file was last modified. `None` if this is not known.
+    /// For each name of the template: when the file was last modified. `None` if the time is not known.
     modified: Vec<Option<SystemTime>>,
 }
 
@@ -615,9 +615,9 @@ impl Template<'_> {
         })
     }
 
-    /// Finds the span in the text. Returns its position, and the number of its first slot. The span must be at the
-    /// beginning of a component or after a separator. No letter or digit may follow it, and it must not contain the
-    /// rank.
+    /// Finds the span in the text. Returns the position of the span, and the number of its first slot. The span must
+    /// be at the beginning of a component or after a separator. No letter or digit may follow it, and it must not
+    /// contain the rank.
     fn find(&self, span: &[u8], rank: Option<&RankSlot>) -> Option<(usize, usize)> {
         let slots_before = |at: usize| self.text[..at].iter().filter(|b| **b == SLOT).count();
         let span_slots = span.iter().filter(|b| **b == SLOT).count();
@@ -714,8 +714,8 @@ fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     }
 }
 
-/// For files without ranks: whether each value of the span's last number is a checkpoint. If not, all files form one
-/// checkpoint.
+/// For files without ranks: whether each value of the span's last number is a checkpoint. If the values are not
+/// checkpoints, all files form one checkpoint.
 fn is_series(templates: &[Template<'_>], span: &[u8]) -> bool {
     let mut values = BTreeSet::new();
     let mut says = false;

@@ -87,9 +87,9 @@ const TABLE: &[Preset] = &[
     Preset { name: "athena", words: &[".rst"], first_rank: 0, telling: true, patterns: &[
         r"**/{checkpoint:[^/]+\.(?:[0-9]{5}|final)}.rst",
     ]},
-    // If the name in the input script contains `%`: melt.1800.11.restart and restart.1700.base. If not:
-    // poly.restart.1700. The number after the step is the number of the file. With `fileper` this number is not the
-    // rank, but increases with the rank.
+    // If the name in the input script contains `%`: melt.1800.11.restart and restart.1700.base. If the name does not
+    // contain `%`: poly.restart.1700. The number after the step is the number of the file. With `fileper` this number
+    // is not the rank, but increases with the rank.
     Preset { name: "lammps", words: &[], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]}.{rank}{,.restart,.rst}",
         "**/{checkpoint:[^/]*[0-9]}.base{,.restart,.rst}",

@@ -147,8 +147,9 @@ const CONTRADICTION_MIN: Duration = Duration::from_secs(60);
 pub type Labelled = (CheckpointId, Vec<(FilePath, Rank)>);
 
 impl Scan {
-    /// The checkpoints, oldest first. Also a message if this order is not the order of the names. If an application
-    /// reuses a few names (`restart.a`, `restart.b`; `state`, `state_prev`), only modification times give the order.
+    /// Returns the checkpoints, oldest first, and a message if this order is not the order of the names. If an
+    /// application reuses a few names (`restart.a`, `restart.b`; `state`, `state_prev`), only modification times give
+    /// the order.
     pub fn in_order(self) -> (Vec<Labelled>, Option<String>) {
         let Self { checkpoints, modified, .. } = self;
         let time = |label: &CheckpointLabel| modified.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);

@@ -104,8 +104,8 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
-    /// Whether the cause of the error is the checkpoint, and not the disk of this node. If so, another checkpoint may
-    /// be restorable.
+    /// Whether the cause of the error is the checkpoint, and not the disk of this node. If the checkpoint is the
+    /// cause, another checkpoint may be restorable.
     pub fn blames_checkpoint(&self) -> bool {
         match self {
             Self::Header(_)

@@ -110,7 +110,7 @@ impl Steps {
         }
     }
 
-    /// Writes the journal. Returns its name.
+    /// Writes the journal. Returns the name of the journal.
     pub(super) fn write_journal(&self, to: &Path) -> Result<String, RestoreError> {
         let name = format!("{JOURNAL_PREFIX}{}", here());
         sealed::write(to, &name, KIND, VERSION, &self.journal(), self.synced)

@@ -37,8 +37,9 @@ pub struct Publish {
     /// All files of the checkpoint, including files that this node does not restore. Files of this set are not moved
     /// aside, even if they are newer.
     pub of_checkpoint: BTreeSet<FilePath>,
-    /// Whether the restored files are a copy for inspection, and the application continues. If so, newer files of the
-    /// application are not moved aside, and existing files with the same content are not marked as restored.
+    /// Whether the restored files are a copy for inspection, and the application continues. If the files are a copy,
+    /// newer files of the application are not moved aside, and existing files with the same content are not marked as
+    /// restored.
     pub is_copy: bool,
     /// Whether the files and all renames are made durable.
     pub sync: bool,

@@ -41,7 +41,7 @@ impl OwnRanks {
         Self(Own::All)
     }
 
-    /// Only the given ranks. Needed if several agents see the same directory.
+    /// Only the given ranks. This choice is needed if several agents see the same directory.
     pub fn only(ranges: Vec<RangeInclusive<u32>>) -> Self {
         Self(Own::Only(ranges))
     }

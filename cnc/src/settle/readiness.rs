@@ -28,8 +28,8 @@ pub struct ReadyRank {
     pub files: Vec<SettledFile>,
     /// Links, directories and pointer files that are saved with the files, as they were when the rank became ready.
     pub companions: Vec<Companion>,
-    /// Whether the rank was announced before and has changed since. If so, the new announcement replaces the earlier
-    /// announcement.
+    /// Whether the rank was announced before and has changed since. If the rank was announced before, the new
+    /// announcement replaces the earlier announcement.
     pub again: bool,
 }
 
@@ -320,8 +320,8 @@ impl Readiness {
     }
 
     /// Ends all quiet times, because the job's processes have ended. `ended_well` says whether the processes ended
-    /// with success. If not, a rank that has written less than for the previous checkpoint never becomes ready,
-    /// because its process may have ended while it was writing.
+    /// with success. If the processes did not end with success, a rank that has written less than for the previous
+    /// checkpoint never becomes ready, because its process may have ended while it was writing.
     pub fn without_quiet_times(&mut self, ended_well: bool) {
         (self.quiet_ms, self.doubt_quiet_ms) = (0, 0);
         self.may_be_cut = !ended_well;

@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
         Ok(if kind == 0 { Some((name.into(), body.number(self.offset_width)?)) } else { None })
     }
 
-    /// Reads the header of a B-tree node. Returns its level and the number of its children.
+    /// Reads the header of a B-tree node. Returns the level of the node and the number of its children.
     pub(super) fn node(&mut self, address: u64, kind: u8, above: Option<u8>) -> Result<(u8, usize), H5Error> {
         let bytes = self.piece(address, 8)?;
         let mut fields = Fields { bytes: &bytes, at: address };

@@ -229,8 +229,8 @@ pub(super) fn may_be_ranks(
     })
 }
 
-/// Whether the labels of a preset have a number that is the number of a rank or of a part. Also true if the labels
-/// have two consecutive numbers, one of which may be the number of a variable.
+/// Whether the labels of a preset have a number that is the number of a rank or of a part. The result is also true if
+/// the labels have two consecutive numbers, one of which may be the number of a variable.
 pub(super) fn are_of_ranks_or_parts<'a>(labels: impl Iterator<Item = &'a CheckpointId> + Clone) -> bool {
     if are_parts_of_another(labels.clone()) {
         return true;
