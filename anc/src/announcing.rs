@@ -20,8 +20,8 @@ use tokio::time::Instant;
 const ASSEMBLIES_MAX: usize = 4;
 /// Maximum number of announcements of one agent that wait for memory. An agent never holds more announcements.
 const OFFERS_MAX: usize = 4096;
-/// The longest time that an announcement waits for memory. After it the agent must announce the rank's files as whole
-/// files.
+/// The longest time that an announcement waits for memory. After this time the agent must announce the rank's files
+/// as whole files.
 const TURN_MAX: Duration = Duration::from_secs(30);
 /// Bytes of memory for each byte of a decoded announcement. The headers of small variables take 3 of the 4 bytes, and
 /// other data takes the rest.

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The choices of one flush. Several threads share them.
+/// The choices of one flush. Several threads share these choices.
 pub struct Choosing<'a> {
     classes: &'a [VariableClass],
     before: Decisions,

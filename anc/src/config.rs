@@ -66,8 +66,9 @@ pub struct AncOptions {
     /// Whether to store a variable only once if it has not changed since the previous checkpoint, or is equal on
     /// another rank. With true, the codecs of the previous checkpoint are used again too. Default true.
     pub reuse: bool,
-    /// Whether older checkpoints are used to code a checkpoint. `auto`: they are used if the profile supports this
-    /// (`max`) and the result is smaller; needs `reuse`. `off`: they are not used. Default auto.
+    /// Whether older checkpoints are used to code a checkpoint. `auto`: older checkpoints are used if the profile
+    /// supports this (`max`) and the result is smaller; needs `reuse`. `off`: older checkpoints are not used. Default
+    /// auto.
     pub time: Time,
     /// Maximum number of consecutive checkpoints of which at least one is coded without older checkpoints, 2 to 64.
     /// Default 8.
@@ -86,8 +87,8 @@ pub struct AncOptions {
     pub spread_seconds: u64,
     /// Number of flushes of different groups that run at the same time. Default 2.
     pub flushes: usize,
-    /// Seconds that the aggregator may take to end. During this time it finishes checkpoints that agents have
-    /// announced or may still announce. Default 20, which is less than SLURM's KillWait of 30 s.
+    /// Seconds that the aggregator may take to end. During this time the aggregator finishes checkpoints that agents
+    /// have announced or may still announce. Default 20, which is less than SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
     /// Number of newest checkpoints of a job to keep after each commit. Default 0: this rule is off. If all rules are
     /// off, no checkpoint is removed. If a job has more than 1000 checkpoints, old checkpoints are removed less often

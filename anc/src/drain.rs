@@ -4,7 +4,7 @@
 
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 
-/// Time without an event, in milliseconds. After it a checkpoint with missing ranks counts as incomplete. An agent
+/// Time without an event, in milliseconds, after which a checkpoint with missing ranks counts as incomplete. An agent
 /// that lost its connection connects again within this time.
 pub const GRACE_MS: u64 = 2_000;
 

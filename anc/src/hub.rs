@@ -123,7 +123,8 @@ pub struct Hub {
     /// The announcements whose refusal was already logged as a warning: session, checkpoint and reason.
     refused: BTreeSet<(u64, CheckpointId, String)>,
     draining: Option<Draining>,
-    /// The nodes whose agents have reported their end. Used only if the aggregator serves one start of a job.
+    /// The nodes whose agents have reported their end. The hub uses this set only if the aggregator serves one start
+    /// of a job.
     left: BTreeSet<String>,
     /// Removes old checkpoints.
     pub(crate) retention: Retention,

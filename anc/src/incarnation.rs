@@ -29,8 +29,8 @@ pub struct Current {
 }
 
 impl Current {
-    /// Whether files that were written before this incarnation belong to another incarnation. If not, the files of
-    /// the job existed before its first agent announced.
+    /// Whether files that were written before this incarnation belong to another incarnation. If the files belong to
+    /// no other incarnation, the files of the job existed before its first agent announced.
     pub fn has_predecessor(&self) -> bool {
         self.record.is_restart || self.record.number > 1
     }
@@ -112,7 +112,8 @@ impl Currents {
         Ok(Some(current))
     }
 
-    /// When the newest known incarnation began. `None` if it has no predecessor. Does not read the store.
+    /// When the newest known incarnation began. `None` if this incarnation has no predecessor. Does not read the
+    /// store.
     pub fn began_ns(&self, job: &JobId) -> Option<i64> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(job).filter(|current| current.has_predecessor()).map(|current| current.began_ns)
@@ -120,8 +121,8 @@ impl Currents {
 
     /// The incarnation for which a claim commits. The result is the newest incarnation, if the newest incarnation has
     /// the claim's identity. A claim with a new identity begins an incarnation, and then claims for the previous
-    /// incarnation are refused. An agent claims when it connects. Thereby its identity is known to be older when the
-    /// next run restarts.
+    /// incarnation are refused. An agent claims when it connects. Thereby the agent's identity is known to be older
+    /// when the next run restarts.
     pub fn admit(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<Option<Current>, Refused> {
         for _ in 0..TRIES_MAX {
             let current = self.of(store, job)?;

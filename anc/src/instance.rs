@@ -47,9 +47,9 @@ pub struct Written<'a> {
     pub ranks_ms: &'a [(Rank, i64)],
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
     pub unseen: Option<Rank>,
-    /// A rank whose files have modification times before their last change, and the difference in milliseconds. If
-    /// there are several such ranks, this is the rank with the earliest times. Ranks whose files existed before their
-    /// agent began to watch are not considered.
+    /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
+    /// several such ranks, the rank with the earliest times is used. Ranks whose files existed before their agent
+    /// began to watch are not considered.
     pub set_back: Option<(Rank, i64)>,
 }
 
@@ -289,7 +289,7 @@ pub fn may_be_reused(label: &CheckpointId) -> bool {
 /// Returns the newest name under the label whose committed groups have exactly these files. An interrupted run may
 /// have committed only some of the groups. Skips a checkpoint that a save cannot make complete: a checkpoint that is
 /// dead, marked as damaged, or not complete although all of its groups are in the store. If there is no such name,
-/// returns the next name that is not in use. Also returns the place of the committed groups, if there are any.
+/// returns the next name that is not in use. If groups are committed under the name, also returns their place.
 pub fn choose_for_all(
     store: &dyn Store,
     names: &Names,

@@ -295,8 +295,8 @@ impl Connection {
         Self { stream, calls: Calls::new(), idle_max, look, room }
     }
 
-    /// Whether the connection was without a call for too long. If not, wakes the task when the connection may be idle
-    /// for too long.
+    /// Whether the connection was without a call for too long. If the connection may become idle for too long later,
+    /// wakes the task at that time.
     fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
         while self.look.as_mut().poll(cx).is_ready() {
             let Some(idle) = self.calls.idle() else {

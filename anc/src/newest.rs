@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub struct NewestOfGroups(Mutex<HashMap<(JobId, GroupId), Manifest>>);
 
-/// Maximum number of groups that are remembered. If there are more groups, all are looked up again.
+/// Maximum number of groups that are remembered. If there are more groups, all groups are looked up again.
 const NEWEST_MAX: usize = 4096;
 
 impl NewestOfGroups {

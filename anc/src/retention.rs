@@ -17,11 +17,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Maximum number of checkpoints of a job for which old checkpoints are removed after each commit. With more
-/// checkpoints they are removed after every second commit, with more than twice this number after every third commit,
-/// and so on. The reason is that listing the job's directory takes longer with each checkpoint.
+/// checkpoints, old checkpoints are removed after every second commit, with more than twice this number after every
+/// third commit, and so on. The reason is that listing the job's directory takes longer with each checkpoint.
 const EACH_COMMIT_MAX: usize = 1000;
-/// Maximum number of checkpoints of all jobs that are remembered between two commits. If there are more, all are read
-/// again.
+/// Maximum number of checkpoints of all jobs that are remembered between two commits. If there are more checkpoints,
+/// all checkpoints are read again.
 const REMEMBERED_MAX: usize = 32 << 10;
 
 /// The remembered state of a job since it was last pruned.

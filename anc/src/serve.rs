@@ -57,7 +57,7 @@ pub struct Service {
     parses: Arc<Semaphore>,
     /// Number of ranks of a job, if the agents do not report this number.
     ranks: Option<u32>,
-    /// The only start of a job that this service serves. `None`: it serves all jobs.
+    /// The only start of a job that this service serves. `None`: the service serves all jobs.
     of_job: Option<OfJob>,
     shared: Arc<Shared>,
 }

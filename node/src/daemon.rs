@@ -82,7 +82,8 @@ struct Job {
     is_late: bool,
     /// Whether the job is over.
     is_over: bool,
-    /// Number of requests that wait for the end of the worker. While it is above 0, these requests handle the end.
+    /// Number of requests that wait for the end of the worker. While this number is above 0, these requests handle
+    /// the end.
     waiting: u32,
     /// How often a worker of this job died and was started again.
     restarts: u32,

@@ -13,9 +13,10 @@ pub const LINE_BYTES_MAX: u64 = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// A job begins on this node. Allowed for root, or with `--own` for the daemon's own user.
+    /// A job begins on this node. Only root may send this request, or with `--own` only the daemon's own user.
     Begin(JobFacts),
-    /// A job is over: its processes have ended. Allowed for root, or with `--own` for the daemon's own user.
+    /// A job is over: its processes have ended. Only root may send this request, or with `--own` only the daemon's
+    /// own user.
     End {
         /// The number of the job.
         job_id: String,

@@ -84,9 +84,9 @@ impl Security {
     }
 }
 
-/// Whether connections to this address, `HOST:PORT`, need TLS. Only loopback addresses and sockets in the file system
-/// do not. With `MCR_TLS=always` loopback addresses need TLS too. Only the text of the address decides, because on
-/// some distributions the name of a node is a loopback address on the node itself.
+/// Whether connections to this address, `HOST:PORT`, need TLS. All addresses need TLS, except loopback addresses and
+/// sockets in the file system. With `MCR_TLS=always` loopback addresses need TLS too. Only the text of the address
+/// decides, because on some distributions the name of a node is a loopback address on the node itself.
 pub fn needs_tls(address: &str) -> bool {
     if unix::path_of(address).is_some() {
         return false;
@@ -279,7 +279,8 @@ impl Identity {
         })
     }
 
-    /// The certificate for the next connection. Before, the files are read again if the last reading is old enough.
+    /// The certificate for the next connection. The files are read again first, if the last reading is older than
+    /// [`RELOAD_INTERVAL`].
     async fn newest_keys(&self) -> Arc<Keys> {
         if let Some(source) = &self.source {
             let mut read_at = self.read_at.lock().await;
@@ -354,7 +355,7 @@ fn name_of(files: &Authority, uid: u32) -> Result<ServerName<'static>, IdentityE
     ServerName::try_from(name).map_err(|error| IdentityError::Name(error.to_string()))
 }
 
-/// Makes a certificate, and checks it like the other side does.
+/// Makes a certificate, and checks the certificate like the other side does.
 fn keys(
     issuer: &Issuer<'static, KeyPair>,
     roots: &Arc<RootCertStore>,

@@ -101,8 +101,8 @@ impl Hub {
         let key = Key { group: grouping.group_of(rank), job, label };
         if let Some(agent) = self.agents.get_mut(&announced.link.session) {
             agent.ranks.insert(rank);
-            // The agent announced a file although it had reported that it would announce nothing more. Therefore its
-            // grace period starts again.
+            // The agent announced a file although it had reported that it would announce nothing more. Therefore the
+            // agent's grace period starts again.
             agent.leaving_ms = agent.leaving_ms.map(|_| self.started.elapsed().as_millis() as u64);
         }
         tracing::debug!(

@@ -50,8 +50,8 @@ impl Hub {
         self.look_soon(|key| key.job == job);
     }
 
-    /// Number of the job's nodes whose agents have not reported their end. Always 0 if the aggregator serves all
-    /// jobs, because then the number of agents is unknown.
+    /// Number of the job's nodes whose agents have not reported their end. The number is always 0 if the aggregator
+    /// serves all jobs, because then the number of agents is unknown.
     fn absent(&self) -> usize {
         self.options.of_job.as_ref().map_or(0, |of_job| of_job.nodes.saturating_sub(self.left.len()))
     }

@@ -246,10 +246,10 @@ impl FlushWork {
         Ok(())
     }
 
-    /// The number of the incarnation that commits, which is the newest incarnation of the job if the agents belong to
-    /// it. If it has a predecessor, also the time when it began, by this process's steady clock. If all files of a
-    /// rank were written before that time, the rank is awaited again, because the application is about to write its
-    /// files again.
+    /// Returns the number of the incarnation that commits, which is the newest incarnation of the job if the agents
+    /// belong to that incarnation. If the incarnation has a predecessor, also returns the time when the incarnation
+    /// began, by this process's steady clock. If all files of a rank were written before that time, the rank is
+    /// awaited again, because the application is about to write its files again.
     fn incarnation(&self) -> Result<(u32, Option<i64>), FlushError> {
         let (mut current, mut fenced) = (None, Vec::new());
         for rank in &self.ranks {

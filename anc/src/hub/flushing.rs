@@ -113,7 +113,7 @@ impl Hub {
                         if let FlushError::Fetch(FetchError::Changed { rank, .. }) = error {
                             missing.insert(*rank);
                             if let Some(announced) = gather.announced.remove(rank) {
-                                // The agent may not have noticed the change yet. If it has noticed the change, it
+                                // The agent may not have noticed the change yet. An agent that has noticed the change
                                 // announces the files again, and ignores this message.
                                 give_back(&announced, &key.label, *rank, error_chain(error), true);
                             }
