@@ -8,8 +8,8 @@
 //! | directory | if it is empty, or has another mode than its parent | a directory with the same mode |
 //! | pointer file, such as `rpointer.ocn` | with the newest checkpoint at its time | the same file |
 //!
-//! If a symbolic link elsewhere leads to a file, the link is saved with the rank of this file. A pointer file is saved
-//! with the checkpoint that was the newest when the pointer file was written.
+//! If a symbolic link elsewhere leads to a file, the link is saved with the rank of this file. A pointer file is
+//! saved with the checkpoint that was the newest when the pointer file was written.
 //!
 //! The *own directory* of a checkpoint is the directory whose name is the checkpoint's label: `DD0018` for the file
 //! `DD0018/DD0018.cpu0003`. A link to another directory belongs to a checkpoint if all files in this directory belong

@@ -126,8 +126,8 @@ impl Candidate {
         (0..numbers).map(|n| self.labels.keys().filter_map(|values| values.get(n)).copied().collect()).collect()
     }
 
-    /// Whether the last number of the span counts from 0 or 1 without gaps. Numbers of parts do this, and numbers of
-    /// steps may do it.
+    /// Whether the last number of the span counts from 0 or 1 without gaps. Numbers of parts never have gaps. Numbers
+    /// of steps may have gaps.
     fn is_counted(&self) -> bool {
         self.values().last().is_some_and(is_counted)
     }
