@@ -1,4 +1,4 @@
-//! Names of pointer files. A pointer file says which checkpoint is the newest, and is not part of a checkpoint.
+//! Names of pointer files. A pointer file names the newest checkpoint, and is not part of a checkpoint.
 
 /// Maximum length of a pointer file, in bytes.
 pub const POINTER_BYTES_MAX: u64 = 64 << 10;

@@ -8,7 +8,7 @@ fn paths(names: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<FilePath> {
     names.into_iter().map(|name| FilePath::new(name.as_ref().as_bytes()).expect("a relative path")).collect()
 }
 
-/// For each label: number of files, and the ranks.
+/// For each label: the number of files, and the ranks.
 fn place_all(layout: &Layout, paths: &[FilePath]) -> Guessed {
     let mut found = Guessed::new();
     for placed in paths.iter().filter_map(|path| layout.place(path)) {
@@ -19,18 +19,18 @@ fn place_all(layout: &Layout, paths: &[FilePath]) -> Guessed {
     found
 }
 
-/// Files of equal length and equal time.
+/// A listing in which all files have the same length and the same time.
 fn listing_of(paths: &[FilePath]) -> Listing {
     let modified = vec![SystemTime::UNIX_EPOCH; paths.len()];
     Listing { files: paths.to_vec(), modified, bytes: vec![1; paths.len()], ..Listing::default() }
 }
 
-/// Guesses with files of equal length and equal time.
+/// Guesses the layout of files with the same length and the same time.
 fn guess_at(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
     guess(&listing_of(paths), directory, Rest::IsTaken, None)
 }
 
-/// Guesses with files that were written one after the other.
+/// Guesses the layout of files that were written one after the other.
 fn guess_in_order(paths: &[FilePath]) -> (Layout, Explanation) {
     let after = |nth: usize| SystemTime::UNIX_EPOCH + Duration::from_secs(nth as u64);
     guess(
@@ -41,7 +41,7 @@ fn guess_in_order(paths: &[FilePath]) -> (Layout, Explanation) {
     )
 }
 
-/// Guesses only from numbers, without the presets.
+/// Guesses the layout only from numbers, without the presets.
 fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
     let (layout, explanation) =
@@ -191,7 +191,8 @@ fn names_that_place_half_of_the_files_or_of_the_bytes_are_asked_about() {
     let (_, explanation) = guess_at(&names, Path::new("/data/run7"));
     let asks = explanation.asks.expect("16 of 25 are 64 %");
     assert!(asks.contains("enzo place 16 of 25") && asks.contains("9 would be left out (first: plots/a.png"), "{asks}");
-    // The same names twice: first the remaining files are small, then the remaining files have most of the bytes.
+    // The same names are used twice. First the remaining files are small, and then the remaining files have most of
+    // the bytes.
     let dumps = [numbered("DD0001/DD0001.cpu000#", 8), numbered("DD0002/DD0002.cpu000#", 8)].concat();
     let names = paths([dumps, lettered("log_#", 2)].concat());
     let sized = |of_log: u64| (0..names.len()).map(|i| if i < 16 { 100 } else { of_log }).collect::<Vec<_>>();
@@ -247,7 +248,7 @@ fn directories_of_ranks_and_of_kinds_of_files_are_one_checkpoint() {
     }
 }
 
-/// All combinations of the values of three numbers, the first number slowest.
+/// All combinations of the values of three numbers. The first number changes the slowest.
 fn of_three(values: [&[u32]; 3], name: impl Fn(u32, u32, u32) -> String) -> Vec<FilePath> {
     let [a, b, c] = values;
     let all = a.iter().flat_map(|a| b.iter().flat_map(move |b| c.iter().map(move |c| (*a, *b, *c))));
@@ -346,7 +347,7 @@ fn numbers_without_words_are_checkpoints_if_their_files_were_written_one_checkpo
     assert_eq!((place_all(&layout, &dates).len(), explanation.asks), (4, None), "{layout}");
 }
 
-/// Data set, number of ranks, number of files without a rank in each checkpoint.
+/// Name of the data set, number of ranks, and number of files without a rank in each checkpoint.
 const CORPUS: &[(&str, u32, usize)] = &[
     ("cactus-qc0-mclachlan", 6, 0),
     ("dedalus-rayleighbenard", 16, 1),
@@ -402,18 +403,18 @@ fn files_that_differ_in_one_counted_number_and_were_written_at_once_may_be_ranks
         let takes_one_each = place_all(&layout, &paths).len() > 1;
         let asks = explanation.asks.unwrap_or_default();
         assert!(!takes_one_each || asks.contains("they may be the ranks of one checkpoint"), "{names:?}: {asks}");
-        // One after the other, they are checkpoints.
+        // If the files were written one after the other, each file is a checkpoint.
         let (layout, explanation) = guess_in_order(&paths);
         assert!(explanation.asks.is_none() || names[0] == "restart.a.0", "{names:?}: {explanation}");
         assert!(place_all(&layout, &paths).len() == 3 || !explanation.certain, "{names:?}: {explanation}");
     }
-    // Steps that are not counted are checkpoints, whatever the times of their copies are.
+    // Numbers with gaps are steps, so the files are checkpoints, whatever the times of the copied files are.
     let steps = paths(["restart.100", "restart.200", "restart.300"]);
     let (_, explanation) = guess_at(&steps, Path::new("/data/run7"));
     assert_eq!((explanation.asks, explanation.certain), (None, true));
 }
 
-/// Guesses with files that were written at these times in seconds.
+/// Guesses the layout of files that were written at these times, in seconds since 1970.
 fn guess_at_times(names: &[String], seconds: &[u64]) -> (Layout, Explanation) {
     let paths = paths(names);
     let modified = seconds.iter().map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(*at)).collect();
@@ -427,13 +428,13 @@ fn a_word_between_two_numbers_names_no_step_if_the_number_before_it_is_written_i
     {
         let named = |step: u64, rank: u64| form.replace('#', &format!("{step:05}")).replace('@', &rank.to_string());
         let names: Vec<String> = steps.iter().flat_map(|step| (0..4).map(|rank| named(*step, rank))).collect();
-        // The ranks write a step within 3 s, and there is a minute between steps.
+        // The ranks write a step within 3 s. One minute passes between two steps.
         let at: Vec<u64> = (0..12).map(|nth| nth / 4 * 60 + nth % 4).collect();
         let (layout, explanation) = guess_at_times(&names, &at);
         assert_eq!(explanation.asks, None, "{form}");
         let found = place_all(&layout, &paths(&names));
         assert!(found.len() == 3 && found.values().all(|(files, ranks)| (*files, ranks.len()) == (4, 4)), "{found:?}");
-        // Steps of one run after the other take as long as the runs: nobody can know which number is the step.
+        // If runs of the same steps follow one after the other, their times do not show which number is the step.
         let at: Vec<u64> = (0..12).map(|nth| nth * 60).collect();
         let asks = guess_at_times(&names, &at).1.asks.unwrap_or_default();
         assert!(asks.contains("which number is the step"), "{form}: {asks}");
