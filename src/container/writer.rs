@@ -1,5 +1,5 @@
-//! Writes a container: the segments as they arrive, then the index. At most one write buffer of stored bytes is kept
-//! in memory.
+//! Writes a container: the segments as they arrive, then the index. At most one write buffer of stored bytes stays in
+//! memory.
 
 use super::decode::decode;
 use super::encode::encode;
@@ -81,8 +81,8 @@ impl ContainerWriter {
         let name = container_name(group);
         let temp = create_in(store, &dir, &name)?;
         // From here on, a later writer of this group sees this writer's file. An earlier writer still holds its own
-        // file, or has committed it. So the manifest is looked for last. Otherwise this writer could replace the
-        // container of the earlier writer after that writer committed it.
+        // file, or has committed it. Therefore the manifest is looked for last. Otherwise this writer could replace a
+        // container after an earlier writer has committed that container.
         let is_ours = |left: &str| temp.path().file_name().is_some_and(|ours| ours == left);
         let ours = [name.as_str(), &manifest::manifest_name(group)].map(|name| format!(".{name}."));
         let left_over = |left: &str| ours.iter().any(|ours| left.starts_with(ours)) && !is_ours(left);
@@ -240,7 +240,7 @@ impl UnsealedContainer {
 }
 
 impl UnsyncedDirs {
-    /// Makes the directories durable, unless that is done already.
+    /// Makes the directories durable, unless they are durable already.
     pub fn sync(&self, store: &dyn Store) -> Result<(), StoreError> {
         if !self.is_durable.load(Ordering::Acquire) {
             sync_dirs(store, &self.dir)?;
@@ -352,10 +352,11 @@ fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     let level = if raw.len() < 0x4000 { 9 } else { 3 };
     let mut encoder = zstd::Encoder::new(Vec::new(), level)?;
     encoder.include_checksum(false)?;
-    // If the length is known, zstd makes its tables no larger than they need to be.
+    // Given the length, zstd makes its tables no larger than necessary.
     encoder.set_pledged_src_size(Some(raw.len() as u64))?;
     if raw.len() >= 0x10_0000 {
-        // Descriptions of different ranks resemble each other, over a distance that exceeds the level's own window.
+        // The descriptions of two ranks are similar, but the distance between them exceeds the normal window of the
+        // level.
         encoder.long_distance_matching(true)?;
         encoder.window_log(24)?;
     }
@@ -372,8 +373,8 @@ pub(crate) struct FramedFile {
     buffer: Vec<u8>,
 }
 
-/// Size of the write buffer, in bytes. Longer runs of bytes are written directly. A larger buffer would let the disk
-/// start later.
+/// Size of the write buffer, in bytes. Longer runs of bytes are written directly. With a larger buffer, the disk
+/// would start to write later.
 const BUFFER_BYTES: usize = 256 << 10;
 
 impl FramedFile {
