@@ -28,8 +28,8 @@ fn order_bit(order: ByteOrder) -> u32 {
 /// A sequence of at most [`STEPS_MAX`] codecs: one from array to bytes, then any number from bytes to bytes, in the
 /// order of encoding.
 ///
-/// Two chains are equal if their steps are equal. The members of a record, which only the encoder uses, are not
-/// compared, because decoding does not need them.
+/// Two chains are equal if their steps are equal. The members of a record are not compared, because only the encoder
+/// uses them.
 #[derive(Clone, Debug)]
 pub struct Chain {
     steps: Vec<Step>,
@@ -115,7 +115,7 @@ impl Chain {
         Ok(if self.is_raw() { raw.to_vec() } else { scratch.front.clone() })
     }
 
-    /// Like [`Chain::encode`], but returns only the number of stored bytes.
+    /// Encodes a segment like [`Chain::encode`], but returns only the number of stored bytes.
     pub(crate) fn encoded_bytes(
         &self,
         raw: &[u8],
@@ -134,8 +134,8 @@ impl Chain {
         let Scratch { front, back, work, .. } = scratch;
         let steps = self.working_steps();
         for (i, step) in steps.iter().enumerate() {
-            // The last step writes to `front`. Results that are as long as the segment therefore stay in `back`,
-            // which need not be cleared again after a shorter result.
+            // The last step writes to `front`. Results as long as the segment therefore stay in `back`, so `back`
+            // need not be cleared again after a shorter result.
             let to_front = (steps.len() - i) % 2 == 1;
             let (before, target) = if to_front { (&*back, &mut *front) } else { (&*front, &mut *back) };
             let source = if i == 0 { raw } else { before.as_slice() };
@@ -170,13 +170,15 @@ impl Chain {
         Ok(scratch.front == raw)
     }
 
-    /// Like [`Chain::decode`], but leaves the raw bytes in `scratch.front`, so that its memory is used again.
+    /// Decodes like [`Chain::decode`], but leaves the raw bytes in `scratch.front`, so that the memory of this buffer
+    /// is reused.
     fn decode_into(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<(), CodecError> {
         if raw_bytes > SEGMENT_BYTES_MAX {
             return Err(CodecError::TooLong { found: raw_bytes });
         }
         let steps = self.working_steps();
-        // The most bytes that each step of decoding may give. This is the most that encoding could have given.
+        // The most bytes that each step of decoding may return: the most bytes that the same step of encoding can
+        // receive.
         let mut limits = [raw_bytes; STEPS_MAX];
         for (i, step) in steps.iter().enumerate().take(steps.len().saturating_sub(1)) {
             limits[i + 1] = match Codec::find(step.codec)? {
@@ -242,7 +244,7 @@ impl Chain {
         Self::raw().then_zstd(level)
     }
 
-    /// zstd alone, with a table of 2^`log` entries for repeats. A `log` below 10 counts as 10, above 20 as 20.
+    /// zstd alone, with a table of 2^`log` entries for repeats. `log` is limited to 10 to 20.
     pub fn zstd_fast(log: u32) -> Self {
         Self::raw().then(ids::ZSTD, zstd::TABLE + log.clamp(10, 20))
     }
@@ -257,7 +259,7 @@ impl Chain {
         Self::raw().then(ids::LZMA, lzma::WORDS)
     }
 
-    /// LZMA alone, once with properties for words and once with properties for text.
+    /// Two chains of LZMA alone: the first has properties for words, the second has properties for text.
     pub(super) fn lzmas() -> [Self; 2] {
         [Self::lzma_of_words(), Self::raw().then(ids::LZMA, lzma::TEXT)]
     }
@@ -284,7 +286,7 @@ impl Chain {
         shuffled.then(ids::LZ4, 0)
     }
 
-    /// Runs of equal elements alone. `None` for widths above 2^20.
+    /// Codec `runs` alone, for runs of equal elements. `None` for widths above 2^20.
     pub fn runs(width: u32) -> Option<Self> {
         runs::RunLengths.takes(width).then(|| Self::of(&[(ids::RUNS, width)]))
     }
@@ -311,7 +313,8 @@ impl Chain {
         Self::of(&[(ids::FPC, level.clamp(1, fpc::LEVEL_MAX) | order_bit(order))])
     }
 
-    /// fpzip alone, for elements of 4 or 8 bytes, with neighbours in up to `dimensions` dimensions, 1 to 3.
+    /// fpzip alone, for elements of 4 or 8 bytes, with neighbours in `dimensions` dimensions. `dimensions` is limited
+    /// to 1 to 3.
     ///
     /// # Panics
     /// If the width is neither 4 nor 8.
@@ -333,7 +336,7 @@ impl Chain {
         Some(Self::of(&[(ids::PREDICT, predict::param(width, order == ByteOrder::Big, is_float, effort))]))
     }
 
-    /// Numbers between other bytes. Each kind of numbers is coded apart.
+    /// Codec `mixed`, for numbers between other bytes. It codes each kind of numbers separately.
     pub fn mixed(effort: u32) -> Self {
         Self::of(&[(ids::MIXED, mixed::param(effort))])
     }
@@ -367,8 +370,8 @@ impl Chain {
     }
 
     /// The chain of the mcrEngine paper (SC12, sections IV-C and VII): FPC of level 2 for doubles, fpzip in one
-    /// dimension for floats, and LZ4 for everything else, in place of the paper's Lempel-Ziv coder. With `double`,
-    /// gzip at level 6 follows. Variables below 100 bytes are pooled, and get only gzip.
+    /// dimension for floats, and LZ4 for everything else, instead of the paper's Lempel-Ziv coder. If `double` is
+    /// true, gzip at level 6 follows. Pooled variables (fewer than 100 bytes) get only gzip.
     pub fn paper(element: &ElementType, double: bool, pooled: bool) -> Self {
         const GZIP_LEVEL: u32 = 6;
         if pooled {
@@ -402,7 +405,7 @@ impl Chain {
     }
 }
 
-/// Shows the steps that change bytes, for example `shuffle(8) zstd(1)`. Shows `raw` if no step changes any.
+/// Shows the steps that change bytes, for example `shuffle(8) zstd(1)`. Shows `raw` if no step changes bytes.
 impl fmt::Display for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps = if self.is_raw() { &self.steps[..] } else { self.working_steps() };

@@ -1,4 +1,5 @@
-//! Loops that are compiled twice: for every processor, and for processors with AVX2. Both give the same bytes.
+//! Loops that are compiled twice: for every processor, and for processors with AVX2. Both versions produce the same
+//! bytes.
 
 /// Whether the processor has AVX2.
 #[cfg(target_arch = "x86_64")]
@@ -46,7 +47,7 @@ pub(crate) mod tests {
         pub(super) static ARE_NARROW: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Runs `work` on this thread as if the processor had no wide registers.
+    /// Runs `work` on this thread as if the processor had no AVX2.
     pub(crate) fn with_narrow_ones<T>(work: impl FnOnce() -> T) -> T {
         ARE_NARROW.set(true);
         let result = work();

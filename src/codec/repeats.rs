@@ -1,11 +1,11 @@
-//! How much of a segment repeats earlier parts of it.
+//! Measures which share of a segment repeats earlier parts of the segment.
 
 /// How many of a thousand runs of [`REPEAT_ELEMENTS`] elements occurred before in the segment.
 ///
 /// A run whose first two elements are equal is not counted, because every codec handles it well. A hash of the run's
 /// beginning selects one run in [`REPEAT_SAMPLED_DIVISOR`]. A run and its repeat are therefore both selected or both
-/// left out, and the selected runs fit into the processor's cache. Each place of the table remembers only its last
-/// run.
+/// left out, and the selected runs fit into the processor's cache. Each place of the table stores only the last run
+/// with the hash of this place.
 pub(super) fn repeats_per_mille(raw: &[u8], width: u8, seen: &mut Vec<u32>) -> usize {
     match width {
         2 => repeats(raw.as_chunks::<2>().0, |&e| u64::from(u16::from_le_bytes(e)), seen),
@@ -30,8 +30,8 @@ fn repeats<T>(elements: &[T], value: impl Fn(&T) -> u64, seen: &mut Vec<u32>) ->
     for run in elements.windows(REPEAT_ELEMENTS) {
         let [a, b, c, d] = run else { continue };
         let [a, b] = [value(a), value(b)];
-        // Odd multipliers, from the fractions of the golden ratio and of square roots, mix all bits into the high
-        // bits.
+        // A multiplication with an odd number mixes all bits into the high bits. The multipliers are the fractions of
+        // the golden ratio and of square roots.
         let start = (a ^ b.rotate_left(23)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         if start >> (u64::BITS - REPEAT_SAMPLED_DIVISOR.ilog2()) == 0 && a != b {
             let hash = (start ^ start >> 32)

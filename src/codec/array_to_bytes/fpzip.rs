@@ -7,9 +7,9 @@
 //! coder codes the sign and the length of their difference. The bits below the leading bit are stored unchanged.
 //!
 //! Differences from the paper and from the `fpzip` library:
-//! - The streams are not compatible with those of the library.
-//! - The range coder is a different one (see `entropy.rs`).
-//! - The symbols are stored apart from the raw bits.
+//! - The streams are not compatible with the streams of the library.
+//! - The range coder is different (see `entropy.rs`).
+//! - The symbols and the raw bits are stored separately.
 //! - The terms of the predictor are added in another order, so that only one addition depends on the previous value.
 //! - If a prediction is NaN, the previous value is the prediction.
 //!
@@ -17,9 +17,10 @@
 //! order. Each addition is rounded to nearest, and none is fused. The bits of a computed NaN are never used.
 //!
 //! Payload: a varint with the number of records. Each record is four varints: the number of equal grids in sequence,
-//! the extent in x, the extent in y, and the elements of one grid. Without records, all elements are one row. Then,
-//! for each 65536 elements: a varint with the bytes of the symbols, a varint with the bytes of the raw bits, the
-//! symbols, and the raw bits. Then the bytes after the last whole element.
+//! the extent in x, the extent in y, and the elements of one grid. Without records, all elements are one row. For
+//! each 65536 elements, the following parts come next: a varint with the number of bytes of the symbols, a varint
+//! with the number of bytes of the raw bits, the symbols, and the raw bits. The bytes after the last whole element
+//! come last.
 
 use super::entropy::{
     BitReader, BitWriter, Model, SYMBOL_BITS_MAX, SYMBOLS_OVERHEAD_BYTES, SymbolBuffers, decode_symbols, encode_symbols,
@@ -104,7 +105,7 @@ trait Real: Copy + Add<Output = Self> + Sub<Output = Self> {
     type Bytes: Copy;
     const BITS: u32;
     const ZERO: Self;
-    /// A value that changes no sum when it is added, even if the sum is -0.
+    /// A value that can be added to any sum, also to -0, without a change of the sum.
     const NEUTRAL: Self;
     fn elements(bytes: &[u8]) -> (&[Self::Bytes], &[u8]);
     fn elements_mut(bytes: &mut [u8]) -> (&mut [Self::Bytes], &mut [u8]);
@@ -135,7 +136,7 @@ macro_rules! real {
             }
             #[inline(always)]
             fn bytes(bits: u64, big: bool) -> Self::Bytes {
-                let bits = bits as $bits; // the higher bits are cut off on purpose
+                let bits = bits as $bits; // drops the higher bits
                 if big { bits.to_be_bytes() } else { bits.to_le_bytes() }
             }
             #[inline(always)]
@@ -178,8 +179,8 @@ fn predict<T: Real>(before_bits: u64, gradient: T) -> u64 {
     ordered::<T>(sum.into_bits().unwrap_or(before_bits))
 }
 
-/// The symbol for a difference of zero. A positive difference of n bits has the symbol n above this one, and a
-/// negative difference the symbol n below.
+/// The symbol for a difference of zero. A positive difference of n bits has this symbol plus n, and a negative
+/// difference of n bits has this symbol minus n.
 const fn no_difference<T: Real>() -> u32 {
     T::BITS
 }
@@ -233,7 +234,7 @@ fn encode<T: Real>(job: ArrayJob<'_>, stored: &mut Vec<u8>, buffers: &mut Buffer
         coded.clear();
         encode_symbols(chunk_symbols, &mut model, coder, coded);
         let bits = bits.finish();
-        put_varint(coded.len() as u32, stored); // both are below 65536 * 8 bytes plus a few
+        put_varint(coded.len() as u32, stored); // both lengths are below 65536 * 8 bytes plus a few bytes
         put_varint(bits.len() as u32, stored);
         stored.extend_from_slice(coded);
         stored.extend_from_slice(bits);
@@ -391,7 +392,7 @@ fn take_grids(rest: &mut &[u8], elements: usize) -> Result<Vec<Grids>, &'static 
 struct Walk<'a> {
     rest: &'a [Grids],
     current: Grids,
-    /// Elements of the current grid that are behind the current place.
+    /// Number of elements of the current grid before the current place.
     done: usize,
 }
 
@@ -448,7 +449,8 @@ impl Span {
     }
 
     /// For each element, the expected step from the previous value, computed from the neighbouring rows. This is the
-    /// Lorenzo predictor without its first term. In a corner or on an edge it is the predictor of fewer dimensions.
+    /// Lorenzo predictor without its first term. In a corner or on an edge, the step is from the Lorenzo predictor of
+    /// fewer dimensions.
     #[inline]
     fn gradients<T: Real>(&self, done: &[T::Bytes], big: bool, gradients: &mut [T]) {
         // Applies the steps along the row that begins `back` elements earlier.
@@ -504,7 +506,7 @@ mod tests {
         assert_eq!(grids_of(&[shape(4096, &[4, 4, 1, 16, 16])], 3), [grid(4, 16, 16, 1024)]);
         // An array that is cut within a plane. The shape of the elements after it is unknown.
         assert_eq!(grids_of(&[shape(3000, &[16, 16, 16])], 3), [grid(1, 16, 16, 3000), grid(1, 1096, 1, 1096)]);
-        // Shapes with more elements than there are, and impossible dimensions.
+        // Shapes with more elements than the segment, and impossible dimensions.
         assert_eq!(grids_of(&[shape(u64::MAX, &[u64::MAX, 16, 16])], 2), [grid(16, 16, 16, 256)]);
         assert_eq!(grids_of(&[shape(4096, &[u64::MAX, 16, 16])], 3), []);
         assert_eq!(grids_of(&[shape(4096, &[0, 16])], 3), []);

@@ -1,12 +1,13 @@
 //! Codec gzip (RFC 1952) with one member, from zlib through the `flate2` crate. Takes any bytes. Bit-exact.
 //!
-//! The original mcrEngine uses gzip as its second pass. The gzip member has a CRC-32, which decoding compares.
+//! The original mcrEngine uses gzip as its second pass. The gzip member has a CRC-32, and decoding compares the
+//! CRC-32 with the decoded bytes.
 
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 pub(crate) const LEVEL_MAX: u32 = 9;
-/// Binary logarithm of zlib's window. This is the largest window.
+/// Binary logarithm of zlib's window. 15 is the largest value.
 const WINDOW_BITS: u8 = 15;
 
 pub(crate) struct Gzip;

@@ -1,4 +1,4 @@
-//! Shuffles with AVX2, 32 elements at a time. The bytes are the same as those of the portable code, and the speed is
+//! Shuffles with AVX2, 32 elements at a time. The results equal the results of the portable code, and the speed is
 //! four to eight times higher. On processors without AVX2 these functions do nothing, and the portable code does all
 //! the work.
 //!
@@ -154,7 +154,7 @@ mod avx2 {
         done - at
     }
 
-    /// The direction in which the bytes of a row are moved.
+    /// The order into which the bytes of a row are moved.
     enum Towards {
         Units,
         Elements,

@@ -1,7 +1,7 @@
 //! Codec Zstandard (RFC 8878), from the `zstd` crate. Takes any bytes. Bit-exact.
 //!
 //! A segment is one frame. The frame records its length, but no checksum, because the container has one. Decoding
-//! works from buffer to buffer, so no window is allocated, whatever window the frame asks for.
+//! works from buffer to buffer, so no window is allocated, even if the frame asks for a large window.
 //!
 //! The parameter is a level of the library, or the sum of [`TABLE`] and the binary logarithm of the entries of a hash
 //! table. A table parameter selects the library's strategy *fast* with matches of at least five bytes. This strategy
@@ -20,16 +20,16 @@ pub(crate) const LEVEL_MAX: u32 = 22;
 pub(crate) const TABLE: u32 = 256;
 /// The table parameters: 2^10 to 2^20 entries of 4 bytes.
 const TABLES: RangeInclusive<u32> = TABLE + 10..=TABLE + 20;
-/// Binary logarithm of the window. The window covers every segment of the profiles that use table parameters.
+/// Binary logarithm of the window. The profiles that use table parameters have no segment longer than this window.
 const WINDOW_LOG: u32 = 22;
 /// Shortest repeat that the compressor looks for.
 const MATCH_BYTES_MIN: u32 = 5;
 
 pub(crate) struct Zstd;
 
-/// The compressor, with the parameter of its last use, and the decompressor. One compressor serves all parameters,
-/// and clears its tables when the parameter changes. One compressor for each parameter would need much more memory at
-/// high levels.
+/// The compressor, with the parameter of its last use, and the decompressor. One compressor is used for all
+/// parameters, and clears its tables when the parameter changes. One compressor for each parameter would need much
+/// more memory at high levels.
 #[derive(Default)]
 pub(crate) struct Contexts {
     compressor: Option<(u32, Compressor<'static>)>,

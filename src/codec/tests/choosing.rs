@@ -273,7 +273,7 @@ fn components_of_points_are_told_by_their_own_neighbours_in_all_directions() {
         let [of_grids, of_lines] = [&grids, &lines].map(|arrays| coded(&chain, &raw, arrays).len());
         assert!(of_grids * 100 < of_lines * 95, "effort {effort}: {of_grids} bytes as grids, {of_lines} as lines");
     }
-    // If the last extents of the grids differ, no grid is one of points.
+    // If the last extents of the grids differ, no grid consists of points.
     let thin: Vec<ArrayShape> = [[120, 12, 3], [40, 12, 9]]
         .map(|dims| ArrayShape { elements: dims.iter().product(), dims: dims.into(), ..ArrayShape::default() })
         .into();
@@ -300,7 +300,8 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
         assert_eq!(unpacked(&of_grids).0[..15], [&[2][..], &grids].concat());
         assert_eq!(unpacked(&of_grids).0[15..20], [4, 0, 3, 0xA0, 1]);
     }
-    // Planes of one grid are as similar as rows are. An empty array in the same segment changes nothing.
+    // Neighbouring planes of one grid are as similar as neighbouring rows. An empty array in the same segment changes
+    // nothing.
     let planes: Vec<u8> = (0..3 * 32 * 40).flat_map(|n| rough_plane(n).to_le_bytes()).collect();
     let empty = ArrayShape { elements: 0, dims: vec![0, 32, 40], ..ArrayShape::default() };
     let chain = Chain::predict(&ElementType::F64, 1).expect("numeric type");
@@ -310,7 +311,7 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
     let own = &raw[..planes.len()];
     assert_eq!([first_kind(&planes, &arrays[..1]), first_kind(own, &arrays[..1])], [0, 4]);
     assert_eq!(first_kind(own, &[empty, arrays[0].clone()]), 4);
-    // Levels with different means but the same pattern are also one grid.
+    // Levels with different means but equal patterns are also one grid.
     let pattern: Vec<f64> = rough(32 * 40).collect();
     let levels: Vec<u8> = (0..3 * 32 * 40)
         .flat_map(|n| (1040.0 + (n / 1280) as f64 * 99.0 + pattern[n % 1280] * 1e-3).to_le_bytes())
@@ -393,9 +394,9 @@ fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
 
 #[test]
 fn what_is_mirrored_but_for_half_of_its_bits_takes_no_more_than_those() {
-    // Runs of twelve values repeat earlier runs. Some are reversed or negated, and all are off by up to one part in a
-    // million. Of each value, 33 bits and a sign cannot be predicted. In the first half, no value predicts another
-    // one.
+    // Runs of twelve values repeat earlier runs. Some runs are reversed or negated, and all values differ from the
+    // earlier values by up to one part in a million. Of each value, 33 bits and a sign cannot be predicted. In the
+    // first half, no value predicts another value.
     const COUNT: usize = 3 << 14;
     const RUN: usize = 12;
     let noise: Vec<f64> = rough(2 * COUNT as u64).collect();
@@ -453,8 +454,9 @@ fn an_order_along_a_curve_costs_next_to_nothing() {
             let (arrays, raw) = numbered(begin);
             let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
             assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
-            // Two particles are missing. In line order, the order costs only a few bits for each particle. In curve
-            // order it may cost half a bit more.
+            // Two particles are missing. With the particles sorted along a line, the order takes only a few bits for
+            // each particle. With the particles sorted along a curve, the order may take half a bit more for each
+            // particle.
             let other = chain.encode(&by_line, &arrays, &mut scratch).expect("encodes");
             let most = other.len() + 4094 / 16;
             assert!(stored.len() < most, "effort {effort} from {begin}: {} and {}", stored.len(), other.len());

@@ -1,4 +1,4 @@
-//! Tests of properties that every codec has, and every chain of codecs.
+//! Tests of properties that every codec and every chain of codecs has.
 
 mod choosing;
 mod golden;

@@ -15,7 +15,7 @@ use crate::codec::threads;
 const LOOKED_AT: usize = 512;
 /// If the mean step from row to row is larger than this share of the extents of all rows, no curve is searched.
 const STEP_MAX: f64 = 0.2;
-/// If a curve needs less than one byte for 16 rows, no other way is tried.
+/// If an order along a curve takes less than one byte for 16 rows, no other way is tried.
 const CURVE_ROWS_PER_BYTE: usize = 16;
 
 /// The encoded order of a table's rows: its bytes in the header, and two codes.
@@ -94,9 +94,9 @@ fn points(layout: &Layout, column: usize, kind: Elements, bits: &[u64]) -> Vec<f
     bits[column.base..column.base + column.elements].iter().map(|&bits| kind.value(bits)).collect()
 }
 
-/// The positions of rows: the three columns in which consecutive rows differ least. They are the components of
-/// points, or, if the table has no points of three components, three consecutive columns. Columns are in the order of
-/// coding.
+/// The columns with the positions of rows: the three columns in which consecutive rows differ least. These columns
+/// are the components of points, or three consecutive columns if the table has no points of three components. Columns
+/// are in the order of coding.
 fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<[usize; 3]> {
     let table = &layout.tables[t];
     let step = |column: usize| {
