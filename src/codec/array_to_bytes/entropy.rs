@@ -248,7 +248,7 @@ impl<'a> BitReader<'a> {
         (u64::from_le_bytes([a, b, c, d, e, f, g, h]), high)
     }
 
-    /// Whether the next bit is at or after the beginning of the last byte, and not beyond the end of the last byte.
+    /// Whether the last bit that was read belongs to the last byte.
     pub(super) fn is_at_end(&self) -> bool {
         self.at_bits.div_ceil(8) == self.bytes.len()
     }

@@ -2,8 +2,8 @@
 
 use super::super::format::numbers::Elements;
 
-/// The allowed difference between a copy and its source: less than 2^slack representable numbers. A slack of 0 means
-/// that both must be equal.
+/// The allowed difference between a copy and its source: less than 2^slack representable numbers. With a slack of 0,
+/// copy and source must be equal.
 pub(crate) type Slack = u32;
 
 /// The slack of near copies, by the width of the elements.
