@@ -17,8 +17,8 @@ pub enum Advice {
     Upgrade,
     /// Free space: the file system is full, or a quota is used up.
     FreeSpace,
-    /// Save under another generation of the checkpoint's name, because the group is already committed under this
-    /// name.
+    /// Save the checkpoint under another generation of its name, because the group is already committed under the
+    /// present name.
     NewGeneration,
     /// Ask the operator to give this user access.
     Permissions,
@@ -87,7 +87,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What to do next.
+    /// What the caller should do next.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Io { source, .. } => io_advice(source),
@@ -133,9 +133,9 @@ pub enum ReadError {
         path: PathBuf,
         /// Which part of the file is cut.
         what: &'static str,
-        /// Bytes that the part needs.
+        /// Number of bytes that the part needs.
         needed: u64,
-        /// Bytes that the file has.
+        /// Number of bytes that the file has.
         found: u64,
     },
     /// The file does not begin or end with the mark of the format.
