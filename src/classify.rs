@@ -1,7 +1,7 @@
 //! Finds the variables of different ranks that have the same meaning.
 //!
 //! Source: mcrEngine, SC12, section III-A. Two variables are similar if their names agree and if their data type and
-//! class (scalar or array) are the same. Their number of elements may differ. The hash key is
+//! class (scalar or array) are the same. The numbers of elements of similar variables may differ. The hash key is
 //! `Group/Name_Type_Class`, for example `ToyGrp/Temperature_F32LE_Array1D`. Names are compared exactly or after
 //! normalising. With normalising, `Grid0000012/Density` and `Grid0000007/Density` are one class.
 
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 pub enum Naming {
     /// The names are equal byte for byte.
     Exact,
-    /// The names are equal after every run of digits is replaced with `#`. This is the default.
+    /// The names are equal after every run of digits is replaced with `#`. This rule is the default.
     #[default]
     Numbers,
     /// The names are equal after every match of each regular expression is replaced, one rule after the other.
@@ -128,8 +128,9 @@ fn index(i: usize) -> u32 {
 /// `_F32LE_Array1D`.
 type Kind = (ElementType, usize, String);
 
-/// Writes the hash key of a variable. `kind` is the kind of the previous variable. It is used again if both variables
-/// have the same kind, as most neighbours do, because formatting a kind takes longer than the rest of this function.
+/// Writes the hash key of a variable. `kind` is the kind of the previous variable. Most variables have the kind of
+/// the previous variable. For such variables, `kind` is used again, because formatting a kind takes longer than the
+/// rest of this function.
 fn write_key(key: &mut String, file: &FileHeader, variable: &VariableHeader, naming: &Naming, kind: &mut Option<Kind>) {
     key.clear();
     match variable.role {

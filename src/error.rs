@@ -35,7 +35,7 @@ pub(crate) fn io_advice(error: &io::Error) -> Advice {
     }
 }
 
-/// An error while something is written, committed or pruned.
+/// An error while a container or manifest is written, committed or pruned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -104,7 +104,7 @@ impl StoreError {
     }
 }
 
-/// An error while something is read from the store. It names the file and the part of the file.
+/// An error while a file of the store is read. The error names the file and the part of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {

@@ -74,7 +74,8 @@ pub fn take_off(filters: &[Filter], stored: &[u8], raw_bytes: usize) -> Result<V
     Ok(raw)
 }
 
-/// Applies the filters to one chunk. This is the inverse of [`take_off`] if the application used the same filters.
+/// Applies the filters to one chunk. The result equals the stored bytes that [`take_off`] received if the application
+/// used the same filters.
 pub fn put_on(filters: &[Filter], raw: &[u8]) -> Result<Vec<u8>, FilterError> {
     let mut bytes: Option<Vec<u8>> = None;
     for filter in filters {

@@ -25,12 +25,12 @@ pub enum ByteOrder {
 pub enum ElementType {
     /// Bytes without known meaning: skeletons, files that are not HDF5, stored chunks with an unknown filter.
     Bytes,
-    /// A two's complement or unsigned integer of 1, 2, 4 or 8 bytes. This includes booleans, enumerations and bit
-    /// fields.
+    /// A two's complement or unsigned integer of 1, 2, 4 or 8 bytes. Booleans, enumerations and bit fields are such
+    /// integers too.
     Int {
         /// Bytes of one element: 1, 2, 4 or 8.
         width: u8,
-        /// Whether the integer is in two's complement. Otherwise it is unsigned.
+        /// Whether the integer is in two's complement instead of unsigned.
         signed: bool,
         /// Order of the bytes.
         order: ByteOrder,

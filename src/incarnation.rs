@@ -1,12 +1,12 @@
 //! Distinguishes the starts of the application within a job, and records from which checkpoint each start continues.
 //!
-//! An *incarnation* is one start of a job. It is identified by a number and a text, never by a time, because the
-//! clocks of nodes differ. Each incarnation has one record in the store, for example `JOB/.incarnations/0003`. The
-//! first restart of the incarnation writes the record. Without a restart, the record is written when the first agent
-//! announces an identity that no record has. A record is never changed. Only the newest incarnation may commit
-//! checkpoints. The name of a job may be misspelt. Therefore the records of a job without a directory are in the
-//! hidden directory `.JOB.incarnations` of the store, until the job has a directory. "Incarnation" in
-//! docs/format/manifest.md describes the text of a record.
+//! An *incarnation* is one start of a job. An incarnation is identified by a number and a text, never by a time,
+//! because the clocks of nodes differ. Each incarnation has one record in the store, for example
+//! `JOB/.incarnations/0003`. The first restart of the incarnation writes the record. Without a restart, the record is
+//! written when the first agent announces an identity that no record has. A record is never changed. Only the newest
+//! incarnation may commit checkpoints. The name of a job may be misspelt. Therefore the records of a job without a
+//! directory are in the hidden directory `.JOB.incarnations` of the store, until the job has a directory.
+//! "Incarnation" in docs/format/manifest.md describes the text of a record.
 //!
 //! A manifest has the number of its incarnation. If a group of a checkpoint was not committed when a newer
 //! incarnation began, the checkpoint never becomes complete ([`Incarnations::is_dead`]). If all groups were committed

@@ -10,7 +10,8 @@ use crate::looking::look::Look;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Maximum number of remembered checkpoints. Each takes about 1 KiB. All other checkpoints are examined each time.
+/// Maximum number of remembered checkpoints. Each remembered checkpoint takes about 1 KiB. All other checkpoints are
+/// examined each time.
 const REMEMBERED_MAX: usize = 16 << 10;
 /// Number of newest checkpoints that are examined again each time.
 const NEWEST_AGAIN: usize = 16;

@@ -289,8 +289,8 @@ struct EncodedPart {
     kept: Kept,
 }
 
-/// A kept segment. Its stored bytes are either unchanged, or encoded again with zeros in place of unneeded pieces,
-/// whichever is shorter.
+/// Makes a kept segment. The stored bytes of the segment are either unchanged, or encoded again with zeros in place
+/// of unneeded pieces, whichever is shorter.
 fn encode_part(
     reader: &ContainerReader,
     segment: u32,

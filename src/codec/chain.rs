@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct Step {
     /// The codec of the step.
     pub codec: CodecId,
-    /// The parameter. Its meaning depends on the codec, see `docs/format/codecs.md`.
+    /// The parameter. The meaning of the parameter depends on the codec, see `docs/format/codecs.md`.
     pub param: u32,
 }
 
@@ -336,7 +336,7 @@ impl Chain {
         Some(Self::of(&[(ids::PREDICT, predict::param(width, order == ByteOrder::Big, is_float, effort))]))
     }
 
-    /// Codec `mixed`, for numbers between other bytes. It codes each kind of numbers separately.
+    /// Codec `mixed`, for numbers between other bytes. The codec codes each kind of numbers separately.
     pub fn mixed(effort: u32) -> Self {
         Self::of(&[(ids::MIXED, mixed::param(effort))])
     }

@@ -8,10 +8,11 @@
 //! store's rate has doubled or halved. Decisions are recorded in the manifest of each group
 //! ([`Manifest::decisions`](crate::manifest::Manifest::decisions)), so they outlive the aggregator.
 //!
-//! **The store's speed.** If the store's speed is known, the candidate with the least time wins. Its time is the time
-//! to encode, divided by the number of cores, plus the time to write the stored bytes. A fast store therefore leads
-//! to LZ4, or to raw bytes where the data hardly shrink. A slow store leads to stronger chains. If the store's speed
-//! is unknown, the candidate with the fewest stored bytes wins, and the choice depends on the bytes alone.
+//! **The store's speed.** If the store's speed is known, the candidate with the least time wins. The time of a
+//! candidate is the time to encode, divided by the number of cores, plus the time to write the stored bytes. A fast
+//! store therefore leads to LZ4, or to raw bytes where the data hardly shrink. A slow store leads to stronger chains.
+//! If the store's speed is unknown, the candidate with the fewest stored bytes wins, and the choice depends on the
+//! bytes alone.
 
 use super::{Chain, CodecId, Older, Step};
 use crate::header::{ElementType, Role};
@@ -31,8 +32,8 @@ pub const DECISIONS_MAX: usize = 64;
 /// The most bytes of a reason. A class with a longer name gets no decision.
 const TEXT_BYTES_MAX: usize = 300;
 
-/// Bytes added to the cost of a chain that needs an older segment. They are the cost of naming the older segment, so
-/// a chain that saves less is not chosen.
+/// Bytes added to the cost of a chain that needs an older segment. These bytes are the cost of naming the older
+/// segment, so a chain that saves less is not chosen.
 const OLDER_BYTES: usize = 256;
 
 /// How fast the store takes bytes, and how many segments are encoded at the same time.
@@ -101,7 +102,7 @@ pub struct Trial {
 pub enum Reason {
     /// The profile has only one chain for this element type.
     Only,
-    /// All elements are the same.
+    /// All elements are equal.
     Constant,
     /// The chain was chosen in an older checkpoint, and the segment's stored size is still in the expected range.
     Kept,

@@ -85,7 +85,7 @@ pub(super) fn in_turn<T: Send>(
         }
         state.next = n + 1;
         drop(state);
-        // If `make` panics, the waiting thread is woken, and the scope ends with that panic.
+        // If `make` panics, the waiting thread is woken, and the scope ends with the panic of `make`.
         let on_panic = OnPanic(|| {
             lock().is_over = true;
             is_made.notify_all();

@@ -65,8 +65,8 @@ pub(super) struct Written {
     pub(super) base: Option<BaseSegment>,
 }
 
-/// A container of an older checkpoint of the same job. It holds bytes that the new container needs and does not
-/// store.
+/// A container of an older checkpoint of the same job. The older container holds bytes that the new container needs
+/// and does not store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerRef {
     /// The checkpoint of the older container.
@@ -90,7 +90,8 @@ pub enum Source {
     External {
         /// The older container.
         container: Arc<ContainerRef>,
-        /// Position of the equal variable among the files of the older container. It has pieces in that container.
+        /// Position of the equal variable among the files of the older container. The equal variable has pieces in
+        /// the older container.
         at: VariableRef,
     },
 }
@@ -118,7 +119,7 @@ pub struct BaseSegment {
     pub container: Arc<ContainerRef>,
     /// Number of the segment in the older container. The older segment has no base itself.
     pub segment: u32,
-    /// BLAKE3 of the raw bytes of that segment.
+    /// BLAKE3 of the raw bytes of the older segment.
     pub digest: Digest,
 }
 
@@ -129,7 +130,7 @@ pub struct BaseRef {
     pub reference: u32,
     /// Number of the segment in the referenced container.
     pub segment: u32,
-    /// BLAKE3 of the raw bytes of that segment.
+    /// BLAKE3 of the raw bytes of the older segment.
     pub digest: Digest,
 }
 
@@ -172,7 +173,7 @@ pub struct SegmentEntry {
 }
 
 impl SegmentEntry {
-    /// The older segment against which this segment is coded; `None` if there is none.
+    /// The older segment against which this segment is coded; `None` if there is no such segment.
     pub fn base(&self) -> Option<BaseRef> {
         self.dependencies.first().and_then(Dependency::base)
     }

@@ -18,14 +18,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A container open for reading. Its header, trailer and index were checked and are valid.
+/// A container open for reading. The header, trailer and index of the container were checked and are valid.
 pub struct ContainerReader {
     file: Box<dyn StoredFile>,
     path: PathBuf,
     index_digest: Digest,
     index: Index,
     trailer: Trailer,
-    /// For a repacked container: the kept segments, and the kept pieces of each.
+    /// For a repacked container: the kept segments, and the kept pieces of each kept segment.
     kept: Option<BTreeMap<u32, Kept>>,
 }
 
@@ -138,7 +138,7 @@ impl ContainerReader {
         &self.index
     }
 
-    /// BLAKE3 of the stored index. It identifies the container.
+    /// BLAKE3 of the stored index. This digest identifies the container.
     pub fn index_digest(&self) -> Digest {
         self.index_digest
     }
@@ -256,7 +256,7 @@ impl SegmentEntry {
     }
 }
 
-/// The table of a repacked container. It lists the kept segments.
+/// The table of a repacked container, which lists the kept segments.
 struct Table {
     /// Offset of the table, where the last segment ends.
     offset: u64,

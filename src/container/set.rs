@@ -27,7 +27,7 @@ pub struct ContainerSet {
 pub struct SegmentTask {
     /// 0 for the group's own container, else the index in [`Index::references`] plus one.
     pub container: u32,
-    /// Number of the segment in that container.
+    /// Number of the segment in the container.
     pub segment: u32,
     /// The pieces to hand out, sorted by piece, then by variable.
     pub deliveries: Vec<Delivery>,

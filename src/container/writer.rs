@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A container being written under a temporary name. If it is dropped, no file remains that a reader opens.
+/// A container being written under a temporary name. If this value is dropped, no file remains that a reader opens.
 pub struct ContainerWriter {
     job: JobId,
     checkpoint: CheckpointId,
@@ -28,7 +28,8 @@ pub struct ContainerWriter {
     is_dir_durable: Arc<AtomicBool>,
 }
 
-/// A container whose bytes are durable under a temporary name. If it is dropped, no file remains that a reader opens.
+/// A container whose bytes are durable under a temporary name. If this value is dropped, no file remains that a
+/// reader opens.
 pub struct UnsealedContainer {
     summary: ContainerSummary,
     dirs: UnsyncedDirs,
@@ -36,7 +37,7 @@ pub struct UnsealedContainer {
     temp: Box<dyn TempFile>,
 }
 
-/// A container that is durable under its final name. It becomes part of a checkpoint once it is committed.
+/// A container that is durable under its final name. The container becomes part of a checkpoint once it is committed.
 #[derive(Debug)]
 pub struct SealedContainer {
     pub(crate) summary: ContainerSummary,
@@ -282,7 +283,7 @@ impl ContainerSummary {
     pub fn index(&self) -> &Index {
         &self.index
     }
-    /// The reference by which a later container names this one.
+    /// The reference by which a later container names this container.
     pub fn reference(&self) -> Arc<ContainerRef> {
         Arc::new(ContainerRef {
             checkpoint: self.checkpoint.clone(),

@@ -10,7 +10,7 @@ pub(crate) enum Found {
     There(u64),
     /// The container has this length, but its manifest states another length.
     WrongLength(u64),
-    /// The container exists. Its length was not read.
+    /// The container exists. The length of the container was not read.
     Named,
 }
 

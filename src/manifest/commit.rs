@@ -43,7 +43,7 @@ pub struct ManifestDraft {
     pub decisions: Vec<Decision>,
 }
 
-/// A manifest that is durable under a temporary name. If it is dropped, no file remains that a reader opens.
+/// A manifest that is durable under a temporary name. If this value is dropped, no file remains that a reader opens.
 pub struct UncommittedManifest {
     manifest: Manifest,
     path: PathBuf,

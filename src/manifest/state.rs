@@ -113,8 +113,8 @@ impl std::fmt::Display for Condition {
 
 impl CheckpointState {
     /// Whether the checkpoint exists (as docs/format/manifest.md defines it) and can be restored according to its
-    /// metadata. This includes checkpoints that were marked as bad; [`CheckpointState::condition`] distinguishes
-    /// complete and bad checkpoints.
+    /// metadata. The result is also true for checkpoints that were marked as bad; [`CheckpointState::condition`]
+    /// distinguishes complete and bad checkpoints.
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }

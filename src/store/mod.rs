@@ -30,7 +30,7 @@ pub trait Store: Send + Sync {
     /// Creates one directory. Returns `false` if the directory already existed. The name is durable after
     /// [`Store::sync_dir`] of the parent directory.
     fn create_dir(&self, dir: &Path) -> Result<bool, StoreError>;
-    /// Creates an empty file in `dir`. Its temporary name is a dot, `name`, a dot, and a unique text.
+    /// Creates an empty file in `dir`. The temporary name of the file is a dot, `name`, a dot, and a unique text.
     fn create_temp(&self, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError>;
     /// Renames a file or directory in one step, and replaces a file or empty directory that had the new name. The new
     /// name is durable after [`Store::sync_dir`].
@@ -55,9 +55,9 @@ pub trait Store: Send + Sync {
     /// The entries of a directory, including temporary names, sorted by name. Names that are not UTF-8 are left out,
     /// because this program makes no such names.
     fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError>;
-    /// Removes a file. It is no error if the file does not exist.
+    /// Removes a file. Succeeds if the file does not exist.
     fn remove_file(&self, path: &Path) -> Result<(), StoreError>;
-    /// Removes an empty directory. It is no error if the directory does not exist.
+    /// Removes an empty directory. Succeeds if the directory does not exist.
     fn remove_dir(&self, dir: &Path) -> Result<(), StoreError>;
     /// Whether any process still has the [`TempFile`] through which this file was written, even if the file was
     /// renamed since. `false` if the file system has no locks.

@@ -1,5 +1,5 @@
-//! Codec `fpzip`, a new implementation, for floats and doubles in both byte orders. It is bit-exact, also for NaN
-//! payloads, -0 and subnormal numbers.
+//! Codec `fpzip`, a new implementation, for floats and doubles in both byte orders. The codec is bit-exact, also for
+//! NaN payloads, -0 and subnormal numbers.
 //!
 //! Source: P. Lindstrom, M. Isenburg, "Fast and efficient compression of floating-point data", IEEE Transactions on
 //! Visualization and Computer Graphics 12(5), 2006. As in the paper, each value is predicted from earlier neighbours
@@ -13,8 +13,9 @@
 //! - The terms of the predictor are added in another order, so that only one addition depends on the previous value.
 //! - If a prediction is NaN, the previous value is the prediction.
 //!
-//! Decoding gives the same bytes on every host. It evaluates the same IEEE 754 additions of the same type in the same
-//! order. Each addition is rounded to nearest, and none is fused. The bits of a computed NaN are never used.
+//! Decoding gives the same bytes on every host, because every host evaluates the same IEEE 754 additions of the same
+//! type in the same order. Each addition is rounded to nearest, and none is fused. The bits of a computed NaN are
+//! never used.
 //!
 //! Payload: a varint with the number of records. Each record is four varints: the number of equal grids in sequence,
 //! the extent in x, the extent in y, and the elements of one grid. Without records, all elements are one row. For
@@ -172,7 +173,8 @@ fn unordered<T: Real>(value: u64) -> u64 {
     if value & sign != 0 { value ^ sign } else { !value & mask::<T>() }
 }
 
-/// The prediction as an ordered integer. It is the previous value plus the gradient from the neighbouring rows.
+/// The prediction as an ordered integer. The prediction is the previous value plus the gradient from the neighbouring
+/// rows.
 #[inline(always)]
 fn predict<T: Real>(before_bits: u64, gradient: T) -> u64 {
     let sum = T::from_bits(before_bits) + gradient;
@@ -448,9 +450,9 @@ impl Span {
         }
     }
 
-    /// For each element, the expected step from the previous value, computed from the neighbouring rows. This is the
-    /// Lorenzo predictor without its first term. In a corner or on an edge, the step is from the Lorenzo predictor of
-    /// fewer dimensions.
+    /// For each element, the expected step from the previous value, computed from the neighbouring rows. The step is
+    /// the Lorenzo predictor without its first term. In a corner or on an edge, the step is from the Lorenzo
+    /// predictor of fewer dimensions.
     #[inline]
     fn gradients<T: Real>(&self, done: &[T::Bytes], big: bool, gradients: &mut [T]) {
         // Applies the steps along the row that begins `back` elements earlier.

@@ -10,10 +10,10 @@
 //! bits in a 64-bit word (Warren, Hacker's Delight, section 7-3), eight words at the same time. This code works on
 //! every processor. On processors with AVX2, `tiles` does the same work.
 //!
-//! Payload, as long as the raw bytes: M is the number of whole elements, rounded down to a multiple of 8. There is
-//! one plane of M / 8 bytes for each byte of an element and each bit of that byte, the lowest bit first. Byte i of a
-//! plane holds this bit of the elements 8 i to 8 i + 7, with element 8 i in the lowest bit. All bytes after the M
-//! elements follow unchanged.
+//! Payload, as long as the raw bytes: M is the number of whole elements, rounded down to a multiple of 8. For each
+//! byte of an element and for each bit of the byte, the lowest bit first, there is one plane of M / 8 bytes. Byte i
+//! of a plane holds this bit of the elements 8 i to 8 i + 7, with element 8 i in the lowest bit. All bytes after the
+//! M elements follow unchanged.
 
 use super::shuffle::{shuffle, transpose, unshuffle};
 use super::tiles;

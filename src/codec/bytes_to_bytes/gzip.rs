@@ -12,8 +12,8 @@ const WINDOW_BITS: u8 = 15;
 
 pub(crate) struct Gzip;
 
-/// The compressor of the last call, with its level. It takes about 256 KiB, so it is kept. A decompressor is small,
-/// so each call makes a new one.
+/// The compressor of the last call, with its level. The compressor is kept because it takes about 256 KiB. A
+/// decompressor is small, so each call makes a new decompressor.
 #[derive(Default)]
 pub(crate) struct Contexts {
     compressor: Option<(u32, Compress)>,

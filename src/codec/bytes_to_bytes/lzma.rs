@@ -2,7 +2,7 @@
 //! bytes. Bit-exact.
 //!
 //! Source: doc/lzma-file-format.txt and doc/xz-file-format.txt of github.com/tukaani-project/xz. LZMA2 is slow, but
-//! leaves the fewest bytes of all codecs for records and text. LZMA2 remembers the last distances. It models each
+//! leaves the fewest bytes of all codecs for records and text. LZMA2 remembers the last distances, and models each
 //! byte by the preceding bytes and by the position of the byte in a word.
 //!
 //! The raw bytes are cut into pieces, and each piece is a separate stream, so that several threads can encode and

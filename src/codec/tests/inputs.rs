@@ -16,7 +16,7 @@ pub(super) fn cube(side: u64) -> ArrayShape {
     ArrayShape { elements: side.pow(3), dims: vec![side; 3], ..ArrayShape::default() }
 }
 
-/// Rough numbers. They are computed without rounding, so every host computes the same numbers.
+/// Rough numbers. The computation needs no rounding, so every host computes the same numbers.
 pub(super) fn rough(count: u64) -> impl Iterator<Item = f64> {
     // The last steps of SplitMix64.
     let mixed = |n: u64| {
@@ -116,7 +116,7 @@ pub(super) fn nested() -> (Vec<ArrayShape>, Vec<u8>) {
     ((0..2).flat_map(shapes).collect(), raw)
 }
 
-/// Three blocks of one grid. They lie side by side along the second of three axes. The numbers are smooth.
+/// Three blocks of one grid. The blocks lie side by side along the second of three axes. The numbers are smooth.
 pub(super) fn joined() -> (Vec<ArrayShape>, Vec<u8>) {
     const BLOCKS: u64 = 3;
     const DIMS: [u64; 3] = [6, 8, 10];

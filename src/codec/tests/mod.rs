@@ -401,7 +401,7 @@ fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
 
 #[test]
 fn a_column_that_is_taken_apart_again_is_refused() {
-    // One column of 16 bytes. Its chain is columns(16), and it has no data.
+    // One column of 16 bytes. The chain of the column is columns(16), and the column has no data.
     let mut stored = vec![1, 16];
     Chain::of(&[(ids::COLUMNS, 16)]).to_bytes(&mut stored);
     stored.push(0);
@@ -440,7 +440,7 @@ fn slices_of_real_checkpoints_come_back() {
             let elements = (raw.len() / 8) as u64;
             let arrays = [ArrayShape { elements, dims: vec![elements / 256, 16, 16], ..ArrayShape::default() }];
             let is_predict = |chain: &Chain| chain.steps()[0].codec == ids::PREDICT;
-            // Chains of `predict` are slow, so each file is encoded with only one of them.
+            // Chains of `predict` are slow, so each file is encoded with only one of these chains.
             let (slow, fast): (Vec<Chain>, Vec<Chain>) = chains().into_iter().partition(is_predict);
             let one = slow[files / 7 % slow.len()].clone();
             for chain in fast.into_iter().chain([one]) {

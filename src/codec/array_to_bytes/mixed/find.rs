@@ -3,9 +3,10 @@
 //! Numbers near each other have about the same size, whatever their signs, so their exponents differ little. The
 //! bytes are therefore read as numbers in different ways. A way is a width, a byte order, a type, and a phase: the
 //! place in a word where the numbers begin. First all ways are tried at a few places of a file. Then each window of
-//! the file is read in the ways that fitted somewhere. The right way is the way in which neighbouring numbers differ
-//! least. With a wrong phase or byte order, the last bits of another number are read as the exponent. With too small
-//! a width, every second number is wrong. Text is excluded, because the bytes of text are also near each other.
+//! the file is read in the ways that fitted at one of these places. The right way is the way in which neighbouring
+//! numbers differ least. With a wrong phase or byte order, the last bits of another number are read as the exponent.
+//! With too small a width, every second number is wrong. Text is excluded, because the bytes of text are also near
+//! each other.
 
 /// How bytes are read as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +15,7 @@ pub(super) struct Kind {
     pub width: usize,
     /// Whether the numbers are big-endian.
     pub is_big: bool,
-    /// Whether the numbers are floating-point numbers. Otherwise they are signed integers.
+    /// Whether the numbers are floating-point numbers instead of signed integers.
     pub is_float: bool,
 }
 

@@ -172,8 +172,8 @@ impl ArrayCodec for Predict {
     }
 }
 
-/// Encodes the stream of codec `since`. It has the format of [`Predict`], with columns of an older segment as known
-/// columns.
+/// Encodes the stream of codec `since`. The stream has the format of [`Predict`], with columns of an older segment as
+/// known columns.
 pub(crate) fn encode_since(
     job: ArrayJob<'_>,
     older: &Older,

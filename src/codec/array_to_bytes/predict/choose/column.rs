@@ -20,8 +20,8 @@ const SAMPLE: usize = 2048;
 /// Cells are computed from their blocks only if the mean difference has fewer bits than this. For elements of 4
 /// bytes, the limit is half of this number.
 const TOLD_BITS_MAX: f64 = 30.0;
-/// In tables, fitted weights are used only if they save 1/12 of the bytes. They slow down decoding of tables: rows
-/// are short, and each element is decoded only after the previous element.
+/// In tables, fitted weights are used only if they save 1/12 of the bytes. Fitted weights slow down the decoding of
+/// tables, because rows are short, and each element is decoded only after the previous element.
 const WEIGHTS_DIVISOR: usize = 12;
 /// With the lower effort, a set whose elements must be decoded one after the other is used only if it saves 1/64 of
 /// the bits.
@@ -335,8 +335,8 @@ impl<'a> Data<'a> {
             }
         }
         // Values of the twin at and around the place, and changes at neighbours that are already decoded. A change is
-        // the difference of two other terms. It is a separate term, because selection examines one term at a time,
-        // and would miss two terms that help only together.
+        // the difference of two other terms. The change is a separate term, because selection examines one term at a
+        // time, and would miss two terms that help only together.
         if let Some(back) = self.twin {
             pool.extend(around(dimensions).map(|steps| Term::Value(At { back, steps })));
             pool.extend(self.family_twins.iter().map(|&back| Term::Value(At::column(back))));

@@ -18,7 +18,7 @@ pub(crate) struct Data<'a> {
     /// The twin of this column, as its distance before this column.
     pub(crate) twin: Option<u16>,
     /// The twins of the other columns of the family, as distances before this column. Only columns of particles have
-    /// them.
+    /// such twins.
     pub(crate) family_twins: Vec<u16>,
 }
 

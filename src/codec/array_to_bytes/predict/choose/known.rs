@@ -1,5 +1,5 @@
-//! Finds known columns: elements of the same arrays in an older checkpoint. They are available before the first own
-//! column (a column of this segment) is decoded.
+//! Finds known columns: elements of the same arrays in an older checkpoint. Known columns are available before the
+//! first own column (a column of this segment) is decoded.
 //!
 //! If the older segment has elements of a group of own arrays, there is a known group with the same arrays. The known
 //! group holds the elements of the older segment, and zeros in place of missing elements. Known groups and their

@@ -73,7 +73,7 @@ pub(crate) const LITERAL: u8 = 3;
 pub(crate) struct Marks<'a> {
     exact: &'a [Source],
     near: &'a [Source],
-    /// The computable cells of the column. Empty if there are none.
+    /// The computable cells of the column. Empty if no cell is computable.
     pub cells: &'a [u32],
     /// For each element of the column, one of the constants above.
     pub kinds: Vec<u8>,

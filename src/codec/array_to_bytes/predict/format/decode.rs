@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 /// additional bytes.
 pub(crate) const MORE_BYTES: usize = 16 << 10;
 
-/// Buffers of a decoder. They are kept between segments, so that the system does not allocate their pages again.
+/// Buffers of a decoder. The buffers are kept between segments, so that the system does not allocate their pages
+/// again.
 #[derive(Default)]
 pub(crate) struct Buffers {
     pub bits: Vec<u64>,

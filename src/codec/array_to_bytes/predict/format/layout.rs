@@ -266,8 +266,8 @@ impl Layout {
         Self::new(self.groups.clone(), self.tables.clone(), Some(order))
     }
 
-    /// The number of elements in working order. This includes the places without a row, but not the numbers of the
-    /// rows of tables.
+    /// The number of elements in working order. Places without a row are counted, but the numbers of the rows of
+    /// tables are not counted.
     pub(crate) fn elements(&self) -> usize {
         self.columns.last().map_or(0, |column| column.base + column.elements)
     }

@@ -82,7 +82,7 @@ impl Term {
         }
     }
 
-    /// Whether the term reads only other columns, at the index of the predicted element. If so, the place in the
+    /// Whether the term reads only other columns, at the index of the predicted element, so that the place in the
     /// array does not matter.
     pub(crate) fn is_of_same_number(self) -> bool {
         match self {

@@ -222,8 +222,8 @@ fn store_few(from: &[u64], to: &mut [[u8; 8]]) {
     }
 }
 
-/// The binary logarithm of a positive number, with an error of at most 0.0002. It is the exponent plus a polynomial
-/// of the mantissa, so that the compiler can vectorize a loop of calls.
+/// The binary logarithm of a positive number, with an error of at most 0.0002. The result is the exponent plus a
+/// polynomial of the mantissa, so that the compiler can vectorize a loop of calls.
 #[inline(always)]
 pub(crate) fn about_log2(x: f64) -> f64 {
     let bits = x.to_bits();

@@ -1,5 +1,5 @@
-//! Known columns: elements of the same arrays in an older checkpoint. They are available before the first own column
-//! (a column of this segment) is decoded.
+//! Known columns: elements of the same arrays in an older checkpoint. Known columns are available before the first
+//! own column (a column of this segment) is decoded.
 //!
 //! The encoder finds known columns in `known.rs`.
 

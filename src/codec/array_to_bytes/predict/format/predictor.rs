@@ -413,7 +413,7 @@ impl Set {
         }
     }
 
-    /// Whether the set predicts each element only from the elements with the same index in other columns. If so, the
+    /// Whether the set predicts each element only from the elements with the same index in other columns, so that the
     /// place in the array does not matter.
     fn is_anywhere(&self, column: &Column) -> bool {
         match self {
