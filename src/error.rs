@@ -202,7 +202,7 @@ pub enum ReadError {
         /// The broken rule.
         what: String,
     },
-    /// The file is undamaged, but it is another file than the requested one.
+    /// The file is undamaged, but is not the requested file.
     #[error("{path}: {what} is {found}, expected {expected}", path = .path.display())]
     Foreign {
         /// The container or manifest.

@@ -186,7 +186,7 @@ fn fletcher32(bytes: &[u8]) -> u32 {
     let (mut sum1, mut sum2) = (0u32, 0u32);
     let words = bytes.chunks_exact(2);
     let odd = words.remainder();
-    // 360 words are the largest block for which neither sum overflows.
+    // A block has 360 words, because in longer blocks one of the two sums may overflow.
     for block in bytes[..bytes.len() - odd.len()].chunks(720) {
         for word in block.chunks_exact(2) {
             sum1 += u32::from(u16::from_be_bytes([word[0], word[1]]));

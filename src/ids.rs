@@ -150,9 +150,9 @@ name_type!(
     200
 );
 name_type!(
-    /// Everything that all ranks saved at one step. A directory of this name, in the job's directory, holds its
-    /// containers and manifests.
-    /// The name has at most 200 bytes, no slash, no leading dot and no control character.
+    /// A checkpoint: the data that all ranks saved at one step. A directory of this name, in the job's directory,
+    /// holds its containers and manifests. The name has at most 200 bytes, no slash, no leading dot and no control
+    /// character.
     CheckpointId,
     200
 );
@@ -216,8 +216,8 @@ pub fn natural_cmp(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
 
 /// Path of an application's file, relative to the watched directory. The bytes of the path need not be UTF-8.
 ///
-/// The path is checked: it is not empty and not absolute, has no empty, `.` or `..` component and no NUL, and has at
-/// most 4096 bytes. Therefore the path, joined to a directory, is inside this directory.
+/// The type guarantees that the path is not empty and not absolute, has no empty, `.` or `..` component and no NUL,
+/// and has at most 4096 bytes. Therefore the path, joined to a directory, is inside this directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilePath(Box<[u8]>);
 

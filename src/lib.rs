@@ -55,7 +55,7 @@
 //!   11: meanwhile [`manifest::write`] writes the manifest under a temporary name.
 //!
 //! An *incarnation* is one start of a job. Only the newest incarnation of a job may commit.
-//! `anc/src/hub/flush_work.rs` checks this before row 5 (`anc/src/incarnation.rs`) and again before row 12. If a
+//! `anc/src/hub/flush_work.rs` checks this rule before row 5 (`anc/src/incarnation.rs`) and again before row 12. If a
 //! rank's files are older than that incarnation, the aggregator waits for new files.
 //!
 //! A variable's bytes come from a `Source` (`anc/src/source.rs`). `RemoteSource` (`anc/src/fetch.rs`) asks the
@@ -67,14 +67,14 @@
 //!
 //! # Restart: the same path in the opposite direction
 //!
-//! `cli/src/restart.rs` does rows 1 and 8. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7 and `publish` does
-//! row 9. If a checkpoint is damaged and cannot be restored, `cli/src/restart.rs` reports this and tries the next
+//! `cli/src/restart.rs` does rows 1 and 8. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7 and `publish` does row
+//! 9. If a checkpoint is damaged and cannot be restored, `cli/src/restart.rs` reports the damage and tries the next
 //! older checkpoint.
 //!
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|
 //! | 1 | choose | `src/manifest/list.rs` | [`manifest::list`] | a [`manifest::CheckpointState`] for each checkpoint, newest first |
-//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the indexes of a container and of the older containers that it refers to |
+//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the indexes of a container and of the older containers to which the container refers |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | a [`container::StoredSegment`], compared with its checksum |
 //! | 4 | decompress | `src/codec/chain.rs` | [`codec::Chain::decode`] | the raw bytes of a segment. The base, if there is one, is decoded first |
 //! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | the pieces of each variable, cut along [`merge::runs`] |
@@ -98,21 +98,22 @@
 //!   memory is allocated for it.
 //! - For every input, damage or crash a restart has one of three results: the right data, a typed error, or the data
 //!   of an older checkpoint and a report of this choice.
-//! - Every queue, buffer, wait and message has a limit, stated where it is created.
+//! - Every queue, buffer, wait and message has a limit. The code that creates a queue, buffer, wait or message states
+//!   the limit.
 //!
 //! # Deliberately absent
 //!
-//! - `mcrengine` does not use tokio, tonic or HDF5. `make test` builds this crate alone to check this.
+//! - `mcrengine` does not use tokio, tonic or HDF5. `make test` builds this crate alone to check this rule.
 //! - `mcr-anc` uses neither HDF5 nor the application's files, only variables. `mcr-cnc` uses neither containers nor
 //!   the store, only files and frames.
 //! - Only [`store`] makes, renames or syncs a file on the parallel file system. `.clippy.toml` refuses the calls
 //!   elsewhere.
-//! - A committed file is never changed. Only [`prune::prune`] deletes it, and keeps containers that other checkpoints
-//!   refer to. [`repack::repack`] replaces such a container as a whole by a smaller one.
+//! - A committed file is never changed. Only [`prune::prune`] deletes committed files, and keeps containers to which
+//!   other checkpoints refer. [`repack::repack`] replaces such a container as a whole by a smaller one.
 //! - The generated wire types are used only where messages are sent and received. `proto/src/convert.rs` checks each
 //!   header that arrives and converts it to the types of this crate.
 //!
-//! The page of [`container`] describes the bytes on disk, completely enough to write a reader from it.
+//! The page of [`container`] describes all bytes of a container. The page is sufficient to write a reader.
 //!
 //! [`Watcher::spawn`]: ../mcr_cnc/watch/struct.Watcher.html#method.spawn
 //! [`capture`]: ../mcr_cnc/capture/fn.capture.html

@@ -6,7 +6,7 @@
 //!
 //! An aggregator that saves group 0 has a file with the NAME `group-0000`. `mcr run` has a file with the NAME `run`,
 //! which contains the directory that `mcr run` watches. While `mcr run` runs, a restart into another directory only
-//! copies files: it begins no incarnation.
+//! copies files, and begins no incarnation.
 
 use crate::ids::{Digest, GroupId, JobId};
 use crate::store::{Store, StoreError, TempFile, create_dirs};
@@ -21,7 +21,7 @@ const DIRECTORY: &str = ".holders";
 const RUN: &str = "run";
 /// Maximum length of the text of a holder file, in bytes.
 const TEXT_BYTES_MAX: u64 = 16 << 10;
-/// A file without a lock is removed if the file is older than this. A younger file may not be locked yet.
+/// A file without a lock is removed if the file is older than this duration. A younger file may not be locked yet.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
 /// The holder file of `mcr run`.

@@ -287,7 +287,8 @@ fn check_need(
     let bytes = match found {
         Some(Found::There(bytes) | Found::WrongLength(bytes)) => bytes,
         Some(Found::Named) if recorded == 0 => return,
-        // If the container was missing, look for it again, because it may have been written since.
+        // If the container was missing, look for the container again, because it may have been written in the
+        // meantime.
         Some(Found::Named) | None => match patience.retry(|| store.stat(&path).map_err(ReadError::from_store)) {
             Ok(stat) => stat.bytes,
             Err(ReadError::Missing { .. }) => {

@@ -27,8 +27,8 @@ pub fn unmark_bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<b
     take_away(store, job, id, BAD)
 }
 
-/// The reason why a checkpoint is marked as bad; `None` if it is not marked. A mark that cannot be read counts as a
-/// mark.
+/// The reason why a checkpoint is marked as bad; `None` if the checkpoint is not marked. A mark that cannot be read
+/// counts as a mark.
 pub fn bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
     reason_of(store, job, id, BAD)
 }

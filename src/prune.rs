@@ -57,7 +57,7 @@ pub struct Pruned {
     pub still_needed: Vec<StillNeeded>,
     /// Containers that were rewritten with only the bytes that are needed.
     pub repacked: Vec<Repacked>,
-    /// Why rewriting containers with many unneeded bytes failed; `None` if it did not fail.
+    /// Why rewriting containers with many unneeded bytes failed; `None` if no error occurred.
     pub not_repacked: Option<String>,
     /// Number of empty directories and of temporary files of dead writers that were removed.
     pub left_over: u64,
@@ -91,7 +91,7 @@ pub struct Unreadable {
 /// A temporary file that no process holds belongs to a dead writer if the file was not modified for this time. On a
 /// file system without locks, only the age of the file is known.
 const DEAD_TEMP_AGE_MS: i64 = 10 * 60 * 1000;
-/// The name of the temporary file that a daemon holds while it prunes.
+/// The name of the temporary file that a daemon holds while the daemon prunes.
 const LOCK: &str = "prune";
 /// The directory of the lock file, inside the job's directory. The lock file has a separate directory, because the
 /// job's directory may have many entries, and listing it may take a long time.
@@ -99,8 +99,9 @@ const LOCK_DIRECTORY: &str = ".prune";
 
 /// Removes the checkpoints that the options name.
 ///
-/// A job should be pruned by one process at a time. If two processes prune it, a checkpoint is removed if the options
-/// of either process remove it. An interrupted prune leaves whole checkpoints, and the next prune continues.
+/// A job should be pruned by one process at a time. If two processes prune a job at the same time, a checkpoint is
+/// removed if the options of one of the processes remove the checkpoint. An interrupted prune leaves whole
+/// checkpoints, and the next prune continues.
 pub fn prune(store: &dyn Store, job: &JobId, options: &PruneOptions) -> Result<Pruned, StoreError> {
     prune_remembering(store, job, options, &mut Remembered::nothing())
 }
@@ -334,7 +335,7 @@ fn remove_rest(
     }
     let mark = dir.join(PRUNED);
     if is_empty {
-        // The mark is removed last. Until then, it shows the next prune that the checkpoint was pruned.
+        // The mark is removed last. Until then, the mark shows the next prune that the checkpoint was pruned.
         store.sync_dir(&dir)?;
         if entries.iter().any(|entry| entry.name == PRUNED) {
             remove(store, &mark, pruned)?;

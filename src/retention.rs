@@ -25,7 +25,7 @@ pub struct Rules {
     pub monthly: u32,
 }
 
-/// One rule while it is applied. The first value is the number of checkpoints that the rule may still keep. The
+/// One rule during its application. The first value is the number of checkpoints that the rule may still keep. The
 /// function gives the number of the hour, day, week or month of a time. The last value is the number of the hour,
 /// day, week or month of the checkpoint that the rule kept last.
 type Bucket = (u32, fn(i64) -> i64, Option<i64>);

@@ -41,7 +41,7 @@ impl ReuseIndex {
     ///
     /// A container may refer to at most 16 older containers. If there are more older containers, the containers that
     /// save the fewest bytes are left out, and their variables are stored again. Therefore the number of references
-    /// stays limited, and prune can remove old containers at some time. A container on which [`DEPENDENTS_MAX`]
+    /// stays limited, and after some time prune can remove old containers. A container on which [`DEPENDENTS_MAX`]
     /// checkpoints depend is left out too.
     pub fn load(store: &dyn Store, job: &JobId, manifest: &Manifest) -> Result<Self, ReadError> {
         let reader = ContainerReader::open(store, job, &manifest.checkpoint, manifest.group)?;
@@ -90,7 +90,8 @@ impl ReuseIndex {
         Ok(Self { containers, by_digest })
     }
 
-    /// The place of stored bytes with this digest and length. `None` if no stored variable has them.
+    /// The place of stored bytes with this digest and length. `None` if no stored variable has this digest and
+    /// length.
     pub fn source(&self, digest: &Digest, raw_bytes: RawBytes) -> Option<Source> {
         let held = self.by_digest.get(digest).filter(|held| held.raw_bytes == raw_bytes)?;
         let container = Arc::clone(&self.containers[held.container as usize]);

@@ -41,7 +41,7 @@ pub fn steps(variable: &VariableHeader) -> Vec<Step> {
     let bytes_of = |dims: &[u64]| dims.iter().try_fold(width, |bytes, &n| bytes.checked_mul(n));
     let is_chunked = !chunk.is_empty() && chunk.len() == dims.len() && !chunk.contains(&0);
     let filled: Vec<u64> = match is_chunked {
-        // The raw bytes have whole chunks. The last chunks in each dimension are padded.
+        // The raw bytes consist of whole chunks. The last chunks in each dimension are padded.
         true => dims.iter().zip(chunk).map(|(&n, &c)| n.div_ceil(c).saturating_mul(c)).collect(),
         false => dims.to_vec(),
     };

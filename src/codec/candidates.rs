@@ -16,7 +16,8 @@ const MANY_BYTES_ZSTD_LEVEL: u32 = 12;
 const BYTES_FEW: usize = 256 << 10;
 const PCO_LEVEL: u32 = 8;
 
-/// Elements wider than this are not shuffled, because each lane would be too short to contain similar bytes.
+/// Elements with more bytes than this number are not shuffled, because each lane would be too short to contain
+/// similar bytes.
 pub(super) const SHUFFLE_WIDTH_MAX: u32 = 64;
 
 /// Settings of the candidates of `balanced` and `max`.

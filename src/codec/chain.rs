@@ -1,4 +1,4 @@
-//! A chain of codecs: how it is built, written, and run in both directions.
+//! A chain of codecs: how a chain is built, written, and run in both directions.
 
 use super::array_to_bytes::{fpc, mixed, pco, predict, runs};
 use super::bytes_to_bytes::{bitshuffle, gzip, lzma, shuffle, zstd};
@@ -49,7 +49,7 @@ impl std::hash::Hash for Chain {
 }
 
 impl Chain {
-    /// Makes a chain after it has checked the number, the order and the parameters of the steps.
+    /// Makes a chain. Fails if the number, the order or the parameters of the steps are not valid.
     pub fn new(steps: &[Step]) -> Result<Self, CodecError> {
         if steps.len() > STEPS_MAX {
             return Err(CodecError::Chain { what: "it has more than 6 steps" });
@@ -229,7 +229,7 @@ impl Chain {
         Self::new(&steps).expect("the constructors of Chain make valid chains")
     }
 
-    /// A chain that changes nothing.
+    /// A chain that changes no byte.
     pub fn raw() -> Self {
         Self::of(&[(ids::RAW, 0)])
     }
@@ -370,7 +370,7 @@ impl Chain {
     }
 
     /// The chain of the mcrEngine paper (SC12, sections IV-C and VII): FPC of level 2 for doubles, fpzip in one
-    /// dimension for floats, and LZ4 for everything else, instead of the paper's Lempel-Ziv coder. If `double` is
+    /// dimension for floats, and LZ4 for all other elements, instead of the paper's Lempel-Ziv coder. If `double` is
     /// true, gzip at level 6 follows. Pooled variables (fewer than 100 bytes) get only gzip.
     pub fn paper(element: &ElementType, double: bool, pooled: bool) -> Self {
         const GZIP_LEVEL: u32 = 6;

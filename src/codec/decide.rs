@@ -25,7 +25,7 @@ use std::time::Duration;
 /// A decision is kept for at most this many checkpoints.
 pub const KEPT_CHECKPOINTS_MAX: u32 = 16;
 /// A decision for raw bytes is kept for at most this many checkpoints. The limit is lower because the stored size of
-/// raw bytes is always the same, so it cannot show that the data changed.
+/// raw bytes is constant, so the size cannot show that the data changed.
 const KEPT_RAW_CHECKPOINTS_MAX: u32 = 4;
 /// The most decisions that a manifest records. The decisions of the largest classes are recorded.
 pub const DECISIONS_MAX: usize = 64;
@@ -58,7 +58,7 @@ impl StoreRate {
 pub struct Basis<'a> {
     /// The decision of an earlier checkpoint, if there is one.
     pub kept: Option<&'a Decision>,
-    /// The store's speed. `None` if the choice must not depend on it.
+    /// The store's speed. `None` if the choice must not depend on the speed.
     pub store: Option<StoreRate>,
     /// The clock: the time since an arbitrary fixed moment. The clock is read only if `store` is set.
     pub clock: &'a dyn Fn() -> Duration,
@@ -194,7 +194,7 @@ pub struct Decision {
     pub stored_ppm: (u32, u32),
     /// The reason, as text for people.
     pub why: String,
-    /// The store's speed when the decision was made. `None` if the choice did not depend on it.
+    /// The store's speed when the decision was made. `None` if the choice did not depend on the speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_mib_per_s: Option<u64>,
 }

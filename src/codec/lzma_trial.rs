@@ -11,7 +11,7 @@ use super::{Chain, CodecError, Scratch};
 
 /// LZMA is used only if it saves 1/50 (2 %) of the bytes, because it decodes 14 to 22 times slower than zstd.
 const GAIN_DIVISOR: usize = 50;
-/// Segments shorter than this are not worth a trial of LZMA.
+/// LZMA is not tried on segments with fewer bytes than this number.
 const BYTES_MIN: usize = 1 << 10;
 /// LZMA leaves at best 2/3 of the bytes that zstd leaves. The lowest measured ratio is 0.69.
 const OF_ZSTD: (usize, usize) = (2, 3);

@@ -1,4 +1,4 @@
-//! Codecs, and chains of them: how the raw bytes of a segment become its stored bytes, and back.
+//! Codecs, and chains of codecs. They convert between the raw bytes and the stored bytes of a segment.
 //!
 //! There is a folder for each signature. A [`Chain`] is one codec of `array_to_bytes/`, then any number of codecs of
 //! `bytes_to_bytes/`, at most [`STEPS_MAX`] codecs in all. Only the codec of `array_to_bytes/` uses the type of the

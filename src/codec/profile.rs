@@ -11,8 +11,8 @@ pub enum Profile {
     /// Name `fast`. Shuffle with zstd or zstd alone, whichever is smaller for the segment. Takes little time.
     #[default]
     Fast,
-    /// Name `balanced`. Prediction with the settings that take little time. The result is about as small as with the
-    /// best codec for each class, or smaller.
+    /// Name `balanced`. Prediction with the settings that take little time. The result is about as small as the
+    /// result of the best single codec for each class, or smaller.
     Balanced,
     /// Name `max`. The smallest result, at about the speed of xz.
     Max,

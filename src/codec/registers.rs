@@ -12,8 +12,9 @@ pub(crate) fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
-/// Defines a method that calls the method after the `=`. The called method must be `#[inline(always)]`, so that it is
-/// compiled twice: under the first name for every processor, and under the second name for processors with AVX2.
+/// Defines a method that calls the method after the `=`. The called method must be `#[inline(always)]`, so that the
+/// method is compiled twice: under the first name for every processor, and under the second name for processors with
+/// AVX2.
 macro_rules! compiled_twice {
     (
         $(#[$doc:meta])*

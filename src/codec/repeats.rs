@@ -17,7 +17,7 @@ pub(super) fn repeats_per_mille(raw: &[u8], width: u8, seen: &mut Vec<u32>) -> u
 
 const REPEAT_ELEMENTS: usize = 4;
 const REPEAT_SAMPLED_DIVISOR: usize = 64;
-/// With fewer runs than this, the count is not reliable.
+/// With fewer runs than this number, the count is not reliable.
 const REPEAT_RUNS_MIN: usize = 8;
 /// The most places in the table; they take 256 KiB.
 const SEEN_MAX: usize = 1 << 16;
@@ -39,7 +39,7 @@ fn repeats<T>(elements: &[T], value: impl Fn(&T) -> u64, seen: &mut Vec<u32>) ->
                 .wrapping_add(value(d).wrapping_mul(0x3C6E_F372_FE94_F82B))
                 .wrapping_mul(0x6A09_E667_F3BC_C909);
             let place = &mut seen[(hash >> 40) as usize & (places - 1)];
-            let mark = (hash >> 8) as u32 | 1; // never 0, which is an empty place
+            let mark = (hash >> 8) as u32 | 1; // never 0, because 0 marks an empty place
             looked_at += 1;
             again += usize::from(*place == mark);
             *place = mark;

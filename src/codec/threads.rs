@@ -4,7 +4,7 @@ use crate::units::RawBytes;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 /// Cores that this process may use, or 1 if the system does not report a number. The number is read once, because the
-/// system reads files to determine it.
+/// system reads files to determine the number.
 pub fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))

@@ -278,9 +278,9 @@ pub fn encode_chosen(
     Ok(Coded { chain, stored, reason: Reason::Tried { sample_bytes: raw.len(), trials } })
 }
 
-/// Whether to try the older segment on the whole segment, which takes longer than coding without an older segment.
-/// The result is from a trial with a part of the arrays, and is `true` if no part can be taken. Leaves the basis's
-/// older segment in `scratch`.
+/// Whether to try coding the whole segment with the older segment. Such a trial takes longer than coding without an
+/// older segment. The result is from a trial with a part of the arrays, and is `true` if no part can be taken. Leaves
+/// the basis's older segment in `scratch`.
 fn may_gain(
     raw: &[u8],
     element: &ElementType,

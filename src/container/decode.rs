@@ -335,8 +335,8 @@ fn items<T>(count: usize, mut item: impl FnMut() -> Parsed<T>) -> Parsed<Vec<T>>
     Ok(items)
 }
 
-/// Copies digests: if the index says that a variable equals another variable, it gets the digest of the other
-/// variable. The other variable must have the same length and must not equal a third variable.
+/// Copies digests: if the index says that a variable A equals a variable B, A gets the digest of B. Variable B must
+/// have the same length and must not equal a third variable.
 fn resolve_same(
     files: &mut [FileHeader],
     placements: &[Placement],
@@ -364,7 +364,7 @@ fn resolve_same(
     Ok(())
 }
 
-/// Sorts the pieces by variable. Pieces of one variable keep their order, which is by offset.
+/// Sorts the pieces by variable. Pieces of one variable keep their order, which is the order of the offsets.
 fn sort_pieces(pieces: &[Piece], first: &[usize], variables: usize) -> (Vec<u32>, Vec<u32>) {
     let flat = |piece: &Piece| first[piece.variable.file as usize] + piece.variable.variable as usize;
     let mut start = vec![0u32; variables + 1];

@@ -261,8 +261,8 @@ impl<'a, T: Eq + Hash> Interned<'a, T> {
     }
 }
 
-/// Index of the skeleton, if it has no filters and its extents are exactly the gaps between the file's other
-/// variables.
+/// Index of the skeleton, if the skeleton has no filters and its extents are exactly the gaps between the file's
+/// other variables.
 fn gaps_variable(file: &FileHeader) -> Option<usize> {
     let skeleton = file.variables.iter().position(|v| v.role == Role::Skeleton)?;
     let variable = &file.variables[skeleton];
@@ -292,13 +292,13 @@ pub(super) fn gaps_beside<'a>(
     (end <= bytes).then(|| FileHeader::gaps(&runs, bytes))
 }
 
-/// Number of bytes of an array of this shape. `None` if it exceeds 64 bits.
+/// Number of bytes of an array of this shape. `None` if the number exceeds 64 bits.
 pub(super) fn shape_bytes(shape: &Shape, element: &ElementType) -> Option<u64> {
     shape.0.iter().try_fold(u64::from(element.width()), |product, &n| product.checked_mul(n))
 }
 
-/// Writes a shape: 0 if it equals the shape of the previous variable in this file, else the number of dimensions plus
-/// one, then each dimension.
+/// Writes a shape: 0 if the shape equals the shape of the previous variable in this file, else the number of
+/// dimensions plus one, then each dimension.
 fn shape(column: &mut Column, shape: &Shape, before: Option<&Shape>) {
     if before == Some(shape) {
         return column.number(0);

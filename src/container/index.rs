@@ -75,8 +75,8 @@ pub struct ContainerRef {
     pub group: GroupId,
     /// The digest that the manifest of the older container names.
     pub digest: Digest,
-    /// BLAKE3 of the stored index of the older container. Comparing the index is enough, because it holds the digests
-    /// of the files, and takes little time, because the index is short.
+    /// BLAKE3 of the stored index of the older container. The index is compared instead of the container, because the
+    /// index is short and holds the digests of the files.
     pub index_digest: Digest,
 }
 

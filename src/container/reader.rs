@@ -30,10 +30,10 @@ pub struct ContainerReader {
 }
 
 impl ContainerReader {
-    /// Opens a container and checks everything that can be checked without reading its segments.
+    /// Opens a container and checks all parts except the segments.
     ///
-    /// This function does not compare the container with a manifest. [`ContainerSet`](super::ContainerSet) compares
-    /// them.
+    /// This function does not compare the container with a manifest. [`ContainerSet`](super::ContainerSet) makes this
+    /// comparison.
     pub fn open(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Result<Self, ReadError> {
         let relative = container_path(job, checkpoint, group);
         let file = store.open(&relative).map_err(ReadError::from_store)?;
@@ -101,8 +101,8 @@ impl ContainerReader {
         self.kept.as_ref().is_none_or(|kept| kept.get(&segment) == Some(&Kept::Whole))
     }
 
-    /// Whether this container still holds everything that a newer container needs from it. `of` is the index of the
-    /// newer container, and `reference` is the number of this container among its references.
+    /// Whether this container still holds all variables and segments that a newer container needs. `of` is the index
+    /// of the newer container, and `reference` is the number of this container among its references.
     pub(crate) fn holds_all(&self, of: &Index, reference: u32) -> bool {
         let has = |at: VariableRef| {
             let mut pieces = self.index.pieces_of(at);
@@ -216,7 +216,7 @@ impl ContainerReader {
         Ok(raw)
     }
 
-    /// BLAKE3 of everything except the stored bytes of the segments. The segment headers are included, and hold
+    /// BLAKE3 of all bytes except the stored bytes of the segments. The segment headers are included, and hold
     /// checksums of the stored bytes.
     pub fn frame_digest(&self) -> Result<Digest, ReadError> {
         let mut hasher = blake3::Hasher::new();

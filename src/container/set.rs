@@ -22,7 +22,7 @@ pub struct ContainerSet {
     readers: Vec<ContainerReader>,
 }
 
-/// One segment to read and decode, and the variables that need bytes from it.
+/// One segment to read and decode, and the variables that need bytes of the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentTask {
     /// 0 for the group's own container, else the index in [`Index::references`] plus one.
@@ -234,7 +234,7 @@ struct Split {
 }
 
 impl Split {
-    /// `raw` is as long as all pieces together; the reader has checked this.
+    /// `raw` is as long as all pieces together. The reader has checked this length.
     fn new(raw: Vec<u8>, pieces: &[Piece], layout: Layout) -> Self {
         let lens: Vec<usize> = pieces.iter().map(|piece| piece.bytes as usize).collect();
         let mut start = Vec::with_capacity(lens.len() + 1);
@@ -272,7 +272,7 @@ type Slot = Arc<Mutex<Option<Arc<Split>>>>;
 
 /// A cache of decoded segments.
 struct Decoded {
-    /// Maximum bytes of the cache. Segments that are being read may exceed it.
+    /// Maximum bytes of the cache. With the segments that are being read, the cache may exceed this maximum.
     cache_bytes: u64,
     cache: Mutex<Cache>,
 }

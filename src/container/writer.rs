@@ -107,7 +107,7 @@ impl ContainerWriter {
     }
 
     /// The directories on the path to the container, which are not durable yet. [`UnsealedContainer::seal`] syncs
-    /// them. The caller may sync them earlier, on a thread that only waits for the disk.
+    /// these directories. The caller may sync the directories earlier, on a thread that only waits for the disk.
     pub fn dirs(&self) -> UnsyncedDirs {
         let dir = checkpoint_dir(&self.job, &self.checkpoint);
         UnsyncedDirs { dir, is_durable: Arc::clone(&self.is_dir_durable) }
@@ -348,8 +348,8 @@ fn check_same(index: &Index, contents: &Contents, segments: &[Written]) -> Resul
 /// Compresses an index to its stored form: one zstd frame, at a level that depends on its length.
 fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     use std::io::Write;
-    // For a longer index, level 9 would save 2 to 10 % of the index, which is about 0.1 % of a container, and takes
-    // five times as long.
+    // For a longer index, level 9 would save 2 to 10 % of the index (about 0.1 % of a container), and would take five
+    // times as long.
     let level = if raw.len() < 0x4000 { 9 } else { 3 };
     let mut encoder = zstd::Encoder::new(Vec::new(), level)?;
     encoder.include_checksum(false)?;

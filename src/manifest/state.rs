@@ -47,7 +47,7 @@ pub struct CheckpointState {
     /// containers.
     pub is_pruned: bool,
     /// Whether a committed part of the checkpoint is damaged, or a container that a manifest names is missing. A
-    /// group without manifest and container was never committed, so this does not count as damage.
+    /// group without manifest and container was never committed, so a missing group does not count as damage.
     pub is_damaged: bool,
     /// Whether the directory shows that a group was not committed: a group has neither a manifest nor a container, or
     /// the directory contains the temporary file of a writer. `false` does not mean that all groups are committed.
@@ -62,7 +62,8 @@ pub struct CheckpointState {
     /// Whether a part of the checkpoint could not be read this time, or needs a newer build of this program. Such a
     /// checkpoint may be complete or incomplete.
     pub is_unreadable: bool,
-    /// Why the checkpoint was marked as bad ([`mark_bad`](crate::marks::mark_bad)); `None` if it was not marked.
+    /// Why the checkpoint was marked as bad ([`mark_bad`](crate::marks::mark_bad)); `None` if the checkpoint was not
+    /// marked.
     pub bad: Option<String>,
     /// The damage that a reader found and that the metadata do not show
     /// ([`mark_damaged`](crate::marks::mark_damaged)); `None` if no reader found damage.
@@ -75,7 +76,8 @@ pub struct CheckpointState {
 pub enum Condition {
     /// All groups are committed, and according to the metadata the checkpoint can be restored.
     Complete,
-    /// The checkpoint can be restored but was marked as bad. A restart uses it only if the user names it.
+    /// The checkpoint can be restored but was marked as bad. A restart uses such a checkpoint only if the user names
+    /// the checkpoint.
     Bad,
     /// At least one group was not committed.
     Incomplete,

@@ -8,8 +8,8 @@ use crate::error::{Advice, ReadError, StoreError};
 use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::store::Store;
 
-/// Whether the container that a manifest names exists and has the length and index that the manifest states. The
-/// segments are not read; [`verify`](crate::verify::verify) reads them.
+/// Whether the container that a manifest names exists and has the length and index that the manifest states. This
+/// function does not read the segments; [`verify`](crate::verify::verify) reads the segments.
 pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, StoreError> {
     match ContainerReader::open(store, &manifest.job, &manifest.checkpoint, manifest.group) {
         Ok(found) => {

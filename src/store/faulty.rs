@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The fault and when it occurs. Operations that change the store are counted from 0; reads are not counted.
+/// The fault, and the operation at which the fault occurs. Operations that change the store are counted from 0; reads
+/// are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// No fault. Operations are only counted.

@@ -4,7 +4,7 @@
 //! stop the store after every operation ([`faulty`]). Only this module creates, renames, syncs or removes files on
 //! the parallel file system.
 //!
-//! Names that begin with a dot are temporary. Readers ignore them ([`visible`]).
+//! Names that begin with a dot are temporary. Readers ignore temporary names ([`visible`]).
 
 #[cfg(test)]
 mod contract;

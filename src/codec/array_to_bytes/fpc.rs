@@ -1,4 +1,4 @@
-//! Codec FPC, for doubles. Takes elements of 8 bytes in both byte orders. Bit-exact.
+//! Codec FPC, for doubles. Takes elements of 8 bytes in both byte orders. Restores every bit.
 //!
 //! Source: M. Burtscher, P. Ratanaworabhan, "FPC: a high-speed compressor for double-precision floating-point data",
 //! IEEE Transactions on Computers 58(1), 2009, sections 3 and 4. The code was written from the text of the paper.

@@ -433,7 +433,7 @@ impl<'a> Walk<'a> {
 /// A run of elements in one row.
 struct Span {
     elements: usize,
-    /// Whether the first element has a neighbour before it in its row.
+    /// Whether the first element has a previous neighbour in its row.
     has_before: bool,
     /// Distance to the previous row in elements. `None` if this plane has no previous row.
     row: Option<usize>,
@@ -506,7 +506,7 @@ mod tests {
         assert_eq!(grids_of(&[shape(4096, &[16, 16, 16])], 2), [grid(16, 16, 16, 256)]);
         assert_eq!(grids_of(&[shape(4096, &[16, 16, 16])], 1), []);
         assert_eq!(grids_of(&[shape(4096, &[4, 4, 1, 16, 16])], 3), [grid(4, 16, 16, 1024)]);
-        // An array that is cut within a plane. The shape of the elements after it is unknown.
+        // An array that is cut within a plane. The shape of the elements after the array is unknown.
         assert_eq!(grids_of(&[shape(3000, &[16, 16, 16])], 3), [grid(1, 16, 16, 3000), grid(1, 1096, 1, 1096)]);
         // Shapes with more elements than the segment, and impossible dimensions.
         assert_eq!(grids_of(&[shape(u64::MAX, &[u64::MAX, 16, 16])], 2), [grid(16, 16, 16, 256)]);

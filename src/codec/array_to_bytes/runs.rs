@@ -1,9 +1,9 @@
 //! Codec `runs` (run lengths): an element that repeats is stored once, with the number of repetitions. Takes elements
-//! of any width. Bit-exact.
+//! of any width. Restores every bit.
 //!
-//! Source: run-length coding, which is older than its literature (A. H. Robinson, C. Cherry, "Results of a prototype
-//! television bandwidth compression scheme", Proceedings of the IEEE 55(3), 1967). A constant array is one run of a
-//! few bytes.
+//! Source: run-length coding. The method is older than its literature (A. H. Robinson, C. Cherry, "Results of a
+//! prototype television bandwidth compression scheme", Proceedings of the IEEE 55(3), 1967). A constant array is one
+//! run of a few bytes.
 //!
 //! Payload: literal lists and runs in turn. A literal list is a varint L and L elements. A run is a varint N and one
 //! element, which occurs N times. The payload ends when all elements are stored, so no run follows a literal list

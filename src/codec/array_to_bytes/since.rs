@@ -2,7 +2,7 @@
 //! additional input. Unchanged values are copied from the older segment. A changed value is predicted from its older
 //! value, from its neighbours, and from the older values of its neighbours.
 //!
-//! Takes numbers of 4 and 8 bytes. Bit-exact. The section "Since" of `predict/FORMAT.md` describes the bytes.
+//! Takes numbers of 4 and 8 bytes. Restores every bit. Section 10 of `docs/format/predict.md` describes the bytes.
 //! Decoding needs the raw bytes of the older segment, which the container's index names. Without these bytes decoding
 //! fails.
 

@@ -1,5 +1,5 @@
 //! Codec `bitshuffle`: stores bit 0 of byte 0 of every element, then bit 1 of byte 0 of every element, and so on.
-//! Takes elements of any width. Bit-exact.
+//! Takes elements of any width. Restores every bit.
 //!
 //! Source: K. Masui et al., "A compression scheme for radio data in high performance computing", Astronomy and
 //! Computing 12, 2015, and the HDF5 filter of that paper. There are two differences from the filter. The planes are

@@ -1,4 +1,4 @@
-//! Codec gzip (RFC 1952) with one member, from zlib through the `flate2` crate. Takes any bytes. Bit-exact.
+//! Codec gzip (RFC 1952) with one member, from zlib through the `flate2` crate. Takes any bytes. Restores every bit.
 //!
 //! The original mcrEngine uses gzip as its second pass. The gzip member has a CRC-32, and decoding compares the
 //! CRC-32 with the decoded bytes.

@@ -1,4 +1,5 @@
-//! Codec LZ4: the block format without a frame, from the `lz4_flex` crate in safe Rust. Takes any bytes. Bit-exact.
+//! Codec LZ4: the block format without a frame, from the `lz4_flex` crate in safe Rust. Takes any bytes. Restores
+//! every bit.
 //!
 //! Source: lz4_Block_format.md of github.com/lz4/lz4. The original mcrEngine used another Lempel-Ziv coder at this
 //! place.

@@ -1,5 +1,5 @@
 //! Codec LZMA2, from `liblzma`. The streams have the format of the streams in .xz files, without headers. Takes any
-//! bytes. Bit-exact.
+//! bytes. Restores every bit.
 //!
 //! Source: doc/lzma-file-format.txt and doc/xz-file-format.txt of github.com/tukaani-project/xz. LZMA2 is slow, but
 //! leaves the fewest bytes of all codecs for records and text. LZMA2 remembers the last distances, and models each
@@ -38,7 +38,7 @@ pub(crate) struct Lzma;
 
 /// How LZMA models bytes. `lc` is the number of high bits of the previous byte that predict a literal. `lp` is the
 /// number of low bits of the position that predict a literal. `pb` is the number of low bits of the position that
-/// predict everything else.
+/// predict all other parts of the stream.
 #[derive(Clone, Copy)]
 struct Properties {
     lc: u32,

@@ -1,5 +1,5 @@
 //! Codec `shuffle`: stores byte 0 of every element, then byte 1 of every element, and so on. Takes elements of any
-//! width. Bit-exact.
+//! width. Restores every bit.
 //!
 //! Source: the shuffle filters of HDF5 and Blosc. As in these filters, the bytes after the last whole element follow
 //! unchanged, and the length stays the same. For widths 2, 4, 8 and more, 8 x 8 bytes at a time are transposed in

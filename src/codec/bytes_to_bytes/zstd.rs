@@ -1,4 +1,4 @@
-//! Codec Zstandard (RFC 8878), from the `zstd` crate. Takes any bytes. Bit-exact.
+//! Codec Zstandard (RFC 8878), from the `zstd` crate. Takes any bytes. Restores every bit.
 //!
 //! A segment is one frame. The frame records its length, but no checksum, because the container has a checksum.
 //! Decoding works from buffer to buffer, so no window is allocated, even if the frame asks for a large window.
@@ -22,7 +22,7 @@ pub(crate) const TABLE: u32 = 256;
 const TABLES: RangeInclusive<u32> = TABLE + 10..=TABLE + 20;
 /// Binary logarithm of the window. The profiles that use table parameters have no segment longer than this window.
 const WINDOW_LOG: u32 = 22;
-/// Shortest repeat that the compressor looks for.
+/// Length of the shortest repeat that the compressor looks for, in bytes.
 const MATCH_BYTES_MIN: u32 = 5;
 
 pub(crate) struct Zstd;
@@ -112,8 +112,8 @@ fn prepare(compressor: &mut Compressor<'static>, param: u32) -> std::io::Result<
     parameters.into_iter().try_for_each(|parameter| compressor.set_parameter(parameter))
 }
 
-/// Empties the buffer and makes sure that it has room for `bytes` bytes. `reserve` is not used, because it would copy
-/// the old contents when the buffer grows.
+/// Empties the buffer and ensures that the buffer has room for `bytes` bytes. `reserve` is not used, because
+/// `reserve` would copy the old contents when the buffer grows.
 fn make_room(buffer: &mut Vec<u8>, bytes: usize) {
     buffer.clear();
     if buffer.capacity() < bytes {

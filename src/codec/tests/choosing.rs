@@ -300,8 +300,8 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
         assert_eq!(unpacked(&of_grids).0[..15], [&[2][..], &grids].concat());
         assert_eq!(unpacked(&of_grids).0[15..20], [4, 0, 3, 0xA0, 1]);
     }
-    // Neighbouring planes of one grid are as similar as neighbouring rows. An empty array in the same segment changes
-    // nothing.
+    // Neighbouring planes of one grid are as similar as neighbouring rows. An empty array in the same segment does
+    // not change the result.
     let planes: Vec<u8> = (0..3 * 32 * 40).flat_map(|n| rough_plane(n).to_le_bytes()).collect();
     let empty = ArrayShape { elements: 0, dims: vec![0, 32, 40], ..ArrayShape::default() };
     let chain = Chain::predict(&ElementType::F64, 1).expect("numeric type");
@@ -474,8 +474,8 @@ fn varint(mut n: usize) -> Vec<u8> {
     bytes
 }
 
-/// The header of a predicted stream, and the bytes after it. The stream begins with two lengths and a zstd frame that
-/// holds the header.
+/// The header of a predicted stream, and the bytes after the header. The stream begins with two lengths and a zstd
+/// frame that holds the header.
 fn unpacked(stored: &[u8]) -> (Vec<u8>, &[u8]) {
     let mut at = 0;
     let [packed, bytes] = [(); 2].map(|()| {

@@ -71,7 +71,7 @@ fn since_older(element: &ElementType) -> Chain {
     Chain::since(element, 2).expect("numeric type")
 }
 
-/// The input of most golden files: 500 numbers, a few of them special values such as NaN, and 3 more bytes.
+/// The input of most golden files: 500 numbers, including a few special values such as NaN, and 3 additional bytes.
 fn golden_raw(chain: &Chain) -> Vec<u8> {
     let big = chain.to_string().contains("be");
     let odd = [f64::from_bits(0x7FF8_0000_0000_BEEF), -0.0, f64::INFINITY, 5e-324];

@@ -174,7 +174,7 @@ proptest! {
         let chain = Chain::predict(&ElementType::F64, 2).expect("numeric type");
         let mut scratch = Scratch::default();
         let mut stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
-        // The matrix takes about 50 bits a number. The transposed copy takes almost nothing. The copy with small
+        // The matrix takes about 50 bits a number. The transposed copy takes almost no bytes. The copy with small
         // changes takes about 13 bits a number.
         prop_assert!(stored.len() * 16 < raw.len() * 9, "{} of {} bytes", stored.len(), raw.len());
         prop_assert!(chain.decode(&stored, raw.len(), &mut scratch).is_ok_and(|again| again == raw));

@@ -1,6 +1,6 @@
 //! Codec `mixed`, for numbers between other bytes, in files of unknown format. Each kind of numbers is coded with
-//! prediction, and all other bytes with zstd. With more effort, LZMA is used where it leaves clearly fewer bytes
-//! (`lzma_trial.rs`). Bit-exact. `find.rs` finds the numbers, and `shape.rs` finds their shape.
+//! prediction, and all other bytes with zstd. With more effort, LZMA is used where LZMA leaves clearly fewer bytes
+//! (`lzma_trial.rs`). Restores every bit. `find.rs` finds the numbers, and `shape.rs` finds their shape.
 //!
 //! Many codes write their state as arrays of numbers after headers and between markers. Examples are Fortran records,
 //! XDR, and a line of text followed by binary numbers. In such files numbers may begin anywhere in a word, and may be
@@ -199,8 +199,8 @@ impl ArrayCodec for Mixed {
         if regions > raw_bytes / NUMBER_BYTES_MIN || regions > rest.len() / 3 {
             return Err(damaged("the number of regions is too large"));
         }
-        // `lengths` holds the raw bytes of each stream. Later it holds the number of bytes that are not yet put in
-        // place.
+        // `lengths` holds the raw bytes of each stream. Later, `lengths` holds the number of bytes that are not yet
+        // put in place.
         let mut lengths = vec![0usize; count];
         let mut list: Vec<(usize, usize, usize)> = Vec::with_capacity(regions);
         let mut left = raw_bytes;

@@ -134,7 +134,7 @@ impl Region {
         Some([plane.unwrap_or(1), row])
     }
 
-    /// Shortens the region to whole planes, rows or records. Returns the remainder after them.
+    /// Shortens the region to whole planes, rows or records. Returns the remainder of the region.
     fn cut(&mut self, [plane, row]: [usize; 2]) -> Option<Self> {
         let Self { start, kind, lanes, .. } = *self;
         let each = plane * row * lanes;

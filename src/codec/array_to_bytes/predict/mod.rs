@@ -40,7 +40,7 @@
 //!
 //! - `format/`: the code that a decoder needs, and the encoder's exact inverse of this code. Stored files must stay
 //!   readable, so the meaning of the format never changes. The code in `format/` does not refer to `choose/`; a test
-//!   in `predict/mod.rs` checks this.
+//!   in `predict/mod.rs` checks this rule.
 //! - `choose/`: the decisions of the encoder. Decisions may change at any time, because `format/` decodes every
 //!   choice. All thresholds that depend on the effort are in `effort.rs`.
 //! - `particles/`: tables, with the same two folders `format/` and `choose/`. The other folders use only the names in

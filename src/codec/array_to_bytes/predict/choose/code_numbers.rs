@@ -117,7 +117,7 @@ thread_local! {
     static COMPRESSORS: RefCell<Vec<(i32, Compressor<'static>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One zstd frame; `None` if memory for it cannot be allocated.
+/// One zstd frame; `None` if memory for the frame cannot be allocated.
 fn zstd(bytes: &[u8], level: i32) -> Option<Vec<u8>> {
     let mut all = COMPRESSORS.take();
     let kept = all.iter().position(|(of, _)| *of == level).map(|at| all.swap_remove(at));

@@ -17,8 +17,8 @@ use super::weights::{Fitted, bits_of, spread};
 
 /// The maximum number of cells that are sampled to decide whether cells are computed from their blocks.
 const SAMPLE: usize = 2048;
-/// Cells are computed from their blocks only if the mean difference has fewer bits than this. For elements of 4
-/// bytes, the limit is half of this number.
+/// Cells are computed from their blocks only if the mean difference has fewer bits than this number. For elements of
+/// 4 bytes, the limit is half of this number.
 const TOLD_BITS_MAX: f64 = 30.0;
 /// In tables, fitted weights are used only if they save 1/12 of the bytes. Fitted weights slow down the decoding of
 /// tables, because rows are short, and each element is decoded only after the previous element.
@@ -76,8 +76,8 @@ impl<'a> Data<'a> {
         best.filter(|(bits, _)| *bits < most).map(|(_, back)| back)
     }
 
-    /// Replaces near copies by wide copies, if this makes the code of the column shorter. The weights stay the same.
-    /// If wide copies predict much of the column, `encode` also fits new weights to the remaining elements.
+    /// Replaces near copies by wide copies, if wide copies make the code of the column shorter. The weights do not
+    /// change. If wide copies predict much of the column, `encode` also fits new weights to the remaining elements.
     pub(crate) fn by_wide(
         &mut self,
         near: &EncodedColumn,
@@ -113,9 +113,9 @@ impl<'a> Data<'a> {
         Some(best)
     }
 
-    /// Chooses the predictor of the column, and returns it with the code of the literals. `family` is the number of
-    /// columns just before this column that have the same arrays. The values of these columns can be terms. `related`
-    /// are products and quotients of earlier columns that are terms too.
+    /// Chooses the predictor of the column, and returns the predictor and the code of the literals. `family` is the
+    /// number of columns just before this column that have the same arrays. The values of these columns can be terms.
+    /// `related` are products and quotients of earlier columns that are terms too.
     ///
     /// The options are: no prediction, an integer sum, and a predictor with fitted weights. With the lower effort,
     /// the size of each code is estimated from some literals. Otherwise all literals are coded with each option, and

@@ -33,8 +33,8 @@ const BITS_TOLD: f64 = 0.5;
 /// Extents whose last extent contains all components, and the positions of components in the array.
 pub(crate) type Taken = (Dims, Kind);
 
-/// For each array of a column, how it is split into components, if all arrays are split in the same way. No array may
-/// be empty. `ordered` gives the ordered integer of an element of the column.
+/// For each array of a column, how the array is split into components, if all arrays are split in the same way. No
+/// array may be empty. `ordered` gives the ordered integer of an element of the column.
 pub(crate) fn of_column(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<Vec<Taken>> {
     let in_one_way = |of: &dyn Fn(&ArrayShape) -> Option<Taken>| -> Option<Vec<Taken>> {
         let found: Vec<Taken> = arrays.iter().map(of).collect::<Option<_>>()?;

@@ -276,8 +276,8 @@ const BLOCKS_PRICED: usize = 4;
 const PRICE_BITS: usize = 2;
 
 /// Samples a share of 1 / `part` of the windows; `part` is a power of 2. Hashes select the windows. A window and its
-/// repeat have the same hash, so either both windows are sampled or none of them. Calls `again(place, earlier place)`
-/// for repeating windows in which no neighbours are equal.
+/// repeat have the same hash, so either both windows are sampled or no window is sampled. Calls
+/// `again(place, earlier place)` for repeating windows in which no neighbours are equal.
 fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again: impl FnMut(usize, usize)) -> Blocks {
     let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
     let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // hash, or 0, and place
@@ -382,7 +382,7 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     each(&mut |hashes, _| hashes.iter().filter(|&&h| is_looked_up(h)).for_each(|&hash| ends[of(hash)] += 1));
     let mut sum = 0;
     for end in &mut ends {
-        (*end, sum) = (sum, sum + *end); // the start of each part; the loop below advances it to the end
+        (*end, sum) = (sum, sum + *end); // the start of each part; the loop below changes the start to the end
     }
     let mut windows = vec![0u64; sum];
     each(&mut |hashes, from| {
@@ -427,8 +427,8 @@ struct Windows {
     repeat: Vec<bool>,
 }
 
-/// Finds runs greedily: at each place it uses the best of a few runs, and cuts the run at borders. `bits` is in
-/// working order. With slack, runs begin only at elements without a source in `done`.
+/// Finds runs greedily: at each place, this function uses the best of a few runs, and cuts the run at borders. `bits`
+/// is in working order. With slack, runs begin only at elements without a source in `done`.
 fn find(
     bits: &[u64],
     known: usize,
@@ -507,7 +507,7 @@ fn find(
             (at, expected) = (at + 1, expected + 1);
             continue;
         }
-        // Extends the run backwards, because it may begin at a window that was not looked up.
+        // Extends the run backwards, because the run may begin at a window that was not looked up.
         while part > 1 && run.at as usize > copied_to {
             let (source, before) = (run.source(-1), run.at as usize - 1);
             let is_before = |source: usize| source < before && is_like(source, run.is_turned, before);

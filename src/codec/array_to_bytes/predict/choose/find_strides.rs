@@ -129,7 +129,7 @@ fn find(
 }
 
 /// Whether enough sampled values occur twice. Hashes select the sample. Equal values have the same hash, so either
-/// both occurrences of a value are sampled or none of them.
+/// both occurrences of a value are sampled or no occurrence is sampled.
 fn is_worth_it(
     all: Range<usize>,
     twice_percent: usize,

@@ -177,7 +177,7 @@ fn best_last(
 }
 
 /// Calls `term` with all terms of the `columns` columns before: values, powers, products, then quotients. Quotients
-/// are left out for particles, because they saved nothing.
+/// are left out for particles, because quotients saved no bytes.
 fn combine(columns: usize, is_placed: bool, mut term: impl FnMut(Term)) {
     let n = columns.min(usize::from(u16::MAX)) as u16;
     (1..=n).for_each(|a| term(Term::Value(At::column(a))));

@@ -190,7 +190,7 @@ fn predict_columns(ordered: Ordered, mut runs: Runs, task: Task<'_>) -> Choice {
         let none = Marks::new(froms, &[], own.clone());
         let twin = twins.back(&layout, &place_of, column);
         // For particles, earlier positions and velocities together predict present positions. On grids, the twins of
-        // other columns saved nothing.
+        // other columns saved no bytes.
         let others = 1..=if layout.columns[column].is_placed { families[column] } else { 0 };
         let family_twins: Vec<u16> =
             others.filter_map(|back| twins.back(&layout, &place_of, column - back)?.checked_add(back as u16)).collect();

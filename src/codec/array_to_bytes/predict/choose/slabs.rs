@@ -1,4 +1,4 @@
-//! Finds slabs of one domain that several ranks wrote, and joins them.
+//! Finds slabs of one domain that several ranks wrote, and joins the slabs.
 
 use super::super::format::group::{Group, Kind};
 use super::super::format::layout::Layout;

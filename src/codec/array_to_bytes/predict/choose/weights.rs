@@ -1,11 +1,11 @@
 //! Fits the terms that predict a column, and their weights, on a sample of its literals.
 //!
-//! A fit should minimize the length of errors in bits, not their squares. Least squares are weighted to approximate
-//! this: the error at a place counts less if an earlier prediction has a large error there. The earlier error at the
-//! place alone is not enough: if this error is small by chance, the place counts too much, and the fit imitates the
-//! earlier prediction. Therefore the mean of the earlier errors around the place is used if the mean is larger
-//! (`Reach::Near`). If a field is smooth except for shocks, the error at the place alone (`Reach::Own`) excludes
-//! shocks better. Both variants are tried, and the fit that leaves fewer bits is used.
+//! A fit should minimize the length of errors in bits, not their squares. Weighted least squares approximate this
+//! goal: the error at a place gets less weight if an earlier prediction has a large error at this place. The earlier
+//! error at the place alone is not enough: if this error is small by chance, the place counts too much, and the fit
+//! imitates the earlier prediction. Therefore the mean of the earlier errors around the place is used if the mean is
+//! larger (`Reach::Near`). If a field is smooth except for shocks, the error at the place alone (`Reach::Own`)
+//! excludes shocks better. Both variants are tried, and the fit that leaves fewer bits is used.
 
 use super::super::format::layout::Array;
 use super::super::format::linear::{TERMS_MAX, Term, locate};
@@ -18,15 +18,15 @@ use super::stencil::neighbours;
 
 /// All neighbours are fitted at once only for columns with at least this many literals.
 const STENCIL_MIN: usize = 1 << 12;
-/// The earlier error at a literal is averaged over this many literals before and after it.
+/// The earlier error at a literal is averaged over this many literals before and after the literal.
 const NEAR: usize = 4;
 /// Earlier errors below 1/16 of the median error are replaced by 1/16 of the median error.
 const OFF_MIN_SHARE: f64 = 1.0 / 16.0;
 /// Numbers smaller than this share of the mean are replaced by this share of the mean.
 const SIZE_MIN_SHARE: f64 = 1e-6;
 
-/// Whether the earlier error at a place is taken from this place alone (`Own`), or also from places around it
-/// (`Near`).
+/// Whether the earlier error at a place is the error at this place alone (`Own`), or includes the errors at the
+/// places around this place (`Near`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     Own,

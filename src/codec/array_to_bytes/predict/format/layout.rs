@@ -22,8 +22,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// The maximum number of lanes of a record.
 const LANES_MAX: usize = 4096;
-/// The stored number of the kind "grids of points". The number of the kind "lanes" is never 4, because it is 3 plus
-/// at least two lanes.
+/// The stored number of the kind "grids of points". The number of the kind "lanes" is 3 plus the number of lanes. It
+/// is never 4, because there are at least two lanes.
 const POINTS: usize = 4;
 /// The minimum number of elements of the part that one thread loads or stores.
 const PART_MIN: usize = 1 << 14;
@@ -178,7 +178,7 @@ impl Points {
 /// prefetches. `nearby` holds the first elements of all columns that were read in this way.
 fn bring_near(column: &[u64], base: usize, nearby: &mut HashSet<usize>) {
     if column.len() <= NEAR_ELEMENTS && nearby.insert(base) {
-        std::hint::black_box(column.iter().step_by(8).fold(0, |all, bits| all ^ bits)); // one of each 64 bytes
+        std::hint::black_box(column.iter().step_by(8).fold(0, |all, bits| all ^ bits)); // one element in 64 bytes
     }
 }
 

@@ -171,7 +171,7 @@ pub(crate) fn all_cells(columns: &[Column], nested: &[(usize, Vec<Link>)]) -> Op
     let mut all: Vec<Cells> = Vec::new();
     all.resize_with(if nested.is_empty() { 0 } else { columns.len() }, Vec::new);
     for (key, links) in nested {
-        all.get(*key)?.is_empty().then_some(())?; // one list for each family
+        all.get(*key)?.is_empty().then_some(())?; // a family has only one list
         let cells = cells(&columns[*key], links)?;
         for (column, own) in columns.iter().zip(&mut all).skip(*key) {
             if column.arrays == columns[*key].arrays {

@@ -498,7 +498,7 @@ pub(crate) struct Coded<'a> {
 }
 
 impl<'a> Coded<'a> {
-    /// Decodes the differences, which does not depend on other columns. `buffer` is reused.
+    /// Decodes the differences. Other columns are not needed for decoding. `buffer` is reused.
     pub(crate) fn new(kind: Elements, codes: [&[u8]; 3], marks: Marks<'a>, buffer: Decoded) -> Option<Self> {
         let [code, near, told] = codes;
         let numbers = |code: &[u8], count: usize| match count {
@@ -527,8 +527,8 @@ impl Predictor {
         Self { sets: vec![set], unit: 1, which: Vec::new(), told: None }
     }
 
-    /// The columns whose values the predictor reads. Each column is given as the number of columns between it and
-    /// this column; 0 is this column.
+    /// The columns whose values the predictor reads. Each column is given as its distance before this column, in
+    /// columns; 0 is this column.
     pub(crate) fn backs(&self) -> impl Iterator<Item = u16> {
         let terms = self.sets.iter().filter_map(|set| match set {
             Set::Linear { terms, .. } => Some(terms),

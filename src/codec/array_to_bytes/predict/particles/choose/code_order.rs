@@ -63,7 +63,7 @@ fn encode_order(layout: &Layout, t: usize, kind: Elements, bits: &[u64], effort:
     };
     if let Some(columns) = three {
         let point = point(layout, columns, kind, bits);
-        // The cube is the periodic box, if there is one, or a cube around all points.
+        // The cube is the periodic box. If there is no periodic box, it is a cube around all points.
         for period in period(layout, columns).into_iter().map(Some).chain([None]) {
             let Some(curve) = Curve::find(&point, table.places(), &table.slots, period) else { continue };
             let Some(Runs { jumps, lengths }) = curve.runs(&point, &is_row, &table.slots) else { continue };
@@ -83,7 +83,7 @@ fn encode_order(layout: &Layout, t: usize, kind: Elements, bits: &[u64], effort:
     best.unwrap_or_default()
 }
 
-/// The edge of the periodic box of the positions, if it is a cube.
+/// The edge of the periodic box of the positions, if the box is a cube.
 fn period(layout: &Layout, columns: [usize; 3]) -> Option<f64> {
     let [x, y, z] = columns.map(|column| layout.columns[column].wrap.map(|wrap| wrap.period));
     x.filter(|_| x == y && y == z)

@@ -23,8 +23,8 @@ const REFINED: f64 = 8.0;
 const LARGER: f64 = 1.001;
 
 impl Curve {
-    /// The curve that the rows follow, if there is one. `places` is the number of places of the table, and `period`
-    /// is the edge of the periodic box, if there is one.
+    /// The curve that the rows follow; `None` if the rows follow no curve. `places` is the number of places of the
+    /// table, and `period` is the edge of the periodic box, if there is a periodic box.
     pub(crate) fn find(
         point: impl Fn(usize) -> [f64; 3],
         places: usize,
@@ -164,7 +164,7 @@ fn refined(values: &[f64], wall: f64, reach: f64, width: f64) -> f64 {
     wall + (from + to) / 2.0
 }
 
-/// The cells of a node, two levels below it, in the order in which rows first enter them.
+/// The cells two levels below a node, in the order in which rows first enter the cells.
 #[derive(Clone)]
 struct Passed {
     seen: u64,

@@ -1,4 +1,5 @@
-//! Finds the rows of an older segment that have the same numbers as the rows of a table, if there are enough of them.
+//! Finds the rows of an older segment that have the same numbers as the rows of a table, if there are enough such
+//! rows.
 
 use super::super::super::format::group::Group;
 use super::super::super::format::numbers::Elements;

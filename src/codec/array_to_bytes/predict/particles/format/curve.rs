@@ -97,8 +97,8 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
-    /// The number of fraction bits that are dropped. Dropping them puts a place on a wall into the cell after the
-    /// wall.
+    /// The number of fraction bits that are dropped. Because these bits are dropped, a place on a wall belongs to the
+    /// cell after the wall.
     pub(crate) const FINER: u32 = 10;
     /// Adding this constant gives a double between 2^52 and 2^53, whose lowest bits are an integer.
     pub(crate) const WHOLE: f64 = (3u64 << 51) as f64;
@@ -288,8 +288,8 @@ pub(crate) fn levels_of(places: usize) -> u32 {
 
 /// The set of points that are not taken yet.
 struct Left {
-    /// For each point, and for the end: the point itself if it is not taken. For a taken point: a later point that is
-    /// at most the next point that is not taken.
+    /// For each point, and for the end: the point itself if the point is not taken. For a taken point: a later point
+    /// that is at most the next point that is not taken.
     next: Vec<u32>,
 }
 
