@@ -4,9 +4,9 @@
 //! most one additional segment for each segment. Bases are looked for in the newest checkpoint and in the older
 //! checkpoints against which the newest checkpoint was coded. A segment can be a base if it holds the same variables.
 //! Two variables are the same if they agree in rank, path, type and shape. If the paths differ, for example because
-//! they contain the number of a step, two variables are the same if they agree in rank, class, type and shape, and in
-//! their position among such variables. The length of a list of numbers or of points with few components may differ.
-//! Particles move from rank to rank, and their identification numbers show which particles are the same.
+//! each path contains the number of a step, two variables are the same if they agree in rank, class, type and shape,
+//! and in their position among such variables. The length of a list of numbers or of points with few components may
+//! differ. Particles move from rank to rank, and their identification numbers show which particles are the same.
 
 use crate::classify::{VariableClass, VariableRef};
 use crate::codec::{LANES_POINT_MAX, Older, OlderPlace, Scratch};
@@ -193,7 +193,7 @@ impl Holder {
             if let (Some((number, at)), None) = (pieces.next(), pieces.next()) {
                 let (segment, theirs) = (&index.segments()[number as usize], &index.all_pieces()[at]);
                 if segment.layout == Layout::Concatenated && segment.dependencies.is_empty() {
-                    let bytes = theirs.bytes as usize; // at most the length of a segment
+                    let bytes = theirs.bytes as usize; // the value is at most the length of a segment
                     found(
                         number,
                         at - segment.pieces.start,

@@ -138,7 +138,7 @@ pub struct SegmentPlan {
 impl SegmentPlan {
     /// The class of a piece, as a number among the classes of this segment, counted from 0.
     pub fn column_of(&self, piece: usize) -> u32 {
-        self.columns.partition_point(|&begin| begin as usize <= piece) as u32 // at most 2^24 pieces
+        self.columns.partition_point(|&begin| begin as usize <= piece) as u32 // there are at most 2^24 pieces
     }
 }
 
@@ -348,7 +348,7 @@ impl Bundle<'_> {
     /// Makes one segment of at least one column.
     fn segment(&self, columns: Vec<slabs::Column>) -> SegmentPlan {
         let begins = columns.iter().scan(0, |begin, column| {
-            *begin += column.len() as u32; // at most 2^24 pieces
+            *begin += column.len() as u32; // there are at most 2^24 pieces
             Some(*begin)
         });
         let begins = begins.take(columns.len() - 1).collect();

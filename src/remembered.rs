@@ -3,7 +3,7 @@
 //! A committed manifest never changes, so a process remembers every checkpoint that it found complete. A remembered
 //! checkpoint can later be removed, marked or damaged. Therefore some remembered checkpoints are examined again each
 //! time: the newest checkpoints, because the newest checkpoints decide which older checkpoints are removed, and a few
-//! other checkpoints in turn.
+//! other checkpoints, in turn.
 
 use crate::ids::CheckpointId;
 use crate::looking::look::Look;
@@ -22,7 +22,8 @@ const OTHERS_AGAIN: usize = 16;
 #[derive(Debug, Default)]
 pub struct Remembered {
     looks: BTreeMap<CheckpointId, Look>,
-    /// The last of the other checkpoints that was examined again. The next turn starts after this checkpoint.
+    /// Of the checkpoints that are examined again in turn, the checkpoint that was examined last. The next turn
+    /// starts after this checkpoint.
     turn: Option<CheckpointId>,
     /// If true, nothing is remembered. A program that examines the checkpoints only once sets this field.
     is_off: bool,

@@ -83,7 +83,7 @@ impl Chain {
     /// Appends the chain: the number of steps in one byte, then the codec (`u16`) and the parameter (`u32`) of each
     /// step, both little-endian.
     pub fn to_bytes(&self, out: &mut Vec<u8>) {
-        out.push(self.steps.len() as u8); // at most STEPS_MAX
+        out.push(self.steps.len() as u8); // the value is at most STEPS_MAX
         for step in &self.steps {
             out.extend(step.codec.0.to_le_bytes());
             out.extend(step.param.to_le_bytes());
@@ -157,7 +157,7 @@ impl Chain {
     pub fn decode(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
         self.decode_into(stored, raw_bytes, scratch)?;
         let mut raw = std::mem::take(&mut scratch.front);
-        raw.shrink_to_fit(); // the buffer may have held a longer segment before
+        raw.shrink_to_fit(); // the buffer may be as long as an earlier, longer segment
         Ok(raw)
     }
 
@@ -259,7 +259,7 @@ impl Chain {
         Self::raw().then(ids::LZMA, lzma::WORDS)
     }
 
-    /// Two chains of LZMA alone: the first has properties for words, the second has properties for text.
+    /// Two chains of LZMA alone: one chain with properties for words, and one chain with properties for text.
     pub(super) fn lzmas() -> [Self; 2] {
         [Self::lzma_of_words(), Self::raw().then(ids::LZMA, lzma::TEXT)]
     }

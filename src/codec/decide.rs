@@ -6,7 +6,7 @@
 //! outside the range recorded with the decision. (The mcrEngine paper saw compression ratios drop by 20 to 50 % after
 //! the first checkpoint.) A class is also measured again after [`KEPT_CHECKPOINTS_MAX`] checkpoints, and when the
 //! store's rate has doubled or halved. Decisions are recorded in the manifest of each group
-//! ([`Manifest::decisions`](crate::manifest::Manifest::decisions)), so they outlive the aggregator.
+//! ([`Manifest::decisions`](crate::manifest::Manifest::decisions)), so the decisions outlive the aggregator.
 //!
 //! **The store's speed.** If the store's speed is known, the candidate with the least time wins. The time of a
 //! candidate is the time to encode, divided by the number of cores, plus the time to write the stored bytes. A fast
@@ -62,7 +62,7 @@ pub struct Basis<'a> {
     pub store: Option<StoreRate>,
     /// The clock: the time since an arbitrary fixed moment. The clock is read only if `store` is set.
     pub clock: &'a dyn Fn() -> Duration,
-    /// The bytes of this segment in an older checkpoint. `None` if they must not be used.
+    /// The bytes of this segment in an older checkpoint. `None` if older bytes must not be used.
     pub older: Option<&'a Arc<Older>>,
 }
 

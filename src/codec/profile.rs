@@ -174,8 +174,8 @@ impl Profile {
     }
 
     /// Bytes of memory for each raw byte of a segment of numbers that is fetched, merged, coded and decoded again.
-    /// The highest values measured, over four codes with segments of up to 16 MiB, are 10.5 for `balanced` (12.6 on
-    /// two threads) and 15 for `max` (18.6 on two threads).
+    /// The highest values measured, over four codes with segments of up to 16 MiB, are 10.5 bytes for `balanced`
+    /// (12.6 bytes on two threads) and 15 bytes for `max` (18.6 bytes on two threads).
     pub fn memory_per_raw_byte(&self) -> u64 {
         match self {
             Self::Balanced => 12,
@@ -186,7 +186,7 @@ impl Profile {
 
     /// Bytes of memory for each raw byte of a segment with elements of this type. Untyped bytes and records are split
     /// first, and each part is coded like a segment. With 16 MiB of doubles in a file of unknown format, 18 bytes
-    /// were measured for `balanced` (26 on two threads) and 28 for `max` (37 on two threads).
+    /// were measured for `balanced` (26 bytes on two threads) and 28 bytes for `max` (37 bytes on two threads).
     pub fn memory_per_raw_byte_of(&self, element: &ElementType) -> u64 {
         let is_taken_apart = self.is_together() && element.is_taken_apart();
         self.memory_per_raw_byte() * if is_taken_apart { UNTYPED_SEGMENT_DIVISOR } else { 1 }

@@ -19,7 +19,7 @@ const REPEAT_ELEMENTS: usize = 4;
 const REPEAT_SAMPLED_DIVISOR: usize = 64;
 /// With fewer runs than this number, the count is not reliable.
 const REPEAT_RUNS_MIN: usize = 8;
-/// The most places in the table; they take 256 KiB.
+/// The most places in the table, which take 256 KiB.
 const SEEN_MAX: usize = 1 << 16;
 
 fn repeats<T>(elements: &[T], value: impl Fn(&T) -> u64, seen: &mut Vec<u32>) -> usize {

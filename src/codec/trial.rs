@@ -10,9 +10,9 @@
 //! all over the segment, and each run is long enough to contain repeats at short distances. The bytes of elements
 //! that repeat are not counted in the result of zstd.
 //!
-//! For bytes and records, the candidates are tried on the sample only. For short segments, they are tried on the
-//! whole segment. Untyped bytes may be records: the distance at which most bytes repeat is an additional candidate
-//! for the shuffle width.
+//! For bytes and records, the candidates are tried on the sample only. For short segments, the candidates are tried
+//! on the whole segment. Untyped bytes may be records: the distance at which most bytes repeat is an additional
+//! candidate for the shuffle width.
 //!
 //! [`super::decide`] describes the other inputs of a choice.
 

@@ -46,7 +46,7 @@ impl PosixStore {
         let made = root.ancestors().take_while(|dir| is_made(dir)).filter_map(Path::parent);
         let here = |dir: &Path| if dir.as_os_str().is_empty() { ".".into() } else { dir.into() };
         let mut unsynced: Vec<PathBuf> = made.map(here).collect();
-        unsynced.reverse(); // the topmost directory first
+        unsynced.reverse(); // puts the topmost directory first
         (DirBuilder::new().recursive(true).mode(0o700).create(&root))
             .map_err(|source| failed(&root, "creating the store", source))?;
         Ok(Self { unsynced: Mutex::new(unsynced), ..Self::open(root)? })

@@ -61,15 +61,15 @@ impl ArrayCodec for Columns {
         });
         let inner = inner.get_or_insert_default();
         stored.clear();
-        put_varint(layout.len() as u32, stored); // at most COLUMNS_MAX
+        put_varint(layout.len() as u32, stored); // the value is at most COLUMNS_MAX
         let mut rest = columns.as_slice();
         let mut coded = Vec::with_capacity(layout.len());
         for (bytes, element) in &layout {
             let (column, later) = rest.split_at(bytes * records);
             let (chain, column) = encode_best(&Profile::Fast, column, element, &[], false, inner)?;
-            put_varint(*bytes as u32, stored); // at most ELEMENT_WIDTH_MAX
+            put_varint(*bytes as u32, stored); // the value is at most ELEMENT_WIDTH_MAX
             chain.to_bytes(stored);
-            put_varint(column.len() as u32, stored); // at most SEGMENT_BYTES_MAX
+            put_varint(column.len() as u32, stored); // the value is at most SEGMENT_BYTES_MAX
             coded.push(column);
             rest = later;
         }

@@ -59,7 +59,7 @@ impl Model {
         for &symbol in symbols {
             self.counts[usize::from(symbol)] += 1;
         }
-        self.counted += symbols.len() as u32; // at most PERIOD_LAST
+        self.counted += symbols.len() as u32; // the value is at most PERIOD_LAST
         self.left -= symbols.len();
         if self.left == 0 {
             self.set_ranges();
@@ -80,7 +80,7 @@ impl Model {
             // Most symbols never occur. The product cannot overflow: a count is at most COUNTED_MAX + PERIOD_LAST,
             // and `spread` is less than TOTAL.
             let share = if count == 0 { 0 } else { count * spread / self.counted };
-            range.1 = 1 + share as u16; // at most TOTAL
+            range.1 = 1 + share as u16; // the value is at most TOTAL
             given += u32::from(range.1);
             if count > self.counts[likeliest] {
                 likeliest = symbol;
@@ -92,7 +92,7 @@ impl Model {
             range.0 = start;
             start += range.1;
             if let Some(slots) = self.slots.get_mut(usize::from(range.0)..usize::from(start)) {
-                slots.fill(symbol as u8); // at most 256 symbols
+                slots.fill(symbol as u8); // there are at most 256 symbols
             }
         }
     }

@@ -137,7 +137,7 @@ macro_rules! real {
             }
             #[inline(always)]
             fn bytes(bits: u64, big: bool) -> Self::Bytes {
-                let bits = bits as $bits; // drops the higher bits
+                let bits = bits as $bits; // this cast drops the higher bits
                 if big { bits.to_be_bytes() } else { bits.to_le_bytes() }
             }
             #[inline(always)]
@@ -225,7 +225,7 @@ fn encode<T: Real>(job: ArrayJob<'_>, stored: &mut Vec<u8>, buffers: &mut Buffer
                 let difference = if below { prediction - value } else { value - prediction };
                 let length = 64 - difference.leading_zeros();
                 let symbol = if below { no_difference::<T>() - length } else { no_difference::<T>() + length };
-                chunk_symbols.push(symbol as u8); // at most 128
+                chunk_symbols.push(symbol as u8); // the value is at most 128
                 if length > 1 {
                     bits.put(difference ^ 1 << (length - 1), length - 1);
                 }

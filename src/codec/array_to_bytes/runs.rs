@@ -112,7 +112,7 @@ fn encode(elements: &[u8], same_from: impl Fn(usize) -> usize, width: usize, sto
     while at < elements.len() {
         let times = same_from(at);
         if (times - 1) * width >= RUN_SAVES_MIN {
-            put_varint(((at - literals) / width) as u32, stored); // at most SEGMENT_BYTES_MAX
+            put_varint(((at - literals) / width) as u32, stored); // the value is at most SEGMENT_BYTES_MAX
             stored.extend_from_slice(&elements[literals..at]);
             put_varint(times as u32, stored);
             stored.extend_from_slice(&elements[at..at + width]);

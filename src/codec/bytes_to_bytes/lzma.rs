@@ -53,7 +53,7 @@ impl Properties {
     }
 
     fn filters(self, piece_bytes: usize) -> Result<Filters, CodecError> {
-        let dictionary = piece_bytes.max(DICTIONARY_MIN) as u32; // at most DECODED_BYTES_MAX
+        let dictionary = piece_bytes.max(DICTIONARY_MIN) as u32; // the value is at most DECODED_BYTES_MAX
         let mut options = LzmaOptions::new_preset(6).map_err(failed)?;
         options.dict_size(dictionary).mode(Mode::Normal).match_finder(MatchFinder::BinaryTree4);
         options.literal_context_bits(self.lc).literal_position_bits(self.lp).position_bits(self.pb);
@@ -104,7 +104,7 @@ fn encode_piece(properties: Properties, raw: &[u8]) -> Result<Vec<u8>, CodecErro
 
 fn decode_piece(properties: Properties, stored: &[u8], raw_bytes: usize) -> Result<Vec<u8>, CodecError> {
     let mut stream = Stream::new_raw_decoder(&properties.filters(raw_bytes)?).map_err(failed)?;
-    let mut raw = Vec::with_capacity(raw_bytes + 1); // one extra byte reveals a stream that is too long
+    let mut raw = Vec::with_capacity(raw_bytes + 1); // the additional byte shows whether the stream is too long
     let status = stream.process_vec(stored, &mut raw, Action::Finish).map_err(failed)?;
     match status {
         Status::StreamEnd if stream.total_in() != stored.len() as u64 => {

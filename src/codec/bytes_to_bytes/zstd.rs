@@ -100,7 +100,7 @@ fn prepare(compressor: &mut Compressor<'static>, param: u32) -> std::io::Result<
     let reset = compressor.context_mut().reset(ResetDirective::SessionAndParameters);
     reset.map_err(|code| std::io::Error::other(zstd::zstd_safe::get_error_name(code)))?;
     let Some(table_log) = param.checked_sub(TABLE) else {
-        return compressor.set_compression_level(param as i32); // at most 22
+        return compressor.set_compression_level(param as i32); // the value is at most 22
     };
     let parameters = [
         CParameter::CompressionLevel(1),

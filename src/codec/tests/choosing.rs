@@ -328,7 +328,7 @@ fn rough_plane(n: usize) -> f64 {
 
 #[test]
 fn tensors_of_particles_are_told_by_their_own_components() {
-    // Two components are equal, and the two others are unrelated.
+    // Two components are equal, and the two other components are unrelated.
     let other: Vec<f64> = rough(9000).collect();
     let tensor =
         |n: usize| [other[n], 1.0 + other[n + 3000] * 1e-6, 1.0 + other[n + 3000] * 1e-6, other[n + 6000] * 1e9];
@@ -437,7 +437,7 @@ fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in()
         assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
         let unknown: Vec<ArrayShape> = arrays.iter().map(|a| ArrayShape { is_integer: false, ..a.clone() }).collect();
         let plain = chain.encode(&raw, &unknown, &mut scratch).expect("encodes");
-        // With effort 1, tables have no weights, so they save less.
+        // With effort 1, tables have no weights, so tables save fewer bytes.
         let part = if effort == 1 { 995 } else { 990 };
         assert!(stored.len() * 1000 < plain.len() * part, "effort {effort}: {} and {}", stored.len(), plain.len());
     }

@@ -126,7 +126,7 @@ pub(super) fn joined() -> (Vec<ArrayShape>, Vec<u8>) {
         let (block, cell) = (n / (DIMS[0] * DIMS[1] * DIMS[2]), n % (DIMS[0] * DIMS[1] * DIMS[2]));
         let (z, y, x) = (cell / (DIMS[1] * DIMS[2]), cell / DIMS[2] % DIMS[1] + block * DIMS[1], cell % DIMS[2]);
         let [z, y, x] = [z, y, x].map(|at| at as f64 / 16.0);
-        // Only products and sums, so that every host gets the same numbers.
+        // The computation uses only products and sums, so every host gets the same numbers.
         let number = 2.0 + y * (1.5 - y * 0.61) + z * (0.4 + x * z) - x * x * y;
         raw.extend((number + noise[n as usize] / (1u64 << 36) as f64).to_le_bytes());
     }
@@ -167,7 +167,7 @@ pub(super) fn points(side: u64) -> (Vec<ArrayShape>, Vec<u8>) {
     let texture: Vec<f64> = rough(64 * 3).collect();
     let component = |at: u64, lane: usize| {
         let x = (at / 64) as f64 / 16.0;
-        // Only products and sums, so that every host gets the same numbers.
+        // The computation uses only products and sums, so every host gets the same numbers.
         (texture[at as usize % 64 * 3 + lane] + x * (1.5 - x * 0.11) + 3.0) * [1.0, 300.0, 7.0][lane]
     };
     let mut numbers: Vec<f64> = (grids.iter())
@@ -194,7 +194,7 @@ pub(super) fn variables_first() -> (Vec<ArrayShape>, Vec<u8>) {
         for at in 0..blocks * lanes * rows * row {
             let (x, y, lane) = (at % row, at / row % rows + 3 * (at / (row * rows * lanes)), at / (row * rows) % lanes);
             let (x, y, lane) = (x as usize, y as f64 / 32.0, lane as usize);
-            // Only products and sums, so that every host gets the same numbers.
+            // The computation uses only products and sums, so every host gets the same numbers.
             numbers.push((texture[x * 3 + lane] + y * (1.5 - y * 0.11) + 3.0) * [1.0, 3e6, -20.0][lane]);
         }
     }

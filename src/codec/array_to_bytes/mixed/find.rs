@@ -1,11 +1,11 @@
 //! Finds numbers in bytes of unknown format.
 //!
-//! Numbers near each other have about the same size, whatever their signs, so their exponents differ little. The
+//! Numbers near each other have similar magnitudes, so their exponents differ little, even if their signs differ. The
 //! bytes are therefore read as numbers in different ways. A way is a width, a byte order, a type, and a phase: the
 //! place in a word where the numbers begin. First all ways are tried at a few places of a file. Then each window of
 //! the file is read in the ways that fitted at one of these places. The right way is the way in which neighbouring
 //! numbers differ least. With a wrong phase or byte order, the last bits of another number are read as the exponent.
-//! With too small a width, every second number is wrong. Text is excluded, because the bytes of text are also near
+//! If the width is too small, every second number is wrong. Text is excluded, because the bytes of text are also near
 //! each other.
 
 /// How bytes are read as numbers.

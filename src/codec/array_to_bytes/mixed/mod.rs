@@ -124,7 +124,7 @@ impl ArrayCodec for Mixed {
             streams[kind].push(own, region);
             end = region.start + region.bytes;
             for number in [gap.len(), kind + 1, region.bytes] {
-                put_varint(number as u32, &mut list); // at most SEGMENT_BYTES_MAX
+                put_varint(number as u32, &mut list); // the value is at most SEGMENT_BYTES_MAX
             }
         }
         others.extend_from_slice(&job.raw[end..]);
@@ -160,10 +160,10 @@ impl ArrayCodec for Mixed {
             coded.push(code(&chains, &[Chain::lzma_of_words()], &stream.bytes, &stream.arrays)?);
         }
         stored.clear();
-        put_varint(coded.len() as u32, stored); // at most STREAMS_MAX
+        put_varint(coded.len() as u32, stored); // the value is at most STREAMS_MAX
         for (chain, bytes) in &coded {
             chain.to_bytes(stored);
-            put_varint(bytes.len() as u32, stored); // at most SEGMENT_BYTES_MAX
+            put_varint(bytes.len() as u32, stored); // the value is at most SEGMENT_BYTES_MAX
         }
         stored.extend_from_slice(&list);
         coded.iter().for_each(|(_, bytes)| stored.extend_from_slice(bytes));

@@ -10,16 +10,16 @@
 //! | word | means here |
 //! |---|---|
 //! | group | arrays of one class that become columns in the same way: unchanged, joined as slabs, or split into components |
-//! | column | the elements of a group, or of one component of its points; they are predicted and coded together |
+//! | column | the elements of a group, or of one component of the group's points; all elements of a column are predicted and coded together |
 //! | layout | the groups, and the order in which their columns are coded |
 //! | copy | an element that is equal to an earlier element (exact), or almost equal (near, wide) |
 //! | told | a cell of a coarse grid that is computed from the cells of a finer grid, or the reverse (in `predict.md`: derived) |
-//! | literal | an element that is neither copied nor told; it is predicted |
+//! | literal | an element that is neither copied nor told, but predicted |
 //! | term | a number that is multiplied by a weight and added to a prediction: a neighbour, another column's value, a product, ... |
 //! | set | one method of prediction: terms with their weights, or an integer sum of neighbours |
 //! | predictor | the sets of a column, and the set that each unit of about 256 elements uses |
 //! | table | rows that each have a number (particles), sorted by this number |
-//! | known column | a column of an older checkpoint; it is available before decoding begins (codec `since`) |
+//! | known column | a column of an older checkpoint, available before decoding begins (codec `since`) |
 //! | twin | the known column that corresponds to a column of this checkpoint |
 //!
 //! # Steps of encoding and decoding a segment
@@ -60,8 +60,8 @@
 //! 3. `format/predictor.rs`: extend `write_term` and `read_term`. `read_term` must check the term, because a stored
 //!    file may be damaged.
 //! 4. `choose/column.rs`, `terms`: add the term to the terms that are tried. `weights.rs` and `fit.rs` decide whether
-//!    a term helps: they select terms by orthogonal least squares on a sample. If computing the term takes much time,
-//!    add an option to `effort.rs` that enables the term.
+//!    a term helps: these files select terms by orthogonal least squares on a sample. If computing the term takes
+//!    much time, add an option to `effort.rs` that enables the term.
 //! 5. `src/codec/tests/golden.rs`: add a golden file with such a column. `choosing.rs`: add a test that the column
 //!    takes fewer bytes with the term.
 //! 6. Run the test `compression` on real checkpoints. The test prints the change in stored bytes for each data set.

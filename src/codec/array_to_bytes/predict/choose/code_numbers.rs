@@ -123,7 +123,7 @@ fn zstd(bytes: &[u8], level: i32) -> Option<Vec<u8>> {
     let kept = all.iter().position(|(of, _)| *of == level).map(|at| all.swap_remove(at));
     let (_, mut compressor) = kept.or_else(|| Some((level, Compressor::new(level).ok()?)))?;
     let code = compressor.compress(bytes).ok();
-    all.push((level, compressor)); // at most one for each level that `Effort` uses
+    all.push((level, compressor)); // the list has at most one entry for each level that `Effort` uses
     COMPRESSORS.set(all);
     code
 }

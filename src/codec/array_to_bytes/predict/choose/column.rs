@@ -435,8 +435,8 @@ impl<'a> Data<'a> {
             sets.push((set, bits_of_each(&errors)));
             let (now, less) = choose_units(sets, literals);
             let option = sets.pop();
-            // With a twin, the better of the two fits is kept. The second fit may be worse, because places that no
-            // term predicts have too much weight in this fit.
+            // If the column has a twin, the better of the two fits is kept. The second fit may be worse, because
+            // places that no term predicts have too much weight in this fit.
             if self.twin.is_none() || less < least {
                 (found, least) = (option, less);
             }

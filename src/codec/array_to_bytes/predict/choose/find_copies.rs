@@ -280,7 +280,7 @@ const PRICE_BITS: usize = 2;
 /// `again(place, earlier place)` for repeating windows in which no neighbours are equal.
 fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again: impl FnMut(usize, usize)) -> Blocks {
     let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
-    let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // hash, or 0, and place
+    let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // each item: a hash or 0, and a place
     let windows = bits.len().saturating_sub(RUN_MIN - 1);
     let mut blocks = Blocks {
         repeat: vec![windows < BLOCK; windows.div_ceil(BLOCK)],
@@ -393,7 +393,7 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
         }
     });
     let mut before = vec![0; hashes.len()];
-    let mut table: Vec<u64> = Vec::new(); // hash, and place plus 1
+    let mut table: Vec<u64> = Vec::new(); // each item: a hash, and a place plus 1
     let mut begin = 0;
     for end in ends {
         let places = ((end - begin) * 2).next_power_of_two();
@@ -406,7 +406,7 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
                 place = (place + 1) & (places - 1);
             }
             before[at as usize] = table[place] as u32;
-            table[place] = hash << 32 | u64::from(at + 1); // fewer than 2^31
+            table[place] = hash << 32 | u64::from(at + 1); // the value is below 2^31
         }
         begin = end;
     }
@@ -428,7 +428,7 @@ struct Windows {
 }
 
 /// Finds runs greedily: at each place, this function uses the best of a few runs, and cuts the run at borders. `bits`
-/// is in working order. With slack, runs begin only at elements without a source in `done`.
+/// is in working order. If the slack is not 0, runs begin only at elements without a source in `done`.
 fn find(
     bits: &[u64],
     known: usize,
@@ -480,7 +480,7 @@ fn find(
                     (length, source) = (length + 1, source + i64::from(step));
                 }
                 if length >= RUN_MIN && saved > best.0 {
-                    let (at, length, from) = (at as u32, length as u32, first as u32); // fewer than 2^31
+                    let (at, length, from) = (at as u32, length as u32, first as u32); // the value is below 2^31
                     best = (saved, Run { at, length, from, step, is_turned });
                 }
             };

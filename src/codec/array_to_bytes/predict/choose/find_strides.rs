@@ -84,7 +84,7 @@ fn find(
     let mut before: Vec<u32> = vec![0; bits.len()];
     for at in least..bits.len() {
         let place = &mut last[(key(at) >> (u64::BITS - places.trailing_zeros())) as usize];
-        (before[at], *place) = (*place, at as u32 + 1); // fewer than 2^31
+        (before[at], *place) = (*place, at as u32 + 1); // the value is below 2^31
     }
     drop(last);
     let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, elements, slack, source, is_turned, at);
@@ -111,7 +111,7 @@ fn find(
                             && is_free(at)
                             && is_like(source(*n) as usize, is_turned, at)
                     };
-                    let length = (0..).take_while(is_next).count() as u32; // fewer than 2^31
+                    let length = (0..).take_while(is_next).count() as u32; // the value is below 2^31
                     if length > best.length {
                         best = Run { length, from: first, step: step as i32, is_turned, ..best }; // at most STEP_MAX
                     }

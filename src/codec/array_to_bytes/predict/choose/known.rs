@@ -8,7 +8,7 @@
 //! the same column of the older checkpoint, and may predict the own column (`column.rs`).
 //!
 //! Particles move from rank to rank, so the lengths of their arrays change with each checkpoint. The twin of a column
-//! of a table (`particles/`) therefore holds the rows with the same numbers, wherever they are in the older segment.
+//! of a table (`particles/`) therefore holds the rows with the same numbers, from any place of the older segment.
 
 use super::super::format::group::{Group, Kind};
 use super::super::format::layout::Layout;

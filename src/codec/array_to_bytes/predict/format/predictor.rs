@@ -609,7 +609,7 @@ impl Predictor {
             {
                 row.begin(set, Field { place, kind, bits, values }, at_row);
             }
-            // With computed cells, every second element of a row is computed from its block, so runs have one
+            // If cells are computed from their blocks, every second element of a row is computed, so runs have one
             // element.
             let are_single = !marks.cells.is_empty() && column.wrap.is_none() && kinds.contains(&TOLD);
             let mut k = 0;

@@ -262,7 +262,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Random points in a box of edge 10 that begins at 0. If `crowded`, half of the points are denser in the middle.
+    /// Random points in a box of edge 10 that begins at 0. If `crowded` is true, half of the points are nearer to the
+    /// middle of the box.
     fn some(count: usize, seed: u64, crowded: bool) -> [Vec<f64>; 3] {
         let mut state = seed;
         let mut next = || {

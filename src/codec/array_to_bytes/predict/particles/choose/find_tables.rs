@@ -112,7 +112,7 @@ impl Table {
         table.first = first;
         table.dims = extents(places);
         table.holes = (0u32..).zip(&is_there).filter(|(_, is)| !**is).map(|(place, _)| place).collect();
-        table.slots = keys.iter().map(|key| (key - first) as u32).collect(); // fewer than 2^30
+        table.slots = keys.iter().map(|key| (key - first) as u32).collect(); // the value is below 2^30
         Some(table)
     }
 

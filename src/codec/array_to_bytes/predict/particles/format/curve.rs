@@ -219,7 +219,7 @@ impl Curve {
             (left.is_left(next) && rows <= along.len() - order.len()).then_some(())?;
             if left.take_run(next, rows) {
                 order.extend_from_slice(&along[next as usize..][..rows]);
-                next += rows as u32; // at most the number of points
+                next += rows as u32; // the value is at most the number of points
                 continue;
             }
             for _ in 0..rows {
@@ -268,7 +268,7 @@ fn sort_by_top(numbers: &mut Vec<u64>, from: u32, bits: u32) {
     let mut sorted = vec![0; numbers.len()];
     for shift in (0..bits).step_by(digit_bits as usize) {
         let digit = |number: u64| (number >> (from + shift)) as usize & ((1 << digit_bits.min(bits - shift)) - 1);
-        let mut next = [0u32; 1 << DIGIT_MAX]; // fewer than 2^30 numbers in all
+        let mut next = [0u32; 1 << DIGIT_MAX]; // the sum is below 2^30
         let next = &mut next[..1 << digit_bits];
         numbers.iter().for_each(|&number| next[digit(number)] += 1);
         next.iter_mut().fold(0, |from, next| from + std::mem::replace(next, from));
@@ -295,7 +295,7 @@ struct Left {
 
 impl Left {
     fn new(count: usize) -> Self {
-        Self { next: (0..=count as u32).collect() } // fewer than 2^30
+        Self { next: (0..=count as u32).collect() } // the value is below 2^30
     }
 
     /// The first point from `n` on that is not taken, or the end.
@@ -326,7 +326,7 @@ impl Left {
         };
         let is_left = own.iter().zip(from..).fold(true, |all, (&next, n)| all & (next == n));
         if is_left {
-            own.fill(from + count as u32); // at most the number of points
+            own.fill(from + count as u32); // the value is at most the number of points
         }
         is_left
     }

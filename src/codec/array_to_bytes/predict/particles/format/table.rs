@@ -191,7 +191,7 @@ pub(crate) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Opti
         let mut next = 0usize;
         for _ in 0..places.checked_sub(row_count)? {
             let hole = next.checked_add(take(bytes)?).filter(|&hole| hole < places)?;
-            holes.push(hole as u32); // fewer than 2^30
+            holes.push(hole as u32); // the value is below 2^30
             next = hole + 1;
         }
         let mut table = Table { key, first, dims, rows, holes, slots: Vec::new(), wraps: Vec::new(), older: None };
