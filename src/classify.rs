@@ -72,7 +72,7 @@ impl VariableRef {
     }
 }
 
-/// Variables of different ranks judged similar enough to merge.
+/// Variables of different ranks that are similar enough to be merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VariableClass {
     /// The hash key of the class, `Group/Name_Type_Class`.

@@ -151,7 +151,7 @@ fn deflate(raw: &[u8], level: u8) -> Result<Vec<u8>, FilterError> {
     Ok(out)
 }
 
-/// Decompresses at most `limit` bytes. More bytes, or bytes after the end of the stream, are an error.
+/// Decompresses at most `limit` bytes. Fails if the stream has more bytes, or if bytes follow the end of the stream.
 fn inflate(stored: &[u8], limit: usize) -> Result<Vec<u8>, FilterError> {
     let refused = || FilterError::Inflate { stored_bytes: stored.len() };
     // One byte of a deflate stream gives at most 1032 bytes, so a short stored chunk allocates little memory even if

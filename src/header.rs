@@ -53,7 +53,7 @@ pub enum ElementType {
         /// Bytes of one record, 1 to [`ELEMENT_WIDTH_MAX`].
         width: u32,
         /// The members, by increasing offset. Members do not overlap, and no member is a compound. There are at most
-        /// [`MEMBERS_MAX`].
+        /// [`MEMBERS_MAX`] members.
         members: Box<[Member]>,
     },
 }

@@ -39,10 +39,10 @@ impl ReuseIndex {
     /// The variables that a committed group holds, in its own container or by reference. Each entry names the
     /// container that stores the bytes.
     ///
-    /// A container may refer to at most 16 older containers. If there are more older containers, the containers that
-    /// save the fewest bytes are left out, and their variables are stored again. Therefore the number of references
-    /// stays limited, and after some time prune can remove old containers. A container on which [`DEPENDENTS_MAX`]
-    /// checkpoints depend is left out too.
+    /// A container may refer to at most 16 older containers. If there are more than 16 older containers, the
+    /// containers that save the fewest bytes are left out, and their variables are stored again. Therefore the number
+    /// of references stays limited, and after some time prune can remove old containers. A container on which
+    /// [`DEPENDENTS_MAX`] checkpoints depend is left out too.
     pub fn load(store: &dyn Store, job: &JobId, manifest: &Manifest) -> Result<Self, ReadError> {
         let reader = ContainerReader::open(store, job, &manifest.checkpoint, manifest.group)?;
         let (recorded, found) = (manifest.container.index_digest, reader.index_digest());

@@ -33,7 +33,7 @@ pub const DECISIONS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 300;
 
 /// Bytes added to the cost of a chain that needs an older segment. These bytes are the cost of naming the older
-/// segment, so a chain that saves less is not chosen.
+/// segment, so a chain that saves fewer bytes is not chosen.
 const OLDER_BYTES: usize = 256;
 
 /// How fast the store takes bytes, and how many segments are encoded at the same time.

@@ -1,8 +1,8 @@
 //! Decides whether to use LZMA. LZMA is slow in both directions, so its result must be clearly smaller than the best
 //! other result.
 //!
-//! LZMA takes as much time as xz, so it is tried on a sample first. A sample misses repeats that are far apart in the
-//! segment, but the size of the whole segment coded with zstd includes their effect. LZMA's size for the whole
+//! LZMA takes as much time as xz, so LZMA is tried on a sample first. A sample misses repeats that are far apart in
+//! the segment, but the size of the whole segment coded with zstd includes their effect. LZMA's size for the whole
 //! segment is therefore estimated as zstd's size for the whole segment, times the ratio of LZMA to zstd on the
 //! sample.
 

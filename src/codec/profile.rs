@@ -194,7 +194,7 @@ impl Profile {
 
     /// Bytes of memory for each raw byte of an older segment that helps to code a segment. The memory holds the older
     /// bytes, the rearranged bytes, the elements as bits and as numbers, the starts of runs, and a second copy of all
-    /// of them for decoding. 15 bytes were measured with 16 MiB of doubles.
+    /// these items for decoding. With 16 MiB of doubles, 15 bytes were measured.
     pub fn memory_per_older_byte(&self) -> u64 {
         16
     }

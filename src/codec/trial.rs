@@ -64,7 +64,7 @@ fn in_haste(
     Some(Quick { sample, by_zstd })
 }
 
-/// Whether the sample holds almost no numbers, because zstd makes it smaller than 1/8.
+/// Whether the sample holds almost no numbers, because zstd makes the sample smaller than 1/8 of its length.
 fn is_clear(quick: &Quick) -> bool {
     quick.by_zstd.stored_bytes * CLEAR_DIVISOR < quick.sample.len()
 }
@@ -174,8 +174,8 @@ pub fn encode_best(
     Ok((coded.chain, coded.stored))
 }
 
-/// Encodes like [`encode_best`], with more inputs: earlier decisions, the speed of the store, and an older segment.
-/// The result includes the reason of the choice.
+/// Encodes like [`encode_best`], with additional inputs: earlier decisions, the speed of the store, and an older
+/// segment. The result includes the reason of the choice.
 pub fn encode_chosen(
     profile: &Profile,
     raw: &[u8],
@@ -397,5 +397,5 @@ const PARTS_MAX: usize = 32;
 const PART_GAIN_PERCENT: usize = 2;
 
 /// zstd's level in profile `balanced` for bytes that clearly hold no numbers. For such bytes, a higher level takes
-/// several times as long and saves almost nothing.
+/// several times as long and saves almost no bytes.
 const BALANCED_CLEAR_ZSTD_LEVEL: u32 = 3;

@@ -20,9 +20,9 @@ pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, Sto
     }
 }
 
-/// Fails with [`StoreError::Committed`] if a group must not be written, in one of two cases: the group has a valid
-/// manifest and the container that the manifest names, or a kept checkpoint needs the container. If a container
-/// exists, all checkpoints of the job are examined.
+/// Fails with [`StoreError::Committed`] if a group must not be written. This is the case if the group has a valid
+/// manifest and the container of this manifest, or if a kept checkpoint needs the container. If a container exists,
+/// all checkpoints of the job are examined.
 pub(crate) fn check_not_committed(
     store: &dyn Store,
     job: &JobId,

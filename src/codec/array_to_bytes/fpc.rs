@@ -11,8 +11,8 @@
 //! - All codes come first, then all residuals, so that a second codec finds codes next to codes, and residuals next
 //!   to residuals.
 //! - The number of elements is not stored, because the length of the segment gives it.
-//! - The tables never have more entries than there are elements, rounded up to a power of two. The segment's length
-//!   therefore bounds the memory, even if the parameter asks for larger tables.
+//! - The tables never have more entries than there are elements, rounded up to a power of two. Therefore the length
+//!   of the segment limits the memory, even if the parameter asks for larger tables.
 //!
 //! Payload: first the codes, two in each byte, with the earlier code in the high half. The residuals follow, least
 //! significant byte first. The bytes after the last whole element come last. Bit 3 of a code is 1 if DFCM predicted.

@@ -18,10 +18,10 @@
 //! never used.
 //!
 //! Payload: a varint with the number of records. Each record is four varints: the number of equal grids in sequence,
-//! the extent in x, the extent in y, and the elements of one grid. Without records, all elements are one row. For
-//! each 65536 elements, the following parts come next: a varint with the number of bytes of the symbols, a varint
-//! with the number of bytes of the raw bits, the symbols, and the raw bits. The bytes after the last whole element
-//! come last.
+//! the extent in x, the extent in y, and the elements of one grid. Without records, all elements are one row. A block
+//! for each 65536 elements comes next. A block has four parts: a varint with the number of bytes of the symbols, a
+//! varint with the number of bytes of the raw bits, the symbols, and the raw bits. The bytes after the last whole
+//! element come last.
 
 use super::entropy::{
     BitReader, BitWriter, Model, SYMBOL_BITS_MAX, SYMBOLS_OVERHEAD_BYTES, SymbolBuffers, decode_symbols, encode_symbols,

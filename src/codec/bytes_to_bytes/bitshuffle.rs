@@ -192,7 +192,7 @@ mod tests {
             raw in prop_oneof![
                 4 => prop::collection::vec(any::<u8>(), 0..200),
                 4 => prop::collection::vec(any::<u8>(), 500..2000),
-                // Long enough for several blocks.
+                // These bytes are enough for several blocks.
                 1 => prop::collection::vec(any::<u8>(), BLOCK_BYTES..3 * BLOCK_BYTES),
             ],
             width in prop_oneof![Just(1u32), Just(2), Just(4), Just(8), 1u32..40, Just(1000)],

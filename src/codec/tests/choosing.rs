@@ -421,7 +421,7 @@ fn what_is_mirrored_but_for_half_of_its_bits_takes_no_more_than_those() {
             stored.len()
         };
         let (first, all) = (code(&raw[..COUNT * 8], COUNT), code(&raw, 2 * COUNT));
-        // Each run takes up to five more bytes, for the place of the earlier run.
+        // Each run takes up to five additional bytes for the place of the earlier run.
         let most = COUNT * 34 / 8 + COUNT / RUN * 5;
         assert!(all < first + most, "effort {effort}: {all} bytes, {first} of the first half, {most} for the others");
     }

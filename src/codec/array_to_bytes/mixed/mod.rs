@@ -52,7 +52,7 @@ pub(crate) fn param(effort: u32) -> u32 {
     effort.clamp(1, predict::EFFORT_MAX) << EFFORT_SHIFT
 }
 
-/// Whether the bytes contain enough numbers to make this codec worthwhile.
+/// Whether the bytes contain enough numbers for this codec.
 pub(crate) fn is_of_numbers(raw: &[u8], arrays: &[ArrayShape]) -> bool {
     let numbers: usize = find::find(raw, &predict::file_lengths(arrays)).iter().map(|region| region.bytes).sum();
     numbers > 0 && numbers >= raw.len() / NUMBERS_DIVISOR

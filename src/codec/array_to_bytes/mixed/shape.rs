@@ -8,7 +8,7 @@
 use super::find::Region;
 use crate::codec::LANES_POINT_MAX;
 
-/// The longest record that is searched for, in numbers. Three coordinates are a record of 3.
+/// The longest record that is searched for, in numbers. For example, three coordinates are a record of 3 numbers.
 const LANES_MAX: usize = 16;
 /// The longest row that is searched for, in records, and the most rows of a plane.
 const ROW_MAX: usize = 1024;

@@ -112,8 +112,8 @@ fn to_pco(values: &[i64], config: &ChunkConfig) -> Option<(Way, Vec<u8>)> {
 }
 
 thread_local! {
-    /// Compressors that are kept for later columns, one for each level. Creating a compressor takes longer than
-    /// compressing a short column.
+    /// Compressors that are kept for later columns, one compressor for each level. Creating a compressor takes longer
+    /// than compressing a short column.
     static COMPRESSORS: RefCell<Vec<(i32, Compressor<'static>)>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -23,8 +23,8 @@ const PLACES: usize = 512;
 /// The maximum number of arrays of a column that are sampled.
 const ARRAYS: usize = 8;
 /// Neighbours along the extent of components must differ by this many bits more, on average, than along any other
-/// extent. Variables of gases differ by 3 to 22 bits more. Modes of one field, which may or may not be components,
-/// differ by 2 to 5 bits more.
+/// extent. For variables of gases, the difference is 3 to 22 bits. For modes of one field, which may or may not be
+/// components, the difference is 2 to 5 bits.
 const BITS_MORE: f64 = 3.0;
 /// If neighbours along the extent predict this many bits of the differences between other neighbours, the extent
 /// counts planes of one grid, not components.
@@ -88,8 +88,8 @@ fn along(array: &ArrayShape, axis: usize) -> Option<Taken> {
     let lanes = *dims.get(axis)?;
     let grid = [&dims[..axis], &dims[axis + 1..]].concat();
     let [nz, ny, nx] = collapse(&grid);
-    // If the extent is not the first extent, the later extents must form a grid. Meshes with a list of places for
-    // each element took more bytes when they were split.
+    // If the extent is not the first extent, the later extents must form a grid. Arrays of meshes with a list of
+    // places for each element took more bytes when the arrays were split.
     let is_first = dims[..axis].iter().all(|&n| n == 1);
     let are_grids = dims[axis + 1..].iter().filter(|&&n| n > 1).count() > 1;
     let together = if is_first { 0 } else { dims[axis + 1..].iter().product() };

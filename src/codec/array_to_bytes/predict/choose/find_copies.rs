@@ -223,8 +223,8 @@ struct Blocks {
     differing: [usize; 2],
 }
 
-/// Compares two predictions of windows: by the earlier window that a window repeats, and by the elements before each
-/// element.
+/// Compares two predictions of windows: prediction by the earlier window that a window repeats, and prediction of
+/// each element by the elements before it.
 #[derive(Default)]
 struct Likeness {
     /// The number of windows. The other fields are sums over these windows of the mean bits of an element.
@@ -262,10 +262,10 @@ impl Likeness {
 
 /// With the lower effort, copies are searched only if more than 1 / `REPEAT_DIVISOR` of the sampled windows repeat.
 const REPEAT_DIVISOR: usize = 100;
-/// The divisor for near copies of elements of 4 bytes. Each such copy saves half as many bytes, so more windows must
-/// repeat.
+/// The divisor for near copies of elements of 4 bytes. A copy of an element of 4 bytes saves half as many bytes as a
+/// copy of an element of 8 bytes, so more windows must repeat.
 const REPEAT_DIVISOR_OF_NEAR_FLOATS: usize = 40;
-/// If there are fewer elements, copies are always searched.
+/// If there are fewer elements than this number, copies are always searched.
 const ELEMENTS_FEW: usize = 1 << 12;
 /// The number of elements of a block that are coded to estimate the cost of the block without copies.
 const PRICED: usize = 1 << 10;
@@ -331,8 +331,9 @@ impl Blocks {
             || self.again * one_in > self.looked_at && self.cost_something(bits, elements)
     }
 
-    /// Whether elements take more than [`PRICE_BITS`] bits without copies, in the blocks with the most repeating
-    /// windows with equal neighbours. Elements with few different values take fewer bits.
+    /// Codes elements of the blocks that have the most repeating windows with equal neighbours, without copies.
+    /// Returns whether an element takes more than [`PRICE_BITS`] bits. Elements with few different values take fewer
+    /// bits.
     fn cost_something(&self, bits: &[u64], elements: Elements) -> bool {
         let mut most: Vec<usize> = (0..self.alike.len()).filter(|&block| self.alike[block] > 0).collect();
         most.sort_by_key(|&block| std::cmp::Reverse(self.alike[block]));

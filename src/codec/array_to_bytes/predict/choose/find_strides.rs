@@ -19,7 +19,7 @@ const DEPTH: usize = 4;
 const SAMPLED_DIVISOR: u64 = 32;
 /// Copies with steps are stored only if at least 1/50 of the elements are in runs with steps.
 const FOUND_DIVISOR: usize = 50;
-/// If there are fewer elements, no runs are searched.
+/// If there are fewer elements than this number, no runs are searched.
 const ELEMENTS_MIN: usize = 1 << 10;
 
 /// Finds exact and near runs, and adds their sources to `froms`. Known elements are never sources of near runs.

@@ -2,9 +2,9 @@
 //!
 //! A fit should minimize the length of errors in bits, not their squares. Weighted least squares approximate this
 //! goal: the error at a place gets less weight if an earlier prediction has a large error at this place. The earlier
-//! error at the place alone is not enough: if this error is small by chance, the place counts too much, and the fit
-//! imitates the earlier prediction. Therefore the mean of the earlier errors around the place is used if the mean is
-//! larger (`Reach::Near`). If a field is smooth except for shocks, the error at the place alone (`Reach::Own`)
+//! error at the place alone is not enough: if this error is small by chance, the place gets too much weight, and the
+//! fit imitates the earlier prediction. Therefore the mean of the earlier errors around the place is used if the mean
+//! is larger (`Reach::Near`). If a field is smooth except for shocks, the error at the place alone (`Reach::Own`)
 //! excludes shocks better. Both variants are tried, and the fit that leaves fewer bits is used.
 
 use super::super::format::layout::Array;

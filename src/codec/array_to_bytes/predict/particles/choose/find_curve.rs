@@ -232,7 +232,7 @@ fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Opti
         }
     }
     let turns = votes.map(|votes| (0..TURNS).max_by_key(|&turn| (votes[turn], TURNS - turn)).unwrap_or(0) as u8);
-    // The rotation of the largest cube with which the most nodes get their observed rotation.
+    // Tries each rotation of the largest cube. The best rotation gives the most nodes their observed rotation.
     let in_node = |half: usize, begin: usize, node: usize| {
         (0..depth).rev().fold(begin, |turn, level| {
             let moved = if level + 1 == depth { half } else { 0 };
