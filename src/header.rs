@@ -71,8 +71,8 @@ pub struct Member {
 
 /// Maximum width of an element whose type is interpreted, in bytes. Wider elements are [`ElementType::Bytes`].
 pub const ELEMENT_WIDTH_MAX: u32 = 1 << 20;
-/// Maximum number of members of a compound whose members are interpreted. A compound with more members is
-/// [`ElementType::Fixed`].
+/// Maximum number of members of a compound whose members are interpreted. A compound with more than this number of
+/// members is [`ElementType::Fixed`].
 pub const MEMBERS_MAX: usize = 1024;
 
 impl ElementType {

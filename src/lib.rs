@@ -109,7 +109,7 @@
 //! - Only [`store`] makes, renames or syncs a file on the parallel file system. `.clippy.toml` refuses the calls
 //!   elsewhere.
 //! - A committed file is never changed. Only [`prune::prune`] deletes committed files, and keeps containers to which
-//!   other checkpoints refer. [`repack::repack`] replaces such a container as a whole by a smaller container.
+//!   other checkpoints refer. [`repack::repack`] replaces a kept container as a whole by a smaller container.
 //! - The generated wire types are used only where messages are sent and received. `proto/src/convert.rs` checks each
 //!   header that arrives and converts it to the types of this crate.
 //!

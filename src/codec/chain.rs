@@ -157,7 +157,7 @@ impl Chain {
     pub fn decode(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
         self.decode_into(stored, raw_bytes, scratch)?;
         let mut raw = std::mem::take(&mut scratch.front);
-        raw.shrink_to_fit(); // the buffer may be as long as an earlier, longer segment
+        raw.shrink_to_fit(); // frees the additional memory of an earlier, longer segment
         Ok(raw)
     }
 
@@ -264,22 +264,23 @@ impl Chain {
         [Self::lzma_of_words(), Self::raw().then(ids::LZMA, lzma::TEXT)]
     }
 
-    /// Shuffles bytes, so that bytes of equal significance lie together, then zstd. Widths below 2 and above 2^20
-    /// mean no shuffle.
+    /// Shuffles bytes, so that bytes of equal significance lie together, then compresses with zstd. Widths below 2
+    /// and above 2^20 mean no shuffle.
     pub fn shuffle_zstd(width: u32, level: u32) -> Self {
         let raw = Self::raw();
         let shuffled = if shuffle::Shuffle.takes(width) { raw.then(ids::SHUFFLE, width) } else { raw };
         shuffled.then_zstd(level)
     }
 
-    /// Shuffles bits, so that bits of equal significance lie together, then zstd. Widths above 2^20 mean no shuffle.
+    /// Shuffles bits, so that bits of equal significance lie together, then compresses with zstd. Widths above 2^20
+    /// mean no shuffle.
     pub fn bitshuffle_zstd(width: u32, level: u32) -> Self {
         let raw = Self::raw();
         let shuffled = if bitshuffle::Bitshuffle.takes(width) { raw.then(ids::BITSHUFFLE, width) } else { raw };
         shuffled.then_zstd(level)
     }
 
-    /// Shuffles bytes, so that bytes of equal significance lie together, then LZ4.
+    /// Shuffles bytes, so that bytes of equal significance lie together, then compresses with LZ4.
     pub(super) fn shuffle_lz4(width: u32) -> Self {
         let raw = Self::raw();
         let shuffled = if shuffle::Shuffle.takes(width) { raw.then(ids::SHUFFLE, width) } else { raw };
