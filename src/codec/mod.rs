@@ -1,9 +1,10 @@
 //! Codecs, and chains of codecs. They convert between the raw bytes and the stored bytes of a segment.
 //!
-//! There is a folder for each signature. A [`Chain`] is one codec of `array_to_bytes/`, then any number of codecs of
-//! `bytes_to_bytes/`, at most [`STEPS_MAX`] codecs in all. Only the codec of `array_to_bytes/` uses the type of the
-//! elements. Encoding runs the codecs of the chain forwards, and decoding runs them backwards. All codecs are
-//! lossless, bit for bit, for any bytes of any length. Bytes after the last whole element are stored unchanged.
+//! Each folder has the codecs with one signature: from array to bytes, or from bytes to bytes. A [`Chain`] is one
+//! codec of `array_to_bytes/`, then any number of codecs of `bytes_to_bytes/`, at most [`STEPS_MAX`] codecs in all.
+//! Only the codec of `array_to_bytes/` uses the type of the elements. Encoding runs the codecs of the chain forwards,
+//! and decoding runs them backwards. All codecs are lossless, bit for bit, for any bytes of any length. Bytes after
+//! the last whole element are stored unchanged.
 //!
 //! `docs/format/codecs.md` lists the codecs with their numbers and parameters. `ids.rs` defines the numbers.
 //!

@@ -99,11 +99,11 @@ pub enum Source {
 /// Where the bytes of a variable are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// In pieces of this container's segments. A variable without bytes has no pieces.
+    /// The bytes are in pieces of this container's segments. A variable without bytes has no pieces.
     Pieces,
     /// The bytes equal the bytes of another variable of this container, whose placement is `Pieces` or `External`.
     SameAs(VariableRef),
-    /// In an older container.
+    /// The bytes are in an older container.
     External {
         /// Index in [`Index::references`].
         reference: u32,

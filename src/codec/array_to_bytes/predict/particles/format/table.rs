@@ -14,7 +14,7 @@ use crate::codec::array_to_bytes::varint::{put, take};
 
 /// The number of empty places is at most the number of rows divided by this divisor, plus [`HOLES_MORE`].
 const HOLES_DIVISOR: usize = 32;
-/// Empty places that every table may have.
+/// Number of empty places that every table may have.
 const HOLES_MORE: usize = 8;
 /// The maximum number of tables of a segment.
 pub(crate) const TABLES_MAX: usize = 64;
