@@ -289,8 +289,8 @@ struct EncodedPart {
     kept: Kept,
 }
 
-/// Makes a kept segment. The stored bytes of the segment are either unchanged, or encoded again with zeros in place
-/// of unneeded pieces, whichever is shorter.
+/// Makes a kept segment. The stored bytes of the segment are the shorter of two variants: the unchanged bytes, and
+/// the bytes that encoding with zeros in place of unneeded pieces gives.
 fn encode_part(
     reader: &ContainerReader,
     segment: u32,

@@ -152,8 +152,8 @@ impl Chain {
 
     /// Decodes a segment and returns exactly `raw_bytes` raw bytes, or an error.
     ///
-    /// Allocates at most a small multiple of `raw_bytes`, whatever `stored` claims. The caller must have compared
-    /// `raw_bytes` with a limit.
+    /// Allocates at most a small multiple of `raw_bytes`, even if `stored` claims a larger length. The caller must
+    /// have compared `raw_bytes` with a limit.
     pub fn decode(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
         self.decode_into(stored, raw_bytes, scratch)?;
         let mut raw = std::mem::take(&mut scratch.front);

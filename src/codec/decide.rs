@@ -2,7 +2,7 @@
 //! next.
 //!
 //! **Kept decisions.** A class keeps its chain of codecs in the next checkpoint without a new measurement, because
-//! neighbouring checkpoints are alike. A segment is measured again at once if its stored bytes are more than 10 %
+//! neighbouring checkpoints are similar. A segment is measured again at once if its stored bytes are more than 10 %
 //! outside the range recorded with the decision. (The mcrEngine paper saw compression ratios drop by 20 to 50 % after
 //! the first checkpoint.) A class is also measured again after [`KEPT_CHECKPOINTS_MAX`] checkpoints, and when the
 //! store's rate has doubled or halved. Decisions are recorded in the manifest of each group

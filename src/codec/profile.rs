@@ -8,7 +8,8 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Profile {
-    /// Name `fast`. Shuffle with zstd or zstd alone, whichever is smaller for the segment. Takes little time.
+    /// Name `fast`. For each segment, the smaller result of two methods: shuffle with zstd, and zstd alone. Takes
+    /// little time.
     #[default]
     Fast,
     /// Name `balanced`. Prediction with the settings that take little time. The result is about as small as the

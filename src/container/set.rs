@@ -29,7 +29,7 @@ pub struct SegmentTask {
     pub container: u32,
     /// Number of the segment in the container.
     pub segment: u32,
-    /// The pieces to hand out, sorted by piece, then by variable.
+    /// The pieces to be passed to variables, sorted by piece, then by variable.
     pub deliveries: Vec<Delivery>,
     /// Raw bytes of the segment.
     pub raw_bytes: RawBytes,

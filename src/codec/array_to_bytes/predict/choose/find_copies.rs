@@ -229,7 +229,7 @@ struct Blocks {
 struct Likeness {
     /// The number of windows. The other fields are sums over these windows of the mean bits of an element.
     count: usize,
-    /// Bits of the difference to the earlier window, forward or backward, whichever takes fewer bits.
+    /// Bits of the difference to the earlier window, in the direction (forward or backward) with fewer bits.
     off: f64,
     /// Bits of the difference to the previous element.
     same: f64,
@@ -321,7 +321,7 @@ impl Blocks {
         again as f64 / differing.max(1) as f64
     }
 
-    /// Whether a search for runs is worth its time with the lower effort.
+    /// Whether, with the lower effort, runs are searched.
     fn are_worth_it(&self, bits: &[u64], elements: Elements, slack: Slack) -> bool {
         let one_in = if slack > 0 && elements.width == 4 { REPEAT_DIVISOR_OF_NEAR_FLOATS } else { REPEAT_DIVISOR };
         let [differing, again] = self.differing;

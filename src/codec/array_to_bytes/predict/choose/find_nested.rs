@@ -7,7 +7,7 @@ use super::known::Twins;
 use super::limits::FITTED_MIN;
 use std::collections::HashMap;
 
-/// The maximum number of means of fine cells that are looked up for an array.
+/// The maximum number of means of fine cells that are looked up among all values, for each array.
 const PROBES: usize = 16;
 /// A look-up with more hits than this number is ignored.
 const HITS_MAX: usize = 4;
