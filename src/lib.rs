@@ -67,9 +67,9 @@
 //!
 //! # Restart: the same path in the opposite direction
 //!
-//! `cli/src/restart.rs` does rows 1 and 8. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7 and `publish` does row
-//! 9. If a checkpoint is damaged and cannot be restored, `cli/src/restart.rs` reports the damage and tries the next
-//! older checkpoint.
+//! `cli/src/restart.rs` does rows 1 and 8. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7, and `publish` does
+//! row 9. If a checkpoint is damaged and cannot be restored, `cli/src/restart.rs` reports the damage and tries the
+//! next older checkpoint.
 //!
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|

@@ -57,7 +57,7 @@ impl Scheme {
     }
 }
 
-/// The scheme and the sizes that a plan must keep to.
+/// The scheme and the sizes that determine a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
     /// How variables are merged.

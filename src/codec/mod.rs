@@ -1,4 +1,4 @@
-//! Codecs, and chains of codecs. They convert between the raw bytes and the stored bytes of a segment.
+//! Codecs and chains of codecs convert between the raw bytes and the stored bytes of a segment.
 //!
 //! Each folder has the codecs with one signature: from array to bytes, or from bytes to bytes. A [`Chain`] is one
 //! codec of `array_to_bytes/`, then any number of codecs of `bytes_to_bytes/`, at most [`STEPS_MAX`] codecs in all.

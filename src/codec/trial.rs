@@ -29,7 +29,7 @@ use crate::header::ElementType;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A segment with fewer repeats than this counts as a segment without repeats.
+/// A segment with fewer repeats than this number counts as a segment without repeats.
 const REPEATS_FEW_PER_MILLE: usize = 50;
 /// Floating-point numbers with at least this many repeats need no trial. Integers need a trial, because integers may
 /// repeat and also be similar to their neighbours.

@@ -175,8 +175,8 @@ impl ContainerSet {
         deliveries.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).map(task).collect()
     }
 
-    /// Reads and decodes one segment and hands out its pieces. Calls `each` for each piece with the variable, the
-    /// offset in its raw bytes, and the bytes.
+    /// Reads and decodes one segment. Calls `each` for each piece of the segment with the variable, the offset in its
+    /// raw bytes, and the bytes.
     pub fn run<E: From<ReadError>>(
         &self,
         task: &SegmentTask,

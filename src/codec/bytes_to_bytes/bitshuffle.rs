@@ -100,7 +100,7 @@ const BLOCK_BYTES: usize = 1 << 14;
 const BLOCK_ELEMENTS_MIN: usize = 256;
 
 /// Splits the elements into blocks. Each item is the first element and the number of elements of a block. If `count`
-/// is a multiple of 8, both are multiples of 8.
+/// is a multiple of 8, both numbers are multiples of 8.
 fn blocks(count: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
     let elements = (BLOCK_BYTES / width).next_multiple_of(8).max(BLOCK_ELEMENTS_MIN);
     (0..count).step_by(elements).map(move |from| (from, elements.min(count - from)))

@@ -16,7 +16,7 @@ use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::{CParameter, ResetDirective, Strategy};
 
 pub(crate) const LEVEL_MAX: u32 = 22;
-/// Parameters above this one give the size of the hash table.
+/// Parameters above this number give the size of the hash table.
 pub(crate) const TABLE: u32 = 256;
 /// The table parameters: 2^10 to 2^20 entries of 4 bytes.
 const TABLES: RangeInclusive<u32> = TABLE + 10..=TABLE + 20;

@@ -202,7 +202,8 @@ proptest! {
                 let at = at.index(older.raw.len());
                 older.raw[at] ^= value;
             }
-            // Some places are moved, and some are shortened. Some lie beyond the end, or begin within an element.
+            // Some places are moved, and some are shortened. Some places lie beyond the end, or begin within an
+            // element.
             for (place, (from, skip, less)) in older.places.iter_mut().zip(&moved) {
                 let bytes = place.bytes.saturating_sub(*less);
                 let (from, skip) = (place.from.saturating_add(from * 4), skip * 4);

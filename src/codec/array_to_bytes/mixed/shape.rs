@@ -58,7 +58,7 @@ impl Field {
         f64::from(sum) / f64::from(count.max(1))
     }
 
-    /// Mean bits per number that one more distance saves, measured on the last numbers.
+    /// Mean bits per number that the additional distance `more` saves, measured on the last numbers.
     fn saved(&self, distances: &[usize], more: usize) -> f64 {
         let all = [distances, &[more]].concat();
         let reach: usize = all.iter().sum();

@@ -53,7 +53,7 @@ pub(crate) struct CopiesEffort {
     /// The second condition: prediction by the wide match leaves at least this many bits of an element less than
     /// prediction by the previous elements.
     pub wide_gain_bits: f64,
-    /// Copies with steps are searched only if this share of the sampled values occurs twice.
+    /// Copies with steps are searched only if at least this percentage of the sampled values occurs twice.
     pub stride_min_percent: usize,
 }
 

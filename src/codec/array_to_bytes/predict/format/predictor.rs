@@ -35,8 +35,8 @@ pub(crate) struct Predictor {
     pub sets: Vec<Set>,
     pub unit: usize,
     pub which: Vec<u8>,
-    /// How cells are computed from the other cells of their blocks. 0 means plain means. `n` means means that are
-    /// weighted by the column `n` columns before. `None` means that no cells are computed.
+    /// How cells are computed from the other cells of their blocks. 0 stands for plain means. `n` stands for means
+    /// that are weighted by the column `n` columns before. `None` if no cells are computed.
     pub told: Option<u16>,
 }
 

@@ -63,7 +63,7 @@ fn encode_order(layout: &Layout, t: usize, kind: Elements, bits: &[u64], effort:
     };
     if let Some(columns) = three {
         let point = point(layout, columns, kind, bits);
-        // The cube is the periodic box. If there is no periodic box, it is a cube around all points.
+        // The cube is the periodic box, or a cube around all points if there is no periodic box.
         for period in period(layout, columns).into_iter().map(Some).chain([None]) {
             let Some(curve) = Curve::find(&point, table.places(), &table.slots, period) else { continue };
             let Some(Runs { jumps, lengths }) = curve.runs(&point, &is_row, &table.slots) else { continue };

@@ -202,7 +202,7 @@ fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Opti
     let turn_between = |from: &[u8; OCTANTS], to: &[u8; OCTANTS]| {
         (0..TURNS as u8).find(|&turn| from.iter().zip(to).all(|(&own, &there)| turned(turn, own) == there))
     };
-    // Of some tried orders, the order of which the most other orders are rotations.
+    // Some orders are tried as base order. The best base order has the most other orders as rotations.
     let alike = |from: &[u8; OCTANTS]| passed.iter().filter(|(_, to, _)| turn_between(from, to).is_some()).count();
     let tried = passed.iter().step_by(passed.len().div_ceil(FIRST_TRIED).max(1)).map(|(_, order, _)| *order);
     let first = tried.min_by_key(|order| std::cmp::Reverse(alike(order)))?;
