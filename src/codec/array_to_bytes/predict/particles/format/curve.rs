@@ -146,7 +146,8 @@ impl Curve {
     fn numbers_here(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32) -> Option<Vec<u64>> {
         let (cells, steps) = (self.cells()?, self.steps());
         let mut numbers: Vec<u64> = Vec::with_capacity(is_one.len());
-        // Levels are computed for several points at a time, because each level needs the rotation of the level above.
+        // Each level needs the rotation of the level above, so a processor waits between the levels of one point.
+        // Therefore several points are computed at the same time.
         let mut octants = [0; TOGETHER];
         for (block, are_ones) in is_one.chunks(TOGETHER).enumerate() {
             let count = are_ones.len();
