@@ -113,7 +113,7 @@ fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<
         // A column with few different values is not a position.
         if mean.is_finite() && same * 8 < pairs { mean } else { 1.0 }
     };
-    let mut columns: Vec<(usize, usize, f64)> = Vec::new(); // lanes of the column's group, index in coding order, step
+    let mut columns: Vec<(usize, usize, f64)> = Vec::new(); // lanes of its group, index in coding order, step
     layout.each_placed(|own, table, group| {
         if table == t
             && !group.is_integer
