@@ -11,6 +11,7 @@ use mcrengine::container::{ContainerSet, ReadError};
 use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
+use mcrengine::store::Advice;
 use mcrengine::store::Store;
 use mcrengine::units::{RawBytes, StoredBytes};
 use prost::Message;
@@ -125,8 +126,8 @@ pub fn to_status(error: &RestartError) -> Status {
     let text = error_chain(error);
     match error {
         RestartError::Read(ReadError::Missing { .. }) => Status::not_found(text),
-        RestartError::Read(ReadError::Io { .. }) => Status::unavailable(text),
-        RestartError::Read(_) => Status::data_loss(text),
+        RestartError::Read(error) if error.advice() == Advice::OlderCheckpoint => Status::data_loss(text),
+        RestartError::Read(_) => Status::unavailable(text),
         RestartError::Sink(_) => Status::aborted(text),
     }
 }

@@ -7,7 +7,7 @@ use crate::args::RestartArgs;
 use crate::common::threads_of;
 use crate::output::{Progress, print, print_json};
 use crate::remote;
-use crate::restorers::{Failure, Restorers, receiver, sink_failure, verify_all};
+use crate::restorers::{Failure, Restorers, of_advice, receiver, sink_failure, unread, verify_all};
 use anyhow::anyhow;
 use mcr_anc::budget::Budget;
 use mcr_anc::observe::Observer;
@@ -172,7 +172,7 @@ fn groups_of(state: &CheckpointState, args: &RestartArgs) -> Result<Vec<GroupId>
 
 /// How files are published. It includes the names of all files of the checkpoint, also of other ranks.
 fn how(store: &dyn Store, job: &JobId, state: &CheckpointState, args: &RestartArgs) -> Result<Publish, Failure> {
-    let manifests = manifest::manifests(store, job, &state.id).map_err(|error| Failure::Checkpoint(error.into()))?;
+    let manifests = manifest::manifests(store, job, &state.id).map_err(unread)?;
     let of_checkpoint: BTreeSet<FilePath> =
         manifests.into_iter().flat_map(|manifest| manifest.files).map(|file| file.path).collect();
     Ok(Publish { of_checkpoint, is_copy: args.copy, sync: !args.no_sync, ..Publish::default() })
@@ -190,13 +190,14 @@ fn direct(
     target: &Arc<Target>,
     observer: &dyn Observer,
 ) -> Result<Restorers, Failure> {
-    let set = ContainerSet::open(store, job, checkpoint, group).map_err(|error| Failure::Checkpoint(error.into()))?;
+    let set = ContainerSet::open(store, job, checkpoint, group).map_err(unread)?;
     let restorers = Restorers::create(target, set.index().files(), wanted)?;
     let budget = Budget::new(args.budget_mib.max(16) << 20);
     match restore_files(&set, wanted, threads, &budget, observer, &restorers) {
         Ok(()) => Ok(restorers),
         Err(RestartError::Sink(error)) => Err(sink_failure(error)),
-        Err(error) => Err(Failure::Checkpoint(error.into())),
+        Err(RestartError::Read(error)) => Err(unread(error)),
+        Err(error) => Err(Failure::Unreadable(error.into())),
     }
 }
 
@@ -223,13 +224,12 @@ pub fn preview(
     let options = VerifyOptions { cache_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
     let report = verify(store, job, &state.id, options, &|raw_bytes| progress.done(raw_bytes.0));
     if let Some(problem) = report.problems.first() {
-        return Err(Failure::Checkpoint(anyhow!("{}", problem.what)));
+        return Err(of_advice(problem.advice, anyhow!("{}", problem.what)));
     }
     let wanted = |file: &&FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
     let mut headers: Vec<FileHeader> = Vec::new();
     for group in groups {
-        let set = ContainerSet::open(store, job, &state.id, group);
-        let set = set.map_err(|error| Failure::Checkpoint(error.into()))?;
+        let set = ContainerSet::open(store, job, &state.id, group).map_err(unread)?;
         headers.extend(set.index().files().iter().filter(wanted).cloned());
     }
     let of_headers: Vec<&FileHeader> = headers.iter().filter(|header| header.kind != FileKind::Directory).collect();

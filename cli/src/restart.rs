@@ -20,7 +20,7 @@ use mcrengine::marks::{mark_bad, mark_damaged};
 use mcrengine::store::{Advice, PosixStore, Store};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Exit status: an older checkpoint than asked for was restored.
 const OLDER: u8 = 2;
@@ -92,22 +92,33 @@ fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
 /// Maximum number of attempts. A restart begins again if all checkpoints that it found were pruned in the meantime
 /// because newer ones had been saved, or if another node of the same start decided first.
 const ATTEMPTS_MAX: u32 = 3;
+/// Maximum time to wait for the decision of another node, if the checkpoint of the last decision is gone.
+const DECISION_MAX: Duration = Duration::from_secs(10);
+/// Interval of the looks for this decision.
+const DECISION_INTERVAL: Duration = Duration::from_millis(250);
 
 fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let store = open_store(&args.store)?;
     let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None) };
-    let all = manifest::list(&store, &job)?;
-    let incarnations = Incarnations::load(&store, &job)?;
     let decider = Decider::new(&store, &job, &args, started)?;
-    let role = decider.role(&all, &incarnations)?;
+    let (all, incarnations, role) = loop {
+        let all = manifest::list(&store, &job)?;
+        let incarnations = Incarnations::load(&store, &job)?;
+        match decider.role(&all, &incarnations)? {
+            // The other nodes may be running their restart again, too.
+            Role::Lost(_) if started.elapsed() < DECISION_MAX => std::thread::sleep(DECISION_INTERVAL),
+            Role::Lost(why) => bail!("{why}"),
+            role => break (all, incarnations, role),
+        }
+    };
     if let Role::Look(Some(why)) = &role {
         eprintln!("mcr: {why}");
         return restore_newest(RestartArgs { copy: true, ..args }, attempts);
     }
     let followed = match &role {
         Role::Follow(record) => Some(record),
-        Role::Look(_) | Role::Decide { .. } => None,
+        Role::Look(_) | Role::Decide { .. } | Role::Lost(_) => None,
     };
     let is_new = match followed {
         Some(record) => record.from.is_none(),
@@ -143,6 +154,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
                     return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
                 }
                 Err(Failure::Receiver(error)) => return Err(error),
+                Err(Failure::Unreadable(error)) => return Err(unreadable(&state.id, &error)),
                 Err(Failure::Checkpoint(error)) => {
                     let reason = format!("{error:#}");
                     eprintln!("mcr: {} cannot be restored: {reason}", state.id);
@@ -159,6 +171,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             // This node cannot write the files, and the checkpoint is not damaged. An older checkpoint would fail
             // too.
             Err(Failure::Receiver(error)) => return Err(error),
+            Err(Failure::Unreadable(error)) => return Err(unreadable(&state.id, &error)),
             Err(Failure::Checkpoint(error)) => {
                 let reason = format!("{error:#}");
                 if let Some(record) = followed {
@@ -174,7 +187,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             }
         };
         let incarnation = match &role {
-            Role::Look(_) => None,
+            Role::Look(_) | Role::Lost(_) => None,
             Role::Follow(record) => Some(record.number),
             Role::Decide { after } => match decider.decide(*after, Some(state), &all, &passed_over) {
                 Ok(Decided::Here(number)) => Some(number),
@@ -197,7 +210,9 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         };
         let restored = match prepared.publish() {
             Ok(restored) => restored,
-            Err(Failure::Receiver(error) | Failure::Checkpoint(error)) => return Err(error),
+            Err(Failure::Receiver(error) | Failure::Unreadable(error) | Failure::Checkpoint(error)) => {
+                return Err(error);
+            }
         };
         if let Some(number) = incarnation
             && let Err(error) = decider.done(number)
@@ -237,6 +252,15 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
     }
     let tried = passed_over.iter().map(|p| p.checkpoint.to_string()).collect::<Vec<_>>().join(", ");
     bail!("no checkpoint of job {job} could be restored (tried: {tried}); `mcr verify` shows what is damaged")
+}
+
+/// The error if the store does not deliver the bytes of a checkpoint that may be good. An older checkpoint is not
+/// restored instead, because the job would continue from it.
+fn unreadable(id: &CheckpointId, error: &anyhow::Error) -> anyhow::Error {
+    anyhow::anyhow!(
+        "{id} cannot be read at present, and may be good: {error:#}. Nothing was restored: try again. To restore an \
+         older checkpoint, give its ID with --checkpoint; mcr list shows the IDs"
+    )
 }
 
 /// The error if the checkpoint that another node decided on cannot be restored here. This restart fails. The

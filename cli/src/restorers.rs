@@ -3,8 +3,10 @@
 
 use mcr_anc::restart::{Sink, SinkError};
 use mcr_cnc::restart::{FileRestorer, RestoreError, Target, VerifiedFile, descriptors_share};
+use mcrengine::container::ReadError;
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::FilePath;
+use mcrengine::store::Advice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,8 +14,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Failure {
     /// A fault in the checkpoint. An older checkpoint may be restorable.
     Checkpoint(anyhow::Error),
+    /// The store did not deliver the bytes, or this build cannot read the format. The checkpoint may be good.
+    Unreadable(anyhow::Error),
     /// A fault of the target directory or of this node. No other checkpoint would succeed.
     Receiver(anyhow::Error),
+}
+
+/// Converts an error of reading a checkpoint to a [`Failure`]. Only bytes that are missing or wrong are a fault of the
+/// checkpoint. An I/O error is not.
+pub fn unread(error: ReadError) -> Failure {
+    let advice = error.advice();
+    of_advice(advice, anyhow::anyhow!(error))
+}
+
+/// The failure with this error, of a part of a checkpoint that was read with this advice as the result.
+pub fn of_advice(advice: Advice, error: anyhow::Error) -> Failure {
+    if advice == Advice::OlderCheckpoint { Failure::Checkpoint(error) } else { Failure::Unreadable(error) }
 }
 
 /// Converts an error of the receiving side to a [`Failure`].
@@ -104,5 +120,23 @@ pub fn verify_all(restorers: Restorers, threads: usize, sync: bool) -> Result<Ve
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(sink_failure(error.into())),
         None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+    use std::path::PathBuf;
+
+    #[test]
+    fn an_error_of_the_file_system_is_no_fault_of_the_checkpoint() {
+        let io = |source| ReadError::Io { path: PathBuf::from("c"), offset: 0, len: 8, source };
+        for kind in [ErrorKind::TimedOut, ErrorKind::PermissionDenied, ErrorKind::StaleNetworkFileHandle] {
+            assert!(matches!(unread(io(Error::from(kind))), Failure::Unreadable(_)), "{kind}");
+        }
+        assert!(matches!(unread(io(Error::from_raw_os_error(5))), Failure::Unreadable(_)), "EIO");
+        assert!(matches!(unread(io(Error::from(ErrorKind::UnexpectedEof))), Failure::Checkpoint(_)), "it is cut");
+        assert!(matches!(unread(ReadError::Missing { path: PathBuf::from("c") }), Failure::Checkpoint(_)));
     }
 }

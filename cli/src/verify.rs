@@ -42,6 +42,8 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         if is_complete {
             note_damage(&store, &job, &id, &report);
         }
+        let is_damaged = report.problems.iter().any(|problem| problem.advice == Advice::OlderCheckpoint);
+        let is_unreadable = is_unreadable || !is_damaged;
         if !report.is_good() {
             if is_unreadable { &mut unreadable } else { &mut damaged }.push(id.to_string());
         }
