@@ -144,6 +144,13 @@ impl Incarnations {
         self.0.last()
     }
 
+    /// The number of the newest incarnation that a restart began and that has the identity of the newest incarnation.
+    pub fn newest_restart(&self) -> Option<u32> {
+        let newest = self.newest()?;
+        let is_one = |record: &&Incarnation| record.is_restart && record.identity == newest.identity;
+        self.0.iter().rev().find(is_one).map(|record| record.number)
+    }
+
     /// All records, the oldest first.
     pub fn all(&self) -> &[Incarnation] {
         &self.0
@@ -405,16 +412,47 @@ fn begin_in(store: &dyn Store, job: &JobId, dir: &Path, record: &Incarnation) ->
     Err(StoreError::Busy { path })
 }
 
+/// A part of a job that a restart restored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Name of the node, without blanks.
+    pub node: String,
+    /// The ranks, as in `0-31,40-40`; empty if all ranks were restored.
+    pub ranks: String,
+    /// The absolute path of the directory, without symbolic links.
+    pub directory: String,
+}
+
 /// Records that a part of the job was restored for an incarnation. `key` names the part and the directory. A second
 /// restore of the same part means that the application was started again.
-pub fn note_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Result<(), StoreError> {
+pub fn note_part(store: &dyn Store, job: &JobId, number: u32, key: &str, part: &Part) -> Result<(), StoreError> {
     let dir = parts_directory(store, job, number)?;
     create_dirs(store, &dir)?;
     let name = part_name(key);
-    let mut part = store.create_temp(&dir, &name)?;
-    part.sync()?;
-    store.rename(part.path(), &dir.join(&name))?;
+    let mut file = store.create_temp(&dir, &name)?;
+    file.append(format!("{} {} {}", part.node, part.ranks, part.directory).as_bytes())?;
+    file.sync()?;
+    store.rename(file.path(), &dir.join(&name))?;
     store.sync_dir(&dir)
+}
+
+/// The parts that were restored for an incarnation. A part that cannot be read has empty texts.
+pub fn parts(store: &dyn Store, job: &JobId, number: u32) -> Result<Vec<Part>, StoreError> {
+    let dir = parts_directory(store, job, number)?;
+    let entries = match store.list_dir(&dir) {
+        Err(error) if error.is_not_found() => return Ok(Vec::new()),
+        other => other?,
+    };
+    let part_of = |name: &str| -> Option<Part> {
+        let file = store.open(&dir.join(name)).ok()?;
+        let mut text = vec![0; file.len().min(RECORD_BYTES_MAX) as usize];
+        file.read_at(0, &mut text).ok()?;
+        let text = String::from_utf8(text).ok()?;
+        let mut words = text.splitn(3, ' ').map(str::to_owned);
+        Some(Part { node: words.next()?, ranks: words.next()?, directory: words.next()? })
+    };
+    let parts = entries.iter().filter(|entry| !entry.is_dir && visible(&entry.name));
+    Ok(parts.map(|entry| part_of(&entry.name).unwrap_or_default()).collect())
 }
 
 /// Whether the part `key` of the job was restored for an incarnation.
@@ -592,7 +630,7 @@ mod tests {
         for store in &stores {
             let store = store.as_ref();
             let begun = begin(store, &job(), 0, Draft { is_restart: true, ..Draft::default() }).expect("begins");
-            note_part(store, &job(), 1, "ranks 0-1").expect("noted");
+            note_part(store, &job(), 1, "ranks 0-1", &Part::default()).expect("noted");
             assert_eq!(crate::manifest::jobs(store).expect("lists"), [], "the name may be misspelt");
             create_dirs(store, Path::new("j/it_1")).expect("made");
             let Begun::Here(first) = begun else { panic!("nobody else began") };
@@ -705,7 +743,9 @@ mod tests {
                 Draft { from: Some((id("it_3"), place(0, 30))), is_restart: true, ..Draft::default() },
             );
             if after != 4 {
-                ["a", "b"].iter().for_each(|part| note_part(&store, &job(), after + 1, part).expect("noted"));
+                ["a", "b"]
+                    .iter()
+                    .for_each(|part| note_part(&store, &job(), after + 1, part, &Part::default()).expect("noted"));
             }
         }
         assert_eq!((in_a_row(9), in_a_row(3)), (5, 3));
@@ -720,7 +760,7 @@ mod tests {
         let restart = |after: u32, node: &str| {
             let (from, begun_by) = (Some((id("it_3"), place(0, 30))), format!("mcr restart on {node}"));
             begin_after(&store, after, Draft { from, begun_by, is_restart: true, ..Draft::default() });
-            note_part(&store, &job(), after + 1, node).expect("noted");
+            note_part(&store, &job(), after + 1, node, &Part::default()).expect("noted");
             Incarnations::load(&store, &job()).expect("loads").restarts_in_a_row(&store, &job(), &id("it_3"), 9)
         };
         let counts =
@@ -734,11 +774,11 @@ mod tests {
         let store = MemoryStore::new();
         begin_after(&store, 0, Draft::default());
         assert!(!has_part(&store, &job(), 1, "ranks 0-1").expect("looked up"));
-        note_part(&store, &job(), 1, "ranks 0-1").expect("noted");
+        note_part(&store, &job(), 1, "ranks 0-1", &Part::default()).expect("noted");
         assert!(has_part(&store, &job(), 1, "ranks 0-1").expect("looked up"));
         assert!(!has_part(&store, &job(), 1, "ranks 2-3").expect("looked up"));
         assert_eq!(newest_number(&store, &job()).expect("lists"), 1);
-        note_part(&store, &job(), 1, "ranks 4-5").expect("noted");
+        note_part(&store, &job(), 1, "ranks 4-5", &Part::default()).expect("noted");
         let known = || {
             let parts = ["ranks 0-1", "ranks 4-5"].iter();
             parts.filter(|part| has_part(&store, &job(), 1, part).expect("looked up")).count()

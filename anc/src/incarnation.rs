@@ -9,7 +9,7 @@ use mcrengine::ids::JobId;
 use mcrengine::incarnation::{self, Begun, Draft, Incarnation};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::{Store, StoreError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,6 +26,26 @@ pub struct Current {
     pub record: Arc<Incarnation>,
     /// When the incarnation began, in nanoseconds of this process's steady clock.
     pub began_ns: i64,
+    /// The last restart by hand, if the incarnation has no identity and a restart came before it.
+    pub by_hand: Option<Restart>,
+}
+
+/// A restart that was started by hand, so that its run has no identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restart {
+    /// The number of the incarnation that the restart began.
+    pub number: u32,
+    /// When the incarnation began, in nanoseconds of this process's steady clock.
+    pub began_ns: i64,
+}
+
+impl Restart {
+    /// The directories into which the nodes of the job restored their ranks. Empty if a node restored all ranks.
+    pub fn directories(&self, store: &dyn Store, job: &JobId) -> Result<BTreeSet<String>, StoreError> {
+        let parts = incarnation::parts(store, job, self.number)?;
+        let has_all_ranks = parts.iter().any(|part| part.ranks.is_empty());
+        Ok(if has_all_ranks { BTreeSet::new() } else { parts.into_iter().map(|part| part.directory).collect() })
+    }
 }
 
 impl Current {
@@ -101,9 +121,15 @@ impl Currents {
         // the writing of its record is after the last file of the previous run and before the first file of the next
         // run.
         let age = incarnation::age(store, job, record.number)? + Duration::from_millis(record.took_ms) / 2;
-        let age_ns = age.as_nanos();
-        let began_ns = steady_ns().saturating_sub(i64::try_from(age_ns).unwrap_or(i64::MAX));
-        let current = Current { record: Arc::new(record), began_ns };
+        let ago = |age: Duration| steady_ns().saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX));
+        let by_hand = match record.identity.is_empty() {
+            true => incarnation::Incarnations::load(store, job).map_err(StoreError::from)?.newest_restart(),
+            false => None,
+        };
+        let by_hand = by_hand.map(|number| Ok::<_, StoreError>((number, incarnation::age(store, job, number)?)));
+        let by_hand = by_hand.transpose()?.map(|(number, age)| Restart { number, began_ns: ago(age) });
+        let began_ns = ago(age);
+        let current = Current { record: Arc::new(record), began_ns, by_hand };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= JOBS_MAX {
             all.clear();

@@ -6,6 +6,7 @@ use mcr_anc::flush::WHOLE_EVERY;
 use mcrengine::codec::Profile;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::plan::Scheme;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Checkpoint-restart with data-aware aggregation and compression.
@@ -722,7 +723,7 @@ fn scheme(name: &str) -> Result<Scheme, String> {
 
 /// A set of ranks, as ranges that include both ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankSet(Vec<std::ops::RangeInclusive<u32>>);
+pub struct RankSet(Vec<RangeInclusive<u32>>);
 
 impl std::fmt::Display for RankSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -739,13 +740,20 @@ impl RankSet {
         self.0.iter().any(|range| range.contains(&rank.0))
     }
 
+    /// Whether no rank is in both sets.
+    pub fn is_disjoint(&self, other: &Self) -> bool {
+        let overlap = |a: &RangeInclusive<u32>, b: &RangeInclusive<u32>| a.start() <= b.end() && b.start() <= a.end();
+        !self.0.iter().any(|range| other.0.iter().any(|other| overlap(range, other)))
+    }
+
     /// The highest rank.
     pub fn highest(&self) -> Rank {
         Rank(self.0.iter().map(|range| *range.end()).max().unwrap_or(0))
     }
 }
 
-fn ranks(text: &str) -> Result<RankSet, String> {
+/// Reads a set of ranks, such as `0-31,40`.
+pub fn ranks(text: &str) -> Result<RankSet, String> {
     let number =
         |n: &str| n.trim().parse::<u32>().map_err(|_| format!("{n:?} is not a rank; write for example 0-31,40"));
     let range = |part: &str| match part.split_once('-') {

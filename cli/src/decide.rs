@@ -4,12 +4,12 @@
 //! other nodes of the same start follow the record, or fail with an error. A restart with --copy or --dry-run decides
 //! nothing.
 
-use crate::args::RestartArgs;
+use crate::args::{RestartArgs, ranks};
 use crate::common::now_unix_ms;
 use anyhow::bail;
 use mcr_cnc::config::{incarnation_of, node_name, real_path};
 use mcrengine::ids::{CheckpointId, JobId};
-use mcrengine::incarnation::{self, Begun, Draft, Incarnation, Incarnations, PassedOver};
+use mcrengine::incarnation::{self, Begun, Draft, Incarnation, Incarnations, Part, PassedOver};
 use mcrengine::living::{self, LivingRun};
 use mcrengine::manifest::{self, CheckpointState, Place};
 use mcrengine::store::{Store, StoreError};
@@ -23,11 +23,27 @@ pub enum Role {
     Follow(Incarnation),
     /// It decides for a new incarnation, the one after `after`.
     Decide { after: u32 },
+    /// Other nodes of the same start have restored a checkpoint that this node cannot restore any more. The text says
+    /// which one.
+    Lost(String),
 }
 
 /// Minimum time from the decision to the end of the restart. File times are only accurate to 10 ms, and a file that
 /// the application writes next must not look older than the decision.
 const FILE_TIME_MARGIN: Duration = Duration::from_millis(25);
+
+/// The parts that other restarts of the same incarnation have restored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    /// No part.
+    None,
+    /// Only ranks that this restart does not restore.
+    OtherRanks,
+    /// Also ranks of this restart, on other nodes.
+    SameRanks,
+    /// Also ranks of this restart, on this node. Then this restart begins the application again.
+    SameRanksHere,
+}
 
 /// The result of a decision.
 pub enum Decided {
@@ -81,28 +97,52 @@ impl<'a> Decider<'a> {
         }
         if let Some(run) = self.living_elsewhere() {
             return Ok(Role::Look(Some(format!(
-                "job {} is running: {run}. This restart is into another directory, so it only copied files and recorded no decision. If the \
-                 application starts from here, end that mcr run and run this restart again, or give --incarnation NAME",
+                "job {} is running: {run}. This restart is into another directory, so it only copied files and recorded no decision. If \
+                 the application starts from here, end that mcr run and run this restart again, or give --incarnation NAME",
                 self.job
             ))));
         }
         let Some(newest) = incarnations.newest() else { return Ok(Role::Decide { after: 0 }) };
         let after = newest.number;
         if newest.identity == self.identity {
-            let is_open = newest.is_restart && !has_committed(all, newest.number) && self.may_follow(newest)?;
+            if !newest.is_restart || !self.may_follow(newest)? {
+                return Ok(Role::Decide { after });
+            }
+            let others = self.others(newest)?;
+            // What the job committed after the decision comes from an application that was started with this part, or
+            // from `mcr save`. An application was not started with ranks that only this restart restores.
+            if has_committed(all, newest.number) && others != Others::OtherRanks {
+                return Ok(Role::Decide { after });
+            }
+            let are_elsewhere = matches!(others, Others::OtherRanks | Others::SameRanks);
             // The checkpoint of the decision may have been damaged or marked as bad after the decision.
-            let is_good = newest
-                .from
-                .as_ref()
-                .is_none_or(|id| all.iter().any(|s| s.id == *id && s.is_complete() && s.bad.is_none()));
-            if let (true, false, Some(from)) = (is_open, is_good, &newest.from) {
-                eprintln!(
-                    "mcr: {} continued from {from}, which was removed or marked as bad since: this restart decides again. Nodes that \
-                     restored {from} must run their restart again",
-                    newest.describe()
+            let is_good = |id: &CheckpointId| all.iter().any(|s| s.id == *id && s.is_complete() && s.bad.is_none());
+            let from = newest.from.as_ref().and_then(|from| all.iter().find(|state| state.id == *from));
+            if let Some(unreadable) = from.filter(|state| state.is_unreadable) {
+                bail!(
+                    "{} continues from {}, which cannot be read at present ({}): try again",
+                    newest.describe(),
+                    unreadable.id,
+                    unreadable.problems.first().map_or("no reason is known", String::as_str)
                 );
             }
-            return Ok(if is_open && is_good { Role::Follow(newest.clone()) } else { Role::Decide { after } });
+            return Ok(match &newest.from {
+                Some(from) if !is_good(from) && are_elsewhere && self.args.checkpoint.is_none() => Role::Lost(format!(
+                    "{} continues from {from}, which another node restored, and {from} was removed or marked as bad \
+                         since: this node cannot restore it. Run the restart again on all nodes; to choose for this \
+                         node alone, give --checkpoint ID",
+                    newest.describe()
+                )),
+                Some(from) if !is_good(from) => {
+                    eprintln!(
+                        "mcr: {} continued from {from}, which was removed or marked as bad since: this restart decides \
+                         again",
+                        newest.describe()
+                    );
+                    Role::Decide { after }
+                }
+                _ => Role::Follow(newest.clone()),
+            });
         }
         if self.identity.is_empty() {
             return Ok(Role::Look(Some(format!(
@@ -124,8 +164,11 @@ impl<'a> Decider<'a> {
         Ok(Role::Decide { after })
     }
 
-    /// A running `mcr run` of this start that watches another directory than the target directory. Such an `mcr run`
-    /// runs as long as its application, and a restarted application would run in the watched directory.
+    /// A running `mcr run` of this start that watches another directory than the target directory. A restarted
+    /// application would run in the watched directory.
+    ///
+    /// An `mcr run` runs as long as its application. An agent may run longer, so a running agent does not count: if its
+    /// application is dead, the next run must not complete a checkpoint of the dead application.
     fn living_elsewhere(&self) -> Option<LivingRun> {
         let to = real_path(&self.args.to);
         let all = LivingRun::all(self.store, self.job).unwrap_or_default();
@@ -154,6 +197,24 @@ impl<'a> Decider<'a> {
     fn may_follow(&self, newest: &Incarnation) -> Result<bool, StoreError> {
         let is_part = !self.identity.is_empty() || self.args.ranks.is_some();
         Ok(is_part && !incarnation::has_part(self.store, self.job, newest.number, &self.part())?)
+    }
+
+    /// Which other parts of the job were restored for an incarnation.
+    fn others(&self, newest: &Incarnation) -> Result<Others, StoreError> {
+        let parts = incarnation::parts(self.store, self.job, newest.number)?;
+        if parts.is_empty() {
+            return Ok(Others::None);
+        }
+        let are_other = |part: &Part| match (ranks(&part.ranks), &self.args.ranks) {
+            (Ok(restored), Some(own)) => own.is_disjoint(&restored),
+            _ => false, // all ranks, or a part that cannot be read
+        };
+        let is_of_this_node = |part: &&Part| part.node == self.host;
+        Ok(match parts.iter().find(|part| !are_other(part)) {
+            None => Others::OtherRanks,
+            Some(_) if parts.iter().filter(is_of_this_node).any(|part| !are_other(part)) => Others::SameRanksHere,
+            Some(_) => Others::SameRanks,
+        })
     }
 
     /// The part that this restart restores. For a restart by hand, only the ranks count, because its directory may be
@@ -226,7 +287,12 @@ impl<'a> Decider<'a> {
     /// Records that this part was restored.
     pub fn done(&self, number: u32) -> Result<(), StoreError> {
         std::thread::sleep(FILE_TIME_MARGIN);
-        incarnation::note_part(self.store, self.job, number, &self.part())
+        let part = Part {
+            node: self.host.replace(' ', "_"),
+            ranks: self.args.ranks.as_ref().map(ToString::to_string).unwrap_or_default(),
+            directory: real_path(&self.args.to),
+        };
+        incarnation::note_part(self.store, self.job, number, &self.part(), &part)
     }
 }
 

@@ -104,7 +104,7 @@ fn a_part_that_was_noted_as_restored_is_known_after_a_crash() {
     let start = two_steps();
     let from = Some((step_id(2), Place { incarnation: 0, written_unix_ms: 1_700_000_000_002 }));
     incarnation::begin(&start, &job(), 0, Draft { from, ..Draft::default() }).expect("begins");
-    let work = |store: &dyn Store| incarnation::note_part(store, &job(), 1, "ranks 0-1 to /run");
+    let work = |store: &dyn Store| incarnation::note_part(store, &job(), 1, "ranks 0-1 to /run", &Default::default());
     stopped_anywhere(&start, work, |after, is_done, at| {
         let is_known = incarnation::has_part(after, &job(), 1, "ranks 0-1 to /run").expect("looks");
         assert!(is_known || !is_done, "{at}");

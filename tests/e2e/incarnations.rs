@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
+mod parts;
 mod passed_over;
 
 /// Four ranks in one directory, seen by two nodes; two groups, two aggregators.

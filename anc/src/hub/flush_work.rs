@@ -70,7 +70,8 @@ impl FlushWork {
         let job = self.key.job.clone();
         let (incarnation, began_ns) = self.incarnation()?;
         self.hold()?;
-        self.keep_apart_from_the_run_before(incarnation)?;
+        let restored = self.keep_apart_from_older_agents()?;
+        self.keep_apart_from_the_run_before(incarnation, &restored)?;
         let mut ranks_ms: Vec<(Rank, i64)> =
             self.ranks.iter().map(|rank| (rank.rank, rank.written_unix_ns / 1_000_000)).collect();
         let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
@@ -218,12 +219,46 @@ impl FlushWork {
         Ok(newest.place_of_older(written_unix_ms).unwrap_or(place))
     }
 
+    /// Refuses ranks of agents that save the run before a restart by hand. Such an agent began before the restart, and
+    /// watches a directory into which no node restored its ranks, while another agent watches one of the directories
+    /// into which nodes restored theirs. Returns these directories, or none if no agent watches one of them.
+    fn keep_apart_from_older_agents(&self) -> Result<BTreeSet<String>, FlushError> {
+        let (store, job) = (&*self.store, &self.key.job);
+        let current = self.shared.currents.of(store, job).map_err(FlushError::Store)?;
+        let Some(restart) = current.and_then(|current| current.by_hand) else { return Ok(BTreeSet::new()) };
+        let began_before = |rank: &&RankOfFlush| {
+            let about = &rank.link.about;
+            rank.link.clock.to_ours(about.began_clock_ns).is_some_and(|began_ns| began_ns < restart.began_ns)
+        };
+        if !self.ranks.iter().any(|rank| began_before(&rank)) && self.watches.len() < 2 {
+            return Ok(BTreeSet::new());
+        }
+        let restored = restart.directories(store, job)?;
+        if restored.is_disjoint(&self.watches) {
+            return Ok(BTreeSet::new());
+        }
+        let is_older = |rank: &&RankOfFlush| !restored.contains(&rank.link.about.watch) && began_before(rank);
+        let refuse = |rank: &RankOfFlush| {
+            let why = format!(
+                "the agent of node {} was running before the restart of job {job}, and watches {}, into which no node \
+                 restored files: its files may belong to the run before. If they do not, start this agent again",
+                rank.link.node, rank.link.about.watch
+            );
+            (rank.rank, why)
+        };
+        let older: Vec<_> = self.ranks.iter().filter(is_older).map(refuse).collect();
+        if older.is_empty() { Ok(restored) } else { Err(FlushError::Stale(older)) }
+    }
+
     /// Begins another incarnation with this run, if the previous run watched other directories and left a checkpoint
     /// partly committed. Thereby no file of this run completes that checkpoint.
-    fn keep_apart_from_the_run_before(&self, number: u32) -> Result<(), FlushError> {
+    ///
+    /// `restored` are the directories into which nodes restored their ranks, if there are older agents.
+    fn keep_apart_from_the_run_before(&self, number: u32, restored: &BTreeSet<String>) -> Result<(), FlushError> {
         let Some(rank) = self.ranks.first() else { return Ok(()) };
         let (store, job, identity) = (&*self.store, &self.key.job, &rank.link.about.identity);
-        let watched = Watched::new(number, self.watches.iter().map(String::as_str));
+        let of_run = self.watches.iter().filter(|watch| restored.is_empty() || restored.contains(*watch));
+        let watched = Watched::new(number, of_run.map(String::as_str));
         let before = Watched::load(store, job, identity);
         if let Some(before) = &before
             && watched.would_complete_another_run(before, store, job)?

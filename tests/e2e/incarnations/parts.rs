@@ -1,0 +1,124 @@
+//! The nodes of a job each restore their ranks, and all continue from one checkpoint.
+
+use super::*;
+
+/// A site with four files for each step, saved by `mcr save`.
+fn saved(steps: u32) -> Site {
+    let site = Site::empty();
+    (1..=steps).for_each(|step| save(&site, step));
+    site
+}
+
+fn save(site: &Site, step: u32) {
+    site.write(1, step, 0..RANKS);
+    let mut save = mcr();
+    save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job"]);
+    run(save.args(["--group-size", "2", "--no-reuse", "--store"]).arg(site.store()), 0);
+}
+
+#[test]
+fn a_node_restores_what_the_others_restored_although_mcr_save_commits_a_newer_checkpoint_in_between() {
+    for identity in [&[][..], &["--incarnation", "start 1"]] {
+        let site = saved(1);
+        let restart = |ranks: &str, status| site.restart(&[&["--ranks", ranks], identity].concat(), status);
+        assert_eq!(restart("0-1", 0).0, [(1, 1)].into());
+        save(&site, 2);
+        let (second, said) = restart("2-3", 2);
+        assert_eq!(second, [(1, 1)].into(), "{said}");
+        assert!(said.contains("continues from it_000001, which another node decided"), "{said}");
+        // All ranks are restored, so the next restart of the same ranks is another start.
+        assert_eq!(restart("2-3", 0).0, [(1, 2)].into());
+        assert_eq!(restart("0-1", 0).0, [(1, 2)].into());
+    }
+}
+
+#[test]
+fn a_node_fails_if_the_checkpoint_that_the_others_restored_is_dropped_or_marked_as_bad() {
+    for change in ["--drop", "--mark-bad"] {
+        let site = saved(2);
+        let restart = &|ranks: &str, status| site.restart(&["--ranks", ranks, "--incarnation", "start 1"], status);
+        assert_eq!(restart("0-1", 0).0, [(1, 2)].into());
+        run(mcr().args(["prune", change, "it_000002", "--job", "job", "--store"]).arg(site.store()), 0);
+        let (second, said) = restart("2-3", 1);
+        assert!(second.is_empty() && said.contains("it_000002 was removed or marked as bad since"), "{said}");
+        assert!(said.contains("Run the restart again on all nodes"), "{said}");
+        // This restart waits until the other node has decided again.
+        std::thread::scope(|scope| {
+            let status = 2 * i32::from(change == "--mark-bad");
+            let waits = scope.spawn(move || restart("2-3", status).0);
+            std::thread::sleep(Duration::from_secs(1));
+            assert_eq!(restart("0-1", status).0, [(1, 1)].into());
+            assert_eq!(waits.join().expect("restored"), [(1, 1)].into());
+        });
+    }
+}
+
+#[test]
+fn a_container_that_cannot_be_read_just_now_is_not_damaged_and_no_older_checkpoint_is_restored_instead() {
+    let site = saved(2);
+    let container = site.store().join("job/it_000002/group-0001.mcr");
+    let good = std::fs::read(&container).expect("read");
+    std::fs::remove_file(&container).expect("removed");
+    // No user can open this file.
+    std::os::unix::fs::symlink("group-0001.mcr", &container).expect("linked");
+    let verify = || {
+        let output = mcr().args(["verify", "--job", "job", "--store"]).arg(site.store()).output().expect("runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(verify().contains("cannot be read at present and may be complete: it_000002"), "{}", verify());
+    // First the restart that decides, then one that follows.
+    for decided in [false, true] {
+        let (files, said) = site.restart(&["--ranks", "2-3", "--incarnation", "start 1"], 1);
+        assert!(files.is_empty() && said.contains("cannot be read at present"), "{said}");
+        let (files, said) = site.restart(&["--ranks", "2-3", "--dry-run"], 1);
+        assert!(files.is_empty() && said.contains("cannot be read at present"), "{said}");
+        std::fs::remove_file(&container).expect("removed");
+        std::fs::write(&container, &good).expect("written");
+        if !decided {
+            site.restart(&["--ranks", "0-1", "--incarnation", "start 1"], 0);
+            std::fs::remove_file(&container).expect("removed");
+            std::os::unix::fs::symlink("group-0001.mcr", &container).expect("linked");
+        }
+    }
+    assert_eq!(site.restart(&["--ranks", "2-3", "--incarnation", "start 1"], 0).0, [(1, 2)].into());
+    assert!(verify().contains("2 of 2 checkpoints of job job ok"), "{}", verify());
+}
+
+#[test]
+fn an_agent_that_still_saves_the_run_before_never_completes_a_checkpoint_of_the_next_run() {
+    for is_first in [true, false] {
+        let mut site = Site::empty();
+        site.start_aggregator("127.0.0.1:0");
+        (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
+        site.write(1, 1, 0..RANKS);
+        wait_complete(&site.store(), &id(1));
+        // The processes on node 0 die, and the agent of node 1 does not.
+        drop(site.agents.remove(0));
+        let (a, b) = (site.path("run-a"), site.path("run-b"));
+        for (to, ranks) in [(&a, "0-1"), (&b, "2-3")] {
+            let mut restart = mcr();
+            restart.args(["restart", "--job", "job", "--store"]).arg(site.store());
+            run(restart.arg("--to").arg(to).args(["--ranks", ranks]), 0);
+        }
+        let write_old = |site: &Site| site.write(1, 2, 2..4);
+        if is_first {
+            write_old(&site);
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        site.start_agent_of(&a, "a", 0, "ranks = 4");
+        site.agents[1].wait_for_log("session began");
+        if !is_first {
+            write_old(&site);
+        }
+        (0..2).for_each(|rank| write_file(&a, 2, 2, rank, None));
+        std::thread::sleep(Duration::from_secs(2));
+        assert_eq!(site.complete(), [id(1)].into());
+        // The next run is saved once the agent of the run before has ended.
+        drop(site.agents.remove(0));
+        site.start_agent_of(&b, "b", 1, "ranks = 4");
+        site.agents[1].wait_for_log("session began");
+        (0..4).for_each(|rank| write_file(if rank < 2 { &a } else { &b }, 2, 3, rank, None));
+        wait_complete(&site.store(), &id(3));
+        assert_eq!(site.restart(&["--copy", "--checkpoint", &id(3)], 0).0, [(2, 3)].into());
+    }
+}
