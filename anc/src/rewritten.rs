@@ -5,6 +5,8 @@
 //! previous step. The committed contents show which files a step rewrites. If only some of these files of a rank are
 //! rewritten, the rank is still being written, or its process was killed.
 //!
+//! If the files of a step are written at different times, the times show which files belong together: see [`times`].
+//!
 //! Files that no step rewrites, such as a mesh, do not count. A content counts as whole if it rewrites only files
 //! that the previous steps did not rewrite, because some applications use two sets of files in turn.
 
@@ -12,6 +14,9 @@ use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use mcrengine::manifest::{Manifest, ManifestFile};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use times::Times;
+
+mod times;
 
 /// The result of comparing the files of a group with earlier contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,19 +43,30 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
     for (rank, files) in now {
         let of_rank: Vec<&[Content<'_>]> = then.iter().filter_map(|then| then.get(rank)).map(Vec::as_slice).collect();
         let Some((new, old)) = differences(&of_rank, files) else { continue };
+        match times::judge(&of_rank, files) {
+            Some(Times::OneStep) => continue,
+            Some(Times::TwoSteps { awaited, is_sure: true }) => {
+                partly.push((*rank, still_of(awaited, last, *rank)));
+                continue;
+            }
+            Some(Times::TwoSteps { awaited, is_sure: false }) => {
+                unknown.get_or_insert_with(|| {
+                    format!(
+                        "{awaited} was written long before the other files, as files of the step before are, and it is not \
+                         known yet whether each step writes it: it is uncertain whether the files are of one step"
+                    )
+                });
+                continue;
+            }
+            None => {}
+        }
         let Some(old_file) = old.first() else { continue }; // all files are new
         let steps = (1..of_rank.len()).filter_map(|nth| differences(&of_rank[..nth], of_rank[nth]));
         let steps: Vec<BTreeSet<&FilePath>> = steps.map(|(new, _)| new).filter(|new| !new.is_empty()).collect();
         let is_whole = steps.iter().any(|step| step.is_subset(&new));
         let awaited = steps.iter().filter(|step| !step.is_disjoint(&new)).flat_map(|step| step.difference(&new)).next();
         if let (false, Some(awaited)) = (is_whole, awaited) {
-            partly.push((
-                *rank,
-                format!(
-                    "{awaited} is still that of {last}, although other files of {rank} were written again: the files are of \
-                     two steps"
-                ),
-            ));
+            partly.push((*rank, still_of(awaited, last, *rank)));
         }
         let known = of_rank.iter().flat_map(|files| files.iter()).map(|file| file.path).collect::<BTreeSet<_>>();
         let rewrites = new.iter().find(|path| known.contains(*path));
@@ -68,6 +84,12 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
         Some(why) => Rewritten::Unknown(why),
         None => Rewritten::Whole,
     }
+}
+
+fn still_of(awaited: &FilePath, last: &CheckpointId, rank: Rank) -> String {
+    format!(
+        "{awaited} is still that of {last}, although other files of {rank} were written again: the files are of two steps"
+    )
 }
 
 /// The files of each rank of a content.

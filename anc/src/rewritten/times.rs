@@ -1,0 +1,124 @@
+//! Finds out from modification times whether the files of a rank belong to one step.
+//!
+//! An application writes its files one after the other, and each step rewrites them. So the times of writing form a
+//! cycle: the files of a step, a pause, the files of the next step. A content is of one step if the pause is the
+//! longest time between two files of the cycle. If a longer time is inside the content, the files before it are of the
+//! previous step. The length of the cycle is known from the earlier contents.
+
+use super::Content;
+use mcrengine::ids::FilePath;
+use std::collections::BTreeMap;
+
+/// What the times show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Times<'a> {
+    /// The files belong to one step.
+    OneStep,
+    /// The files belong to two steps. `awaited` is a file of the earlier step. `is_sure` says whether earlier contents
+    /// show that the application rewrites this file.
+    TwoSteps { awaited: &'a FilePath, is_sure: bool },
+}
+
+/// Maximum number of rewrites from which the length of the cycle is computed.
+const REWRITES_MAX: usize = 8;
+/// If the longest time between two files of a content and the pause after the content differ by less than this part of
+/// the shorter one, in percent, the times show nothing. Then the application may use several files in turn.
+const ALIKE_PERCENT: i128 = 25;
+/// A file that the application rewrites in longer intervals than this, in percent of the cycle, is not in each cycle.
+const CYCLE_PERCENT: i128 = 150;
+
+/// Judges the files of a rank. `before` has the earlier contents of the rank, the oldest first. `None` if the times
+/// show nothing.
+pub fn judge<'a>(before: &[&[Content<'a>]], files: &[Content<'a>]) -> Option<Times<'a>> {
+    let mut versions: BTreeMap<&FilePath, Vec<i128>> = BTreeMap::new();
+    for file in before.iter().flat_map(|content| content.iter()).chain(files) {
+        let times = versions.entry(file.path).or_default();
+        if times.last() != Some(&i128::from(file.modified_ns)) {
+            times.push(i128::from(file.modified_ns));
+        }
+    }
+    let interval = |path: &FilePath| median_interval(versions.get(path)?);
+    let cycle = files.iter().filter_map(|file| interval(file.path)).min().filter(|cycle| *cycle > 0)?;
+    let in_cycle = |path: &FilePath| interval(path).is_some_and(|own| own * 100 <= cycle * CYCLE_PERCENT);
+    // A file that has had only one version may be in the cycle if it is younger than the previous step of other files.
+    let previous = |path: &FilePath| versions.get(path)?.iter().rev().nth(1).copied();
+    let oldest = files.iter().filter(|file| in_cycle(file.path)).filter_map(|file| previous(file.path)).min()?;
+    let is_candidate = |file: &Content<'_>| previous(file.path).is_none() && i128::from(file.modified_ns) > oldest;
+    let mut times: Vec<(i128, &'a FilePath)> = files
+        .iter()
+        .filter(|file| in_cycle(file.path) || is_candidate(file))
+        .map(|file| (i128::from(file.modified_ns), file.path))
+        .collect();
+    times.sort_unstable();
+    let ((first, _), (last, _)) = (times.first()?, times.last()?);
+    let longest = times.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[0].0)).max()?;
+    let (inside, until) = longest;
+    let pause = (cycle - (last - first)).max(0);
+    let is_longer = |one: i128, other: i128| one * 100 > other * (100 + ALIKE_PERCENT);
+    if is_longer(pause, inside) {
+        return Some(Times::OneStep);
+    }
+    let mut earlier = times.iter().filter(|(time, _)| *time <= until).map(|(_, path)| *path);
+    let is_sure = earlier.clone().all(|path| previous(path).is_some());
+    is_longer(inside, pause).then(|| earlier.next().map(|awaited| Times::TwoSteps { awaited, is_sure }))?
+}
+
+/// The median of the last intervals between the versions of a file. `None` if the file has had only one version.
+fn median_interval(versions: &[i128]) -> Option<i128> {
+    let mut intervals: Vec<i128> = versions.windows(2).rev().take(REWRITES_MAX).map(|pair| pair[1] - pair[0]).collect();
+    intervals.sort_unstable();
+    intervals.get(intervals.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::ids::Digest;
+
+    /// Judges the last of these contents. Each content has pairs of a name and a time in tenths of a second.
+    fn of(contents: &[&[(&str, i64)]]) -> &'static str {
+        let paths: BTreeMap<&str, FilePath> = (contents.iter().flat_map(|content| content.iter()))
+            .map(|(name, _)| (*name, FilePath::new(name.as_bytes()).expect("valid")))
+            .collect();
+        let digest = Digest::of(b"");
+        let mut all: Vec<Vec<Content<'_>>> = Vec::new();
+        for files in contents {
+            let file = |name: &str, at: i64| Content { path: &paths[name], digest, modified_ns: at * 100_000_000 };
+            all.push(files.iter().map(|(name, at)| file(name, *at)).collect());
+        }
+        let (now, before) = all.split_last().expect("at least one");
+        let before: Vec<&[Content<'_>]> = before.iter().map(Vec::as_slice).collect();
+        match judge(&before, now) {
+            None => "nothing",
+            Some(Times::OneStep) => "one step",
+            Some(Times::TwoSteps { is_sure: true, .. }) => "two steps",
+            Some(Times::TwoSteps { is_sure: false, .. }) => "perhaps two steps",
+        }
+    }
+
+    #[test]
+    fn the_longest_time_between_two_files_separates_the_steps() {
+        let (one, two) = (&[("w", 10), ("c", 18)][..], &[("w", 35), ("c", 43)][..]);
+        assert_eq!(of(&[one]), "nothing", "the length of a step is not known");
+        assert_eq!(of(&[one, two]), "one step");
+        assert_eq!(of(&[one, two, &[("w", 60), ("c", 43)]]), "two steps");
+        assert_eq!(of(&[one, two, &[("w", 60), ("c", 68)]]), "one step");
+        assert_eq!(of(&[one, &[("w", 35), ("c", 18)]]), "perhaps two steps", "nobody saw that c is rewritten");
+        assert_eq!(of(&[&[("w", 10)], one, two]), "one step", "the first content had only one file");
+        let three = [("a", 0), ("b", 10), ("c", 20)].map(|(name, at)| (name, at + 40));
+        let begun = [("a", 0), ("b", 10), ("c", 20)];
+        assert_eq!(of(&[&begun, &three]), "one step");
+        assert_eq!(of(&[&begun, &three, &[("a", 80), ("b", 50), ("c", 60)]]), "two steps");
+        assert_eq!(of(&[&begun, &three, &[("a", 80), ("b", 90), ("c", 60)]]), "two steps");
+    }
+
+    #[test]
+    fn files_that_are_used_in_turn_or_rewritten_rarely_or_never_show_nothing() {
+        assert_eq!(of(&[&[("a", 0)], &[("a", 0), ("b", 10)], &[("a", 20), ("b", 10)]]), "nothing");
+        assert_eq!(of(&[&[("a", 0), ("b", 10)], &[("a", 20), ("b", 10)], &[("a", 20), ("b", 30)]]), "nothing");
+        assert_eq!(of(&[&[("m", 0), ("a", 10)], &[("m", 0), ("a", 20)]]), "nothing", "m is older than a step");
+        let rarely = [("p", 5), ("a", 10)];
+        let later = [("p", 45), ("a", 50)];
+        assert_eq!(of(&[&rarely, &[("p", 5), ("a", 20)], &[("p", 5), ("a", 30)], &later]), "nothing");
+    }
+}
