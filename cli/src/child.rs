@@ -29,7 +29,7 @@ pub struct Application {
 }
 
 impl Application {
-    /// Starts the application with the standard streams, limits and signals with which mcr was started.
+    /// Starts the application with the standard streams, limits and signals that mcr got from its caller.
     pub fn start(command: &[OsString]) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let has_terminal = is_in_foreground();
@@ -59,13 +59,15 @@ impl Application {
         };
     }
 
-    /// Whether no process is left in the application's process group. Always `true` if it shares our process group.
+    /// Whether no process is left in the application's process group. Always `true` if the application shares the
+    /// process group of mcr.
     pub fn is_gone(&self) -> bool {
         self.has_terminal || killpg(self.id, None) == Err(Errno::ESRCH)
     }
 }
 
-/// Whether our process group is the terminal's foreground group, which receives the signals of its keys.
+/// Whether the process group of mcr is the terminal's foreground group, which receives the signals of the terminal's
+/// keys.
 fn is_in_foreground() -> bool {
     let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return false };
     // The fields after the name, which may contain any character: state, parent, group, session, terminal, foreground
@@ -89,11 +91,11 @@ fn as_we_were_started<T>(start: impl FnOnce() -> T) -> T {
         let (now, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
         setrlimit(Resource::RLIMIT_NOFILE, *soft, hard).ok().map(|()| (now, hard))
     });
-    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler, it
+    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler. It
     // only restores the default action.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) };
     let started = start();
-    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler, it
+    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler. It
     // only ignores the signal again.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     if let Some((soft, hard)) = raised {

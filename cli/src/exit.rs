@@ -1,5 +1,5 @@
-//! The exit status of all commands. README.md and deploy/README.md repeat this table. The texts are for `--help` and
-//! for the manual pages, which show the first line of a text as a list.
+//! The exit status of all commands. README.md and deploy/README.md repeat these numbers. `--help` prints the texts
+//! below. The manual pages show the first line of a text as a list.
 
 use crate::guard::{NoIdentity, NotPermitted};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Everything that was found is saved, verified, restored or printed.
     Done = 0,
-    /// Nothing was done, or its result could not be written.
+    /// Nothing was done, or the result could not be written.
     Failed = 1,
     /// `restart`: an older checkpoint than asked for was restored.
     Older = 2,

@@ -1,4 +1,4 @@
-//! `mcr prune`: deletes checkpoints by rules or by name, but nothing that a kept checkpoint refers to. It also marks
+//! `mcr prune`: deletes checkpoints by rules or by name, but no data that a kept checkpoint needs. It also marks
 //! checkpoints as bad.
 
 use crate::args::{KeepArgs, PruneArgs};
@@ -30,7 +30,7 @@ impl KeepArgs {
     }
 }
 
-/// "1 checkpoint", "2 checkpoints".
+/// A number with its noun: `1 checkpoint`, `2 checkpoints`.
 fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
@@ -137,7 +137,7 @@ pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Resul
     Ok(pruned.checkpoints)
 }
 
-/// Checks that every named checkpoint exists. Otherwise nothing is done.
+/// Fails if a named checkpoint does not exist, before anything is changed.
 fn check_names<'a>(store: &dyn Store, job: &JobId, ids: impl Iterator<Item = &'a CheckpointId>) -> anyhow::Result<()> {
     for id in ids {
         match manifest::state(store, job, id) {

@@ -1,8 +1,8 @@
 //! `mcr bench`: measures compression on the user's own checkpoints, before the user installs the daemons.
 //!
-//! It reads checkpoint files and runs the steps of a save on them, up to the stored segments. It writes nothing
-//! except the report. Memory is limited by the budget for segments; the headers of the measured ranks and a few
-//! buffers for each thread are added to that. After `--time-limit`, no new work is begun.
+//! The command reads checkpoint files and runs the steps of a save on them, up to the stored segments. The command
+//! writes only the report. The budget limits the memory for segments. The headers of the measured ranks and a few
+//! buffers for each thread need additional memory. After `--time-limit`, no new work begins.
 
 mod codecs;
 mod codecs_report;
