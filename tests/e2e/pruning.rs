@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A store with the checkpoints of steps 1 to `steps`, by two ranks in groups of one.
+/// A store with the checkpoints of steps 1 to `steps`, with two ranks and one rank in each group.
 fn saved(steps: u32, more: &[&str]) -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");

@@ -58,7 +58,7 @@ class Container:
         return data
 
     def _read_header(self):
-        """4."""
+        """4: reads the file header."""
         check(self.length >= FILE_HEADER + TRAILER, f"{self.length} bytes are too few for a container")
         header = self.header = self.read(0, FILE_HEADER)
         check(header[:8] == FILE_MAGIC, "the file is not a container, or was copied as text")
@@ -71,7 +71,7 @@ class Container:
         self.repacked = bool(flags & 1)
 
     def _read_trailer(self):
-        """6."""
+        """6: reads the trailer."""
         trailer = self.trailer = self.read(self.length - TRAILER, TRAILER)
         check(trailer[40:] == TRAILER_MAGIC, "the end of the file is missing: there is no trailer")
         check(crc32c(trailer[:36]) == _u32(trailer, 36), "the CRC of the trailer does not agree")
@@ -85,7 +85,7 @@ class Container:
               and self.index_raw <= MAX_INDEX, "the position of the index in the trailer is wrong")
 
     def _read_index(self):
-        """7."""
+        """7: reads the index."""
         stored = self.read(self.index_offset, self.index_stored)
         check(crc32c(stored) == self.index_crc, "the CRC of the index does not agree")
         self.index_digest = blake3(stored)
@@ -96,7 +96,7 @@ class Container:
             self.index = Index(data)
 
     def _place_segments(self):
-        """7.2, end: the places of the segments. In a repacked container: 9."""
+        """The places of the segments: 7.2, end; for a repacked container, 9."""
         segments = self.index.segments
         if self.repacked:
             self.places, end = self._read_table()

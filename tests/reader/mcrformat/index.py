@@ -33,7 +33,7 @@ class Reference:
 
 
 class File:
-    """A file of the application. `hard_link` is the number of places back to the file that it is linked to, or 0."""
+    """A file of the application. `hard_link` is 0, or for a hard link the number of places back to its file."""
 
     def __init__(self, path, rank, size, mode, modified_ns, kind, digest):
         self.path = path
@@ -374,7 +374,7 @@ class Index:
         return [variable for variable in in_classes + others if variable.raw_bytes and variable.elsewhere is None]
 
     def _piece_list(self, segment, segment_number):
-        """7.9."""
+        """7.9: reads the pieces of a segment."""
         column = self.columns["pieces"]
         kind = column.number()
         check(kind in (0, 1, 2, 4, 6), f"kind {kind} of a list of pieces is not possible")

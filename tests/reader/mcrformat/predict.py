@@ -34,7 +34,7 @@ def decode_since(data, parameter, raw_len, base):
 
 
 def _stream_of_bytes(data, raw_len):
-    """2.3."""
+    """2.3: decodes a stream of bytes."""
     reader = ByteReader(data, "the payload")
     width, lanes, count = reader.varint(), reader.varint(), reader.varint()
     check(width in (4, 8) and lanes >= 1, f"records of {lanes} lanes of {width} bytes are not possible")
@@ -202,7 +202,7 @@ def raw_places(group):
     if group.kind == JOINED:
         return _joined_places(group)
     parts = []
-    begin = 0                               # of the array in each of its columns
+    begin = 0                               # first place of the array in its column
     column_begins = np.array([column.begin for column in group.columns])
     for extents in group.arrays:
         size = volume(extents)
@@ -221,7 +221,7 @@ def raw_places(group):
 
 
 def _joined_places(group):
-    """All arrays have equal extents, and are put side by side along an axis."""
+    """3.2: the places of a joined group. Its arrays have equal extents and lie side by side along an axis."""
     column = group.columns[0]
     joined = np.arange(column.size).reshape(column.arrays[0]) + column.begin
     return np.concatenate([_in_chunks(part, group) for part in np.split(joined, len(group.arrays), group.axis)])
@@ -269,7 +269,7 @@ def _place_older_rows(table, layout, space, older):
         places = bits[begin:begin + count].view(np.uint64) - np.uint64(table.first)
         row = np.flatnonzero(places < np.uint64(table.places))
         place = places[row].astype(np.int64)
-        # The first row of a place is used, so the rows are set from the last to the first.
+        # The first row of a place counts, so the rows are set from the last to the first.
         free = found_key[place] < 0
         row, place = row[free][::-1], place[free][::-1]
         found_row[place] = row

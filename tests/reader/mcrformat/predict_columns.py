@@ -10,7 +10,7 @@ LITERAL, EXACT, DERIVED, NEAR = range(4)
 
 
 class Space:
-    """The working order: for each place the order of its element, its value, and how it is coded.
+    """The working order: the order, the value and the kind of coding of the element at each place.
 
     `orders`, `values` and so on are arrays of numpy. `order` and `value` are views of the same memory, which are
     faster for single numbers. Integers have no values.
@@ -46,7 +46,7 @@ class Space:
 
 
 def unwrap(values, column, about):
-    """4.3."""
+    """4.3: unwraps the values of a periodic column."""
     with np.errstate(all="ignore"):
         values = values + column.period * np.floor((about - values) / column.period + 0.5)
     values[~np.isfinite(values)] = 0.0
@@ -170,7 +170,7 @@ class ColumnDecoder:
         return self.elements.nearest(wrap(predictions, self.column) if self.column.period else predictions)
 
     def _decode_independent(self, begin, count, literal_orders):
-        """Places whose literals do not depend on each other: all literals at once, then the others in order."""
+        """Sets places with independent literals: all literals at once, then the other places in order."""
         kinds = self.space.kinds[begin:begin + count]
         if len(literal_orders) == count:
             places = slice(begin, begin + count)
@@ -201,7 +201,7 @@ class ColumnDecoder:
         if not np.any(kinds == DERIVED):
             exact, near = others[kinds == EXACT], others[kinds == NEAR]
             if np.all(self.space.exact.source[exact] < begin) and np.all(self.space.near.source[near] < begin):
-                # All sources are decoded already, so the order does not matter.
+                # All sources are decoded already, so these places can be set in any order.
                 self._set(exact, self._copies(self.space.exact, exact))
                 self._set(near, self.elements.cut(self._copies(self.space.near, near) + self._take_near(len(near))))
                 return
@@ -209,7 +209,7 @@ class ColumnDecoder:
             self._set_one(place, self._other(place, kind))
 
     def _copies(self, sources, places):
-        """The orders of the sources of some places, turned or not."""
+        """The orders of the sources of some places, turned where the source says so."""
         orders = self.space.orders[sources.source[places]]
         return np.where(sources.turned[places], self.elements.turned(orders), orders)
 
@@ -235,7 +235,7 @@ class ColumnDecoder:
             self.space.value[place] = self._unwrap_one(value, place) if self.column.period else value
 
     def _unwrap_one(self, value, place):
-        """4.3."""
+        """4.3: unwraps the value at a place."""
         period = self.column.period
         value += period * floor((self.about_one[place - self.column.begin] - value) / period + 0.5)
         return value if value - value == 0.0 else 0.0
@@ -246,7 +246,7 @@ class ColumnDecoder:
         return y if 0 < y < period else y - period * floor(y / period)
 
     def _derived_value(self, place):
-        """6.2."""
+        """6.2: the value of a derived cell."""
         value = self.space.value
         begin = self.column.begin
         cell = self.cells[place - begin]
@@ -359,7 +359,7 @@ class ColumnDecoder:
             self._set_one(place, elements.cut_one(elements.nearest_one(s) + next(number)))
 
     def _sums(self, row, terms):
-        """8.2: sum[n] of the terms that need no element of the row, and the list of the other terms."""
+        """8.2: sum[n] of the terms that need no element of this row, and the list of the remaining terms."""
         sums = np.zeros(row.x)
         noted = []
         with np.errstate(all="ignore"):
@@ -439,7 +439,7 @@ class ColumnDecoder:
         return float((row.i, row.j)[term.number])
 
     def _powers(self, column, power):
-        """8.3, for a whole column."""
+        """8.3: the powers of a whole column."""
         key = column.place, power
         if key not in self.powers:
             self.powers[key] = powers(self.space.values[column.begin:column.begin + column.size], power)
@@ -447,7 +447,7 @@ class ColumnDecoder:
 
 
 def powers(values, power):
-    """8.3."""
+    """8.3: the powers of some values."""
     positive = values > 0
     x = np.where(positive, values, 1.0)
     if power == 0:

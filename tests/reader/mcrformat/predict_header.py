@@ -37,14 +37,14 @@ class Group:
 
 
 class Column:
-    """3: the elements that are coded one after the other. `begin` is its first place in the working order."""
+    """3: a column, whose elements are coded in sequence. `begin` is its first place in the working order."""
 
     def __init__(self, arrays, known):
         self.arrays = arrays
         self.known = known
         self.size = sum(volume(extents) for extents in arrays)
         self.begin = 0
-        self.place = 0                  # in the order of coding
+        self.place = 0                  # position in the order of coding
         self.period = None              # 4.3
         self.offset = self.axis = None
 
@@ -72,7 +72,7 @@ class Table:
 
 
 class OlderRows:
-    """10.3."""
+    """10.3: the older rows that predict the rows of a table."""
 
     def __init__(self, first_known, keys, members):
         self.first_known = first_known
@@ -156,7 +156,7 @@ class Layout:
         self._make_columns()
         self._order_columns(header)
 
-    # 3.1
+    # 3.1. Groups
 
     def _read_groups(self, header):
         count = header.varint()
@@ -205,7 +205,7 @@ class Layout:
             arrays.extend([extents] * count)
         return arrays
 
-    # 4.1
+    # 4.1. Tables
 
     def _free_group(self, header):
         number = header.varint()
@@ -267,7 +267,7 @@ class Layout:
                 member.periods.append((axis - 1, period, offset))
 
     def _read_older_rows(self, header, table):
-        """10.3."""
+        """10.3: reads the older rows of a table. Returns None if there are none."""
         if header.varint() == 0:
             return None
         first_known = header.varint()
@@ -562,7 +562,7 @@ class PredictorReader:
         return Set(LORENZO, q - 5, known=self._before(column, self.header.varint(), known=True))
 
     def _term(self, column):
-        """8.1."""
+        """8.1: reads a term."""
         header = self.header
         kind = header.varint()
         if kind == 0:

@@ -46,7 +46,7 @@ class RowOrder:
 
 
 def slots_by_steps(table, code_a):
-    """9.1."""
+    """9.1: the slots of a table without a curve."""
     slots = np.cumsum(code_a + 1) - 1
     check(len(slots) == 0 or (slots.min() >= 0 and slots.max() < table.places), "a slot is not a place of the table")
     return slots

@@ -24,7 +24,7 @@ impl Process {
         sent.is_ok_and(|status| status.success())
     }
 
-    /// Sends the signal with this name, and waits for the end.
+    /// Sends the signal with this name, and waits until the process ends.
     pub fn end(mut self, signal: &str) -> io::Result<ExitStatus> {
         self.signal(signal);
         self.0.wait()
