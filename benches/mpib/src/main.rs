@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     };
     let code = match outcome {
         Ok(text) => {
-            // A closed output is not an error of this program.
+            // An error is ignored, because the reader of the output may have exited.
             if comm.rank() == 0 {
                 std::io::stdout().write_all(text.as_bytes()).ok();
             }
@@ -57,12 +57,12 @@ fn main() -> ExitCode {
             }
             1
         }
-        // A single rank has no other way to end the waiting of the other ranks.
+        // The other ranks may wait for this rank, so this rank must end all ranks.
         Err(Failure::Comm(error)) => {
             eprintln!("mpib: rank {}: {error}", comm.rank());
             comm.abort(1)
         }
     };
-    comm.barrier().ok(); // no rank may end while others still communicate
+    comm.barrier().ok(); // no rank may end while other ranks still communicate
     ExitCode::from(code)
 }

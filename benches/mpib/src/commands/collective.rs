@@ -18,7 +18,7 @@ pub struct Options {
     /// scatter, scatterv, gather, gatherv, broadcast, reduce, allgather, alltoall or barrier
     #[arg(value_enum)]
     operation: KindName,
-    /// Implementations, separated by commas; "all" means all of them
+    /// Implementations, separated by commas; "all" means all implementations
     #[arg(long = "impl", value_delimiter = ',', default_values_t = ["all".to_string()])]
     implementations: Vec<String>,
     /// Block sizes, separated by commas
