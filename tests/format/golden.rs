@@ -87,8 +87,8 @@ fn is_loaded(root: &Path, more: &[&str]) {
     assert_eq!(found, loaded, "a golden file is added with the test that reads it");
 }
 
-/// Writes golden files. Run this test once for a new version of the format: `MCR_WRITE_GOLDEN=v1 cargo test --test
-/// format write_golden`.
+/// Writes golden files. Run this test once for a new version of the format:
+/// `MCR_WRITE_GOLDEN=v1 cargo test --test format write_golden`.
 #[test]
 fn write_golden_files_of_a_new_version() {
     let Ok(version) = std::env::var("MCR_WRITE_GOLDEN") else { return };

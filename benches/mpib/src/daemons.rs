@@ -365,8 +365,8 @@ impl Stream {
 }
 
 /// Times a restart: the first rank of each group restores all files of its group with `mcr restart` from the
-/// containers to its node's memory. The containers are read from the disk if the kernel drops its cached pages. `mcr
-/// restart` compares all digests, as in normal use.
+/// containers to its node's memory. The containers are read from the disk if the kernel drops its cached pages.
+/// `mcr restart` compares all digests, as in normal use.
 pub struct Restart<'s> {
     stream: &'s Stream,
 }
