@@ -3,8 +3,8 @@
 #
 #   --daemons   use an aggregator and two agents (each with the ranks of one node), not `mcr run`
 #
-# It needs no root, no MPI and no fixed port, and leaves no files behind. MCR and HEAT may name a built `mcr` and a
-# built example `heat`; otherwise both are built first.
+# The demo needs no root, no MPI and no fixed port, and removes its files. MCR and HEAT may name a built `mcr` and a
+# built example `heat`; otherwise the script builds both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -145,7 +145,7 @@ MCR=$(realpath "$MCR") HEAT=$(realpath "$HEAT")
 mkdir -m 700 "$work/sockets" "$work/store" "$work/run"
 say "mcr:  $MCR ($(human "$(stat -c %s "$MCR")"))" "heat: $HEAT"
 begin=$SECONDS
-# The application. It does not know of mcrEngine.
+# The application, which is not changed for mcrEngine.
 heat=("$HEAT" --launch "$ranks" --rendezvous "$work/sockets" --steps "$steps" --checkpoint-every "$every")
 heat_on_nodes=("${heat[@]}" --dir "$work/run")
 [ $nodes -eq 1 ] || heat_on_nodes+=(--ranks-per-node "$per_node")

@@ -1,5 +1,5 @@
 #!/bin/bash
-# One node, with Open MPI's mpirun in place of srun. Several starts of this script continue one another.
+# One node, with Open MPI's mpirun in place of srun. Each start of this script continues from the newest checkpoint.
 #
 #     MCR_STORE=/lustre/mcr SIMULATION=./simulation sbatch --job-name=wave --ntasks=64 --time=12:00:00 mpirun.sh
 #
@@ -16,5 +16,6 @@ case $? in
     *) exit 1 ;;                # nothing was restored, see the output of mcr
 esac
 
-# `exec`: SLURM waits for mcr after scancel or at the time limit. Without, SLURM kills mcr as soon as this shell ends.
+# `exec`: SLURM waits for mcr after scancel or at the time limit. Otherwise SLURM kills mcr as soon as this shell
+# ends.
 exec mcr run --watch "$DIR" --ranks "$SLURM_NTASKS" -- mpirun -n "$SLURM_NTASKS" $SIMULATION $args

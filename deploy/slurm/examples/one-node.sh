@@ -1,5 +1,6 @@
 #!/bin/bash
-# One node, or several nodes that share the directory DIR. Several starts of this script continue one another.
+# One node, or several nodes that share the directory DIR. Each start of this script continues from the newest
+# checkpoint.
 #
 #     MCR_STORE=/lustre/mcr SIMULATION=./simulation sbatch --job-name=wave --ntasks=64 --time=12:00:00 one-node.sh
 #
@@ -16,5 +17,6 @@ case $? in
     *) exit 1 ;;                # nothing was restored, see the output of mcr
 esac
 
-# `exec`: SLURM waits for mcr after scancel or at the time limit. Without, SLURM kills mcr as soon as this shell ends.
+# `exec`: SLURM waits for mcr after scancel or at the time limit. Otherwise SLURM kills mcr as soon as this shell
+# ends.
 exec mcr run --watch "$DIR" --ranks "$SLURM_NTASKS" -- srun $SIMULATION $args

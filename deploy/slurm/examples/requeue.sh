@@ -19,7 +19,7 @@ case $? in
 esac
 
 again=no
-# SIGTERM for the steps of the job: `srun` does not pass SIGTERM on, and kills the simulation instead.
+# Sends SIGTERM to the steps of the job. If `srun` got SIGTERM, it would kill the simulation and not pass SIGTERM on.
 trap 'again=yes; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
 trap : TERM    # After scancel, SLURM kills mcr as soon as this shell ends. With this trap, the shell waits for mcr.
 mcr run --watch "$DIR" --ranks "$SLURM_NTASKS" -- srun $SIMULATION $args & mcr=$!
