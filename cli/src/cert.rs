@@ -1,4 +1,4 @@
-//! Certificates of agents and aggregators: `mcr cert init` and `rotate`, and which connections of this process use TLS.
+//! Certificates of agents and aggregators: `mcr cert init`, `mcr cert rotate`, and the TLS settings of connections.
 //!
 //! A user owns a certificate authority: `cluster.key` and `cluster.pem` in `~/.config/mcr`. With these files, each
 //! process makes a certificate in memory. The home directory of a cluster is the same on all nodes, so one command

@@ -16,7 +16,7 @@ pub enum Exit {
     Older = 2,
     /// `restart`: there is no complete checkpoint.
     NewRun = 3,
-    /// Only a part was done. The last line names what is missing.
+    /// Only a part was done. The last line of the output names the missing part.
     Partly = 4,
     /// The process may not use a file or a directory, or others could change it, as in sysexits.h.
     NotPermitted = 77,

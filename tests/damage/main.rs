@@ -103,7 +103,7 @@ fn range(store: &MemoryStore, part: PartOf, len: usize) -> std::ops::Range<usize
     }
 }
 
-/// The damaged bytes. For stale and foreign bytes, only the part is replaced.
+/// The bytes of the file with the damage. `Stale` and `Foreign` replace only the bytes of the part.
 fn damaged(store: &MemoryStore, part: PartOf, damage: Damage) -> Option<Vec<u8>> {
     let bytes = store.get(&path(part, 1)).expect("there");
     let range = range(store, part, bytes.len());

@@ -77,7 +77,7 @@ fn a_run_and_its_daemons_are_killed_and_what_the_store_gives_back_ends_with_the_
     let log = std::fs::File::create(path("log")).expect("a log");
     daemon.stdout(Stdio::null()).stderr(log);
     let mut daemon = daemon.spawn().expect("mcr runs");
-    // One checkpoint per second. Three checkpoints are kept, so the agent has time to read them.
+    // The run writes one checkpoint per second. Three checkpoints are kept, so the agent has time to read them.
     let slow = words(&path("run")).replace("--checkpoint-every 10", "--checkpoint-every 40") + " --pace 5000,5000";
     let mut ranks = mpirun(4).arg(MPIB).args(slow.split_whitespace()).spawn().expect("timeout(1) runs");
     let deadline = Instant::now() + Duration::from_secs(180);

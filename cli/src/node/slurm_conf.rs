@@ -116,7 +116,7 @@ fn add_pairs(line: &str, pairs: &mut Vec<(String, String)>) {
         let end = rest.find(|c: char| c == '=' || c.is_whitespace()).unwrap_or(rest.len());
         let (key, after) = rest.split_at(end);
         let Some(after) = after.trim_start().strip_prefix('=') else {
-            rest = after.trim_start(); // a word without a value
+            rest = after.trim_start(); // skips a word without a value
             continue;
         };
         let after = after.trim_start();

@@ -64,7 +64,7 @@ class Elements:
         return orders
 
     def turned(self, orders):
-        """5.1: the sign bit is inverted. For a float, this inverts all bits of its order."""
+        """Section 5.1: inverts the sign bit. For a float, all bits of its order are inverted."""
         return orders ^ -self.half if self.integers else ~orders
 
     # Single numbers
