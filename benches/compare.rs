@@ -6,9 +6,9 @@
 //! command is durable when its time ends. In each round the compared commands run one after the other, in changing
 //! order. The whole file system is synced before each command, so that no command waits for writes of an earlier
 //! command. Then the bench is repeated with several copies of each dump, saved without reuse, to separate the rate
-//! from the fixed costs. Last, one checkpoint of 1 GiB is saved with two profiles. It consists of copies of the last
-//! dump of the first set, renumbered as more ranks. In the copies, every floating-point number is multiplied by a
-//! random factor near 1.
+//! from the fixed costs. Last, one checkpoint of 1 GiB is saved with two profiles. This checkpoint consists of copies
+//! of the last dump of the first set, renumbered as more ranks. In the copies, every floating-point number is
+//! multiplied by a random factor near 1.
 //!
 //! Run it with `cargo bench -p mcr-cli --bench compare -- [SET...]`. The name of the checkpoint of 1 GiB is `large`.
 //! MCR_BENCH_REPETITIONS sets the repetitions (default 15).
@@ -67,7 +67,7 @@ fn main() {
     }
 }
 
-/// Saves and restores one set with `mcr` and with `tar | zstd` in turns.
+/// Saves and restores one set with `mcr` and with `tar | zstd` alternately.
 fn compare(name: &str, dir: &Path, work: &Path, more: &[&str], repetitions: usize) {
     let raw = bytes_below(dir);
     let (store, archive) = (work.join("store"), work.join("archive.tar.zst"));

@@ -13,7 +13,8 @@
 //! first checkpoint after a start reads the whole store once, so its time is printed separately.
 //!
 //! Run it with `cargo bench -p mcr-cli --bench many -- [NUMBER...]`. MCR_BENCH_REPETITIONS sets the number of
-//! checkpoints that are saved (default 20). MCR_BENCH_BINARY names another build of `mcr`, for example an older one.
+//! checkpoints that are saved (default 20). MCR_BENCH_BINARY names another build of `mcr`, for example an older
+//! build.
 
 use mcr_test_support::measure::{Sample, is_asked_for, process_status, repetitions};
 use mcr_test_support::{Process, clean};

@@ -88,7 +88,7 @@ node_dir() { if [ $nodes -eq 1 ]; then echo "$work/run"; else echo "$work/run/no
 
 mcr() { "$MCR" "$@"; }
 
-# The aggregator listens on a port that the system picks. Its log shows the port.
+# The aggregator listens on a port that the system picks. The log of the aggregator shows the port.
 address_in() { sed -n 's/.*aggregator listens.* address=\([0-9.:]*\).*/\1/p' "$1" 2>/dev/null | tail -n 1; }
 has_address() { [ -n "$(address_in "$1")" ]; }
 

@@ -35,7 +35,7 @@ pub enum Command {
     /// Read a whole checkpoint and verify that every file can be restored
     #[command(after_help = exit::VERIFY)]
     Verify(VerifyArgs),
-    /// Delete checkpoints by rules or by name, or mark them as bad
+    /// Delete checkpoints by rules or by name, or mark checkpoints as bad
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Prune(PruneArgs),
     /// Run the agent of a compute node
@@ -243,7 +243,7 @@ pub struct ShowArgs {
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Show all classes, not only the largest ones
+    /// Show all classes, not only the largest classes
     #[arg(long)]
     pub all: bool,
     /// Show the files, not the classes
@@ -309,7 +309,7 @@ pub struct PruneArgs {
     /// Also delete incomplete and damaged checkpoints that are older than the newest complete checkpoint
     #[arg(long)]
     pub incomplete: bool,
-    /// Mark a checkpoint as bad: a restart skips it unless it is asked for by name
+    /// Mark a checkpoint as bad: a restart skips a bad checkpoint unless --checkpoint names it
     #[arg(long, visible_alias = "bad", value_name = "ID", value_delimiter = ',')]
     pub mark_bad: Vec<CheckpointId>,
     /// Text that says why the checkpoint is bad
@@ -354,7 +354,7 @@ pub struct AncArgs {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Configuration file; the options below override it
+    /// Configuration file; the options below override its values
     #[arg(long, env = "MCR_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Directory to watch
@@ -447,10 +447,10 @@ pub enum CertCommand {
     Init(CertInitArgs),
     /// Replace the key while jobs run
     ///
-    /// This takes three steps. First, cluster.pem gets the certificate of a new key, so that all processes trust both
-    /// keys. Then the new key replaces the old one. At last, the certificate of the old key is removed. Running
-    /// processes read the files again before each new connection. If the command was interrupted, start it again: the
-    /// command continues with the next step.
+    /// The replacement takes three steps. First, cluster.pem gets the certificate of a new key, so that all processes
+    /// trust both keys. Then the new key replaces the old one. At last, the certificate of the old key is removed.
+    /// Running processes read the files again before each new connection. If the command was interrupted, start it
+    /// again: the command continues with the next step.
     #[command(after_help = exit::CERT)]
     Rotate(CertRotateArgs),
 }
@@ -491,7 +491,7 @@ pub enum JobCommand {
     /// Show the settings of the job in this directory, and where each value comes from
     ///
     /// The settings are those of the cluster's file /etc/mcr/mcr.toml and of the user's file mcr.toml. Other commands
-    /// use them if --store, --to or --config is missing.
+    /// use these settings if --store, --to or --config is missing.
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Show {
         /// Print JSON

@@ -61,7 +61,7 @@ fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::Done.into())
 }
 
-/// A step of the replacement of a key. The files say which step is the next one.
+/// A step of the replacement of a key. The existing files show which step is next.
 enum Step {
     /// Both keys are trusted.
     Added,
@@ -209,7 +209,8 @@ fn identity(dir: &Path) -> anyhow::Result<Option<Identity>> {
     identity.map(Some).map_err(|error| anyhow::anyhow!("{}: {}", dir.display(), error_chain(&error)))
 }
 
-/// `cluster.key` and `cluster.pem` of this user. Their owner and mode must be right. `None` if there is no key.
+/// `cluster.key` and `cluster.pem` of this user. The owner and the mode of both files must be right. `None` if there
+/// is no key.
 fn authority(dir: &Path) -> anyhow::Result<Option<Authority>> {
     let path = dir.join(KEY);
     let key = match open(&path) {

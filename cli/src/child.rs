@@ -20,8 +20,9 @@ pub fn remember_open_files(soft: rlim_t) {
     let _ = OPEN_FILES.set(soft);
 }
 
-/// A running application. It has a separate process group, so that signals reach all of its processes. If it shares a
-/// terminal with mcr, it stays in mcr's process group, and the terminal sends signals to it directly.
+/// A running application. The application has a separate process group, so that signals reach all of its processes.
+/// If the application shares a terminal with mcr, it stays in mcr's process group, and the terminal sends signals to
+/// it directly.
 pub struct Application {
     id: Pid,
     ended: oneshot::Receiver<io::Result<ExitStatus>>,
@@ -50,7 +51,8 @@ impl Application {
         (&mut self.ended).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
     }
 
-    /// Sends a signal to all processes of the application. SIGINT and SIGHUP from a terminal have reached them already.
+    /// Sends a signal to all processes of the application. SIGINT and SIGHUP from a terminal have reached these
+    /// processes already.
     pub fn signal(&self, signal: Signal) {
         let _ = match (self.has_terminal, signal) {
             (true, Signal::SIGINT | Signal::SIGHUP) => Ok(()),
@@ -83,20 +85,20 @@ pub fn code_of(status: ExitStatus) -> u8 {
 }
 
 /// Calls `start` with the original limit of open files and the default action for SIGXFSZ. mcr raises the limit and
-/// ignores the signal, and a child process would inherit both. After `start`, the raised limit and the ignored signal
-/// are set again.
+/// ignores the signal, and a child process would inherit the raised limit and the ignored signal. After `start`, the
+/// raised limit and the ignored signal are set again.
 #[expect(unsafe_code, reason = "no safe call sets the action of a signal")]
 fn as_we_were_started<T>(start: impl FnOnce() -> T) -> T {
     let raised = OPEN_FILES.get().and_then(|soft| {
         let (now, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
         setrlimit(Resource::RLIMIT_NOFILE, *soft, hard).ok().map(|()| (now, hard))
     });
-    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler. It
-    // only restores the default action.
+    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call only restores the
+    // default action.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) };
     let started = start();
-    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler. It
-    // only ignores the signal again.
+    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call only ignores the signal
+    // again.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     if let Some((soft, hard)) = raised {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);

@@ -135,8 +135,8 @@ impl<'a> Decider<'a> {
         (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
     }
 
-    /// Prints the running processes that save the job. They cannot commit any more, and the user may have wanted only
-    /// a copy. Errors are ignored.
+    /// Prints the running processes that save the job. These processes cannot commit any more, and the user may have
+    /// wanted only a copy. Errors are ignored.
     fn report_runs_it_ends(&self) {
         let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
         let others = runs.iter().filter(|run| run.identity != self.identity).map(ToString::to_string);

@@ -12,15 +12,15 @@ pub enum Exit {
     Done = 0,
     /// Nothing was done, or the result could not be written.
     Failed = 1,
-    /// `restart`: an older checkpoint than asked for was restored.
+    /// `restart`: an older checkpoint than the wanted checkpoint was restored.
     Older = 2,
     /// `restart`: there is no complete checkpoint.
     NewRun = 3,
     /// Only a part was done. The last line of the output names the missing part.
     Partly = 4,
-    /// The process may not use a file or a directory, or others could change it, as in sysexits.h.
+    /// The process may not use a file, or other users could change the file. The number is from sysexits.h.
     NotPermitted = 77,
-    /// The configuration cannot be used, as in sysexits.h.
+    /// The configuration cannot be used. The number is from sysexits.h.
     Configuration = 78,
 }
 

@@ -97,7 +97,7 @@ const REASONS_MAX: usize = 16;
 /// Maximum number of checkpoints or problems that a line names. Further checkpoints are only counted.
 const NAMED_MAX: usize = 4;
 
-/// The remaining bytes of a pruned checkpoint, and the checkpoints that need them.
+/// A line about the remaining bytes of a pruned checkpoint, and the checkpoints that need these bytes.
 fn held_line(id: &CheckpointId, held: &Held) -> String {
     let by: Vec<&str> = held.by.iter().take(NAMED_MAX).map(CheckpointId::as_str).collect();
     let more = held.by.len().saturating_sub(NAMED_MAX);

@@ -74,7 +74,7 @@ fn documented() -> Command {
 fn add_pages(command: &Command, parents_exit: Option<&str>, pages: &mut Vec<Page>) -> anyhow::Result<()> {
     let exit = command.get_after_long_help().or_else(|| command.get_after_help()).map(ToString::to_string);
     let exit = exit.as_deref().or(parents_exit);
-    // roff writes an empty date as nothing, and man would take the next word for the date.
+    // roff omits an empty date, and man would use the next word as the date.
     let man = Man::new(command.clone()).date("\"\"").source(concat!("mcrEngine ", env!("CARGO_PKG_VERSION")));
     let man = man.manual("mcrEngine manual");
     let mut text = Vec::new();

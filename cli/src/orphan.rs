@@ -28,7 +28,7 @@ const LISTENS: u32 = 0x1_0000;
 /// The start of a job whose files a worker saves.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The store; empty if only the aggregators know it.
+    /// The store; empty if only the aggregators know the store.
     pub store: PathBuf,
     /// The name of the job.
     pub job: JobId,
@@ -49,7 +49,7 @@ impl Start {
     }
 }
 
-/// Whether `identity` is a later start of the same SLURM job than `than`.
+/// Whether both identities are of one SLURM job, and `identity` is the later start.
 fn is_later(identity: &str, than: &str) -> bool {
     let starts = slurm_start(identity).zip(slurm_start(than));
     starts.is_some_and(|((job, count), (same_job, earlier))| job == same_job && count > earlier)

@@ -135,7 +135,7 @@ pub fn tell_error(error: &anyhow::Error) {
     }
 }
 
-/// Standard error for log lines. Control characters in them are replaced by [`printable`]. A line that cannot be
+/// Standard error for log lines. [`printable`] replaces control characters in the lines. A line that cannot be
 /// written is lost, and the daemon continues without it.
 #[derive(Clone, Copy)]
 pub struct Log;
@@ -192,7 +192,7 @@ pub fn utc(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
-/// A progress bar on a terminal. If standard error is not a terminal, it prints nothing.
+/// A progress bar on a terminal. If standard error is not a terminal, the bar prints nothing.
 pub struct Progress {
     bar: ProgressBar,
     /// Whether [`Self::expect`] set the total. If not, each plan adds its bytes to the total.

@@ -8,7 +8,7 @@ use mcr_node::hostlist::expand;
 /// Number of nodes for each aggregator, if the number of aggregators is not configured.
 const NODES_PER_AGGREGATOR: usize = 8;
 
-/// The aggregators of a job with several nodes, as one of its nodes sees them.
+/// The aggregators of a job with several nodes, and the role of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// `HOST:FIRST-LAST` of each aggregator.

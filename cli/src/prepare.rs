@@ -1,5 +1,5 @@
-//! Restores one checkpoint in two steps: `prepare` writes and verifies all files under temporary names, `publish`
-//! gives them their final names.
+//! Restores one checkpoint in two steps: `prepare` writes and verifies all files under temporary names, and `publish`
+//! gives all files their final names.
 //!
 //! The decision of a restart is recorded between the two steps, while the application's files are still unchanged.
 

@@ -1,5 +1,5 @@
-//! `mcr prune`: deletes checkpoints by rules or by name, but no data that a kept checkpoint needs. It also marks
-//! checkpoints as bad.
+//! `mcr prune`: deletes checkpoints by rules or by name, but no data that a kept checkpoint needs. The command also
+//! marks checkpoints as bad.
 
 use crate::args::{KeepArgs, PruneArgs};
 use crate::common::{now_unix_ms, one_job, open_store};

@@ -45,7 +45,7 @@ pub struct Aggregators<'a> {
 }
 
 impl<'a> Aggregators<'a> {
-    /// The aggregators, before any of them was asked.
+    /// The aggregators, before the first request.
     pub fn new(addresses: &'a [String]) -> anyhow::Result<Self> {
         Ok(Self { addresses, security: security(None, addresses)?, silent: BTreeSet::new() })
     }

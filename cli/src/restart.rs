@@ -397,7 +397,7 @@ fn candidates<'a>(
     if let (Some(lost), true) = (passed_over.first(), args.exact) {
         bail!("{} cannot be restored: {}", lost.checkpoint, lost.reason);
     }
-    // A restart with --copy starts no application, so the number of restarts does not limit it.
+    // A restart with --copy starts no application, so there is no limit for such restarts.
     let limit = if args.copy { 0 } else { args.give_up_after as usize };
     let mut kept = None;
     for (n, state) in chosen.iter().enumerate() {

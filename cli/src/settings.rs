@@ -1,10 +1,10 @@
 //! The settings of a job: the cluster's file, then the user's file `mcr.toml`, then variables.
 //!
-//! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. It has the tables `[cnc]` and `[anc]`
-//! of every configuration file, and a table `[limits]`, which limits the values of the user's file. The user's file
-//! is `mcr.toml` in the directory of the job. It has a few keys without a table ([`UserFile`]). The user's file
-//! overrides the cluster's file, and variables override both files. All commands resolve the settings here, so a
-//! restart finds the store to which the agents save.
+//! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. The cluster's file has the tables
+//! `[cnc]` and `[anc]` of every configuration file, and a table `[limits]`, which limits the values of the user's
+//! file. The user's file is `mcr.toml` in the directory of the job. The user's file has a few keys without a table
+//! ([`UserFile`]). The user's file overrides the cluster's file, and variables override both files. All commands
+//! resolve the settings here, so a restart finds the store to which the agents save.
 
 use crate::config::ConfigFile;
 use anyhow::{Context, bail};
@@ -49,11 +49,11 @@ macro_rules! user_file {
 }
 
 user_file! {
-    /// Name of the job. It may contain variables, see [`facts::Facts::expand`].
+    /// Name of the job, which may contain variables, see [`facts::Facts::expand`].
     job: "cnc",
-    /// The watched directory, relative to the directory of the file. It may contain variables.
+    /// The watched directory, relative to the directory of the file. The path may contain variables.
     watch: "cnc",
-    /// The directory of the containers. It may contain variables.
+    /// The directory of the containers. The path may contain variables.
     store: "anc",
     /// Whether a group shares the store.
     shared_store: "anc",

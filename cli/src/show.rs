@@ -161,7 +161,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
         };
         opened += 1;
         let index = reader.index();
-        // The reasons are only informative. A manifest that cannot be read is reported elsewhere.
+        // The reasons are only informative. `mcr list` and `mcr verify` report a manifest that cannot be read.
         let decisions = manifest::read_manifest(store, job, &state.id, group).map(|m| m.decisions).unwrap_or_default();
         let decisions: BTreeMap<&str, &Decision> = decisions.iter().map(|d| (d.class.as_str(), d)).collect();
         let why = |class: &str, chain: &Chain| {

@@ -1,4 +1,4 @@
-//! `mcr worker`: saves one job on one node, as the job's user. `mcr node` starts it.
+//! `mcr worker`: saves one job on one node, as the job's user. `mcr node` starts this process.
 
 use crate::args::WorkerArgs;
 use crate::config::ConfigFile;

@@ -3,7 +3,7 @@
 # each script, and writes the names of all units into the next line.
 units="@UNITS@"
 
-# Whether systemd runs. It does not run in a container or while an image is built.
+# Whether systemd runs. In a container, or while an image is built, systemd does not run.
 systemd_runs() { [ -d /run/systemd/system ] && command -v systemctl >/dev/null 2>&1; }
 
 # Reads the unit files again.

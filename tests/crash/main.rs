@@ -383,8 +383,8 @@ fn what_was_taken_out_of_a_container_is_never_given_as_zeros() {
     let group = mcrengine::ids::GroupId(0);
     let reader = ContainerReader::open(&store, &job(), &step_id(1), group).expect("opens");
     assert!(reader.is_repacked());
-    // If the manifest of the pruned checkpoint is restored by hand, the checkpoint seems complete. Reading it must
-    // fail, because a part is missing.
+    // If the manifest of the pruned checkpoint is restored by hand, the checkpoint seems complete. Reading the
+    // checkpoint must fail, because a part is missing.
     let manifest = std::path::Path::new("wave/DD0001/group-0000.manifest");
     store.put(manifest, &kept.get(manifest).expect("there"));
     let report = verify(&store, &job(), &step_id(1), VERIFYING, &|_| ());

@@ -186,8 +186,8 @@ fn every_damage_to_the_record_of_an_incarnation_is_named_and_no_list_is_made_wit
         flipped[at] ^= 1 << (at % 8);
         check(&flipped, &format!("byte {at}"));
     }
-    // A missing record cannot be noticed. The checkpoints stay complete, and the older record decides which
-    // checkpoint is set aside.
+    // The store cannot show that a record is missing. The checkpoints stay complete, and the older record decides
+    // which checkpoint is set aside.
     store.remove_file(path).expect("removes");
     assert!(list(&store, &job()).expect("lists").iter().all(|state| state.is_complete()));
     store.put(path, &bytes);

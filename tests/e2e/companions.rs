@@ -1,4 +1,4 @@
-//! Links, directories and pointer files that are saved with a checkpoint are restored with it.
+//! Links, directories and pointer files that are saved with a checkpoint are restored with the checkpoint.
 
 use crate::support::*;
 use std::fs::{self, Permissions};
@@ -81,7 +81,7 @@ fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }
 
-/// A checkpoint with every kind of entry inside it and next to it.
+/// Writes a checkpoint, and every kind of entry inside and next to the checkpoint.
 fn furnished(site: &Site) {
     let dir = site.step("", 18);
     fs::create_dir(dir.join("empty")).expect("made");
@@ -363,7 +363,7 @@ fn a_socket_within_a_checkpoint_is_named_once_with_a_count() {
 fn a_link_to_a_directory_elsewhere_is_not_restored_where_a_later_restart_would_write_through_it() {
     let site = Site::new();
     let dir = site.step("", 1);
-    // The link points out of the checkpoint. Its target does not exist yet, as in a malicious checkpoint.
+    // The link points out of the checkpoint. The target of the link does not exist yet, as in a malicious checkpoint.
     symlink(site.scratch(), dir.join("out")).expect("linked");
     site.save(0, &[]);
     run(site.restart(&site.back()).arg("--copy"), 0);

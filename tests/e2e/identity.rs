@@ -1,5 +1,6 @@
-//! TLS between agents, aggregators and commands: they accept only processes of the same user, and processes of other
-//! users get an error that says why. With MCR_TLS=always, they use TLS on the loopback address too.
+//! Tests TLS between agents, aggregators and commands. All of them accept only processes of the same user, and
+//! processes of other users get an error that says why. With MCR_TLS=always, connections on the loopback address use
+//! TLS too.
 
 use crate::support::*;
 use std::net::TcpStream;

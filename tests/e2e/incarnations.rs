@@ -1,6 +1,6 @@
 //! Tests which checkpoint is the newest, which checkpoints are complete, and which restart decides. The order of
-//! checkpoints is the order in which the application wrote them. It does not depend on the order of the commits or on
-//! clocks.
+//! checkpoints is the order in which the application wrote them. This order does not depend on the order of the
+//! commits or on clocks.
 
 use crate::support::*;
 use std::collections::BTreeSet;

@@ -250,7 +250,7 @@ fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
     until_deleted(3);
     assert!(is_there(1), "what was restored was deleted");
     assert_eq!(complete(&store), ["it_1", "it_2", "it_3"]);
-    // When the application writes the restored file again, it is an ordinary file.
+    // When the application has written the restored file again, the agent deletes it like any other file.
     write(1);
     wait_for("deleted", Duration::from_secs(20), || (!is_there(1)).then_some(()));
 }

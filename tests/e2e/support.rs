@@ -1,4 +1,5 @@
-//! Helpers for tests with real processes and real files. They wait with deadlines and do not sleep for fixed times.
+//! Helpers for tests with real processes and real files. The helpers wait with deadlines and do not sleep for fixed
+//! times.
 
 pub use mcr_test_support::{assert_same_files, contents, run, run_json, wait_for};
 
@@ -21,7 +22,7 @@ pub fn mcr_with_files(most: u32) -> Command {
     clean(command)
 }
 
-/// A daemon under test. It is killed when it is dropped.
+/// A daemon under test. The process is killed when this value is dropped.
 pub struct Daemon {
     process: Process,
     log: Arc<Mutex<Vec<String>>>,
@@ -133,7 +134,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The numbers of a rank at a step. They are smooth and depend on rank and step.
+/// The numbers of a rank at a step. The numbers are smooth and depend on rank and step.
 pub fn field(step: u32, rank: u32, len: usize) -> Vec<f64> {
     (0..len).map(|i| (f64::from(step) * 0.1 + f64::from(rank) + i as f64 * 0.01).sin() * 1e3).collect()
 }
@@ -148,7 +149,7 @@ pub fn write_rank(dir: &Path, step: u32, rank: u32, len: usize) {
 pub fn begin_rank(dir: &Path, step: u32, rank: u32, len: usize) -> hdf5::File {
     let path = dir.join(format!("sim.it_{step}.rank_{rank}.h5"));
     // HDF5 locks the file. A process that another test starts at this moment inherits the descriptor and holds the
-    // lock until it executes its program.
+    // lock until that process executes its program.
     let mut created = hdf5::File::create(&path);
     for _ in 0..200 {
         if created.is_ok() {

@@ -121,8 +121,8 @@ proptest! {
         check(&store, "a", &group)?;
         prop_assert_eq!(read_manifest(&store, &job(), &checkpoint("a"), GroupId(0)).expect("reads"), manifest.clone());
 
-        // Checkpoint b refers to checkpoint a. The next checkpoint refers to both directly, and no reference leads to
-        // another reference.
+        // Checkpoint b refers to checkpoint a. The next checkpoint refers to a and to b directly, and no reference
+        // leads to another reference.
         let reuse = ReuseIndex::load(&store, &job(), &manifest).expect("loads");
         how.draft.written_unix_ms += 1;
         let second = flush(&store, &checkpoint("b"), GroupId(0), &next, &how, &reuse).expect("writes");

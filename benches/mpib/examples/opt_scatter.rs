@@ -38,7 +38,7 @@ impl Operation for LastSleeps {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
-    // Any communicator can be used. Here it has all ranks in reverse order.
+    // Any communicator can be used. This communicator has all ranks in reverse order.
     let world = universe.world();
     let reversed = world
         .split_by_color_with_key(mpi::topology::Color::with_value(1), -world.rank())

@@ -150,7 +150,7 @@ pub struct TimingOptions {
     /// Number of repetitions before the measurement
     #[arg(long, default_value_t = 3)]
     warm_up: usize,
-    /// Use other buffers for each repetition, so that they are not in a cache
+    /// Use other buffers for each repetition, so that the buffers are not in a cache
     #[arg(long)]
     fresh: bool,
 }

@@ -1,7 +1,7 @@
 //! The coupled-cluster benchmark of C. Clauss, S. Gsell, S. Lankes, T. Bemmerl, "A fair benchmark for evaluating the
-//! latent potential of heterogeneous coupled clusters". It solves Laplace's equation on 2N x N points with Jacobi's
-//! iteration (JOR) on two sites. The sites exchange their common border only after a given number of iterations, the
-//! period.
+//! latent potential of heterogeneous coupled clusters". The benchmark solves Laplace's equation on 2N x N points with
+//! Jacobi's iteration (JOR) on two sites. The sites exchange their common border only after a given number of
+//! iterations, the period.
 //!
 //! This file contains the parts without MPI: the points, their distribution over the ranks, and the number of
 //! iterations. The boundary values come from x^2 - y^2, for which the five-point stencil is exact. So the error of
@@ -154,7 +154,7 @@ impl Block {
     }
 
     /// Indices of the points along a side, without corners: of the border (`inside` 0), or of the inner points next
-    /// to it (1).
+    /// to the border (1).
     fn line(&self, side: Side, inside: usize) -> impl Iterator<Item = usize> + use<> {
         let (high, wide) = (self.area.rows.len() + 2, self.wide);
         let (first, step, count) = match side {

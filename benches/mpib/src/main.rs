@@ -9,7 +9,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// Measures transfer paths: MPI timing with error bars, multi-lane scatter and gather, and the coupled-cluster
-/// benchmark. Run it under mpirun with one rank for each node or core to measure.
+/// benchmark. Run mpib under mpirun with one rank for each node or core to measure.
 #[derive(Parser)]
 #[command(name = "mpib", version)]
 struct Arguments {
@@ -44,7 +44,8 @@ fn main() -> ExitCode {
             }
             0
         }
-        // All ranks find the same error in the same arguments. Rank 0 prints it, and all ranks end as MPI requires.
+        // All ranks find the same error in the same arguments. Rank 0 prints the error, and all ranks end as MPI
+        // requires.
         Err(Failure::Input(text)) => {
             if comm.rank() == 0 {
                 eprintln!("{}{text}", if text.starts_with("error:") { "" } else { "mpib: " });

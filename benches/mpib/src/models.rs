@@ -16,7 +16,7 @@ pub struct Hockney {
 }
 
 impl Hockney {
-    /// Fits a line to one-way times (half of round trips) at two or more sizes. It minimises the sum of squared
+    /// Fits a line to one-way times (half of round trips) at two or more sizes. The line minimises the sum of squared
     /// relative errors, since an error of 10 % is as bad at 1 byte as at 1 MiB. Negative parameters are replaced by
     /// 0.
     pub fn fit(points: &[(usize, f64)]) -> Self {

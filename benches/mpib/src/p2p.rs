@@ -143,7 +143,7 @@ pub fn round_trips(
     }
 }
 
-/// Maximum bytes of all receive buffers of a stream. They should fit into the cache of one core.
+/// Maximum bytes of all receive buffers of a stream. The buffers should fit into the cache of one core.
 const BUFFERS_BYTES: usize = 128 << 10;
 /// On one host, messages of this length take far longer than the handshake before them.
 const LONG_BYTES: usize = 256 << 10;
@@ -151,7 +151,8 @@ const LONG_BYTES: usize = 256 << 10;
 /// the next message while a message arrives.
 const WINDOW: usize = 64;
 
-/// A stream of messages of one size from one rank to another rank. Its buffers are allocated before the measurement.
+/// A stream of messages of one size from one rank to another rank. The buffers of the stream are allocated before the
+/// measurement.
 pub struct Stream {
     from: usize,
     to: usize,
@@ -207,8 +208,9 @@ impl Stream {
 }
 
 /// Bandwidth in bytes per second of the slowest of `pairs` while all pairs send: the median of `reps` measurements.
-/// It is computed from the difference between a stream and a stream of twice as many messages. So latencies,
-/// handshakes and first bursts, which are equal in both streams, cancel out. Collective: ranks in no pair wait.
+/// The bandwidth is computed from the difference between a stream and a stream of twice as many messages. So
+/// latencies, handshakes and first bursts, which are equal in both streams, cancel out. Collective: ranks in no pair
+/// wait.
 pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: usize, reps: usize) -> Result<f64> {
     let mut rates = Vec::with_capacity(reps);
     let pair = pairs.iter().find(|(i, j)| [*i, *j].contains(&comm.rank()));

@@ -243,7 +243,7 @@ impl Axis {
         }
     }
 
-    /// The place of a value. `None` if a logarithmic axis cannot show it.
+    /// The place of a value. `None` if a logarithmic axis cannot show the value.
     fn place(&self, value: f64) -> Option<f64> {
         let value = if self.log { value.log10() } else { value };
         value.is_finite().then(|| (value - self.low) / (self.high - self.low))

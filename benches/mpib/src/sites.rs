@@ -17,7 +17,7 @@ pub enum SiteError {
     Covered {
         /// The rank.
         rank: usize,
-        /// The number of sites that contain it.
+        /// The number of sites that contain the rank.
         times: usize,
         /// The number of ranks.
         ranks: usize,

@@ -1,4 +1,4 @@
-//! Finds the fastest implementation for each message size, and uses it. In the original library, MPIBlib, this is
+//! Finds and uses the fastest implementation for each message size. In the original library, MPIBlib, this is
 //! `Opt_Scatter`.
 
 use crate::collectives::operation::{self, Collective, Kind, Operation, Setting, SettingError};
@@ -101,8 +101,8 @@ pub fn estimate(
     let mut next = sizes.to_vec();
     for _ in 0..=rounds {
         for &size in &next {
-            // All implementations are measured at one size before the next size, so that a disturbance affects all of
-            // them.
+            // All implementations are measured at one size before the next size, so that a disturbance affects all
+            // implementations.
             for (name, curve) in &mut estimates.curves {
                 let mut operation =
                     Collective::new(kind, name, setting, comm.size())?.with_fresh_buffers(how.fresh_buffers);

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use support::{MPIB, json, stderr};
 
-/// Only one emulation runs at a time, because two would share the cores.
+/// Only one emulation runs at a time, because two emulations would share the cores.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// LAN, WAN and trunk in Mbit/s, and the one-way delay of the trunk in ms.
@@ -217,7 +217,7 @@ fn linear_is_chosen(links: &Links) {
 #[test]
 fn linear_is_chosen_where_the_lan_is_no_wider_than_the_wan() {
     // LAN and WAN are equally fast. So instead of sending blocks to another lane over the LAN, the root could send
-    // them directly over the WAN.
+    // these blocks directly over the WAN.
     linear_is_chosen(&Links(100, 100, 400, 0));
 }
 
@@ -259,7 +259,7 @@ fn models_find_the_links_as_they_are() {
             ("LMO, t of rank 2, truth 1.673e-7 s", own(t, 2), wan, 0.05),
             ("LMO, t + 1/b + t of the WAN, truth 1.673e-7 s", between(b, 0, 2) + own(t, 0) + own(t, 2), wan, 0.05),
         ];
-        // Times that do not depend on the link must be small compared with it.
+        // Times that do not depend on the link must be small compared with times that do.
         let small = [
             ("LogGP, o, at most a tenth of the delay", loggp("overhead_seconds"), delay / 10.0),
             ("LMO, C of rank 0, at most a tenth of the delay", own(c, 0), delay / 10.0),

@@ -105,7 +105,7 @@ impl Coder {
 /// The chain of an encoded segment and its stored length.
 pub type Coded = (Chain, u64);
 
-/// Captured and opened files, with the limits for the work on them.
+/// Captured and opened files, and the limits of threads and memory.
 pub struct Bench<'a> {
     captured: &'a Captured,
     open: Vec<OpenFile<&'a FileHeader>>,

@@ -1,5 +1,5 @@
-//! The figures of `mcr bench schemes` as SVG. They are readable on light and dark pages: there is no background, and
-//! lines and letters are medium grey.
+//! The figures of `mcr bench schemes` as SVG. The figures are readable on light and dark pages: there is no
+//! background, and lines and letters are medium grey.
 
 use super::schemes_report::Report;
 use super::series::{Point, Series, scheme_name};

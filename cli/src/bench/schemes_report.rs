@@ -26,7 +26,7 @@ pub struct Report {
     pub figure_9: Vec<Series>,
     /// Improvements of Aware-Block and of Aware.
     pub table_4: Vec<Improvement>,
-    /// Number of checkpoints that the series does not contain, because it has at most `SERIES_MAX` checkpoints.
+    /// Number of checkpoints that the series does not contain, because a series has at most `SERIES_MAX` checkpoints.
     pub checkpoints_left_out: usize,
     /// The block sizes with which the block schemes were measured.
     pub best_blocks: [NonZeroU32; 2],

@@ -13,7 +13,7 @@ SIMULATION=${SIMULATION:-$PWD/simulation} DIR=${DIR:-$PWD/run}
 mkdir -p "$DIR" && cd "$DIR" || exit 1
 mcr restart --to "$DIR"
 case $? in
-    0 | 2) args=--restart ;;    # the newest checkpoint is in DIR (2: an older or doubtful one)
+    0 | 2) args=--restart ;;    # the newest checkpoint is in DIR (2: an older or doubtful checkpoint)
     3) args= ;;                 # no checkpoint was ever completed: a new run
     *) exit 1 ;;                # nothing was restored, see the output of mcr
 esac

@@ -25,7 +25,7 @@ export RANKS=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES))    # number of ranks of one
 $each bash -c 'first=$((SLURM_NODEID * RANKS))
     mkdir -p "$LOCAL" && exec mcr restart --to "$LOCAL" --ranks $first-$((first + RANKS - 1))'
 case $? in
-    0 | 2) args=--restart ;;    # the newest checkpoint is in LOCAL (2: an older or doubtful one)
+    0 | 2) args=--restart ;;    # the newest checkpoint is in LOCAL (2: an older or doubtful checkpoint)
     3) args= ;;                 # no checkpoint was ever completed: a new run
     *) exit 1 ;;                # nothing was restored, see the output of mcr
 esac

@@ -1,5 +1,5 @@
 //! Tests which checkpoints a restart passes over, because an earlier restart set them aside or they were restored too
-//! often, and what prune then keeps.
+//! often, and which checkpoints prune then keeps.
 
 use super::*;
 

@@ -98,7 +98,7 @@ def fpzip(data, parameter, raw_len):
 
 
 def _read_grids(reader, elements):
-    """codecs.md, 4.1: records of (count, x, y, elements). They are not expanded, because there may be many grids."""
+    """codecs.md, 4.1: records of (count, x, y, elements). There may be many grids, so records are not expanded."""
     record_count = reader.varint()
     if record_count == 0:
         return [(1, elements, 1, elements)] if elements else []

@@ -60,7 +60,7 @@ def _stream_of_bytes(data, raw_len):
 
 
 def _stream_of_numbers(reader, elements, raw_len, older=None):
-    """Sections 2.2 and 11. `older` has the orders of the older elements, for `since`."""
+    """Sections 2.2 and 11: decodes a stream of numbers. `older` has the orders of the older elements, for `since`."""
     count, tail = divmod(raw_len, elements.width)
     header = _open_header(reader, raw_len, older is not None)
     stream = _Stream(header, elements, count, older)

@@ -62,7 +62,7 @@ def wrap(predictions, column):
 
 
 class _Row:
-    """A row of an array: elements (i, j, *) of it. Places are those of the working order."""
+    """A row of an array: its elements (i, j, *). Places are places of the working order."""
 
     def __init__(self, number, extents, array_begin, i, j):
         self.array = number

@@ -10,7 +10,7 @@ from .errors import ReaderError, check, where
 from .index import DIRECTORY, SYMBOLIC_LINK, show
 from .manifest import container_path
 
-# The restored bits of a mode. A restored file belongs to the restoring user. Its set-user-ID and set-group-ID bits
+# The restored bits of a mode. A restored file belongs to the restoring user. The set-user-ID and set-group-ID bits
 # are not restored, because the file must not run as this user for other users.
 FILE_MODE = 0o1777
 DIRECTORY_MODE = 0o3777

@@ -3,7 +3,7 @@
 use std::io;
 use std::process::{Child, Command, ExitStatus};
 
-/// A running process. It is killed when this value is dropped.
+/// A running process. The process is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Process(pub Child);
 

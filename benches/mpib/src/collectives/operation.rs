@@ -13,8 +13,8 @@ pub trait Operation {
     /// The direction of the data, and its root if there is one.
     fn flow(&self) -> Flow;
 
-    /// Allocates buffers for blocks of `block_bytes` and touches them. All ranks call this method before the first
-    /// `run`, and again for every size.
+    /// Allocates and touches buffers for blocks of `block_bytes`. All ranks call this method before the first `run`,
+    /// and again for every size.
     fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()>;
 
     /// Preparation that each run needs and that is not timed. Called before each run.
@@ -223,7 +223,7 @@ impl Collective {
         self
     }
 
-    /// The algorithm for the current size. It depends on the lengths of the blocks.
+    /// The algorithm for the current size. The algorithm depends on the lengths of the blocks.
     fn algorithm(&self, ranks: usize) -> Algorithm {
         debug_assert_eq!(self.lens.len(), ranks);
         // `new` has rejected all unknown names.

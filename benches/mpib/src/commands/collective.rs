@@ -1,4 +1,5 @@
-//! `mpib collective`: times one operation in some or all implementations over sizes, and reports the fastest.
+//! `mpib collective`: times one operation in some or all implementations over sizes, and reports the fastest
+//! implementation.
 
 use super::{Common, Failure, all_fit, bytes, context};
 use clap::{Args, ValueEnum};

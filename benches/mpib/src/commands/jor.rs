@@ -156,8 +156,8 @@ fn application(_: &Comm, _: &Options, _: &Plan, _: &Path) -> Result<String, Fail
     Err(Failure::Input("--checkpoint-dir: this build has no HDF5 (cargo build --release --features hdf5)".into()))
 }
 
-/// A run that writes checkpoints and starts from them. Its last line is a digest of all points, which does not depend
-/// on how often the run was killed.
+/// A run that writes checkpoints and starts from them. The last line of its output is a digest of all points, which
+/// does not depend on how often the run was killed.
 #[cfg(feature = "hdf5")]
 fn application(comm: &Comm, options: &Options, plan: &Plan, directory: &Path) -> Result<String, Failure> {
     use mpib::jor::bench::solve_from;

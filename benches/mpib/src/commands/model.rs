@@ -108,7 +108,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     let loggp = LogGp::fit(&trains);
     let mut timer = Timer::new(comm)?;
-    // In Hockney's model the blocks follow each other. In LMO they overlap, except for the root's part.
+    // In Hockney's model the blocks follow each other. In LMO the blocks overlap, except for the root's part.
     let mut scatter = |name: &str| -> Result<mpib::stats::Summary, Failure> {
         let mut linear = Collective::new(Kind::Scatter, name, &Setting::default(), n).map_err(Failure::input)?;
         Ok(timer.measure(&mut linear, largest, &Timing { rule, ..Timing::default() })?)

@@ -306,8 +306,8 @@ fn in_words(scaled: &[Scaled]) -> Vec<String> {
 }
 
 /// The group size with the smallest time from the ranks to the store. The time is the fastest gather plus the writing
-/// by the aggregators. This sum is an upper bound, since both overlap in the running system. The measured time
-/// through agents and aggregators is also compared. Without a PFS, only gathers count.
+/// by the aggregators. This sum is an upper bound, since gathers and writes overlap in the running system. The
+/// measured time through agents and aggregators is also compared. Without a PFS, only gathers count.
 fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<String> {
     let median = |group: usize, name: &str| {
         let way = ways.iter().find(|w| w.group == group && w.name == name);

@@ -35,7 +35,7 @@ pub struct Plan {
     pub sites: Vec<usize>,
     /// Points per second to which each rank of a site is limited. `None`: no limit.
     pub pace: Option<[f64; 2]>,
-    /// Numbers of iterations between exchanges of the sites. They must include 1.
+    /// Numbers of iterations between exchanges of the sites. One of the numbers must be 1.
     pub periods: Vec<usize>,
     /// How the area of a site is divided among its ranks.
     pub cut: Cut,
@@ -249,7 +249,7 @@ const PROBE_PERIOD: usize = 16;
 
 /// The period with the smallest `iterations (inner + exchange / period)`, from the smallest to the largest of
 /// `known`. Fewer exchanges need more iterations. `known` contains the iterations of some periods in ascending order.
-/// The iterations of other periods are interpolated linearly, since computing them for all periods would take longer
+/// The iterations of other periods are interpolated linearly, since computing all of these numbers would take longer
 /// than a run.
 fn choose_period(known: &[(usize, usize)], inner_seconds: f64, exchange_seconds: f64) -> usize {
     let seconds = |period: f64, count: f64| count * (inner_seconds + exchange_seconds / period);

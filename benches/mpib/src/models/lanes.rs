@@ -101,11 +101,11 @@ impl PathModel {
 
     /// Time of all lanes, which work at the same time.
     ///
-    /// Scatter: the root's WAN card sends its own lane's blocks from the start. Its LAN card feeds the other lanes
-    /// one after the other, and then the ranks of its own site. A far end passes blocks on after all blocks of its
-    /// lane have arrived. A gather reverses these steps: a far end waits for the blocks of its neighbours. The root's
-    /// LAN card first receives the blocks of its own site, and then the blocks of the other lanes in the order of
-    /// their arrival.
+    /// Scatter: the root's WAN card sends its own lane's blocks from the start. The root's LAN card feeds the other
+    /// lanes one after the other, and then the ranks of the root's site. A far end passes blocks on after all blocks
+    /// of its lane have arrived. A gather reverses these steps: a far end waits for the blocks of its neighbours. The
+    /// root's LAN card first receives the blocks of its own site, and then the blocks of the other lanes in the order
+    /// of their arrival.
     fn overlapped(&self, direction: Direction, lanes: usize, m: f64) -> f64 {
         let lan = self.lan_bytes_per_second;
         let (latency, overhead) = (self.wan_latency_seconds, self.lan_latency_seconds);
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn who_is_done_early_leaves_the_line_to_the_others() {
         // Measured: three lanes on a line that one lane fills take 359 ms. If each lane had a third of the line until
-        // the end, they would take 554 ms.
+        // the end, three lanes would take 554 ms.
         let model = sites(400.0, 100.0, 100.0, 0.0);
         for direction in [Direction::Scatter, Direction::Gather] {
             let found = 1e3 * model.lanes_seconds(Variant::Overlapped, direction, 3, MIB);
