@@ -18,7 +18,7 @@ pub fn now_unix_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
-/// Maximum number of threads, whatever the user asks for.
+/// Maximum number of threads, even if the user asks for more.
 const THREADS_MAX: usize = 1024;
 
 /// The number of threads for an option value. 0 stands for the number of cores that the process may use.
@@ -96,8 +96,8 @@ pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
     }
 }
 
-/// Error message if the job has no checkpoint. It lists the jobs that have a checkpoint, the most similar name first,
-/// because the name may be misspelt.
+/// Error message if the job has no checkpoint. The message lists the jobs that have a checkpoint, the most similar
+/// name first, because the user's name may be misspelt.
 pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> anyhow::Result<Option<String>> {
     if has_checkpoint(store, job)? {
         return Ok(None);

@@ -45,7 +45,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let store = open_store(&args.store)?;
-    // A job may have directories even if no checkpoint of it was ever completed.
+    // A job may have directories even if none of its checkpoints was ever completed.
     let job = match args.store.job.clone().filter(|job| has_directories(&store, job)) {
         Some(job) => job,
         None => one_job(&store, &args.store)?,

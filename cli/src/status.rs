@@ -43,8 +43,8 @@ pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     Ok(exit.into())
 }
 
-/// The last cause of an error, which says the most. For example, `transport error: tcp connect error: Connection
-/// refused (os error 111)` becomes `Connection refused`.
+/// The last cause of an error, which is the most useful cause. For example, `transport error: tcp connect error:
+/// Connection refused (os error 111)` becomes `Connection refused`.
 fn last_cause(error: &str) -> String {
     let cause = error.rsplit(": ").next().unwrap_or(error);
     let cause = cause.split(" (os error").next().unwrap_or(cause);

@@ -10,8 +10,8 @@
 //! - No process hangs.
 //! - A restart restores the complete checkpoint that the application wrote last.
 //!
-//! `MCR_CHAOS_SECONDS` is the duration (default 120). `MCR_CHAOS_SEED` is the seed of the random choices. The default
-//! seed is different in each run, and is printed.
+//! `MCR_CHAOS_SECONDS` is the duration in seconds (default 120). `MCR_CHAOS_SEED` is the seed of the random choices.
+//! The default seed is different in each run, and is printed.
 
 use mcr_test_support::{Process, Random, clean};
 use std::collections::BTreeSet;

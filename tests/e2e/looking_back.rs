@@ -142,7 +142,7 @@ fn a_damaged_base_costs_all_that_is_coded_with_it_openly() {
     series.save(&["--whole-every", "3"]);
     let path = series.store().join("j/sim.it_3/group-0000.mcr");
     let mut bytes = std::fs::read(&path).expect("there");
-    let middle = bytes.len() / 2; // in the numbers, which are most bytes of the file
+    let middle = bytes.len() / 2; // this byte belongs to the numbers
     bytes[middle] ^= 0x40;
     std::fs::write(&path, bytes).expect("written");
     assert_eq!(series.restore(5, 2), "sim.it_2");

@@ -50,7 +50,7 @@ pub struct ClockPoint {
 pub struct ClockLine {
     /// Time on this rank's clock.
     pub at_seconds: f64,
-    /// The difference at this time.
+    /// Rank 0's clock minus this rank's clock at this time.
     pub ahead_seconds: f64,
     /// Change of the difference in seconds per second.
     pub slope: f64,

@@ -1,4 +1,4 @@
-//! The command `mpib`: the library with options and reports. It runs under mpirun.
+//! The command `mpib`: the library with options and reports. mpib runs under mpirun.
 
 mod commands;
 

@@ -242,7 +242,8 @@ impl Operation for TcpGather {
 pub struct WriteFiles {
     what: String,
     directory: PathBuf,
-    /// If 1, every rank writes its own file. If more, the first rank of each group writes the bytes of the group.
+    /// If 1, every rank writes its own file. If more than 1, the first rank of each group writes the bytes of the
+    /// group.
     group_size: usize,
     rank: usize,
     /// Compression ratio: raw bytes divided by written bytes.

@@ -48,7 +48,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }
 
-/// The measured checkpoint and the measured part of it.
+/// The measured checkpoint, and the measured part of this checkpoint.
 #[derive(Clone, Debug, serde::Serialize)]
 struct Looked {
     checkpoint: String,
@@ -56,7 +56,7 @@ struct Looked {
     ranks: u32,
     files: usize,
     file_bytes: u64,
-    /// The part that was measured.
+    /// The measured part of the checkpoint.
     measured_ranks: u32,
     measured_files: usize,
     measured_file_bytes: u64,

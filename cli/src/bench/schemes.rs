@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Maximum number of checkpoints in the series. If there are more, evenly spread checkpoints are chosen.
+/// Maximum number of checkpoints in the series. If there are more checkpoints, evenly spread checkpoints are chosen.
 const SERIES_MAX: usize = 32;
 
 pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {

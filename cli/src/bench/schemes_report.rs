@@ -77,7 +77,8 @@ fn across(figure: &[Series], first: &str, column: impl Fn(&Point) -> String) -> 
     table
 }
 
-/// A table with a line for each checkpoint, because there may be many, and a column for each scheme or profile.
+/// A table with a column for each scheme or profile, and a line for each checkpoint, because there may be many
+/// checkpoints.
 fn below(figure: &[Series]) -> Table {
     let headings: Vec<String> =
         ["checkpoint".to_owned()].into_iter().chain(figure.iter().map(|line| format!(">{}", line.name))).collect();

@@ -27,7 +27,7 @@ impl SlurmConf {
         Ok(conf)
     }
 
-    /// All values of a key, in the order of the lines. Upper and lower case are the same.
+    /// All values of a key, in the order of the lines. The case of letters in the key is ignored.
     pub fn values(&self, key: &str) -> impl Iterator<Item = &str> {
         let key = key.to_ascii_lowercase();
         self.pairs.iter().filter(move |(known, _)| *known == key).map(|(_, value)| value.as_str())

@@ -110,7 +110,7 @@ impl Tree {
     pub fn below(&self, rank: usize) -> Vec<usize> {
         let mut found = vec![rank];
         let mut at = 0;
-        // Depth first: the branch of a child stays together.
+        // Visit the ranks in depth-first order, so that the ranks of a branch stay together.
         while at < found.len() {
             let place = at + 1;
             found.splice(place..place, self.branches(found[at]));
