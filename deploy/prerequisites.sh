@@ -2,8 +2,9 @@
 # Checks the tools that the build needs: a C and a C++ compiler, make, CMake (for the built-in HDF5), and Rust. Prints
 # nothing if all tools are installed. Otherwise, if root runs the script, it installs the missing tools from the
 # distribution's packages (Rust with rustup). For other users, the script prints what to install, and fails.
-# deploy/prerequisites.sh [mpi] With "mpi", the script also checks the tools for benches/mpib: Open MPI with its
-# headers, and libclang, with which rsmpi generates its bindings.
+#     deploy/prerequisites.sh [mpi]
+# With "mpi", the script also checks the tools for benches/mpib: Open MPI with its headers, and libclang, with which
+# rsmpi generates its bindings.
 set -euo pipefail
 
 mpi=${1:-}

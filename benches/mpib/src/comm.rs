@@ -114,7 +114,7 @@ impl Comm {
         Self::adopt(raw)
     }
 
-    /// Duplicates this communicator, so that messages of the two cannot be confused. Collective.
+    /// Duplicates this communicator, so that messages of both communicators cannot be confused. Collective.
     pub fn duplicate(&self) -> Result<Self> {
         let mut raw = self.raw;
         // SAFETY: `self.raw` is valid until `self` is dropped, and `raw` is a valid place for the new handle.

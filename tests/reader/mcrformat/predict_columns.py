@@ -278,7 +278,7 @@ class ColumnDecoder:
         extra = np.zeros(count, np.int64)
         shift = 0
         if chosen.known is not None:
-            # For the known column: the difference of its element at the same place and its own Lorenzo.
+            # With a known column: its element at the same place minus the Lorenzo prediction of the known column.
             shift = chosen.known.begin - self.column.begin
             extra = self._lorenzo_rest(row, chosen.dimensions, shift)
         if chosen.dimensions == 0:
