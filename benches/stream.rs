@@ -257,7 +257,7 @@ fn through_ours(dir: &Path, files: &Path) -> (Cost, Cost) {
         ..CncOptions::default()
     };
     let config = cnc.check_with(&|_: &str| None).expect("a configuration");
-    let (layout, _) = config.layout.resolve(files, &Default::default(), false).expect("a layout");
+    let (layout, _) = config.resolve_layout(false).expect("a layout");
     let first = Arc::new(Mutex::new(None));
     let maps = Arc::new(Noting { maps: Maps::new(), first: Arc::clone(&first) });
     let agent = near.block_on(async { Agent::start_with(config, layout, maps) }).expect("an agent");

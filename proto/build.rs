@@ -3,7 +3,7 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=mcr/v1/mcr.proto");
     let descriptors = protox::compile(["mcr/v1/mcr.proto"], ["."])?;
-    // Data and RestoreData use `Bytes`, which is shared and never copied.
+    // The generated Data and RestoreData use `Bytes`, whose copies share memory.
     tonic_prost_build::configure().bytes(".mcr.v1").compile_fds(descriptors)?;
     Ok(())
 }

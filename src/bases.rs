@@ -1,12 +1,12 @@
 //! Finds bases: segments of older checkpoints against which the segments of a new checkpoint may be coded.
 //!
-//! A base is a segment of an older container of the same group. It has no base itself, so a restart decodes at most
-//! one more segment for each segment. Bases are looked for in the newest checkpoint and in the older checkpoints
-//! against which the newest checkpoint was coded. A segment can be a base if it holds the same variables. Two
-//! variables are the same if they agree in rank, path, type and shape. Paths may contain the number of a step. Then
-//! variables are the same if they agree in rank, class, type and shape, and in their position among such variables.
-//! The length of a list of numbers or of points with few components may differ. Particles move from rank to rank, and
-//! their identification numbers show which particles are the same.
+//! A base is a segment of an older container of the same group. A base has no base itself, so a restart decodes at
+//! most one additional segment for each segment. Bases are looked for in the newest checkpoint and in the older
+//! checkpoints against which the newest checkpoint was coded. A segment can be a base if it holds the same variables.
+//! Two variables are the same if they agree in rank, path, type and shape. If the paths differ, for example because
+//! each path contains the number of a step, two variables are the same if they agree in rank, class, type and shape,
+//! and in their position among such variables. The length of a list of numbers or of points with few components may
+//! differ. Particles move from rank to rank, and their identification numbers show which particles are the same.
 
 use crate::classify::{VariableClass, VariableRef};
 use crate::codec::{LANES_POINT_MAX, Older, OlderPlace, Scratch};
@@ -22,8 +22,8 @@ use crate::units::RawBytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A base must hold at least the raw bytes of the segment divided by this number. If it holds fewer bytes, reading it
-/// is not worth the time.
+/// A base must hold at least the raw bytes of the segment divided by this number. Reading a base with fewer bytes is
+/// not worth the time.
 const HELD_MIN_DIVISOR: u64 = 4;
 
 /// Containers that hold bases.
@@ -34,10 +34,10 @@ pub struct Bases {
 struct Holder {
     container: Arc<ContainerRef>,
     reader: ContainerReader,
-    /// From each variable of the new checkpoint to the same variable in the older container.
+    /// Maps each variable of the new checkpoint to the same variable in the older container.
     twins: HashMap<VariableRef, VariableRef>,
-    /// From each list of the new checkpoint to the same list of another length in the older container. Used for lists
-    /// that are not in `twins`.
+    /// Maps each list of the new checkpoint to the same list, with another length, in the older container. The map is
+    /// used for lists that are not in `twins`.
     of_other_length: HashMap<VariableRef, VariableRef>,
 }
 
@@ -55,9 +55,9 @@ pub struct Base {
 }
 
 impl Bases {
-    /// Opens the containers that may hold bases for the next checkpoint of a group. One is the container of `newest`.
-    /// If `may_go_back`, the others are the older containers against which `newest` was coded. `files` are the files
-    /// of the next checkpoint.
+    /// Opens the containers that may hold bases for the next checkpoint of a group: the container of `newest` and, if
+    /// `may_go_back` is true, the older containers against which `newest` was coded. `files` are the files of the
+    /// next checkpoint.
     pub fn load(
         store: &dyn Store,
         job: &JobId,
@@ -95,7 +95,7 @@ impl Bases {
             let older: Vec<_> = older.filter(|container| !is_full(container)).collect();
             for container in older {
                 let holder = open(container)?;
-                // A repacked container is left out. It holds only the bytes that existing checkpoints need.
+                // A repacked container is left out, because it holds only the bytes that existing checkpoints need.
                 if !holder.reader.is_repacked() {
                     holders.push(holder);
                 }
@@ -109,8 +109,8 @@ impl Bases {
         self.holders.iter().map(|holder| &holder.container)
     }
 
-    /// Whether a variable can be coded against a base instead of referring to older bytes. This is the case if its
-    /// bytes equal an array of numbers whose segments may be bases. Then that array is used as the base of the
+    /// Whether a variable can be coded against a base instead of referring to older bytes. The result is true if the
+    /// bytes of the variable equal an array whose segments may be bases. In this case, this array is the base of the
     /// variable from now on.
     pub fn tells(&mut self, at: VariableRef, source: &Source) -> bool {
         let Source::External { container, at: older } = source else { return false };
@@ -126,8 +126,8 @@ impl Bases {
         is_base
     }
 
-    /// The older segment that holds the most bytes of this segment. If several hold equally many bytes, the newest
-    /// container is chosen. `None` if no segment holds enough.
+    /// The older segment that holds the most bytes of this segment. If several segments hold equally many bytes, the
+    /// newest container is chosen. `None` if no segment holds enough bytes.
     pub fn find(&self, segment: &SegmentPlan) -> Option<Base> {
         if segment.layout != Layout::Concatenated {
             return None;
@@ -183,7 +183,7 @@ impl Bases {
 
 impl Holder {
     /// Calls `found` for each segment that holds bytes of a piece and may be a base. The arguments are the number of
-    /// the segment, the number of the piece in it, and the place of the bytes in that piece.
+    /// the segment, the number of the older piece in the segment, and the place of the bytes in the older piece.
     fn shared(&self, piece: &Piece, mut found: impl FnMut(u32, usize, OlderPlace)) {
         let index = self.reader.index();
         let Some(&twin) = self.twins.get(&piece.variable) else {
@@ -193,7 +193,7 @@ impl Holder {
             if let (Some((number, at)), None) = (pieces.next(), pieces.next()) {
                 let (segment, theirs) = (&index.segments()[number as usize], &index.all_pieces()[at]);
                 if segment.layout == Layout::Concatenated && segment.dependencies.is_empty() {
-                    let bytes = theirs.bytes as usize; // at most the length of a segment
+                    let bytes = theirs.bytes as usize; // the value is at most the length of a segment
                     found(
                         number,
                         at - segment.pieces.start,
@@ -217,8 +217,8 @@ impl Holder {
     }
 }
 
-/// The properties by which a variable is recognised: its rank, its path or class, its type, all or some of its
-/// extents, and its number among the variables that agree in all of these.
+/// The properties by which a variable is recognised: the rank, the path or class, the type, all or some of the
+/// extents, and the number of the variable among the variables that agree in all these properties.
 type VariableKey<'a> = (u32, &'a str, &'a ElementType, &'a [u64], u32);
 
 /// Finds the same variables in an older container. The first map has the variables of equal shape. The second map has
@@ -259,11 +259,11 @@ fn twins(
     })
 }
 
-/// Selects the extents by which a variable is recognised. `None` if it cannot be recognised.
+/// Selects the extents by which a variable is recognised. `None` if the variable cannot be recognised.
 type Extents = fn(&Shape) -> Option<&[u64]>;
 
-/// The extents of a list without its length. A list of numbers has no other extent. A list of points has the number
-/// of components.
+/// The extents of a list without the length of the list. A list of numbers has no other extent. A list of points has
+/// one other extent, the number of components.
 fn components(shape: &Shape) -> Option<&[u64]> {
     match &*shape.0 {
         [_] => Some(&[]),
@@ -272,7 +272,7 @@ fn components(shape: &Shape) -> Option<&[u64]> {
     }
 }
 
-/// The arrays among the variables, with the properties by which they are recognised.
+/// The variables that are arrays, with the properties by which they are recognised.
 fn named<'a>(
     files: &'a [FileHeader],
     extents: Extents,

@@ -1,21 +1,21 @@
 //! Finds the variables of different ranks that have the same meaning.
 //!
 //! Source: mcrEngine, SC12, section III-A. Two variables are similar if their names agree and if their data type and
-//! class (scalar or array) are the same. Their number of elements may differ. The hash key is
-//! `Group/Name_Type_Class`, for example `ToyGrp/Temperature_F32LE_Array1D`. Names agree exactly or after normalising,
-//! so that `Grid0000012/Density` and `Grid0000007/Density` are one class.
+//! class (scalar or array) are the same. The numbers of elements of similar variables may differ. The hash key is
+//! `Group/Name_Type_Class`, for example `ToyGrp/Temperature_F32LE_Array1D`. Names are compared exactly or after
+//! normalising. With normalising, `Grid0000012/Density` and `Grid0000007/Density` are one class.
 
 use crate::header::{ElementType, FileHeader, Role, Shape, VariableHeader};
 use crate::units::RawBytes;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// When the names of two variables count as equal.
+/// The rule by which the names of two variables count as equal.
 #[derive(Clone, Debug, Default)]
 pub enum Naming {
     /// The names are equal byte for byte.
     Exact,
-    /// The names are equal after every run of digits is replaced with `#`. This is the default.
+    /// The names are equal after every run of digits is replaced with `#`. This rule is the default.
     #[default]
     Numbers,
     /// The names are equal after every match of each regular expression is replaced, one rule after the other.
@@ -61,7 +61,7 @@ fn push_without_numbers(out: &mut String, name: &str) {
 pub struct VariableRef {
     /// Index in the group's files.
     pub file: u32,
-    /// Index in that file's variables.
+    /// Index in the variables of the file.
     pub variable: u32,
 }
 
@@ -72,10 +72,10 @@ impl VariableRef {
     }
 }
 
-/// Variables of different ranks judged similar enough to merge.
+/// Variables of different ranks that are similar enough to be merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VariableClass {
-    /// `Group/Name_Type_Class`.
+    /// The hash key of the class, `Group/Name_Type_Class`.
     pub key: Box<str>,
     /// Role of the members in their files.
     pub role: Role,
@@ -124,12 +124,13 @@ fn index(i: usize) -> u32 {
     u32::try_from(i).expect("fewer than 2^32 headers fit in memory")
 }
 
-/// The end of a hash key, such as `_F32LE_Array1D`, after the element type and the number of dimensions from which it
-/// is made.
+/// The element type, the number of dimensions, and the end of the hash key that is made from them, such as
+/// `_F32LE_Array1D`.
 type Kind = (ElementType, usize, String);
 
-/// Writes the hash key of a variable. `kind` is the kind of the previous variable. Most variables have the same kind
-/// as the previous one, and formatting a kind takes longer than the rest of this function.
+/// Writes the hash key of a variable. `kind` is the kind of the previous variable. Most variables have the kind of
+/// the previous variable. For such variables, `kind` is used again, because formatting a kind takes longer than the
+/// rest of this function.
 fn write_key(key: &mut String, file: &FileHeader, variable: &VariableHeader, naming: &Naming, kind: &mut Option<Kind>) {
     key.clear();
     match variable.role {

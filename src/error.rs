@@ -17,8 +17,8 @@ pub enum Advice {
     Upgrade,
     /// Free space: the file system is full, or a quota is used up.
     FreeSpace,
-    /// Save under another generation of the checkpoint's name, because the group is already committed under this
-    /// name.
+    /// Save the checkpoint under another generation of its name, because the group is already committed under the
+    /// present name.
     NewGeneration,
     /// Ask the operator to give this user access.
     Permissions,
@@ -35,7 +35,7 @@ pub(crate) fn io_advice(error: &io::Error) -> Advice {
     }
 }
 
-/// An error while something is written, committed or pruned.
+/// An error while a container or manifest is written, committed or pruned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -87,7 +87,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What to do next.
+    /// What the caller should do next.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Io { source, .. } => io_advice(source),
@@ -104,7 +104,7 @@ impl StoreError {
     }
 }
 
-/// An error while something is read from the store. It names the file and the part of the file.
+/// An error while a file of the store is read. The error names the file and the part of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -133,9 +133,9 @@ pub enum ReadError {
         path: PathBuf,
         /// Which part of the file is cut.
         what: &'static str,
-        /// Bytes that the part needs.
+        /// Number of bytes that the part needs.
         needed: u64,
-        /// Bytes that the file has.
+        /// Number of bytes that the file has.
         found: u64,
     },
     /// The file does not begin or end with the mark of the format.
@@ -202,7 +202,7 @@ pub enum ReadError {
         /// The broken rule.
         what: String,
     },
-    /// The file is undamaged, but it is another file than the requested one.
+    /// The file is undamaged, but is not the requested file.
     #[error("{path}: {what} is {found}, expected {expected}", path = .path.display())]
     Foreign {
         /// The container or manifest.

@@ -1,8 +1,8 @@
 //! Removes HDF5's reversible chunk filters and applies them again, without HDF5.
 //!
 //! Sources: HDF5 1.14 `H5Zshuffle.c`, `H5Zdeflate.c` (`compress2` of the classic zlib), `H5checksum.c`
-//! (`H5_checksum_fletcher32`). Applying the filters again may give other bytes than the stored bytes. The agent tries
-//! it for each chunk. If the bytes differ, the stored bytes of the chunk are saved.
+//! (`H5_checksum_fletcher32`). For each chunk, the agent removes the filters, applies them again, and compares the
+//! result with the stored bytes. If the bytes differ, the stored bytes of the chunk are saved.
 
 use crate::header::Filter;
 use flate2::{Compress, Compression, FlushCompress, Status};
@@ -26,12 +26,12 @@ pub enum FilterError {
         /// The requested level.
         level: u8,
     },
-    /// A filter gave another length than the file states.
+    /// The result of a filter has another length than the file states.
     #[error("a chunk has {found} raw bytes, not {expected}")]
     Length {
-        /// The length that the filter gave.
+        /// Length of the filter's result, in bytes.
         found: usize,
-        /// The length that the file states.
+        /// The length that the file states, in bytes.
         expected: usize,
     },
     /// The checksum does not agree with the bytes.
@@ -44,8 +44,8 @@ pub enum FilterError {
     },
 }
 
-/// Removes the filters of one chunk. Returns exactly `raw_bytes` bytes, or an error. The lengths of `stored` and
-/// `raw_bytes` bound the memory that it allocates.
+/// Removes the filters of one chunk. Returns exactly `raw_bytes` bytes, or an error. The length of `stored` and the
+/// number `raw_bytes` limit the allocated memory.
 pub fn take_off(filters: &[Filter], stored: &[u8], raw_bytes: usize) -> Result<Vec<u8>, FilterError> {
     // The maximum number of bytes before each filter.
     let mut limits = Vec::with_capacity(filters.len());
@@ -74,7 +74,8 @@ pub fn take_off(filters: &[Filter], stored: &[u8], raw_bytes: usize) -> Result<V
     Ok(raw)
 }
 
-/// Applies the filters to one chunk. This is the inverse of [`take_off`] if the application used the same filters.
+/// Applies the filters to one chunk. The result equals the stored bytes that [`take_off`] received if the application
+/// used the same filters.
 pub fn put_on(filters: &[Filter], raw: &[u8]) -> Result<Vec<u8>, FilterError> {
     let mut bytes: Option<Vec<u8>> = None;
     for filter in filters {
@@ -88,8 +89,8 @@ pub fn put_on(filters: &[Filter], raw: &[u8]) -> Result<Vec<u8>, FilterError> {
     Ok(bytes.unwrap_or_else(|| raw.to_vec()))
 }
 
-/// Puts the first byte of all elements first, then the second bytes, and so on. Bytes that fill no element stay last.
-/// A single element stays as it is.
+/// Puts the first byte of every element first, then the second byte of every element, and so on. Bytes after the last
+/// whole element stay at the end. A single element is not changed.
 fn shuffle(raw: &[u8], width: usize) -> Vec<u8> {
     let elements = raw.len().checked_div(width).unwrap_or(0);
     if width <= 1 || elements <= 1 {
@@ -122,7 +123,7 @@ fn unshuffle(stored: &[u8], width: usize) -> Vec<u8> {
     out
 }
 
-/// Size of the output buffer that HDF5 gives to zlib. zlib's level 0 produces different bytes for a different size.
+/// Size of the output buffer that HDF5 gives to zlib. At level 0, the result of zlib depends on this size.
 fn deflated_max(raw_bytes: usize) -> usize {
     raw_bytes.saturating_add(raw_bytes / 1000).saturating_add(13)
 }
@@ -133,7 +134,7 @@ thread_local! {
     static INFLATE: RefCell<Option<Decompressor>> = const { RefCell::new(None) };
 }
 
-/// Does what zlib's `compress2` does: a zlib stream with the default window, memory level and strategy.
+/// Compresses like zlib's `compress2`: writes a zlib stream with the default window, memory level and strategy.
 fn deflate(raw: &[u8], level: u8) -> Result<Vec<u8>, FilterError> {
     let refused = || FilterError::Deflate { raw_bytes: raw.len(), level };
     let mut out = vec![0; deflated_max(raw.len())];
@@ -150,11 +151,11 @@ fn deflate(raw: &[u8], level: u8) -> Result<Vec<u8>, FilterError> {
     Ok(out)
 }
 
-/// Decompresses at most `limit` bytes. More bytes, or bytes after the end of the stream, are an error.
+/// Decompresses at most `limit` bytes. Fails if the stream has more bytes, or if bytes follow the end of the stream.
 fn inflate(stored: &[u8], limit: usize) -> Result<Vec<u8>, FilterError> {
     let refused = || FilterError::Inflate { stored_bytes: stored.len() };
-    // One byte of a deflate stream gives at most 1032 bytes, so a short stored chunk allocates little even if its
-    // header claims a large length.
+    // One byte of a deflate stream gives at most 1032 bytes, so a short stored chunk allocates little memory even if
+    // its header claims a large length.
     let mut out = vec![0; limit.min(stored.len().saturating_mul(1040).saturating_add(64))];
     let mut stream = INFLATE.take().unwrap_or_default();
     let bytes = stream.zlib_decompress(stored, &mut out);
@@ -178,14 +179,14 @@ fn without_checksum(stored: &[u8]) -> Result<&[u8], FilterError> {
     Ok(raw)
 }
 
-/// HDF5's `H5_checksum_fletcher32`: the checksum over big-endian 16-bit words. If the last byte is alone, it is the
-/// high half of a word.
+/// HDF5's `H5_checksum_fletcher32`: the checksum over big-endian 16-bit words. If the number of bytes is odd, the
+/// last byte is the high half of the last word.
 fn fletcher32(bytes: &[u8]) -> u32 {
     let fold = |sum: u32| (sum & 0xffff) + (sum >> 16);
     let (mut sum1, mut sum2) = (0u32, 0u32);
     let words = bytes.chunks_exact(2);
     let odd = words.remainder();
-    // 360 words are the largest block for which neither sum overflows.
+    // A block has 360 words, because in longer blocks one of the two sums may overflow.
     for block in bytes[..bytes.len() - odd.len()].chunks(720) {
         for word in block.chunks_exact(2) {
             sum1 += u32::from(u16::from_be_bytes([word[0], word[1]]));

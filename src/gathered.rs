@@ -4,12 +4,12 @@ use crate::ids::Digest;
 use std::cell::Cell;
 
 thread_local! {
-    /// The buffer of the last [`Gathered::roomy`] of this thread. The next one uses it again.
+    /// The buffer of the last [`Gathered::roomy`] of this thread. The next call of `roomy` uses this buffer again.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// A digest of many short runs of bytes. Short runs are gathered in a buffer first, because BLAKE3 is fast only if it
-/// gets at least 16 KiB at once.
+/// hashes at least 16 KiB at once.
 #[derive(Default)]
 pub struct Gathered {
     hasher: blake3::Hasher,
@@ -17,11 +17,11 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Runs of at least this length are hashed directly and not copied into the buffer.
+    /// Runs of at least this length are hashed directly, without a copy in the buffer.
     const DIRECT_MIN_BYTES: usize = 32 << 10;
 
-    /// A digest whose buffer has its full size from the start. The buffer of the last such digest of this thread is
-    /// used again.
+    /// A digest whose buffer has its full size from the start. The digest reuses the buffer of the last such digest
+    /// of this thread.
     pub fn roomy() -> Self {
         let mut runs = SPARE.take();
         runs.reserve(2 * Self::DIRECT_MIN_BYTES);

@@ -1,8 +1,9 @@
-//! The description of a file without its bytes: its variables, including the skeleton, and their places in the file.
+//! The description of a file without its bytes: the variables, including the skeleton, and the places of the
+//! variables in the file.
 //!
 //! All other code relies on this invariant: **the extents of a file's variables, including the skeleton, cover each
-//! byte of the file exactly once** ([`FileHeader::check`]). So a program that writes each variable's bytes back to
-//! their extents restores the application's file, whatever HDF5 features the file uses.
+//! byte of the file exactly once** ([`FileHeader::check`]). Therefore a program that writes each variable's bytes
+//! back to their extents restores the application's file, regardless of the HDF5 features that the file uses.
 
 use crate::ids::{Digest, FilePath, Rank};
 use crate::units::RawBytes;
@@ -24,11 +25,12 @@ pub enum ByteOrder {
 pub enum ElementType {
     /// Bytes without known meaning: skeletons, files that are not HDF5, stored chunks with an unknown filter.
     Bytes,
-    /// A two's complement or unsigned integer of 1, 2, 4 or 8 bytes. Also a boolean, an enumeration or a bit field.
+    /// A two's complement or unsigned integer of 1, 2, 4 or 8 bytes. Booleans, enumerations and bit fields are such
+    /// integers too.
     Int {
         /// Bytes of one element: 1, 2, 4 or 8.
         width: u8,
-        /// Whether the integer is in two's complement. Otherwise it is unsigned.
+        /// Whether the integer is in two's complement instead of unsigned.
         signed: bool,
         /// Order of the bytes.
         order: ByteOrder,
@@ -51,12 +53,12 @@ pub enum ElementType {
         /// Bytes of one record, 1 to [`ELEMENT_WIDTH_MAX`].
         width: u32,
         /// The members, by increasing offset. Members do not overlap, and no member is a compound. There are at most
-        /// [`MEMBERS_MAX`].
+        /// [`MEMBERS_MAX`] members.
         members: Box<[Member]>,
     },
 }
 
-/// One member of a compound type that is not a compound itself.
+/// One member of a compound type. The member is not a compound.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member {
     /// Offset from the start of the record, in bytes.
@@ -69,7 +71,8 @@ pub struct Member {
 
 /// Maximum width of an element whose type is interpreted, in bytes. Wider elements are [`ElementType::Bytes`].
 pub const ELEMENT_WIDTH_MAX: u32 = 1 << 20;
-/// Maximum number of members of a compound that are interpreted. A type with more is [`ElementType::Fixed`].
+/// Maximum number of members of a compound whose members are interpreted. A compound with more than this number of
+/// members is [`ElementType::Fixed`].
 pub const MEMBERS_MAX: usize = 1024;
 
 impl ElementType {
@@ -92,8 +95,8 @@ impl ElementType {
         }
     }
 
-    /// Whether the invariants of the variant hold. Every type that comes from a file or peer is checked with this
-    /// function before it is used.
+    /// Whether the invariants of the variant hold. Every type from a file or a peer is checked with this function
+    /// before the type is used.
     pub fn is_valid(&self) -> bool {
         match self {
             Self::Bytes => true,
@@ -159,8 +162,8 @@ impl fmt::Display for Shape {
     }
 }
 
-/// A reversible filter between a chunk's raw bytes and its bytes in the file. A list of filters is in the order of
-/// writing.
+/// A reversible filter between a chunk's raw bytes and its bytes in the file. Lists of filters have the order in
+/// which the application applied the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Filter {
     /// HDF5's byte shuffle over elements of this many bytes.
@@ -183,10 +186,11 @@ pub const FILTERS_MAX: usize = 8;
 
 /// A run of bytes in the file that holds a run of a variable's raw bytes.
 ///
-/// Without filters `stored_bytes == raw_bytes`. With filters each extent is one chunk, filtered on its own.
+/// Without filters, `stored_bytes` equals `raw_bytes`. With filters, each extent is one chunk, and each chunk is
+/// filtered separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
-    /// Offset in the file, from its first byte, including a user block.
+    /// Offset from the first byte of the file. A user block (HDF5's space before the HDF5 data) is counted.
     pub offset: u64,
     /// Number of bytes in the file.
     pub stored_bytes: u64,
@@ -218,13 +222,13 @@ pub struct VariableHeader {
     pub element: ElementType,
     /// Dimensions of the array, even if its raw bytes are stored chunk after chunk.
     pub shape: Shape,
-    /// Dimensions of the chunks, if they are known and the chunks are whole. No dimensions if the raw bytes are not
-    /// chunk after chunk. This is a hint for codecs and is not stored in containers.
+    /// Dimensions of the chunks, if the dimensions are known and the chunks are whole. Empty if the raw bytes are not
+    /// stored chunk after chunk. The dimensions are a hint for codecs, and are not stored in containers.
     pub chunk: Shape,
     /// Total raw bytes of the extents.
     pub raw_bytes: RawBytes,
-    /// BLAKE3 of the raw bytes. A short variable may have [`NO_DIGEST`](crate::container::NO_DIGEST). This is so in
-    /// an index, and if the file is not read a second time.
+    /// BLAKE3 of the raw bytes. A short variable has [`NO_DIGEST`](crate::container::NO_DIGEST) in an index, and in
+    /// the header of a file that is not read a second time.
     pub digest: Digest,
     /// Filters of each extent; empty if the extents hold the raw bytes themselves.
     pub filters: Box<[Filter]>,
@@ -232,8 +236,8 @@ pub struct VariableHeader {
     pub extents: Box<[Extent]>,
 }
 
-/// Maximum raw bytes of one filtered chunk. HDF5's own limit is 4 GiB. If a chunk is larger, its stored bytes are
-/// saved and its filters are not removed.
+/// Maximum raw bytes of one chunk whose filters are removed. HDF5's own limit is 4 GiB. The stored bytes of larger
+/// chunks are saved.
 pub const FILTERED_CHUNK_MAX: u64 = 64 << 20;
 
 /// One file of a checkpoint, described without its bytes.
@@ -253,7 +257,7 @@ pub struct FileHeader {
     pub modified_ns: i64,
     /// BLAKE3 of the whole file.
     pub digest: Digest,
-    /// The skeleton (or whole file) first, then the arrays, by name.
+    /// The skeleton (or the whole file) first, then the arrays, sorted by name.
     pub variables: Vec<VariableHeader>,
 }
 
@@ -297,7 +301,7 @@ pub enum HeaderError {
 }
 
 impl VariableHeader {
-    /// Checks everything that can be checked without the other variables. The error is the rule that is broken.
+    /// Checks all rules that do not depend on other variables. The error is the broken rule.
     pub fn check(&self) -> Result<(), &'static str> {
         let filters_fit = self.filters.iter().all(|f| match f {
             Filter::Shuffle { width } => *width > 0 && *width <= ELEMENT_WIDTH_MAX,
@@ -327,23 +331,23 @@ impl VariableHeader {
     }
 }
 
-/// The kind of an entry of a checkpoint. Only regular files and hard links determine which checkpoint it is. Entries
-/// of the other kinds are saved with the checkpoint ([`FileKind::is_companion`]).
+/// The kind of an entry of a checkpoint. The identity of a checkpoint depends only on regular files and hard links.
+/// Entries of the other kinds are saved together with the checkpoint ([`FileKind::is_companion`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileKind {
     /// A file that the layout assigns to the checkpoint.
     #[default]
     Regular,
-    /// A directory. It has no bytes. It is saved for its permission bits, and because an empty directory is part of a
-    /// checkpoint too.
+    /// A directory, which has no bytes. Directories are saved because of their permission bits, and because an empty
+    /// directory may be part of a checkpoint.
     Directory,
-    /// A symbolic link. Its bytes are the text of the link, which has 1 to [`LINK_BYTES_MAX`] bytes.
+    /// A symbolic link. The bytes are the text of the link, which has 1 to [`LINK_BYTES_MAX`] bytes.
     SymbolicLink,
     /// A file next to the checkpoint that names the newest checkpoint, such as `checkpoints.txt` or `rpointer.ocn`.
     Pointer,
-    /// A second name of a file. That file belongs to the same rank and has the same bytes. The number says how many
-    /// places earlier in the list that file is.
+    /// A second name of a regular file that belongs to the same rank. The number is the distance from this entry back
+    /// to the entry of the regular file, in entries of the list.
     HardLink(NonZeroU32),
 }
 
@@ -362,7 +366,7 @@ impl FileKind {
         matches!(self, Self::Regular | Self::Pointer | Self::HardLink(_))
     }
 
-    /// Whether this is a regular file. A manifest leaves out the kind of a regular file.
+    /// Whether the entry is a regular file. A manifest does not store the kind of a regular file.
     pub fn is_regular(&self) -> bool {
         *self == Self::Regular
     }
@@ -446,8 +450,8 @@ impl FileHeader {
         Ok(())
     }
 
-    /// The gaps between sorted, disjoint `(offset, bytes)` runs in a file of `bytes` bytes. They are the skeleton's
-    /// extents.
+    /// The gaps between sorted, disjoint `(offset, bytes)` runs in a file of `bytes` bytes. The gaps are the
+    /// skeleton's extents.
     pub fn gaps(runs: &[(u64, u64)], bytes: u64) -> Box<[Extent]> {
         let mut gaps = Vec::with_capacity(runs.len() + 1);
         let mut end = 0;

@@ -1,9 +1,10 @@
-//! Names and numbers as types, so that a rank cannot be used as a group. Paths from a peer are checked before use.
+//! Types for names and numbers. With these types, the compiler refuses a rank in the place of a group. Paths from a
+//! peer are checked before use.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A rank of the application's `MPI_COMM_WORLD`. Not a node, and not a position within a group.
+/// A rank of the application's `MPI_COMM_WORLD`. A rank is neither the number of a node nor a position in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Rank(pub u32);
@@ -33,12 +34,12 @@ pub struct Grouping {
     group_size: u32,
 }
 
-/// Maximum number of ranks of a job. It is larger than any existing machine needs, and bounds the length of lists of
-/// ranks.
+/// Maximum number of ranks of a job. The maximum is larger than any existing machine needs, and limits the length of
+/// lists of ranks.
 pub const RANKS_MAX: u32 = 1 << 24;
 
 impl Grouping {
-    /// Returns `None` if either number is zero or there are more than [`RANKS_MAX`] ranks.
+    /// Returns `None` if one of the numbers is zero, or if there are more than [`RANKS_MAX`] ranks.
     pub fn new(ranks: u32, group_size: u32) -> Option<Self> {
         (ranks > 0 && ranks <= RANKS_MAX && group_size > 0).then_some(Self { ranks, group_size })
     }
@@ -48,7 +49,8 @@ impl Grouping {
         self.ranks
     }
 
-    /// `ceil(ranks / GROUP_SIZE)` (mcrEngine, SC12, equation 3, with one aggregator per group).
+    /// Number of groups, `ceil(ranks / GROUP_SIZE)` (mcrEngine, SC12, equation 3, with one aggregator for each
+    /// group).
     pub fn groups(self) -> u32 {
         self.ranks.div_ceil(self.group_size)
     }
@@ -148,9 +150,9 @@ name_type!(
     200
 );
 name_type!(
-    /// Everything that all ranks saved at one step. A directory of this name, in the job's directory, holds its
-    /// containers and manifests.
-    /// The name has at most 200 bytes, no slash, no leading dot and no control character.
+    /// A checkpoint: the data that all ranks saved at one step. A directory of this name, in the job's directory,
+    /// holds its containers and manifests. The name has at most 200 bytes, no slash, no leading dot and no control
+    /// character.
     CheckpointId,
     200
 );
@@ -168,7 +170,7 @@ impl CheckpointId {
         self.split().1
     }
 
-    /// The same label with the given generation.
+    /// The name with the same label and the given generation.
     pub fn with_generation(&self, generation: u32) -> Result<Self, NameError> {
         match generation {
             0 | 1 => self.label().parse(),
@@ -187,7 +189,7 @@ impl CheckpointId {
     }
 }
 
-/// Compares names as people do: runs of digits by their value, other bytes one by one (`it_9` is before `it_10`).
+/// Compares names: runs of digits by their value, and all other bytes one by one (`it_9` is before `it_10`).
 pub fn natural_cmp(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     use std::cmp::Ordering;
     let (mut i, mut j) = (0, 0);
@@ -214,8 +216,8 @@ pub fn natural_cmp(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
 
 /// Path of an application's file, relative to the watched directory. The bytes of the path need not be UTF-8.
 ///
-/// The path is checked: it is not empty and not absolute, has no empty, `.` or `..` component and no NUL, and has at
-/// most 4096 bytes. So joining it to a directory gives a path inside that directory.
+/// The type guarantees that the path is not empty and not absolute, has no empty, `.` or `..` component and no NUL,
+/// and has at most 4096 bytes. Therefore the path, joined to a directory, is inside this directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilePath(Box<[u8]>);
 
@@ -266,9 +268,9 @@ impl FilePath {
     }
 }
 
-/// Different paths give different texts, and the text contains no control characters. A byte that is not UTF-8, and
-/// each byte of a control character, is written as `\xNN`. A backslash is doubled. The reader of a manifest can turn
-/// the text back into the path.
+/// Writes the path as text. Different paths give different texts, and the text contains no control characters. A byte
+/// that is not UTF-8, and each byte of a control character, is written as `\xNN`. A backslash is doubled. The reader
+/// of a manifest can turn the text back into the path.
 impl fmt::Display for FilePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {

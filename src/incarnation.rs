@@ -1,16 +1,16 @@
-//! Separates one start of the application from the next within a job, and records from which checkpoint each start
-//! continues.
+//! Distinguishes the starts of the application within a job, and records from which checkpoint each start continues.
 //!
-//! An *incarnation* is one start of a job. It is identified by a number and a text, never by a time, because the
-//! clocks of nodes differ. Each incarnation has one record in the store, for example `JOB/.incarnations/0003`. The
-//! record is written by the first restart of the incarnation, or when the first agent announces itself under an
-//! identity that no record has. A record is never changed. Only the newest incarnation may commit checkpoints. Until
-//! the job has a directory, its records are in the hidden directory `.JOB.incarnations` of the store, because the name
-//! of the job may be misspelt. "Incarnation" in docs/format/manifest.md describes the text of a record.
+//! An *incarnation* is one start of a job. An incarnation is identified by a number and a text, never by a time,
+//! because the clocks of nodes differ. Each incarnation has one record in the store, for example
+//! `JOB/.incarnations/0003`. The first restart of the incarnation writes the record. Without a restart, the record is
+//! written when the first agent announces an identity that no record has. A record is never changed. Only the newest
+//! incarnation may commit checkpoints. The name of a job may be misspelt. Therefore the records of a job without a
+//! directory are in the hidden directory `.JOB.incarnations` of the store, until the job has a directory.
+//! "Incarnation" in docs/format/manifest.md describes the text of a record.
 //!
 //! A manifest has the number of its incarnation. If a group of a checkpoint was not committed when a newer
 //! incarnation began, the checkpoint never becomes complete ([`Incarnations::is_dead`]). If all groups were committed
-//! and only could not be read at that time, the checkpoint is set aside.
+//! but could not be read at that time, the checkpoint is set aside.
 
 use crate::container::ReadError;
 use crate::ids::{CheckpointId, Digest, JobId};
@@ -26,18 +26,19 @@ use std::time::Duration;
 const DIRECTORY: &str = ".incarnations";
 /// The version of records that this build writes and reads.
 pub const INCARNATION_VERSION: u32 = 1;
-/// Maximum number of records that are kept for a job; the oldest are removed.
+/// Maximum number of records that are kept for a job. The oldest records are removed.
 const RECORDS_MAX: usize = 1024;
-/// Maximum length of a record.
+/// Maximum length of a record, in bytes.
 const RECORD_BYTES_MAX: u64 = 1 << 20;
-/// Maximum number of checkpoints that each list of a record names.
+/// Maximum number of checkpoints in each list of a record.
 pub const NAMED_MAX: usize = 256;
-/// Maximum number of attempts if other processes take the number at the same moment.
+/// Maximum number of attempts to write a record, if other processes begin incarnations at the same moment.
 const TRIES_MAX: u32 = 64;
-/// Maximum length of an identity.
+/// Maximum length of an identity, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 200;
 
-/// Files whose own time is older than their last change by more than this are copies that kept their times: 1 s.
+/// A file is a copy that kept its time of modification if this time is more than 1 s older than the last change of
+/// the inode.
 pub const COPIED_NS: i64 = 1_000_000_000;
 
 /// The record of one incarnation.
@@ -50,41 +51,42 @@ pub struct Incarnation {
     pub number: u32,
     /// The name that SLURM or the operator gives to this start; empty for a start by hand.
     pub identity: String,
-    /// The program and node that began the incarnation. It is for people, and to count restarts by hand on each
-    /// node.
+    /// The program and node that began the incarnation. This text is for people, and for counting restarts by hand on
+    /// each node.
     pub begun_by: String,
-    /// When the incarnation began, in milliseconds since 1970 by the clock of that node. It is for people only; no
-    /// decision depends on it.
+    /// Time at which the incarnation began, in milliseconds since 1970, by the clock of the node that began it. The
+    /// time is for people only; no decision depends on it.
     pub began_unix_ms: u64,
-    /// The boundary between two incarnations is half of these milliseconds before this record was written. If a
-    /// restart wrote the record, the value is the time since the restart started, by its monotonic clock. The
-    /// previous run had ended before that. If an aggregator wrote the record to separate two runs, the value is twice
-    /// the time since the first agent of the new run started.
+    /// The boundary between the previous incarnation and this incarnation is half of these milliseconds before this
+    /// record was written. If a restart wrote the record, the value is the time since the restart started, by its
+    /// monotonic clock; the previous run had ended before the restart started. If an aggregator wrote the record to
+    /// separate two runs, the value is twice the time since the first agent of the new run started.
     pub took_ms: u64,
-    /// The checkpoint from which the incarnation continues. `None`: it started without a checkpoint.
+    /// The checkpoint from which the incarnation continues. `None` if the incarnation started without a checkpoint.
     pub from: Option<CheckpointId>,
     /// The place of [`Self::from`] in the order of checkpoints.
     pub from_place: Option<Place>,
     /// `true` if a restart chose the checkpoint, `false` if an agent's announcement began the incarnation.
     pub is_restart: bool,
-    /// Checkpoints newer than [`Self::from`] that were complete when the incarnation began. They stay complete, but
-    /// the incarnation does not continue from them.
+    /// Checkpoints newer than [`Self::from`] that were complete when the incarnation began. These checkpoints stay
+    /// complete, but the incarnation does not continue from them.
     pub whole: Vec<CheckpointId>,
-    /// Checkpoints newer than [`Self::from`] of which a group was not committed when the incarnation began. They
-    /// never become complete. `None` if there were too many, or if an older program wrote the record: then only
-    /// [`Self::whole`] says which of the newer checkpoints can become complete.
+    /// Checkpoints newer than [`Self::from`] with a group that was not committed when the incarnation began. These
+    /// checkpoints never become complete. `None` if there were more than [`NAMED_MAX`] such checkpoints, or if an
+    /// older program wrote the record. If `None`, none of the newer checkpoints can become complete except the
+    /// checkpoints in [`Self::whole`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<Vec<CheckpointId>>,
     /// Checkpoints newer than [`Self::from`] that could not be restored, with the reasons.
     pub passed_over: Vec<PassedOver>,
 }
 
-/// A checkpoint that a restart could not or did not restore.
+/// A checkpoint that a restart did not restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedOver {
     /// Name of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// Why the restart did not choose it.
+    /// Why the restart did not restore the checkpoint.
     pub reason: String,
 }
 
@@ -116,7 +118,7 @@ pub struct Draft {
 pub enum Begun {
     /// This process wrote the record, and the record is durable.
     Here(Incarnation),
-    /// Another process wrote the record of this or a later incarnation first.
+    /// Another process wrote the record of this incarnation or of a later incarnation first.
     Other(Incarnation),
 }
 
@@ -130,7 +132,7 @@ impl Incarnations {
         let mut records = Vec::new();
         for number in numbers(store, job)? {
             match read(store, job, number) {
-                Err(ReadError::Missing { .. }) => {} // removed since then, because there are many newer ones
+                Err(ReadError::Missing { .. }) => {} // removed in the meantime, because there are many newer records
                 other => records.push(other?),
             }
         }
@@ -147,7 +149,7 @@ impl Incarnations {
         &self.0
     }
 
-    /// The next record after an incarnation, which ended that incarnation.
+    /// The record of the incarnation that ended incarnation `number`: the first record with a higher number.
     pub fn ended_by(&self, number: u32) -> Option<&Incarnation> {
         self.0.iter().find(|record| record.number > number)
     }
@@ -158,8 +160,8 @@ impl Incarnations {
         self.ended_by(place.incarnation).is_some_and(|next| next.is_death_of(id, place))
     }
 
-    /// The incarnations to which the newest one goes back: the newest, the one that wrote the checkpoint from which it
-    /// continues, and so on.
+    /// The incarnations from which the newest incarnation descends: the newest incarnation, the incarnation that
+    /// wrote the checkpoint from which the newest incarnation continued, and so on.
     pub fn line(&self) -> Line<'_> {
         let mut line: Vec<&Incarnation> = self.newest().into_iter().collect();
         while let Some(record) = line.last()
@@ -171,8 +173,9 @@ impl Incarnations {
         Line(line)
     }
 
-    /// How many consecutive incarnations, counted back from the newest, were restarts from this checkpoint; at most
-    /// `most`. A restart that failed, or that was killed before any part of the job was restored, does not count.
+    /// Number of consecutive incarnations, counted back from the newest incarnation, that were restarts from this
+    /// checkpoint; at most `most`. A restart that failed, or that was killed before any part of the job was restored,
+    /// does not count.
     pub fn restarts_in_a_row(
         &self,
         store: &dyn Store,
@@ -191,8 +194,9 @@ impl Incarnations {
     }
 }
 
-/// Counts restarts from one checkpoint in a row. The nodes of a job that is started by hand have no common identity.
-/// Their restarts look like starts one after the other, so only restarts on the same node count.
+/// Counts consecutive restarts from one checkpoint. The nodes of a job that is started by hand have no common
+/// identity, so the restarts of several nodes look like consecutive starts. Therefore restarts by hand are counted
+/// separately for each node.
 #[derive(Debug, Default)]
 struct InARow<'a> {
     with_identity: usize,
@@ -217,13 +221,14 @@ impl<'a> InARow<'a> {
     }
 }
 
-/// The line of incarnations to which the newest incarnation of a job goes back, the newest first.
+/// The line of incarnations from which the newest incarnation of a job descends, the newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line<'a>(Vec<&'a Incarnation>);
 
 impl<'a> Line<'a> {
-    /// The incarnation that set a complete checkpoint aside: it continued from an older one. The application's state
-    /// goes back to none of the checkpoints that are set aside, so a restart takes them only by name.
+    /// The incarnation that set a complete checkpoint aside, because the incarnation continued from an older
+    /// checkpoint. The state of the application does not descend from checkpoints that are set aside, so a restart
+    /// uses such checkpoints only by name.
     pub fn set_aside_by(&self, place: Place) -> Option<&'a Incarnation> {
         let in_line = |record: &&Incarnation| record.from_place.is_some_and(|from| from >= place);
         let record = self.0.get(self.0.partition_point(in_line))?;
@@ -231,14 +236,14 @@ impl<'a> Line<'a> {
     }
 }
 
-/// By default, a checkpoint is skipped after this number of consecutive restarts from it.
+/// By default, a checkpoint is skipped after this number of consecutive restarts from the checkpoint.
 pub const GIVE_UP_AFTER: usize = 3;
-/// Maximum number of records that are read to count the restarts. It is larger than [`GIVE_UP_AFTER`] because failed
-/// restarts do not count.
+/// Maximum number of records that are read to count the restarts. The number is larger than [`GIVE_UP_AFTER`],
+/// because failed restarts do not count.
 const RECORDS_READ_MAX: u32 = 64;
 
 /// The checkpoint that the next restart skips, because it was restored [`GIVE_UP_AFTER`] times in a row; `None` if
-/// there is none. Only a few records are read, even if the job has many.
+/// there is no such checkpoint. Only a few records are read, even if the job has many records.
 pub fn restored_too_often(store: &dyn Store, job: &JobId) -> Result<Option<CheckpointId>, ReadError> {
     let Some(newest) = newest(store, job)? else { return Ok(None) };
     let Some(from) = newest.from.clone().filter(|_| newest.is_restart) else { return Ok(None) };
@@ -262,8 +267,9 @@ pub fn restored_too_often(store: &dyn Store, job: &JobId) -> Result<Option<Check
     Ok(None)
 }
 
-/// The directory of the records. As long as the job has no directory, this is `.JOB.incarnations`. It is moved into
-/// the job's directory by the first call after that directory was created.
+/// The directory of the records. As long as the job has no directory, the directory of the records is
+/// `.JOB.incarnations`. The first call after the job's directory was created moves the directory of the records into
+/// it.
 fn directory(store: &dyn Store, job: &JobId) -> Result<PathBuf, StoreError> {
     let of_job = Path::new(job.as_str());
     let (inside, beside) = (of_job.join(DIRECTORY), PathBuf::from(format!(".{job}{DIRECTORY}")));
@@ -282,7 +288,7 @@ fn directory(store: &dyn Store, job: &JobId) -> Result<PathBuf, StoreError> {
             store.sync_dir(Path::new(""))?;
             Ok(inside)
         }
-        // Another process moved or created it.
+        // Another process moved or created the directory.
         Err(_) if is_dir(store, &inside)? => Ok(inside),
         // The store is read-only.
         Err(_) => Ok(beside),
@@ -314,7 +320,8 @@ fn numbers(store: &dyn Store, job: &JobId) -> Result<Vec<u32>, ReadError> {
     Ok(numbers)
 }
 
-/// The number of the newest incarnation of a job, or 0 if there is none. Lists one directory and reads no file.
+/// The number of the newest incarnation of a job, or 0 if the job has no incarnation. Lists one directory and reads
+/// no file.
 pub fn newest_number(store: &dyn Store, job: &JobId) -> Result<u32, ReadError> {
     Ok(numbers(store, job)?.last().copied().unwrap_or(0))
 }
@@ -327,7 +334,7 @@ pub fn newest(store: &dyn Store, job: &JobId) -> Result<Option<Incarnation>, Rea
     }
 }
 
-/// The next incarnation after `number` that has a record. It ended incarnation `number`.
+/// The incarnation that ended incarnation `number`: the next incarnation after `number` that has a record.
 pub fn ended_by(store: &dyn Store, job: &JobId, number: u32) -> Result<Option<Incarnation>, ReadError> {
     match numbers(store, job)?.into_iter().find(|next| *next > number) {
         None => Ok(None),
@@ -335,13 +342,14 @@ pub fn ended_by(store: &dyn Store, job: &JobId, number: u32) -> Result<Option<In
     }
 }
 
-/// How long ago an incarnation began, by the clock of the store's file system. The clocks of the nodes do not matter.
+/// How long ago an incarnation began, by the clock of the store's file system. The result does not depend on the
+/// clocks of the nodes.
 pub fn age(store: &dyn Store, job: &JobId, number: u32) -> Result<Duration, StoreError> {
     store.age(&directory(store, job)?.join(record_name(number)))
 }
 
-/// Begins the incarnation after `after`, unless another process began it first. The record is durable when this
-/// returns.
+/// Begins the incarnation after `after`, unless another process began this incarnation first. The record is durable
+/// when this function returns.
 pub fn begin(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<Begun, StoreError> {
     let number = after.saturating_add(1);
     let name = |names: Vec<CheckpointId>| names.into_iter().take(NAMED_MAX).collect();
@@ -384,7 +392,8 @@ fn begin_in(store: &dyn Store, job: &JobId, dir: &Path, record: &Incarnation) ->
         }
         if store.rename_new(temp.path(), &path)? {
             store.sync_dir(dir)?;
-            // If the job got a directory and a first record at the same moment, this record is not in it.
+            // If another process created the job's directory and its first record at the same moment, the new record
+            // is outside of this directory.
             if directory(store, job)? != dir && !read(store, job, record.number).is_ok_and(|first| first == *record) {
                 store.remove_file(&path)?;
                 continue;
@@ -396,8 +405,8 @@ fn begin_in(store: &dyn Store, job: &JobId, dir: &Path, record: &Incarnation) ->
     Err(StoreError::Busy { path })
 }
 
-/// Records that a part of the job was restored for an incarnation. `key` names the part and the directory. If the
-/// same part is restored again, the application was started again.
+/// Records that a part of the job was restored for an incarnation. `key` names the part and the directory. A second
+/// restore of the same part means that the application was started again.
 pub fn note_part(store: &dyn Store, job: &JobId, number: u32, key: &str) -> Result<(), StoreError> {
     let dir = parts_directory(store, job, number)?;
     create_dirs(store, &dir)?;
@@ -434,7 +443,7 @@ fn part_name(key: &str) -> String {
     Digest::of(key.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// Removes the files that say which parts were restored for an incarnation, except `kept` of them.
+/// Removes the files that record which parts were restored for an incarnation, except `kept` of these files.
 fn remove_parts(store: &dyn Store, job: &JobId, number: u32, kept: usize) -> Result<(), StoreError> {
     let dir = parts_directory(store, job, number)?;
     let entries = match store.list_dir(&dir) {
@@ -451,7 +460,7 @@ fn remove_parts(store: &dyn Store, job: &JobId, number: u32, kept: usize) -> Res
 fn remove_old_records(store: &dyn Store, job: &JobId) -> Result<(), StoreError> {
     let numbers = numbers(store, job)?;
     if let Some(old) = numbers.len().checked_sub(3).and_then(|at| numbers.get(at)) {
-        // One file is enough to show that something was restored for the incarnation.
+        // One file is enough to show that a part was restored for the incarnation.
         remove_parts(store, job, *old, 1)?;
     }
     for number in &numbers[..numbers.len().saturating_sub(RECORDS_MAX)] {
@@ -480,8 +489,8 @@ fn read(store: &dyn Store, job: &JobId, number: u32) -> Result<Incarnation, Read
 }
 
 impl Incarnation {
-    /// The place of files that are older than the checkpoint from which this incarnation continues. Their place is
-    /// before that checkpoint, because they belong to an earlier run. `None` if they are not older.
+    /// The place of files that are older than the checkpoint from which this incarnation continues. Such files belong
+    /// to an earlier run, so their place is before this checkpoint. `None` if the files are not older.
     pub fn place_of_older(&self, written_unix_ms: i64) -> Option<Place> {
         let from = self.from_place.filter(|from| written_unix_ms <= from.written_unix_ms)?;
         let before_ms = from.written_unix_ms.saturating_sub(1);
@@ -606,14 +615,16 @@ mod tests {
                 Begun::Here(record) | Begun::Other(record) => record,
             }
         };
-        // The first process found no directory of the job. Then the second one created it, and began.
+        // The first process found no directory of the job. Then the second process created the directory, and began
+        // an incarnation.
         let beside = directory(&store, &job()).expect("looked up");
         create_dirs(&store, Path::new("j")).expect("made");
         let second = begin_after(&store, 0, draft("b"));
         let first = begin_in(&store, &job(), &beside, &record("a")).expect("tried");
         assert_eq!((first, second), (Begun::Other(record("b")), Begun::Here(record("b"))));
         assert_eq!(Incarnations::load(&store, &job()).expect("loads").all(), [record("b")]);
-        // The same, but the second process has not written its record yet: the first one decides.
+        // The second process created the directory but has not written its record yet. The record of the first
+        // process is valid.
         let store = MemoryStore::new();
         let beside = directory(&store, &job()).expect("looked up");
         create_dirs(&store, Path::new("j")).expect("made");
@@ -647,7 +658,7 @@ mod tests {
         assert!(all.is_dead(&id("it_4"), place(0, 40)), "a group was not committed");
         assert!(!all.is_dead(&id("it_2"), place(0, 20)), "older than the checkpoint that it continues from");
         assert!(!all.is_dead(&id("it_5"), place(0, 50)) && all.line().set_aside_by(place(0, 50)).is_some());
-        // With more names than a record has room for, only the checkpoints in `whole` are set aside.
+        // If there are too many names for a record, only the checkpoints in `whole` are set aside.
         let unfinished = Some((0..=NAMED_MAX).map(|n| id(&format!("x{n}"))).collect());
         begin_after(&store, 1, Draft { unfinished, whole: vec![id("it_6")], ..Draft::default() });
         let all = Incarnations::load(&store, &job()).expect("loads");

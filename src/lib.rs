@@ -7,9 +7,9 @@
 //! follows the same path in the opposite direction and restores every file byte for byte. `mcr save` and `mcr run` do
 //! the work of agents and aggregators in one process.
 //!
-//! The crates: `mcrengine` (this one, `src/`) makes the decisions and defines the formats. `mcr-proto` is the network
-//! protocol. `mcr-cnc` is the agent, `mcr-anc` is the aggregator, and `mcr-cli` is the command `mcr`. Each of these
-//! words has one meaning in all crates: *rank, group, checkpoint, variable, header, class, segment, container,
+//! The crates: `mcrengine` (this crate, `src/`) makes the decisions and defines the formats. `mcr-proto` is the
+//! network protocol. `mcr-cnc` is the agent, `mcr-anc` is the aggregator, and `mcr-cli` is the command `mcr`. Each of
+//! these words has one meaning in all crates: *rank, group, checkpoint, variable, header, class, segment, container,
 //! manifest, fetch, merge, split, flush, restart, raw* and *stored* bytes.
 //!
 //! # A file is a skeleton and variables
@@ -23,13 +23,13 @@
 //!
 //! A chunk of a dataset (HDF5's unit of storage) may be stored through a reversible HDF5 filter. If
 //! [`filter::put_on`] turns the unfiltered bytes back into the stored bytes, the unfiltered bytes are sent. The agent
-//! tries this when it describes the file. If it fails, the stored bytes are sent.
+//! compares the bytes when it describes the file. If the bytes differ, the stored bytes are sent.
 //!
 //! # Checkpoint: from a finished file to a manifest
 //!
-//! Rows 5 to 12 are [`flush_checkpoint`], top to bottom. Its inputs are a list of headers and a source of their
-//! bytes, so both the daemon `mcr anc` and `mcr save` call it. Several segments pass rows 7 to 9 at the same time, on
-//! the threads of `anc/src/pipeline.rs`.
+//! Rows 5 to 12 are [`flush_checkpoint`], top to bottom. The inputs of `flush_checkpoint` are a list of headers and a
+//! source of the bytes of the variables, so both the daemon `mcr anc` and `mcr save` call this function. Several
+//! segments pass rows 7 to 9 at the same time, on the threads of `anc/src/pipeline.rs`.
 //!
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|
@@ -48,15 +48,15 @@
 //!
 //! - Row 1: `cnc/src/settle.rs` decides when a file is finished. Row 2: `cnc/src/h5.rs` finds the variables of an
 //!   HDF5 file. Row 4: `anc/src/hub.rs` executes the effects that `step` returns.
-//! - Row 6: [`plan::plan`] makes the plan. It leaves out the variables that [`reuse::reusable`] finds in the store.
-//!   [`bases::Bases`] finds the older segments for row 8.
+//! - Row 6: [`plan::plan`] makes the plan. The plan leaves out the variables that [`reuse::reusable`] finds in the
+//!   store. [`bases::Bases`] finds the older segments for row 8.
 //! - Row 7: a budget limits the memory of all segments together. In the schemes `agnostic-block` and `aware-block`,
 //!   [`merge::merge`] interleaves the pieces block by block. Row 9: [`codec::encode_chosen`] chooses the codecs. Row
 //!   11: meanwhile [`manifest::write`] writes the manifest under a temporary name.
 //!
 //! An *incarnation* is one start of a job. Only the newest incarnation of a job may commit.
-//! `anc/src/hub/flush_work.rs` checks this before row 5 (`anc/src/incarnation.rs`) and again before row 12. If a
-//! rank's files are older than that incarnation, the aggregator waits for new ones.
+//! `anc/src/hub/flush_work.rs` checks this rule before row 5 (`anc/src/incarnation.rs`) and again before row 12. If a
+//! rank's files are older than that incarnation, the aggregator waits for new files.
 //!
 //! A variable's bytes come from a `Source` (`anc/src/source.rs`). `RemoteSource` (`anc/src/fetch.rs`) asks the
 //! agents, which read the file again. `LocalSource` (`cli/src/local.rs`) reads the file in the same process. The
@@ -67,14 +67,14 @@
 //!
 //! # Restart: the same path in the opposite direction
 //!
-//! `cli/src/restart.rs` does rows 1 and 8. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7 and `publish` does
-//! row 9. If a checkpoint is damaged and cannot be restored, `cli/src/restart.rs` reports this and tries the next
-//! older checkpoint.
+//! `cli/src/restart.rs` does rows 1 and 8. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7, and `publish` does
+//! row 9. If a checkpoint is damaged and cannot be restored, `cli/src/restart.rs` reports the damage and tries the
+//! next older checkpoint.
 //!
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|
 //! | 1 | choose | `src/manifest/list.rs` | [`manifest::list`] | a [`manifest::CheckpointState`] for each checkpoint, newest first |
-//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the indexes of a container and of the older containers that it refers to |
+//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the indexes of a container and of the older containers to which the container refers |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | a [`container::StoredSegment`], compared with its checksum |
 //! | 4 | decompress | `src/codec/chain.rs` | [`codec::Chain::decode`] | the raw bytes of a segment. The base, if there is one, is decoded first |
 //! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | the pieces of each variable, cut along [`merge::runs`] |
@@ -88,9 +88,8 @@
 //! - **A checkpoint exists if and only if valid manifests in its directory cover all of its groups**
 //!   ([`manifest::CheckpointState::is_complete`]). There is no root file and no lock, and no state is kept anywhere
 //!   else.
-//! - **The newest checkpoint of a job is the one with the newest incarnation and, within that incarnation, the one
-//!   that the application wrote last** ([`manifest::Place`]). A checkpoint that was incomplete when a newer
-//!   incarnation began never becomes complete.
+//! - **The newest checkpoint of a job is the checkpoint of the newest incarnation that the application wrote last**
+//!   ([`manifest::Place`]). A checkpoint that was incomplete when a newer incarnation began never becomes complete.
 //! - The types allow only one order of a commit. Only [`container::UnsealedContainer::seal`] makes a
 //!   [`container::SealedContainer`], and only a sealed container can be committed. A writer that is dropped leaves a
 //!   file under a temporary name, which no reader opens. `tests/crash` stops a store after every operation in turn.
@@ -99,21 +98,22 @@
 //!   memory is allocated for it.
 //! - For every input, damage or crash a restart has one of three results: the right data, a typed error, or the data
 //!   of an older checkpoint and a report of this choice.
-//! - Every queue, buffer, wait and message has a limit, stated where it is created.
+//! - Every queue, buffer, wait and message has a limit. The code that creates a queue, buffer, wait or message states
+//!   the limit.
 //!
 //! # Deliberately absent
 //!
-//! - `mcrengine` does not use tokio, tonic or HDF5. `make test` builds this crate alone to check this.
+//! - `mcrengine` does not use tokio, tonic or HDF5. `make test` builds this crate alone to check this rule.
 //! - `mcr-anc` uses neither HDF5 nor the application's files, only variables. `mcr-cnc` uses neither containers nor
 //!   the store, only files and frames.
 //! - Only [`store`] makes, renames or syncs a file on the parallel file system. `.clippy.toml` refuses the calls
 //!   elsewhere.
-//! - A committed file is never changed. Only [`prune::prune`] deletes it, and keeps containers that other checkpoints
-//!   refer to. [`repack::repack`] replaces such a container as a whole by a smaller one.
+//! - A committed file is never changed. Only [`prune::prune`] deletes committed files, and keeps containers to which
+//!   other checkpoints refer. [`repack::repack`] replaces a kept container as a whole by a smaller container.
 //! - The generated wire types are used only where messages are sent and received. `proto/src/convert.rs` checks each
 //!   header that arrives and converts it to the types of this crate.
 //!
-//! The page of [`container`] describes the bytes on disk, completely enough to write a reader from it.
+//! The page of [`container`] describes all bytes of a container. The page is sufficient to write a reader.
 //!
 //! [`Watcher::spawn`]: ../mcr_cnc/watch/struct.Watcher.html#method.spawn
 //! [`capture`]: ../mcr_cnc/capture/fn.capture.html

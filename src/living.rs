@@ -1,12 +1,12 @@
 //! Holder files: files in the store that running programs lock. While a file is locked, its program is running.
 //!
 //! The file is `JOB/.holders/.NAME.0123456789abcdef`, and its text describes the program. The operating system
-//! removes the lock when the program ends. If the file system has no locks between nodes, only programs on the same
-//! node see each other.
+//! removes the lock when the program ends. If the file system has no locks between nodes, a program sees only the
+//! locks of programs on the same node.
 //!
 //! An aggregator that saves group 0 has a file with the NAME `group-0000`. `mcr run` has a file with the NAME `run`,
-//! which says which directory `mcr run` watches. While `mcr run` runs, a restart into another directory only copies
-//! files and makes no decision.
+//! which contains the directory that `mcr run` watches. While `mcr run` runs, a restart into another directory only
+//! copies files, and begins no incarnation.
 
 use crate::ids::{Digest, GroupId, JobId};
 use crate::store::{Store, StoreError, TempFile, create_dirs};
@@ -21,20 +21,19 @@ const DIRECTORY: &str = ".holders";
 const RUN: &str = "run";
 /// Maximum length of the text of a holder file, in bytes.
 const TEXT_BYTES_MAX: u64 = 16 << 10;
-/// A file without a lock is removed if it is older than this. A younger file may not be locked yet.
+/// A file without a lock is removed if the file is older than this duration. A younger file may not be locked yet.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
 /// The holder file of `mcr run`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LivingRun {
-    /// Name of the node on which it runs.
+    /// Name of the node on which `mcr run` runs.
     pub node: String,
-    /// Its process number on that node.
+    /// The process number of `mcr run` on the node.
     pub process: u32,
-    /// The identity of its start of the job; empty for a start by hand.
+    /// The identity of this start of the job; empty for a start by hand.
     pub identity: String,
-    /// The absolute path of the directory that it watches, without symbolic links. Bytes that are not UTF-8 are
-    /// replaced.
+    /// The absolute path of the watched directory, without symbolic links. Bytes that are not UTF-8 are replaced.
     pub watch: String,
 }
 
@@ -56,7 +55,7 @@ impl LivingRun {
         Ok(Some(file))
     }
 
-    /// All runs of the job that are running now.
+    /// The holder files of all processes `mcr run` of the job that are running now.
     pub fn all(store: &dyn Store, job: &JobId) -> Result<Vec<Self>, StoreError> {
         let parse = |path: &PathBuf| serde_json::from_str(&text_of(store, path)?).ok();
         Ok(others(store, &directory(job), ".run.", None)?.iter().filter_map(parse).collect())
@@ -74,8 +73,8 @@ impl std::fmt::Display for LivingRun {
 pub struct GroupHolder {
     /// Description of the aggregator, for people.
     pub who: String,
-    /// The directories that the aggregator's agents of the job watch. Each is given by the first 16 hexadecimal
-    /// digits of its BLAKE3. At most 512 are listed, the smallest ones.
+    /// The directories that the aggregator's agents of the job watch. Each directory is represented by the first 16
+    /// hexadecimal digits of the BLAKE3 of its path. The list has at most the 512 smallest of these numbers.
     pub watches: BTreeSet<String>,
 }
 
@@ -85,8 +84,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Maximum number of watched directories in a holder file.
 pub(crate) const WATCHES_MAX: usize = 512;
 
-/// Short names of directories: the first 16 hexadecimal digits of the BLAKE3 of each directory. Returns the 512
-/// smallest.
+/// Short names of directories: the first 16 hexadecimal digits of the BLAKE3 of each path. Returns the 512 smallest
+/// names.
 pub(crate) fn digests_of<'a>(directories: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let digest = |directory: &str| Digest::of(directory.as_bytes()).to_hex()[..16].to_owned();
     let all: BTreeSet<String> = directories.map(digest).collect();
@@ -100,13 +99,13 @@ impl GroupHolder {
     }
 }
 
-/// Takes a group of a job for an identity. The inner result is the holder file, which holds the group until it is
-/// dropped, or the description of another holder.
+/// Takes a group of a job for an identity. The inner result is the holder file, or the description of another holder.
+/// The holder file holds the group until the file is dropped.
 ///
-/// The aggregators of one run have agents in common. So a conflict exists in two cases. Another aggregator holds the
-/// same group, or it holds any group of this job and identity but has no agent that watches one of our directories.
-/// In the second case, it saves another run of the same name. For the first group of a process (`is_first`), the
-/// files of all groups are read.
+/// The aggregators of one run have agents in common. A conflict exists in two cases. In the first case, another
+/// aggregator holds the same group. In the second case, another aggregator holds any group of this job and identity,
+/// but no directory is watched by agents of both aggregators. This other aggregator saves another run of the same
+/// name. For the first group of a process (`is_first`), the files of all groups are read.
 pub fn take(
     store: &dyn Store,
     job: &JobId,
@@ -132,7 +131,7 @@ pub fn take(
             let is_apart = || other().is_some_and(|other| other.watches.is_disjoint(&holder.watches));
             held == name || (of == of_identity && is_apart())
         };
-        // If several aggregators begin at the same time, the aggregator whose file name sorts first goes on.
+        // If several aggregators begin at the same time, the aggregator whose file name sorts first gets the group.
         let goes_first = |path: &PathBuf| own.is_none_or(|own| path.as_path() < own);
         Ok(others(store, &dir, &prefix, own)?.into_iter().filter(goes_first).find(is_other))
     };
@@ -152,7 +151,7 @@ fn unwritable(path: &Path, error: &serde_json::Error) -> StoreError {
     StoreError::Contents { path: path.to_owned(), what: format!("its text cannot be written: {error}") }
 }
 
-/// Descriptions of the holders of groups of a job, as they were given to [`take`].
+/// Descriptions of the holders of groups of a job, as passed to [`take`].
 pub fn holders_of_groups(store: &dyn Store, job: &JobId) -> Result<Vec<String>, StoreError> {
     let mut all: Vec<String> =
         others(store, &directory(job), ".group-", None)?.iter().map(|path| describe(store, path)).collect();
@@ -193,7 +192,7 @@ fn describe(store: &dyn Store, path: &Path) -> String {
     who.unwrap_or_else(|| format!("another aggregator ({})", path.display()))
 }
 
-/// The text of a holder file. If the file was just created, waits until its text is written.
+/// The text of a holder file. If the file has no text yet, waits until the text is written.
 fn written_text_of(store: &dyn Store, path: &Path) -> Option<String> {
     for _ in 0..LOOKS_MAX {
         match text_of(store, path) {

@@ -1,8 +1,8 @@
 //! Examines a checkpoint: its directory, its manifests and the containers that they name.
 //!
-//! Three cases are distinguished. A missing, cut or changed file is damage. A file that cannot be read at present (an
-//! I/O error, no permission, a format of a newer build) is no damage: the checkpoint is unreadable, and prune keeps
-//! it. A directory that prune is emptying at this moment is examined again.
+//! Three cases are distinguished. A missing, cut or changed file is damage. A file that cannot be read at present
+//! (because of an I/O error, missing permission, or a format of a newer build) is not damage: the checkpoint is
+//! unreadable, and prune keeps the checkpoint. A directory that prune is emptying at this moment is examined again.
 
 pub(crate) mod look;
 
@@ -27,8 +27,8 @@ use std::time::Duration;
 const RETRY_WAITS_MS: [u64; 3] = [20, 80, 200];
 /// Maximum total time of these waits, so that an unreachable store does not block the program for long.
 const PATIENCE_MS: u64 = 1500;
-/// Maximum number of checkpoints that are examined at the same time. A parallel file system answers several requests
-/// at once.
+/// Maximum number of checkpoints that are examined at the same time. Several threads are used because a parallel file
+/// system answers several requests at once.
 const THREADS_MAX: usize = 8;
 /// Minimum number of checkpoints for which several threads are used.
 const THREADED_MIN_CHECKPOINTS: usize = 64;
@@ -45,7 +45,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Calls `read`. Repeats it after a wait if the error may be temporary.
+    /// Calls `read`. Waits and calls `read` again if the error may be temporary.
     pub(crate) fn retry<T>(&self, mut read: impl FnMut() -> Result<T, ReadError>) -> Result<T, ReadError> {
         for wait_ms in RETRY_WAITS_MS {
             match read() {
@@ -75,7 +75,7 @@ fn is_damage(error: &ReadError) -> bool {
     error.advice() == Advice::OlderCheckpoint
 }
 
-/// Examines one checkpoint and the containers that it refers to.
+/// Examines one checkpoint and the containers to which the checkpoint refers.
 pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
     let patience = Patience::default();
     let mut look = look_inside(store, job, id, &patience)?;
@@ -116,8 +116,8 @@ pub(crate) fn look_at_all(
     Ok(ids.iter().filter_map(|id| states.remove(id).or_else(|| known(id))).collect())
 }
 
-/// Calls `look` for each checkpoint; with many checkpoints, on several threads. A missing checkpoint is left out. Any
-/// other error is returned.
+/// Calls `look` for each checkpoint. Many checkpoints are examined on several threads. A missing checkpoint is left
+/// out. Any other error is returned.
 pub(crate) fn side_by_side<T: Send>(
     ids: &[CheckpointId],
     look: impl Fn(&CheckpointId) -> Result<T, ReadError> + Sync,
@@ -177,7 +177,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     let mut there: Vec<u32> = Vec::new();
     for group in entries.iter().filter_map(|entry| group_of_manifest(&entry.name)) {
         let manifest = match patience.retry(|| read_head(store, job, id, group)) {
-            Err(ReadError::Missing { .. }) => continue, // it was removed in the meantime
+            Err(ReadError::Missing { .. }) => continue, // the file was removed in the meantime
             Err(error) if is_damage(&error) => {
                 found.is_damaged = true;
                 found.problems.push(error_chain(&error));
@@ -253,8 +253,8 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
 /// Whether the names in the directory of a checkpoint show that one of its groups was not committed. `groups` is 0 if
 /// the number of groups is not known.
 ///
-/// A writer has a temporary file in the directory from its first byte until its manifest is committed. So a container
-/// without a manifest and without a temporary file was committed, and its manifest is missing now.
+/// A writer has a temporary file in the directory from its first byte until its manifest is committed. Therefore a
+/// container without a manifest and without a temporary file was committed, and its manifest is missing now.
 fn shows_unfinished_group(entries: &[Entry], groups: u32) -> bool {
     let group = |name: &str| group_of_manifest(name).or_else(|| group_of_container(name));
     let manifests: BTreeSet<GroupId> = entries.iter().filter_map(|entry| group_of_manifest(&entry.name)).collect();
@@ -264,7 +264,7 @@ fn shows_unfinished_group(entries: &[Entry], groups: u32) -> bool {
     is_being_written || (0..groups).any(|group| !traces.contains(&GroupId(group)))
 }
 
-/// A container of an older checkpoint that a checkpoint refers to, and its recorded length.
+/// A container of an older checkpoint to which a checkpoint refers, and the recorded length of the container.
 #[derive(Clone, Copy)]
 struct Need<'a> {
     older: &'a CheckpointId,
@@ -272,8 +272,8 @@ struct Need<'a> {
     bytes: u64,
 }
 
-/// Checks a container that a checkpoint refers to, and records a missing or damaged container in `state`. `found` is
-/// the container as its own directory shows it, if that directory was examined.
+/// Checks a container to which a checkpoint refers, and records a missing or damaged container in `state`. `found` is
+/// the container as the directory of the older checkpoint shows it, if this directory was examined.
 fn check_need(
     store: &dyn Store,
     job: &JobId,
@@ -287,7 +287,8 @@ fn check_need(
     let bytes = match found {
         Some(Found::There(bytes) | Found::WrongLength(bytes)) => bytes,
         Some(Found::Named) if recorded == 0 => return,
-        // If the container was missing, look for it again, because it may have been written since.
+        // If the container was missing, look for the container again, because it may have been written in the
+        // meantime.
         Some(Found::Named) | None => match patience.retry(|| store.stat(&path).map_err(ReadError::from_store)) {
             Ok(stat) => stat.bytes,
             Err(ReadError::Missing { .. }) => {
@@ -301,7 +302,7 @@ fn check_need(
     };
     let is_wrong = match (recorded, found) {
         (0, found) => matches!(found, Some(Found::WrongLength(_))),
-        // The length may differ from the recorded one because prune repacked the container.
+        // The length may differ from the recorded length because prune repacked the container.
         (recorded, _) if recorded == bytes => false,
         _ => match crate::repack::is_repacked(store, &path, bytes) {
             Ok(is_repacked) => !is_repacked,
@@ -325,8 +326,8 @@ fn check_need(
     }
 }
 
-/// If containers of a checkpoint are missing, prune may be removing the checkpoint at this moment. Then manifests of
-/// the checkpoint are missing too, and the checkpoint is examined again.
+/// If containers of a checkpoint are missing, prune may be removing the checkpoint at this moment. If manifests of
+/// the checkpoint are missing too, the checkpoint is examined again.
 fn again_if_pruned(store: &dyn Store, job: &JobId, state: CheckpointState, patience: &Patience) -> CheckpointState {
     let is_gone =
         |group: u32| store.stat(&manifest_path(job, &state.id, GroupId(group))).is_err_and(|e| e.is_not_found());

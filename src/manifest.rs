@@ -1,5 +1,4 @@
-//! Manifests: writing them, reading them, and finding the newest checkpoint. A manifest is the small file that
-//! commits a group.
+//! Writes and reads manifests, and finds the newest checkpoint. A manifest is the small file that commits a group.
 //!
 //! **A checkpoint exists if and only if the valid manifests in its directory cover all of its groups.** There is no
 //! other record, no root file and no lock. docs/format/manifest.md describes the text of a manifest.

@@ -2,9 +2,9 @@
 //!
 //! - `bad`: a person decided that no restart should continue from the checkpoint, for example because the simulation
 //!   diverged. A restart uses the checkpoint only if the user names it.
-//! - `damaged`: `mcr verify` or a restart read the checkpoint and found damage that its metadata do not show.
-//!   Retention does not count the checkpoint among the checkpoints that it keeps. A restart still tries the
-//!   checkpoint. If `mcr verify` later finds the checkpoint good, it removes the mark.
+//! - `damaged`: `mcr verify` or a restart read the checkpoint and found damage that the metadata of the checkpoint do
+//!   not show. Retention does not count the checkpoint among the checkpoints that it keeps. A restart still tries the
+//!   checkpoint. If `mcr verify` later finds no damage, `mcr verify` removes the mark.
 
 use crate::container::checkpoint_dir;
 use crate::ids::{CheckpointId, JobId};
@@ -22,13 +22,13 @@ pub fn mark_bad(store: &dyn Store, job: &JobId, id: &CheckpointId, reason: &str)
     put(store, job, id, BAD, reason)
 }
 
-/// Removes the mark `bad`, durably; `false` if there was none.
+/// Removes the mark `bad`, durably. Returns `false` if there was no mark.
 pub fn unmark_bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<bool, StoreError> {
     take_away(store, job, id, BAD)
 }
 
-/// The reason why a checkpoint is marked as bad; `None` if it is not marked. A mark that cannot be read counts as a
-/// mark.
+/// The reason why a checkpoint is marked as bad; `None` if the checkpoint is not marked. A mark that cannot be read
+/// counts as a mark.
 pub fn bad(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
     reason_of(store, job, id, BAD)
 }
@@ -38,7 +38,7 @@ pub fn mark_damaged(store: &dyn Store, job: &JobId, id: &CheckpointId, what: &st
     put(store, job, id, DAMAGED, what)
 }
 
-/// Removes the mark `damaged`, durably; `false` if there was none.
+/// Removes the mark `damaged`, durably. Returns `false` if there was no mark.
 pub fn unmark_damaged(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<bool, StoreError> {
     match damaged(store, job, id) {
         Some(_) => take_away(store, job, id, DAMAGED),

@@ -3,7 +3,7 @@
 //!
 //! Source: mcrEngine, SC12, section III-B. *Concatenation* puts the pieces one after the other. *Blocking* works in
 //! rounds. Each round takes one block of each piece, until all pieces are used up. A piece that ends early is left
-//! out of later rounds. Its last block may be short.
+//! out of later rounds. The last block of a piece may be short.
 //!
 //! [`merge`] and the reader of containers both loop over [`runs`], so that neither can be changed without the other.
 
@@ -15,7 +15,7 @@ use std::ops::Range;
 pub enum Layout {
     /// One piece after the other.
     Concatenated,
-    /// One block of this many bytes of each piece, in turn.
+    /// One block of each piece in turn. The value is the length of a block, in bytes.
     Interleaved(NonZeroU32),
 }
 

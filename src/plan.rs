@@ -1,10 +1,11 @@
-//! The plan: which bytes of which variables go into which segment, in which order. No segment is larger than
-//! `segment_bytes`.
+//! Makes the plan of a container. The plan assigns each byte of each variable to a segment, and gives the order of
+//! the bytes. No segment is larger than `segment_bytes`.
 //!
 //! The four schemes come from mcrEngine, SC12, section III-B. A class is cut into segments of at most
-//! `segment_bytes`. Each segment is coded on its own. So reading one variable means reading a few small segments,
-//! damage spoils only one segment, and memory stays bounded. Variables under `small_bytes` share segments, called
-//! pools (section VII: "variables < 100 B"). Classes that are too small for a segment are pooled too.
+//! `segment_bytes`. Each segment is coded separately. Therefore, a reader of one variable reads only a few small
+//! segments, damage spoils only one segment, and memory stays limited. Variables of fewer than `small_bytes` bytes
+//! share segments, called pools (section VII: "variables < 100 B"). Classes that are too small for a segment are
+//! pooled too.
 
 pub(crate) mod piece;
 
@@ -56,7 +57,7 @@ impl Scheme {
     }
 }
 
-/// The scheme and the sizes that a plan must keep to.
+/// The scheme and the sizes that determine a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
     /// How variables are merged.
@@ -65,12 +66,12 @@ pub struct PlanOptions {
     pub block_bytes: NonZeroU32,
     /// Maximum raw bytes of a segment: a multiple of 8, from 64 KiB to 1 GiB.
     pub segment_bytes: u64,
-    /// Variables with fewer raw bytes than this are pooled instead of being coded with their class.
+    /// Variables with fewer raw bytes than this number are pooled instead of being coded with their class.
     pub small_bytes: u64,
-    /// Classes with fewer raw bytes in all than this are pooled by type.
+    /// Classes with fewer raw bytes than this number, summed over all members, are pooled by type.
     pub small_class_bytes: u64,
-    /// Whether classes of one type of numbers share segments, because their variables predict each other. Only for
-    /// [`Scheme::Aware`].
+    /// Whether classes of one type of numbers share segments, because their variables predict each other. The option
+    /// affects only [`Scheme::Aware`].
     pub together: bool,
     /// Whether a small checkpoint gets smaller segments, so that all cores have work.
     pub spread: bool,
@@ -106,7 +107,7 @@ impl PlanOptions {
         Self { segment_bytes, together, spread: *profile == Profile::Fast, ..Self::default() }
     }
 
-    /// Maximum raw bytes of a segment of these elements.
+    /// Maximum raw bytes of a segment with elements of this type.
     fn bytes_of_each(&self, element: &ElementType) -> u64 {
         match self.together && element.is_taken_apart() {
             true => (self.segment_bytes / UNTYPED_SEGMENT_DIVISOR).min(TAKEN_APART_BYTES_MAX).next_multiple_of(8),
@@ -137,16 +138,16 @@ pub struct SegmentPlan {
 impl SegmentPlan {
     /// The class of a piece, as a number among the classes of this segment, counted from 0.
     pub fn column_of(&self, piece: usize) -> u32 {
-        self.columns.partition_point(|&begin| begin as usize <= piece) as u32 // at most 2^24 pieces
+        self.columns.partition_point(|&begin| begin as usize <= piece) as u32 // there are at most 2^24 pieces
     }
 }
 
 /// Cuts classes into segments. `skip` returns true for variables that need not be stored, because the same bytes are
-/// stored already.
+/// already stored.
 ///
-/// Each raw byte of each variable that is not skipped is in exactly one piece. The pieces of a variable follow each
-/// other in the order of the segments. No segment is larger than `segment_bytes`. Classes with long segments come
-/// first, so that the threads that code the segments end at about the same time.
+/// Each raw byte of each variable that is not skipped is in exactly one piece. The pieces of a variable are in
+/// increasing order of their offsets, from segment to segment. No segment is larger than `segment_bytes`. Classes
+/// with long segments come first, so that the threads that code the segments end at about the same time.
 pub fn plan(
     files: &[FileHeader],
     classes: &[VariableClass],
@@ -160,7 +161,7 @@ pub fn plan(
         let part = bytes.div_ceil(SPREAD).next_multiple_of(8).max(SPREAD_BYTES_MIN);
         options.segment_bytes = options.segment_bytes.min(part);
     }
-    // The segments of each class. The classes are sorted below; the segments of a class keep their order.
+    // The segments of each class. The code below sorts the classes; the segments of a class keep their order.
     let mut segments: Vec<Vec<SegmentPlan>> = Vec::new();
     let mut pools: Vec<(Role, ElementType, Vec<Piece>)> = Vec::new();
     let together = options.together && options.scheme == Scheme::Aware;
@@ -226,16 +227,16 @@ fn is_number(element: &ElementType) -> bool {
     matches!(element, ElementType::Int { width: 4 | 8, .. } | ElementType::Float { width: 4 | 8, .. })
 }
 
-/// All classes of one type of numbers. Each class is a column of pieces.
+/// All classes with one type of numbers. Each class is a column of pieces.
 struct Bundle<'a> {
     element: &'a ElementType,
     columns: Vec<Vec<Piece>>,
 }
 
-/// Moves row numbers to the bundle of the rows that they number. Row numbers are integers in the same HDF5 group as
-/// floats of the same width and byte order. There is one row number for each float, or for each point of up to four
-/// floats. If several HDF5 groups with row numbers occur in several files (kinds of particles), each group gets its
-/// own columns.
+/// Moves identification numbers of rows (particles) to the bundle of the other columns of these rows. Such numbers
+/// are integers in the same HDF5 group as floats of the same width and byte order, with one integer for each float or
+/// for each point of up to four floats. If several HDF5 groups with such numbers (kinds of particles) occur in
+/// several files, each HDF5 group gets separate columns.
 fn with_their_numbers<'a>(mut bundles: Vec<Bundle<'a>>, files: &[FileHeader]) -> Vec<Bundle<'a>> {
     for n in 0..bundles.len() {
         let ElementType::Int { width, order, .. } = *bundles[n].element else { continue };
@@ -295,8 +296,9 @@ fn by_kind(column: Vec<Piece>, kinds: &[&str], files: &[FileHeader]) -> Vec<Vec<
 
 impl Bundle<'_> {
     /// Cuts the bundle into segments. Columns whose variables have the same shapes, file by file, are placed next to
-    /// each other. If one segment has no room for all files, each segment holds some files with all of their
-    /// variables. If a segment has no room for one file, each segment holds slabs of the variables of that file.
+    /// each other. If one segment has no room for all files, each segment holds some files with all variables of
+    /// these files. If a segment has no room for a single file, each segment holds slabs of the variables of one
+    /// file.
     fn cut(mut self, files: &[FileHeader], segment_bytes: u64) -> Vec<SegmentPlan> {
         let mut first_of: HashMap<Vec<(u32, &Shape)>, usize> = HashMap::new();
         let mut places: Vec<usize> = Vec::with_capacity(self.columns.len());
@@ -334,7 +336,7 @@ impl Bundle<'_> {
         segments
     }
 
-    /// The pieces of each column that belong to these files. Empty columns are left out.
+    /// The pieces of each column that belong to the given files. Empty columns are left out.
     fn of_files(&self, files: Range<u32>) -> Vec<slabs::Column> {
         let own = |column: &Vec<Piece>| {
             let before = |file: u32| column.partition_point(|piece| piece.variable.file < file);
@@ -346,7 +348,7 @@ impl Bundle<'_> {
     /// Makes one segment of at least one column.
     fn segment(&self, columns: Vec<slabs::Column>) -> SegmentPlan {
         let begins = columns.iter().scan(0, |begin, column| {
-            *begin += column.len() as u32; // at most 2^24 pieces
+            *begin += column.len() as u32; // there are at most 2^24 pieces
             Some(*begin)
         });
         let begins = begins.take(columns.len() - 1).collect();
@@ -370,7 +372,7 @@ fn rounds(pieces: &[Piece], width: u64, options: &PlanOptions, mut emit: impl Fn
     let block = (u64::from(options.block_bytes.get()) / width * width).max(width).min(options.segment_bytes);
     let block = u32::try_from(block).ok().and_then(NonZeroU32::new).unwrap_or(options.block_bytes);
     let block_bytes = u64::from(block.get());
-    // At most as many pieces as a segment has room for blocks.
+    // The number of blocks for which a segment has room limits the number of pieces.
     let side_by_side = usize::try_from(options.segment_bytes / block_bytes).unwrap_or(usize::MAX).max(1);
     for pieces in pieces.chunks(side_by_side) {
         let per_segment = (options.segment_bytes / (block_bytes * pieces.len() as u64)).max(1) * block_bytes;

@@ -1,12 +1,12 @@
-//! Removes old checkpoints. It never removes anything that a kept checkpoint needs.
+//! Removes old checkpoints. Prune never removes a file that a kept checkpoint needs.
 //!
 //! The order of the steps makes a crash harmless. First prune removes the manifests of a checkpoint, durably, so that
-//! the checkpoint stops existing. Then prune removes its containers, except the containers that an existing manifest
-//! refers to. One manifest is not removed but renamed to the mark `pruned`. A rename needs neither an inode nor a
-//! block, so a full store can be pruned.
+//! the checkpoint stops existing. Then prune removes the containers of the checkpoint, except containers to which an
+//! existing manifest refers. One manifest is renamed to the mark `pruned` instead of being removed. A rename needs
+//! neither an inode nor a block, so a full store can be pruned.
 //!
-//! A checkpoint that cannot be read at present may refer to any container. While there is such a checkpoint, nothing
-//! is removed, unless the options drop that checkpoint by name.
+//! A checkpoint that cannot be read at present may refer to any container. While such a checkpoint exists, nothing is
+//! removed, unless the options drop this checkpoint by name.
 
 use crate::container::{ContainerRef, checkpoint_dir, container_name};
 use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
@@ -25,19 +25,21 @@ use std::path::Path;
 /// The options of a prune.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PruneOptions {
-    /// The rules for complete checkpoints. With no rule, all of them are kept.
+    /// The rules for complete checkpoints. Without a rule, all complete checkpoints are kept.
     pub keep: Rules,
     /// Checkpoints that are removed even if a rule keeps them.
     pub drop: Vec<CheckpointId>,
-    /// Whether incomplete checkpoints older than the newest complete one are removed too.
+    /// Whether incomplete checkpoints older than the newest complete checkpoint are removed too.
     pub incomplete: bool,
-    /// Checkpoints that are being written. They are kept in every state.
+    /// Checkpoints that are being written. Prune keeps these checkpoints in every state.
     pub in_flight: Vec<CheckpointId>,
-    /// Only report what would be removed.
+    /// Only report which files would be removed.
     pub dry_run: bool,
-    /// A kept container of a removed checkpoint is rewritten if less than this percentage of it is needed. 0: never.
+    /// A kept container of a removed checkpoint is rewritten if less than this percentage of the container is needed.
+    /// 0 means never.
     pub repack_below_percent: u32,
-    /// The time now, in milliseconds since 1970, to judge the age of temporary files. 0: temporary files are kept.
+    /// The present time, in milliseconds since 1970, to judge the age of temporary files. With 0, temporary files are
+    /// kept.
     pub now_unix_ms: u64,
 }
 
@@ -55,11 +57,11 @@ pub struct Pruned {
     pub still_needed: Vec<StillNeeded>,
     /// Containers that were rewritten with only the bytes that are needed.
     pub repacked: Vec<Repacked>,
-    /// Why containers with many unneeded bytes were not rewritten, if that failed.
+    /// Why rewriting containers with many unneeded bytes failed; `None` if no error occurred.
     pub not_repacked: Option<String>,
     /// Number of empty directories and of temporary files of dead writers that were removed.
     pub left_over: u64,
-    /// Checkpoints that cannot be read at present. If there are any, prune stopped and removed nothing more.
+    /// Checkpoints that cannot be read at present. If the list is not empty, prune stopped and removed no more files.
     pub unreadable: Vec<Unreadable>,
 }
 
@@ -72,7 +74,8 @@ pub struct StillNeeded {
     pub group: GroupId,
     /// Length of the container.
     pub bytes: StoredBytes,
-    /// Approximate number of bytes of the container that the kept checkpoints need; `None` if it is not known.
+    /// Approximate number of bytes of the container that the kept checkpoints need; `None` if the number is not
+    /// known.
     pub needed_bytes: Option<StoredBytes>,
 }
 
@@ -85,26 +88,27 @@ pub struct Unreadable {
     pub problems: Vec<String>,
 }
 
-/// A temporary file that no process holds belongs to a dead writer once it was not modified for this long. On a file
-/// system without locks, only the age of the file is known.
+/// A temporary file that no process holds belongs to a dead writer if the file was not modified for this time. On a
+/// file system without locks, only the age of the file is known.
 const DEAD_TEMP_AGE_MS: i64 = 10 * 60 * 1000;
-/// The name of the temporary file that a daemon holds while it prunes.
+/// The name of the temporary file that a daemon holds while the daemon prunes.
 const LOCK: &str = "prune";
-/// The directory of the lock file, inside the job's directory. It is a separate directory, because the job's
-/// directory may have many entries and takes long to list.
+/// The directory of the lock file, inside the job's directory. The lock file has a separate directory, because the
+/// job's directory may have many entries, and listing it may take a long time.
 const LOCK_DIRECTORY: &str = ".prune";
 
 /// Removes the checkpoints that the options name.
 ///
-/// A job should be pruned by one process at a time. If two processes prune it, a checkpoint is removed if the options
-/// of either process remove it. An interrupted prune leaves whole checkpoints, and the next prune continues.
+/// A job should be pruned by one process at a time. If two processes prune a job at the same time, a checkpoint is
+/// removed if the options of one of the processes remove the checkpoint. An interrupted prune leaves whole
+/// checkpoints, and the next prune continues.
 pub fn prune(store: &dyn Store, job: &JobId, options: &PruneOptions) -> Result<Pruned, StoreError> {
     prune_remembering(store, job, options, &mut Remembered::nothing())
 }
 
-/// Does the same as [`prune`], for a process that prunes after each commit. Only a few of the remembered checkpoints
-/// are read again. Files of dead writers in the directory of a remembered checkpoint are removed only together with
-/// the checkpoint.
+/// Prunes like [`prune`], for a process that prunes after each commit. Only a few of the remembered checkpoints are
+/// read again. Files of dead writers in the directory of a remembered checkpoint are removed only together with the
+/// checkpoint.
 pub fn prune_remembering(
     store: &dyn Store,
     job: &JobId,
@@ -136,15 +140,15 @@ pub fn prune_remembering(
         count_needed(store, job, &left, &mut pruned);
         return Ok(pruned);
     }
-    // The oldest checkpoint is removed first, so that an interruption leaves the newest ones.
+    // The oldest checkpoint is removed first, so that an interruption leaves the newest checkpoints.
     doomed.iter().for_each(|state| remembered.forget(&state.id));
     for state in doomed.iter().rev() {
         if remove_manifests(store, job, &state.id, &mut pruned)? || !state.is_pruned {
             pruned.checkpoints.push(state.id.clone());
         }
     }
-    // Read the list again. A container is needed if any existing manifest refers to it, even the manifest of an
-    // incomplete checkpoint.
+    // Read the list again. A container is needed if any existing manifest refers to the container, even the manifest
+    // of an incomplete checkpoint.
     let left = list_remembering(store, job, remembered)?;
     if is_blocked(&left, options, &mut pruned) {
         return Ok(pruned);
@@ -161,8 +165,8 @@ pub fn prune_remembering(
     Ok(pruned)
 }
 
-/// Rewrites containers of which only a small part is needed. A failure only costs disk space, so the failure is
-/// reported and the prune continues.
+/// Rewrites containers of which only a small part is needed. If rewriting fails, only disk space is lost, so the
+/// failure is reported and the prune continues.
 fn repack_needed(
     store: &dyn Store,
     job: &JobId,
@@ -201,7 +205,7 @@ fn count_needed(store: &dyn Store, job: &JobId, states: &[CheckpointState], prun
     }
 }
 
-/// The right to prune a job. If the store has locks, one process has the right at a time.
+/// The right to prune a job. If the store has locks, only one process has the right at a time.
 pub struct PruneLock(#[expect(dead_code, reason = "it is only held")] Box<dyn TempFile>);
 
 /// Takes the right to prune a job. Returns `None` if another process has the right. Fails if the store cannot create
@@ -228,7 +232,7 @@ fn is_blocked(states: &[CheckpointState], options: &PruneOptions, pruned: &mut P
     !pruned.unreadable.is_empty()
 }
 
-/// Whether a running process holds a file of the checkpoint. `false` if the store cannot tell.
+/// Whether a running process holds a file of the checkpoint. `false` if the store has no locks.
 fn is_being_written(store: &dyn Store, job: &JobId, id: &CheckpointId) -> bool {
     let dir = checkpoint_dir(job, id);
     store.list_dir(&dir).is_ok_and(|entries| entries.iter().any(|entry| store.is_held(&dir.join(&entry.name))))
@@ -272,7 +276,7 @@ fn remove_manifests(
 ) -> Result<bool, StoreError> {
     let dir = checkpoint_dir(job, id);
     let entries = match store.list_dir(&dir) {
-        Err(error) if error.is_not_found() => return Ok(false), // another process removed it
+        Err(error) if error.is_not_found() => return Ok(false), // another process removed the directory
         other => other?,
     };
     let mut manifests: Vec<&Entry> =
@@ -280,7 +284,7 @@ fn remove_manifests(
     let any = !manifests.is_empty();
     if !entries.iter().any(|entry| entry.name == PRUNED) {
         // If this prune is interrupted, the mark shows the next prune that the remaining files do not belong to a
-        // checkpoint that is being written. The mark is made by renaming a file that would be removed otherwise.
+        // checkpoint that is being written. The mark is a renamed file that would be removed otherwise.
         let of_dead = || entries.iter().find(|entry| !entry.is_dir && !visible(&entry.name));
         if let Some(becomes) = manifests.pop().or_else(of_dead) {
             store.rename(&dir.join(&becomes.name), &dir.join(PRUNED))?;
@@ -322,7 +326,7 @@ fn remove_rest(
             let bytes = StoredBytes(store.stat(&dir.join(&entry.name)).map_or(0, |stat| stat.bytes));
             pruned.still_needed.push(StillNeeded { checkpoint: id.clone(), group: *group, bytes, needed_bytes: None });
         }
-        // A manifest that appeared since then belongs to a writer that uses the name of the checkpoint again.
+        // A manifest that appeared in the meantime belongs to a writer that uses the name of the checkpoint again.
         if group.is_some() || entry.is_dir || group_of_manifest(&entry.name).is_some() {
             is_empty = false;
         } else if entry.name != PRUNED {
@@ -331,7 +335,7 @@ fn remove_rest(
     }
     let mark = dir.join(PRUNED);
     if is_empty {
-        // The mark is removed last. Until then, it shows the next prune that the checkpoint was pruned.
+        // The mark is removed last. Until then, the mark shows the next prune that the checkpoint was pruned.
         store.sync_dir(&dir)?;
         if entries.iter().any(|entry| entry.name == PRUNED) {
             remove(store, &mark, pruned)?;
@@ -339,8 +343,8 @@ fn remove_rest(
         store.remove_dir(&dir)?;
         store.sync_dir(Path::new(job.as_str()))?;
     } else if !entries.iter().any(|entry| entry.name == PRUNED) || store.stat(&mark).is_ok_and(|mark| mark.bytes > 0) {
-        // Replace the mark, which was a manifest, by an empty file. If the store has no room for that, the mark stays
-        // as it is.
+        // Replace the mark, which was a manifest, by an empty file. If the store has no room for a new file, the mark
+        // is not replaced.
         shrink_mark(store, &dir, pruned);
     }
     Ok(())
@@ -414,8 +418,8 @@ fn remove_left_over(
                 left += 1;
             }
         }
-        // If a writer has just created this directory, the writer creates it again. If the directory has a file by
-        // now, the removal fails.
+        // If a writer has just created this directory, the writer creates it again. If the directory contains a file
+        // by now, the removal fails.
         if dir != root && left == 0 && is_abandoned(&entries) && store.remove_dir(&dir).is_ok() {
             pruned.left_over += u64::from(dir != lock_dir);
         }
@@ -424,7 +428,7 @@ fn remove_left_over(
 }
 
 fn remove(store: &dyn Store, path: &Path, pruned: &mut Pruned) -> Result<(), StoreError> {
-    // The file is removed even if its length is unknown. Then its length is not counted.
+    // The file is removed even if its length is unknown. An unknown length is not counted.
     let bytes = store.stat(path).map_or(0, |stat| stat.bytes);
     store.remove_file(path)?;
     pruned.freed_bytes += StoredBytes(bytes);

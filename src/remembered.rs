@@ -1,15 +1,17 @@
 //! The checkpoints of a job that a process remembers, so that it does not read all their manifests after each commit.
 //!
-//! A committed manifest never changes, so a process remembers a checkpoint once it has found it complete. Later the
-//! checkpoint can be removed, marked or damaged. So some remembered checkpoints are examined again each time: the
-//! newest ones, because they decide which older checkpoints are removed, and a few of the others in turn.
+//! A committed manifest never changes, so a process remembers every checkpoint that it found complete. A remembered
+//! checkpoint can later be removed, marked or damaged. Therefore some remembered checkpoints are examined again each
+//! time: the newest checkpoints, because the newest checkpoints decide which older checkpoints are removed, and a few
+//! other checkpoints, in turn.
 
 use crate::ids::CheckpointId;
 use crate::looking::look::Look;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Maximum number of remembered checkpoints, of about 1 KiB each. Further checkpoints are examined each time.
+/// Maximum number of remembered checkpoints. Each remembered checkpoint takes about 1 KiB. All other checkpoints are
+/// examined each time.
 const REMEMBERED_MAX: usize = 16 << 10;
 /// Number of newest checkpoints that are examined again each time.
 const NEWEST_AGAIN: usize = 16;
@@ -20,19 +22,20 @@ const OTHERS_AGAIN: usize = 16;
 #[derive(Debug, Default)]
 pub struct Remembered {
     looks: BTreeMap<CheckpointId, Look>,
-    /// The last of the other checkpoints that was examined again. The next turn starts after this checkpoint.
+    /// Of the checkpoints that are examined again in turn, the checkpoint that was examined last. The next turn
+    /// starts after this checkpoint.
     turn: Option<CheckpointId>,
-    /// If true, nothing is remembered. This is for a program that examines the checkpoints only once.
+    /// If true, nothing is remembered. A program that examines the checkpoints only once sets this field.
     is_off: bool,
 }
 
 impl Remembered {
-    /// A memory that stays empty.
+    /// A collection that stays empty.
     pub fn nothing() -> Self {
         Self { is_off: true, ..Self::default() }
     }
 
-    /// Whether this memory always stays empty.
+    /// Whether this collection always stays empty.
     pub fn is_off(&self) -> bool {
         self.is_off
     }

@@ -1,11 +1,11 @@
 //! Makes containers of pruned checkpoints smaller by removing the bytes that no manifest needs.
 //!
-//! A kept checkpoint may need only a small part of an older container, but the whole container stays in the store. So
-//! prune writes a new container that has only the needed segments, and only the needed pieces of each. Prune writes
-//! the new container next to the old one, syncs it, and renames it over the old one. Name and index stay the same, so
-//! references to the old container are valid for the new container. After a crash at any point, the store has either
-//! the whole old container or the whole new one. "Repacked containers" in docs/format/container.md describes the
-//! bytes.
+//! A kept checkpoint may need only a small part of an older container, but the whole container stays in the store.
+//! Therefore prune writes a new container with only the needed segments, and only the needed pieces of these
+//! segments. Prune writes the new container next to the old container, syncs the new container, and gives it the name
+//! of the old container. Name and index do not change, so references to the old container are valid for the new
+//! container. After a crash at any point, the store has either the whole old container or the whole new container.
+//! "Repacked containers" in docs/format/container.md describes the bytes.
 
 use crate::classify::VariableRef;
 use crate::codec::{Chain, Profile, Scratch, encode_best};
@@ -29,13 +29,13 @@ pub struct Repacked {
     pub checkpoint: CheckpointId,
     /// Group of the container.
     pub group: GroupId,
-    /// Length of the container before.
+    /// Length of the container before it was rewritten.
     pub before: StoredBytes,
-    /// Length of the container now.
+    /// Length of the rewritten container.
     pub after: StoredBytes,
 }
 
-/// A container is replaced only if it gets shorter by more than its length divided by this number.
+/// A container is replaced only if the new container is shorter by more than the old length divided by this number.
 const WORTH_DIVISOR: u64 = 10;
 
 /// Whether a container is repacked. A repacked container has another length than the manifest states. Fails if the
@@ -144,8 +144,8 @@ fn kept_of(reader: &ContainerReader, need: &Need) -> Option<(BTreeMap<u32, Kept>
     Some((kept, sum))
 }
 
-/// Number of bytes of each `wanted` container that checkpoints need. A container is left out if this number is not
-/// known.
+/// For each `wanted` container, the number of bytes that checkpoints need. A container is left out if the number is
+/// not known.
 pub fn needed_bytes(
     store: &dyn Store,
     job: &JobId,
@@ -170,14 +170,15 @@ pub fn needed_bytes(
 pub struct Held {
     /// Total length of the containers.
     pub bytes: StoredBytes,
-    /// Approximate number of bytes of the containers that the other checkpoints need; `None` if it is not known.
+    /// Approximate number of bytes of the containers that the other checkpoints need; `None` if the number is not
+    /// known.
     pub needed_bytes: Option<StoredBytes>,
     /// The checkpoints that refer to the containers, in the order of `states`.
     pub by: Vec<CheckpointId>,
 }
 
 /// The remaining containers of each pruned checkpoint of a job. The entry of a checkpoint is empty if no other
-/// checkpoint refers to it.
+/// checkpoint refers to a container of the checkpoint.
 pub fn held_for_others(store: &dyn Store, job: &JobId, states: &[CheckpointState]) -> BTreeMap<CheckpointId, Held> {
     let mut held: BTreeMap<CheckpointId, Held> =
         states.iter().filter(|s| s.is_pruned).map(|s| (s.id.clone(), Held::default())).collect();
@@ -201,8 +202,8 @@ pub fn held_for_others(store: &dyn Store, job: &JobId, states: &[CheckpointState
     held
 }
 
-/// Rewrites each wanted container of which less than `below_percent` per cent are needed. A container that cannot be
-/// repacked stays unchanged. If the store has no room for the new container, this is an error. `may_be_written` says
+/// Rewrites each wanted container if less than `below_percent` per cent of its bytes are needed. A container that
+/// cannot be repacked stays unchanged. Fails if the store has no room for a new container. `may_be_written` says
 /// whether another process may be writing a checkpoint.
 pub fn repack(
     store: &dyn Store,
@@ -288,8 +289,8 @@ struct EncodedPart {
     kept: Kept,
 }
 
-/// A kept segment. Its stored bytes are either unchanged, or encoded again with zeros in place of unneeded pieces,
-/// whichever is shorter.
+/// Makes a kept segment. The stored bytes of the segment are the shorter of two variants: the unchanged bytes, and
+/// the bytes that encoding with zeros in place of unneeded pieces gives.
 fn encode_part(
     reader: &ContainerReader,
     segment: u32,
@@ -304,7 +305,7 @@ fn encode_part(
         kept,
     };
     let Kept::Pieces(nth) = kept else { return Ok(as_it_is(Kept::Whole)) };
-    // If the container was repacked before, the segment may already lack pieces.
+    // If the container was repacked earlier, some pieces of the segment may already be missing.
     let as_before = || as_it_is(if reader.holds_whole(segment) { Kept::Whole } else { kept.clone() });
     let entry = &reader.index().segments()[segment as usize];
     let mut raw = reader.decode_segment(segment, scratch)?;

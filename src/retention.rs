@@ -1,16 +1,16 @@
-//! The rules that decide which checkpoints of a list are kept. They follow restic's rules. This module reads no
-//! store.
+//! The rules that decide which checkpoints of a list are kept. The rules are similar to the rules of restic. This
+//! module reads no store.
 
 use crate::ids::CheckpointId;
 use crate::manifest::{CheckpointState, Condition};
 
-/// The rules by which checkpoints are kept. A checkpoint is kept if at least one rule keeps it. A rule of 0 keeps
-/// nothing.
+/// The rules by which checkpoints are kept. A checkpoint is kept if at least one rule keeps the checkpoint. A rule
+/// with the value 0 keeps no checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Keep this number of the newest checkpoints.
     pub last: u32,
-    /// Keep all checkpoints that were written at most this many milliseconds before the newest one.
+    /// Keep all checkpoints that were written at most this many milliseconds before the newest checkpoint.
     pub within_ms: u64,
     /// Keep the newest checkpoint of each hour, for this number of hours. Hours without a checkpoint are not counted.
     pub hourly: u32,
@@ -25,9 +25,9 @@ pub struct Rules {
     pub monthly: u32,
 }
 
-/// One rule while it is applied. The first value is the number of checkpoints that the rule may still keep. The
-/// function gives the number of the hour, day, week or month of a time. The last value is that number for the
-/// checkpoint that the rule kept last.
+/// One rule during its application. The first value is the number of checkpoints that the rule may still keep. The
+/// function gives the number of the hour, day, week or month of a time. The last value is the number of the hour,
+/// day, week or month of the checkpoint that the rule kept last.
 type Bucket = (u32, fn(i64) -> i64, Option<i64>);
 
 const HOUR_MS: i64 = 3_600_000;
@@ -41,7 +41,7 @@ impl Rules {
 
     /// Decides which checkpoints are kept. `times_unix_ms` has the time of each checkpoint in milliseconds since
     /// 1970, newest first, in the order of [`list`](crate::manifest::list). The newest checkpoint is always kept. As
-    /// in restic, a rule that has not reached its number keeps the oldest checkpoint too.
+    /// in restic, a rule that has kept fewer checkpoints than its number keeps the oldest checkpoint too.
     pub fn keep(&self, times_unix_ms: &[i64]) -> Vec<bool> {
         let newest = times_unix_ms.first().copied().unwrap_or(0);
         let mut buckets: [Bucket; 4] = [
@@ -68,11 +68,12 @@ impl Rules {
         kept
     }
 
-    /// The checkpoints to remove. `states` are newest first. The rules count only checkpoints that a restart uses
-    /// without being asked for them by name. Not counted are checkpoints that are bad, set aside, doubtful, found
-    /// damaged, or restored `too_often`. If there are only such checkpoints, all that are not set aside are counted,
-    /// and if there are none either, all complete checkpoints. A complete checkpoint that is not counted is removed if
-    /// it is older than all checkpoints that the rules keep.
+    /// The checkpoints to remove. `states` are sorted, the newest first. The rules count only checkpoints that a
+    /// restart uses even if the user does not name them. Not counted are checkpoints that are bad, set aside,
+    /// doubtful, found damaged, or restored too often (`too_often`). If no checkpoint is left, the rules count all
+    /// complete checkpoints that are not set aside. If again no checkpoint is left, the rules count all complete
+    /// checkpoints. A complete or bad checkpoint that is not counted is removed if it is older than all checkpoints
+    /// that the rules keep.
     pub fn gone(&self, states: &[CheckpointState], too_often: Option<&CheckpointId>) -> Vec<CheckpointId> {
         let is_complete = |state: &&CheckpointState| state.condition() == Condition::Complete;
         let is_taken = |state: &&CheckpointState| {
@@ -116,7 +117,7 @@ fn month_of(unix_ms: i64) -> i64 {
 }
 
 /// Parses a duration such as `2h`, `30min`, `1d12h`, `6w`, `3m` or `1y`. Returns milliseconds. As in restic, `m` is a
-/// month. A month has 30 days here, and a year has 365.
+/// month. In durations, a month has 30 days, and a year has 365 days.
 pub fn duration_ms(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("{text:?} is not a duration; write for example 45s, 30min, 2h, 1d12h, 6w, 3m (months) or 1y");

@@ -12,8 +12,8 @@ use crate::units::RawBytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Maximum number of consecutive checkpoints that may refer to one container. A damaged bit in the container spoils
-/// at most this many other checkpoints.
+/// Maximum number of consecutive checkpoints that may refer to one container. Therefore a damaged bit in the
+/// container spoils at most this many other checkpoints.
 pub const DEPENDENTS_MAX: u32 = 8;
 
 /// The variables that the previous checkpoint of a group holds, by digest.
@@ -37,12 +37,12 @@ impl ReuseIndex {
     }
 
     /// The variables that a committed group holds, in its own container or by reference. Each entry names the
-    /// container that really has the bytes.
+    /// container that stores the bytes.
     ///
-    /// A container may refer to at most 16 older containers. If there are more, the containers that save the fewest
-    /// bytes are left out, and their variables are stored again. So the number of references stays bounded, and prune
-    /// can remove old containers at some point. A container on which [`DEPENDENTS_MAX`] checkpoints depend is left
-    /// out too.
+    /// A container may refer to at most 16 older containers. If there are more than 16 older containers, the
+    /// containers that save the fewest bytes are left out, and their variables are stored again. Therefore the number
+    /// of references stays limited, and after some time prune can remove old containers. A container on which
+    /// [`DEPENDENTS_MAX`] checkpoints depend is left out too.
     pub fn load(store: &dyn Store, job: &JobId, manifest: &Manifest) -> Result<Self, ReadError> {
         let reader = ContainerReader::open(store, job, &manifest.checkpoint, manifest.group)?;
         let (recorded, found) = (manifest.container.index_digest, reader.index_digest());
@@ -62,8 +62,8 @@ impl ReuseIndex {
         let mut by_digest = HashMap::new();
         for (variable, header) in index.variables().filter(|(_, header)| header.raw_bytes.0 >= DIGEST_BYTES_MIN) {
             let (container, at) = match index.placement(variable) {
-                // A variable in a segment with a base is left out, because reading it would need a second older
-                // container.
+                // A variable in a segment with a base is left out, because a reader of this variable would need a
+                // second older container.
                 Some(Placement::Pieces) if is_coded_since(index, variable) => continue,
                 Some(Placement::Pieces) => (0, variable),
                 Some(Placement::External { reference, at }) => (reference + 1, at),
@@ -81,7 +81,7 @@ impl ReuseIndex {
         };
         by_digest.retain(|_, held| !is_full(&containers[held.container as usize]));
         if containers.len() > REFERENCES_MAX {
-            // The group's own container is the newest one and is always kept.
+            // The group's own container is the newest container, and is never left out.
             let mut others: Vec<usize> = (1..containers.len()).collect();
             others.sort_by_key(|&i| std::cmp::Reverse(brings[i]));
             let dropped = &others[REFERENCES_MAX - 1..];
@@ -90,7 +90,8 @@ impl ReuseIndex {
         Ok(Self { containers, by_digest })
     }
 
-    /// The place where bytes of this digest and length are stored. `None` if they are not stored.
+    /// The place of stored bytes with this digest and length. `None` if no stored variable has this digest and
+    /// length.
     pub fn source(&self, digest: &Digest, raw_bytes: RawBytes) -> Option<Source> {
         let held = self.by_digest.get(digest).filter(|held| held.raw_bytes == raw_bytes)?;
         let container = Arc::clone(&self.containers[held.container as usize]);
@@ -114,7 +115,7 @@ fn is_coded_since(index: &Index, variable: VariableRef) -> bool {
 }
 
 /// The variables that a group need not store, because an older container or another variable of the group has the
-/// same bytes. The result gives the `skip` of [`plan`](crate::plan::plan), and
+/// same bytes. The result determines the argument `skip` of [`plan`](crate::plan::plan), and
 /// [`Contents::reused`](crate::container::Contents::reused).
 pub fn reusable(files: &[FileHeader], reuse: &ReuseIndex) -> Vec<(VariableRef, Source)> {
     let mut found = Vec::new();

@@ -1,8 +1,9 @@
 //! Cuts arrays that are too large for one segment into slabs of rows. Arrays with the same number of rows are cut at
 //! the same rows.
 //!
-//! Each segment is coded on its own. So a segment gets a slab of every array, and not one whole array. Then arrays
-//! that predict each other stay together, and the elements of a slab still have neighbours in all dimensions.
+//! Each segment is coded separately. Therefore a segment gets a slab of every array instead of one whole array. In
+//! this way, arrays that predict each other are in the same segment, and the elements of a slab have neighbours in
+//! all dimensions.
 
 use crate::header::{FileHeader, VariableHeader};
 use crate::plan::piece::{Piece, concatenated};
@@ -12,15 +13,15 @@ use std::collections::HashMap;
 const ROWS_MIN: u64 = 8;
 /// Minimum number of rows in a part of a column. With fewer rows, the column is cut along the next extent.
 const ROWS_OF_PART: u64 = 2;
-/// A piece is not cut if its length is at most the length of a part of the column divided by this.
+/// A piece is not cut if its length is at most the length of a part of the column divided by this number.
 const UNCUT_PART: u64 = 8;
-/// Arrays are cut at whole rows into at most twice the necessary number of parts plus this number. If that is not
-/// enough, they are cut inside rows.
+/// Arrays are cut at whole rows, into at most twice the necessary number of parts plus this number. If the parts are
+/// still too long for a segment, the arrays are cut inside rows.
 const PARTS_MORE: u64 = 64;
 
-/// A unit into which an array may be cut. The longest units are rows along the first extent, then come rows along the
-/// next extent, and at last single elements. An array that is stored chunk after chunk is cut into layers of chunks
-/// or into chunks.
+/// A unit into which an array may be cut. The longest units are rows along the first extent. Rows along each later
+/// extent are shorter, and the shortest units are single elements. An array that is stored chunk after chunk is cut
+/// into layers of chunks or into chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Raw bytes of one unit.
@@ -32,15 +33,15 @@ pub struct Step {
     pub chunk: Vec<u64>,
 }
 
-/// The units of an array, the longest first. If the extents do not determine the order of the raw bytes, the only
-/// units are elements.
+/// The kinds of units of an array, the longest units first. If the extents do not determine the order of the raw
+/// bytes, the only units are elements.
 pub fn steps(variable: &VariableHeader) -> Vec<Step> {
     let (dims, chunk) = (&*variable.shape.0, &*variable.chunk.0);
     let width = u64::from(variable.element.width()).max(1);
     let bytes_of = |dims: &[u64]| dims.iter().try_fold(width, |bytes, &n| bytes.checked_mul(n));
     let is_chunked = !chunk.is_empty() && chunk.len() == dims.len() && !chunk.contains(&0);
     let filled: Vec<u64> = match is_chunked {
-        // The raw bytes have whole chunks. The last chunks in each dimension are padded.
+        // The raw bytes consist of whole chunks. The last chunks in each dimension are padded.
         true => dims.iter().zip(chunk).map(|(&n, &c)| n.div_ceil(c).saturating_mul(c)).collect(),
         false => dims.to_vec(),
     };
@@ -70,8 +71,8 @@ pub fn array_of(piece: &Piece, variable: &VariableHeader) -> Option<Step> {
 /// The pieces of one column in one file, in order.
 pub(crate) type Column = Vec<Piece>;
 
-/// Divides the columns of one file among segments. Columns with the same number of rows are a family. If a segment
-/// has room for the whole family, the family is not cut, and may share the segment with other families.
+/// Divides the columns of one file among segments. Columns with the same number of rows form a family. A family that
+/// fits in a segment is not cut, and may share the segment with other families.
 pub(crate) fn divide(columns: Vec<Column>, files: &[FileHeader], segment_bytes: u64) -> Vec<Vec<Column>> {
     let mut segments = Vec::new();
     let (mut open, mut room): (Vec<Column>, u64) = (Vec::new(), segment_bytes);
@@ -149,7 +150,7 @@ fn slabs(columns: &[Column], files: &[FileHeader], segment_bytes: u64) -> Vec<Ve
             return slabs;
         }
     }
-    // No number of parts works, so fill the segments without regard to rows.
+    // No number of parts gives slabs that fit, so the segments are filled without regard to rows.
     let mut one_by_one = Vec::new();
     for column in columns {
         concatenated(column, segment_bytes, |pieces| one_by_one.push(vec![pieces]));
@@ -203,7 +204,7 @@ mod tests {
     /// Extents of an array, and extents of its chunks.
     type Extents = (Vec<u64>, Vec<u64>);
 
-    /// One file of doubles with these extents and chunks.
+    /// One file of doubles with the given extents and chunks.
     fn file(arrays: &[Extents]) -> Vec<FileHeader> {
         let variable = |(dims, chunk): &Extents| VariableHeader {
             role: Role::Array,
@@ -248,7 +249,8 @@ mod tests {
     #[test]
     fn each_segment_has_a_slab_of_all_arrays_with_as_many_rows() {
         let plain = |dims: &[u64]| (dims.to_vec(), Vec::new());
-        // 100 planes of 3200 bytes, 100 planes of 9600 bytes, and lists of 100 and 31 elements: 1,281,048 bytes.
+        // 100 planes of 3200 bytes, 100 planes of 9600 bytes, and lists of 100 and 31 elements: 1,281,048 bytes in
+        // all.
         let arrays = [plain(&[100, 20, 20]), plain(&[31]), plain(&[100, 20, 20, 3]), plain(&[100])];
         let slab = |rows: u64| vec![vec![rows, 20, 20], vec![rows, 20, 20, 3], vec![rows]];
         assert_eq!(divided(&arrays, 700_000), [slab(50), slab(50), vec![vec![31]]]);
@@ -260,12 +262,12 @@ mod tests {
     #[test]
     fn arrays_in_chunks_are_cut_between_chunks() {
         let chunked = |dims: &[u64], chunk: &[u64]| (dims.to_vec(), chunk.to_vec());
-        // 5 layers of 2 x 3 chunks, with the last chunks padded: 983,040 bytes.
+        // 5 layers of 2 x 3 chunks, with the last chunks padded: 983,040 bytes in all.
         let array = chunked(&[70, 30, 40], &[16, 16, 16]);
         assert_eq!(divided(std::slice::from_ref(&array), 600_000), [[[48, 32, 48]], [[32, 32, 48]]]);
         // A layer is longer than a segment, so the array is cut into chunks.
         assert_eq!(divided(&[array], 70_000), vec![vec![vec![32, 16, 16]]; 15]);
-        // Chunks that hold whole rows are the same as rows.
+        // Chunks that hold whole rows are cut like rows.
         assert_eq!(divided(&[chunked(&[99, 3], &[50, 3])], 1500), vec![vec![vec![50, 3]]; 2]);
     }
 
@@ -302,7 +304,7 @@ mod tests {
             };
             let arrays: Vec<Extents> = (arrays.iter().enumerate()).map(|(n, (own, is_chunked))| extents(n, own, *is_chunked)).collect();
             let files = file(&arrays);
-            // If there are at least three arrays, the last two are of one class.
+            // If there are at least three arrays, the last two arrays are of one class.
             let mut columns: Vec<Column> = (0..arrays.len() as u32).map(|n| vec![whole(n, &files)]).collect();
             if columns.len() > 2 {
                 let last = columns.pop().into_iter().flatten();

@@ -52,7 +52,7 @@ byte_unit!(
     StoredBytes
 );
 
-/// A byte count for people: `640 B`, `1.50 GiB`.
+/// Formats a number of bytes for people: `640 B`, `1.50 GiB`.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {

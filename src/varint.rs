@@ -1,10 +1,10 @@
-//! Numbers in as few bytes as they need: seven bits in each byte, the lowest bits first. The top bit is set in every
-//! byte except the last one.
+//! Varints: numbers in as few bytes as possible. Each byte holds seven bits of the number, the lowest bits first. The
+//! top bit is set in every byte except the last byte.
 
 /// Maximum length in bytes of a number of 64 bits.
 pub const VARINT_BYTES_MAX: usize = 10;
 
-/// Why bytes are not a number.
+/// Why bytes are not a valid varint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotANumber {
     /// The bytes end within the number.

@@ -51,13 +51,14 @@ pub struct Problem {
 pub struct VerifyOptions {
     /// Maximum bytes of decoded segments in the cache.
     pub cache_bytes: u64,
-    /// Maximum number of files that are verified at the same time. If decoding that number of segments at once would
-    /// take more than `cache_bytes`, fewer files are verified at the same time.
+    /// Maximum number of files that are verified at the same time. If decoding `threads` segments at once would take
+    /// more than `cache_bytes`, fewer files are verified at the same time.
     pub threads: usize,
 }
 
 /// Bytes of memory that decoding a segment takes for each raw byte. The measured values are 3 to 7. The largest value
-/// was measured with 4-byte floats and the profile `max`. If the codec uses several threads, it needs one more byte.
+/// was measured with 4-byte floats and the profile `max`. A codec that uses several threads takes one additional byte
+/// for each raw byte.
 const DECODING_BYTES_PER_RAW_BYTE: u64 = 8;
 /// Maximum number of problems in one report. Verifying stops after about this number.
 pub const PROBLEMS_MAX: usize = 1000;
@@ -70,7 +71,7 @@ impl VerifyReport {
         self.problems.is_empty()
     }
 
-    /// Adds the report of a part.
+    /// Adds the report of a part of the checkpoint.
     fn add(&mut self, part: Self) {
         self.groups += part.groups;
         self.files += part.files;
@@ -136,8 +137,8 @@ fn verify_group(
     let own = &set.readers()[0];
     report.segments += own.index().segments().len() as u64;
     report.stored_bytes += StoredBytes(own.bytes());
-    // Only the frame is hashed here. The stored bytes are checked by their checksums and by the digests of the
-    // decoded bytes.
+    // Only the frame is hashed here. Later, checksums are compared for the stored bytes, and digests for the decoded
+    // bytes.
     let (what, found) = ("the frame of the container", own.frame_digest()?);
     if found != manifest.container.digest {
         let (path, what, recorded) = (own.path().into(), what.into(), manifest.container.digest);
@@ -149,14 +150,15 @@ fn verify_group(
         return Err(own_error(&set, "the list of files", "it differs from the list in the manifest".into()));
     }
     let reader = VariableReader::new(Arc::clone(&set), options.cache_bytes);
-    // The largest segment decides, including segments of older containers and chunks whose filters are applied again.
+    // The largest segment or chunk determines the memory of a thread. Segments of older containers, and chunks whose
+    // filters are applied again, are included.
     let segments = set.readers().iter().flat_map(|reader| reader.index().segments()).map(|segment| segment.raw_bytes.0);
     let filtered = files.iter().flat_map(|file| &file.variables).filter(|variable| !variable.filters.is_empty());
     let chunks = filtered.flat_map(|variable| &variable.extents).map(|extent| extent.raw_bytes);
     let largest = segments.chain(chunks).max().unwrap_or(0);
     let fit = options.cache_bytes / (largest * DECODING_BYTES_PER_RAW_BYTE).max(1);
     let threads = options.threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).clamp(1, files.len().max(1));
-    // Neighbouring files share segments, so each thread takes the next file and not a range of files.
+    // Neighbouring files share segments, so each thread takes the next file instead of a range of files.
     let (next, problems) = (AtomicUsize::new(0), AtomicUsize::new(report.problems.len()));
     let found: Mutex<Vec<(usize, VerifyReport)>> = Mutex::new(Vec::with_capacity(files.len()));
     let memory = SegmentMemory { bytes: options.cache_bytes, per_raw_byte: DECODING_BYTES_PER_RAW_BYTE };
@@ -205,7 +207,7 @@ fn verify_file(
         }
     }
     if !report.problems.is_empty() {
-        return report; // the problems of the variables are reported already
+        return report; // the problems of the variables are already reported
     }
     match file_digest(reader, f, file) {
         Ok(found) if found == file.digest => report.files += u64::from(file.kind.is_file()),

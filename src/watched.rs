@@ -1,9 +1,10 @@
-//! The directories from which the last run of a job was saved. A run in other directories is another run.
+//! Notes on the directories from which the last run of a job was saved. A run in other directories is another run.
 //!
-//! If two runs are started by hand, one after the other, only the directories to which they write distinguish them.
-//! So an aggregator writes a note before the first commit of a run. The note lists the directories that the agents of
-//! the run watch. The file is `JOB/.holders/watched`, or `watched-DIGEST` for a run with an identity. The note
-//! outlives the aggregator. Unlike the files of [`crate::living`], the note does not show whether the run is alive.
+//! If two runs are started by hand, one after the other, only the directories to which the runs write distinguish the
+//! runs. Therefore an aggregator writes a note before the first commit of a run. The note lists the directories that
+//! the agents of the run watch. The file is `JOB/.holders/watched`, or `watched-DIGEST` for a run with an identity.
+//! The note outlives the aggregator. Unlike the files of [`crate::living`], the note does not show whether the run is
+//! alive.
 
 use crate::ids::{Digest, JobId};
 use crate::living::{WATCHES_MAX, digests_of, directory, text_of};
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 /// The note of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watched {
-    /// The number of the incarnation; 0 if the job has none.
+    /// The number of the incarnation; 0 if the job has no incarnation.
     pub incarnation: u32,
     /// The first 16 hexadecimal digits of the BLAKE3 of each directory that an agent watched.
     pub watches: BTreeSet<String>,
@@ -27,15 +28,15 @@ impl Watched {
         Self { incarnation, watches: digests_of(directories) }
     }
 
-    /// Reads the note for an identity. `None` if there is no note or it cannot be read. Such a note is replaced
-    /// later.
+    /// Reads the note for an identity. `None` if there is no note, or if the note cannot be read. A note that cannot
+    /// be read is replaced later.
     pub fn load(store: &dyn Store, job: &JobId, identity: &str) -> Option<Self> {
         let text = text_of(store, &directory(job).join(name_of(identity)))?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Whether another run left a partly committed checkpoint. This run must not complete it. `before` is the note of
-    /// the other run.
+    /// Whether another run left a partly committed checkpoint, which this run must not complete. `before` is the note
+    /// of the other run.
     pub fn would_complete_another_run(
         &self,
         before: &Self,
@@ -53,7 +54,8 @@ impl Watched {
         Ok(manifest::list(store, job)?.iter().any(is_half))
     }
 
-    /// Writes the note, durably. If `before` is a note of the same run, its directories are kept in the note.
+    /// Writes the note, durably. If `before` is a note of the same run, the directories of `before` are kept in the
+    /// note.
     pub fn note(
         mut self,
         before: Option<Self>,

@@ -1,10 +1,10 @@
-//! The announcements that arrive in a session. Each announcement waits for room in the memory budget, and only then
-//! the agent sends its parts.
+//! The announcements that arrive in a session. Each announcement waits for memory in the memory budget. Only then the
+//! agent sends its parts.
 //!
 //! The first message of an announcement contains the length. A short announcement is complete in this message: it is
-//! taken if there is room, and otherwise its bytes are dropped. Once there is room for the next announcement, the
-//! agent is asked for all parts of it. An announcement that finds no room in time is returned, and the agent
-//! announces the rank's files whole, which takes few bytes.
+//! taken if there is memory, and otherwise its bytes are dropped. When there is memory for the next waiting
+//! announcement, the aggregator asks the agent for all its parts. An announcement that gets no memory in time is
+//! returned. The agent then announces the rank's files as whole files, which takes few bytes.
 
 use crate::budget::{Budget, Lease};
 use bytes::BytesMut;
@@ -16,17 +16,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of announcements of one agent that are partly received at the same time.
+/// Maximum number of partly received announcements of one agent.
 const ASSEMBLIES_MAX: usize = 4;
-/// Maximum number of announcements of one agent that wait for room. An agent holds no more than this number.
+/// Maximum number of announcements of one agent that wait for memory. An agent never holds more announcements.
 const OFFERS_MAX: usize = 4096;
-/// The longest time that an announcement waits for room. Then the agent must announce the rank's files whole.
+/// The longest time that an announcement waits for memory. After this time the agent must announce the rank's files
+/// as whole files.
 const TURN_MAX: Duration = Duration::from_secs(30);
-/// Bytes of memory for each byte of an announcement that has been read. The headers of small variables take 3 bytes,
-/// and other data takes the rest.
+/// Bytes of memory for each byte of a decoded announcement. The headers of small variables take 3 of the 4 bytes, and
+/// other data takes the rest.
 const MEMORY_PER_BYTE: u64 = 4;
 
-/// An announcement that waits for room. Its length is known.
+/// An announcement that waits for memory, and whose length is known.
 #[derive(Debug)]
 struct Offer {
     announce_id: u64,
@@ -42,25 +43,25 @@ pub(crate) struct Assembly {
     pub rank: Rank,
     pub total_bytes: u64,
     pub bytes: BytesMut,
-    /// The bytes of the memory budget that the announcement takes.
+    /// The lease of the memory that the announcement takes.
     pub room: Lease,
-    /// When the last part arrived, or when the parts were asked for.
+    /// When the last part arrived. Before the first part: when the agent was asked for the parts.
     heard: Instant,
 }
 
-/// The announcement that gets room next.
+/// The announcement that gets memory next.
 struct Turn {
     offer: Offer,
     until: Instant,
     room: Pin<Box<dyn Future<Output = Option<Lease>> + Send>>,
 }
 
-/// The result of waiting for room.
+/// The result of waiting for memory.
 #[derive(Debug)]
 pub(crate) enum Turned {
-    /// There is room, and the agent must send all parts of this announcement.
+    /// There is memory, and the agent must send all parts of this announcement.
     Send(v1::Room),
-    /// There was no room in time, or the announcement never fits.
+    /// There was no memory in time, or the announcement never fits.
     GivenBack(v1::Abandoned),
 }
 
@@ -82,13 +83,13 @@ impl Arriving {
         Self { budget, turn_max: TURN_MAX, offers: VecDeque::new(), turn: None, open: HashMap::new() }
     }
 
-    /// Whether no announcement is unfinished.
+    /// Whether all announcements are finished.
     pub fn is_empty(&self) -> bool {
         self.offers.is_empty() && self.turn.is_none() && self.open.is_empty()
     }
 
-    /// Takes a part. Returns the announcement once all its parts have arrived. An error means that the agent broke
-    /// the protocol.
+    /// Takes a part of an announcement. Returns the announcement when its last part has arrived. An error means that
+    /// the agent broke the protocol.
     pub fn part(&mut self, part: v1::AnnouncePart) -> Result<Option<Assembly>, String> {
         let announce_id = part.announce_id;
         if part.offset == 0 && !self.open.contains_key(&announce_id) {
@@ -145,15 +146,15 @@ impl Arriving {
         }
     }
 
-    /// Forgets an announcement that the agent does not hold any more.
+    /// Forgets an announcement that the agent has dropped.
     pub fn forget(&mut self, announce_id: u64) {
         self.open.remove(&announce_id);
         self.offers.retain(|offer| offer.announce_id != announce_id);
         self.turn.take_if(|turn| turn.offer.announce_id == announce_id);
     }
 
-    /// Waits until the next announcement has room, or has waited too long. Waits for ever if no announcement waits.
-    /// The caller may drop the future at any time.
+    /// Waits until there is memory for the next announcement, or until that announcement has waited too long. Waits
+    /// for ever if no announcement waits. The caller may drop the future at any time.
     pub async fn turn(&mut self) -> Turned {
         if self.turn.is_none()
             && self.open.len() < ASSEMBLIES_MAX
@@ -185,7 +186,7 @@ impl Arriving {
         let (needed, held, most) =
             (memory_of(total_bytes), self.budget.announced_bytes(), self.budget.announcement_max());
         let wanted = if never_fits { needed } else { needed + held };
-        // Long announcements may take 7/16 of the budget.
+        // The share of long announcements is 7/16 of the budget.
         let wanted_mib = (wanted.saturating_mul(16) / 7).div_ceil(1 << 20);
         let budget_mib = self.budget.total_bytes() >> 20;
         let wait_s = self.turn_max.as_secs();
@@ -203,7 +204,8 @@ impl Arriving {
         v1::Abandoned { label: label.to_string(), rank: rank.0, reason, retry: true, announce_id, whole: true }
     }
 
-    /// The reason to end the session at the time `now`, if the agent does not send parts that it was asked for.
+    /// The reason to end the session at the time `now`, if the agent does not send the parts that the aggregator
+    /// asked for.
     pub fn stalled(&self, now: Instant) -> Option<String> {
         let is_late = |a: &&Assembly| now.duration_since(a.heard) > Duration::from_secs(SILENCE_SECONDS);
         self.open.values().find(is_late).map(|late| {
@@ -215,7 +217,7 @@ impl Arriving {
         })
     }
 
-    /// Whether parts are missing that the agent was asked for.
+    /// Whether the aggregator has asked the agent for parts that are still missing.
     pub fn awaits_parts(&self) -> bool {
         !self.open.is_empty()
     }
@@ -224,7 +226,7 @@ impl Arriving {
 impl Assembly {
     fn of(offer: Offer, room: Lease) -> Self {
         let Offer { announce_id, label, rank, total_bytes } = offer;
-        // The lease covers more bytes than this capacity.
+        // The lease covers more bytes than the capacity of this buffer.
         let bytes = BytesMut::with_capacity(usize::try_from(total_bytes).unwrap_or(0));
         Self { announce_id, label, rank, total_bytes, bytes, room, heard: Instant::now() }
     }

@@ -1,7 +1,7 @@
-//! The memory budget. A buffer exists only while its lease exists, and work waits until it gets a lease.
+//! The memory budget. A thread gets a lease before it makes a buffer, and the lease exists as long as the buffer.
 //!
-//! Segments and announcements share the budget. Announcements get at most half of it. So a flush always gets memory
-//! for its segments and can end, even while announcements wait.
+//! Segments and announcements share the budget. Announcements get at most half of the budget. Therefore a flush
+//! always gets memory for its segments and can finish, even while announcements wait.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,26 +19,27 @@ struct State {
     free_bytes: u64,
     /// Bytes that announcements have leased.
     announced_bytes: u64,
-    /// Announcements that wait, in the order of arrival. The first queue has the short ones, which get memory first,
-    /// and the second queue has the others.
+    /// Announcements that wait, in the order of arrival. The first queue has the short announcements, which get
+    /// memory first. The second queue has the long announcements.
     waiting: [VecDeque<Waiter>; 2],
 }
 
-/// An announcement that waits for memory. If the receiver of the lease is gone, the announcement no longer waits.
+/// An announcement that waits for memory. If the receiver of the lease is dropped, the announcement has stopped
+/// waiting.
 struct Waiter {
     bytes: u64,
     lease: oneshot::Sender<Lease>,
 }
 
-/// Some bytes of the budget, returned on drop.
+/// Some bytes of the budget. Dropping the lease returns the bytes.
 pub struct Lease {
     budget: Arc<Budget>,
     bytes: u64,
     is_announcement: bool,
 }
 
-/// An announcement is short if it takes at most this many bytes. An eighth of the share of announcements is reserved
-/// for short ones, so that ranks whose files are announced whole always get memory.
+/// Maximum length in bytes of a short announcement. One eighth of the announcements' share is reserved for short
+/// announcements. Ranks that announce their files as whole files therefore always get memory.
 const SHORT_BYTES: u64 = 64 << 10;
 
 impl Budget {
@@ -52,15 +53,16 @@ impl Budget {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The most bytes that announcements may have leased together, including one of `bytes` bytes.
+    /// Maximum number of bytes that all announcements may have leased together, including an announcement of `bytes`
+    /// bytes.
     fn announced_max(&self, bytes: u64) -> u64 {
         let half = self.total_bytes / 2;
         if bytes <= SHORT_BYTES { half } else { half - half / 8 }
     }
 
-    /// Waits until `bytes` bytes are free. A request for more than the budget has apart from announcements gets all
-    /// of that rest, so that no thread waits for ever. Leases are taken in the order of work, and a thread that holds
-    /// a lease needs no second one to finish.
+    /// Waits until `bytes` bytes are free. If `bytes` is more than the whole budget without the leases of
+    /// announcements, the lease gets all of these bytes, so that no thread waits for ever. Threads take leases in the
+    /// order of their work, and a thread that holds a lease can finish without a second lease.
     pub fn lease(self: &Arc<Self>, bytes: u64) -> Lease {
         let takes = |state: &State| bytes.min(self.total_bytes - state.announced_bytes);
         let is_short = |state: &mut State| state.free_bytes < takes(state) + self.promised(state);
@@ -71,9 +73,9 @@ impl Budget {
         Lease { budget: Arc::clone(self), bytes, is_announcement: false }
     }
 
-    /// Leases `bytes` bytes without waiting, if at least `reserve` bytes stay free. Such a lease may be held for
-    /// long. It must not be used in a budget with announcements, because it could take bytes that a segment waits
-    /// for.
+    /// Leases `bytes` bytes without waiting, if at least `reserve` bytes stay free. The lease may be held for a long
+    /// time. A budget with announcements must not have such leases, because a lease could take bytes that a segment
+    /// waits for.
     pub fn lease_spare(self: &Arc<Self>, bytes: u64, reserve: u64) -> Option<Lease> {
         let mut state = self.state();
         let promised = self.promised(&mut state);
@@ -94,7 +96,7 @@ impl Budget {
         turn.await.ok()
     }
 
-    /// Leases bytes for an announcement at once. Returns `None` if the announcement would have to wait.
+    /// Leases bytes for an announcement at once. Returns `None` if the announcement must wait.
     pub fn announce_at_once(self: &Arc<Self>, bytes: u64) -> Option<Lease> {
         let mut state = self.state();
         self.promised(&mut state);
@@ -103,8 +105,8 @@ impl Budget {
         is_free.then(|| self.take(&mut state, bytes))
     }
 
-    /// Whether an announcement of `bytes` bytes is within the share of announcements, so that it only needs free
-    /// bytes.
+    /// Whether an announcement of `bytes` bytes fits in the remaining share of announcements. The announcement may
+    /// still have to wait for free bytes.
     fn fits(&self, state: &State, bytes: u64) -> bool {
         state.announced_bytes + bytes <= self.announced_max(bytes)
     }
@@ -115,8 +117,9 @@ impl Budget {
         Lease { budget: Arc::clone(self), bytes, is_announcement: true }
     }
 
-    /// Bytes that are promised to announcements, so that segments must not take them: those of the first announcement
-    /// of each queue, if it is within the share of announcements. Removes announcements that no longer wait.
+    /// Bytes that are promised to announcements, so that segments must not take them. The promised bytes are the
+    /// bytes of the first announcement of each queue, if this announcement fits in the remaining share of
+    /// announcements. Removes announcements that have stopped waiting.
     fn promised(&self, state: &mut State) -> u64 {
         let mut promised = 0;
         for nth in 0..state.waiting.len() {
@@ -129,7 +132,7 @@ impl Budget {
         promised
     }
 
-    /// Gives leases to waiting announcements while there is memory.
+    /// Gives leases to waiting announcements while there is free memory.
     fn grant(self: &Arc<Self>) {
         loop {
             let mut state = self.state();
@@ -140,13 +143,14 @@ impl Budget {
             let Some(nth) = state.waiting.iter().position(has_room) else { break };
             let Some(Waiter { bytes, lease }) = state.waiting[nth].pop_front() else { break };
             let leased = self.take(&mut state, bytes);
-            // The lock is released first, because a lease that is no longer awaited is returned here.
+            // The lock is released first. If the announcement has stopped waiting, the lease is dropped here and
+            // takes the lock.
             drop(state);
             drop(lease.send(leased));
         }
     }
 
-    /// The whole budget, in bytes.
+    /// Total bytes of the budget.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
@@ -161,7 +165,7 @@ impl Budget {
         self.state().announced_bytes
     }
 
-    /// The most that a long announcement can lease, in bytes.
+    /// Maximum number of bytes that a long announcement can lease.
     pub fn announcement_max(&self) -> u64 {
         self.announced_max(u64::MAX)
     }

@@ -1,5 +1,5 @@
 //! The choice of codecs in one flush. Uses the decisions of earlier checkpoints, and makes the decisions for the next
-//! one.
+//! checkpoint.
 
 use mcrengine::classify::VariableClass;
 use mcrengine::codec::{
@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The choices of one flush, shared by several threads.
+/// The choices of one flush. Several threads share these choices.
 pub struct Choosing<'a> {
     classes: &'a [VariableClass],
     before: Decisions,
@@ -22,7 +22,8 @@ pub struct Choosing<'a> {
 }
 
 impl<'a> Choosing<'a> {
-    /// Starts from the decisions of the group's newest checkpoint, if that was written with the same profile.
+    /// Starts with the decisions of the group's newest checkpoint, if the newest checkpoint was written with the same
+    /// profile.
     pub fn new(
         classes: &'a [VariableClass],
         profile: &Profile,
@@ -37,17 +38,17 @@ impl<'a> Choosing<'a> {
     }
 
     /// The basis of the choice for a segment. `looks_back` means that an older checkpoint has bytes of the segment.
-    /// Decisions with and without an older checkpoint are kept separately, so that a checkpoint that is coded whole
-    /// does not change the decisions of the others.
+    /// Decisions with and without an older checkpoint are kept separately. Thereby a checkpoint that is coded without
+    /// older checkpoints does not change the decisions for the other checkpoints.
     pub fn basis(&self, segment: &SegmentPlan, looks_back: bool) -> Basis<'_> {
         let kept = self.before.kept(&self.class(segment, looks_back), self.store);
         Basis { kept, store: self.store, clock: &*self.clock, older: None }
     }
 
-    /// Notes the codec that a segment was coded with.
+    /// Notes the codec that coded a segment.
     pub fn note(&self, segment: &SegmentPlan, looks_back: bool, nth: usize, coded: &Coded) {
         if looks_back && coded.reason == Reason::Only {
-            return; // an earlier checkpoint decided to code this class without a base, and this decision is kept
+            return; // an earlier checkpoint decided to code this class without a base, and this decision stays valid
         }
         if let Some(deciding) = &self.deciding {
             let raw_bytes = segment.raw_bytes.0 as usize; // at most 1 GiB

@@ -10,13 +10,13 @@ use mcrengine::store::StoreError;
 pub struct CommittedGroup {
     /// The manifest of the group.
     pub manifest: Manifest,
-    /// Whether another process committed the same content.
+    /// Whether another process committed the same content before.
     pub was_there: bool,
 }
 
-/// Flushes a group. If another process has committed the same content for this group, that counts as success. While
-/// another process writes the group, `wait_for_other` is called, which waits for a moment. The flush is tried again
-/// as long as `wait_for_other` returns true.
+/// Flushes a group. If another process has already committed the same content for this group, the function returns
+/// success. While another process writes the group, the function calls `wait_for_other`, which waits for a short
+/// time. If `wait_for_other` returns true, the flush is tried again.
 pub fn commit_group(flush: &Flush<'_>, wait_for_other: &dyn Fn() -> bool) -> Result<CommittedGroup, FlushError> {
     loop {
         let error = match flush_checkpoint(flush.clone()) {

@@ -1,4 +1,4 @@
-//! Compresses one merged segment of raw bytes. The result is decoded again and compared.
+//! Compresses one merged segment of raw bytes. Decodes the result, and compares it with the raw bytes.
 
 use mcrengine::codec::{ArrayShape, Basis, CodecError, Coded, Profile, Reason, Scratch, encode_chosen};
 use mcrengine::error_chain::error_chain;
@@ -8,27 +8,27 @@ use mcrengine::plan::SegmentPlan;
 use mcrengine::slabs;
 use mcrengine::units::RawBytes;
 
-/// Why a segment could not be coded. The cause is a bug in a codec. Nothing of the segment was written.
+/// Why a segment could not be coded. The cause is a bug in a codec. No byte of the segment was written.
 #[derive(Debug, thiserror::Error)]
 pub enum CompressError {
-    /// A codec failed on its own output.
+    /// A codec could not decode its own output.
     #[error("compressing a segment")]
     Codec(#[source] CodecError),
-    /// A codec did not give the same bytes back.
+    /// A codec decoded its own output to other bytes.
     #[error(
         "decoding with the chain {chain} did not reproduce the {raw_bytes} of the segment; report this and use the \
          profile \"zstd\""
     )]
     NotLossless {
-        /// The chain.
+        /// Name of the chain of codecs.
         chain: String,
         /// Length of the segment.
         raw_bytes: RawBytes,
     },
 }
 
-/// Codes a segment with the given profile. With `verify`, the result is decoded again and compared before it is
-/// written, so that a bug in a codec costs time but never data.
+/// Codes a segment with the given profile. With `verify`, the result is decoded and compared before it is written.
+/// Then a bug in a codec costs time, but no data.
 pub fn compress(
     profile: &Profile,
     segment: &SegmentPlan,
@@ -38,7 +38,7 @@ pub fn compress(
     basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> Result<Coded, CompressError> {
-    // Interleaved blocks are no longer arrays.
+    // Interleaved blocks do not have the shape of the arrays.
     let arrays: Vec<ArrayShape> = match segment.layout {
         _ if !profile.looks_at_shapes() => Vec::new(),
         Layout::Concatenated => (segment.pieces.iter().enumerate())
@@ -51,7 +51,8 @@ pub fn compress(
     };
     match encode_checked(profile, segment, &arrays, raw, verify, basis, scratch) {
         Ok(coded) => Ok(coded),
-        // A bug in a codec must not cost a checkpoint. So a simpler codec is tried and also checked.
+        // A bug in a codec must not cost a checkpoint. Therefore zstd is tried instead, and its result is checked
+        // too.
         Err(error) => {
             tracing::error!(
                 error = error_chain(&error),
@@ -89,8 +90,8 @@ fn is_float(element: &ElementType) -> bool {
     matches!(element, ElementType::Float { .. })
 }
 
-/// The shape of the array that a piece holds. A piece that was cut between the rows of a larger array is an array of
-/// its own rows.
+/// The shape of the array that a piece holds. If a piece contains only some rows of a larger array, the shape has
+/// this number of rows.
 fn array_shape(piece: &mcrengine::plan::Piece, files: &[FileHeader], column: u32) -> ArrayShape {
     let variable = piece.variable.of(files);
     let elements = piece.bytes / u64::from(variable.element.width());
@@ -136,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_grid_too_large_for_a_segment_is_told_by_its_neighbours_in_all_directions() {
-        // The values are rough along each axis, so that only neighbours along all three axes predict a value. Some
-        // noise cannot be predicted.
+        // The values are rough along each axis, so a value can be predicted only with its neighbours along all three
+        // axes. Some noise cannot be predicted.
         let rough = |n: u64| {
             let mixed = (n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             ((mixed ^ mixed >> 31).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 12) as f64 / (1u64 << 52) as f64

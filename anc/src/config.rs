@@ -30,28 +30,30 @@ pub struct AncOptions {
     /// Whether a group shares the store: another user may own the directory, and the group may write to it. Default
     /// false.
     pub shared_store: bool,
-    /// Address and port to listen on, or address and a range of ports, of which the first free one is used, as in
-    /// `0.0.0.0:7117-7180`. Default 0.0.0.0:7117.
+    /// Address and port to listen on, or address and range of ports, as in `0.0.0.0:7117-7180`. Of a range, the first
+    /// free port is used. Default 0.0.0.0:7117.
     pub listen: String,
-    /// Number of ranks merged into one container (GROUP_SIZE). The agents must have the same number. Default 32.
+    /// Number of ranks merged into one container (GROUP_SIZE). The agents must have the same group size. Default 32.
     pub group_size: u32,
-    /// Number of ranks of a job whose agents do not report it. Default: none, so that agents must report it.
+    /// Number of ranks of a job, if the agents do not report this number. Default: none, so agents must report the
+    /// number.
     pub ranks: Option<u32>,
     /// `agnostic`, `agnostic-block`, `aware` or `aware-block`. Default aware.
     pub scheme: Scheme,
-    /// In the block schemes: bytes taken from one rank before the next rank follows. Default 65536.
+    /// Only for the block schemes: number of bytes of one rank that precede the bytes of the next rank. Default
+    /// 65536.
     pub block_bytes: u32,
-    /// Raw MiB in one segment, 1 to 64. Default 0: 32 for `balanced` and `max` (16 if `budget-mib` is below their
-    /// default), and 4 for the other profiles. Segments of bytes and records have a quarter of this length with
-    /// `balanced` and `max`, at most 4 MiB. Segments of `fast` have at most a quarter of the bytes to store, but at
-    /// least 0.5 MiB.
+    /// Raw MiB in one segment, 1 to 64. Default 0, which means 32 for `balanced` and `max` (16 if `budget-mib` is
+    /// below its default), and 4 for the other profiles. With `balanced` and `max`, segments of bytes and records
+    /// have a quarter of this length, at most 4 MiB. With `fast`, a segment has at most a quarter of the bytes to
+    /// store, but at least 0.5 MiB.
     pub segment_mib: u64,
-    /// Variables with fewer bytes than this are pooled instead of compressed with their class. Default 100.
+    /// Variables with fewer bytes than this number are pooled instead of compressed with their class. Default 100.
     pub small_bytes: u64,
-    /// Maximum MiB of checkpoint data in memory. Announcements take at most half of it. At least 3 segments, 12 for
-    /// `balanced` and 16 for `max`. Default 0: 256, 512 for `balanced` and 1024 for `max`.
+    /// Maximum MiB of checkpoint data in memory. Announcements take at most half of this memory. Minimum: 3 segments,
+    /// 12 for `balanced` and 16 for `max`. Default 0, which means 256, 512 for `balanced` and 1024 for `max`.
     pub budget_mib: u64,
-    /// Number of threads that compress. Default 0: one for each core that the process may use.
+    /// Number of threads that compress. Default 0, which means one thread for each core that the process may use.
     pub threads: usize,
     /// `fast`, `balanced`, `max`, `paper`, `paper-single`, `zstd`, `gzip`, `raw`, ... Default fast.
     pub profile: Profile,
@@ -59,39 +61,41 @@ pub struct AncOptions {
     /// times for compressing and writing. Default: the rate is measured. 0: the rate is ignored, and only the number
     /// of stored bytes counts.
     pub store_mib_per_s: Option<u64>,
-    /// Whether to decode each segment again and compare it before it is written. Default true.
+    /// Whether to decode and compare each segment before it is written. Default true.
     pub verify: bool,
-    /// Whether to store a variable only once if it did not change since the previous checkpoint or is equal on
-    /// another rank. Also uses the codecs of the previous checkpoint again. Default true.
+    /// Whether to store a variable only once if it has not changed since the previous checkpoint, or is equal on
+    /// another rank. With true, the codecs of the previous checkpoint are used again too. Default true.
     pub reuse: bool,
-    /// `auto`: code segments with older checkpoints if the profile supports this (`max`) and the result is smaller;
-    /// needs `reuse`. `off`: code each checkpoint without older ones. Default auto.
+    /// Whether older checkpoints are used to code a checkpoint. `auto`: older checkpoints are used if the profile
+    /// supports this (`max`) and the result is smaller; needs `reuse`. `off`: older checkpoints are not used. Default
+    /// auto.
     pub time: Time,
-    /// Of this many consecutive checkpoints, at least one is coded without older ones, 2 to 64. Default 8.
+    /// Maximum number of consecutive checkpoints of which at least one is coded without older checkpoints, 2 to 64.
+    /// Default 8.
     pub whole_every: u32,
     /// How the names of two variables are compared: `numbers` (each run of digits counts as `#`) or `exact`. Default
     /// numbers.
     pub naming: String,
-    /// Replaces `naming`: pairs of a regular expression and the replacement of its matches, applied one after the
-    /// other.
+    /// Rules that replace `naming`: pairs of a regular expression and the replacement of its matches. The rules are
+    /// applied in order.
     pub naming_rules: Vec<(String, String)>,
-    /// Seconds to wait for the last rank of a checkpoint before the checkpoint is given up. Default 600.
+    /// Seconds to wait for the last rank of a checkpoint before the checkpoint is abandoned. Default 600.
     pub gather_seconds: u64,
-    /// Seconds that one fetch may take before its agent counts as lost. Default 60.
+    /// Seconds that one fetch may take before the fetch's agent counts as lost. Default 60.
     pub fetch_seconds: u64,
-    /// The longest time, in seconds, between the first and the last written file of one checkpoint. Default 600.
+    /// Maximum time between the writing of the first and of the last file of one checkpoint, in seconds. Default 600.
     pub spread_seconds: u64,
     /// Number of flushes of different groups that run at the same time. Default 2.
     pub flushes: usize,
-    /// Seconds that the aggregator may take to end. Until then it finishes checkpoints that agents have announced or
-    /// may still announce. Default 20, which is less than SLURM's KillWait of 30 s.
+    /// Seconds that the aggregator may take to end. During this time the aggregator finishes checkpoints that agents
+    /// have announced or may still announce. Default 20, which is less than SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
     /// Number of newest checkpoints of a job to keep after each commit. Default 0: this rule is off. If all rules are
-    /// off, nothing is removed. If a job has more than 1000 checkpoints, old ones are removed less often than after
-    /// each commit.
+    /// off, no checkpoint is removed. If a job has more than 1000 checkpoints, old checkpoints are removed less often
+    /// than after each commit.
     pub keep: u32,
-    /// Keep checkpoints that were written within this time before the newest one, as in `30min`, `2h`, `1d12h`.
-    /// Default: none.
+    /// Keep checkpoints that were written within this time before the newest checkpoint, as in `30min`, `2h`,
+    /// `1d12h`. Default: none.
     pub keep_within: String,
     /// Number of hours for which the newest checkpoint of each hour is kept. Default 0.
     pub keep_hourly: u32,
@@ -103,7 +107,7 @@ pub struct AncOptions {
     pub keep_monthly: u32,
 }
 
-/// Whether checkpoints are coded with older ones.
+/// Whether checkpoints are coded with older checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Time {
@@ -154,9 +158,9 @@ impl Default for AncOptions {
 /// An address and the ports on which an aggregator may listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// The address of this node, or 0.0.0.0 or `::` for all its addresses.
+    /// The address of this node. 0.0.0.0 or `::` means all addresses of the node.
     pub address: IpAddr,
-    /// The ports, which are tried in this order. Port 0 means that the operating system chooses a port.
+    /// The ports, which are tried in increasing order. Port 0 means that the operating system chooses a port.
     pub ports: RangeInclusive<u16>,
 }
 
@@ -187,20 +191,20 @@ pub struct AncConfig {
     pub store: PathBuf,
     /// Whether to create the store's directory if it does not exist.
     pub create: bool,
-    /// See [`AncOptions::shared_store`].
+    /// Whether a group shares the store, see [`AncOptions::shared_store`].
     pub shared_store: bool,
-    /// Where to listen.
+    /// The address and the ports to listen on.
     pub listen: Listen,
-    /// Listen on this socket in the file system, and not on a port. Only the user of this process and root can connect.
-    /// The configuration does not set this.
+    /// The path of a socket to listen on, instead of a port. Only the user of this process and root can connect. The
+    /// configuration cannot set this field.
     pub socket: Option<PathBuf>,
-    /// How connections are protected. The configuration does not set this.
+    /// How connections are protected. The configuration cannot set this field.
     pub security: Security,
     /// The settings of the hub.
     pub hub: HubOptions,
     /// Maximum bytes of checkpoint data in memory.
     pub budget_bytes: u64,
-    /// See [`AncOptions::drain_seconds`].
+    /// Maximum time that the aggregator may take to end, see [`AncOptions::drain_seconds`].
     pub drain: Duration,
 }
 
@@ -210,9 +214,9 @@ pub struct AncConfig {
 pub struct AncConfigError {
     /// The key, with its table.
     pub key: &'static str,
-    /// The value that was found.
+    /// The wrong value.
     pub found: String,
-    /// Which values are allowed, or what to do.
+    /// The allowed values, or what to do.
     pub expected: String,
 }
 
@@ -234,7 +238,7 @@ impl AncOptions {
         if self.budget_mib == 0 { self.profile.budget_mib() } else { self.budget_mib }
     }
 
-    /// Checks every value once.
+    /// Checks every value, and makes the checked configuration.
     pub fn check(&self) -> Result<AncConfig, AncConfigError> {
         if self.store.as_os_str().is_empty() {
             return wrong("anc.store", "missing", "name the directory on the parallel file system, or set MCR_STORE");

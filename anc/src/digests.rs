@@ -1,10 +1,10 @@
-//! The one place where a flush compares fetched bytes with the digests of their headers.
+//! Compares fetched bytes with the digests of their headers. A flush compares digests only in this module.
 //!
 //! | bytes | compared |
 //! |---|---|
-//! | of a file that the source vouches for ([`Source::is_checked`]) | never |
-//! | of a variable that is whole in one segment | while they arrive, when they are still in the cache: [`Arriving`] |
-//! | of a variable that is spread over segments | in the order of the segments, before each is written: [`Spread`] |
+//! | in a file whose bytes the source has already compared ([`Source::is_checked`]) | never |
+//! | of a variable that is whole in one segment | on arrival, while the bytes are in the CPU cache: [`Arriving`] |
+//! | of a variable in several segments | in the order of the segments, before each segment is written: [`Spread`] |
 
 use crate::source::{FetchError, Source};
 use mcrengine::classify::VariableRef;
@@ -21,23 +21,23 @@ pub(crate) struct Digests<'a> {
     pub files: &'a [FileHeader],
 }
 
-/// The comparison of the whole variables of one segment.
+/// Compares the digests of the variables that are whole in one segment.
 pub(crate) struct Arriving<'a> {
     digests: Digests<'a>,
     segment: &'a SegmentPlan,
-    /// Hashes the bytes of the piece that is arriving now.
+    /// Hashes the bytes of the piece whose bytes are arriving.
     hasher: blake3::Hasher,
     hashed_bytes: u64,
     changed: Option<FetchError>,
 }
 
-/// The comparison of the variables that are spread over several segments.
+/// Compares the digests of the variables that are spread over several segments.
 pub(crate) struct Spread<'a> {
     digests: Digests<'a>,
     open: HashMap<VariableRef, OpenDigest>,
 }
 
-/// A variable whose last byte has not arrived yet.
+/// A variable whose last byte has not yet arrived.
 #[derive(Default)]
 struct OpenDigest {
     hasher: blake3::Hasher,
@@ -53,7 +53,7 @@ impl<'a> Digests<'a> {
         Spread { digests: self, open: HashMap::new() }
     }
 
-    /// Whether a segment has bytes that [`Spread`] must see.
+    /// Whether a segment has bytes for [`Spread`].
     pub fn has_parts(&self, segment: &SegmentPlan) -> bool {
         segment.pieces.iter().any(|piece| self.is_part(piece))
     }
@@ -76,7 +76,7 @@ impl<'a> Digests<'a> {
 }
 
 impl Arriving<'_> {
-    /// Takes the next bytes of a piece. The pieces follow one after the other, and the bytes of each piece are in
+    /// Takes the next bytes of a piece. The pieces arrive one after the other, and the bytes of each piece arrive in
     /// order.
     pub fn push(&mut self, nth: usize, bytes: &[u8]) {
         let piece = &self.segment.pieces[nth];
@@ -101,7 +101,7 @@ impl Arriving<'_> {
         }
     }
 
-    /// Returns the first difference as an error, if there was one.
+    /// Returns the first difference as an error, if there is any.
     pub fn finish(self) -> Result<(), FetchError> {
         self.changed.map_or(Ok(()), Err)
     }

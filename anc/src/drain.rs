@@ -1,14 +1,14 @@
-//! Decides when an aggregator that was asked to end may end. The code uses no I/O, and time is an argument.
+//! Decides when an aggregator ends after a request to end. This code does no I/O, and its callers pass the time.
 //!
-//! The aggregator continues to gather and to flush while agents may still announce something, until a time limit.
+//! While agents may still announce files, the aggregator continues to gather and to flush, until a time limit.
 
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 
-/// Time without an event, in milliseconds, after which a checkpoint with missing ranks counts as incomplete for good.
-/// An agent that lost its connection connects again within this time.
+/// Time without an event, in milliseconds, after which a checkpoint with missing ranks counts as incomplete. An agent
+/// that lost its connection connects again within this time.
 pub const GRACE_MS: u64 = 2_000;
 
-/// Numbers of agents and groups that are not finished.
+/// Numbers of agents and groups that have not finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
     /// Number of agents that have not yet reported that all written files are announced.
@@ -17,21 +17,22 @@ pub struct InFlight {
     pub flushing: usize,
     /// Number of groups with missing ranks.
     pub gathering: usize,
-    /// Number of committed groups whose agents do not know yet that the whole checkpoint is complete. The agents wait
-    /// for this report, or the store was not checked since the drain began.
+    /// Number of committed groups whose agents have not yet been informed that the whole checkpoint is complete. A
+    /// group counts if its agents are connected, or if the store was not checked since the drain began.
     pub untold: usize,
 }
 
 /// Whether the aggregator continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Continue, and decide again at this time in milliseconds, or at the next event.
+    /// Continue, and decide again at this time in milliseconds, or after the next event.
     GoOn(u64),
     /// End now.
     End,
 }
 
-/// Decides at `now_ms` whether to continue. The last event was at `quiet_since_ms`, and `until_ms` is the time limit.
+/// Decides at the time `now_ms` whether to continue. `quiet_since_ms` is the time of the last event, and `until_ms`
+/// is the time limit.
 pub fn decide(in_flight: InFlight, now_ms: u64, quiet_since_ms: u64, until_ms: u64) -> Verdict {
     let InFlight { looking, flushing, gathering, untold } = in_flight;
     let grace_until_ms = quiet_since_ms.saturating_add(GRACE_MS);
@@ -48,13 +49,13 @@ pub fn decide(in_flight: InFlight, now_ms: u64, quiet_since_ms: u64, until_ms: u
 pub struct Uncommitted {
     /// The job.
     pub job: JobId,
-    /// The checkpoint, as the application names it.
+    /// The application's name of the checkpoint.
     pub checkpoint: CheckpointId,
     /// The group.
     pub group: GroupId,
-    /// Ranks that did not announce.
+    /// Ranks that did not announce their files.
     pub missing: Vec<Rank>,
-    /// Why it is not committed.
+    /// Why the group is not committed.
     pub why: String,
 }
 

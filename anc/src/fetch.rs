@@ -1,7 +1,7 @@
-//! Fetches over the network: one link for each agent session, and a source that pulls bytes over the links.
+//! Fetches over the network: one link for each agent session, and a source that fetches bytes over the links.
 //!
-//! Asynchronous tasks receive frames ([`AgentLink::data`]). Flush threads request ranges of bytes and wait for them
-//! with a deadline.
+//! Asynchronous tasks receive frames ([`AgentLink::data`]). Flush threads request ranges of bytes, and wait for these
+//! bytes with a deadline.
 
 use crate::budget::Lease;
 use crate::source::{FetchError, Source, Wanted};
@@ -20,15 +20,15 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::watch;
 use tonic::Status;
 
-/// Maximum number of frames that can wait for an agent. If more are sent, the sender waits.
+/// Maximum number of messages in the queue to an agent. If the queue is full, the sender waits.
 pub const LINK_QUEUE: usize = 64;
-/// Maximum number of messages of the hub that can wait for an agent. The number is larger than the number of ranks
-/// that an agent may hold, so that it is reached only if the agent does not receive messages.
+/// Maximum number of the hub's messages in the queue to an agent. An agent may hold fewer announcements than this, so
+/// the queue becomes full only if the agent does not receive messages.
 const ANSWERS_MAX: usize = 16 << 10;
 
-/// The session of an agent, for the other parts of the aggregator.
+/// The session of an agent, as the other parts of the aggregator use it.
 pub struct AgentLink {
-    /// Unique in this process.
+    /// Number of the session, unique in this process.
     pub session: u64,
     /// Host name of the node, for messages.
     pub node: String,
@@ -36,7 +36,8 @@ pub struct AgentLink {
     pub about: About,
     /// The agent's steady clock, derived from its messages.
     pub clock: PeerClock,
-    /// Removed when the session ends, so that the stream to the agent ends too.
+    /// The sender of messages to the agent. The sender is dropped when the session ends, so that the stream to the
+    /// agent ends too.
     out: Mutex<Option<Frames>>,
     /// The queue of the hub's messages. The hub never waits for an agent.
     answers: tokio::sync::mpsc::Sender<v1::to_agent::Message>,
@@ -46,7 +47,7 @@ pub struct AgentLink {
     /// Whether data arrived since [`AgentLink::sent_data`] was last called.
     sent_data: AtomicBool,
     next_fetch: AtomicU64,
-    /// Flush threads do not belong to the runtime. They use it to wait with a deadline for room in the queue.
+    /// The async runtime. Flush threads do not run on it, but use it to wait with a deadline for space in the queue.
     runtime: tokio::runtime::Handle,
 }
 
@@ -57,18 +58,18 @@ pub struct About {
     pub identity: String,
     /// The directory that the agent watches, for messages.
     pub watch: String,
-    /// The ranks whose files the agent takes. Empty means all ranks that it sees.
+    /// The ranks whose files the agent announces. Empty means all ranks that the agent finds.
     pub local_ranks: Vec<RangeInclusive<u32>>,
     /// Number of ranks of the job. 0 if the agent does not know the number.
     pub ranks: u32,
     /// Where the number of ranks comes from, for messages.
     pub ranks_from: String,
-    /// The agent's steady clock when it connected. The agent did not watch while older files were written.
+    /// The agent's steady clock when the agent connected. The agent did not watch while older files were written.
     pub began_clock_ns: i64,
 }
 
 impl About {
-    /// Parses ranges of ranks as an agent sends them. `None` if the text is invalid.
+    /// Parses ranges of ranks in the format of the agents. `None` if the text is invalid.
     pub fn parse_ranks(text: &str) -> Option<Vec<RangeInclusive<u32>>> {
         let range = |part: &str| {
             let (first, last) = part.split_once('-')?;
@@ -82,7 +83,7 @@ impl About {
         self.local_ranks.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// A rank that is in the ranges of both agents, if there is one.
+    /// A rank that is in the ranges of both agents. `None` if there is none.
     pub fn shared_rank(&self, other: &Self) -> Option<Rank> {
         let shared = |a: &RangeInclusive<u32>, b: &RangeInclusive<u32>| {
             let first = *a.start().max(b.start());
@@ -100,17 +101,17 @@ type Frames = tokio::sync::mpsc::Sender<Result<v1::ToAgent, Status>>;
 #[derive(Default)]
 struct Pending {
     slots: HashMap<u64, Slot>,
-    /// The reason, once the session has ended.
+    /// The reason why the session ended. `None` while the session is open.
     ended: Option<String>,
 }
 
 /// A fetch that is in progress.
 struct Slot {
-    /// Bytes that have arrived.
+    /// Number of bytes that have arrived.
     have: u64,
     total_bytes: u64,
-    /// Passes the frames in order to the caller of the fetch, or the reason why no more frames will come. The number
-    /// of frames is limited, because frames are not smaller than [`FRAME_BYTES_MIN`].
+    /// Passes the frames in order to the caller of the fetch, or the reason why no further frames arrive. The number
+    /// of frames is limited, because each frame has at least [`FRAME_BYTES_MIN`] bytes.
     frames: mpsc::Sender<Result<Vec<Bytes>, Failed>>,
 }
 
@@ -138,8 +139,8 @@ impl AgentLink {
         link
     }
 
-    /// Queues a message for the agent without waiting for it. Messages are sent in order. If too many messages wait,
-    /// the session is ended, and the agent announces again everything that was not answered.
+    /// Queues a message for the agent without waiting. Messages are sent in order. If the queue is full, the session
+    /// is ended. In its next session the agent repeats all announcements that were not answered.
     pub fn send(&self, message: v1::to_agent::Message) {
         if let Err(TrySendError::Full(_)) = self.answers.try_send(message) {
             self.end(&format!("node {} does not receive messages", self.node));
@@ -148,7 +149,7 @@ impl AgentLink {
 
     /// Waits until the session has ended on either side. Returns the reason.
     pub async fn until_ended(&self) -> String {
-        // Waiting fails only without a sender, and the sender is in `self`.
+        // Waiting fails only if the sender is dropped, and `self` owns the sender.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
         let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         pending.ended.clone().unwrap_or_default()
@@ -159,8 +160,8 @@ impl AgentLink {
         *self.ended.borrow()
     }
 
-    /// Passes the payload of a frame that arrived to the thread that waits for it. If the agent breaks the protocol,
-    /// its session ends.
+    /// Passes the payload of a received frame to the thread that waits for the payload. If the agent breaks the
+    /// protocol, its session ends.
     pub fn data(&self, frame: DataFrame) {
         self.sent_data.store(true, Ordering::Relaxed);
         if let Err(reason) = self.take_data(frame) {
@@ -168,7 +169,8 @@ impl AgentLink {
         }
     }
 
-    /// Whether data arrived since the last call. Data shows that the agent is alive, even if no message arrives.
+    /// Whether data has arrived since the last call of this function. Data shows that the agent is alive, even if no
+    /// message arrives.
     pub fn sent_data(&self) -> bool {
         self.sent_data.swap(false, Ordering::Relaxed)
     }
@@ -177,7 +179,7 @@ impl AgentLink {
         let bytes = frame.bytes();
         let DataFrame { fetch_id, offset, pieces } = frame;
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        // No thread waits for the data any more, because the flush has failed since.
+        // No thread waits for the data, because the flush has failed.
         let Some(slot) = pending.slots.get_mut(&fetch_id) else { return Ok(()) };
         let left = slot.total_bytes - slot.have;
         if offset != slot.have || bytes as u64 > left {
@@ -193,7 +195,7 @@ impl AgentLink {
             ));
         }
         slot.have += bytes as u64;
-        // Sending fails only if no thread waits any more.
+        // Sending fails only if no thread waits for the data.
         let _ = slot.frames.send(Ok(pieces));
         if bytes as u64 == left {
             pending.slots.remove(&fetch_id);
@@ -213,12 +215,12 @@ impl AgentLink {
         self.end_with(reason, true);
     }
 
-    /// Like [`AgentLink::end`]. `retry` is whether connecting again helps. The agent receives the reason of the first
-    /// call.
+    /// Ends the session like [`AgentLink::end`]. `retry` says whether it helps to connect again. The agent receives
+    /// the reason of the first call.
     pub fn end_with(&self, reason: &str, retry: bool) {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         if pending.ended.is_none() {
-            // This message is queued before the end is visible to others, so that it is the last one sent.
+            // This message is queued before other threads can see the end, so that no later message follows it.
             let goodbye = v1::Goodbye { reason: reason.to_owned(), retry };
             let _ = self.answers.try_send(v1::to_agent::Message::Goodbye(goodbye));
         }
@@ -231,7 +233,7 @@ impl AgentLink {
         self.ended.send_replace(true);
     }
 
-    /// Requests ranges of bytes. The answer arrives through the receiver. Called from flush threads.
+    /// Requests ranges of bytes. The answer arrives through the receiver. Flush threads call this function.
     fn ask(
         &self,
         announce_id: u64,
@@ -265,8 +267,8 @@ impl AgentLink {
     }
 }
 
-/// Sends the hub's messages, each with a deadline. After the end of the session, sends the messages that are still
-/// queued, with a short deadline.
+/// Sends the hub's messages, each with a deadline. After the end of the session, the messages that are still queued
+/// are sent with a shorter deadline.
 async fn send_answers(
     mut answers: tokio::sync::mpsc::Receiver<v1::to_agent::Message>,
     out: Frames,
@@ -296,7 +298,7 @@ async fn send_answers(
     }
 }
 
-/// An answer that is awaited. Dropping this value forgets the fetch.
+/// A fetch whose answer is awaited. Dropping this value forgets the fetch.
 struct Asked<'a> {
     link: &'a AgentLink,
     fetch_id: u64,
@@ -307,8 +309,8 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Fills the runs, one after the other, as their bytes arrive. Calls `filled` after each frame and at the end of
-    /// each run.
+    /// Fills the buffers of the runs, one run after the other, as the bytes arrive. Calls `filled` after each frame
+    /// and at the end of each run.
     fn fill<'b>(
         &self,
         into: impl IntoIterator<Item = (usize, &'b mut [u8])>,
@@ -343,7 +345,7 @@ impl Asked<'_> {
         let wait = self.until.saturating_duration_since(Instant::now());
         self.answer.recv_timeout(wait).unwrap_or_else(|_| {
             let reason = format!("node {} did not answer within {} s", self.link.node, self.deadline.as_secs());
-            // The agent counts as lost, and announces again in its next session.
+            // The agent counts as lost. In its next session the agent announces its files again.
             self.link.end(&reason);
             Err(Failed { reason, changed: false })
         })
@@ -369,24 +371,25 @@ pub struct Announced {
     pub written_unix_ns: i64,
     /// When the newest file was changed, by the agent's steady clock.
     pub changed_clock_ns: i64,
-    /// Difference between the last change of any file and the newest modification time, in nanoseconds. It is large
-    /// for files that were copied together with their times.
+    /// Time from the newest modification time to the last change of any file, in nanoseconds. The time is long for
+    /// files that were copied together with their modification times.
     pub kept_time_ns: i64,
-    /// The lease for the memory of the announcement, returned with the last copy.
+    /// The lease for the memory of the announcement. The bytes are returned when the last copy is dropped.
     pub room: Option<Arc<Lease>>,
 }
 
-/// The files of a group, which are at one or more agents.
+/// The bytes of a group's files. One or more agents have the files.
 pub struct RemoteSource {
-    /// For each file of the flush: its announcement, its index in the announcement, its rank and path.
+    /// For each file of the flush: the place of its announcement, its index in the announcement, its rank and its
+    /// path.
     places: Vec<(usize, u32, Rank, String)>,
     announced: Vec<Announced>,
     deadline: Duration,
 }
 
 impl RemoteSource {
-    /// The list of files for the flush, in rank order, and the source that serves them. `deadline` is how long one
-    /// fetch may take.
+    /// Returns the list of files for the flush, in rank order, and the source of their bytes. `deadline` is the
+    /// maximum duration of one fetch.
     pub fn new(ranks: impl IntoIterator<Item = Announced>, deadline: Duration) -> (Vec<FileHeader>, Self) {
         let mut source = Self { places: Vec::new(), announced: ranks.into_iter().collect(), deadline };
         let mut files = Vec::new();
@@ -402,8 +405,8 @@ impl RemoteSource {
 
 impl Source for RemoteSource {
     fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError> {
-        // Each announcement gets one fetch, or several if one would be too long. All fetches are requested before any
-        // answer is awaited.
+        // Each announcement gets one fetch, or several fetches if the fetch would be too long. All fetches are
+        // requested before the first answer is awaited.
         struct Batch<'a> {
             announced: &'a Announced,
             rank: Rank,
@@ -414,7 +417,7 @@ impl Source for RemoteSource {
         }
         let mut batches: Vec<Batch<'_>> = Vec::new();
         let mut open: HashMap<usize, usize> = HashMap::new();
-        // Empty runs are skipped, because no answer would arrive for them.
+        // Empty runs are skipped, because the agent sends no answer for them.
         for (i, run) in wanted.iter().enumerate().filter(|(_, run)| !run.into.is_empty()) {
             let (a, file, rank, path) = &self.places[run.variable.file as usize];
             let bytes = run.into.len() as u64;
@@ -443,7 +446,7 @@ impl Source for RemoteSource {
             let answer = announced.link.ask(announced.announce_id, ranges, total_bytes, self.deadline);
             asked.push((answer.map_err(|failed| lost(rank, file, failed))?, rank, file, members));
         }
-        // Each run goes to one batch, in the order of the batch's ranges.
+        // Each run belongs to one batch. The runs of a batch are in the order of the batch's ranges.
         let mut runs: Vec<Option<&mut [u8]>> = wanted.iter_mut().map(|run| Some(&mut *run.into)).collect();
         for (answer, rank, file, members) in asked {
             let into = members.into_iter().filter_map(|i| Some((i, runs[i].take()?)));
@@ -452,7 +455,8 @@ impl Source for RemoteSource {
         Ok(())
     }
 
-    /// Enough to keep the network busy while answers are awaited. The memory budget may lower the number.
+    /// This number of fetches keeps the network busy while other answers are awaited. The memory budget may lower the
+    /// number.
     fn parallel(&self) -> usize {
         4
     }

@@ -5,11 +5,11 @@ use crate::source::{FetchError, Wanted};
 use mcrengine::merge::{Layout, merge};
 use mcrengine::plan::SegmentPlan;
 
-/// Fetches the pieces of a segment and merges them. The result begins with the bytes of the segment. If the pieces
-/// are only put one after the other, the result is `buffer`.
+/// Fetches the pieces of a segment and merges them. The returned buffer begins with the bytes of the segment. If
+/// merging only concatenates the pieces, the returned buffer is `buffer`.
 ///
-/// Compares the digest of every variable that is whole in the segment. [`Digests::has_parts`] shows whether other
-/// digests must still be compared.
+/// Compares the digest of every variable that is whole in the segment. If [`Digests::has_parts`] is true for the
+/// segment, the caller must compare further digests.
 pub(crate) fn fetch_segment(
     digests: Digests<'_>,
     segment: &SegmentPlan,
@@ -17,8 +17,8 @@ pub(crate) fn fetch_segment(
 ) -> Result<Vec<u8>, FetchError> {
     let raw_bytes = usize::try_from(segment.raw_bytes.0).expect("a segment is at most 1 GiB");
     if buffer.len() < raw_bytes {
-        // A new buffer is made, because `resize` would copy the old bytes. The length is a power of two, because the
-        // next segment may be a little longer.
+        // A new buffer is made, because `resize` would copy the old bytes. The length is a power of two, so that a
+        // slightly longer next segment fits too.
         buffer = vec![0; raw_bytes.checked_next_power_of_two().unwrap_or(raw_bytes)];
     }
     let mut rest = &mut buffer[..raw_bytes];
@@ -54,7 +54,8 @@ mod tests {
     use mcrengine::plan::Piece;
     use mcrengine::units::RawBytes;
 
-    /// Returns these bytes in steps of three. The bytes of the first file count as checked.
+    /// A source that returns these bytes in steps of three bytes. The bytes of the first file count as already
+    /// compared.
     struct FirstIsChecked(&'static [u8]);
     impl Source for FirstIsChecked {
         fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError> {
@@ -75,7 +76,7 @@ mod tests {
         }
     }
 
-    /// A file of one variable.
+    /// A file that is one variable.
     fn file(rank: u32, bytes: u64, digest: Digest) -> FileHeader {
         let variable = VariableHeader {
             role: Role::WholeFile,

@@ -31,15 +31,15 @@ pub struct FlushOptions {
     pub plan: PlanOptions,
     /// How the names of two variables are compared.
     pub naming: Naming,
-    /// Which codecs may be used.
+    /// The codecs that may be used.
     pub profile: Profile,
-    /// Whether each segment is decoded again and compared before it is written.
+    /// Whether each segment is decoded and compared before it is written.
     pub verify: bool,
-    /// Whether to store only references to variables that the newest checkpoint or another rank already holds.
+    /// Whether a variable that the newest checkpoint or another rank already holds is stored as a reference only.
     pub reuse: bool,
-    /// Of this many consecutive checkpoints, at least one is coded without older checkpoints. 1 means that every
-    /// checkpoint is coded without older ones. A segment is coded with an older segment only if the result is
-    /// smaller.
+    /// Maximum number of consecutive checkpoints of which at least one is coded without older checkpoints. 1 means
+    /// that every checkpoint is coded without older checkpoints. A segment is coded with an older segment only if the
+    /// result is smaller.
     pub whole_every: u32,
     /// Whether the choice of codecs considers the store's speed.
     pub store_speed: StoreSpeed,
@@ -68,7 +68,7 @@ pub const WHOLE_EVERY: u32 = 8;
 /// One flush: one group of one checkpoint, from its headers to its manifest.
 #[derive(Clone)]
 pub struct Flush<'a> {
-    /// The store that the checkpoint is written to.
+    /// The store to which the checkpoint is written.
     pub store: &'a dyn Store,
     /// The job.
     pub job: JobId,
@@ -80,7 +80,7 @@ pub struct Flush<'a> {
     pub grouping: Grouping,
     /// Number of ranks in a group (GROUP_SIZE).
     pub group_size: u32,
-    /// Number of the job's incarnation. 0 means that the job has none.
+    /// Number of the job's incarnation. 0 means that the job has no incarnation.
     pub incarnation: u32,
     /// When the application wrote the newest of the files, in milliseconds since 1970.
     pub written_unix_ms: i64,
@@ -90,17 +90,17 @@ pub struct Flush<'a> {
     pub source: &'a dyn Source,
     /// How checkpoints are written.
     pub options: &'a FlushOptions,
-    /// Bounds the memory of all flushes together.
+    /// Limits the memory of all flushes together.
     pub budget: &'a Arc<Budget>,
-    /// Buffers that earlier flushes left for reuse. This flush leaves its buffers there too.
+    /// Buffers that earlier flushes left for reuse. This flush also leaves its buffers here.
     pub spare: &'a Spare,
-    /// The reason if it is uncertain whether all files belong to one step.
+    /// The reason why it is uncertain whether all files belong to one step. `None` if there is no doubt.
     pub doubt: Option<String>,
-    /// The newest manifest of each group that earlier flushes of this process found.
+    /// The newest manifest of each group, as far as earlier flushes of this process found it.
     pub newest: &'a NewestOfGroups,
-    /// Called once the container is durable. This function waits until the group may be committed, because older
-    /// checkpoints of the same caller are committed first. It fails if the group may not be committed, for example
-    /// because the incarnation has ended.
+    /// Called when the container is durable. The function waits until the older checkpoints of the same caller are
+    /// committed. The function returns an error if the group must not be committed, for example because the
+    /// incarnation has ended.
     pub may_commit: &'a (dyn Fn() -> Result<(), FlushError> + Sync),
     /// Receives the progress of the flush.
     pub observer: &'a dyn Observer,
@@ -108,17 +108,17 @@ pub struct Flush<'a> {
     pub now_unix_ms: u64,
 }
 
-/// The smallest budget, in bytes, that is enough for segments of this length.
+/// The smallest budget, in bytes, that is enough for segments of `segment_bytes` raw bytes.
 pub fn least_budget(segment_bytes: u64, profile: &Profile) -> u64 {
     segment_bytes * profile.memory_per_raw_byte()
 }
 
-/// Classifies, plans, fetches, merges, compresses, writes and commits the files of one group. Before this function
-/// returns, no restart sees the group's part of the checkpoint. Afterwards every restart sees it.
+/// Classifies, plans, fetches, merges, compresses, writes and commits the files of one group. Until the commit at its
+/// end, no restart sees the group's part of the checkpoint. After the commit every restart sees this part.
 pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let started = Instant::now();
     let Flush { store, files, options, .. } = &flush;
-    // The container is created first, so that a second writer of this group fails at once.
+    // The container is created first, so that a second writer of the same group fails at once.
     let mut container = ContainerWriter::create(*store, &flush.job, &flush.checkpoint, flush.group)?;
     let newest = flush.newest();
 
@@ -176,14 +176,14 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
 }
 
 impl Flush<'_> {
-    /// The newest checkpoint of this group, if the options need it.
+    /// The newest checkpoint of this group. `None` if the options do not need it.
     fn newest(&self) -> Option<Manifest> {
         let wanted = self.options.reuse.then_some(self.newest)?;
         wanted.look_up(self.store, &self.job, self.group, &self.checkpoint)
     }
 
     /// The variables that the newest checkpoint or another file of this checkpoint already holds. If the newest
-    /// checkpoint cannot be read, the flush does not fail, and everything is stored.
+    /// checkpoint cannot be read, the flush does not fail, and all variables are stored.
     fn reusable(&self, newest: Option<&Manifest>) -> Vec<(VariableRef, container::Source)> {
         if !self.options.reuse {
             return Vec::new();
@@ -201,8 +201,8 @@ impl Flush<'_> {
         reusable(&self.files, &index)
     }
 
-    /// The older segments that segments may be coded with, if the options allow it. If the newest checkpoint cannot
-    /// be read, the flush does not fail, and every segment is coded without an older one.
+    /// The older segments with which new segments may be coded, if the options allow this. If the newest checkpoint
+    /// cannot be read, the flush does not fail, and every segment is coded without an older segment.
     fn bases(&self, newest: Option<&Manifest>, classes: &[VariableClass]) -> Option<Bases> {
         let is_wanted = self.options.whole_every > 1 && self.options.profile.looks_back();
         let newest = newest.filter(|_| is_wanted)?;
@@ -228,8 +228,8 @@ impl Flush<'_> {
         }
     }
 
-    /// How many threads to use inside each segment. More than one helps only if there are fewer large segments than
-    /// threads, or if the memory is enough for fewer segments than threads.
+    /// Number of threads to use inside each segment. More than one thread helps only if there are fewer large
+    /// segments than threads, or if the memory is enough for fewer segments than threads.
     fn threads_of_each(&self, segments: &[SegmentPlan], back: &LookingBack) -> usize {
         let profile = &self.options.profile;
         let largest = segments.iter().max_by_key(|segment| segment.raw_bytes);
@@ -239,7 +239,8 @@ impl Flush<'_> {
         threads_of_each(self.options.threads, memory, segments.iter().map(|segment| segment.raw_bytes))
     }
 
-    /// The store's speed and the number of cores that compress, if the choice of codecs considers the speed.
+    /// The store's speed and the number of cores that compress. `None` if the choice of codecs does not consider the
+    /// speed.
     fn store_rate(&self, threads_of_each: usize) -> Option<StoreRate> {
         let cores = (self.options.threads / threads_of_each.max(1)).max(1) as u32; // at most 1024
         self.options.store_speed.bytes_per_s().map(|bytes_per_s| StoreRate { bytes_per_s, cores })

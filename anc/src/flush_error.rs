@@ -10,7 +10,7 @@ use mcrengine::store::StoreError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlushError {
-    /// A rank's bytes could not be fetched, or differ from the announced ones.
+    /// A rank's bytes could not be fetched, or differ from the announced bytes.
     #[error("fetching the bytes of a variable")]
     Fetch(#[from] FetchError),
     /// The store failed.
@@ -28,7 +28,8 @@ pub enum FlushError {
     /// Another incarnation began during the flush.
     #[error("another incarnation of the job began meanwhile; the flush is tried again")]
     Overtaken,
-    /// The files of these ranks do not belong to the incarnation and step that is saved now. Each rank has a reason.
+    /// The files of these ranks do not belong to the incarnation and step that is being saved. Each rank has a
+    /// reason.
     #[error("{}", stale_ranks(.0))]
     Stale(Vec<(Rank, String)>),
     /// Another aggregator saves a run of the same name.
@@ -42,7 +43,7 @@ pub enum FlushError {
         job: JobId,
         /// A description of this aggregator for the user.
         who: String,
-        /// A description of the aggregator that was first.
+        /// A description of the aggregator that already saves a run of this name.
         other: String,
     },
     /// The flush has a bug. Nothing was committed.

@@ -1,5 +1,5 @@
-//! Decides what happens to one checkpoint of one group, with an enum and one function that uses no I/O, clock or
-//! lock.
+//! Decides what happens to one checkpoint of one group. The state is an enum, and one function changes it without
+//! I/O, clock or lock.
 //!
 //! The hub ([`crate::hub`]) owns the state, passes each event to [`step`], and executes the effects that [`step`]
 //! returns.
@@ -8,7 +8,7 @@ use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Number of flushes that may fail because of the store. Then the checkpoint is given up.
+/// Maximum number of flushes that fail because of the store. Then the checkpoint is abandoned.
 pub const FLUSH_ATTEMPTS_MAX: u32 = 5;
 
 /// A checkpoint of a group, as the application names it.
@@ -25,42 +25,42 @@ pub struct Key {
 /// The state of one checkpoint of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Some ranks of the group have not announced their headers yet.
+    /// Some ranks of the group have not yet announced their headers.
     Gathering {
-        /// The ranks that are awaited. Never empty.
+        /// The ranks whose announcements are missing. Never empty.
         missing: BTreeSet<Rank>,
         /// When to give up, in milliseconds of the hub's clock.
         deadline_ms: u64,
-        /// Number of flushes that failed because of the store before.
+        /// Number of earlier flushes that failed because of the store.
         attempts: u32,
     },
     /// `flush_checkpoint` is running; its end arrives as [`Event::Flushed`], [`Event::RanksFailed`] or
     /// [`Event::StoreFailed`].
     Flushing {
-        /// Number of flushes that failed because of the store before.
+        /// Number of earlier flushes that failed because of the store.
         attempts: u32,
     },
     /// The store failed. The flush is tried again at `until_ms`.
     Waiting {
         /// When to try again, in milliseconds of the hub's clock.
         until_ms: u64,
-        /// Number of flushes that failed because of the store so far.
+        /// Number of flushes that have failed because of the store.
         attempts: u32,
     },
     /// The group's manifest is in the store.
     Committed(CheckpointId),
-    /// The checkpoint was given up, and the agents are informed.
+    /// The checkpoint was abandoned, and the agents are informed.
     Abandoned(Reason),
 }
 
-/// Why a checkpoint was given up.
+/// Why a checkpoint was abandoned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// These ranks did not announce in time.
+    /// These ranks did not announce their files in time.
     Missing(BTreeSet<Rank>),
-    /// The store, or a node's disk, kept failing.
+    /// The store or a node's disk failed repeatedly.
     Store(String),
-    /// Too many checkpoints of the group were waiting, and this one was the oldest.
+    /// Too many checkpoints of the group were waiting, and this checkpoint was the oldest.
     Overtaken,
     /// The files belong to an incarnation of the job that has ended.
     Fenced(String),
@@ -69,7 +69,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether announcing the same checkpoint again later may help.
+    /// Whether it may help to announce the same checkpoint again later.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Store(_) | Self::Shutdown => true,
@@ -101,19 +101,19 @@ impl fmt::Display for Reason {
 pub enum Event {
     /// A rank announced its headers, for the first time or again.
     Announced(Rank),
-    /// A rank's files are gone or being rewritten, or the rank's agent is gone.
+    /// A rank's files are gone or being rewritten, or the rank's agent has disconnected.
     Lost(Rank),
     /// The manifest of the group is in the store.
     Flushed(CheckpointId),
-    /// The bytes of these ranks could not be fetched: the agent is gone, or the files changed.
+    /// The bytes of these ranks could not be fetched, because the agent has disconnected or the files have changed.
     RanksFailed(BTreeSet<Rank>),
-    /// The store failed, or something else that may work later. The text is the reason.
+    /// The store failed, or another part failed that may work later. The text is the reason.
     StoreFailed(String),
     /// The flush found that the files belong to an incarnation of the job that has ended.
     Fenced(String),
     /// Time passed.
     Tick,
-    /// Too many checkpoints of this group are waiting, and this is the oldest.
+    /// Too many checkpoints of this group are waiting, and this checkpoint is the oldest.
     Overtaken,
     /// The aggregator is shutting down.
     Shutdown,
@@ -126,16 +126,16 @@ pub enum Effect {
     Flush,
     /// Inform the agents of the announced ranks that the group is in the store.
     TellCommitted(CheckpointId),
-    /// Inform the agents of the announced ranks that the checkpoint was given up.
+    /// Inform the agents of the announced ranks that the checkpoint was abandoned.
     TellAbandoned(Reason),
 }
 
 /// How long the phases last, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Time from the first announcement, or the loss of a rank, until the checkpoint is given up.
+    /// Time from the first announcement, or from the loss of a rank, until the checkpoint is abandoned.
     pub gather_ms: u64,
-    /// First wait after the store failed; each further wait is twice as long.
+    /// First wait after a failure of the store. Each further wait is twice as long.
     pub retry_ms: u64,
 }
 
@@ -167,7 +167,7 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             Phase::Committed(id)
         }
         (Phase::Flushing { attempts }, Event::RanksFailed(ranks)) if !ranks.is_empty() => gather(ranks, attempts),
-        // No single rank failed, so this is handled like a failure of the store.
+        // No rank is named as failed, so this event is handled like a failure of the store.
         (phase @ Phase::Flushing { .. }, Event::RanksFailed(_)) => {
             step(phase, Event::StoreFailed("the bytes could not be fetched from any rank".into()), now_ms, times, todo)
         }
@@ -183,7 +183,7 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             Phase::Flushing { attempts }
         }
         (Phase::Waiting { attempts, .. }, Event::Lost(rank)) => gather([rank].into(), attempts),
-        // The agent has connected again or did not receive the answer, so it is informed once more.
+        // The agent has connected again or did not receive the answer, so the answer is sent again.
         (Phase::Committed(id), Event::Announced(_)) => {
             todo.push(Effect::TellCommitted(id.clone()));
             Phase::Committed(id)
@@ -197,7 +197,7 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
         ) => phase,
         (phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }), Event::Tick) => phase,
         (phase @ Phase::Waiting { .. }, Event::Announced(_)) => phase,
-        // These events arrive too late and are ignored.
+        // These events arrived too late and are ignored.
         (
             phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }),
             Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Fenced(_),
@@ -315,7 +315,7 @@ mod tests {
             let (mut running, mut ends) = (false, 0);
             for (later, event) in script {
                 now_ms += later;
-                // The hub reports only the end of a running flush.
+                // Only while a flush runs, the hub reports the end of a flush.
                 if matches!(event, Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Fenced(_)) {
                     if !running { continue }
                     running = false;

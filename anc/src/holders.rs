@@ -1,12 +1,12 @@
 //! Decides which aggregator saves a group of a job.
 //!
 //! Two runs can have the same name and the same identity, for example two runs that were started by hand, or two
-//! steps of one SLURM job. If each run has its own aggregator, nothing else separates the runs. So an aggregator
-//! holds a file in `JOB/.holders` from its first commit for a group until the last agent of the job has disconnected.
-//! An aggregator commits nothing for a group that another aggregator holds for the same identity, or while another
-//! aggregator saves another run of the job. If the identities differ, the newer one is saved. The file is locked, so
-//! the lock ends with the process. On a file system without locks between nodes, only runs on the same node are
-//! separated.
+//! steps of one SLURM job. If each of these runs has its own aggregator, only this module separates the runs. An
+//! aggregator holds a file in `JOB/.holders` from its first commit for a group until the last agent of the job has
+//! disconnected. An aggregator commits nothing for a group that another aggregator holds for the same identity, or
+//! while another aggregator saves another run of the job. If the identities differ, the run with the newer identity
+//! is saved. The aggregator locks the file, so the lock ends with the process. On a file system without locks between
+//! nodes, only runs on the same node are separated.
 
 use crate::group::Key;
 use mcrengine::ids::{GroupId, JobId};
@@ -15,7 +15,7 @@ use mcrengine::store::{Store, StoreError, TempFile};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// The job, the group and the identity.
+/// Job, group and identity.
 type Place = (JobId, GroupId, String);
 
 /// The groups that this process holds.
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Holders {
 
 impl Holders {
     /// Holds a group for an identity, if no aggregator of another run saves the job. Otherwise returns the
-    /// description of the other aggregator.
+    /// description of that aggregator.
     pub fn hold(
         &self,
         store: &dyn Store,
@@ -65,7 +65,7 @@ impl Holders {
         drop(released);
     }
 
-    /// Whether any group of a job is held.
+    /// Whether this process holds any group of a job.
     pub fn holds(&self, job: &JobId) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().any(|(of, _, _)| of == job)
     }

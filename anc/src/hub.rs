@@ -1,7 +1,7 @@
 //! The hub owns the state of all checkpoints in flight. Every message and every end of a flush is an event in one
 //! queue.
 //!
-//! [`crate::group::step`] makes the decisions. The hub keeps the announcements, starts each flush on a new thread,
+//! [`crate::group::step`] makes the decisions. The hub stores the announcements, starts each flush on a new thread,
 //! and sends the results to the agents. The hub never waits for a flush, and holds no lock.
 
 mod announced;
@@ -34,13 +34,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
-/// Maximum number of events that can wait for the hub. If the queue is full, the sender waits.
+/// Maximum number of events in the queue of the hub. If the queue is full, the sender waits.
 pub const HUB_QUEUE: usize = 256;
-/// Maximum number of checkpoints of one group that wait for their ranks at the same time. If one more arrives, the
-/// oldest is given up.
+/// Maximum number of checkpoints of one group that wait for their ranks at the same time. If another checkpoint
+/// begins, the oldest waiting checkpoint is abandoned.
 pub const WAITING_MAX: usize = 8;
-/// Maximum number of checkpoints of all groups that are gathered or remembered. Announcements of further checkpoints
-/// are refused.
+/// Maximum number of checkpoints of all groups that the hub gathers or remembers. Announcements of further
+/// checkpoints are refused.
 const GATHERS_MAX: usize = 64 << 10;
 
 /// The settings of the hub.
@@ -50,29 +50,30 @@ pub struct HubOptions {
     pub flush: FlushOptions,
     /// Number of ranks in a group (GROUP_SIZE). An agent with another group size is refused.
     pub group_size: u32,
-    /// Number of ranks of a job whose agents do not report the number.
+    /// Number of ranks of a job, if the agents do not report this number.
     pub ranks: Option<u32>,
     /// How long the phases of a checkpoint last.
     pub times: Times,
     /// How long one fetch may take.
     pub fetch_deadline: Duration,
-    /// The longest time between the first and the last written file of one checkpoint.
+    /// Maximum time between the writing of the first and of the last file of one checkpoint.
     pub spread: Duration,
     /// Number of flushes that run at the same time.
     pub flushes: usize,
-    /// Which checkpoints of a job are kept after a new one is complete. Without any rule, all are kept.
+    /// Which checkpoints of a job are kept when a new checkpoint becomes complete. Without any rule, all checkpoints
+    /// are kept.
     pub keep: Rules,
-    /// The aggregator serves one start of a job only. `None`: it serves all jobs.
+    /// The only start of a job that the aggregator serves. `None`: the aggregator serves all jobs.
     pub of_job: Option<OfJob>,
 }
 
-/// One start of a job, and how many agents it has.
+/// One start of a job, and its number of agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfJob {
     /// Identity of the start, as in [`About::identity`](crate::fetch::About::identity).
     pub identity: String,
     /// Number of nodes of the job. Each node has one agent. A drain waits until this number of agents has reported
-    /// that they end, so that the order in which the nodes of a job end has no effect.
+    /// their end. Therefore the nodes of a job may end in any order.
     pub nodes: usize,
 }
 
@@ -82,10 +83,10 @@ struct Agent {
     connected: Instant,
     heard: Instant,
     ranks: BTreeSet<Rank>,
-    /// Whether the agent reported, since the last request or since it began to end, that it has announced all written
-    /// files.
+    /// Whether the agent has reported that all written files are announced. The hub resets this when it asks the
+    /// agent for a report.
     looked: bool,
-    /// When the agent reported that it ends and will announce nothing more.
+    /// When the agent reported that it will end and announce nothing more. In milliseconds of the hub's clock.
     leaving_ms: Option<u64>,
 }
 
@@ -94,7 +95,7 @@ struct Draining {
     since_ms: u64,
     until_ms: u64,
     done: oneshot::Sender<Vec<Uncommitted>>,
-    /// When the last event occurred that can delay the end.
+    /// When the last event occurred that can delay the end, in milliseconds of the hub's clock.
     quiet_since_ms: u64,
 }
 
@@ -113,15 +114,17 @@ pub struct Hub {
     /// Whether a thread is checking which committed checkpoints are complete in the store.
     looking: bool,
     shared: Arc<Shared>,
-    /// For each job with an announced rank that is too high for the number of ranks that its agent reports: the
-    /// highest such rank, its node and its session.
+    /// The jobs with an announced rank that is too high for the number of ranks that the rank's agent reports. Each
+    /// job has its highest such rank, and the node and the session of that rank.
     beyond: BTreeMap<JobId, (Rank, String, u64)>,
-    /// Job names that two jobs use at the same time, with one session of each job and the message for both jobs.
+    /// Job names that two jobs use at the same time. Each name has one session of each job, and the message for both
+    /// jobs.
     conflicts: BTreeMap<JobId, (u64, u64, String)>,
-    /// The announcements whose refusal was already logged as a warning: session, checkpoint, reason.
+    /// The announcements whose refusal was already logged as a warning: session, checkpoint and reason.
     refused: BTreeSet<(u64, CheckpointId, String)>,
     draining: Option<Draining>,
-    /// If the aggregator serves one start of a job: the nodes whose agents have reported that they end.
+    /// The nodes whose agents have reported their end. The hub uses this set only if the aggregator serves one start
+    /// of a job.
     left: BTreeSet<String>,
     /// Removes old checkpoints.
     pub(crate) retention: Retention,
@@ -162,13 +165,13 @@ impl Hub {
         (hub, events, receiver)
     }
 
-    /// The state that all flushes share. The service that accepts agents uses it too.
+    /// The state that all flushes and the service for agents share.
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
-    /// Handles one event after the other until shutdown. A timer tick occurs only while something waits for a point
-    /// in time.
+    /// Handles the events one after the other until shutdown. A timer tick occurs only while a checkpoint or the
+    /// drain waits for a point in time.
     pub async fn run(mut self, mut events: mpsc::Receiver<HubEvent>) {
         loop {
             let event = match self.next_tick() {
@@ -188,7 +191,7 @@ impl Hub {
                 Some(event) => self.handle(event),
                 None => return,
             }
-            // A long queue of events must not delay work that is due.
+            // Work whose time has come is done even if the queue of events is long.
             if self.next_tick() == Some(Duration::ZERO) {
                 self.tick();
             }
@@ -210,7 +213,7 @@ impl Hub {
             Phase::Flushing { .. } | Phase::Abandoned(_) => None,
         });
         let leaving = self.agents.values().filter_map(|agent| agent.leaving_ms).map(|ms| ms + GRACE_MS);
-        // Agents whose grace period is over were already handled.
+        // Agents whose grace period has ended were already handled.
         let leaving = leaving.filter(|ms| *ms > self.now_ms());
         let ending = self.draining.as_ref().and_then(|draining| match self.verdict(draining) {
             Verdict::GoOn(at_ms) => Some(at_ms),
@@ -307,7 +310,7 @@ impl Hub {
         }
     }
 
-    /// Lets other aggregators save a job that no longer has agents at this aggregator.
+    /// Lets other aggregators save a job, if no agent of the job is connected to this aggregator.
     fn release(&self, job: &JobId) {
         if self.agents.values().any(|agent| agent.job == *job) || !self.shared.holders.holds(job) {
             return;
@@ -319,7 +322,7 @@ impl Hub {
         }
     }
 
-    /// Removes the announcement that a rank made in this session.
+    /// Removes the announcement that a rank made in session `session`.
     fn lose(&mut self, key: &Key, rank: Rank, session: u64) {
         let Some(gather) = self.gathers.get_mut(key) else { return };
         let of_session = |a: Option<&Announced>| a.is_some_and(|a| a.link.session == session);
@@ -327,7 +330,8 @@ impl Hub {
             gather.next.remove(&rank);
         }
         if of_session(gather.announced.get(&rank)) {
-            // A running flush keeps the announcement. The flush fails by itself if it still needs bytes of the rank.
+            // A running flush uses the announcement until its end. If the flush still needs bytes of the rank, the
+            // flush fails by itself.
             if !matches!(gather.phase, Phase::Flushing { .. }) {
                 gather.announced.remove(&rank);
             }
@@ -387,7 +391,7 @@ impl Hub {
     }
 }
 
-/// Whether another agent with the same identity saves a job of the same name from another directory.
+/// Whether agent `other` saves a job of the same name with the same identity, but from another directory.
 fn is_elsewhere(other: &Agent, job: &JobId, link: &AgentLink) -> bool {
     other.job == *job
         && other.link.session != link.session

@@ -1,5 +1,5 @@
-//! Tests of the hub with simulated flushes that the test ends. For every order of events, each committed content
-//! belongs to one step.
+//! Tests of the hub with simulated flushes. The test decides when a flush ends. For every order of events, each
+//! committed content must belong to one step.
 
 use super::*;
 use crate::fetch::About;
@@ -19,7 +19,7 @@ thread_local! {
 }
 
 const RANKS: u32 = 3;
-/// Time between two steps. The ranks write one step within 400 s.
+/// Time between two steps, in nanoseconds. The ranks write one step within 400 s.
 const STEP_NS: i64 = 1_000_000_000_000;
 const LATER_NS: i64 = 200_000_000_000;
 
@@ -34,7 +34,7 @@ fn label() -> CheckpointId {
 /// Ranks and their agents. Each rank overwrites one file at every step.
 struct Site {
     hub: Hub,
-    /// The newest step that each rank has written, and whether its agent has announced it.
+    /// The newest step that each rank has written, and whether the rank's agent has announced this step.
     written: Vec<(u32, bool)>,
     links: Vec<Arc<AgentLink>>,
     sessions: u64,
@@ -83,7 +83,7 @@ impl Site {
         link
     }
 
-    /// A rank writes the next step, if all ranks have written the previous step.
+    /// Lets a rank write the next step, if all ranks have written the previous step.
     fn write(&mut self, rank: usize, skip: bool) {
         let slowest = self.written.iter().map(|(step, _)| *step).min().unwrap_or(0);
         let (step, announced) = self.written[rank];
@@ -127,7 +127,7 @@ impl Site {
         self.announce(rank);
     }
 
-    /// Checks that every running flush has all ranks, and that all files are of one step.
+    /// Checks that every running flush has all ranks, and that all its files belong to one step.
     fn check(&mut self) {
         LAUNCHED.with_borrow(|all| {
             assert!(all.len() <= 1, "two flushes of one group run at the same time");
@@ -166,7 +166,7 @@ impl Site {
         self.check();
     }
 
-    /// All ranks finish the step, all agents connect again, and nothing fails any more.
+    /// Lets all ranks finish the step, and all agents connect again. No operation fails from now on.
     fn settle(&mut self) {
         (0..RANKS as usize)
             .filter(|rank| !self.written[*rank].1)
@@ -272,7 +272,7 @@ fn a_step_announced_during_a_flush_and_withdrawn_is_not_forgotten() {
         (announce, 2),
         (write, 0),
         (announce, 1),
-        // The flush of step 1 is running now.
+        // Now the flush of step 1 is running.
         (announce, 0),
         (withdraw, 0),
         (write, 1),

@@ -1,8 +1,8 @@
 //! Decides which incarnation of a job may commit, and which files are older than the incarnation.
 //!
-//! The store has the records ([`mcrengine::incarnation`]). This module remembers the newest record of each job, and
-//! when the incarnation began by this process's steady clock. The time is calculated from the age of the record by
-//! the clock of the store's file system, so the time of day of a node is not used.
+//! The store holds the records of incarnations ([`mcrengine::incarnation`]). This module remembers the newest record
+//! of each job, and when the incarnation began, by this process's steady clock. The time is calculated from the age
+//! of the record by the clock of the store's file system, so the time of day of a node is not used.
 
 use mcr_proto::clock::steady_ns;
 use mcrengine::ids::JobId;
@@ -13,9 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Maximum number of jobs that are remembered. With more jobs, all are read again.
+/// Maximum number of jobs that are remembered. If there are more jobs, all records are read again.
 const JOBS_MAX: usize = 1024;
-/// Number of attempts to begin an incarnation while other processes begin incarnations at the same time.
+/// Maximum number of attempts to begin an incarnation, because other processes may begin incarnations at the same
+/// time.
 const TRIES_MAX: u32 = 8;
 
 /// The newest incarnation of a job.
@@ -28,8 +29,8 @@ pub struct Current {
 }
 
 impl Current {
-    /// Whether files that were written before this incarnation belong to another incarnation. Files that existed
-    /// before the first agent of a job announced do not.
+    /// Whether files that were written before this incarnation belong to another incarnation. If the files belong to
+    /// no other incarnation, the files of the job existed before its first agent announced.
     pub fn has_predecessor(&self) -> bool {
         self.record.is_restart || self.record.number > 1
     }
@@ -47,7 +48,7 @@ pub struct Claim<'a> {
 /// Why a claim is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// Another incarnation is the newest.
+    /// The newest incarnation of the job is another incarnation.
     #[error("{0}")]
     Fenced(String),
     /// The store failed.
@@ -55,8 +56,8 @@ pub enum Refused {
     Store(#[from] StoreError),
 }
 
-/// Begins the incarnation after `after` without a restart. The incarnation continues from the newest checkpoint.
-/// Another process may be first.
+/// Begins the incarnation with the number after `after`, without a restart. The new incarnation continues from the
+/// newest checkpoint. If another process begins this incarnation first, the function returns no error.
 pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<(), StoreError> {
     let all: Vec<CheckpointState> = manifest::newest_restorable(store, job)?.collect();
     let began_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
@@ -79,12 +80,13 @@ pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> R
     Ok(())
 }
 
-/// The newest incarnations of all jobs that were looked up.
+/// The newest incarnation of each job that was looked up.
 #[derive(Debug, Default)]
 pub struct Currents(Mutex<BTreeMap<JobId, Current>>);
 
 impl Currents {
-    /// The newest incarnation of a job, if it has any. Each call lists one directory. Each record is read only once.
+    /// The newest incarnation of a job. `None` if the job has no incarnation. Each call lists one directory. Each
+    /// record is read only once.
     pub fn of(&self, store: &dyn Store, job: &JobId) -> Result<Option<Current>, StoreError> {
         let number = incarnation::newest_number(store, job)?;
         if number == 0 {
@@ -95,8 +97,9 @@ impl Currents {
             return Ok(Some(known));
         }
         let Some(record) = incarnation::newest(store, job)? else { return Ok(None) };
-        // File times have a resolution of some milliseconds. The time half way between the start of the restart and
-        // its record is safely after the last file of the previous run and before the first file of the next run.
+        // File times have a resolution of some milliseconds. The time halfway between the start of the restart and
+        // the writing of its record is after the last file of the previous run and before the first file of the next
+        // run.
         let age = incarnation::age(store, job, record.number)? + Duration::from_millis(record.took_ms) / 2;
         let age_ns = age.as_nanos();
         let began_ns = steady_ns().saturating_sub(i64::try_from(age_ns).unwrap_or(i64::MAX));
@@ -109,15 +112,17 @@ impl Currents {
         Ok(Some(current))
     }
 
-    /// When the newest known incarnation began, if it has a predecessor. Does not read the store.
+    /// When the newest known incarnation began. `None` if this incarnation has no predecessor. Does not read the
+    /// store.
     pub fn began_ns(&self, job: &JobId) -> Option<i64> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(job).filter(|current| current.has_predecessor()).map(|current| current.began_ns)
     }
 
-    /// The incarnation that a claim commits for, which is the newest one if it has the claim's identity. A new
-    /// identity begins an incarnation, and then the previous incarnation is refused. An agent claims when it connects,
-    /// so that its identity is known as older when the next run restarts.
+    /// The incarnation for which a claim commits. The result is the newest incarnation, if the newest incarnation has
+    /// the claim's identity. A claim with a new identity begins an incarnation, and then claims for the previous
+    /// incarnation are refused. An agent claims when it connects. Thereby the agent's identity is known to be older
+    /// when the next run restarts.
     pub fn admit(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<Option<Current>, Refused> {
         for _ in 0..TRIES_MAX {
             let current = self.of(store, job)?;

@@ -1,11 +1,11 @@
-//! Chooses the name under which a content is committed.
+//! Chooses the name under which a content is committed. A content is what the files of one step contain.
 //!
 //! Some applications overwrite their checkpoint under one name (`restart.h5`), with another content at each step. A
-//! committed checkpoint is never changed. So the first content is named `restart.h5`, the next `restart.h5~2`, and so
-//! on. Every group finds the number by itself, from the store alone. It takes the name under which other groups
-//! committed files that were written at the same time as its own. If there is no such name, it takes the next name
-//! that is not in use. So a group that missed a step never joins its newer content to the older content of the other
-//! groups.
+//! committed checkpoint is never changed. Therefore the first content is named `restart.h5`, the second
+//! `restart.h5~2`, and so on. Every group finds its name from the store alone. The group takes the name under which
+//! other groups committed files that were written at the same time as its files. If there is no such name, the group
+//! takes the next name that is not in use. So a group that missed a step never joins its newer content to the older
+//! content of the other groups.
 
 use crate::group::Key;
 use crate::names::Names;
@@ -22,39 +22,39 @@ use std::time::Duration;
 
 /// What to do with a content.
 pub enum Instance {
-    /// The content is committed already.
+    /// The content is already committed.
     There(Box<Manifest>),
-    /// Commit the content under this name. If it is uncertain whether all files belong to one step, the text is the
-    /// reason.
+    /// Commit the content under this name. The text is the reason why it is uncertain whether all files belong to one
+    /// step. `None` if there is no doubt.
     New(CheckpointId, Option<String>),
-    /// These ranks still have files of an earlier step. Each rank has a reason.
+    /// These ranks have files of an earlier step. Each rank has a reason.
     Stale(Vec<(Rank, String)>),
 }
 
 /// When the files of a flush were written.
 #[derive(Clone, Copy, Debug)]
 pub struct Written<'a> {
-    /// The longest time between the first and the last written file of one checkpoint.
+    /// Maximum time between the writing of the first and of the last file of one checkpoint.
     pub spread: Duration,
-    /// Files that were written before this time, in milliseconds since 1970, belong to a content that was overwritten
-    /// since.
+    /// Files that were written before this time, in milliseconds since 1970, belong to a content that has been
+    /// overwritten.
     pub not_before_ms: Option<i64>,
-    /// The incarnation that wrote the files. Groups of two incarnations never make one checkpoint.
+    /// The incarnation that wrote the files. One checkpoint never contains groups of two incarnations.
     pub incarnation: u32,
     /// When the newest of the group's files was written, in milliseconds since 1970.
     pub newest_ms: i64,
     /// When the newest file of each rank was written, in milliseconds since 1970.
     pub ranks_ms: &'a [(Rank, i64)],
-    /// A rank whose files existed before its agent began to watch, if there is one.
+    /// A rank whose files existed before its agent began to watch. `None` if there is none.
     pub unseen: Option<Rank>,
-    /// A rank whose files have modification times that are earlier than the files' last change, and by how many
-    /// milliseconds. Of several such ranks, the one with the earliest times. Ranks whose files existed before their
-    /// agent began to watch are not considered.
+    /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
+    /// several such ranks, the rank with the earliest times is used. Ranks whose files existed before their agent
+    /// began to watch are not considered.
     pub set_back: Option<(Rank, i64)>,
 }
 
-/// A checkpoint name that is in use. It records whether this group can no longer use the name, and when another
-/// group's files under this name were written.
+/// A checkpoint name that is in use. `ours` says whether this group cannot use the name, for example because this
+/// group has already used the name. `other_ms` is the time when another group's files under this name were written.
 struct Taken {
     id: CheckpointId,
     ours: bool,
@@ -76,7 +76,7 @@ pub fn choose_instance(
     let (mut taken, mut own) = (Vec::new(), Vec::new());
     for generation in &generations {
         let Ok(id) = key.label.with_generation(*generation) else { continue };
-        let Some(there) = names_in(store, key, &id)? else { continue }; // pruned since
+        let Some(there) = names_in(store, key, &id)? else { continue }; // pruned meanwhile
         let (ours, groups) = match manifest::read_manifest(store, &key.job, &id, key.group) {
             Ok(manifest) if same_content(&manifest, grouping, files) => return Ok(Instance::There(Box::new(manifest))),
             Ok(manifest) => {
@@ -85,16 +85,17 @@ pub fn choose_instance(
                 (true, groups)
             }
             Err(ReadError::Missing { .. }) => (false, grouping.groups()),
-            // The manifest of this group cannot be read. It stays in the store as evidence, and the content gets
-            // another name.
+            // The manifest of this group cannot be read. The manifest stays in the store as evidence, and the content
+            // gets another name.
             Err(error) if !matches!(error, ReadError::Io { .. }) => (true, grouping.groups()),
             Err(error) => return Err(error.into()),
         };
         let other = other_group(store, key, &id, groups, &there);
-        // A group cannot join a checkpoint of another number of ranks or another incarnation, or a pruned checkpoint.
+        // A group cannot join a checkpoint that has another number of ranks, belongs to another incarnation, or was
+        // pruned.
         let is_other = |other: &Manifest| other.ranks != grouping.ranks() || other.incarnation != written.incarnation;
         let ours = ours || other.as_ref().map_or_else(|| is_pruned(store, key, &id), is_other);
-        // The times of another incarnation say nothing about the steps of this one.
+        // The times of another incarnation are not comparable with the steps of this incarnation.
         let other = other.filter(|other| other.incarnation == written.incarnation);
         taken.push(Taken { id, ours, other_ms: other.map(|other| other.written_unix_ms) });
     }
@@ -112,7 +113,8 @@ pub fn choose_instance(
         }
         Rewritten::Unknown(why) => doubt.or(Some(why)),
     };
-    // A name that another group began to use, or this group before a failure, and that no group has committed yet.
+    // A name under which no group has committed, and that another group began to use, or that this group began to use
+    // before a failure.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
     let joined = fitting(&taken, ours_ms, written);
     let doubt = doubt.or_else(|| joined.and_then(|joined| doubt_of_joining(&key.label, joined, &taken, &own, ours_ms)));
@@ -124,16 +126,16 @@ pub fn choose_instance(
     Ok(Instance::New(id, doubt))
 }
 
-/// The length of a step is used only if the time since the last committed step is at most this many steps.
+/// Maximum age of the last committed step, in steps. The length of a step is not used if more steps were missed.
 const STEPS_MISSED_MAX: i64 = 10;
-/// Maximum number of previous steps whose lengths are used.
+/// Maximum number of previous steps from which the length of a step is computed.
 const STEPS_MAX: usize = 8;
 
 /// The ranks whose files belong to an earlier step, because the application has not overwritten them yet. `own` has
 /// the contents that this group committed under the name, the oldest first.
 ///
-/// Files that are unchanged since the last commit belong to the committed step. Files also belong to an earlier step
-/// if they were written nearer to the committed step than to the newest file, or at least half a step before the
+/// Files that have not changed since the last commit belong to the committed step. Files also belong to an earlier
+/// step if they were written nearer to the committed step than to the newest file, or at least half a step before the
 /// newest file. The length of a step is the median of the previous steps.
 fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> Vec<(Rank, String)> {
     let Some(last) = own.last() else { return Vec::new() };
@@ -163,14 +165,15 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
             ));
         }
     }
-    // If the files of all ranks are unchanged, the content is found by its digests. The files of all ranks cannot be
-    // old, because one rank has the newest file.
+    // If the files of all ranks are unchanged, the caller finds the content by its digests. The files of all ranks
+    // cannot be old, because one rank has the newest file.
     if stale.len() == written.ranks_ms.len() { Vec::new() } else { stale }
 }
 
-/// The length of a step in milliseconds: the median of the previous steps, or the time since the last committed step
-/// if that is shorter or there are no previous steps. `own` has the contents that this group committed under the name,
-/// the oldest first. Returns `None` if this group has not committed any content under the name.
+/// The length of a step in milliseconds: the median of the previous steps. If the time since the last committed step
+/// is shorter, or if there are no previous steps, the length is this time. `own` has the contents that this group
+/// committed under the name, the oldest first. Returns `None` if this group has not committed any content under the
+/// name.
 fn step_ms(own: &[Manifest], newest_ms: i64) -> Option<i64> {
     let since_last_ms = newest_ms.saturating_sub(own.last()?.written_unix_ms);
     let mut lengths: Vec<i64> = (own.windows(2).rev().take(STEPS_MAX))
@@ -183,8 +186,8 @@ fn step_ms(own: &[Manifest], newest_ms: i64) -> Option<i64> {
     Some(usual.map_or(since_last_ms, |usual| since_last_ms.min(*usual)))
 }
 
-/// Marks the content of a label that was written at `written_ms` as not whole, even if none of its groups is
-/// committed yet.
+/// Marks the content of a label that was written at `written_ms` as not whole. The content may have no committed
+/// group.
 pub fn spoil_instance(
     store: &dyn Store,
     key: &Key,
@@ -192,7 +195,7 @@ pub fn spoil_instance(
     spread: Duration,
     why: &str,
 ) -> Result<(), StoreError> {
-    // The remembered names are not used, because the content may be of any incarnation.
+    // The remembered names are not used, because the content may belong to any incarnation.
     let generations = Names::default().newest(store, key, 0)?;
     let newest = generations.last().copied().unwrap_or(0);
     let name = |generation: u32| key.label.with_generation(generation).unwrap_or_else(|_| key.label.clone());
@@ -208,8 +211,9 @@ pub fn spoil_instance(
     manifest::spoil(store, &key.job, &id, why)
 }
 
-/// The reason if it is uncertain whether the files of a first content belong to one step. This happens if the
-/// application may overwrite the name, and no agent watched while files were written.
+/// The reason why it is uncertain whether the files of a first content belong to one step. There is doubt if the
+/// application may overwrite the name, and no agent was watching while files were written. `None` if there is no
+/// doubt.
 fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     let unseen = written.unseen?;
     let is_reused = may_be_reused(label);
@@ -225,9 +229,9 @@ fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     })
 }
 
-/// The reason if it is uncertain whether a group belongs to the step of the other groups. This happens if the
-/// application may overwrite the name and the length of a step is not known yet, because a node may have missed a
-/// step.
+/// The reason why it is uncertain whether a group belongs to the step of the other groups. There is doubt if the
+/// application may overwrite the name, and the length of a step is not yet known, because then a node may have missed
+/// a step. `None` if there is no doubt.
 fn doubt_of_joining(
     label: &CheckpointId,
     joined: &Taken,
@@ -246,9 +250,9 @@ fn doubt_of_joining(
     })
 }
 
-/// The reason if it is uncertain whether this group's files belong to the step of the other groups, because the files'
-/// modification times are not the times at which the files were written. This happens if files are copied into place
-/// with the times of the originals (`cp -p`, `rsync -t`), and the times are half a step or more too early.
+/// The reason why it is uncertain whether this group's files belong to the step of the other groups. There is doubt
+/// if the modification times of the files are at least half a step before the time of writing, for example because
+/// files were copied together with the times of the originals (`cp -p`, `rsync -t`). `None` if there is no doubt.
 fn doubt_of_times(label: &CheckpointId, grouping: Grouping, own: &[Manifest], written: Written<'_>) -> Option<String> {
     let (rank, set_back_ms) = written.set_back?;
     let step_ms = step_ms(own, written.newest_ms).filter(|step_ms| *step_ms > 0)?;
@@ -263,26 +267,29 @@ fn doubt_of_times(label: &CheckpointId, grouping: Grouping, own: &[Manifest], wr
     })
 }
 
-/// If two groups wrote the first content under a name at most this far apart, both belong to one step.
+/// Maximum time in milliseconds between two groups' first contents under one name that belong to one step without
+/// doubt.
 const ONE_STEP_MS: i64 = 1000;
 
-/// File name extensions with a digit that is part of the name of a format.
+/// File name extensions that contain a digit.
 const EXTENSIONS: [&str; 12] =
     [".h5", ".hdf5", ".he5", ".h4", ".hdf4", ".nc3", ".nc4", ".bp3", ".bp4", ".bp5", ".mat5", ".xdmf3"];
 
-/// Whether the application may overwrite a checkpoint of this name, which is assumed if the name has no number.
+/// Whether the application may overwrite a checkpoint of this name. A name without a number counts as a name that may
+/// be overwritten.
 pub fn may_be_reused(label: &CheckpointId) -> bool {
     let name = label.label();
     let stem = EXTENSIONS.iter().find_map(|extension| name.strip_suffix(extension)).unwrap_or(name);
     !stem.bytes().any(|byte| byte.is_ascii_digit())
 }
 
-/// Like [`choose_instance`], for a caller that has the files of all groups, in order. All groups get one name.
+/// Chooses the name like [`choose_instance`], for a caller that has the files of all groups, in order. All groups get
+/// the same name.
 ///
 /// Returns the newest name under the label whose committed groups have exactly these files. An interrupted run may
-/// have committed only some of the groups. A checkpoint that a save cannot make complete is skipped: it is dead,
-/// marked as damaged, or not complete although all of its groups are there. If there is no such name, returns the
-/// next name that is not in use. Also returns the place of the committed groups, if there are any.
+/// have committed only some of the groups. Skips a checkpoint that a save cannot make complete: a checkpoint that is
+/// dead, marked as damaged, or not complete although all of its groups are in the store. If there is no such name,
+/// returns the next name that is not in use. If groups are committed under the name, also returns their place.
 pub fn choose_for_all(
     store: &dyn Store,
     names: &Names,
@@ -297,7 +304,7 @@ pub fn choose_for_all(
     'generation: for generation in generations.iter().rev() {
         let Ok(id) = label.with_generation(*generation) else { continue };
         let state = match manifest::state(store, job, &id) {
-            Err(ReadError::Missing { .. }) => continue, // pruned since
+            Err(ReadError::Missing { .. }) => continue, // pruned meanwhile
             other => other?,
         };
         if state.is_pruned || state.is_dead || state.found_damaged.is_some() {
@@ -326,9 +333,9 @@ pub fn choose_for_all(
     Ok((label.with_generation(free).unwrap_or_else(|_| label.clone()), None))
 }
 
-/// The next free name for a content that is committed, if the content now has links or pointer files which were written
-/// after it was committed. Their paths count, and not their contents, so that a pointer file that changes all the time
-/// makes only one more checkpoint.
+/// The next free name for a committed content, if links or pointer files were added to its files after the commit.
+/// Only the paths of links and pointer files count, not their contents. So a pointer file that changes repeatedly
+/// makes only one additional checkpoint.
 pub fn choose_for_companions(
     store: &dyn Store,
     names: &Names,
@@ -344,7 +351,7 @@ pub fn choose_for_companions(
         }
         let manifest = match manifest::read_manifest(store, job, id, group) {
             Ok(manifest) => manifest,
-            Err(ReadError::Missing { .. }) => return Ok(None), // a part of the checkpoint is still to be committed
+            Err(ReadError::Missing { .. }) => return Ok(None), // a part of the checkpoint is not yet committed
             Err(error) => return Err(error.into()),
         };
         is_new |= files.iter().filter(tells).any(|file| !manifest.files.iter().any(|there| there.path == file.path));
@@ -373,7 +380,7 @@ pub fn rewritten_by_all(
             match manifest::read_manifest(store, job, &id, group) {
                 Ok(manifest) => own.push(manifest),
                 Err(error @ ReadError::Io { .. }) => return Err(error.into()),
-                Err(_) => {} // pruned, incomplete or damaged: it says nothing about the steps
+                Err(_) => {} // pruned, incomplete or damaged: gives no information about the steps
             }
         }
         own.sort_by_key(Manifest::place);
@@ -390,7 +397,7 @@ pub fn rewritten_by_all(
     })
 }
 
-/// The manifest of a group, if its files are already committed under a name.
+/// The manifest of a group, if the group's files are already committed under a name.
 pub fn committed(
     store: &dyn Store,
     job: &JobId,
@@ -408,12 +415,13 @@ pub fn committed(
     }
 }
 
-/// The content that other groups wrote at the same time as this group, if this group is not in it yet.
+/// The content that other groups wrote at the same time as this group. `None` if this group already has a part in
+/// that content.
 fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option<&'a Taken> {
     let spread_ms = i64::try_from(written.spread.as_millis()).unwrap_or(i64::MAX);
     let apart = |other_ms: i64| ours_ms.saturating_sub(other_ms).saturating_abs();
-    // Finds the content that is nearest in time, even if this group is in it. If this group is in it, its new files
-    // belong to a step that the other groups do not have.
+    // Finds the content that is nearest in time, even if this group has a part in that content. If this group has a
+    // part in that content, the group's new files belong to a step that the other groups do not have.
     let (nearest, place) = (taken.iter().enumerate())
         .filter_map(|(i, taken)| taken.other_ms.map(|ms| (i, taken, ms)))
         .min_by_key(|(_, _, ms)| apart(*ms))
@@ -422,8 +430,8 @@ fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option
     if nearest.ours || apart(other_ms) > spread_ms || written.not_before_ms.is_some_and(|ms| other_ms < ms) {
         return None;
     }
-    // Files that are newer than the nearest content belong to its step only if they are at most half a step newer.
-    // The length of a step is the time between the nearest content and the one before.
+    // Files that are newer than the nearest content belong to the content's step only if they are at most half a step
+    // newer. The length of a step is the time between the nearest content and the previous content.
     let before_ms = taken[..place].iter().rev().find_map(|taken| taken.other_ms);
     let step_ms = before_ms.map(|before_ms| other_ms.saturating_sub(before_ms).saturating_abs());
     match step_ms {
@@ -436,7 +444,7 @@ fn directory(key: &Key, id: &CheckpointId) -> std::path::PathBuf {
     Path::new(key.job.as_str()).join(id.as_str())
 }
 
-/// The names in the directory of a checkpoint, if the directory exists.
+/// The names in the directory of a checkpoint. `None` if the directory does not exist.
 fn names_in(store: &dyn Store, key: &Key, id: &CheckpointId) -> Result<Option<BTreeSet<String>>, StoreError> {
     match store.list_dir(&directory(key, id)) {
         Err(error) if error.is_not_found() => Ok(None),
@@ -445,7 +453,7 @@ fn names_in(store: &dyn Store, key: &Key, id: &CheckpointId) -> Result<Option<BT
     }
 }
 
-/// The manifest of another group whose manifest name is in `there`.
+/// The manifest of another group. The name of this manifest is in `there`.
 fn other_group(
     store: &dyn Store,
     key: &Key,

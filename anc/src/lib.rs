@@ -54,7 +54,7 @@ use tokio::sync::oneshot;
 
 /// A running aggregator.
 pub struct Aggregator {
-    /// The address that the aggregator listens on. If the configured port is 0, the operating system chose the port.
+    /// The address on which the aggregator listens. If the configured port is 0, the operating system chose the port.
     pub address: String,
     stop: oneshot::Sender<Instant>,
     ended: tokio::task::JoinHandle<Drained>,
@@ -63,13 +63,13 @@ pub struct Aggregator {
 /// How an aggregator ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Groups that agents had announced, in whole or in part, and that are not committed.
+    /// Groups that agents had announced completely or partly, and that are not committed.
     pub uncommitted: Vec<Uncommitted>,
-    /// The aggregator's event loop ended too early, or did not report in time which groups are committed.
+    /// Whether the hub ended too early, or did not report in time which groups are committed.
     pub failed: bool,
 }
 
-/// The longest part of a drain that is reserved for closing the sessions of the agents.
+/// Maximum time that a drain reserves for closing the sessions of the agents.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 impl Aggregator {
@@ -104,22 +104,24 @@ impl Aggregator {
         let mut server = tokio::spawn(server);
         let ended = tokio::spawn(async move {
             let until = stopped.await.unwrap_or_else(|_| Instant::now() + bound);
-            // Part of the remaining time is reserved for closing the sessions, so that the whole drain ends in time.
+            // A part of the remaining time is reserved for closing the sessions, so that the whole drain ends in
+            // time.
             let goodbye = GOODBYE.min(until.saturating_duration_since(Instant::now()) / 4);
             let (done, drained) = oneshot::channel();
             let hub_until = until.checked_sub(goodbye).unwrap_or(until);
             let asked = events.send(HubEvent::Shutdown { until: hub_until, done });
             let answer = async { asked.await.is_ok().then_some(drained.await.ok()).flatten() };
-            // The hub ends at this time by itself. The timeout is for a hub that does not answer.
+            // The hub ends at the time `hub_until` by itself. The timeout is for a hub that does not answer.
             let last = tokio::time::Instant::from_std(hub_until) + goodbye / 2;
             let uncommitted = tokio::time::timeout_at(last, answer).await.ok().flatten();
             let pruned = tokio::task::spawn_blocking(move || retention.finish(hub_until));
             let _ = tokio::time::timeout_at(last, pruned).await;
             hub.abort();
             let _ = shut.send(());
-            // Without the hub, each session sends its last answers and then closes.
+            // When the hub has ended, each session sends its last answers and closes.
             if tokio::time::timeout(goodbye / 2, &mut server).await.is_err() {
                 server.abort();
+                let _ = server.await; // the file of the socket is removed when the server ends
             }
             let failed = uncommitted.is_none();
             Drained { uncommitted: uncommitted.unwrap_or_default(), failed }
@@ -128,8 +130,8 @@ impl Aggregator {
         Ok(Self { address, stop, ended })
     }
 
-    /// Finishes the checkpoints that agents have announced or may still announce, gives up the others, and ends the
-    /// aggregator at the time `until` at the latest.
+    /// Finishes the checkpoints that agents have announced or may still announce, and abandons all other checkpoints.
+    /// Ends the aggregator at the time `until` at the latest.
     pub async fn drain(self, until: Instant) -> Drained {
         let _ = self.stop.send(until);
         // If the task panicked, its panic message was already printed.

@@ -1,8 +1,8 @@
-//! Accepts connections to an aggregator. The limit of file descriptors limits their number, and unused connections
-//! are closed.
+//! Accepts connections to an aggregator. The limit of file descriptors limits the number of connections, and unused
+//! connections are closed.
 //!
-//! A connection without a call for [`IDLE_MAX`] is closed, and sooner if other connections wait. An open session
-//! counts as a call. Without free descriptors, new connections wait while the open ones are served.
+//! A connection without a call for [`IDLE_MAX`] is closed. If other connections wait, it is closed sooner. An open
+//! session counts as a call. Without free descriptors, new connections wait, and the open connections are served.
 
 use crate::config::AncConfig;
 use mcr_proto::tls::{self, HANDSHAKES_MAX, Security};
@@ -23,19 +23,20 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpIncoming};
 
-/// A connection without a call for this long is closed.
+/// Maximum time that a connection may be open without a call.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
-/// While there is no room for more connections, a connection without a call for this long is closed. Agents and the
-/// `mcr` command make a call at once.
+/// Maximum time that a connection may be open without a call while new connections wait for a file descriptor. Agents
+/// and the `mcr` command make a call at once.
 const CROWDED_IDLE_MAX: Duration = Duration::from_secs(5);
-/// Maximum number of connections at the same time. With few file descriptors the limit is lower.
+/// Maximum number of open connections. With few file descriptors the maximum is lower.
 const CONNECTIONS_MAX: usize = 8192;
-/// File descriptors reserved for other uses: new containers, older containers that are read, and the runtime.
+/// Number of file descriptors that are reserved for other uses: new containers, older containers that are read, and
+/// the async runtime.
 const RESERVE: usize = 256;
-/// The first and the longest wait after a connection could not be accepted.
+/// The first and the longest wait after the acceptance of a connection failed.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// How many connections are allowed with this number of file descriptors.
+/// Maximum number of connections for this number of file descriptors.
 fn connections(descriptors: usize) -> usize {
     descriptors.saturating_sub(RESERVE.min(descriptors / 2)).clamp(1, CONNECTIONS_MAX)
 }
@@ -49,7 +50,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// The address, as agents and commands dial it.
+    /// The address that agents and commands use to connect.
     pub fn address(&self) -> io::Result<String> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(|address| address.to_string()),
@@ -58,12 +59,12 @@ impl Listener {
     }
 }
 
-/// Listens on the configured socket, or if there is none, on the first free port. If other processes use all ports, the
-/// error names the ports.
+/// Listens on the configured socket, or if no socket is configured, on the first free port. If other processes use
+/// all ports, the error names the ports.
 pub async fn bind(config: &AncConfig) -> io::Result<Listener> {
     if let Some(path) = &config.socket {
         let (listener, file) = unix::listen(path)?;
-        // On some network file systems a socket can be created, but nobody can connect to it.
+        // On some network file systems a socket can be created, but no process can connect to it.
         drop(unix::connect(path).await?);
         return Ok(Listener::Unix(listener, file));
     }
@@ -78,7 +79,7 @@ pub async fn bind(config: &AncConfig) -> io::Result<Listener> {
     Err(io::Error::new(io::ErrorKind::AddrInUse, why))
 }
 
-/// The stream of new connections. The task that accepts them ends when the stream is dropped.
+/// The stream of new connections. Dropping the stream ends the task that accepts connections.
 pub fn incoming(listener: Listener, idle_max: Duration, security: Security) -> ReceiverStream<io::Result<Connection>> {
     let descriptors = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
     let most = connections(descriptors.map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX)));
@@ -112,7 +113,7 @@ enum Peer {
 }
 
 impl Accepted {
-    /// `None` if there are no more connections.
+    /// Returns the next connection. `None` if no further connections follow.
     async fn next(&mut self) -> Option<io::Result<Peer>> {
         match self {
             Self::Tcp(accepted) => accepted.next().await.map(|stream| stream.map(Peer::Tcp)),
@@ -121,17 +122,17 @@ impl Accepted {
     }
 }
 
-/// What an accepted connection needs before it is served.
+/// What the acceptance of a connection needs.
 struct Door {
     security: Security,
-    /// Room for the handshakes of TLS.
+    /// Permits for TLS handshakes.
     handshakes: Arc<Semaphore>,
     to: mpsc::Sender<io::Result<Connection>>,
     idle_max: Duration,
 }
 
 impl Door {
-    /// Serves a connection, after its handshake if it needs one. Returns whether connections are still served.
+    /// Serves a connection, after a handshake if TLS is used. Returns whether the server still takes connections.
     async fn admit(&self, peer: Peer, room: OwnedSemaphorePermit) -> bool {
         let serve = async |stream, room| self.to.send(Ok(Connection::new(stream, room, self.idle_max))).await.is_ok();
         let (stream, identity) = match (peer, &self.security) {
@@ -154,7 +155,7 @@ impl Door {
                     // If this fails, the aggregator ends.
                     let _ = to.send(Ok(Connection::new(Stream::Tls(Box::new(stream)), room, idle_max))).await;
                 }
-                // Other connections are not concerned.
+                // The failure of one connection does not affect other connections.
                 Err(error) => tracing::warn!(peer, reason = %error, "a connection is refused"),
             }
         });
@@ -202,7 +203,7 @@ async fn accept(mut accepted: Accepted, door: Door, room: Arc<Semaphore>) {
     }
 }
 
-/// The calls over a connection. Each request has this value in its extensions.
+/// The calls over a connection. The extensions of each request contain this value.
 #[derive(Clone, Debug)]
 pub struct Calls(Arc<Counted>);
 
@@ -212,11 +213,11 @@ struct Counted {
     since: Instant,
     /// Number of running calls.
     open: AtomicUsize,
-    /// When the last call ended, or bytes of an answer were sent, in milliseconds after `since`.
+    /// When the last call ended, or when bytes of an answer were last sent, in milliseconds after `since`.
     ended_ms: AtomicU64,
 }
 
-/// A running call, which ends when this value is dropped.
+/// A running call. Dropping this value ends the call.
 pub struct Call(Calls);
 
 impl Calls {
@@ -258,7 +259,7 @@ enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Calls a method of the stream that a connection has.
+/// Calls a method of a connection's stream.
 macro_rules! on_stream {
     ($connection:expr, $stream:ident => $call:expr) => {
         match &mut $connection.stream {
@@ -278,12 +279,12 @@ macro_rules! on_stream {
     };
 }
 
-/// A connection that ends by itself if no call is made over it.
+/// A connection that closes itself if no call uses it.
 pub struct Connection {
     stream: Stream,
     calls: Calls,
     idle_max: Duration,
-    /// When to check next whether the connection is idle.
+    /// When to check again whether the connection is idle.
     look: Pin<Box<Sleep>>,
     room: OwnedSemaphorePermit,
 }
@@ -294,7 +295,8 @@ impl Connection {
         Self { stream, calls: Calls::new(), idle_max, look, room }
     }
 
-    /// Whether the connection was without a call for too long. Wakes the task when this may be the case.
+    /// Whether the connection was without a call for too long. If the connection may become idle for too long later,
+    /// wakes the task at that time.
     fn is_idle(&mut self, cx: &mut Context<'_>) -> bool {
         while self.look.as_mut().poll(cx).is_ready() {
             let Some(idle) = self.calls.idle() else {

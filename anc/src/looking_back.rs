@@ -7,21 +7,21 @@ use mcrengine::error_chain::error_chain;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The older segments of one flush. Several threads read them.
+/// The older segments that one flush uses. Several threads read these segments.
 #[derive(Default)]
 pub struct LookingBack {
     bases: Option<Bases>,
-    /// For each segment the older segment that it may be coded with.
+    /// For each segment, the older segment with which it may be coded.
     found: Vec<Option<Base>>,
-    /// Length of the chain of checkpoints that ends with the newest one, and in which each checkpoint needs the
-    /// previous one.
+    /// Length of the chain of checkpoints that ends with the newest checkpoint. Each checkpoint of the chain needs
+    /// the previous checkpoint.
     before: u32,
-    /// Length of the chain including the checkpoint that is being written. 0 while no segment was coded with an older
-    /// one.
+    /// Length of the chain including the checkpoint that is being written. 0 until a segment is coded with an older
+    /// segment.
     in_a_row: AtomicU32,
 }
 
-/// An older segment, and its reference in a container's index.
+/// An older segment, and the reference to it for a container's index.
 pub type Named = (Arc<Older>, BaseSegment);
 
 impl LookingBack {
@@ -31,7 +31,7 @@ impl LookingBack {
         Self { bases, found, before, in_a_row: AtomicU32::new(0) }
     }
 
-    /// Whether a segment may be coded with an older one.
+    /// Whether a segment may be coded with an older segment.
     pub fn is_there(&self, nth: usize) -> bool {
         self.found.get(nth).is_some_and(Option::is_some)
     }
@@ -42,13 +42,13 @@ impl LookingBack {
         base.map_or(0, |base| base.raw_bytes.0 * profile.memory_per_older_byte())
     }
 
-    /// About how many bytes of memory the older segments need for each raw byte of a segment.
+    /// Approximate number of bytes of memory that the older segments need for each raw byte of a segment.
     pub fn memory_per_raw_byte(&self, profile: &Profile) -> u64 {
         if self.found.iter().any(Option::is_some) { profile.memory_per_older_byte() } else { 0 }
     }
 
-    /// Reads the older segment. `None` if an earlier decision was to code the class without one, or if it cannot be
-    /// read.
+    /// Reads the older segment. `None` if an earlier decision was to code the class without older segments, or if the
+    /// older segment cannot be read.
     pub fn read(&self, nth: usize, basis: &Basis<'_>, scratch: &mut Scratch) -> Option<Named> {
         let base = self.found.get(nth)?.as_ref()?;
         if basis.kept.and_then(|kept| kept.chain()).is_some_and(|chain| !chain.needs_older()) {
@@ -71,7 +71,7 @@ impl LookingBack {
         self.in_a_row.fetch_max(in_a_row, Ordering::Relaxed);
     }
 
-    /// Length of the chain of checkpoints that ends with the one being written, for the manifest.
+    /// Length of the chain of checkpoints that ends with the checkpoint being written, for the manifest.
     pub fn in_a_row(&self) -> u32 {
         self.in_a_row.load(Ordering::Relaxed)
     }

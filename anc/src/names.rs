@@ -1,11 +1,11 @@
 //! Finds which names of checkpoints are in use in a job, without listing the job's directory for each checkpoint.
 //!
 //! The directory is listed once, and the names are remembered. Afterwards each lookup checks only a few names. An
-//! aggregator always uses the next name after the newest, so names that other aggregators have used since follow the
-//! known ones. This is not so if `prune` removed such names. So the directory is listed again if the newest known
-//! name is gone, if another incarnation began, or if the list is too old: `REUSED_AGE_MAX` for a name that the
-//! application uses repeatedly, and `LIST_AGE_MAX` for a new name. The times of directories are not used, because
-//! parallel file systems do not keep them reliably.
+//! aggregator always uses the next name after the newest name. Therefore the names that other aggregators have used
+//! since then follow the known names, unless `prune` has removed some of these names. The directory is listed again
+//! if the newest known name is gone, if another incarnation began, or if the list is too old: `REUSED_AGE_MAX` for a
+//! name that the application uses repeatedly, and `LIST_AGE_MAX` for a new name. The times of directories are not
+//! used, because parallel file systems do not keep them reliably.
 
 use crate::group::Key;
 use mcrengine::ids::{CheckpointId, JobId};
@@ -15,22 +15,22 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of contents under one name that are checked. The newest are checked. Older contents belong to steps
-/// that no group can still join.
+/// Maximum number of contents under one name that are checked, beginning with the newest. Older contents belong to
+/// steps that no group can still join.
 pub const LOOKED_AT: usize = 32;
-/// The longest time that a list of a job's directory is used for a label that is not in the list.
+/// Maximum age of a list of a job's directory for a label that is not in the list.
 const LIST_AGE_MAX: Duration = Duration::from_secs(600);
-/// The longest time that a list of a job's directory is used for a label that is in the list. An application that
-/// overwrites one name may use many generations in ten minutes.
+/// Maximum age of a list of a job's directory for a label that is in the list. An application that overwrites one
+/// name may use many generations in ten minutes.
 const REUSED_AGE_MAX: Duration = Duration::from_secs(10);
-/// After this many free names in a row, all later names count as free. One free name is not enough, because `prune`
-/// may have removed a name that was given up.
+/// Number of consecutive free names after which all later names count as free. One free name is not enough, because
+/// `prune` may have removed an abandoned name.
 const FREE_IN_A_ROW: u32 = 2;
 /// Maximum number of names that one lookup checks. If more names were used since the last lookup, the directory is
 /// listed.
 const TAKEN_SINCE_MAX: u32 = 64;
-/// Maximum number of names of all jobs that are remembered, about 100 bytes each. With more names, directories are
-/// listed each time.
+/// Maximum number of names of all jobs that are remembered, about 100 bytes each. If there are more names, each
+/// lookup lists the directory.
 const NAMES_MAX: usize = 128 << 10;
 
 /// The names in use of all jobs that were looked up.
@@ -93,7 +93,7 @@ fn last_of(all: &[u32]) -> Vec<u32> {
     all[all.len().saturating_sub(LOOKED_AT)..].to_vec()
 }
 
-/// The known names and those that were used since. `None` if the directory must be listed.
+/// The known names, and the names that were used since. `None` if the directory must be listed.
 fn still_newest(store: &dyn Store, key: &Key, mut known: Vec<u32>) -> Result<Option<Vec<u32>>, StoreError> {
     if let Some(newest) = known.last()
         && !is_taken(store, key, *newest)?
@@ -116,7 +116,7 @@ fn still_newest(store: &dyn Store, key: &Key, mut known: Vec<u32>) -> Result<Opt
 }
 
 fn is_taken(store: &dyn Store, key: &Key, generation: u32) -> Result<bool, StoreError> {
-    // A name that would be too long is not in use.
+    // No checkpoint has a name that is too long.
     let Ok(id) = key.label.with_generation(generation) else { return Ok(false) };
     match store.stat(&Path::new(key.job.as_str()).join(id.as_str())) {
         Ok(found) => Ok(found.is_dir),

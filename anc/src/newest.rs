@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 /// The newest manifest of each group that this process committed or looked up, without the list of its files.
-/// Manifests never change. If a remembered manifest is gone, the newest one is looked up again.
+/// Manifests never change. If a remembered manifest was removed, the newest manifest is looked up again.
 #[derive(Debug, Default)]
 pub struct NewestOfGroups(Mutex<HashMap<(JobId, GroupId), Manifest>>);
 
-/// Maximum number of groups that are remembered. With more groups, all are looked up again.
+/// Maximum number of groups that are remembered. If there are more groups, all groups are looked up again.
 const NEWEST_MAX: usize = 4096;
 
 impl NewestOfGroups {
@@ -34,7 +34,7 @@ impl NewestOfGroups {
         Some(newest)
     }
 
-    /// The newest checkpoint of a group. It may have been pruned since it was remembered.
+    /// The newest checkpoint of a group. The checkpoint may have been pruned since it was remembered.
     pub(crate) fn of(&self, store: &dyn Store, job: &JobId, group: GroupId) -> Option<Manifest> {
         if let Some(known) = self.get(job, group) {
             return Some(known);
@@ -60,7 +60,7 @@ impl NewestOfGroups {
         }
     }
 
-    /// The number of ranks of the newest checkpoint of a job, if one is known.
+    /// The number of ranks of the newest checkpoint of a job. `None` if no checkpoint is known.
     pub(crate) fn ranks_of(&self, job: &JobId) -> Option<u32> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_job = all.iter().filter(|((of, _), _)| of == job).map(|(_, manifest)| manifest);

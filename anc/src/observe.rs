@@ -6,17 +6,17 @@ use mcrengine::units::{RawBytes, StoredBytes};
 
 /// Receives the progress of a flush or restart from several threads. All methods do nothing unless overridden.
 pub trait Observer: Sync {
-    /// The plan is made. It has this many segments and raw bytes.
+    /// The plan is made. The plan has this number of segments and of raw bytes.
     fn planned(&self, segments: usize, raw_bytes: RawBytes) {
         let _ = (segments, raw_bytes);
     }
 
-    /// One segment was coded. `reason` is why this codec was chosen.
+    /// One segment was coded. `reason` says why this codec was chosen.
     fn chosen(&self, reason: &Reason) {
         let _ = reason;
     }
 
-    /// One segment was written. In a restart, one segment was read and passed on.
+    /// One segment was written, or in a restart one segment was read and passed on.
     fn segment(&self, raw_bytes: RawBytes, stored_bytes: StoredBytes) {
         let _ = (raw_bytes, stored_bytes);
     }

@@ -5,11 +5,11 @@
 //! ```
 //!
 //! If the fetches of a source do not wait, there are no fetchers, and each coder fetches its own segments. With the
-//! profile `raw` nothing is compressed, and each fetcher sends its segments directly to the writer.
+//! profile `raw` there is no compression, and each fetcher sends its segments directly to the writer.
 //!
 //! Threads take segments and their memory leases in the order of the plan. So the segment that is written next always
-//! has its lease, and no thread waits for a later segment. After the first error no further segments are taken, and
-//! segments that were already taken are finished.
+//! has its lease, and no thread waits for a later segment. After the first error no thread takes a further segment.
+//! The threads finish the segments that they have taken.
 
 use crate::budget::{Budget, Lease};
 use crate::choosing::Choosing;
@@ -41,7 +41,7 @@ pub(crate) struct Pipeline<'a> {
     pub files: &'a [FileHeader],
     pub segments: &'a [SegmentPlan],
     pub profile: &'a Profile,
-    /// Whether each segment is decoded again and compared before it is written.
+    /// Whether each segment is decoded and compared before it is written.
     pub verify: bool,
     /// Number of segments that are compressed at the same time, over all flushes.
     pub threads: usize,
@@ -54,13 +54,13 @@ pub(crate) struct Pipeline<'a> {
     pub observer: &'a dyn Observer,
 }
 
-/// The segments that no thread has taken yet.
+/// The segments that no thread has taken.
 struct Queue {
     next: Mutex<Range<usize>>,
     is_stopped: AtomicBool,
 }
 
-/// A segment that a thread has taken, with the lease of the memory that it needs until it is written.
+/// A segment that a thread has taken, with the lease for the memory that the segment needs until it is written.
 struct TakenSegment {
     index: usize,
     lease: Lease,
@@ -82,8 +82,8 @@ struct CodedSegment {
     lease: Lease,
 }
 
-/// Where the raw bytes of a segment are, if the digest of a variable covers several segments. Such digests are
-/// compared in the order of the segments.
+/// Where the raw bytes of a segment are, if the digest of a variable covers several segments. The digests of such
+/// variables are compared in the order of the segments.
 enum Parts {
     None,
     InBuffer(Vec<u8>),
@@ -94,8 +94,8 @@ enum Parts {
 type ToWriter = Sender<Result<CodedSegment, FlushError>>;
 
 impl Pipeline<'_> {
-    /// Fetches, compresses and appends all segments. Returns the time that writing took. Meanwhile another thread
-    /// syncs the directories of the container.
+    /// Fetches, compresses and appends all segments. Returns the time that writing took. At the same time another
+    /// thread syncs the directories of the container.
     pub fn run(&self, store: &dyn Store, container: &mut ContainerWriter) -> Result<Duration, FlushError> {
         let fetchers = self.source.parallel().min(self.segments.len());
         let coders = self.threads.clamp(1, self.segments.len().max(1));
@@ -140,7 +140,7 @@ impl Pipeline<'_> {
         self.segments[index].raw_bytes.0 as usize // at most 1 GiB
     }
 
-    /// The next segment, once there is memory for it.
+    /// Takes the next segment when there is memory for it.
     fn take(&self, queue: &Queue) -> Option<TakenSegment> {
         let mut next = queue.next.lock().unwrap_or_else(PoisonError::into_inner);
         let index = next.next().filter(|_| !queue.is_stopped.load(Ordering::Relaxed))?;
@@ -164,7 +164,6 @@ impl Pipeline<'_> {
     }
 }
 
-/// A thread that fetches.
 struct Fetcher<'a> {
     pipeline: &'a Pipeline<'a>,
     queue: &'a Queue,
@@ -190,11 +189,10 @@ impl Fetcher<'_> {
     }
 }
 
-/// A thread that compresses.
 struct Coder<'a> {
     pipeline: &'a Pipeline<'a>,
     queue: &'a Queue,
-    /// The segments that fetchers have fetched. `None` if there are no fetchers, so that the coder fetches.
+    /// The segments that fetchers have fetched. `None` if there are no fetchers. Then the coder fetches.
     fetched: Option<&'a Mutex<Receiver<RawSegment>>>,
     to_writer: ToWriter,
 }
@@ -216,8 +214,9 @@ impl<'a> Coder<'a> {
     /// The next segment, and a slot to compress it in.
     fn next(&self) -> Option<(CodingSlot<'a>, Result<RawSegment, FlushError>)> {
         let Some(fetched) = self.fetched else {
-            // The lease comes first, because the thread that returned it has also left its buffers. The slot comes
-            // before the fetch, because a segment that waits for a slot drops out of the CPU caches.
+            // The lease is taken before the slot, because the thread that returned the lease has also left its
+            // buffers. The slot is taken before the fetch, because the bytes of a segment that waits for a slot drop
+            // out of the CPU caches.
             let taken = self.pipeline.take(self.queue)?;
             return Some((self.slot(), self.pipeline.fetch(taken)));
         };
@@ -256,7 +255,7 @@ impl<'a> Coder<'a> {
     }
 }
 
-/// The thread that writes, in the order of the plan.
+/// The thread that writes the segments in the order of the plan.
 struct Writer<'a> {
     pipeline: &'a Pipeline<'a>,
     queue: &'a Queue,
@@ -283,7 +282,7 @@ impl Writer<'_> {
                 self.due += 1;
             }
             if self.result.is_err() {
-                self.early.clear(); // returns the leases, so that a thread that waits for one can end
+                self.early.clear(); // returns the leases, so that a thread that waits for a lease can end
             }
         }
         self.result.map(|()| self.writing)

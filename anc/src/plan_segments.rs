@@ -1,4 +1,5 @@
-//! The plan of one flush: which bytes go into which segment, and which older segment each segment may be coded with.
+//! The plan of one flush: which bytes belong to which segment, and with which older segment each segment may be
+//! coded.
 
 use mcrengine::bases::{Base, Bases};
 use mcrengine::classify::{VariableClass, VariableRef};
@@ -22,23 +23,23 @@ pub struct PlanRequest<'a> {
     pub budget_bytes: u64,
 }
 
-/// The plan.
+/// A plan.
 pub struct PlannedSegments {
     /// The segments, in the order of the container.
     pub segments: Vec<SegmentPlan>,
-    /// For each segment the older segment (base) that it may be coded with. Empty if there are no bases.
+    /// For each segment the older segment (base) with which it may be coded. Empty if there are no bases.
     pub bases: Vec<Option<Base>>,
-    /// Variables that the container refers to instead of storing them.
+    /// Variables for which the container has a reference instead of bytes.
     pub reused: Vec<(VariableRef, Source)>,
 }
 
-/// How often segments are planned again because a base did not have all expected bytes.
+/// Maximum number of times that segments are planned again because a base lacked expected bytes.
 const ROUNDS_MAX: u32 = 3;
 
 /// Plans the segments of all variables that are not reused, and finds a base for each segment.
 ///
-/// A variable that did not change is normally reused. But if a base predicts the variable, it is planned: coded with
-/// the base it takes almost no bytes, and it helps to predict the other variables of the segment.
+/// A variable that did not change is normally reused. If a base predicts the variable, the variable is planned
+/// instead: coded with the base it takes almost no bytes, and it helps to predict the other variables of the segment.
 pub fn plan_segments(
     request: &PlanRequest<'_>,
     reused: Vec<(VariableRef, Source)>,
@@ -57,7 +58,8 @@ pub fn plan_segments(
     loop {
         let segments = request.plan(&reused);
         let found: Vec<Option<Base>> = segments.iter().map(|segment| request.base(bases, segment)).collect();
-        // A predicted variable must be completely in the base of its segment. Otherwise it would be stored twice.
+        // A predicted variable must be completely in the base of its segment. Otherwise the variable would be stored
+        // twice.
         let missing = not_in_bases(&segments, &found);
         if !predicted.iter().any(|(at, _)| missing.contains(at)) {
             return PlannedSegments { segments, bases: found, reused };
@@ -77,7 +79,7 @@ impl PlanRequest<'_> {
     }
 
     fn base(&self, bases: &Bases, segment: &SegmentPlan) -> Option<Base> {
-        // A coder needs both segments in memory at the same time.
+        // A coder needs the segment and the older segment in memory at the same time.
         let fits = |base: &Base| {
             let older_bytes = base.raw_bytes.0 * self.profile.memory_per_older_byte();
             older_bytes + segment.raw_bytes.0 * self.profile.memory_per_raw_byte() <= self.budget_bytes
@@ -86,7 +88,7 @@ impl PlanRequest<'_> {
     }
 }
 
-/// Whether one container has room to name all older containers.
+/// Whether one container can name all older containers, whose number is limited.
 fn can_name_all(bases: &Bases, reused: &[(VariableRef, Source)]) -> bool {
     let sources = reused.iter().filter_map(|(_, source)| match source {
         Source::External { container, .. } => Some(container),
@@ -96,12 +98,12 @@ fn can_name_all(bases: &Bases, reused: &[(VariableRef, Source)]) -> bool {
     named.len() <= REFERENCES_MAX
 }
 
-/// Whether elements of this type can be coded with older ones.
+/// Whether elements of this type can be coded with older elements.
 fn has_difference(element: &ElementType) -> bool {
     Chain::since(element, 1).is_some()
 }
 
-/// The element types of arrays that changed. A variable of another type gains nothing from a base.
+/// The element types of the arrays that changed. A base does not help to code variables of other types.
 fn changing_elements<'a>(files: &'a [FileHeader], reused: &[(VariableRef, Source)]) -> Vec<&'a ElementType> {
     let is_reused: HashSet<VariableRef> = reused.iter().map(|(at, _)| *at).collect();
     let mut changing: Vec<&ElementType> = Vec::new();

@@ -9,14 +9,14 @@ pub enum StoreSpeed {
     /// The speed is ignored, and only the number of stored bytes counts.
     #[default]
     Ignored,
-    /// The operator configured this many bytes per second.
+    /// The operator configured this speed, in bytes per second.
     Known(u64),
     /// The flushes of this process measure the speed.
     Measured(Arc<Meter>),
 }
 
 impl StoreSpeed {
-    /// Bytes per second, if known.
+    /// Bytes per second. `None` if the speed is unknown.
     pub fn bytes_per_s(&self) -> Option<u64> {
         match self {
             Self::Ignored => None,
@@ -33,16 +33,16 @@ impl StoreSpeed {
     }
 }
 
-/// The average rate over the newest bytes. The weight of older bytes decreases.
+/// The average rate of the newest bytes. Older bytes have less weight.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Bytes, and the seconds that writing them took.
+    /// Weighted sum of the written bytes, and weighted sum of the seconds of writing.
     sums: Mutex<(f64, f64)>,
 }
 
-/// With fewer bytes than this, the time of a sync dominates, and the rate is unknown.
+/// Minimum number of bytes. With fewer bytes the time of a sync dominates, and the rate counts as unknown.
 const BYTES_MIN: f64 = 64.0 * 1024.0 * 1024.0;
-/// The newest this many bytes have full weight, and the weight of older bytes decreases.
+/// Number of newest bytes that have full weight. The weight of older bytes decreases.
 const BYTES_FADE: f64 = 1024.0 * 1024.0 * 1024.0;
 
 impl Meter {

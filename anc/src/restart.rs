@@ -21,9 +21,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// The receiver of the bytes: files of this machine, or frames.
+/// The receiver of restored bytes: files of this machine, or frames.
 pub trait Sink: Sync {
-    /// Takes a run of a variable's raw bytes. Several threads call this, in any order.
+    /// Takes a run of a variable's raw bytes. Several threads call this function, in any order.
     fn write(&self, file: u32, variable: u32, offset: u64, bytes: &[u8]) -> Result<(), SinkError>;
 }
 
@@ -42,8 +42,8 @@ pub enum RestartError {
     Sink(#[source] SinkError),
 }
 
-/// Decodes all segments that the wanted files need, on several threads within the memory budget, and passes the
-/// pieces to `sink`.
+/// Decodes all segments that contain bytes of the wanted files. Uses several threads within the memory budget, and
+/// passes the pieces to `sink`.
 pub fn restore_files(
     set: &ContainerSet,
     wanted: impl Fn(&FileHeader) -> bool,
@@ -55,7 +55,7 @@ pub fn restore_files(
     let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
     let tasks = set.tasks(|variable| chosen[variable.file as usize]);
     observer.planned(tasks.len(), tasks.iter().map(|task| task.raw_bytes).sum());
-    // A raw byte, and at most one stored byte.
+    // A raw byte needs memory for itself and for at most one stored byte.
     let memory = SegmentMemory { bytes: budget.total_bytes(), per_raw_byte: 2 };
     let threads_of_each = threads_of_each(threads, memory, tasks.iter().map(|task| task.raw_bytes));
     let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -88,8 +88,8 @@ pub fn restore_files(
 
 type Frames = mpsc::Sender<Result<v1::RestoreFrame, Status>>;
 
-/// Sends the files of some ranks of a group as frames. Without any rank in `ranks`, sends the files of all ranks.
-/// Must run on a thread that may block.
+/// Sends the files of some ranks of a group as frames. If `ranks` is empty, sends the files of all ranks. Must run on
+/// a thread that may block.
 #[expect(clippy::too_many_arguments, reason = "the fields of a request, and what is needed to serve it")]
 pub fn send_ranks(
     store: &dyn Store,
@@ -144,7 +144,7 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Waits for room in the queue. Gives up if the receiver takes nothing for too long.
+    /// Waits for room in the queue. Returns an error if the receiver takes no frame for too long.
     fn send(&self, message: v1::restore_frame::Message) -> Result<(), SinkError> {
         let frame = Ok(v1::RestoreFrame { message: Some(message) });
         let deadline = Duration::from_secs(mcr_proto::SILENCE_SECONDS * 2);
@@ -174,7 +174,7 @@ impl Sender<'_> {
 
 struct NumberedSink<'a> {
     sender: &'a Sender<'a>,
-    /// For each file of the container, its place in the list that was sent.
+    /// For each file of the container, its place in the list of files that was sent.
     numbers: Vec<u32>,
 }
 

@@ -1,7 +1,7 @@
 //! Removes old checkpoints of a job on a separate thread after a checkpoint became complete.
 //!
 //! Each job has at most one such thread. If the store supports locks, only one process removes checkpoints of a job
-//! at a time. A failure is logged, and the next checkpoint starts another attempt. Nothing else depends on the
+//! at a time. A failure is logged, and the next checkpoint starts another attempt. No other work depends on the
 //! removal.
 
 use crate::unpanicked::unpanicked;
@@ -16,11 +16,12 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// If a job has more checkpoints than this, old ones are removed only after every second commit. With more than twice
-/// this number, they are removed after every third commit, and so on. The reason is that listing the job's directory
-/// takes longer with each checkpoint.
+/// Maximum number of checkpoints of a job for which old checkpoints are removed after each commit. With more
+/// checkpoints, old checkpoints are removed after every second commit, with more than twice this number after every
+/// third commit, and so on. The reason is that listing the job's directory takes longer with each checkpoint.
 const EACH_COMMIT_MAX: usize = 1000;
-/// Maximum number of checkpoints of all jobs that are remembered between two commits. With more, all are read again.
+/// Maximum number of checkpoints of all jobs that are remembered between two commits. If there are more checkpoints,
+/// all checkpoints are read again.
 const REMEMBERED_MAX: usize = 32 << 10;
 
 /// The remembered state of a job since it was last pruned.
@@ -31,8 +32,8 @@ struct Known {
     commits: usize,
 }
 
-/// Jobs that are being pruned. If another checkpoint of such a job became complete meanwhile, the job is pruned
-/// again. The value has the checkpoints that are in flight then.
+/// Jobs that are being pruned. If another checkpoint of a job became complete during the pruning, the job is pruned
+/// again. The value of such a job is the list of checkpoints in flight at that time.
 #[derive(Default)]
 struct AtWork {
     jobs: Mutex<BTreeMap<JobId, Option<Vec<CheckpointId>>>>,
@@ -44,8 +45,8 @@ impl AtWork {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to prune a job. Returns false if the job is being pruned already, and then the job will be pruned
-    /// again.
+    /// Begins to prune a job. Returns false if the job is already being pruned. Then the job is pruned again
+    /// afterwards.
     fn begin(&self, job: &JobId, in_flight: &[CheckpointId]) -> bool {
         match self.jobs().entry(job.clone()) {
             Entry::Occupied(mut again) => {
@@ -59,7 +60,7 @@ impl AtWork {
         }
     }
 
-    /// The checkpoints in flight if the job must be pruned again, or `None` if the work on the job is finished.
+    /// The checkpoints in flight, if the job must be pruned again. `None` if the work on the job is finished.
     fn next(&self, job: &JobId) -> Option<Vec<CheckpointId>> {
         let mut jobs = self.jobs();
         let again = jobs.get_mut(job).and_then(Option::take);
@@ -82,13 +83,13 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Makes a pruner with these rules. Without any rule it does nothing.
+    /// Makes a pruner with these rules. Without any rule the pruner does nothing.
     pub fn new(store: Arc<dyn Store>, rules: Rules) -> Self {
         Self { store, rules, at_work: Arc::default(), known: Arc::default() }
     }
 
-    /// Prunes the jobs whose pruning was postponed, and waits until no job is being pruned, or until the time `until`.
-    /// So checkpoints are also removed after the last checkpoint of a job.
+    /// Prunes the jobs whose pruning was postponed. Waits until no job is being pruned, or until the time `until`.
+    /// Thereby old checkpoints are also removed after the last checkpoint of a job.
     pub fn finish(&self, until: Instant) {
         let is_due = |(job, known): (&JobId, &Known)| (known.commits > 0).then(|| job.clone());
         let due: Vec<JobId> = self.known().iter().filter_map(is_due).collect();
@@ -99,12 +100,12 @@ impl Retention {
         }
         let left = until.saturating_duration_since(Instant::now());
         let jobs = self.at_work.jobs();
-        // If the time is over, or another thread panicked, the next pruning does the rest.
+        // If the time has passed, or another thread has panicked, the next pruning removes the remaining checkpoints.
         drop(self.at_work.ended.wait_timeout_while(jobs, left, |jobs| !jobs.is_empty()));
     }
 
-    /// Handles a checkpoint of this job that became complete. Returns at once. If the job is being pruned, it is
-    /// pruned again afterwards.
+    /// Handles a checkpoint of this job that became complete. Returns at once. If the job is already being pruned,
+    /// the job is pruned again afterwards.
     pub fn completed(&self, job: &JobId, in_flight: Vec<CheckpointId>) {
         if self.rules.is_empty() || !self.at_work.begin(job, &in_flight) {
             return;
@@ -123,7 +124,7 @@ impl Retention {
             while let Some(in_flight) = next {
                 let mut known = this.known().remove(&of).unwrap_or_default();
                 known.commits = 0;
-                // After a panic nothing is remembered.
+                // After a panic the remembered state is dropped.
                 let pruned = unpanicked(|| {
                     this.prune(&of, in_flight, &mut known.remembered);
                     Ok(known)
@@ -143,7 +144,7 @@ impl Retention {
         }
     }
 
-    /// Whether the job has more than [`EACH_COMMIT_MAX`] checkpoints, and is pruned after a later commit.
+    /// Whether the job has more than [`EACH_COMMIT_MAX`] checkpoints, and will be pruned after a later commit.
     fn is_postponed(&self, job: &JobId) -> bool {
         let mut all = self.known();
         let Some(known) = all.get_mut(job) else { return false };
@@ -177,7 +178,7 @@ impl Retention {
         let _lock = match lock(&*self.store, job) {
             Ok(Some(lock)) => Some(lock),
             Ok(None) => return tracing::debug!(%job, "another process is removing old checkpoints"),
-            // The lock may have failed because the store is full. Then pruning is needed even more.
+            // The lock may have failed because the store is full. On a full store pruning is even more important.
             Err(error) => {
                 tracing::debug!(%job, error = error_chain(&error), "removing old checkpoints without a lock");
                 None

@@ -1,26 +1,26 @@
-//! Which files of a rank a new content has rewritten, for an application that writes its files again under the same
-//! names.
+//! Finds out which files of a rank were rewritten for a new content. The module is for applications that write their
+//! files again under the same names.
 //!
-//! An application that ended while it wrote leaves some files of the new step, and some of the step before. The
-//! committed contents show which files a step rewrites. A rank that has rewritten only some of them is still being
-//! written, or its process was killed.
+//! If an application ended while it was writing, some of its files belong to the new step, and the other files to the
+//! previous step. The committed contents show which files a step rewrites. If only some of these files of a rank are
+//! rewritten, the rank is still being written, or its process was killed.
 //!
-//! Files that no step rewrites, such as a mesh, do not count. A content that rewrites only files that the steps before
-//! did not rewrite counts as whole, because some applications use two sets of files in turn.
+//! Files that no step rewrites, such as a mesh, do not count. A content counts as whole if it rewrites only files
+//! that the previous steps did not rewrite, because some applications use two sets of files in turn.
 
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use mcrengine::manifest::{Manifest, ManifestFile};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// What the files of a group show.
+/// The result of comparing the files of a group with earlier contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rewritten {
-    /// Each rank has rewritten all files of a step, or all or none of its files.
+    /// Each rank has rewritten all files of a step, or all of its files, or none of its files.
     Whole,
     /// These ranks have rewritten only some files of a step. Each rank has a reason.
     Partly(Vec<(Rank, String)>),
-    /// A rank has rewritten some of its files, and it is not known yet which files a step rewrites. The text is for
+    /// A rank has rewritten some of its files, and it is not yet known which files a step rewrites. The text is for
     /// users.
     Unknown(String),
 }
@@ -70,10 +70,10 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
     }
 }
 
-/// The files of each rank.
+/// The files of each rank of a content.
 type Contents<'a> = BTreeMap<Rank, Vec<Content<'a>>>;
 
-/// What decides whether a file was written again.
+/// The properties that show whether a file was written again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Content<'a> {
     path: &'a FilePath,
@@ -102,8 +102,8 @@ fn by_rank<'a>(files: impl Iterator<Item = (Rank, Content<'a>)>) -> Contents<'a>
     ranks
 }
 
-/// The paths of the files that are in no earlier content, and of the files that are. `None` if there is no earlier
-/// content.
+/// The paths of the files that are in no earlier content, and the paths of the files that are in an earlier content.
+/// `None` if there is no earlier content.
 fn differences<'a>(
     before: &[&[Content<'a>]],
     files: &[Content<'a>],
@@ -119,8 +119,8 @@ fn differences<'a>(
 mod tests {
     use super::*;
 
-    /// Judges the last of these contents. Each content is a list of files of one rank, such as `a1` for the first
-    /// content of the file `a`.
+    /// Judges the last of these contents of one rank. Each content is a list of files, such as `a1` for the first
+    /// version of the file `a`.
     fn of(contents: &[&str]) -> &'static str {
         let file = |file: &str| (FilePath::new(&file.as_bytes()[..1]).expect("valid"), Digest::of(file.as_bytes()));
         let owned: Vec<Vec<(FilePath, Digest)>> =
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(of(&["a1", "a1 b1"]), "whole", "b is new");
         assert_eq!(of(&["a1", "a1 b1", "a2 b1", "a2 b2"]), "whole", "two files in turn");
         assert_eq!(of(&["a1 p1", "a2 p1", "a3 p2", "a4 p2"]), "whole", "p is rewritten in some steps");
-        // Two sets of two files in turn: only half of a set is rewritten.
+        // The rank uses two sets of two files in turn, and only half of a set is rewritten.
         assert_eq!(of(&["a1 b1 c1 d1", "a2 b2 c1 d1", "a2 b2 c2 d2", "a3 b2 c2 d2"]), "partly");
     }
 }

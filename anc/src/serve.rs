@@ -30,14 +30,15 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Maximum number of agents at the same time. Further agents are refused.
+/// Maximum number of connected agents. Further agents are refused.
 const SESSIONS_MAX: usize = 4096;
-/// Announcements that are read at the same time. While an announcement is read, it takes up to twice the memory that
-/// it leased.
+/// Maximum number of announcements that are decoded at the same time. During decoding, an announcement takes up to
+/// twice the memory that it leased.
 const PARSES_MAX: usize = 1;
-/// Maximum number of restarts at the same time. Further restarts wait.
+/// Maximum number of running restarts. Further restarts wait.
 const RESTORES_MAX: usize = 4;
-/// A waiting restart sends an empty frame this often, so that its receiver does not count the aggregator as dead.
+/// Interval at which a waiting restart sends an empty frame, so that the receiver does not consider the aggregator
+/// dead.
 const RESTORE_WAITS: Duration = Duration::from_secs(10);
 
 /// The service of one aggregator.
@@ -54,9 +55,9 @@ pub struct Service {
     open: Arc<Semaphore>,
     restores: Arc<Semaphore>,
     parses: Arc<Semaphore>,
-    /// Number of ranks of a job whose agents do not report the number.
+    /// Number of ranks of a job, if the agents do not report this number.
     ranks: Option<u32>,
-    /// The only start of a job that is served.
+    /// The only start of a job that this service serves. `None`: the service serves all jobs.
     of_job: Option<OfJob>,
     shared: Arc<Shared>,
 }
@@ -95,17 +96,17 @@ impl Service {
         }
     }
 
-    /// Uses the state that the hub's flushes share.
+    /// Makes the service use the state that the hub's flushes share.
     pub fn with_shared(self, shared: Arc<Shared>) -> Self {
         Self { shared, ..self }
     }
 
-    /// Sets the number of ranks of jobs whose agents do not report it.
+    /// Sets the number of ranks of jobs whose agents do not report this number.
     pub fn with_ranks(self, ranks: Option<u32>) -> Self {
         Self { ranks, ..self }
     }
 
-    /// Serves only one start of a job.
+    /// Restricts the service to one start of a job.
     pub fn with_of_job(self, of_job: Option<OfJob>) -> Self {
         Self { of_job, ..self }
     }
@@ -157,13 +158,14 @@ impl Aggregator for Service {
             let result = restart::send_ranks(&*store, &job, &checkpoint, group, &ranks, threads, &budget, &out);
             if let Err(error) = result {
                 tracing::warn!(%job, %checkpoint, group = group.0, error = error_chain(&error), "restart failed");
-                // The wait is short, because a receiver also recognizes a failure if the stream ends without `End`.
+                // The time limit is short, because a receiver also recognizes a failure if the stream ends without
+                // `End`.
                 let told = out.send_timeout(Err(restart::to_status(&error)), Duration::from_secs(1));
                 let _ = tokio::runtime::Handle::current().block_on(told);
             }
         };
         tokio::spawn(async move {
-            // While the restart waits for others, the receiver gets an empty frame from time to time.
+            // While the restart waits for other restarts, the receiver gets an empty frame periodically.
             let permit = loop {
                 match tokio::time::timeout(RESTORE_WAITS, Arc::clone(&restores).acquire_owned()).await {
                     Ok(Ok(permit)) => break permit,
@@ -189,7 +191,7 @@ impl Aggregator for Service {
     }
 }
 
-/// The version of the protocol for a caller, or why there is none.
+/// The version of the protocol for a caller, or the reason why there is no common version.
 fn chosen_version(oldest: u32, newest: u32) -> Result<u32, String> {
     let theirs = offered(oldest, newest);
     choose(&WIRE_VERSIONS, &theirs).ok_or_else(|| {
@@ -215,7 +217,7 @@ impl End {
         Self { reason: reason.into(), retry: true }
     }
 
-    /// A reason that stays.
+    /// A reason that stays valid when the agent connects again.
     fn for_good(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), retry: false }
     }
@@ -338,13 +340,13 @@ impl Service {
         mut ranks: u32,
     ) -> End {
         let mut arriving = Arriving::new(Arc::clone(&self.budget));
-        // The agent sent this message while earlier announcements were still unfinished.
+        // The last `Looked` of the agent, if earlier announcements are still unfinished.
         let mut looked = None;
         let mut at_rest = false;
         loop {
             let wait = Duration::from_secs(SILENCE_SECONDS);
-            // Each arm only makes an event. A message that is partly received stays in the stream. If an agent at
-            // rest disappears, the kernel's keepalive detects it.
+            // Each arm only makes an event, so no partly received message is lost. If an agent at rest disappears,
+            // the kernel's keepalive ends the connection.
             let heard = tokio::select! {
                             heard = from.message() => Some(heard),
                             turned = arriving.turn() => {
@@ -377,7 +379,7 @@ impl Service {
                 }
                 Some(Ok(Some(message))) => message.message,
                 Some(Ok(None)) => {
-                    // An agent that has nothing to announce at its end just closes the stream.
+                    // An agent that has no announcements at its end closes the stream without a message.
                     let _ = self.hub.send(HubEvent::Looked { session: link.session, leaving: true }).await;
                     return End::for_now(format!("node {} left", link.node));
                 }
@@ -396,7 +398,7 @@ impl Service {
                 _ => {}
             }
             match message {
-                // Normal data is in the slot. This data has an unusual shape, and may be invalid.
+                // Data frames of the usual form go to the slot. This frame has an unusual form, and may be invalid.
                 Some(From::Data(data)) => link.data(DataFrame::from(data)),
                 Some(From::Announce(part)) => match arriving.part(part) {
                     Ok(None) => {}
@@ -421,8 +423,8 @@ impl Service {
                     let _ = self.hub.send(HubEvent::Withdrawn { session, job, label, rank, reason }).await;
                 }
                 Some(From::Heartbeat(_)) => {
-                    // The answer shows the agent that the aggregator is alive. The agent keeps the time for both
-                    // sides.
+                    // The answer shows the agent that the aggregator is alive. Only the agent measures the interval
+                    // of the heartbeats.
                     link.send(To::Heartbeat(v1::Heartbeat { at_rest: false, clock_ns: 0 }));
                     let _ = self.hub.try_send(HubEvent::Heard { session: link.session });
                 }
@@ -436,15 +438,16 @@ impl Service {
         }
     }
 
-    /// Informs the hub that the agent has looked for written files, once all earlier announcements have arrived.
+    /// Informs the hub that the agent has looked for written files. The caller waits until all earlier announcements
+    /// have arrived.
     async fn tell_looked(&self, looked: &mut Option<v1::Looked>, link: &AgentLink) {
         if let Some(v1::Looked { leaving }) = looked.take() {
             let _ = self.hub.send(HubEvent::Looked { session: link.session, leaving }).await;
         }
     }
 
-    /// Number of ranks of a job whose agent does not know it: the configured number, or the number of the job's
-    /// newest checkpoint. 0 if both are unknown.
+    /// Number of ranks of a job whose agent does not know the number: the configured number, or the number of ranks
+    /// of the job's newest checkpoint. 0 if both are unknown.
     async fn ranks_of(&self, job: &JobId) -> u32 {
         if let Some(ranks) = self.ranks {
             return ranks;
@@ -459,7 +462,7 @@ impl Service {
 
     async fn announce(&self, whole: Assembly, link: &Arc<AgentLink>, job: &JobId, ranks: u32) -> Result<(), String> {
         let Assembly { announce_id, label, rank, bytes, room, .. } = whole;
-        // Fails only if the semaphore is closed, and it is never closed.
+        // Fails only if the semaphore is closed, which never happens.
         let reading = Arc::clone(&self.parses).acquire_owned().await;
         let parsed = tokio::task::spawn_blocking(move || {
             let _reading = reading;

@@ -4,13 +4,13 @@ use mcrengine::codec::Scratch;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Memory that one flush leaves for the next flush, because getting a new page costs more time than filling it. The
-/// limit is the memory that simultaneous flushes needed together: raw segments (a third of their leases) and the
-/// tables of codecs.
+/// total is limited by the memory that simultaneous flushes needed together: raw segments (a third of their leases)
+/// and the tables of codecs.
 #[derive(Default)]
 pub struct Spare {
     scratches: Mutex<Scratches>,
     scratch_left: Condvar,
-    /// Each buffer is less than twice as long as the longest segment that it ever held.
+    /// The buffers. Each buffer is less than twice as long as the longest segment that it has held.
     raw: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct CodingSlot<'a> {
 }
 
 impl Spare {
-    /// Waits while `most` segments are being coded, over all flushes. Coding more segments than there are cores only
-    /// wastes CPU caches. A thread that has a slot waits for no other thread.
+    /// Waits while `most` segments are being coded, over all flushes. Coding more segments at the same time than
+    /// there are cores only wastes CPU caches. A thread with a slot does not wait for any other thread.
     pub(crate) fn coding_slot(&self, most: usize) -> CodingSlot<'_> {
         let scratches = self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = |scratches: &mut Scratches| scratches.in_use >= most.max(1);
@@ -38,7 +38,7 @@ impl Spare {
         CodingSlot { spare: self, scratch: scratches.free.pop().unwrap_or_default() }
     }
 
-    /// A buffer for a raw segment. Its length and content are arbitrary.
+    /// A buffer for a raw segment. The length and the content of the buffer are arbitrary.
     pub(crate) fn take_raw(&self) -> Vec<u8> {
         self.raw.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
@@ -52,7 +52,7 @@ impl Drop for CodingSlot<'_> {
     fn drop(&mut self) {
         let mut scratches = self.spare.scratches.lock().unwrap_or_else(PoisonError::into_inner);
         scratches.in_use -= 1;
-        // After a panic the tables may be inconsistent, so they are not used again.
+        // After a panic the tables may be inconsistent, so the tables are dropped.
         if !std::thread::panicking() {
             scratches.free.push(std::mem::take(&mut self.scratch));
         }

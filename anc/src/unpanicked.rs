@@ -3,7 +3,7 @@
 use crate::flush_error::FlushError;
 use std::panic::AssertUnwindSafe;
 
-/// Runs a part of a flush. A panic becomes an error, so that no other thread waits for this part for ever.
+/// Runs a part of a flush. A panic becomes an error, so that no other thread waits for ever for this part.
 pub(crate) fn unpanicked<T>(work: impl FnOnce() -> Result<T, FlushError>) -> Result<T, FlushError> {
     // Unfinished results of the work are dropped with the flush.
     std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {

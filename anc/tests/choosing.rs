@@ -1,4 +1,5 @@
-//! Tests of a series of checkpoints: which codec choices are measured, which are kept, and what the manifest records.
+//! Tests of several checkpoints in a row: for which segments codecs are measured, which choices are kept, and what
+//! the manifest records.
 
 use mcr_anc::budget::Budget;
 use mcr_anc::flush::{Flush, FlushOptions, flush_checkpoint};
@@ -64,8 +65,8 @@ impl Series {
         Self { store: Arc::new(MemoryStore::new()), options, steps: 0 }
     }
 
-    /// Saves the next checkpoint, of one file with one array of doubles. Returns the number of segments that were
-    /// measured, the number of segments that were not, and the manifest.
+    /// Saves the next checkpoint: one file with one array of doubles. Returns the number of segments whose codec was
+    /// measured, the number of segments whose codec was kept, and the manifest.
     fn save(&mut self, values: &[f64]) -> (usize, usize, Manifest) {
         self.try_to_save(values).expect("saved")
     }
@@ -213,7 +214,7 @@ fn a_series_whose_content_changes_its_character_is_decided_anew_at_once() {
 fn another_profile_or_a_store_of_another_speed_takes_nothing_over() {
     let mut series = Series::new(Profile::Fast);
     series.save(&wave(0));
-    // The store is so slow that a delay of some milliseconds on a core changes no choice.
+    // The store is so slow that a delay of some milliseconds on a core does not change any choice.
     series.options.store_speed = StoreSpeed::Known(1 << 20);
     assert_eq!(series.save(&wave(1)).0, 5);
     let (measured, _, manifest) = series.save(&wave(2));

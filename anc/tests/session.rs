@@ -23,14 +23,14 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-/// The longest time that a test waits for something that must happen.
+/// Maximum time that a test waits for an event that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 const WELL: u8 = 0;
 const FULL: u8 = 1;
 const PANICKING: u8 = 2;
 
-/// A store in memory that can be switched to fail.
+/// A store in memory that can be set to fail.
 #[derive(Clone, Default)]
 struct Switched {
     inner: MemoryStore,
@@ -137,14 +137,14 @@ impl Site {
         AggregatorClient::connect(address).await.expect("it listens").max_encoding_message_size(64 << 20)
     }
 
-    /// A peer that has sent nothing yet.
+    /// Makes a peer that has sent no message.
     async fn silent(&self) -> Peer {
         let (out, queue) = mpsc::channel(1024);
         let from = self.connect().await.session(ReceiverStream::new(queue)).await.expect("a session").into_inner();
         Peer { out, from, files: BTreeMap::new(), next: 1 }
     }
 
-    /// A peer that has sent `Hello` and received `Welcome`.
+    /// Makes a peer that has sent `Hello` and received `Welcome`.
     async fn peer(&self, node: &str, ranks: u32, group_size: u32) -> Peer {
         let mut peer = self.silent().await;
         peer.say(Say::Hello(hello(node, ranks, group_size))).await;
@@ -158,7 +158,7 @@ impl Site {
         manifest::read_manifest(&self.store, &job(), &id.parse().expect("valid"), GroupId(group)).ok()
     }
 
-    /// Waits until the status has a checkpoint that satisfies `is`, and returns the checkpoint.
+    /// Waits until the status shows a checkpoint for which `is` returns true, and returns this checkpoint.
     async fn wait_status(&self, what: &str, is: impl Fn(&v1::CheckpointStatus) -> bool) -> v1::CheckpointStatus {
         let mut client = self.connect().await;
         let until = tokio::time::Instant::now() + DEADLINE;
@@ -213,7 +213,7 @@ impl Peer {
         self.hear_end().await.expect("the session has ended")
     }
 
-    /// The next message, or `None` at the end of the session.
+    /// The next message. `None` at the end of the session.
     async fn hear_end(&mut self) -> Option<Hear> {
         loop {
             let next = tokio::time::timeout(DEADLINE, self.from.message()).await.expect("nothing came in time");
@@ -229,8 +229,8 @@ impl Peer {
         self.announce_changed(label, rank, bytes, modified_ns, 0).await
     }
 
-    /// Announces one file of a rank. The file changed at `changed_clock_ns` of the agent's clock, which is 0 at the
-    /// start of the session.
+    /// Announces one file of a rank. The file changed at the time `changed_clock_ns` of the agent's clock. This clock
+    /// is 0 at the start of the session.
     async fn announce_changed(
         &mut self,
         label: &str,
@@ -252,7 +252,7 @@ impl Peer {
         announce_id
     }
 
-    /// An encoded announcement of one file of a rank.
+    /// Encodes an announcement of one file of a rank.
     fn encoded(&self, rank: u32, bytes: &[u8]) -> Vec<u8> {
         let files = vec![file_to_wire(&file(rank, bytes, 1))];
         v1::Announcement { files, written_unix_ns: 1, changed_clock_ns: 0, kept_time_ns: 0 }.encode_to_vec()
@@ -305,7 +305,7 @@ impl Peer {
     }
 }
 
-/// A file with one variable that has all bytes of the file.
+/// A file with one variable that contains all bytes of the file.
 fn file(rank: u32, bytes: &[u8], modified_ns: i64) -> FileHeader {
     let (digest, len) = (Digest::of(bytes), bytes.len() as u64);
     FileHeader {
@@ -335,15 +335,15 @@ fn saved(rank: u32, step: u8) -> Vec<u8> {
     (0..3000u32).map(|i| (i * (rank + 3)) as u8 ^ step).collect()
 }
 
-/// A site with one peer that has the only rank.
+/// Makes a site with one peer that has the only rank.
 async fn alone(config: AncConfig) -> (Site, Peer) {
     let site = Site::start(config).await;
     let peer = site.peer("n", 1, 1).await;
     (site, peer)
 }
 
-/// The reason that the status shows for a checkpoint that waits because the store fails. After the store works again,
-/// the checkpoint is committed.
+/// Returns the reason that the status shows for a checkpoint while the store fails and the checkpoint waits. When the
+/// store works again, the checkpoint is committed.
 async fn waiting_for_the_store(state: u8, retry_ms: u64) -> (Site, String) {
     let mut config = config(1);
     config.hub.times.retry_ms = retry_ms;
@@ -371,7 +371,7 @@ async fn an_agent_of_a_newer_release_is_served_in_a_version_that_both_speak_or_i
         peer.say(Say::Hello(v1::Hello { version, newest_version, ..hello("n", 2, 2) })).await;
         peer.hear().await
     };
-    // An agent without ranges, one of this release, and a newer one.
+    // Three agents: an old agent without a range of versions, an agent of this release, and a newer agent.
     for newest in [0, 1, 3] {
         let heard = greeted(1, newest).await;
         assert!(matches!(&heard, Hear::Welcome(welcome) if welcome.version == 1), "{heard:?}");
@@ -646,7 +646,7 @@ async fn a_content_that_replaced_another_is_never_committed_with_that_one() {
     let site = Site::start(config(2)).await;
     let mut peer = site.peer("n", 2, 2).await;
     peer.announce("restart.h5", 0, &saved(0, 1), 1000 * SECOND_NS).await;
-    // Rank 0 has already written the next step when rank 1's part of this step arrives.
+    // Rank 0 has already written the next step when the announcement of rank 1 for this step arrives.
     peer.announce("restart.h5", 0, &saved(0, 2), 1060 * SECOND_NS).await;
     let late = peer.announce("restart.h5", 1, &saved(1, 1), 1001 * SECOND_NS).await;
     assert_eq!(peer.abandoned().await.announce_id, late);
@@ -687,7 +687,7 @@ async fn a_checkpoint_that_was_written_later_is_newer_although_the_clock_of_its_
         written_ms.push(site.manifest(&id, 0).expect("committed").written_unix_ms);
     }
     assert!(written_ms.is_sorted() && written_ms[0] == 5_000_000 && written_ms[2] < 5_010_000, "{written_ms:?}");
-    // A checkpoint that was written earlier and is committed later is not newer.
+    // A checkpoint that was written earlier does not count as newer if it is committed later.
     peer.announce_changed("it_0", 0, &saved(0, 0), 1300 * SECOND_NS, 1).await;
     assert_eq!(peer.committed().await.checkpoint, "it_0");
     assert_eq!(site.manifest("it_0", 0).expect("committed").written_unix_ms, 1_300_000);

@@ -163,10 +163,12 @@ fn has_checkpoint(store: &dyn Store, job: &JobId) -> anyhow::Result<bool> {
 }
 
 /// The layout that the user asked for, or a guess from the files that `names` returns together with their directory.
-/// If the names do not show the layout, the error asks the user to name the layout.
+/// `ranks`: the number of ranks, if it is known. If the names do not show the layout, the error asks the user to name
+/// the layout.
 pub fn layout_of(
     args: &LayoutArgs,
     names: impl FnOnce() -> anyhow::Result<(Listing, PathBuf)>,
+    ranks: Option<u32>,
     quiet: bool,
 ) -> anyhow::Result<Layout> {
     match args.layout.as_slice() {
@@ -177,7 +179,7 @@ pub fn layout_of(
         patterns => return Ok(Layout::from_patterns(patterns, args.first_rank)?),
     }
     let (listing, dir) = names()?;
-    let (layout, explanation) = Layout::guess(&listing, &dir);
+    let (layout, explanation) = Layout::guess(&listing, &dir, ranks);
     if let Some(asks) = &explanation.asks {
         bail!("{}: {asks}", name_of(&dir));
     }

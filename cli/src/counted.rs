@@ -18,10 +18,9 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// Source of the number, for messages.
 const FROM: &str = "the files of the ranks";
 
-/// Whether the number of ranks must be counted: it is neither configured nor known from a checkpoint of the job, and
-/// the names of the files have ranks.
-pub fn is_needed(config: &CncConfig, layout: &Layout, store: &Path) -> bool {
-    if config.ranks.is_some() || !layout.has_ranks() {
+/// Whether the number of ranks must be counted: it is neither configured nor known from a checkpoint of the job.
+pub fn is_needed(config: &CncConfig, store: &Path) -> bool {
+    if config.ranks.is_some() {
         return false;
     }
     let Ok(store) = PosixStore::open(store) else { return false }; // the aggregator has reported the error
@@ -30,6 +29,9 @@ pub fn is_needed(config: &CncConfig, layout: &Layout, store: &Path) -> bool {
 
 /// Waits until the files show the number of ranks, and sets it.
 pub async fn wait(config: &mut CncConfig, layout: &Layout) {
+    if set(config, layout, false).await {
+        return;
+    }
     tracing::warn!(
         watch = %config.watch.display(),
         "number of ranks unknown: it is counted in the files of the first checkpoint, and nothing is saved until a \
@@ -40,9 +42,14 @@ pub async fn wait(config: &mut CncConfig, layout: &Layout) {
     }
 }
 
-/// Sets the number of ranks if the files show it. Returns whether the number is set. `all_written`: the application
-/// will write no more files.
+/// Sets the number of ranks if the files show it: 1 if the layout has no ranks, because then all files belong to rank
+/// 0. `all_written`: the application will write no more files. Returns whether the number is set.
 pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> bool {
+    if !layout.has_ranks() {
+        tracing::info!("the names of the files have no rank: all files belong to rank 0, the only one");
+        (config.ranks, config.ranks_from) = (Some(1), FROM);
+        return true;
+    }
     let (watch, layout) = (config.watch.clone(), layout.clone());
     let shown = tokio::task::spawn_blocking(move || {
         // A directory that cannot be read now may be readable at the next scan. The agent reports such a directory.

@@ -55,11 +55,12 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.log_json);
     let mut config = ConfigFile::load(&args.config)?.cnc.check()?;
     config.security = security(None, &config.aggregators)?;
+    warn_of_unknown_ranks(&config);
     within_runtime(async {
         let mut signals = Signals::new()?;
         let (layout, signalled) = tokio::select! {
-            layout = agent_layout(&config) => (layout?, false),
-            () = signals.next() => match last_layout(&config)? {
+            layout = agent_layout(&config, false) => (layout?, false),
+            () = signals.next() => match last_layout(&config, false)? {
                 LastLayout::Layout(layout) => (layout, true),
                 LastLayout::Nothing => return Ok(ExitCode::SUCCESS),
                 LastLayout::Unknown => return Ok(ExitCode::from(NOT_COMMITTED)),
@@ -359,8 +360,8 @@ struct Both {
 }
 
 impl Both {
-    fn must_count_ranks(&self, layout: &Layout) -> bool {
-        self.sees_all_ranks && counted::is_needed(&self.config, layout, &self.store)
+    fn must_count_ranks(&self) -> bool {
+        self.sees_all_ranks && counted::is_needed(&self.config, &self.store)
     }
 
     /// Starts the agent once its directory exists and its layout is known.
@@ -375,8 +376,12 @@ impl Both {
             }
             tokio::time::sleep(GUESS_INTERVAL).await;
         }
-        let layout = agent_layout(&self.config).await?;
-        if self.must_count_ranks(&layout) {
+        let must_count_ranks = self.must_count_ranks();
+        if !must_count_ranks {
+            warn_of_unknown_ranks(&self.config);
+        }
+        let layout = agent_layout(&self.config, self.sees_all_ranks).await?;
+        if must_count_ranks {
             counted::wait(&mut self.config, &layout).await;
         }
         self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
@@ -414,7 +419,7 @@ impl Both {
         // If the layout and the number of ranks are known, the agent starts before the application. Otherwise the agent
         // waits for the names of files.
         let is_known = match &self.config.layout {
-            LayoutChoice::Known(layout) => !self.must_count_ranks(layout),
+            LayoutChoice::Known(layout) => !layout.has_ranks() || !self.must_count_ranks(),
             LayoutChoice::Whole => true,
             LayoutChoice::Guess => false,
         };
@@ -492,9 +497,9 @@ impl Both {
     /// Ends the agent, then the aggregator. Returns whether all written files are committed.
     async fn drain(mut self, until: Instant, processes: Processes) -> anyhow::Result<bool> {
         if self.node.is_none() && self.config.watch.is_dir() {
-            match last_layout(&self.config)? {
+            match last_layout(&self.config, self.sees_all_ranks)? {
                 LastLayout::Layout(layout) => {
-                    if self.must_count_ranks(&layout) {
+                    if self.must_count_ranks() {
                         counted::set(&mut self.config, &layout, processes == Processes::EndedWell).await;
                     }
                     self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
@@ -677,10 +682,10 @@ async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
 const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The configured layout, or a guess from the file names as soon as they show it.
-async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
+async fn agent_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Result<Layout> {
     let mut is_reported = false;
     loop {
-        let (layout, guessed) = config.layout.resolve(&config.watch, &ScanLimits::default(), false)?;
+        let (layout, guessed) = config.resolve_layout(false)?;
         let Some(mut explanation) = guessed else { return Ok(layout) };
         doubt_other_nodes(config, &layout, &mut explanation);
         if explanation.certain {
@@ -698,15 +703,38 @@ async fn agent_layout(config: &CncConfig) -> anyhow::Result<Layout> {
             return Ok(layout);
         }
         if !is_reported {
+            let at_the_end = match explanation.asks {
+                None if may_be_whole(config, sees_all_ranks) => {
+                    "; if they never do, all files are saved as one checkpoint at the end; to save them earlier, give \
+                     --layout single"
+                }
+                _ => "; nothing is saved until they do; give --layout",
+            };
             let why = reason_of(explanation);
             tracing::warn!(
                 watch = %config.watch.display(),
                 why,
-                "no layout is configured, and the file names do not show it yet"
+                "no layout is configured, and the file names do not show it yet{at_the_end}"
             );
             is_reported = true;
         }
         tokio::time::sleep(GUESS_INTERVAL).await;
+    }
+}
+
+/// Whether all files may be saved as one checkpoint: they belong to one rank.
+fn may_be_whole(config: &CncConfig, sees_all_ranks: bool) -> bool {
+    config.ranks.map_or(sees_all_ranks, |ranks| ranks == 1) && config.own.watches(Rank(0))
+}
+
+/// Logs that nobody has said how many ranks the job has.
+fn warn_of_unknown_ranks(config: &CncConfig) {
+    if config.ranks.is_none() {
+        tracing::warn!(
+            job = %config.job,
+            "number of ranks unknown: the number of the job's newest checkpoint is used; if the job has no checkpoint, \
+             nothing is saved; give --ranks, or ranks in [cnc], or SLURM_NTASKS"
+        );
     }
 }
 
@@ -819,8 +847,8 @@ enum LastLayout {
     Unknown,
 }
 
-fn last_layout(config: &CncConfig) -> anyhow::Result<LastLayout> {
-    let (layout, mut guessed) = config.layout.resolve(&config.watch, &ScanLimits::default(), true)?;
+fn last_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Result<LastLayout> {
+    let (layout, mut guessed) = config.resolve_layout(true)?;
     if let Some(explanation) = &mut guessed {
         doubt_other_nodes(config, &layout, explanation);
     }
@@ -831,6 +859,13 @@ fn last_layout(config: &CncConfig) -> anyhow::Result<LastLayout> {
     let files = list(&config.watch, &ScanLimits::default())?.files.len();
     if files == 0 {
         return Ok(LastLayout::Nothing);
+    }
+    if explanation.is_whole && may_be_whole(config, sees_all_ranks) {
+        tracing::warn!(
+            watch = %config.watch.display(), files,
+            "no layout is configured, and the file names show no checkpoints: all files are saved as one checkpoint"
+        );
+        return Ok(LastLayout::Layout(layout));
     }
     tracing::error!(
         exit_status = NOT_COMMITTED,

@@ -72,13 +72,19 @@ const REST_MAX: Duration = Duration::from_secs(60);
 
 /// Finds the checkpoints below a directory, in natural order, and the paths that belong to no checkpoint. A store
 /// below the directory is skipped. If the application may still write the newest checkpoint, waits until its files
-/// stop changing.
-pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Option<&Path>) -> anyhow::Result<Found> {
+/// stop changing. `ranks`: the number of ranks, if it is known.
+pub fn find_checkpoints(
+    dir: &Path,
+    layout: &LayoutArgs,
+    ranks: Option<u32>,
+    quiet: bool,
+    store: Option<&Path>,
+) -> anyhow::Result<Found> {
     let mut listing = listing_without(dir, store)?;
     let mut not_whole = None;
     let (began, mut unchanged_since) = (Instant::now(), Instant::now());
     loop {
-        let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), true)?;
+        let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), ranks, true)?;
         let Some((newest, _)) = newest_file(&listing, &layout).filter(|(_, age)| *age < REST) else { break };
         if unchanged_since.elapsed() >= REST {
             break;
@@ -100,7 +106,7 @@ pub fn find_checkpoints(dir: &Path, layout: &LayoutArgs, quiet: bool, store: Opt
         listing = again;
     }
     let is_said = is_layout_said(layout);
-    let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), quiet)?;
+    let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), ranks, quiet)?;
     let of_checkpoints = listing.files.iter().zip(&listing.bytes).filter(|(path, _)| layout.place(path).is_some());
     let bytes = of_checkpoints.map(|(_, bytes)| bytes).sum();
     let newest = newest_file(&listing, &layout).filter(|(_, age)| *age < YOUNG);

@@ -21,12 +21,12 @@ pub enum Names {
     Left(Unplaced),
 }
 
-/// Compares the files below a directory with the guessed layout.
-pub fn look(watch: &Path, layout: &Layout) -> Names {
+/// Compares the files below a directory with the guessed layout. `ranks`: the number of ranks, if it is known.
+pub fn look(watch: &Path, layout: &Layout, ranks: Option<u32>) -> Names {
     // A directory that cannot be read now is reported by the agent.
     let Ok(listing) = list(watch, &ScanLimits::default()) else { return Names::Fit };
     let Some(left) = layout.unplaced(&listing) else { return Names::Fit };
-    let (other, explanation) = Layout::guess_while_running(&listing, watch);
+    let (other, explanation) = Layout::guess_while_running(&listing, watch, ranks);
     let is_better = other.unplaced(&listing).is_none_or(|of_other| of_other.files < left.files);
     match explanation.certain && explanation.asks.is_none() && is_better && agree(layout, &other, &listing) {
         true => Names::Other(other),

@@ -68,8 +68,8 @@ impl NodeAgent {
         if !matches!(self.config.layout, LayoutChoice::Guess) {
             return Ok(None);
         }
-        let (watch, layout) = (self.config.watch.clone(), self.layout.clone());
-        match tokio::task::spawn_blocking(move || look(&watch, &layout)).await? {
+        let (watch, layout, ranks) = (self.config.watch.clone(), self.layout.clone(), self.config.ranks);
+        match tokio::task::spawn_blocking(move || look(&watch, &layout, ranks)).await? {
             Names::Fit => Ok(None),
             Names::Left(left) => Ok(Some(left)),
             Names::Other(layout) => {

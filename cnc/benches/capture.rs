@@ -1,8 +1,8 @@
-//! Measures how long it takes to describe a checkpoint, and how much of this time the map takes.
+//! Measures how long the description of a checkpoint takes, and how much of this time its map takes.
 //!
-//! The files are in the page cache, and one core is used. Each checkpoint below MCR_CORPUS (`SET/DUMP/...`) is
-//! measured separately. The reference is the row `capture whole`, which only reads and hashes the files. Command:
-//! `cargo bench -p mcr-cnc [-- PART-OF-A-ROW]`.
+//! The files are in the page cache, and the benchmark uses one core. Each checkpoint below MCR_CORPUS
+//! (`SET/DUMP/...`) is measured separately. The reference is the row `capture whole`, which only reads and hashes the
+//! files. Command: `cargo bench -p mcr-cnc [-- PART-OF-A-ROW]`.
 
 use mcr_cnc::capture::{CaptureMode, capture};
 use mcr_cnc::h5::{Classic, Library, MapInput, MapSource};
@@ -95,7 +95,7 @@ fn checkpoint(dump: &Path) {
     row("capture apart", &mut || drop(take(CaptureMode::Apart)));
     row("fetch all", &mut || fetch(None));
     row("fetch and restore", &mut || fetch(Some(&to)));
-    // Errors are ignored, because files that a benchmark leaves are harmless.
+    // Errors are ignored, because remaining files of a benchmark are harmless.
     let _ = std::fs::remove_dir_all(&to);
 }
 

@@ -1,10 +1,10 @@
-//! How much time does the project's own HDF5 parser save, compared with the HDF5 library in a process of its own?
+//! How much time does the project's own HDF5 parser save, compared with the HDF5 library in a separate process?
 //!
-//! Each reader finds the datasets of the same files, in turns: the parser (`Classic`), the library in this process
-//! (`Library`), and the library in a separate process (`MapWorker`), which is how the library is used otherwise. The
-//! files are in the page cache. The inputs are the checkpoints below MCR_CORPUS (`SET/DUMP/...`), and a generated file
-//! with 1,000 datasets in one group, once in the older version of the format and once in the newest. Command:
-//! `MCR_CORPUS=DIR cargo bench -p mcr-cnc --bench readers`.
+//! Three readers find the datasets of the same files, in turns: the parser (`Classic`), the library in this process
+//! (`Library`), and the library in a separate process (`MapWorker`). Agents use the library only in a separate
+//! process. The files are in the page cache. The inputs are the checkpoints below MCR_CORPUS (`SET/DUMP/...`), and a
+//! generated file with 1,000 datasets in one group, once in the oldest version of the format and once in the newest
+//! version. Command: `MCR_CORPUS=DIR cargo bench -p mcr-cnc --bench readers`.
 
 use mcr_cnc::h5::{Classic, Library, MapInput, MapSource, MapWorker, WORKER_ARGUMENT, worker_main};
 use mcr_test_support::files_below;
@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Datasets of a generated file.
+/// Number of datasets of a generated file.
 const DATASETS: usize = 1000;
-/// Elements of a dataset of a generated file.
+/// Number of elements of a dataset in a generated file.
 const ELEMENTS: usize = 512;
 
 fn main() -> ExitCode {
@@ -54,7 +54,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Writes a file with many datasets in one group.
+/// Writes a file with [`DATASETS`] datasets in one group.
 fn generate(path: &Path, is_newest: bool) {
     let file = hdf5::File::with_options()
         .with_fapl(|access| if is_newest { access.libver_latest() } else { access })
@@ -82,7 +82,7 @@ fn worker() -> MapWorker {
     })
 }
 
-/// Compares the readers. The process of the library is started before the measurement.
+/// Compares the readers. The library's process is started before the measurement.
 fn compare(name: &str, files: &[PathBuf], repetitions: usize) {
     let worker = worker();
     let readers: [(&str, &dyn MapSource); 3] =
@@ -106,7 +106,7 @@ fn compare(name: &str, files: &[PathBuf], repetitions: usize) {
     }
 }
 
-/// Measures how long the first file takes if no process of the library runs yet.
+/// Measures how long the first file takes if the library's process is not yet running.
 fn start_of_a_process(path: &Path, repetitions: usize) {
     let mut sample = Sample::new();
     for _ in 0..repetitions {

@@ -1,8 +1,9 @@
 //! The agent watches the directory, describes the ranks whose files are finished, announces them to the aggregators,
 //! and records which files are committed.
 //!
-//! One task owns the state. It receives events from the watcher, from the links, and from the threads that capture
-//! files. The task never waits for work to finish: it starts the work, and the end of the work is one more event.
+//! One task owns the state. The task receives events from the watcher, from the links, and from the threads that
+//! capture files. The task never waits for the end of work. The task starts the work, and the end of the work is an
+//! event.
 
 mod ending;
 mod task;
@@ -35,19 +36,19 @@ use std::sync::Arc;
 use task::{Captured, Core, HeldRank, Link};
 use tokio::sync::{mpsc, oneshot};
 
-/// Maximum number of ranks that are announced and not yet committed. Above this number the agent drops the rank that
-/// was announced first.
+/// Maximum number of ranks that are announced and not yet committed. If there are more ranks, the agent drops the
+/// rank that was announced first.
 const HELD_MAX: usize = 4096;
 /// Maximum number of orders queued for one link. Each announced rank needs two orders: `Hold` and `Forget`.
 const ORDERS_MAX: usize = 4 * HELD_MAX;
-/// Maximum number of ready ranks that wait to be captured. Above this number the agent accepts no events of the
-/// watcher.
+/// Maximum number of ready ranks that wait for their capture. If this number is reached, the agent accepts no events
+/// of the watcher.
 const READY_MAX: usize = 4096;
 /// Maximum number of messages of the links that are queued for the agent.
 const NEWS_MAX: usize = 256;
-/// Maximum number of descriptors of application files that are open at the same time for reading.
+/// Maximum number of open descriptors for reading the application's files.
 const DESCRIPTORS_MAX: usize = 64;
-/// Number of file names in the state file before the agent first removes the names of deleted files.
+/// Number of file names in the state file above which the agent first removes the names of deleted files.
 const STATE_FILES: usize = 16 << 10;
 /// Why an agent cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +77,7 @@ impl Agent {
         Self::start_with(config, layout, Arc::new(Maps::new()))
     }
 
-    /// Like [`Agent::start`], but with the given reader of HDF5 maps.
+    /// Starts an agent like [`Agent::start`], but with the given reader of HDF5 maps.
     pub fn start_with(config: CncConfig, layout: Layout, maps: Arc<dyn MapSource>) -> Result<Self, AgentError> {
         let state = match AgentState::load(&config.state_file, &config.job) {
             Loaded::New => AgentState::default(),
@@ -88,13 +89,6 @@ impl Agent {
         };
         let watched = Watcher::spawn(&config.watch, layout, config.watch_options());
         let (events, watcher) = watched.map_err(|source| AgentError::Watch { path: config.watch.clone(), source })?;
-        if config.ranks.is_none() {
-            tracing::warn!(
-                job = %config.job,
-                "number of ranks unknown: the number of the job's newest checkpoint is used; if the job has no \
-                 checkpoint, nothing is saved; give --ranks, or ranks in [cnc], or SLURM_NTASKS"
-            );
-        }
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
         let (links, link_tasks) = (config.aggregators.iter().enumerate())
             .map(|(link, address)| {
@@ -155,8 +149,8 @@ impl Agent {
         self.flushes.clone()
     }
 
-    /// Scans the directory once more, waits until everything that was written is committed, and ends the agent. The
-    /// agent ends at the time given in the order, even if something is not committed.
+    /// Scans the directory once more, waits until all written files are committed, and ends the agent. The agent ends
+    /// at the time in the order at the latest, even if some files are not committed.
     pub async fn drain(self, order: DrainOrder) -> Drained {
         let _ = self.stop.send(order);
         let drained = self.ended.await.unwrap_or_else(|_| Drained::failed()); // the task panicked, which was logged
@@ -168,7 +162,8 @@ impl Agent {
         drained
     }
 
-    /// Ends the agent at once, as SIGKILL would. Another agent with the same state file can continue its work.
+    /// Ends the agent at once, as SIGKILL would. Another agent with the same state file can continue the work of this
+    /// agent.
     pub async fn abandon(self) {
         for link in &self.links {
             link.abort();
@@ -178,8 +173,8 @@ impl Agent {
     }
 }
 
-/// Maximum number of remembered rejections. A remembered rejection is logged only once. Above this number, every
-/// rejection is logged.
+/// Maximum number of remembered rejections. A remembered rejection is logged only once. If this number is reached,
+/// every rejection is logged.
 const GIVEN_UP_MAX: usize = 16 << 10;
 
 impl Core {
@@ -198,7 +193,7 @@ impl Core {
             }
             let due = self.again.iter().map(|(at, _)| *at).chain(self.ending.due()).min();
             // Each arm of `select!` only receives an event, so cancelling an arm loses no work. The timer is disabled
-            // if nothing is due.
+            // if no work is due.
             tokio::select! {
                 event = events.recv(), if self.ready.len() < READY_MAX => match event {
                     Some(event) => self.watched(event),
@@ -277,14 +272,14 @@ impl Core {
             WatchEvent::Cut { checkpoint, rank, path, why } => {
                 tracing::warn!(%checkpoint, rank = rank.0, %path, why, "a file is incomplete; its checkpoint waits");
             }
-            WatchEvent::Trouble(what) => tracing::warn!(what, "the watcher has a problem"),
+            WatchEvent::Trouble(what) => tracing::warn!(watch = %self.config.watch.display(), "{what}"),
             WatchEvent::Scanned { request, pending } => self.ending.scanned(request, pending),
         }
     }
 
     /// Captures ready ranks whose aggregator has announced its capture mode, up to the configured number at the same
-    /// time. A rank that becomes ready again during its capture waits for the end of the capture. So the newest state
-    /// of the rank is announced last.
+    /// time. A rank that becomes ready again during its capture waits for the end of the capture. Therefore the
+    /// newest state of the rank is announced last.
     fn start_captures(&mut self) {
         while self.capturing.len() < self.config.capture_threads {
             let can_start = |ready: &ReadyRank| {
@@ -312,7 +307,7 @@ impl Core {
         let done = self.done_to.clone();
         tokio::task::spawn_blocking(move || {
             let result = describe(&root, &ready, announce_id, mode, &verdicts, &*maps, &descriptors);
-            // Sending fails only after the agent has ended.
+            // Sending fails only if the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
         });
     }
@@ -382,8 +377,8 @@ impl Core {
                 self.committed(announce_id, (label, rank), checkpoint, exists)
             }
             News::Abandoned { announce_id, label, rank, reason, retry, whole } => {
-                // A rank that is announced again may be rejected every second, and other
-                // ranks for the same reason, so each reason is logged only once.
+                // A rank that is announced again may be rejected every second, and other ranks may be rejected for
+                // the same reason. Each reason is logged only once.
                 match self.given_up.len() < GIVEN_UP_MAX && !self.given_up.insert((label.clone(), reason.clone())) {
                     false => {
                         tracing::warn!(
@@ -395,8 +390,8 @@ impl Core {
                 }
                 let key = (label, rank);
                 match self.answered(announce_id, &key) {
-                    // Announce the rank again at once, with whole files. If the aggregator has no room for whole
-                    // files either, announce the rank again later.
+                    // Announce the rank again at once, with whole files. If the aggregator has no memory for this
+                    // announcement either, announce the rank again later.
                     Some(held) if whole && held.mode != CaptureMode::Whole => {
                         if self.whole.len() >= HELD_MAX {
                             self.whole.pop_first();
@@ -435,8 +430,8 @@ impl Core {
         }
     }
 
-    /// Finds the announcement that an answer belongs to. `None` if the announcement was replaced: then the answer
-    /// says nothing about the present files and is ignored.
+    /// Finds the announcement that an answer belongs to. `None` if the announcement was replaced. Then the answer
+    /// does not apply to the present files, and is ignored.
     fn answered(&mut self, announce_id: u64, key: &RankKey) -> Option<HeldRank> {
         let is_this = self.held.get(key).is_some_and(|held| held.announce_id == announce_id);
         if is_this { self.forget(key, None) } else { None }
@@ -465,7 +460,7 @@ impl Core {
     }
 
     /// Deletes the application's files of a checkpoint that all groups have committed, if `delete-after-commit` is
-    /// set. Only files that are unchanged since the commit are deleted. Files that a restart wrote are kept.
+    /// set. Only files that are unchanged since the commit are deleted. Files that a restart wrote are not deleted.
     fn delete_committed(&mut self, checkpoint: &CheckpointId) {
         let (those, others): (VecDeque<_>, _) =
             std::mem::take(&mut self.to_delete).into_iter().partition(|(id, _)| id == checkpoint);
@@ -508,7 +503,7 @@ impl Core {
         Some(held)
     }
 
-    /// The files of a rank that is still to be saved.
+    /// The files of a rank that must still be saved.
     fn to_be_saved(&self, key: &RankKey) -> Option<&ReadyRank> {
         let held = self.held.get(key).map(|held| &held.ready);
         let mut waiting = self.ready.iter().chain(self.again.iter().map(|(_, ready)| ready));

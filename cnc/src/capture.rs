@@ -38,17 +38,17 @@ pub use mode::CaptureMode;
 pub(crate) use rest::{metadata, open};
 pub use verdicts::Verdicts;
 
-/// A file that was read completely and did not change meanwhile.
+/// A file that was read completely and did not change while it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedFile {
-    /// The description of the file; [`FileHeader::check`] has passed.
+    /// The description of the file. The description has passed [`FileHeader::check`].
     pub header: FileHeader,
-    /// Fingerprint of the content that was described.
+    /// Fingerprint of the described content.
     pub fingerprint: Fingerprint,
 }
 
-/// After this number of consecutive variables without a successful chunk, no more variables with the same filters are
-/// tried in this file.
+/// Maximum number of consecutive variables without a successful chunk. When this number is reached, no further
+/// variables of the file with the same filters are tried.
 const FAILED_VARIABLES_MAX: u32 = 2;
 
 /// Reads a file below `root` and describes it.
@@ -62,9 +62,9 @@ pub fn capture(
     capture_keeping(root, path, rank, mode, &Verdicts::default(), maps, &mut |_| false).map(|(file, _)| file)
 }
 
-/// As [`capture`], but uses the verdicts from other files, and can also return the bytes of a short file. `keep` gets
-/// a number of bytes and decides whether they stay in memory. `keep` is called first for the bytes of the file, and
-/// then for the raw bytes of each variable whose filters are removed.
+/// Captures a file like [`capture`], but uses the verdicts from other files, and can also return the bytes of a short
+/// file. `keep` is called with a number of bytes, and returns whether these bytes stay in memory. `keep` is called
+/// first for the bytes of the file, and then for the raw bytes of each variable whose filters are removed.
 ///
 /// If the bytes are kept, variables shorter than [`DIGEST_BYTES_MIN`] get [`NO_DIGEST`], as in a container's index.
 /// The bytes of such variables are never read a second time, so they need no digest. Thousands of short digests would
@@ -92,7 +92,7 @@ pub fn capture_keeping(
             let whole = input.whole.as_deref();
             maps.map(&MapInput { path: &name, file: &file, bytes: fingerprint.bytes, whole })
                 .and_then(|map| map.check(fingerprint.bytes).map(|()| map))
-                // A file without a map becomes one opaque variable, whatever the error was.
+                // A file without a map becomes one opaque variable, whatever the reason is.
                 .inspect_err(|error| debug!(file = %name.display(), %error, "described a file as one opaque variable"))
                 .ok()
         }
@@ -161,7 +161,7 @@ fn taken_apart(
         filters: [].into(),
         extents: skeleton,
     });
-    // For each list of filters: number of consecutive variables without a successful chunk.
+    // For each list of filters: the number of consecutive variables without a successful chunk.
     let mut failed: HashMap<Box<[Filter]>, u32> = HashMap::new();
     let mut scratch = Scratch::default();
     for mapped in map.variables {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_file_whose_bytes_are_kept_is_the_same_but_for_the_digests_of_short_variables() {
-        /// A map with one variable of 4095 bytes and one variable of 4096 bytes.
+        /// A source of maps with one variable of 4095 bytes and one variable of 4096 bytes.
         struct Two;
         impl MapSource for Two {
             fn map(&self, _: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn chunks_that_came_out_of_filters_are_kept_as_far_as_there_is_room_and_nothing_is_read_again() {
-        /// A map with two deflated chunks of 6000 raw bytes each. The field is the stored length of the first chunk,
-        /// which begins at offset 0.
+        /// A source of maps with two deflated chunks of 6000 raw bytes each. The field is the stored length of the
+        /// first chunk in bytes. The first chunk begins at offset 0.
         struct Two(u64);
         impl MapSource for Two {
             fn map(&self, input: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn in_haste_the_first_rank_says_for_all_whether_filters_are_taken_off() {
-        /// A file that consists of one deflated chunk.
+        /// A source of maps for a file that consists of one deflated chunk.
         struct Deflated(&'static str, u64);
         impl MapSource for Deflated {
             fn map(&self, input: &MapInput<'_>) -> Result<FileMap, crate::h5::H5Error> {

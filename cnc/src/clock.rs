@@ -1,8 +1,9 @@
-//! Measures how far this node's clock is ahead of the clock of a file system, which gives files their times.
+//! Measures how far this node's clock is ahead of the clock of a file system. The file system's clock sets the times
+//! of files.
 //!
 //! A parallel file system has its own clock, and the clock of a node may be wrong by a minute. The age of a file must
-//! be a difference of two times of the same clock. So a temporary file is created, and its time is compared with this
-//! node's clock.
+//! be a difference of two times of one clock. Therefore this module creates a temporary file, and compares the file's
+//! time with this node's clock.
 
 use rustix::fs::{Mode, OFlags, open};
 use std::collections::HashMap;
@@ -13,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a measurement is used. Steady clocks drift by less than a millisecond in this time, and clocks are set
-/// rarely.
+/// Maximum age of a used measurement. In this time steady clocks drift by less than a millisecond, and clocks are
+/// rarely set.
 const MEASUREMENT_AGE_MAX: Duration = Duration::from_secs(30);
 /// Clock difference above which a warning is logged: 2 s.
 const WARNING_MIN_NS: i64 = 2_000_000_000;
-/// Maximum number of directories whose measurement is cached.
+/// Maximum number of directories whose measurements are cached.
 const DIRECTORIES_MAX: usize = 64;
 
 /// How far this node's clock is ahead of the file system's clock, in nanoseconds, with an accuracy of some
@@ -48,7 +49,7 @@ pub fn ahead_ns(dir: &Path) -> i64 {
 }
 
 fn measure(dir: &Path) -> io::Result<i64> {
-    // An unnamed file is invisible, and is removed when its descriptor is closed.
+    // An unnamed file is invisible, and closing its descriptor removes it.
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let made = match open(dir, flags, Mode::RUSR | Mode::WUSR) {
         Ok(file) => File::from(file).metadata()?,
@@ -61,9 +62,9 @@ fn measure(dir: &Path) -> io::Result<i64> {
 
 #[expect(clippy::disallowed_methods, reason = "a temporary file, removed before this returns")]
 fn made_with_a_name(dir: &Path) -> io::Result<Metadata> {
-    // This name is one of mcrEngine's own names, so no layout takes the file for a file of the application.
+    // This name is one of mcrEngine's own names, so no layout considers the file a file of the application.
     let path = dir.join(format!(".mcr-state-clock-{}.tmp", std::process::id()));
-    let _ = std::fs::remove_file(&path); // a killed process with the same process ID may have left this file
+    let _ = std::fs::remove_file(&path); // a killed process with the same process number may have left this file
     let made = OpenOptions::new().write(true).create_new(true).open(&path)?.metadata();
     std::fs::remove_file(&path)?;
     made
@@ -76,7 +77,7 @@ mod tests {
     #[test]
     fn the_clock_of_a_file_system_is_asked_without_a_trace() {
         let dir = tempfile::tempdir().expect("a directory");
-        // In this test both clocks are the same clock. The times of files advance in steps of up to 10 ms.
+        // In this test both clocks are the same clock. File times advance in steps of up to 10 ms.
         let second = 1_000_000_000;
         assert!((-second..second).contains(&measure(dir.path()).expect("a file can be made")));
         let named = made_with_a_name(dir.path()).expect("made");

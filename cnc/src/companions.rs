@@ -6,14 +6,15 @@
 //! | symbolic link within the checkpoint's own directory | always | the same link |
 //! | symbolic link elsewhere, such as `latest -> DD0018` | if it leads to the checkpoint | the same link |
 //! | directory | if it is empty, or has another mode than its parent | a directory with the same mode |
-//! | pointer file, such as `rpointer.ocn` | with the newest checkpoint of its time | the same file |
+//! | pointer file, such as `rpointer.ocn` | with the newest checkpoint at its time | the same file |
 //!
-//! A symbolic link elsewhere that leads to a file is saved with the rank of this file. A pointer file is saved with the
-//! checkpoint that was the newest when the pointer file was written.
+//! If a symbolic link elsewhere leads to a file, the link is saved with the rank of this file. A pointer file is
+//! saved with the checkpoint that was the newest when the pointer file was written.
 //!
-//! The *own directory* of a checkpoint is the directory that has the checkpoint's label: `DD0018` for the file
-//! `DD0018/DD0018.cpu0003`. A link to another directory belongs to a checkpoint if all files in it do. Companions are small, so their bytes are read once and kept until the checkpoint is
-//! committed. Companions do not identify a checkpoint: the same files with another link are the same checkpoint
+//! The *own directory* of a checkpoint is the directory whose name is the checkpoint's label: `DD0018` for the file
+//! `DD0018/DD0018.cpu0003`. A link to another directory belongs to a checkpoint if all files in this directory belong
+//! to the checkpoint. Companions are small, so their bytes are read once and kept until the checkpoint is committed.
+//! Companions do not identify a checkpoint: the same files with another link are the same checkpoint
 //! ([`FileKind::is_companion`]).
 
 use crate::capture::{Image, whole};
@@ -60,9 +61,9 @@ pub struct Companions {
 /// Entries of a directory that belong to a checkpoint but cannot be saved with it, all for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// The first path that cannot be saved.
+    /// The first of the paths.
     pub first: PathBuf,
-    /// Number of paths.
+    /// Number of the paths.
     pub count: u64,
     /// The reason.
     pub why: &'static str,
@@ -81,17 +82,18 @@ impl std::fmt::Display for Lost {
 pub const COMPANIONS_MAX: usize = 16 << 10;
 /// Maximum number of bytes of all companions of one checkpoint.
 pub const COMPANIONS_BYTES_MAX: usize = 1 << 20;
-/// Maximum length in bytes of a file that counts as a pointer because of its content.
+/// Maximum length in bytes of a file that can be a pointer file without a usual name.
 const UNNAMED_POINTER_BYTES_MAX: u64 = 4096;
-/// In a directory with more entries than this, pointer files are recognised only by their names.
+/// Maximum number of entries of a directory in which the content of files is examined. In larger directories, pointer
+/// files are recognized only by their names.
 const READ_ENTRIES_MAX: usize = 4096;
 /// Maximum number of words examined in a pointer file.
 const WORDS_MAX: usize = 256;
-/// If a pointer file names a directory: maximum number of entries of this directory that are examined.
+/// Maximum number of examined entries of a directory that a pointer file names.
 const FIRST_ENTRIES_MAX: usize = 64;
-/// A directory with more entries than this is not examined for files of other checkpoints.
+/// Maximum number of entries of a directory that is examined for files of other checkpoints.
 const ENTRIES_OF_ONE_MAX: usize = 64 << 10;
-/// Maximum number of links that are followed one after the other.
+/// Maximum number of links that lead from one to the next.
 const HOPS_MAX: usize = 16;
 /// The usual modes of directories.
 const USUAL_MODES: [u32; 2] = [0o755, 0o775];
@@ -100,13 +102,13 @@ const IS_SPECIAL: &str = "a socket, pipe or device is not saved";
 const LEADS_OUT: &str = "a link leads out of the directory; the link is saved, and its target is not";
 const TOO_MANY: &str = "a checkpoint has more than 16384 links and directories, or they have more than 1 MiB";
 
-/// Links and possible pointer files in directories that several checkpoints share. Each directory is read once.
+/// Links and possible pointer files in directories that several checkpoints share. Each directory is read only once.
 #[derive(Debug, Default)]
 pub struct Beside {
     directories: BTreeMap<PathBuf, Vec<Candidate>>,
 }
 
-/// A link or a file that may be a companion of one of the checkpoints in the same directory.
+/// A link or a file that may be a companion of a checkpoint in the same directory.
 #[derive(Debug)]
 enum Candidate {
     Link { path: PathBuf, stat: Metadata, text: PathBuf, end: Option<PathBuf> },
@@ -122,9 +124,8 @@ pub struct Surroundings<'a> {
     pub links: &'a BTreeSet<PathBuf>,
 }
 
-/// Finds the companions of one checkpoint in the directory. `files` are the files of `rank`. With rank 0 all
-/// companions are found. With any other rank, only links to files of this rank and directories with an unusual mode
-/// are found.
+/// Finds the companions of one checkpoint in the directory. `files` are the files of `rank`. For rank 0, finds all
+/// companions. For any other rank, finds only links to files of this rank, and directories with an unusual mode.
 pub fn gather(
     root: &Path,
     layout: &Layout,
@@ -154,7 +155,7 @@ struct Gathering<'a> {
     files: BTreeSet<&'a FilePath>,
     /// The checkpoint's own directories. The empty path is the root.
     own: BTreeSet<PathBuf>,
-    /// All directories above its files, up to the root.
+    /// All directories above the checkpoint's files, up to the root.
     above: BTreeSet<PathBuf>,
     directories: BTreeMap<PathBuf, Metadata>,
     /// Directories that are not empty.
@@ -182,7 +183,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Finds the directories above the files, and the checkpoint's own directories among them.
+    /// Finds the directories above the files. Also finds the checkpoint's own directories among these directories.
     fn directories_above(&mut self) {
         let rank = self.rank;
         for path in &self.files {
@@ -193,7 +194,7 @@ impl<'a> Gathering<'a> {
         let own = self.own.clone();
         self.own.retain(|dir| !dir.ancestors().skip(1).any(|above| own.contains(above)));
         for dir in self.above.iter().filter(|dir| !dir.as_os_str().is_empty()) {
-            // Follow a link here, because directories behind links may be part of the checkpoint.
+            // Links are followed here, because directories behind links may be part of the checkpoint.
             if let Ok(stat) = std::fs::metadata(self.root.join(dir)) {
                 let is_unusual = !USUAL_MODES.contains(&(stat.mode() & 0o7777));
                 if stat.is_dir() && (rank == Rank(0) || is_unusual) {
@@ -204,7 +205,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes all companions in an own directory.
+    /// Takes all companions from the checkpoint's own directory.
     fn within(&mut self, own: &Path) {
         let root = self.root;
         let mut seen = |found: Found<'_>| match found {
@@ -224,7 +225,7 @@ impl<'a> Gathering<'a> {
                 self.lose(path, if why == crate::layout::walk::IS_NO_FILE { IS_SPECIAL } else { why });
             }
         };
-        // An error is ignored: a directory that was removed has no companions.
+        // An error is ignored, because a removed directory has no companions.
         let _ = walk(root, own, &ScanLimits::default(), &mut seen);
     }
 
@@ -234,7 +235,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes links and pointer files from the directories above the files.
+    /// Takes links and pointer files from the directories above the files that are not own directories.
     fn beside(&mut self, timeline: &Timeline, beside: &mut Beside) {
         let is_own = |dir: &PathBuf| dir.ancestors().any(|dir| self.own.contains(dir));
         let outside: Vec<PathBuf> = self.above.iter().filter(|dir| !is_own(dir)).cloned().collect();
@@ -307,8 +308,8 @@ impl<'a> Gathering<'a> {
         self.files.contains(&file) || (is_own() && !is_of_another_rank()) || self.holds_only_this(end)
     }
 
-    /// Whether a directory has files of this checkpoint and no files of other checkpoints, such as `snapdir_012` with
-    /// `snap_012.0.hdf5`.
+    /// Whether a directory has files of this checkpoint and no files of other checkpoints. An example is
+    /// `snapdir_012` with `snap_012.0.hdf5`.
     fn holds_only_this(&self, dir: &Path) -> bool {
         if self.rank != Rank(0) || dir.as_os_str().is_empty() || !self.above.contains(dir) {
             return false;
@@ -322,7 +323,7 @@ impl<'a> Gathering<'a> {
         walk(self.root, dir, &limits, &mut see).is_ok() && !is_shared
     }
 
-    /// Whether this pointer file names this checkpoint as the newest.
+    /// Whether this pointer file names this checkpoint as the newest checkpoint.
     fn is_pointer_here(
         &self,
         path: &FilePath,
@@ -333,7 +334,7 @@ impl<'a> Gathering<'a> {
     ) -> bool {
         let named: Vec<CheckpointId> = words.iter().filter_map(|word| self.named(path.as_path(), word)).collect();
         let known = timeline.newest(named.iter());
-        // A file that consists mostly of checkpoint names is a pointer file, even without a usual name. A log
+        // A file that consists mostly of checkpoint names is a pointer file, even without a usual name. A log file
         // contains more other text.
         let known_words = named.iter().filter(|label| timeline.contains(label)).count();
         if !is_named && (known.is_none() || 2 * known_words < words.len()) {
@@ -345,7 +346,7 @@ impl<'a> Gathering<'a> {
         known.or_else(|| timeline.at(Fingerprint::of(stat).written_ns())) == Some(self.label)
     }
 
-    /// Whether a word in a pointer file names existing files of a checkpoint that is not in the timeline yet.
+    /// Whether a word in a pointer file names existing files of a checkpoint that is not yet in the timeline.
     fn names_unknown(&self, pointer: &Path, word: &str, timeline: &Timeline) -> bool {
         let beside = pointer.parent().and_then(|parent| normal(&parent.join(word.trim_end_matches('/'))));
         let Some(path) = beside.or_else(|| Path::new(word).strip_prefix(self.root).ok().map(Path::to_owned)) else {
@@ -364,8 +365,8 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// The checkpoint that a word in a pointer file names. The word may be the label of the checkpoint, a path of one
-    /// of its files, or its own directory.
+    /// The checkpoint that a word in a pointer file names. The word may be the checkpoint's label, the path of one of
+    /// its files, or its own directory.
     fn named(&self, pointer: &Path, word: &str) -> Option<CheckpointId> {
         let beside = normal(&pointer.parent()?.join(word));
         let below = beside.as_deref().or_else(|| Path::new(word).strip_prefix(self.root).ok());
@@ -431,7 +432,7 @@ fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
     found
 }
 
-/// Reads a file that belongs to no checkpoint and may be a pointer file. `None` if it cannot be a pointer file.
+/// Reads a file that belongs to no checkpoint and may be a pointer file. `None` if the file cannot be a pointer file.
 fn pointer(root: &Path, layout: &Layout, path: &Path) -> Option<Candidate> {
     let (path, name) = (FilePath::new(path.as_os_str().as_bytes()).ok()?, root.join(path));
     let is_named = is_pointer_name(path.name());
@@ -448,7 +449,7 @@ fn pointer(root: &Path, layout: &Layout, path: &Path) -> Option<Candidate> {
 }
 
 impl Companion {
-    /// The header of the companion, as a file of the given rank.
+    /// The header of the companion as a file of the given rank.
     pub fn header(&self, rank: Rank) -> FileHeader {
         let (bytes, digest) = (self.content.len() as u64, Digest::of(&self.content));
         FileHeader {
@@ -474,7 +475,7 @@ impl Companion {
     }
 }
 
-/// Marks files that are hard links of an earlier file of the same rank. Each header comes with its fingerprint.
+/// Marks files that are hard links of an earlier file of the same rank. Each header is given with its fingerprint.
 pub fn mark_hard_links<'a>(headers: impl Iterator<Item = (&'a mut FileHeader, Fingerprint)>) {
     let mut first: BTreeMap<(u64, u64, Rank), (usize, Digest)> = BTreeMap::new();
     for (at, (header, print)) in headers.enumerate() {
@@ -489,8 +490,9 @@ pub fn mark_hard_links<'a>(headers: impl Iterator<Item = (&'a mut FileHeader, Fi
     }
 }
 
-/// The final target of a link, relative to the root. `None` if the link itself leads out of the root, or if the links
-/// form a cycle. Another link that leads out of the root is not resolved: the walk may follow it as a directory.
+/// The final target of a link, relative to the root. `None` if the link itself leads out of the root, or if links
+/// form a cycle. Another link on the way that leads out of the root is not resolved, because the walk may follow it
+/// as a directory.
 pub fn resolve(root: &Path, link: &Path) -> Option<PathBuf> {
     let (mut at, mut hops) = (PathBuf::new(), 0);
     let mut open: Vec<PathBuf> = parts(link).rev().collect();
@@ -526,7 +528,7 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = PathBuf> + '_ {
     path.components().filter(|part| *part != Component::CurDir).map(|part| PathBuf::from(part.as_os_str()))
 }
 
-/// A relative path without `.` and `..`. `None` if it leads out of its directory.
+/// A relative path without `.` and `..`. `None` if the path leads out of its directory.
 fn normal(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for component in path.components() {

@@ -1,6 +1,6 @@
 //! The agent's configuration. [`CncOptions`] is the configuration as the operator wrote it. [`CncConfig`] is the
-//! checked configuration, and can only be created by checking [`CncOptions`]. Each error names the key and the value,
-//! and says how to correct the value.
+//! checked configuration. Only a check of [`CncOptions`] can create it. Each error names the key and the value, and
+//! says how to correct the value.
 
 use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, list};
 use crate::settle::{OwnRanks, SettleRules};
@@ -24,8 +24,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CncOptions {
-    /// The job: one application run with all its restarts. No default. The environment variable `MCR_JOB` has
-    /// priority.
+    /// Name of the job. A job is one application run with all its restarts. No default. The environment variable
+    /// `MCR_JOB` has priority.
     pub job: Option<String>,
     /// The directory below which the application writes its checkpoints. No default.
     pub watch: Option<PathBuf>,
@@ -36,10 +36,11 @@ pub struct CncOptions {
     /// of the job's newest checkpoint.
     pub ranks: Option<u32>,
     /// Identity of this start of the job. All agents and restarts of one start have the same identity. Default:
-    /// `MCR_INCARNATION`, else SLURM's job id and restart count, else none, which means a start by hand.
+    /// `MCR_INCARNATION`, else SLURM's job id and restart count, else none. None means that the job was started by
+    /// hand.
     pub incarnation: Option<String>,
-    /// The ranks whose files this agent takes, for example `"0-31,64"`. Needed if several agents see the same
-    /// directory. Default: all ranks.
+    /// The ranks whose files this agent announces, for example `"0-31,64"`. This option is needed if several agents
+    /// see the same directory. Default: all ranks.
     pub local_ranks: Option<String>,
     /// Number of ranks in a group. Default 32.
     pub group_size: u32,
@@ -50,37 +51,38 @@ pub struct CncOptions {
     pub node: Option<String>,
     /// Memory for variables that are being sent, in MiB, 8 to 1048576. Default 64.
     pub budget_mib: u64,
-    /// Number of ranks that are described and hashed at the same time, each on one core, 1 to 64. 0: one for every 32
-    /// cores of the node, at least 1 and at most 4. Default 0.
+    /// Number of ranks that are described and hashed at the same time, each on one core, 1 to 64. Default 0, which
+    /// means one rank for every 32 cores of the node, at least 1 and at most 4.
     pub capture_threads: u32,
-    /// Time that a file must be at rest after it was closed, before it is read. Default 200 ms.
+    /// Minimum time at rest of a closed file before it is read, in milliseconds. Default 200.
     pub quiet_ms: u64,
-    /// Time that a file must be at rest if the kernel did not report that the file was closed. Default 2000 ms.
+    /// Minimum time at rest of a file if the kernel did not report that the file was closed, in milliseconds. Default
+    /// 2000.
     pub scan_quiet_ms: u64,
-    /// Time that a file must be at rest if the file is in doubt, for example because its length contradicts its HDF5
-    /// superblock. Default 30000 ms.
+    /// Minimum time at rest of a file in doubt, in milliseconds. An example of doubt is that the file's length
+    /// contradicts its HDF5 superblock. Default 30000.
     pub doubt_quiet_ms: u64,
-    /// Time that a checkpoint must be at rest after its last event, before its ranks count as complete. Default
-    /// 500 ms.
+    /// Minimum time at rest of a checkpoint after its last event, before its ranks count as complete, in
+    /// milliseconds. Default 500.
     pub checkpoint_quiet_ms: u64,
-    /// Interval between scans of the whole directory, in seconds. 0: no periodic scans. Default: 60 if the kernel
-    /// cannot report all changes because other nodes write to the file system, else 0.
+    /// Interval between scans of the whole directory, in seconds. 0: no periodic scans. Default: 60 if other nodes
+    /// write to the file system, because the kernel does not report their changes, else 0.
     pub rescan_seconds: Option<u64>,
-    /// Whether processes on other nodes write to the watched directory, too. Default: found from the type of the file
-    /// system.
+    /// Whether processes on other nodes also write to the watched directory. Default: determined from the type of the
+    /// file system.
     pub shared_directory: Option<bool>,
     /// File for the state that a restart of the agent needs. Default: `JOB-NODE.state` in `STATE_DIRECTORY` (as
     /// systemd sets it), in `XDG_STATE_HOME/mcr`, or in `HOME/.local/state/mcr`.
     pub state_file: Option<PathBuf>,
-    /// Delete the application's files once their checkpoint is committed. Default false.
+    /// Whether to delete the application's files when their checkpoint is committed. Default false.
     pub delete_after_commit: bool,
-    /// First delay before the agent connects again to an aggregator that does not answer. The delay doubles after
-    /// each failure. Default 100 ms.
+    /// First delay before the agent connects again to an aggregator that does not answer, in milliseconds. The delay
+    /// doubles after each failure. Default 100.
     pub reconnect_min_ms: u64,
-    /// Maximum delay before the agent connects again to an aggregator that does not answer. Default 30 s.
+    /// Maximum delay before the agent connects again to an aggregator that does not answer, in seconds. Default 30.
     pub reconnect_max_seconds: u64,
-    /// Maximum time for the agent to end. In this time the agent reads and sends all files that were written, and
-    /// waits for the commits. Default 20 s, which is less than SLURM's KillWait of 30 s.
+    /// Maximum time for the agent to end, in seconds. In this time the agent reads and sends all written files, and
+    /// waits for the commits. Default 20, which is less than SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
 }
 
@@ -123,21 +125,21 @@ pub enum LayoutOptions {
     Table(LayoutTable),
 }
 
-/// The table `layout = { ... }`. It must contain exactly one of `preset`, `patterns` and `regex`.
+/// The table `layout = { ... }`. The table must contain exactly one of `preset`, `patterns` and `regex`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LayoutTable {
     /// Name of a preset.
     pub preset: Option<String>,
-    /// Globs with `{checkpoint}` and `{rank}`, tried in order.
+    /// Globs with `{checkpoint}` and `{rank}`. The first matching glob is used.
     pub patterns: Vec<String>,
-    /// Regular expressions with the groups `checkpoint` and `rank`, tried in order.
+    /// Regular expressions with the groups `checkpoint` and `rank`. The first matching expression is used.
     pub regex: Vec<String>,
     /// Number of the application's first rank, 0 or 1. Default 0.
     pub first_rank: u32,
     /// A glob with `{checkpoint}`: the name of a file whose existence marks a checkpoint as complete. Default: none.
     pub complete: Option<String>,
-    /// Number of files of a complete rank. Default: unknown.
+    /// Number of files of a complete rank. Default: none, which means that the number is unknown.
     pub files_per_rank: Option<u32>,
 }
 
@@ -221,7 +223,7 @@ pub struct UnknownKey {
     pub line: usize,
     /// The key as written.
     pub key: String,
-    /// The table that contains it: `[cnc]`, or `the top of the file`.
+    /// The table that contains the key: `[cnc]`, or `the top of the file`.
     pub table: String,
     /// The known key with the most similar spelling.
     pub near: Option<String>,
@@ -236,7 +238,7 @@ fn way_out(near: Option<&str>, known: &[String]) -> String {
     }
 }
 
-/// Maximum length of a configuration file.
+/// Maximum length of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Reads and parses a configuration file.
@@ -244,8 +246,8 @@ pub fn load_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
     load(file, &|_| Ok(()))
 }
 
-/// As [`load_toml`], for a file that nobody named: it was found in a directory. Such a file must belong to this user
-/// or to root.
+/// Reads and parses a configuration file like [`load_toml`]. The file was found in a directory and not named by the
+/// user. Therefore the file must belong to this user or to root.
 pub fn load_found_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
     let own = nix::unistd::geteuid().as_raw();
     load(file, &|about| match about.uid() {
@@ -280,8 +282,8 @@ fn load<T: DeserializeOwned>(
     parse_toml(&text, file)
 }
 
-/// Parses a configuration. `file` is used only in messages. The error for an unknown key names the most similar known
-/// key.
+/// Parses a configuration. `file` is used only in messages. The error for an unknown key also names the most similar
+/// known key.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -298,9 +300,9 @@ pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, Con
     })
 }
 
-/// The unknown key that makes a configuration invalid, and the known keys of its table. The error of `toml` contains
-/// the keys only in its text. So the configuration is deserialized again by a crate whose error has the keys as
-/// values.
+/// The unknown key that makes a configuration invalid, and the known keys of its table. The error of the crate `toml`
+/// contains the keys only in its text. Therefore the configuration is deserialized again by a crate whose error has
+/// the keys as values.
 fn unknown_key<T: DeserializeOwned>(text: &str) -> Option<(String, Vec<String>)> {
     let values: serde_value::Value = toml::from_str(text).ok()?;
     match values.deserialize_into::<T>() {
@@ -337,42 +339,42 @@ pub struct CncConfig {
     pub watch: PathBuf,
     /// Which files form a checkpoint.
     pub layout: LayoutChoice,
-    /// Number of ranks, if the job or the configuration states it.
+    /// Number of ranks. `None` if neither the job nor the configuration states it.
     pub ranks: Option<u32>,
     /// The source of the number of ranks, for messages.
     pub ranks_from: &'static str,
-    /// Identity of this start of the job. Empty for a start by hand.
+    /// Identity of this start of the job. Empty if the job was started by hand.
     pub incarnation: String,
-    /// The ranks whose files this agent takes.
+    /// The ranks whose files this agent announces.
     pub own: OwnRanks,
     /// Number of ranks in a group, at least 1.
     pub group_size: u32,
-    /// Use only aggregators that serve this start of the job and no other one. Aggregators of other jobs may listen on
+    /// Whether only aggregators that serve this start of the job may be used. Aggregators of other jobs may listen on
     /// the same ports.
     pub own_aggregators: bool,
     /// `HOST:PORT` or `HOST:FIRST-LAST` of each aggregator; at least one.
     pub aggregators: Vec<String>,
-    /// How connections to aggregators are protected. The configuration does not set this.
+    /// How connections to aggregators are protected. The configuration cannot set this field.
     pub security: Security,
     /// Memory for variables that are being sent, in bytes.
     pub budget_bytes: u64,
     /// Number of ranks that are captured at the same time, at least 1.
     pub capture_threads: usize,
-    /// The times that files and checkpoints must be at rest.
+    /// The minimum times at rest of files and checkpoints.
     pub rules: SettleRules,
-    /// See [`CncOptions::rescan_seconds`].
+    /// Interval between scans of the whole directory, see [`CncOptions::rescan_seconds`].
     pub rescan: Option<Duration>,
-    /// See [`CncOptions::shared_directory`].
+    /// Whether processes on other nodes also write to the watched directory, see [`CncOptions::shared_directory`].
     pub shared_directory: Option<bool>,
     /// File for the state that a restart of the agent needs.
     pub state_file: PathBuf,
-    /// Whether the application's files are deleted once their checkpoint is committed.
+    /// Whether the application's files are deleted when their checkpoint is committed.
     pub delete_after_commit: bool,
     /// First delay before the agent connects to an aggregator again.
     pub reconnect_min: Duration,
     /// Maximum delay before the agent connects to an aggregator again.
     pub reconnect_max: Duration,
-    /// See [`CncOptions::drain_seconds`].
+    /// Maximum time for the agent to end, see [`CncOptions::drain_seconds`].
     pub drain: Duration,
 }
 
@@ -383,12 +385,12 @@ pub enum LayoutChoice {
     Known(Layout),
     /// All files form one checkpoint, which is named after the directory.
     Whole,
-    /// The layout is guessed from the file names.
+    /// The layout must be guessed from the file names.
     Guess,
 }
 
 impl LayoutChoice {
-    /// Whether file names may contain the number of a rank. True if the layout must still be guessed.
+    /// Whether file names may contain the number of a rank. The result is true if the layout is not yet guessed.
     pub fn may_have_ranks(&self) -> bool {
         match self {
             Self::Known(layout) => layout.has_ranks(),
@@ -396,33 +398,10 @@ impl LayoutChoice {
             Self::Guess => true,
         }
     }
-
-    /// Returns the layout. If necessary, the layout is guessed from the files below `root`. If a guess is not
-    /// certain, for example because there are no files yet, the caller should guess again later. `all_written`: the
-    /// application writes no more files.
-    pub fn resolve(
-        &self,
-        root: &Path,
-        limits: &ScanLimits,
-        all_written: bool,
-    ) -> Result<(Layout, Option<Explanation>), ScanError> {
-        match self {
-            Self::Known(layout) => Ok((layout.clone(), None)),
-            Self::Whole => Ok((Layout::whole(root), None)),
-            Self::Guess => {
-                let listing = list(root, limits)?;
-                let (layout, explanation) = match all_written {
-                    true => Layout::guess(&listing, root),
-                    false => Layout::guess_while_running(&listing, root),
-                };
-                Ok((layout, Some(explanation)))
-            }
-        }
-    }
 }
 
 impl LayoutOptions {
-    /// Checks the layout as written.
+    /// Checks the layout as the operator wrote it.
     pub fn check(&self) -> Result<LayoutChoice, ConfigError> {
         let table = match self {
             Self::Named(name) if name == "guess" => return Ok(LayoutChoice::Guess),
@@ -465,12 +444,12 @@ impl LayoutOptions {
 }
 
 impl CncOptions {
-    /// Checks all values. Uses the environment of this process for defaults.
+    /// Checks all values. Defaults come from the environment of this process.
     pub fn check(&self) -> Result<CncConfig, ConfigError> {
         self.check_with(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    /// Checks all values. Uses the given environment for defaults.
+    /// Checks all values. Defaults come from the given environment.
     pub fn check_with(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<CncConfig, ConfigError> {
         let job = environment("MCR_JOB").or_else(|| self.job.clone()).ok_or(ConfigError::Missing {
             key: "job",
@@ -592,8 +571,8 @@ impl CncOptions {
     }
 }
 
-/// Default number of capture threads: so few that the application on a node with this number of cores is hardly
-/// slower.
+/// Default number of capture threads on a node with this number of cores. The number is so small that it hardly slows
+/// the application.
 fn capture_threads(cores: usize) -> usize {
     const CORES_PER_THREAD: usize = 32;
     const THREADS_MAX: usize = 4;
@@ -608,8 +587,8 @@ fn ports_of(text: &str) -> Option<RangeInclusive<u16>> {
     (0 < first && first <= last).then_some(first..=last)
 }
 
-/// The addresses with one port each, in the order in which an agent tries them. For an address that was not checked,
-/// the address itself.
+/// The addresses with one port each, in the order in which an agent tries them. If the address was not checked, the
+/// result is the address itself.
 pub fn one_by_one(address: &str) -> Vec<String> {
     if unix::path_of(address).is_some() {
         return vec![address.to_owned()];
@@ -671,7 +650,7 @@ pub fn real_path(dir: &Path) -> String {
 }
 
 /// Identity of this start of the job: the configured identity, else `MCR_INCARNATION`, else SLURM's job id and
-/// restart count. Empty if none of them exists.
+/// restart count. Empty if none of these exists.
 pub fn incarnation_of(
     written: Option<&str>,
     environment: &dyn Fn(&str) -> Option<String>,
@@ -695,7 +674,7 @@ pub fn incarnation_of(
     }
 }
 
-/// The job number and the restart count in an identity that [`incarnation_of`] made from SLURM's variables.
+/// SLURM's job number and restart count in an identity that [`incarnation_of`] made from SLURM's variables.
 pub fn slurm_start(identity: &str) -> Option<(&str, u32)> {
     let job = identity.strip_prefix("SLURM job ")?;
     match job.split_once(", restart ") {
@@ -713,6 +692,24 @@ fn default_state_directory(environment: &dyn Fn(&str) -> Option<String>) -> Opti
 }
 
 impl CncConfig {
+    /// Returns the layout. If necessary, the layout is guessed from the files below the watched directory. If a guess
+    /// is not certain, for example because there are no files yet, the caller should guess again later. `all_written`:
+    /// the application writes no more files.
+    pub fn resolve_layout(&self, all_written: bool) -> Result<(Layout, Option<Explanation>), ScanError> {
+        match &self.layout {
+            LayoutChoice::Known(layout) => Ok((layout.clone(), None)),
+            LayoutChoice::Whole => Ok((Layout::whole(&self.watch), None)),
+            LayoutChoice::Guess => {
+                let listing = list(&self.watch, &ScanLimits::default())?;
+                let (layout, explanation) = match all_written {
+                    true => Layout::guess(&listing, &self.watch, self.ranks),
+                    false => Layout::guess_while_running(&listing, &self.watch, self.ranks),
+                };
+                Ok((layout, Some(explanation)))
+            }
+        }
+    }
+
     /// The address of a group's aggregator.
     pub fn aggregator_of(&self, group: GroupId) -> &str {
         &self.aggregators[group.0 as usize % self.aggregators.len()]
@@ -743,7 +740,7 @@ mod tests {
     const LEAST: &str =
         "[cnc]\njob = \"heat\"\nwatch = \"/scratch/heat\"\naggregators = [\"io1:7447\", \"[::1]:7447\"]\n";
 
-    /// The printed text of an error, with its cause.
+    /// The printed text of an error and of its cause.
     fn told(error: &dyn std::error::Error) -> String {
         let cause = error.source().map(|cause| format!(": {cause}"));
         format!("{error}{}", cause.unwrap_or_default())

@@ -1,4 +1,5 @@
-//! The agent's control socket, next to its state file. `mcr flush` uses it to reach the agent of this node.
+//! The agent's control socket, in the same directory as its state file. `mcr flush` uses the socket to reach the
+//! agent of this node.
 //!
 //! The control socket is the unix socket `STATE.sock` with mode 0600. The agent answers only its own user and root.
 //! The client sends one line of JSON, `{"version":1,"flush":{"timeout_ms":600000}}`. The agent answers with one line,
@@ -21,9 +22,9 @@ pub const CONTROL_VERSION: u32 = 1;
 const REQUEST_BYTES_MAX: u64 = 4096;
 /// Maximum length of a reply, in bytes.
 const REPLY_BYTES_MAX: u64 = 64 << 20;
-/// Maximum number of clients at the same time. Further clients are disconnected.
+/// Maximum number of connected clients. Further clients are disconnected.
 const CLIENTS_MAX: usize = 16;
-/// Maximum time for a client to send its request, or to receive the reply.
+/// Maximum time for a client to send its request, and maximum time for a client to receive the reply.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum timeout of a flush, in milliseconds.
 const TIMEOUT_MS_MAX: u64 = 24 * 3600 * 1000;
@@ -32,9 +33,9 @@ const TIMEOUT_MS_MAX: u64 = 24 * 3600 * 1000;
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// [`CONTROL_VERSION`].
+    /// The version of the protocol, [`CONTROL_VERSION`].
     pub version: u32,
-    /// Wait until everything that was written so far is committed.
+    /// The order to wait until all files that were written so far are committed.
     pub flush: FlushOrder,
 }
 
@@ -42,7 +43,7 @@ pub struct Request {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlushOrder {
-    /// Maximum time to wait, in milliseconds; at most a day.
+    /// Maximum time to wait, in milliseconds. At most one day.
     pub timeout_ms: u64,
 }
 
@@ -50,13 +51,13 @@ pub struct FlushOrder {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reply {
-    /// Why the agent refused the flush. Empty if it flushed.
+    /// Why the agent refused the flush. Empty if the agent flushed.
     pub refused: String,
     /// The ranks that were committed since the request, with the checkpoint's name in the store.
     pub committed: Vec<ReplyRanks>,
     /// The ranks that were written but not committed.
     pub uncommitted: Vec<ReplyRanks>,
-    /// The flush ended because its time was up.
+    /// Whether the flush ended because its maximum time had passed.
     pub time_was_up: bool,
 }
 
@@ -66,9 +67,9 @@ pub struct Reply {
 pub struct ReplyRanks {
     /// The checkpoint.
     pub checkpoint: String,
-    /// Its ranks, for example `0-31,40`.
+    /// The ranks, for example `0-31,40`.
     pub ranks: String,
-    /// Why these ranks are not committed. Empty if they are committed.
+    /// Why these ranks are not committed. Empty if these ranks are committed.
     pub why: String,
 }
 
@@ -101,7 +102,7 @@ pub fn socket_of(state_file: &Path) -> PathBuf {
     name.into()
 }
 
-/// The socket of a running agent. It is removed when this value is dropped.
+/// The socket of a running agent. Dropping this value removes the socket.
 #[derive(Debug)]
 pub struct Control {
     task: tokio::task::JoinHandle<()>,
@@ -188,7 +189,7 @@ async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>) -> Reply {
     if flushes.send(FlushRequest { timeout, reply }).await.is_err() {
         return refuse("the agent is ending".into());
     }
-    // If there is no answer, the agent has ended meanwhile.
+    // If there is no answer, the agent has ended.
     flushed
         .await
         .map_or_else(|_| refuse("the agent ended meanwhile; its last log lines list what it saved".into()), Reply::from)

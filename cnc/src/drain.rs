@@ -1,9 +1,10 @@
-//! Decides when an agent may end, and when `mcr flush` is answered. This module does no I/O, and the time is an
-//! argument.
+//! Decides when an agent may end, and when `mcr flush` gets its answer. This module does no I/O, and its callers pass
+//! the time.
 //!
 //! A drain and a flush have the same steps. First the watcher scans all files once more. Then all written files
-//! settle, are read and are announced. Then the aggregators answer. A drain waits for all files, including files that
-//! are written during the drain. A flush waits only for the checkpoints that existed when the flush began.
+//! settle, and the agent reads and announces them. Then the aggregators answer. A drain waits for all files,
+//! including files that are written during the drain. A flush waits only for the checkpoints that existed when the
+//! flush began.
 
 use mcrengine::ids::{CheckpointId, Rank};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +15,10 @@ use std::fmt;
 pub enum Place {
     /// Some files have not been at rest for long enough.
     Unsettled,
-    /// The files are settled, but not announced to the aggregator of this link.
+    /// The files are settled, but they are not announced to the aggregator of this link.
     Unsent(usize),
-    /// The rank is announced, and the aggregator has not answered; or its own group has committed, and other groups
-    /// have not.
+    /// The rank is announced. Either the aggregator has not answered, or the rank's group has committed and other
+    /// groups have not.
     Unanswered,
     /// The rank's part cannot be committed, so waiting longer does not help.
     Lost,
@@ -26,7 +27,7 @@ pub enum Place {
 /// A rank's part of a checkpoint that is not committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// The checkpoint, as the application names it.
+    /// The application's name of the checkpoint.
     pub checkpoint: CheckpointId,
     /// The rank.
     pub rank: Rank,
@@ -61,26 +62,26 @@ pub enum State {
 pub struct Drain {
     state: State,
     deadline_ms: u64,
-    /// Number of the scan that the watcher must finish.
+    /// Number of the scan that the watcher must have finished.
     request: u64,
-    /// The checkpoints that a flush waits for, known after its scan. `None`: all checkpoints count.
+    /// The checkpoints for which a flush waits, known after its scan. `None`: all checkpoints count.
     targets: Option<BTreeSet<CheckpointId>>,
     is_flush: bool,
 }
 
 impl Drain {
-    /// A drain: waits for everything that is written, at most until the deadline.
+    /// Makes a drain, which waits for all written files, at most until the deadline.
     pub fn of_everything(request: u64, deadline_ms: u64) -> Self {
         Self { state: State::Rescanning, deadline_ms, request, targets: None, is_flush: false }
     }
 
-    /// A flush: waits for the checkpoints that exist when the scan is finished, at most until the deadline. Later
-    /// checkpoints do not count.
+    /// Makes a flush, which waits for the checkpoints that exist when the scan is finished, at most until the
+    /// deadline. Later checkpoints do not count.
     pub fn of_what_is_there(request: u64, deadline_ms: u64) -> Self {
         Self { is_flush: true, ..Self::of_everything(request, deadline_ms) }
     }
 
-    /// Records that the watcher was asked for a new scan. Only the result of the new scan counts.
+    /// Records that the watcher was asked for a new scan. Only the result of the newest scan counts.
     pub fn ask(&mut self, request: u64) {
         self.request = request;
         if !matches!(self.state, State::Done { .. }) {
@@ -98,13 +99,14 @@ impl Drain {
         self.deadline_ms
     }
 
-    /// The checkpoints that a flush waits for. `None` before its scan is finished.
+    /// The checkpoints for which a flush waits. `None` before the flush's scan is finished.
     pub fn targets(&self) -> Option<&BTreeSet<CheckpointId>> {
         self.targets.as_ref()
     }
 
     /// Computes the next state. `scanned` is the number of the last scan that the watcher finished. `items` are the
-    /// parts that are not committed now. The list is complete once `scanned` has reached the requested scan.
+    /// parts of checkpoints that are not committed now. The list is complete when `scanned` has reached the requested
+    /// scan.
     pub fn step(&mut self, scanned: u64, items: &[Item], now_ms: u64) -> &State {
         if matches!(self.state, State::Done { .. }) {
             return &self.state;
@@ -131,8 +133,8 @@ impl Drain {
         &self.state
     }
 
-    /// Whether all ranks are announced to the aggregator of this link: no rank is unsettled, and no rank is unsent on
-    /// this link.
+    /// Whether all ranks are announced to the aggregator of this link, so that no rank is unsettled, and no rank is
+    /// unsent on this link.
     pub fn is_announced(&self, scanned: u64, items: &[Item], link: usize) -> bool {
         let counts = |item: &&Item| self.targets.as_ref().is_none_or(|these| these.contains(&item.checkpoint));
         scanned >= self.request
@@ -156,12 +158,12 @@ fn one_each(items: &[&Item]) -> Vec<Item> {
     each.into_values().cloned().collect()
 }
 
-/// One line of a report, for all ranks of a checkpoint that share a reason.
+/// One line of a report: all ranks of a checkpoint that are not committed for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uncommitted {
-    /// The checkpoint, as the application names it.
+    /// The application's name of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// Its ranks, in order.
+    /// The ranks, in increasing order.
     pub ranks: Vec<Rank>,
     /// The reason.
     pub why: String,
@@ -176,7 +178,7 @@ pub fn by_reason(items: Vec<Item>) -> Vec<Uncommitted> {
     each.into_iter().map(|((checkpoint, why), ranks)| Uncommitted { checkpoint, ranks, why }).collect()
 }
 
-/// Ranks written as ranges, for example `0-3,7`; at most 16 ranges.
+/// Ranks as text with ranges, for example `0-3,7`. At most 16 ranges are written.
 pub struct RankRanges<'a>(pub &'a [Rank]);
 
 impl fmt::Display for RankRanges<'_> {
@@ -215,7 +217,7 @@ mod tests {
             (3, vec![item("a", 0, Place::Unsettled), item("a", 1, Place::Unsent(0))], State::Settling),
             (3, vec![item("a", 0, Place::Unsent(0)), item("a", 1, Place::Unanswered)], State::Sending),
             (3, vec![item("a", 0, Place::Unanswered)], State::Waiting),
-            // A file that was written during the drain counts too.
+            // A file that is written during the drain counts too.
             (3, vec![item("b", 0, Place::Unsettled)], State::Settling),
             (3, vec![], State::Done { uncommitted: vec![], time_was_up: false }),
         ];

@@ -15,14 +15,15 @@ pub struct Fingerprint {
     pub inode: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// Last change of the content, in nanoseconds since 1970.
+    /// Time of the last change of the content, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Last change of the content, name, owner or mode, in nanoseconds since 1970. No application can set this time.
+    /// Time of the last change of the content, name, owner or mode, in nanoseconds since 1970. No application can set
+    /// this time.
     pub changed_ns: i64,
 }
 
 impl Fingerprint {
-    /// The fingerprint from the metadata of the file system.
+    /// Makes the fingerprint from the metadata of a file.
     pub fn of(metadata: &Metadata) -> Self {
         let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
         Self {
@@ -34,7 +35,7 @@ impl Fingerprint {
         }
     }
 
-    /// As [`Fingerprint::of`], from the result of the system call.
+    /// Makes the fingerprint from the result of the system call `stat`.
     pub(crate) fn of_stat(stat: &FileStat) -> Self {
         let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
         Self {
@@ -46,21 +47,23 @@ impl Fingerprint {
         }
     }
 
-    /// Time when the application wrote the file, in nanoseconds since 1970. This is the modification time, which a
-    /// copy of the file may keep, but at most the change time, which no application can set.
+    /// Time when the application wrote the file, in nanoseconds since 1970. The result is the modification time or
+    /// the change time, whichever is earlier. A copy of the file may keep the modification time. No application can
+    /// set the change time.
     pub fn written_ns(&self) -> i64 {
         self.modified_ns.min(self.changed_ns)
     }
 
-    /// Time since the last change, in nanoseconds. `ahead_ns` is the result of [`ahead_ns`](crate::clock::ahead_ns).
+    /// Time since the last change, in nanoseconds. The argument `ahead_ns` is the result of
+    /// [`ahead_ns`](crate::clock::ahead_ns).
     pub fn age_ns(&self, ahead_ns: i64) -> i64 {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now_ns = now.map_or(0, |now| i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
         now_ns.saturating_sub(ahead_ns).saturating_sub(self.changed_ns)
     }
 
-    /// Whether both fingerprints show the same content. The change time is not compared, because a new mode or the
-    /// removal of a hard link changes it too.
+    /// Whether both fingerprints belong to the same content. The change time is not compared, because a new mode or
+    /// the removal of a hard link changes it too.
     pub fn same_content(&self, other: &Self) -> bool {
         Self { changed_ns: 0, ..*self } == Self { changed_ns: 0, ..*other }
     }

@@ -2,16 +2,16 @@
 //! folder.
 //!
 //! A map is only a hint. The code that uses a map checks that the extents are disjoint and inside the file
-//! ([`FileMap::check`]). All bytes outside of the extents belong to the skeleton. So a wrong map makes compression
-//! worse, but no byte is lost.
+//! ([`FileMap::check`]). All bytes outside of the extents belong to the skeleton. So with a wrong map the file
+//! compresses worse, but no byte is lost.
 //!
-//! - `classic.rs` reads the part of the format that simulations use, in safe Rust. It takes 7 to 21 times less time
-//!   than the library's process (docs/decisions/0028-own-parser-for-hdf5.md).
+//! - `classic.rs` reads the part of the format that simulations use, in safe Rust. The parser takes 1/21 to 1/7 of
+//!   the time of the library's process (docs/decisions/0028-own-parser-for-hdf5.md).
 //! - `library.rs` calls the HDF5 library. The library supports every feature, but may crash or hang on a damaged
 //!   file.
 //! - `worker.rs` therefore runs the library in separate processes, with a deadline and a memory limit.
-//! - `maps.rs` chooses between the two.
-//! - `superblock.rs` finds the superblock, and says whether the file has the length that its superblock says.
+//! - `maps.rs` chooses between `classic.rs` and `worker.rs`.
+//! - `superblock.rs` finds the superblock, and compares the length of the file with the length in the superblock.
 //! - `datatype.rs` converts HDF5's datatype messages to element types. `classic.rs` and `library.rs` both use it.
 
 mod classic;
@@ -48,7 +48,7 @@ pub struct FileMap {
 pub struct MappedVariable {
     /// [`Role::Array`] or [`Role::StoredChunks`].
     pub role: Role,
-    /// The dataset's path in HDF5. If a dataset has several paths, this is the first in the order of names.
+    /// The dataset's path in HDF5. If a dataset has several paths, this is the first path in the order of names.
     pub path: Box<str>,
     /// Type of the dataset's elements.
     pub element: ElementType,
@@ -66,10 +66,10 @@ pub struct MappedVariable {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum H5Error {
-    /// There is no HDF5 signature at any of the possible offsets.
+    /// No possible offset of a superblock has an HDF5 signature.
     #[error("not an HDF5 file")]
     NotHdf5,
-    /// The parser in `classic.rs` found something that only the library can read.
+    /// The parser in `classic.rs` found a part of the format that only the library can read.
     #[error("{what} at byte {at}")]
     NotClassic {
         /// What the parser found.
@@ -88,15 +88,15 @@ pub enum H5Error {
     Extent {
         /// The dataset.
         path: Box<str>,
-        /// What is wrong.
+        /// Description of the error.
         what: &'static str,
         /// Offset in the file.
         at: u64,
     },
-    /// There are more datasets, chunks or bytes of metadata than allowed.
+    /// There are more datasets, chunks or bytes of metadata than the limit allows.
     #[error("more than {limit} {what}")]
     TooMany {
-        /// What exceeds the limit, for example datasets or chunks.
+        /// The kind of items, for example datasets or chunks.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -119,11 +119,11 @@ pub enum H5Error {
 /// A file to map.
 #[derive(Clone, Copy, Debug)]
 pub struct MapInput<'a> {
-    /// Path of the file, for a process that must open it again.
+    /// Path of the file, for a process that must open the file again.
     pub path: &'a Path,
     /// The file, open for reading.
     pub file: &'a File,
-    /// Length of the file.
+    /// Length of the file, in bytes.
     pub bytes: u64,
     /// The content of the file, if it is already in memory.
     pub whole: Option<&'a [u8]>,
@@ -135,13 +135,13 @@ pub trait MapSource: Send + Sync {
     fn map(&self, input: &MapInput<'_>) -> Result<FileMap, H5Error>;
 }
 
-/// Maximum number of datasets in a file. A file with more is opaque.
+/// Maximum number of datasets in a file. A file with more datasets is opaque.
 pub const DATASETS_MAX: usize = 1 << 20;
-/// Maximum number of chunks in a file. A file with more is opaque. Each chunk takes 24 bytes while the file is
-/// mapped.
+/// Maximum number of chunks in a file. A file with more chunks is opaque. Each chunk takes 24 bytes of memory while
+/// the file is mapped.
 pub const CHUNKS_MAX: usize = 4 << 20;
-/// Maximum number of extents in a file, after adjacent chunks were joined. A file with more is opaque. Each extent
-/// takes about 100 bytes until the file is described.
+/// Maximum number of extents in a file, after adjacent chunks were joined. A file with more extents is opaque. Each
+/// extent takes about 100 bytes of memory until the file is described.
 pub const EXTENTS_MAX: usize = 1 << 20;
 
 impl FileMap {
@@ -155,7 +155,8 @@ impl FileMap {
         Ok(map)
     }
 
-    /// Checks that the extents are not too many, not empty, disjoint and within a file of this length.
+    /// Checks the number of extents. Also checks that no extent is empty, and that the extents are disjoint and
+    /// within a file of this length.
     pub fn check(&self, bytes: u64) -> Result<(), H5Error> {
         let extents = self.variables.iter().map(|v| v.extents.len()).sum();
         if extents > EXTENTS_MAX {
@@ -183,7 +184,7 @@ impl FileMap {
         Ok(())
     }
 
-    /// All extents as `(offset, bytes)`, sorted.
+    /// All extents as pairs of offset and length in bytes, sorted by offset.
     pub fn runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> =
             self.variables.iter().flat_map(|v| &v.extents).map(|e| (e.offset, e.stored_bytes)).collect();
@@ -206,7 +207,7 @@ fn push_name(path: &mut String, name: &[u8]) {
     }
 }
 
-/// A chunk, as described by the index of its dataset.
+/// A chunk, as the index of its dataset describes it.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     /// Offset in the file.
@@ -216,10 +217,10 @@ struct Chunk {
     filter_mask: u32,
 }
 
-/// One filter of HDF5's pipeline: its number, and its first parameter if it has one.
+/// One filter of HDF5's pipeline: its number and its first parameter. `None` if the filter has no parameter.
 type PipelineFilter = (u16, Option<u32>);
 
-/// The filters of a pipeline, or `None` if one of them cannot be applied again.
+/// The filters of a pipeline. `None` if one of the filters cannot be applied again.
 fn known_filters(pipeline: &[PipelineFilter]) -> Option<Box<[Filter]>> {
     let known = |&(id, parameter): &PipelineFilter| match (id, parameter) {
         (1, Some(level @ 0..=9)) => Some(Filter::Deflate { level: level as u8 }),
@@ -234,7 +235,7 @@ fn known_filters(pipeline: &[PipelineFilter]) -> Option<Box<[Filter]>> {
 }
 
 /// The dimensions of a variable: the dimensions of the dataset, then the dimensions of its array type. If there are
-/// too many, the number of elements is the only dimension.
+/// too many dimensions, the number of elements is the only dimension.
 fn shape(dims: &[u64], datatype_dims: &[u64]) -> Shape {
     if dims.len() + datatype_dims.len() <= DIMENSIONS_MAX {
         return Shape([dims, datatype_dims].concat().into());
@@ -257,8 +258,8 @@ fn contiguous(path: &str, datatype: &DataType, dims: &[u64], offset: u64, bytes:
     })
 }
 
-/// The variables of a chunked dataset: one for the chunks whose filters can be removed, and one for the other chunks.
-/// Both keep the order of the dataset's chunk index.
+/// The variables of a chunked dataset: one variable for the chunks whose filters can be removed, and one variable for
+/// the other chunks. Both variables keep the order of the dataset's chunk index.
 fn chunked(
     path: &str,
     datatype: &DataType,
@@ -317,16 +318,16 @@ const INFLATION_MAX_FACTOR: u64 = 200;
 /// Minimum stored bytes of a chunk whose filters are removed.
 ///
 /// The cost of compressing and restoring depends on the raw bytes, but the application wrote only the stored bytes. A
-/// file of 2 MB can hold 2 GiB of zeros. Chunks that inflate by more than [`INFLATION_MAX_FACTOR`] are therefore kept
-/// as they are stored, if they are at least half of the chunks. If fewer chunks inflate so strongly, all filters are
-/// removed. This at most doubles the cost, and the array stays complete.
+/// file of 2 MB can hold 2 GiB of zeros. Therefore chunks that inflate by more than [`INFLATION_MAX_FACTOR`] keep
+/// their filters, if they are at least half of the chunks. If fewer chunks inflate so strongly, all filters are
+/// removed. Removing all filters at most doubles the cost, and the array stays complete.
 fn least_stored_bytes(chunk_raw_bytes: u64, filters: &[Filter], chunks: &[Chunk]) -> u64 {
     let least = chunk_raw_bytes.div_ceil(INFLATION_MAX_FACTOR);
     let inflated = chunks.iter().filter(|c| c.filter_mask == 0 && (1..least).contains(&c.stored_bytes)).count();
     if !filters.is_empty() && inflated > 0 && inflated * 2 >= chunks.len() { least } else { 0 }
 }
 
-/// Appends an extent without filters. If the extent begins where the last extent ends, both become one extent.
+/// Appends an extent without filters. If the extent begins where the last extent ends, both are joined to one extent.
 fn push_run(extents: &mut Vec<Extent>, run: Extent) {
     match extents.last_mut() {
         Some(last) if last.offset.checked_add(last.stored_bytes) == Some(run.offset) => {
@@ -376,8 +377,8 @@ mod tests {
     #[test]
     fn chunks_that_inflate_too_much_stay_as_they_are_stored_where_they_are_half_of_the_data() {
         let any = DataType { element: ElementType::F64, dims: Vec::new() };
-        // For chunks of these stored lengths: the number of raw bytes whose filters were removed, and the number of
-        // stored bytes that were kept.
+        // For chunks of these stored lengths: the number of raw bytes of chunks whose filters were removed, and the
+        // number of stored bytes of the other chunks.
         let taken = |pipeline: &[PipelineFilter], stored_bytes: &[u64]| {
             let place = |(nth, &stored_bytes)| Chunk { offset: 100_000 * nth as u64, stored_bytes, filter_mask: 0 };
             let chunks: Vec<_> = stored_bytes.iter().enumerate().map(place).collect();

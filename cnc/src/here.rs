@@ -1,9 +1,9 @@
-//! Where this process runs, as written into the names of files that several nodes may see.
+//! Identifies where this process runs. The result is part of the names of files that several nodes may see.
 
 use mcrengine::ids::Digest;
 use std::sync::LazyLock;
 
-/// Identifies where process numbers are valid: this boot of this node, and this process namespace. 16 hexadecimal
+/// Identifies the boot of this node and the process namespace, within which process numbers are valid. 16 hexadecimal
 /// digits.
 pub(crate) static HERE: LazyLock<String> = LazyLock::new(|| {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -12,7 +12,7 @@ pub(crate) static HERE: LazyLock<String> = LazyLock::new(|| {
     Digest::of(&text).to_string()[..16].to_owned()
 });
 
-/// Where this process runs, and its process number, as used in names.
+/// The value of [`HERE`] and the number of this process, for use in names.
 pub(crate) fn here() -> String {
     format!("{}-{}", *HERE, std::process::id())
 }

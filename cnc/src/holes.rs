@@ -6,11 +6,11 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Reads a file at given offsets. The zeros of a hole need no read and no page of the kernel's cache.
+/// Reads a file at given offsets. The zeros of a hole need neither a read nor a page of the kernel's cache.
 pub(crate) struct Sparse<'a> {
     file: &'a File,
     has_holes: bool,
-    /// A hole: its first offset, and the offset after its end.
+    /// The last found hole: its first offset, and the offset after its end.
     hole: (u64, u64),
 }
 
@@ -19,15 +19,15 @@ impl<'a> Sparse<'a> {
         Ok(Self::of(file, &file.metadata()?))
     }
 
-    /// For a file with known metadata.
+    /// Makes a reader for a file whose metadata is known.
     pub fn of(file: &'a File, metadata: &Metadata) -> Self {
-        // A file on a compressing file system also has fewer blocks than its length needs. Then no hole is found, and
-        // the whole file is read.
+        // On a compressing file system, a file without holes also has fewer blocks than its length needs. Then no
+        // hole is found, and the whole file is read.
         let has_holes = metadata.blocks().saturating_mul(512) < metadata.len();
         Self { file, has_holes, hole: (0, 0) }
     }
 
-    /// Fills the buffer with the bytes at `at`, which must lie within the file.
+    /// Fills the buffer with the bytes that begin at `at`. The bytes must lie within the file.
     pub fn read_exact_at(&mut self, buffer: &mut [u8], at: u64) -> io::Result<()> {
         let end = at.saturating_add(buffer.len() as u64);
         if self.has_holes && !self.in_hole(at, end) {
@@ -44,12 +44,13 @@ impl<'a> Sparse<'a> {
         self.hole.0 <= at && end <= self.hole.1
     }
 
-    /// The offset of the next data at or after `at`. Moves the file's read position, which no other code uses.
+    /// The offset of the next data that begins at or after `at`. Moves the file's read position, which no other code
+    /// uses.
     fn next_data(&self, at: u64) -> u64 {
         let Ok(from) = i64::try_from(at) else { return at };
         match lseek(self.file, from, Whence::SeekData) {
             Ok(data) => u64::try_from(data).unwrap_or(at),
-            // There is no data up to the end of the file.
+            // There is no data between `at` and the end of the file.
             Err(Errno::ENXIO) => self.file.metadata().map_or(at, |m| m.len()),
             Err(_) => at,
         }

@@ -1,8 +1,8 @@
-//! Decides with one look whether the files of a checkpoint are complete. `mcr save` uses this module, because it does
-//! not wait as the daemons do.
+//! Decides with one look whether the files of a checkpoint are complete. `mcr save` uses this module, because `mcr
+//! save` does not wait as the daemons do.
 //!
-//! The rules are the same as in [`crate::settle`]. If a daemon would look again later, this module rejects the file
-//! and returns the reason.
+//! The rules are the same as in [`crate::settle`]. If a daemon would wait and look again, this module rejects the
+//! file and returns the reason.
 
 use crate::fingerprint::Fingerprint;
 use crate::h5::{End, hdf5_end};
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Maximum time to wait for a process that is about to close a file. A child process that is about to execute another
-/// program also holds the files of its parent for a moment.
+/// program also holds the files of its parent for a short time.
 const CLOSING_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Judges files below one directory, after one search for processes that write them.
+/// Judges files below one directory, after one search for processes that write these files.
 pub struct Judge {
     root: PathBuf,
     writers: Writers,
@@ -27,8 +27,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Finds out which of these files other processes have open for writing. Waits at most one second for files that
-    /// are just being closed.
+    /// Finds out which of these files other processes have open for writing. Waits at most one second for processes
+    /// that are about to close a file.
     pub fn new<'a>(root: &Path, files: impl Iterator<Item = &'a FilePath> + Clone) -> Self {
         let end = Instant::now() + CLOSING_WAIT_MAX;
         loop {
@@ -49,8 +49,8 @@ impl Judge {
         Self { root: root.to_owned(), writers, rules: SettleRules::default() }
     }
 
-    /// Returns the fingerprint of the file, or the reason why the file is incomplete. A file that cannot be read here
-    /// fails later, at the capture.
+    /// Returns the fingerprint of the file, or the reason why the file is incomplete. If a file cannot be read here,
+    /// its capture fails later.
     pub fn look_at(&self, path: &FilePath) -> Result<Fingerprint, String> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let absolute = self.root.join(path.as_path());
@@ -83,8 +83,9 @@ impl Judge {
         }
     }
 
-    /// Decides about a file that is longer than its superblock says: the writer has not flushed the file yet, or data
-    /// was appended. The file is accepted if no process has it open for writing, or after some time at rest.
+    /// Decides about a file that is longer than its superblock states: the writer has not flushed the file yet, or
+    /// data was appended. The file is accepted if no process has it open for writing, or if it has been at rest for
+    /// the doubt time.
     fn longer(&self, print: Fingerprint, now: SystemTime) -> Result<Fingerprint, String> {
         let now_ns = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i64);
         let rested_ms = now_ns.saturating_sub(print.modified_ns).max(0) as u64 / 1_000_000;
@@ -120,7 +121,8 @@ mod tests {
     #[test]
     fn a_file_that_a_daemon_would_not_take_is_not_whole() {
         let dir = tempfile::tempdir().expect("a directory");
-        // A superblock of version 2: signature, version, widths, flags, then base, extension, end of file.
+        // A superblock of version 2: signature, version, widths, flags, base address, extension address, and end of
+        // the file.
         let superblock = |flags: u8, end: u64| {
             let mut bytes = b"\x89HDF\r\n\x1a\n\x02\x08\x08".to_vec();
             bytes.push(flags);

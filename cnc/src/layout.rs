@@ -1,11 +1,10 @@
 //! Decides which files form a checkpoint. A layout maps a path below the watched directory to a checkpoint's label
 //! and a rank.
 //!
-//! A layout is a list of patterns. The patterns are tried in order, and the first pattern that matches decides. A
-//! pattern is a glob with named parts (`**/{checkpoint}.cpu{rank}`), or a regular expression with the groups
-//! `checkpoint` and `rank`. Globs and regular expressions match the bytes of the whole path. Presets for widely used
-//! applications are in [`presets`]. The guess from file names is in [`guess`], and the walk over a directory is in
-//! [`walk`].
+//! A layout is a list of patterns. The first pattern that matches a path decides. A pattern is a glob with named
+//! parts (`**/{checkpoint}.cpu{rank}`), or a regular expression with the groups `checkpoint` and `rank`. Globs and
+//! regular expressions match the bytes of the whole path. [`presets`] has the patterns of widely used applications.
+//! [`guess`] guesses patterns from file names, and [`walk`] finds the files below a directory.
 
 pub mod guess;
 pub mod pointers;
@@ -20,7 +19,7 @@ use regex::bytes::{Captures, Regex, RegexBuilder};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-/// Which files form a checkpoint, and which rank each file belongs to.
+/// Which files form a checkpoint, and to which rank each file belongs.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Name of the layout: a preset's name, `patterns`, `guessed`, ...
@@ -34,16 +33,16 @@ pub struct Layout {
 /// The checkpoint and the rank of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// The label of the checkpoint, as the application names it.
+    /// The application's name of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// The rank. Ranks start at 0 here, even if the application's ranks start at 1. `None`: the file belongs to no
-    /// single rank, such as a parameter file, and is saved with rank 0.
+    /// The rank. Ranks start at 0 here, even if the application's ranks start at 1. `None` if the file belongs to no
+    /// single rank, such as a parameter file. Such a file is saved with rank 0.
     pub rank: Option<Rank>,
 }
 
 /// Maximum number of patterns in a layout.
 pub const PATTERNS_MAX: usize = 256;
-/// Maximum length of a pattern as written, in bytes.
+/// Maximum length of a pattern in bytes, as the operator wrote it.
 pub const PATTERN_BYTES_MAX: usize = 4096;
 
 /// Why a layout was rejected.
@@ -74,7 +73,7 @@ pub enum LayoutError {
         /// The message of the parser.
         what: String,
     },
-    /// The pattern has no part for the checkpoint, so no file could belong to a checkpoint.
+    /// The pattern has no part for the checkpoint, so it does not assign files to checkpoints.
     #[error("pattern {pattern:?} has no part named \"checkpoint\"; write {{checkpoint}}, or (?P<checkpoint>...)")]
     NoCheckpoint {
         /// The pattern as written.
@@ -101,7 +100,7 @@ fn nearest(near: &Option<&'static str>) -> String {
 /// The positions of the label and the rank in a path, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Within {
-    /// `None`: the label is given by the pattern, not by the path.
+    /// Position of the label. `None` if the pattern has a constant label, and the path contains no label.
     pub(crate) label: Option<std::ops::Range<usize>>,
     pub(crate) rank: Option<std::ops::Range<usize>>,
 }
@@ -112,14 +111,14 @@ pub(crate) struct Pattern {
     /// The pattern as written in the configuration.
     text: String,
     regex: Regex,
-    /// `Some`: every file that matches belongs to this checkpoint, and the regular expression contains no label.
+    /// The checkpoint of every matching file, if the regular expression contains no label.
     constant: Option<CheckpointId>,
     /// The number of the application's first rank, 0 or 1.
     first_rank: u32,
 }
 
 impl Layout {
-    /// The preset of this name.
+    /// The preset of this name. `None` if there is no preset of this name.
     pub fn preset(name: &str) -> Option<Self> {
         presets::get(name)
     }
@@ -145,11 +144,11 @@ impl Layout {
     ///
     /// | part | matches |
     /// |---|---|
-    /// | `{checkpoint}` | the label, as short as possible, without `/`; repeated parts must be equal |
+    /// | `{checkpoint}` | the label without `/`, as short as possible; repeated parts must be equal |
     /// | `{rank}` | the rank's digits |
-    /// | `{checkpoint:REGEX}`, `{rank:REGEX}` | as above, restricted to the regular expression |
+    /// | `{checkpoint:REGEX}`, `{rank:REGEX}` | the label or the rank, restricted to the regular expression |
     /// | `{a,b}` | one of these texts |
-    /// | `*`, `?`, `[a-z]` | any bytes, one byte, one of these bytes, without `/` |
+    /// | `*`, `?`, `[a-z]` | any bytes, one byte, one of these bytes; never `/` |
     /// | `**/` | any directories, or none |
     /// | `**` at the end | everything below |
     ///
@@ -159,8 +158,8 @@ impl Layout {
         Self::new("patterns", patterns.collect::<Result<_, _>>()?)
     }
 
-    /// Creates a layout from regular expressions with the groups `checkpoint` and, unless the file belongs to no
-    /// single rank, `rank`. Each expression must match the whole path.
+    /// Creates a layout from regular expressions with the groups `checkpoint` and `rank`. If the files belong to no
+    /// single rank, the group `rank` is missing. Each expression must match the whole path.
     pub fn from_regexes<S: AsRef<str>>(regexes: &[S], first_rank: u32) -> Result<Self, LayoutError> {
         let patterns = regexes.iter().map(|r| Pattern::from_regex(r.as_ref(), first_rank));
         Self::new("regex", patterns.collect::<Result<_, _>>()?)
@@ -176,14 +175,14 @@ impl Layout {
         Self::new("single", vec![Pattern::everything(checkpoint)]).expect("a layout with one pattern is valid")
     }
 
-    /// Adds a marker file: a checkpoint is complete once a file that matches this glob has settled. The glob contains
+    /// Adds a marker file. A checkpoint is complete when a file that matches this glob has settled. The glob contains
     /// `{checkpoint}` but not `{rank}`.
     pub fn with_marker(mut self, glob: &str) -> Result<Self, LayoutError> {
         self.marker = Some(Pattern::from_glob(glob, 0)?);
         Ok(self)
     }
 
-    /// Sets the number of files of a rank: a rank is complete once this number of its files has settled.
+    /// Sets the number of files of a rank. A rank is complete when this number of its files has settled.
     pub fn with_files_per_rank(mut self, files: u32) -> Self {
         self.files_per_rank = Some(files);
         self
@@ -191,18 +190,23 @@ impl Layout {
 
     /// Guesses a layout from the names of the files below `directory`. If a guess covers too few files, all files
     /// form one checkpoint that is named after the directory, or [`Explanation::asks`] contains a question for the
-    /// user.
-    pub fn guess(listing: &Listing, directory: &std::path::Path) -> (Self, Explanation) {
-        guess::guess(listing, directory, guess::Rest::IsTaken)
+    /// user. `ranks` is the number of ranks, if it is known.
+    pub fn guess(listing: &Listing, directory: &std::path::Path, ranks: Option<u32>) -> (Self, Explanation) {
+        guess::guess(listing, directory, guess::Rest::IsTaken, ranks)
     }
 
-    /// Like [`Layout::guess`], while the application runs: files whose names do not show a checkpoint belong to none,
-    /// even if there is only one checkpoint so far.
-    pub fn guess_while_running(listing: &Listing, directory: &std::path::Path) -> (Self, Explanation) {
-        guess::guess(listing, directory, guess::Rest::IsLeft)
+    /// Guesses a layout like [`Layout::guess`], but while the application runs. Files whose names do not show a
+    /// checkpoint belong to no checkpoint, even if there is only one checkpoint so far.
+    pub fn guess_while_running(
+        listing: &Listing,
+        directory: &std::path::Path,
+        ranks: Option<u32>,
+    ) -> (Self, Explanation) {
+        guess::guess(listing, directory, guess::Rest::IsLeft, ranks)
     }
 
-    /// The files that belong to no checkpoint of this layout, except logs and pointer files. `None` if there are none.
+    /// The files that belong to no checkpoint of this layout, except logs and pointer files. `None` if there are no
+    /// such files.
     pub fn unplaced(&self, listing: &Listing) -> Option<Unplaced> {
         guess::unplaced(self, listing)
     }
@@ -235,8 +239,8 @@ impl Layout {
             .or_else(|| self.marked(path).map(|checkpoint| Placed { checkpoint, rank: None }))
     }
 
-    /// Whether file names contain the number of a rank. Without such numbers, all files of a checkpoint belong to
-    /// rank 0.
+    /// Whether file names contain the number of a rank. If file names contain no such number, all files of a
+    /// checkpoint belong to rank 0.
     pub fn has_ranks(&self) -> bool {
         self.patterns.iter().any(|pattern| pattern.regex.capture_names().flatten().any(|name| name == "rank"))
     }
@@ -249,8 +253,8 @@ impl Layout {
         self.patterns.iter().find_map(|pattern| pattern.place_within(path.as_bytes()))
     }
 
-    /// The directory that has the checkpoint's label as its name and therefore contains only this checkpoint. The
-    /// empty path is the watched directory. `None` if files of several checkpoints share a directory.
+    /// The own directory of a file's checkpoint: its name is the checkpoint's label, so it contains only this
+    /// checkpoint. The empty path is the watched directory. `None` if files of several checkpoints share a directory.
     pub fn own_directory(&self, path: &FilePath) -> Option<std::path::PathBuf> {
         let (_, within) = self.place_within(path)?;
         let Some(label) = within.label else { return Some(std::path::PathBuf::new()) };
@@ -259,7 +263,7 @@ impl Layout {
         if let Some(end) = bytes[label.end..].iter().position(|&b| b == b'/') {
             return Some(directory(label.end + end));
         }
-        // Enzo's `DD0007/DD0007.cpu0003`: the label is taken from the name of the file.
+        // The label is the name of the file, as in Enzo's `DD0007/DD0007.cpu0003`.
         let above = directory(bytes.iter().rposition(|&b| b == b'/')?);
         (above.file_name()?.as_bytes() == &bytes[label]).then_some(above)
     }
@@ -269,7 +273,7 @@ impl Layout {
         self.marker.as_ref()?.place(path.as_bytes()).map(|placed| placed.checkpoint)
     }
 
-    /// Whether a checkpoint is complete only once its marker file exists.
+    /// Whether a checkpoint is complete only when its marker file exists.
     pub fn has_marker(&self) -> bool {
         self.marker.is_some()
     }
@@ -285,7 +289,7 @@ impl Layout {
     }
 }
 
-/// The patterns, one on each line, as written in the configuration.
+/// Writes the patterns, one on each line, as in the configuration.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, pattern) in self.patterns.iter().enumerate() {
@@ -306,8 +310,8 @@ pub fn is_ours(path: &[u8]) -> bool {
 pub fn is_own_name(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b".mcr-") else { return false };
     let number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    // The other names of mcrEngine are the lock, the record of restored files, the directories for moved files, and
-    // the journal of a publication.
+    // The other own names are the names of the lock, the record of restored files, the directories for moved files,
+    // and the journal of a publication.
     let numbered = |prefix: &[u8]| rest.strip_prefix(prefix).is_some_and(|n| n.first().is_some_and(u8::is_ascii_digit));
     // The temporary name of the agent's state file: `.mcr-state-NAME-PID.tmp`.
     let state = rest.strip_prefix(b"state-").and_then(|rest| rest.strip_suffix(b".tmp"));
@@ -332,8 +336,8 @@ fn is_of_a_restart(rest: &[u8]) -> bool {
     matches!(parts[..], [place, pid, nth] if is_place(place) && is_number(pid) && is_number(nth))
 }
 
-/// Whether this is the path of a container or a manifest. A store may lie below the application's directory, and its
-/// files must not be saved again.
+/// Whether this is the path of a container or a manifest. A store may lie below the application's directory. The
+/// files of a store must not be saved again.
 pub(crate) fn is_of_a_store(path: &[u8]) -> bool {
     let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
     let number = name
@@ -342,7 +346,8 @@ pub(crate) fn is_of_a_store(path: &[u8]) -> bool {
     number.is_some_and(|digits| digits.len() >= 4 && digits.iter().all(u8::is_ascii_digit))
 }
 
-/// Prefix of the names of groups whose text must equal the text of the group `checkpoint`.
+/// Prefix of the names of repeated groups. The text of a repeated group must be equal to the text of the group
+/// `checkpoint`.
 const REPEATED_LABEL_PREFIX: &str = "checkpoint_";
 
 impl Pattern {
@@ -364,7 +369,7 @@ impl Pattern {
         Self::compile(regex, regex, first_rank).map_err(refuse)?.checked()
     }
 
-    /// A pattern for names without a label. All files that match belong to the given checkpoint.
+    /// Makes a pattern for names without a label. All matching files belong to the given checkpoint.
     pub(crate) fn constant(regex: &str, checkpoint: CheckpointId, first_rank: u32) -> Result<Self, LayoutError> {
         let refuse = |what| LayoutError::Regex { pattern: regex.to_owned(), what };
         let mut made = Self::compile(regex, regex, first_rank).map_err(refuse)?;
@@ -422,7 +427,7 @@ impl Pattern {
     }
 }
 
-/// Converts a label to a name in the store. Bytes that are not UTF-8 and control characters are written as escapes
+/// Converts a label to a name in the store. Control characters, and bytes that are not UTF-8, are written as escapes
 /// such as `\xe9`.
 pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
     let label = match std::str::from_utf8(bytes) {
@@ -433,15 +438,15 @@ pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
         return format!(r"\x2e{rest}").parse(); // the name of a directory in the store never begins with a dot
     }
     match (label.parse::<CheckpointId>()?, label.rsplit_once('~')) {
-        // The label has the form of a name that mcrEngine gives to a second checkpoint with the same label, so the
-        // `~` is escaped.
+        // The label has the form of a name that mcrEngine gives to a second checkpoint with the same label. Therefore
+        // the `~` is escaped.
         (id, Some((before, after))) if id.label() != label => format!(r"{before}\x7e{after}").parse(),
         (id, _) => Ok(id),
     }
 }
 
 fn build(regex: &str) -> Result<Regex, regex::Error> {
-    // Patterns match bytes and not characters, because file names need not be UTF-8. The limits bound the memory
+    // Patterns match bytes and not characters, because file names may not be UTF-8. The limits restrict the memory
     // that one pattern needs.
     RegexBuilder::new(regex)
         .unicode(false)
@@ -519,8 +524,8 @@ fn glob_to_regex(glob: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// The position of the brace that closes the first brace of the text. Braces between these two, in a regular
-/// expression, must be balanced.
+/// The position of the brace that closes the first brace of the text. Braces between the two braces may be part of a
+/// regular expression, and must be balanced.
 fn closing_brace(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, byte) in text.bytes().enumerate() {

@@ -1,4 +1,5 @@
-//! The agent on a compute node. It finds files that the application has finished, describes them, and restores them.
+//! The agent on a compute node. The agent finds files that the application has finished, describes them, and restores
+//! files.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

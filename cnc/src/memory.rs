@@ -1,6 +1,7 @@
 //! Returns free memory to the system, so that an idle agent needs little memory.
 
-/// Asks the allocator to return its reserve to the system. Takes milliseconds. Does nothing without glibc.
+/// Makes the allocator return its free memory to the system. Takes milliseconds. Does nothing if the C library is not
+/// glibc.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "glibc's allocator has no safe interface")]

@@ -1,14 +1,15 @@
 //! Restores files. A file is written under a temporary name, its digest is compared with the digest of the
 //! application's file, and then it is renamed to its final name.
 //!
-//! An incomplete file never has its final name, because the rename is the last step, after the digest was compared. A
-//! long file is read back for its digest. A short file is assembled in memory. The files of a checkpoint share a few
-//! descriptors (`target.rs`) and get their final names together (`publish.rs`). A restart removes the temporary files
-//! of killed restarts (`leftovers.rs`).
+//! An incomplete file never has its final name, because the rename is the last step, after the comparison of the
+//! digest. A short file is assembled in memory. A long file is written piece by piece, and read back for its digest.
+//! The files of a checkpoint share a few descriptors (`target.rs`) and get their final names together (`publish.rs`).
+//! A restart removes the temporary files of killed restarts (`leftovers.rs`).
 //!
 //! A symbolic link below the target directory is followed only if it leads to a directory of the same owner, for
 //! example to an output directory on another file system (`target.rs`). A restart never creates a link that leads to
-//! such a directory. So neither a hostile checkpoint nor a prepared directory can redirect files to another place.
+//! such a directory. Therefore neither a hostile checkpoint nor a prepared directory can redirect files to another
+//! place.
 
 mod error;
 mod existing;
@@ -50,17 +51,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const BUFFER_BYTES: usize = 1 << 20;
 /// Maximum number of bytes of unfinished chunks in memory. Further chunks are kept in a spill file.
 const UNFINISHED_MAX_BYTES: u64 = 64 << 20;
-/// Blocks of this length in bytes that contain only zeros are not written. The hole in the file reads as zeros.
+/// Minimum length in bytes of a block of zeros that is not written. The hole in the file reads as zeros.
 const HOLE_BYTES: u64 = 64 << 10;
 
 /// Maximum length in bytes of a file that is assembled in memory and written at once.
 const IMAGE_MAX_BYTES: u64 = 4 << 20;
-/// Maximum number of bytes of all files in memory. Above this number, files are written piece by piece.
+/// Maximum number of bytes of all files in memory. If more bytes would be needed, files are written piece by piece.
 const IMAGES_MAX_BYTES: u64 = 64 << 20;
 /// Number of bytes of all files that are in memory now.
 static IMAGES_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// A short file in memory. The file counts towards [`IMAGES_MAX_BYTES`] until this value is dropped.
+/// A short file in memory. Until this value is dropped, the file counts towards [`IMAGES_MAX_BYTES`].
 #[derive(Debug)]
 struct Image {
     bytes: Mutex<Vec<u8>>,
@@ -77,7 +78,7 @@ impl Image {
     }
 
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
-        // After a panic of another thread some bytes may be missing. The digest detects this.
+        // If another thread panicked, some bytes may be missing. The comparison of the digest detects missing bytes.
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -100,15 +101,15 @@ pub struct FileRestorer {
     starts: Vec<Box<[u64]>>,
     written: AtomicU64,
     unfinished: Mutex<Unfinished>,
-    /// If this file is a hard link of another file of the checkpoint: the path of the other file.
+    /// The path of another file of the checkpoint, if this file is a hard link of the other file.
     named: Option<FilePath>,
 }
 
-/// Chunks with missing raw bytes, by variable and extent.
+/// Chunks of which some raw bytes are missing, by variable and extent.
 #[derive(Debug, Default)]
 struct Unfinished {
     chunks: HashMap<(usize, usize), Partial>,
-    /// Chunks that are written to the file.
+    /// Chunks that are already written to the file.
     finished: BTreeSet<(usize, usize)>,
     in_memory: u64,
     /// A file for chunks that do not fit into memory.
@@ -131,12 +132,13 @@ enum Place {
 }
 
 impl FileRestorer {
-    /// Creates the missing directories, and a temporary file of the right length in the directory of the final name.
+    /// Creates the missing directories, and a temporary file. The temporary file has the final length and lies in the
+    /// directory of the final name.
     pub fn create(to: &Path, header: Arc<FileHeader>) -> Result<Self, RestoreError> {
         Self::create_in(&Target::new(to), header)
     }
 
-    /// As [`FileRestorer::create`], for one of several files that share a few descriptors.
+    /// Creates a file like [`FileRestorer::create`]. The file is one of several files that share a few descriptors.
     pub fn create_in(to: &Arc<Target>, header: Arc<FileHeader>) -> Result<Self, RestoreError> {
         header.check()?;
         let temporary = Temporary::create(to, &header.path, "tmp")?;
@@ -155,7 +157,7 @@ impl FileRestorer {
         Ok(restorer)
     }
 
-    /// Declares this file a hard link of another file of the checkpoint, if that file is restored too.
+    /// Declares that this file is a hard link of another file of the checkpoint, if the other file is restored too.
     pub fn is_named(self, named: Option<FilePath>) -> Self {
         Self { named, ..self }
     }
@@ -198,9 +200,9 @@ impl FileRestorer {
         Ok(())
     }
 
-    /// Compares the digest of all bytes with the digest of the application's file. With `sync` the bytes are on the
-    /// disk before this function returns. The file gets its final name only in [`VerifiedFile::publish`], so that all
-    /// files of a checkpoint can be verified before one of them replaces an older file.
+    /// Compares the digest of all bytes with the digest of the application's file. If `sync` is true, the bytes are
+    /// on the disk before this function returns. The file gets its final name only in [`VerifiedFile::publish`], so
+    /// that all files of a checkpoint can be verified before one of them replaces an older file.
     pub fn verify(mut self, sync: bool) -> Result<VerifiedFile, RestoreError> {
         let expected: u64 = self.header.variables.iter().map(|v| v.raw_bytes.0).sum();
         let written = self.written.load(Ordering::Acquire);
@@ -229,7 +231,8 @@ impl FileRestorer {
         );
         futimens(&*file, &modified, &modified).map_err(self.failed("setting its time"))?;
         let print = Fingerprint::of(&file.metadata().map_err(self.io("reading its metadata"))?);
-        // The mark is set before the mode, because no mark can be set on a file that the owner may not write.
+        // The mark is set before the mode, because the mode may forbid the owner to write, and then no mark can be
+        // set.
         let marked = crate::restored::mark(&file, &self.header.path);
         if let Err(error) = &marked {
             tracing::debug!(
@@ -237,7 +240,7 @@ impl FileRestorer {
                 "the file cannot be marked as restored; a record file lists it"
             );
         }
-        // The set-user-ID and set-group-ID bits are not restored: no output of a simulation needs them.
+        // The set-user-ID and set-group-ID bits are not restored, because no output of a simulation needs them.
         fchmod(&*file, Mode::from_bits_truncate(self.header.mode & 0o1777)).map_err(self.failed("setting its mode"))?;
         if sync {
             fsync(&*file).map_err(self.failed("syncing it"))?;
@@ -260,17 +263,17 @@ impl FileRestorer {
         let modified = seconds(self.header.modified_ns);
         let stat = self.temporary.replace("making the link", |dir, name| {
             symlinkat(text.as_os_str(), dir, name.as_c_str())?;
-            // Some file systems do not store times of links.
+            // Some file systems do not store the times of links.
             let _ = utimensat(dir, name.as_c_str(), &modified, &modified, UtimensatFlags::NoFollowSymlink);
             Ok(())
         })?;
         let print = Fingerprint::of_stat(&stat);
-        // An agent never treats a link as a checkpoint, so a link needs no mark.
+        // An agent never considers a link a checkpoint, so a link needs no mark.
         let Self { header, temporary, named, .. } = self;
         Ok(VerifiedFile { header, temporary, print, is_marked: true, compared: None, named })
     }
 
-    /// [`FileRestorer::verify`] followed by [`VerifiedFile::publish`].
+    /// Calls [`FileRestorer::verify`], and then [`VerifiedFile::publish`].
     pub fn finish(self, sync: bool) -> Result<RestoredFile, RestoreError> {
         self.verify(sync)?.publish()
     }
@@ -298,7 +301,7 @@ impl FileRestorer {
         }
     }
 
-    /// Writes bytes at their offset in the file, without long runs of zeros.
+    /// Writes bytes at their offset in the file. Long runs of zeros are not written.
     fn write_out(&self, at: u64, bytes: &[u8]) -> Result<(), RestoreError> {
         let file = self.temporary.file()?;
         let writing =
@@ -318,7 +321,8 @@ impl FileRestorer {
         if from < to { writing(from, to) } else { Ok(()) }
     }
 
-    /// Collects raw bytes of a chunk. When the last bytes arrive, the filters are applied and the chunk is stored.
+    /// Collects the raw bytes of a chunk. When no raw byte is missing, the filters are applied and the chunk is
+    /// stored.
     fn gather(&self, variable: usize, nth: usize, within: u64, piece: &[u8]) -> Result<(), RestoreError> {
         let header = &self.header.variables[variable];
         let raw_bytes = header.extents[nth].raw_bytes;
@@ -337,7 +341,7 @@ impl FileRestorer {
                 }
             }
         };
-        // The lock is released before the filters are applied, because compressing takes long.
+        // The lock is released before the filters are applied, because compressing takes a long time.
         let raw = raw.as_deref().unwrap_or(piece);
         let extent = header.extents[nth];
         let stored = filter::put_on(&header.filters, raw).unwrap_or_default();
@@ -356,7 +360,7 @@ impl FileRestorer {
     }
 
     fn unfinished(&self) -> MutexGuard<'_, Unfinished> {
-        // After a panic of another thread a chunk may be unfinished. The digest detects this.
+        // If another thread panicked, a chunk may be unfinished. The comparison of the digest detects missing bytes.
         self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -381,7 +385,7 @@ impl FileRestorer {
 }
 
 impl Unfinished {
-    /// Adds a range of a chunk's raw bytes. Returns the whole chunk if no byte is missing any more.
+    /// Adds a range of a chunk's raw bytes. Returns the whole chunk if no byte is missing.
     fn add(
         &mut self,
         key: (usize, usize),
@@ -441,7 +445,7 @@ impl Unfinished {
     }
 }
 
-/// Adds the range `[from, to)` to sorted, disjoint ranges. Joins ranges that touch.
+/// Adds the range `[from, to)` to sorted, disjoint ranges. Ranges that touch are joined.
 fn insert_run(runs: &mut Vec<(u64, u64)>, (mut from, mut to): (u64, u64)) {
     let first = runs.partition_point(|r| r.1 < from);
     let last = runs.partition_point(|r| r.0 <= to);

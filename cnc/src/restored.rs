@@ -1,23 +1,24 @@
-//! Records which files a restart wrote. Such files are not a new checkpoint until the application writes them again.
+//! Records which files a restart wrote. A restored file is not part of a new checkpoint until the application writes
+//! it again.
 //!
-//! A restart marks each file with an extended attribute before the file gets its final name. So an agent never sees a
-//! restored file without its mark.
+//! A restart marks each file with an extended attribute before the file gets its final name. Therefore an agent never
+//! sees a restored file without a mark.
 //!
 //! - Attribute: `user.mcr.restored`
-//! - Value: `mcr-restored 1 INODE BYTES MODIFIED_NS DEPTH`. The first three numbers are those of `stat`, in decimal,
-//!   with the time in nanoseconds since 1970. DEPTH is the number of components of the path below the directory that
-//!   was restored into.
+//! - Value: `mcr-restored 1 INODE BYTES MODIFIED_NS DEPTH`. The first three numbers are decimal and come from `stat`.
+//!   The time is in nanoseconds since 1970. DEPTH is the number of components of the path below the target directory
+//!   of the restart.
 //!
-//! The mark is valid while the first three numbers match the file. A program that writes into the file changes its
-//! time. A program that writes another file under the same name, or copies this file with its attributes, creates
-//! another inode. The device is not compared, because a network file system has a different device on each node. The
-//! change time is not compared, because a rename changes it.
+//! The mark is valid if its first three numbers agree with the file. If a program writes into the file, the file's
+//! modification time changes. If a program writes another file under the same name, or copies the file with its
+//! attributes, the new file has another inode. The device is not compared, because a network file system has a
+//! different device number on each node. The change time is not compared, because a rename changes it.
 //!
-//! If a file system stores no attributes, a record is written in the directory that was restored into:
-//! `.mcr-restored/TIME-WHERE-PROCESS`. It consists of a line `mcr-restored 1`, a line of JSON, and a line `blake3
-//! HEX` over both. The JSON is a list of objects with `path` below the directory, `inode`, `bytes` and `modified_ns`.
-//! In `path`, a backslash and each byte that is not printable ASCII is written as `\xNN`. The newest 64 records are
-//! kept. A record that cannot be read is ignored.
+//! If a file system stores no attributes, a record is written in the target directory of the restart:
+//! `.mcr-restored/TIME-WHERE-PROCESS`. The record consists of a line `mcr-restored 1`, a line of JSON, and a line
+//! `blake3 HEX` with the digest of both lines. The JSON is a list of objects with `path` below the directory,
+//! `inode`, `bytes` and `modified_ns`. In `path`, a backslash and each byte that is not printable ASCII is written as
+//! `\xNN`. The newest 64 records are kept. A record that cannot be read is ignored.
 
 use crate::fingerprint::Fingerprint;
 use crate::here::here;
@@ -41,11 +42,12 @@ const ATTRIBUTE: &str = "user.mcr.restored";
 const DIRECTORY: &str = ".mcr-restored";
 const KIND: &str = "mcr-restored";
 const VERSION: u32 = 1;
-/// Maximum number of records in one directory. Above it the oldest are removed.
+/// Maximum number of records in one directory. If there are more records, the oldest records are removed.
 const RECORDS_MAX: usize = 64;
-/// A directory that changed within this time is read again, because another change may leave its time the same.
+/// If a directory changed within this time, it is read again at each use, because a further change may leave its time
+/// unchanged.
 const CLOCK_STEP: Duration = Duration::from_secs(2);
-/// Maximum number of directories whose records are cached. Above it the cache is cleared.
+/// Maximum number of directories whose records are cached. If there are more directories, the cache is cleared.
 const DIRECTORIES_MAX: usize = 4096;
 
 /// A restored file that could not be marked.
@@ -58,16 +60,17 @@ struct Entry {
     modified_ns: i64,
 }
 
-/// Where a restart wrote a file, relative to the watched directory.
+/// The place where a restart wrote a file, relative to the watched directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// Where the application reads it: the file belongs to the application's next checkpoint.
+    /// The place where the application reads the file. The file belongs to the application's next checkpoint.
     InPlace,
-    /// In a directory below the watched one: a copy for inspection, which belongs to no checkpoint.
+    /// A directory below the watched directory. The file is a copy for inspection, and belongs to no checkpoint.
     Below,
 }
 
-/// Marks an open file whose content and time are final. `path` is relative to the directory that is restored into.
+/// Marks an open file whose content and modification time are final. `path` is relative to the target directory of
+/// the restart.
 pub fn mark(file: &File, path: &FilePath) -> io::Result<()> {
     let is = Fingerprint::of(&file.metadata()?);
     let value = format!("{}{}", value(&is), depth(path));
@@ -82,7 +85,7 @@ fn depth(path: &FilePath) -> usize {
     path.as_path().components().count()
 }
 
-/// The depth in the mark of a file, if the file has a valid mark.
+/// The depth in the mark of a file. `None` if the file has no valid mark.
 fn marked_depth(path: &Path, is: &Fingerprint) -> Option<usize> {
     let mut found = [0u8; 128];
     let len = lgetxattr(path, ATTRIBUTE, &mut found[..]).ok()?;
@@ -90,8 +93,8 @@ fn marked_depth(path: &Path, is: &Fingerprint) -> Option<usize> {
     std::str::from_utf8(depth).ok()?.parse().ok()
 }
 
-/// Records files that could not be marked: their final paths below `to`, and their fingerprints. The record is
-/// durable when this returns.
+/// Records the files that could not be marked. Each file has its final path below `to` and its fingerprint. The
+/// record is durable when this function returns.
 pub fn record(to: &Path, files: &[(FilePath, Fingerprint)]) -> io::Result<()> {
     if files.is_empty() {
         return Ok(());
@@ -110,43 +113,44 @@ pub fn record(to: &Path, files: &[(FilePath, Fingerprint)]) -> io::Result<()> {
     };
     let entries: Vec<Entry> = files.iter().map(entry).collect();
     let now_ns = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
-    // The name begins with the time, so that names show which records are the oldest.
+    // The name begins with the time, so the order of the names is the order of the records.
     sealed::write(&dir, &format!("{now_ns:020}-{}", here()), KIND, VERSION, &entries, true)?;
     let mut names: Vec<PathBuf> = std::fs::read_dir(&dir)?.flatten().map(|entry| entry.path()).collect();
     names.sort();
     for old in &names[..names.len().saturating_sub(RECORDS_MAX)] {
-        let _ = std::fs::remove_file(old); // another restart may have removed it
+        let _ = std::fs::remove_file(old); // another restart may have removed the record
     }
     Ok(())
 }
 
-/// What is known about restored files below a directory.
+/// The marks and records of restored files below a directory.
 #[derive(Debug)]
 pub struct Restored {
     root: PathBuf,
-    /// For each directory: the time of its last change when it was read, and its entries.
+    /// For each directory: the time of its last change when the directory was read, and its entries.
     records: Mutex<HashMap<PathBuf, (SystemTime, HashSet<Entry>)>>,
 }
 
 impl Restored {
-    /// For the files below `root`. Records are read when they are needed, and again after they changed.
+    /// Makes the value for the files below `root`. Records are read when they are needed, and again if they have
+    /// changed.
     pub fn load(root: &Path) -> Self {
         Self { root: root.to_owned(), records: Mutex::default() }
     }
 
-    /// Whether a restart wrote this file, and it has not changed since.
+    /// Where a restart wrote this file. `None` if no restart wrote it, or if it has changed since.
     pub fn put(&self, path: &FilePath, is: &Fingerprint) -> Option<Put> {
         let full = self.root.join(path.as_path());
         let of_depth = |depth: usize| if depth < self::depth(path) { Put::Below } else { Put::InPlace };
-        // The restart may have used a directory above or below the root.
+        // The target directory of the restart may be above or below the root.
         marked_depth(&full, is).map(of_depth).or_else(|| {
             let dir = full.ancestors().skip(1).find(|dir| self.is_recorded(dir, &full, is))?;
             Some(if dir.starts_with(&self.root) && dir != self.root { Put::Below } else { Put::InPlace })
         })
     }
 
-    /// Whether this is a restored file, or a copy of one with its attributes and times (`cp -a`). The application may
-    /// read the copy too.
+    /// Whether a restart wrote this file, or the file is a copy of a restored file with its attributes and times (`cp
+    /// -a`). The application may read a copy too.
     pub fn may_be_restored(&self, path: &FilePath, is: &Fingerprint) -> bool {
         let copied = || {
             let mut found = [0u8; 128];
@@ -157,7 +161,7 @@ impl Restored {
         copied() == Some(true) || self.is_restored(path, is)
     }
 
-    /// Whether a restart wrote this file to any place, and it has not changed since.
+    /// Whether a restart wrote this file to any place, and the file has not changed since.
     pub fn is_restored(&self, path: &FilePath, is: &Fingerprint) -> bool {
         self.put(path, is).is_some()
     }

@@ -1,5 +1,5 @@
-//! Reads and writes small files of mcrEngine. Such a file has three lines: kind and version, JSON, and the BLAKE3
-//! digest of the first two lines.
+//! Reads and writes small files of mcrEngine with three lines: kind and version, JSON, and the BLAKE3 digest of the
+//! first two lines.
 
 use mcrengine::ids::Digest;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Maximum length of such a file, in bytes: enough for a million paths.
+/// Maximum length of such a file in bytes. This length is enough for a million paths.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// Writes a file under a temporary name and renames it. If `sync` is true, the file and its name are durable when

@@ -1,9 +1,9 @@
-//! The agent's side of the wire. A link connects to one aggregator, announces ranks, and answers fetches until the
-//! agent stops the link.
+//! The agent's side of the protocol. A link connects to one aggregator, announces ranks, and answers fetches until
+//! the agent stops the link.
 //!
-//! A link outlives its sessions. When a session ends, the link connects again with growing delays, and announces
-//! again all ranks that are not committed. In this crate, the types generated from the protocol are used only here
-//! and where the agent encodes an announcement.
+//! A link outlives its sessions. When a session ends, the link connects again with growing delays, and repeats the
+//! announcements of all ranks that are not committed. In this crate, the types generated from the protocol are used
+//! only here, and by the function that encodes an announcement.
 
 use crate::capture::CaptureError;
 use crate::capture::CaptureMode;
@@ -33,7 +33,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-/// A described rank of a checkpoint, held until it is committed.
+/// A described rank of a checkpoint. The link holds it until it is committed.
 pub struct Held {
     /// Number of the announcement, unique in this process.
     pub announce_id: u64,
@@ -47,37 +47,37 @@ pub struct Held {
     pub announcement: Bytes,
 }
 
-/// What the agent orders a link to do.
+/// An order of the agent to a link.
 pub enum Order {
-    /// Announce this rank now, and again at the beginning of each session, until `Forget`.
+    /// Announce this rank now, and again at the beginning of each session, until [`Order::Forget`].
     Hold(Arc<Held>),
-    /// The rank is committed, given up or gone. If `withdraw` is given, the link withdraws the announcement.
+    /// The rank is committed, abandoned or gone. If `withdraw` is given, the link withdraws the announcement.
     Forget {
         /// Number of the announcement.
         announce_id: u64,
-        /// The reason sent to the aggregator, which then forgets the rank too.
+        /// The reason for the aggregator, which then forgets the rank too.
         withdraw: Option<String>,
     },
-    /// The agent drains: reconnect after a short delay, however long the delay was before.
+    /// The agent drains. The link connects again after a short delay, even if the last delay was long.
     Hurry,
-    /// All ranks that were written are announced to this aggregator. If `leaving` is true, no more ranks will be
-    /// announced, and the link repeats this message in later sessions.
+    /// All written ranks are announced to this aggregator. If `leaving` is true, no further ranks will be announced,
+    /// and the link repeats this message in later sessions.
     Looked {
-        /// The agent is about to end.
+        /// Whether the agent is about to end.
         leaving: bool,
     },
 }
 
-/// What a link reports to the agent.
+/// A report of a link to the agent.
 pub enum News {
-    /// A session began. Its capture mode is used for the files of this link.
+    /// A session began. The files of this link are captured in the given mode.
     Welcome {
         /// Number of the link.
         link: usize,
         /// The capture mode that the aggregator wants.
         mode: CaptureMode,
     },
-    /// The group's part of the checkpoint is in the store. This is reported again once all groups are committed.
+    /// The group's part of the checkpoint is in the store. The report is repeated when all groups are committed.
     Committed {
         /// Number of the announcement.
         announce_id: u64,
@@ -90,7 +90,7 @@ pub enum News {
         /// Whether all groups of the checkpoint are committed.
         exists: bool,
     },
-    /// The aggregator has given up this rank.
+    /// The aggregator has abandoned this rank.
     Abandoned {
         /// Number of the announcement.
         announce_id: u64,
@@ -100,9 +100,9 @@ pub enum News {
         rank: Rank,
         /// The reason.
         reason: String,
-        /// Announcing the rank again later may help.
+        /// Whether it may help to announce the rank again later.
         retry: bool,
-        /// The announcement is too long: announce the rank's files as whole files.
+        /// Whether the announcement is too long. Then the rank's files must be announced as whole files.
         whole: bool,
     },
     /// The content of a file differs from its announcement.
@@ -110,12 +110,12 @@ pub enum News {
         /// Number of the announcement.
         announce_id: u64,
     },
-    /// The aggregator is about to end, and asks the agent to announce all ranks that were written.
+    /// The aggregator is about to end, and asks the agent to announce all written ranks.
     Look {
         /// Number of the link.
         link: usize,
     },
-    /// The aggregator refuses this agent. Connecting again does not change that.
+    /// The aggregator refuses this agent. Another attempt to connect does not help.
     Refused {
         /// Number of the link.
         link: usize,
@@ -127,7 +127,7 @@ pub enum News {
 /// Options of a link.
 #[derive(Clone)]
 pub struct LinkOptions {
-    /// Number of the link, as in `News`.
+    /// Number of the link, as in [`News`].
     pub link: usize,
     /// `host:port` of the aggregator, or `host:first-last`.
     pub address: String,
@@ -135,49 +135,49 @@ pub struct LinkOptions {
     pub node: String,
     /// The job.
     pub job: JobId,
-    /// Identity of the job's incarnation. Empty if the agent was started by hand.
+    /// Identity of the job's incarnation. Empty if the job was started by hand.
     pub identity: String,
-    /// Use only an aggregator that serves this incarnation and no other one.
+    /// Whether only aggregators that serve this start of the job may be used.
     pub own_aggregators: bool,
     /// The watched directory, for log messages.
     pub watch: String,
-    /// The ranks whose files are taken, for example `0-31,64`. Empty: all ranks that are found.
+    /// The ranks whose files the agent announces, for example `0-31,64`. Empty: all ranks that the agent finds.
     pub local_ranks: String,
     /// Number of ranks of the job; 0 if unknown.
     pub ranks: u32,
     /// Where the number of ranks comes from, for log messages.
     pub ranks_from: &'static str,
-    /// Time at which this process began to watch, in nanoseconds of its steady clock.
+    /// Time at which this process began to watch, in nanoseconds of the process's steady clock.
     pub began_ns: i64,
     /// Number of ranks in a group.
     pub group_size: u32,
     /// The first and the longest delay before the link connects again.
     pub reconnect: (Duration, Duration),
-    /// Maximum bytes of data that wait for the network.
+    /// Maximum number of bytes of data in the queue to the network.
     pub budget_bytes: u64,
     /// How connections are protected.
     pub security: Security,
 }
 
-/// Maximum time until an aggregator has seen that an agent has ended.
+/// Maximum time to wait until the aggregator has noticed the end of the agent.
 pub const GOODBYE_MAX: Duration = Duration::from_millis(500);
-/// A port without an answer for this long counts as a host that does not answer.
+/// If a port has not answered after this time, its host counts as a host that does not answer.
 const SLOW: Duration = Duration::from_secs(2);
-/// Longest delay before the link connects again while the agent drains.
+/// Maximum delay before the link connects again while the agent drains.
 const HURRY_DELAY_MAX: Duration = Duration::from_millis(250);
 
 /// The state of a link that outlives its sessions.
 #[derive(Default)]
 struct Kept {
     held: BTreeMap<u64, Arc<Held>>,
-    /// The agent drains.
+    /// Whether the agent drains.
     hurry: bool,
-    /// The agent has announced everything and ends soon.
+    /// Whether the agent has announced all ranks and ends soon.
     leaving: bool,
 }
 
 impl Kept {
-    /// Handles an order while there is no session.
+    /// Handles an order when there is no session.
     fn take(&mut self, order: Order) {
         match order {
             Order::Hold(held) => drop(self.held.insert(held.announce_id, held)),
@@ -193,7 +193,8 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
     let (mut kept, mut told) = (Kept::default(), String::new());
     let mut wait = options.reconnect.0;
     let addresses = one_by_one(&options.address);
-    // The address that is tried now, and how many addresses were tried since the last session or the last wait.
+    // Index of the address that is tried, and number of addresses that were tried since the last session or the last
+    // wait.
     let (mut at, mut tried) = (0, 0);
     loop {
         let address = &addresses[at % addresses.len()];
@@ -209,8 +210,8 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
         tried += 1;
         let reason = match ended {
             Ended::NoOrders => return,
-            // Another port of the same host may be the right one. If a port does not answer, the others probably do not
-            // answer either.
+            // Another port of the same host may be the right port. But if this port does not answer, the other ports
+            // probably do not answer either.
             Ended::Failed(reason) if tried < addresses.len() && began.elapsed() < SLOW => {
                 tracing::debug!(aggregator = address, reason, "no session; the next port is tried");
                 at += 1;
@@ -234,7 +235,7 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
             }
         };
         let told_ms = if kept.hurry { wait.min(HURRY_DELAY_MAX) } else { wait }.as_millis() as u64;
-        // While the agent drains, the link reconnects often, so each reason is logged only once.
+        // While the agent drains, the link connects often, so a repeated reason is not logged again.
         match kept.hurry && reason == told {
             true => {
                 tracing::debug!(aggregator = options.address, reason, wait_ms = told_ms, "no session; dialling again")
@@ -260,7 +261,7 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
     }
 }
 
-/// Handles orders while a connection is made. Returns when the channel of orders closes.
+/// Handles orders while the link connects. Returns when the channel of orders closes.
 async fn no_orders(orders: &mut mpsc::Receiver<Order>, kept: &mut Kept) {
     while let Some(order) = orders.recv().await {
         kept.take(order);
@@ -271,22 +272,22 @@ async fn no_orders(orders: &mut mpsc::Receiver<Order>, kept: &mut Kept) {
 enum Ended {
     /// The channel of orders is closed.
     NoOrders,
-    /// The session worked before it ended.
+    /// The session was established, and has ended.
     Left(String),
     /// The session was never established.
     Failed(String),
-    /// The aggregator refused the session, and connecting again does not change that.
+    /// The aggregator refused the session. Another attempt to connect does not help.
     Refused(String),
 }
 
-/// A client for an address, with the limits and deadlines of the wire.
+/// Makes a client for an address, with the limits and deadlines of the protocol.
 pub async fn dial_address(address: &str, security: &Security) -> Result<AggregatorClient<Channel>, String> {
     Ok(AggregatorClient::new(connect(address, security).await?)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX))
 }
 
-/// Connects to an address. The kernel sends keep-alive probes, so this process need not wake up for them.
+/// Connects to an address. The kernel sends keep-alive probes, so this process does not wake up for these probes.
 async fn connect(address: &str, security: &Security) -> Result<Channel, String> {
     let socket = unix::path_of(address);
     let host = if socket.is_some() { "localhost" } else { address };
@@ -307,13 +308,13 @@ async fn connect(address: &str, security: &Security) -> Result<Channel, String> 
     channel.map_err(|error| format!("{address}: {}", tls::explain(&error).unwrap_or_else(|| error_chain(&error))))
 }
 
-/// Why a call failed.
+/// The reason why a call failed, as text.
 pub fn reason_of(status: &Status) -> String {
     tls::explain(status).unwrap_or_else(|| format!("{}: {}", status.code(), status.message()))
 }
 
-/// Closes the stream to the aggregator, and waits until the aggregator has seen this. Otherwise the aggregator may take
-/// the end of the agent for a lost connection, and wait for the agent.
+/// Closes the stream to the aggregator, and waits until the aggregator has noticed this. Without the wait, the
+/// aggregator may consider the connection lost, and wait for the agent.
 async fn say_goodbye(out: Out, sender: Arc<Sender>, mut from: Streaming<v1::ToAgent>) {
     drop((out, sender));
     let until_it_ends = async { while let Ok(Some(_)) = from.message().await {} };
@@ -322,11 +323,11 @@ async fn say_goodbye(out: Out, sender: Arc<Sender>, mut from: Streaming<v1::ToAg
 
 type Out = mpsc::Sender<v1::FromAgent>;
 
-/// Maximum number of messages other than data that wait for the network. If the queue is full, the sender waits.
+/// Maximum number of messages without data in the queue to the network. If the queue is full, the sender waits.
 const MESSAGES_MAX: usize = 16;
 
-/// Sends a message, waiting for room in the queue. If the aggregator accepts no message for `SILENCE_SECONDS`, it
-/// counts as gone.
+/// Sends a message, and waits for room in the queue if necessary. If the aggregator accepts no message for
+/// `SILENCE_SECONDS`, the connection counts as lost.
 async fn send(out: &Out, message: From) -> Result<(), String> {
     let message = v1::FromAgent { message: Some(message) };
     let deadline = Duration::from_secs(SILENCE_SECONDS);
@@ -343,7 +344,7 @@ async fn run_session(
     kept: &mut Kept,
     news: &mpsc::Sender<News>,
 ) -> Ended {
-    // A link holds at most this number of queued frames, and the few frames that are being filled.
+    // A link holds at most this number of queued frames, and in addition the few frames that are being filled.
     let frames = usize::try_from(options.budget_bytes / FRAME_BYTES as u64).unwrap_or(usize::MAX).clamp(4, 1024) / 2;
     let readers = Semaphore::new((frames / 2).clamp(1, 4));
     let (out, queue) = mpsc::channel::<v1::FromAgent>(MESSAGES_MAX);
@@ -416,11 +417,11 @@ async fn run_session(
     let mut heartbeat = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
     heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut heard = tokio::time::Instant::now();
-    // True after the agent has reported to the aggregator that no rank waits for an answer. Then no timer runs here,
-    // and only the kernel's keep-alive probes check the connection.
+    // Whether the agent has reported to the aggregator that no announcement waits for an answer. After this report no
+    // timer runs here, and only the kernel's keep-alive probes check the connection.
     let mut at_rest = false;
     loop {
-        // Each arm only produces an event, so cancellation loses no work.
+        // Each arm only makes an event, so cancellation loses no work.
         tokio::select! {
             order = orders.recv() => {
                 let sent = match order {
@@ -540,8 +541,8 @@ fn news_of(message: To) -> Result<Option<News>, String> {
     }
 }
 
-/// Sends a short announcement completely. For a long announcement only the length is sent. The aggregator asks for
-/// the rest once it has room.
+/// Sends a short announcement completely. Of a long announcement only the length is sent, and the aggregator asks for
+/// the announcement when it has memory.
 async fn offer(out: &Out, held: &Held) -> Result<(), String> {
     let total_bytes = held.announcement.len();
     if total_bytes <= ANNOUNCED_AT_ONCE_BYTES {
@@ -576,7 +577,7 @@ struct Sender {
     data: mpsc::Sender<v1::Data>,
     messages: Out,
     frames: Arc<FramePool>,
-    /// Limits how many files are read at the same time.
+    /// Limits the number of files that are read at the same time.
     readers: Semaphore,
 }
 
@@ -613,10 +614,10 @@ async fn answer(fetch: v1::Fetch, held: Option<Arc<Held>>, sender: Arc<Sender>, 
     let _ = send(&sender.messages, From::FetchFailed(failed)).await;
 }
 
-/// Reused frame buffers. Allocating fresh memory takes longer than reading the data into it.
+/// A pool of frame buffers for reuse. Allocating fresh memory takes longer than reading data into it.
 struct FramePool {
     free: Mutex<Vec<Vec<u8>>>,
-    /// Maximum number of kept buffers. It equals the number of frames that can be in flight.
+    /// Maximum number of free buffers in the pool. This number is equal to the maximum number of frames in flight.
     most: usize,
 }
 
@@ -625,20 +626,20 @@ impl FramePool {
         Arc::new(Self { free: Mutex::default(), most })
     }
 
-    /// A buffer of this length with unspecified content.
+    /// Takes a buffer of this length with unspecified content.
     fn take(self: &Arc<Self>, bytes: usize) -> FrameBuffer {
         let mut buffer = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         buffer.resize(bytes, 0);
         FrameBuffer { buffer, pool: Arc::clone(self) }
     }
 
-    /// Frees all kept buffers.
+    /// Frees all buffers in the pool.
     fn clear(&self) {
         *self.free.lock().unwrap_or_else(PoisonError::into_inner) = Vec::new();
     }
 }
 
-/// A buffer that returns to its pool when it is dropped.
+/// A buffer of a pool. Dropping this value returns the buffer to the pool.
 struct FrameBuffer {
     buffer: Vec<u8>,
     pool: Arc<FramePool>,
@@ -670,7 +671,7 @@ impl std::convert::From<CaptureError> for Unread {
     }
 }
 
-/// Fills frames with the ranges in their order. A frame may contain many small ranges.
+/// Fills frames with the ranges, in the order of the ranges. A frame may contain many small ranges.
 fn read_ranges(
     fetch: &v1::Fetch,
     held: &Held,
@@ -686,7 +687,7 @@ fn read_ranges(
         )));
     }
     let new_frame = |sent: u64| pool.take((fetch.total_bytes - sent).min(FRAME_BYTES as u64) as usize);
-    // Number of bytes of the fetch that were sent, and of bytes that are filled in the current frame.
+    // Number of bytes of the fetch that were sent, number of bytes in the current frame, and the current frame.
     let (mut sent, mut filled, mut frame) = (0u64, 0, new_frame(0));
     for range in &fetch.ranges {
         let file = held.files.get(range.file as usize).filter(|file| {
@@ -705,7 +706,8 @@ fn read_ranges(
             let end = filled + bytes as usize;
             file.read_raw(range.variable as usize, offset, &mut frame.buffer[filled..end])?;
             (offset, left, filled) = (offset + bytes, left - bytes, end);
-            // The buffer is full: it has the length of a frame, or of the rest of the fetch.
+            // The buffer is full. The length of the buffer is the length of a frame, or the number of remaining bytes
+            // of the fetch.
             if filled == frame.buffer.len() {
                 let next = sent + filled as u64;
                 each(sent, Bytes::from_owner(std::mem::replace(&mut frame, new_frame(next))))?;

@@ -1,5 +1,5 @@
-//! Decides when a file is settled, and when a rank's part of a checkpoint is ready. This module does no I/O. Its
-//! functions get the time as an argument.
+//! Decides when a file is settled, and when a rank's part of a checkpoint is ready. This module does no I/O, and its
+//! callers pass the time.
 //!
 //! A file is settled if four conditions hold. The file was closed after writing, or renamed to its name. No process
 //! that `/proc` shows has the file open for writing. The file has been at rest for some time. If the file is HDF5,
@@ -14,21 +14,23 @@ use crate::h5::End;
 pub use own::{Answer, NodeRanks, OwnRanks};
 pub use readiness::{Readiness, ReadyRank, SettledFile, WaitingRank, Why};
 
-/// How long files and checkpoints must be at rest, in milliseconds.
+/// Minimum times at rest of files and checkpoints, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettleRules {
-    /// Time that a file must be at rest after the kernel reported that it was closed or renamed. Default 200 ms.
+    /// Minimum time at rest of a file after the kernel reported that the file was closed or renamed, in milliseconds.
+    /// Default 200.
     pub quiet_ms: u64,
-    /// Time at rest for a file that only a scan found, because the kernel dropped events or the file system is a
-    /// network file system. Default 2 s.
+    /// Minimum time at rest of a file that only a scan found, in milliseconds. Only a scan finds a file if the kernel
+    /// dropped events or the file system is a network file system. Default 2000.
     pub scan_quiet_ms: u64,
-    /// Time at rest for a file that is in doubt: the superblock contradicts its length, or no close was reported.
-    /// Default 30 s.
+    /// Minimum time at rest of a file in doubt, in milliseconds. A file is in doubt if its superblock contradicts its
+    /// length, or if the kernel did not report that the file was closed. Default 30000.
     pub doubt_quiet_ms: u64,
-    /// Time at rest for a checkpoint after its last event, before its ranks count as complete. Default 500 ms.
+    /// Minimum time at rest of a checkpoint after its last event, before its ranks count as complete, in
+    /// milliseconds. Default 500.
     pub checkpoint_quiet_ms: u64,
-    /// Whether only this node writes to the file system. If so, `/proc` shows all writers, the file system uses this
-    /// node's clock, and inotify reports every change.
+    /// Whether only this node writes to the file system. If only this node writes, `/proc` shows all writers, the
+    /// file system uses this node's clock, and inotify reports every change.
     pub local: bool,
 }
 
@@ -39,7 +41,7 @@ impl Default for SettleRules {
 }
 
 impl SettleRules {
-    /// The rules after the job's processes have ended. No process writes any more, so no quiet time is needed.
+    /// The rules after the job's processes have ended. Then the files do not change, so no quiet time is needed.
     #[must_use]
     pub fn without_quiet_times(self) -> Self {
         Self { quiet_ms: 0, scan_quiet_ms: 0, doubt_quiet_ms: 0, checkpoint_quiet_ms: 0, ..self }
@@ -49,7 +51,7 @@ impl SettleRules {
 /// Minimum delay before the watcher checks again whether a file is open for writing, in milliseconds.
 const OPEN_AGAIN_MS: u64 = 50;
 
-/// Why the watcher looks at a file.
+/// The reason why the watcher looks at a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
     /// The file was created. The process that created the file probably still has it open.
@@ -60,21 +62,21 @@ pub enum Hint {
     CloseWrite,
     /// The file was renamed to this name.
     MovedTo,
-    /// No event was reported: a scan found the file, or a wait has ended.
+    /// There was no event: a scan found the file, or a wait has ended.
     Scan,
 }
 
-/// The state of a file that is not settled yet.
+/// The state of a file that is not yet settled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileState {
     seen: Option<Fingerprint>,
     still_since_ms: u64,
-    /// After the last change, the kernel reported a close after writing, or a rename to this name.
+    /// Whether the kernel reported a close after writing, or a rename to this name, after the last change.
     closed: bool,
-    /// The kernel reported the creation of the file. On a local file system the kernel will then also report that the
-    /// file is closed.
+    /// Whether the kernel reported the creation of the file. On a local file system, the kernel will then also report
+    /// that the file is closed.
     born: bool,
-    /// A writer has closed the file at least once.
+    /// Whether a writer has closed the file at least once.
     was_closed: bool,
     rest_ms: u64,
 }
@@ -86,8 +88,8 @@ pub enum Look {
     Gone,
     /// The file has not been at rest for long enough. Look again at this time, in milliseconds.
     Wait(u64),
-    /// The file has been at rest. Next, find out which processes have the file open, read its superblock, and call
-    /// [`FileState::conclude`].
+    /// The file has been at rest for long enough. Next, find out which processes have the file open, read its
+    /// superblock, and call [`FileState::conclude`].
     Examine,
 }
 
@@ -98,8 +100,8 @@ pub enum Verdict {
     Settled(Fingerprint),
     /// Look again at this time, in milliseconds. `None`: wait for an event of the kernel.
     Wait(Option<u64>),
-    /// The file is at rest but incomplete: its writer died, or it is not a checkpoint. Such a file is not saved
-    /// unless it changes.
+    /// The file is at rest but incomplete: its writer died, or it is not a checkpoint. The file is not saved unless
+    /// it changes.
     Cut(&'static str),
 }
 
@@ -109,9 +111,9 @@ impl FileState {
         self.seen.map(|seen| seen.modified_ns)
     }
 
-    /// The first look at a file. `now_ms` is a clock that never goes back. `seen` is the result of `lstat`. `age_ms`
-    /// is the time since the last change by the wall clock. The age is used only if the file system uses this node's
-    /// clock.
+    /// Takes the first look at a file. `now_ms` is a clock that never goes back. `seen` is the result of `lstat`.
+    /// `age_ms` is the time since the last change by the wall clock. The age is used only if the file system uses
+    /// this node's clock.
     pub fn observe(
         &mut self,
         rules: &SettleRules,
@@ -122,8 +124,8 @@ impl FileState {
     ) -> Look {
         let Some(seen) = seen else { return Look::Gone };
         if self.seen != Some(seen) {
-            // If the content changed after the file was closed, the file was opened again, and must be closed again.
-            // A new name, mode or owner does not change the content.
+            // If the content changed after the file was closed, a process has opened the file again and must close it
+            // again. A new name, mode or owner does not change the content.
             let is_same_content =
                 self.seen.is_some_and(|was| Fingerprint { changed_ns: seen.changed_ns, ..was } == seen);
             let closed = self.closed && is_same_content;
@@ -140,8 +142,8 @@ impl FileState {
         let needed_ms = if self.closed { rules.quiet_ms } else { rules.quiet_ms.max(rules.scan_quiet_ms) };
         match needed_ms.saturating_sub(self.rest_ms) {
             0 => Look::Examine,
-            // A file that was created and not closed yet is being written, and the kernel will report when the file
-            // is closed. After that, a change may be only a new modification time, and the file is not closed again.
+            // A file that was created and not yet closed is being written, and the kernel will report when the file
+            // is closed. After the first close, a change may be only a new modification time. Then no close follows.
             _ if self.born && !self.closed && !self.was_closed && rules.local => {
                 Look::Wait(now_ms.saturating_add(rules.doubt_quiet_ms))
             }
@@ -149,8 +151,8 @@ impl FileState {
         }
     }
 
-    /// The thorough look, with the `now_ms` of the look that returned [`Look::Examine`]. `open_for_writing` is `None`
-    /// if it is unknown whether a process has the file open for writing.
+    /// Takes the thorough look, with the `now_ms` of the look that returned [`Look::Examine`]. `open_for_writing` is
+    /// `None` if it is unknown whether a process has the file open for writing.
     pub fn conclude(&self, rules: &SettleRules, now_ms: u64, open_for_writing: Option<bool>, end: End) -> Verdict {
         let Some(seen) = self.seen else { return Verdict::Wait(None) };
         let rested = |needed_ms: u64, then: Verdict| match needed_ms.saturating_sub(self.rest_ms) {
@@ -246,7 +248,7 @@ mod tests {
     fn a_slow_writer_is_waited_for() {
         let mut file = FileState::default();
         assert_eq!(file.observe(&LOCAL, 0, Hint::Created, Some(print(0, 1)), Some(0)), Look::Wait(30_000));
-        // 30 s later the file has grown, and no close was reported.
+        // After 30 s the file has grown, and no close was reported.
         assert_eq!(file.observe(&LOCAL, 30_000, Hint::Scan, Some(print(5, 2)), Some(10_000)), Look::Examine);
         assert_eq!(file.conclude(&LOCAL, 30_000, None, End::Unknown), Verdict::Wait(Some(50_000)));
         assert_eq!(file.conclude(&LOCAL, 30_000, Some(true), End::Unknown), Verdict::Wait(None));

@@ -1,7 +1,7 @@
 //! Reads any range of raw bytes of any variable from a captured file.
 //!
 //! Reads are positional and take no lock. A descriptor stays open between reads, so that a file can still be read
-//! after the application renames or removes it. The number of open descriptors is bounded for all files together
+//! after the application renames or removes it. The number of open descriptors of all files together is limited
 //! ([`Descriptors`]). Dropping an [`OpenFile`] closes its descriptor.
 
 use crate::capture::{CaptureError, Image, changed_if_short, metadata, open};
@@ -16,7 +16,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Limits the number of open descriptors of all files together. The descriptor that was opened first is closed first.
+/// Limits the number of open descriptors of all files together. If too many descriptors are open, the descriptor that
+/// was opened first is closed.
 #[derive(Debug)]
 pub struct Descriptors {
     most_open: usize,
@@ -33,7 +34,7 @@ impl Descriptors {
         Arc::new(Self { most_open: most_open.max(1), open: Mutex::new(VecDeque::new()) })
     }
 
-    /// Registers the descriptor that was just put into a slot. Closes the oldest descriptors if there are too many.
+    /// Registers the descriptor that was just put into `slot`. Closes the oldest descriptors if there are too many.
     pub(crate) fn add(&self, slot: &Arc<Slot>) {
         let mut open = lock(&self.open);
         open.push_back(Arc::downgrade(slot));
@@ -49,7 +50,7 @@ impl Descriptors {
         }
     }
 
-    /// Closes all descriptors. Needed if the process has no free descriptors left.
+    /// Closes all descriptors. Called if the process has no free descriptor.
     pub(crate) fn close_all(&self) {
         let open = std::mem::take(&mut *lock(&self.open));
         for slot in open.iter().filter_map(Weak::upgrade) {
@@ -58,7 +59,7 @@ impl Descriptors {
     }
 }
 
-/// Locks a mutex and ignores poisoning: a panic leaves no data of this module in a half-changed state.
+/// Locks a mutex. Ignores poisoning, because a panic leaves no data of this module in a half-changed state.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -73,16 +74,18 @@ pub struct OpenFile<H = Arc<FileHeader>> {
     slot: Arc<Slot>,
     /// For each variable with several extents: the number of raw bytes before each extent.
     starts: Vec<Box<[u64]>>,
-    /// The last chunk whose filters were removed: variable, extent, raw bytes.
+    /// The last chunk whose filters were removed: variable, extent and raw bytes.
     last_chunk: Mutex<Option<LastChunk>>,
-    /// The bytes of the file, if they were kept at the capture. Reads then use these bytes instead of the file.
+    /// The bytes of the file, if the capture kept them in memory. If the bytes are in memory, reads use these bytes
+    /// instead of the file.
     image: Option<Arc<Image>>,
 }
 
 type LastChunk = (usize, usize, Arc<Vec<u8>>);
 
 impl<H: Deref<Target = FileHeader>> OpenFile<H> {
-    /// A file below `root` with its header and its fingerprint at the capture. Does not open the file yet.
+    /// A file below `root`, with its header and with its fingerprint at the time of the capture. Does not open the
+    /// file.
     pub fn new(root: &Path, header: H, fingerprint: Fingerprint, descriptors: &Arc<Descriptors>) -> Self {
         let starts = header.variables.iter().map(starts).collect();
         Self {
@@ -97,12 +100,12 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         }
     }
 
-    /// Adds the bytes that were kept at the capture ([`crate::capture::capture_keeping`]).
+    /// Adds the bytes that the capture kept in memory ([`crate::capture::capture_keeping`]).
     pub fn with_image(self, image: Option<Arc<Image>>) -> Self {
         Self { image: image.filter(|image| image.bytes.len() as u64 == self.header.bytes), ..self }
     }
 
-    /// Whether reads use the bytes that were kept at the capture.
+    /// Whether reads use the bytes that the capture kept in memory.
     pub fn has_image(&self) -> bool {
         self.image.is_some()
     }
@@ -112,7 +115,8 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         &self.header
     }
 
-    /// Fills `into` with a variable's raw bytes from `offset` on. Fails if the file has changed since the capture.
+    /// Fills `into` with a variable's raw bytes that begin at `offset`. Fails if the file has changed since the
+    /// capture.
     pub fn read_raw(&self, variable: usize, offset: u64, into: &mut [u8]) -> Result<(), CaptureError> {
         let bytes = into.len() as u64;
         let out_of_range = || CaptureError::OutOfRange { path: self.name.clone(), variable, offset, bytes };
@@ -128,12 +132,13 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         }
         let file = self.file()?;
         let read = self.read_extents(Some(&file), variable, header, offset, into);
-        // If the file has changed, neither its bytes nor its read errors apply to the captured file.
+        // If the file has changed, neither the read bytes nor a read error belong to the captured file.
         self.unchanged(&file)?;
         read
     }
 
-    /// The descriptor. Opens the file if necessary. After reading, the caller must check [`OpenFile::unchanged`].
+    /// The descriptor of the file. Opens the file if necessary. After reading, the caller must check
+    /// [`OpenFile::unchanged`].
     fn file(&self) -> Result<Arc<File>, CaptureError> {
         if let Some(file) = &*lock(&self.slot) {
             return Ok(Arc::clone(file));
@@ -161,7 +166,7 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         mut into: &mut [u8],
     ) -> Result<(), CaptureError> {
         let starts = &self.starts[variable];
-        // The last extent that begins at or before the first byte.
+        // The last extent that begins at or before `offset`.
         let mut nth = starts.partition_point(|&start| start <= offset).saturating_sub(1);
         while !into.is_empty() {
             let Some(extent) = header.extents.get(nth) else {
@@ -197,7 +202,7 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         Ok(())
     }
 
-    /// Reads bytes as they are stored in the file: from the image, or from the open file.
+    /// Reads bytes as they are stored in the file. The bytes come from the image or from the open file.
     fn read_stored(&self, file: Option<&File>, into: &mut [u8], offset: u64) -> Result<(), CaptureError> {
         let mut in_image = |image: &Image| {
             let from = usize::try_from(offset).ok()?;
@@ -211,7 +216,8 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
         read.map_err(|e| changed_if_short(e, &self.name))
     }
 
-    /// The raw bytes of a chunk. The last chunk is kept, since a variable is usually read from front to back.
+    /// The raw bytes of a chunk. The last chunk is kept in memory, because a variable is usually read from front to
+    /// back.
     fn chunk(
         &self,
         file: Option<&File>,
@@ -225,10 +231,11 @@ impl<H: Deref<Target = FileHeader>> OpenFile<H> {
             return Ok(Arc::clone(raw));
         }
         let extent = header.extents[nth];
-        // Both lengths are at most 64 MiB, because the header was checked.
+        // Both lengths of the chunk are at most 64 MiB, because the header was checked.
         let mut stored = vec![0; extent.stored_bytes as usize];
         self.read_stored(file, &mut stored, extent.offset)?;
-        // The filters were removed successfully at the capture. If the removal fails now, the bytes have changed.
+        // The filters were removed successfully at the capture. If the removal fails now, the stored bytes have
+        // changed.
         let raw = filter::take_off(&header.filters, &stored, extent.raw_bytes as usize).map_err(|e| {
             let source = io::Error::new(io::ErrorKind::InvalidData, e);
             CaptureError::Io { path: self.name.clone(), what: "removing the filters of a chunk", source }

@@ -3,8 +3,8 @@
 //!
 //! The state file is a text file: one line of JSON, then the BLAKE3 digest of that line. The file is written under a
 //! temporary name, synced and renamed. If the file is missing or empty, the agent starts as in a new run. If the file
-//! is damaged, the agent logs a warning and starts as in a new run. The only loss is that the agent reads the files
-//! again.
+//! is damaged, the agent logs a warning and starts as in a new run. The only consequence is that the agent reads the
+//! files again.
 
 use crate::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, JobId};
@@ -27,15 +27,16 @@ pub struct AgentState {
 /// The result of reading a state file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Loaded {
-    /// There is no file, or it is empty, or it belongs to another job: a new run.
+    /// The file does not exist, is empty, or belongs to another job. The agent starts as in a new run.
     New,
     /// The state of this job.
     Found(AgentState),
-    /// The file cannot be used, with the reason. The caller logs it and continues as for [`Loaded::New`].
+    /// The file cannot be used. The text is the reason. The caller logs the reason and continues as for
+    /// [`Loaded::New`].
     Damaged(String),
 }
 
-/// The state could not be written.
+/// The agent's state could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: the agent's state cannot be written; correct \"state-file\" in [cnc], or free disk space", path.display())]
 pub struct StateError {
@@ -62,7 +63,7 @@ struct Written {
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenFile {
-    /// The path. A backslash and each byte that is not printable ASCII is written as `\xNN`, because paths need not
+    /// The path. A backslash and each byte that is not printable ASCII are written as `\xNN`, because a path may not
     /// be UTF-8.
     path: String,
     was: Fingerprint,
@@ -93,7 +94,8 @@ impl AgentState {
         }
     }
 
-    /// Writes the state of a job, and creates its directory if necessary. The old file is replaced atomically.
+    /// Writes the state of a job. Creates the directory of the file if necessary. The old file is replaced
+    /// atomically.
     pub fn save(&self, path: &Path, job: &JobId) -> Result<(), StateError> {
         let files = self.files.iter().map(|(path, was)| WrittenFile { path: escape(path.as_bytes()), was: *was });
         let (committed, files) = (self.committed.clone(), files.collect());
@@ -101,14 +103,14 @@ impl AgentState {
         put(path, &written).map_err(|source| StateError { path: path.to_owned(), source })
     }
 
-    /// Whether this content of the file is committed.
+    /// Whether the content `is` of the file is committed.
     pub fn is_committed(&self, path: &FilePath, is: &Fingerprint) -> bool {
         self.files.get(path) == Some(is)
     }
 }
 
-/// Reads a record that [`put`] wrote. `None` if there is no file, or an empty one. The error says why the file cannot
-/// be used.
+/// Reads a record that [`put`] wrote. `None` if the file does not exist or is empty. The error says why the file
+/// cannot be used.
 pub fn get<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(STATE_BYTES_MAX + 1).read_to_string(&mut text));
@@ -126,7 +128,7 @@ pub fn get<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Str
     serde_json::from_str(line).map(Some).map_err(|error| error.to_string())
 }
 
-/// Writes a record, and creates its directory if necessary. The old file is replaced atomically.
+/// Writes a record. Creates the directory of the file if necessary. The old file is replaced atomically.
 pub fn put(path: &Path, record: &impl serde::Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(record)?;
     let digest = Digest::of(line.as_bytes()).to_hex();
@@ -222,7 +224,7 @@ mod tests {
         let path = directory.path().join("state");
         sample().save(&path, &job("a")).expect("saved");
         let whole = std::fs::read(&path).expect("read");
-        let last = whole.len() - 1; // a file without the last newline is valid too
+        let last = whole.len() - 1; // the file is also valid without the last newline
         for len in 1..last {
             std::fs::write(&path, &whole[..len]).expect("written");
             assert!(matches!(AgentState::load(&path, &job("a")), Loaded::Damaged(_)), "{len} of {} bytes", whole.len());

@@ -1,17 +1,18 @@
-//! When the checkpoints of a directory were begun. This decides which checkpoint a pointer file means.
+//! The times at which the checkpoints of a directory began. These times decide to which checkpoint a pointer file
+//! belongs.
 
 use mcrengine::ids::CheckpointId;
 use std::collections::BTreeMap;
 
-/// When the checkpoints of a directory were begun.
+/// The times at which the checkpoints of a directory began.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
-    /// For each label: when its oldest file was written, in nanoseconds since 1970.
+    /// For each label: the time when its oldest file was written, in nanoseconds since 1970.
     begun_ns: BTreeMap<CheckpointId, i64>,
 }
 
 impl Timeline {
-    /// Adds a file of a checkpoint and the time it was written, in nanoseconds since 1970.
+    /// Adds a file of a checkpoint. `written_ns` is the time when the file was written, in nanoseconds since 1970.
     pub fn add(&mut self, label: &CheckpointId, written_ns: i64) {
         match self.begun_ns.get_mut(label) {
             Some(begun_ns) => *begun_ns = written_ns.min(*begun_ns),
@@ -24,12 +25,12 @@ impl Timeline {
         self.begun_ns.contains_key(label)
     }
 
-    /// The newest of the given checkpoints. Unknown ones are ignored.
+    /// The newest of the given checkpoints. Unknown checkpoints are ignored.
     pub(crate) fn newest<'a>(&self, labels: impl Iterator<Item = &'a CheckpointId>) -> Option<&'a CheckpointId> {
         labels.filter_map(|label| Some((self.begun_ns.get(label)?, label))).max().map(|(_, label)| label)
     }
 
-    /// The newest checkpoint that was begun by this time.
+    /// The newest checkpoint that began at or before the time `ns`, in nanoseconds since 1970.
     pub(crate) fn at(&self, ns: i64) -> Option<&CheckpointId> {
         let begun = self.begun_ns.iter().filter(|(_, begun_ns)| **begun_ns <= ns);
         begun.max_by_key(|(_, begun_ns)| **begun_ns).map(|(label, _)| label)

@@ -1,16 +1,16 @@
 //! Watches a directory and reports which ranks of which checkpoints may be read.
 //!
-//! Events of the kernel (inotify) are hints. An event makes the watcher look at one file, and the decision depends
-//! only on what the watcher then sees ([`crate::settle`]). The watcher scans the whole directory at the start, after
-//! the kernel dropped events, and periodically on a file system that other nodes write to. The watcher does not
-//! request an event for each write, so the application's writes do not become slower. While nothing happens, the
-//! watcher does not wake up.
+//! Events of the kernel (inotify) are hints. An event makes the watcher look at one file. The decision about the file
+//! depends only on the file's state at this look ([`crate::settle`]). The watcher scans the whole directory at the
+//! start, after the kernel dropped events, and periodically on a file system that other nodes write to. The watcher
+//! does not request an event for each write, so the application's writes do not become slower. Without events and due
+//! work, the watcher does not wake up.
 //!
 //! One thread, which waits in `poll`, makes all decisions. The watcher never opens a file for writing, never locks a
 //! file, and never takes a lease on a file.
 //!
-//! `scan.rs` finds out which files to look at, `look.rs` decides about each of them, `beside.rs` handles what belongs
-//! to no checkpoint by the layout, and `report.rs` sends the results.
+//! `scan.rs` finds the files to look at. `look.rs` decides about each of these files. `beside.rs` handles files and
+//! links that belong to no checkpoint by the layout. `report.rs` sends the results.
 
 mod beside;
 mod kernel;
@@ -40,22 +40,22 @@ use tokio::sync::mpsc;
 /// Options of a watcher.
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
-    /// How long files must be at rest. [`SettleRules::local`] is determined from the file system unless
-    /// [`Self::local`] is set.
+    /// The minimum times at rest of files and checkpoints. Unless [`Self::local`] is set, [`SettleRules::local`] is
+    /// determined from the file system.
     pub rules: SettleRules,
     /// Whether only this node writes to the file system. `None`: determined from the type of the file system.
     pub local: Option<bool>,
-    /// Whether to receive events from the kernel. Without them only scans find changes.
+    /// Whether to receive events from the kernel. Without events only scans find changes.
     pub listen: bool,
     /// Interval between scans of the whole directory. Zero: no periodic scans. `None`: one scan each minute if the
-    /// kernel cannot report all changes (other nodes write to the file system, or there are too many directories),
-    /// else no periodic scans.
+    /// kernel cannot report all changes, else no periodic scans. The kernel cannot report all changes if other nodes
+    /// write to the file system, or if there are too many directories.
     pub rescan: Option<Duration>,
     /// Ranks whose files are watched.
     pub own: OwnRanks,
     /// Maximum depth of a scan, and maximum number of watched files.
     pub limits: ScanLimits,
-    /// Maximum number of events in the queue. When the queue is full, the watcher keeps further events back.
+    /// Maximum number of events in the queue. When the queue is full, the watcher delays further events.
     pub queue: usize,
 }
 
@@ -73,27 +73,27 @@ impl Default for WatchOptions {
     }
 }
 
-/// What a watcher reports.
+/// A report of the watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
     /// A rank's part of a checkpoint may be read.
     Ready(ReadyRank),
-    /// A file of a checkpoint does not exist any more.
+    /// A file of a checkpoint was removed.
     Vanished {
         /// The checkpoint's label.
         checkpoint: CheckpointId,
-        /// The rank of the file; rank 0 if the file belongs to no single rank.
+        /// The rank of the file. Rank 0 if the file belongs to no single rank.
         rank: Rank,
         /// The file.
         path: FilePath,
         /// Whether the file was part of a [`WatchEvent::Ready`].
         was_announced: bool,
     },
-    /// A file is at rest but incomplete. Its rank does not become ready before the file changes.
+    /// A file is at rest but incomplete. The rank of the file does not become ready until the file changes.
     Cut {
         /// The checkpoint's label.
         checkpoint: CheckpointId,
-        /// The rank of the file; rank 0 if the file belongs to no single rank.
+        /// The rank of the file. Rank 0 if the file belongs to no single rank.
         rank: Rank,
         /// The file.
         path: FilePath,
@@ -102,23 +102,23 @@ pub enum WatchEvent {
     },
     /// A problem of the watcher itself, as text. The watcher continues.
     Trouble(String),
-    /// Answers [`Watcher::look_around`]: since that request the watcher has looked at every file. The event is sent
-    /// again whenever the list of pending files changes. The [`WatchEvent::Ready`] event of a file that left the list
-    /// is always sent before this event.
+    /// Answers [`Watcher::look_around`]: since this request the watcher has looked at every file. The event is sent
+    /// again whenever the list of pending files changes. If a file left the list, its [`WatchEvent::Ready`] event is
+    /// always sent before this event.
     Scanned {
         /// Number of the request. This event also answers all earlier requests.
         request: u64,
-        /// Files and ranks that exist but were not yet reported in their present state; at most [`PENDING_MAX`].
+        /// Files and ranks that exist and whose present state was not yet reported. At most [`PENDING_MAX`] entries.
         pending: Vec<Pending>,
     },
 }
 
-/// A file, or all files of a rank, that exist but cannot be saved yet.
+/// A file or a rank that exists but cannot be saved yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// The checkpoint's label.
     pub checkpoint: CheckpointId,
-    /// The rank; rank 0 if the file belongs to no single rank.
+    /// The rank. Rank 0 if the file belongs to no single rank.
     pub rank: Rank,
     /// The file that is not settled. `None`: all existing files of the rank are settled, but the rank is not ready.
     pub path: Option<FilePath>,
@@ -126,7 +126,7 @@ pub struct Pending {
     pub why: &'static str,
     /// Time of the last write, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Waiting longer does not help.
+    /// Whether waiting longer does not help.
     pub hopeless: bool,
 }
 
@@ -166,28 +166,29 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Requests {
-    /// The pipe already contains a wake-up byte for these requests.
+    /// Whether the pipe already contains a wake-up byte for these requests.
     woken: bool,
     stop: bool,
     rescan: bool,
     look: Vec<FilePath>,
-    /// Number of the last [`Watcher::look_around`].
+    /// Number of the last request of [`Watcher::look_around`].
     asked: u64,
-    /// The reader of the events does not need [`WatchEvent::Scanned`] any more.
+    /// Whether to stop sending [`WatchEvent::Scanned`].
     report_no_more: bool,
-    /// The job's processes are gone, and whether they ended with success.
+    /// `Some` if the job's processes have ended. The value says whether they ended with success.
     processes_gone: Option<bool>,
 }
 
-/// Maximum number of files in a request to look again. Above this number the watcher scans the whole directory.
+/// Maximum number of files in a request to look again. If there are more files, the watcher scans the whole
+/// directory.
 const LOOK_MAX: usize = 4096;
-/// Maximum number of files examined in one turn, and maximum number of ranks reported in one turn. This limit bounds
+/// Maximum number of examined files in one turn, and maximum number of reported ranks in one turn. The maximum limits
 /// the memory of a turn.
 const BATCH: usize = 1024;
 
 impl Watcher {
-    /// Starts to watch. Files that already exist are reported too. The channel of events closes when the watcher
-    /// stops.
+    /// Starts to watch. Files that already exist are reported too. When the watcher stops, the channel of events
+    /// closes.
     pub fn spawn(
         root: &Path,
         layout: Layout,
@@ -209,7 +210,7 @@ impl Watcher {
     }
 
     /// Scans the whole directory now, and then reports the pending files until [`Watcher::report_no_more`] is called.
-    /// Returns the number of the request, which [`WatchEvent::Scanned`] contains.
+    /// Returns the number of the request, which each [`WatchEvent::Scanned`] contains.
     pub fn look_around(&self) -> u64 {
         let mut asked = 0;
         self.request(|requests| {
@@ -225,14 +226,14 @@ impl Watcher {
     }
 
     /// Declares that the job's processes have ended. From now on a file settles without a quiet time if no process
-    /// holds it open and the end of the file is consistent. `ended_well`: the processes ended with success, so that a
-    /// rank that wrote less than before has written everything.
+    /// has it open and its superblock does not contradict its length. `ended_well` says that the processes ended with
+    /// success. Then a rank that wrote less than before has written all of its files.
     pub fn processes_gone(&self, ended_well: bool) {
         self.request(|requests| (requests.processes_gone, requests.rescan) = (Some(ended_well), true));
     }
 
-    /// Waits until this file has settled again, and then reports its rank again. Used for files that changed while
-    /// they were read, and for files that could not be read.
+    /// Waits until this file has settled again, and then reports its rank again. The agent calls this function for
+    /// files that changed while they were being read, and for files that could not be read.
     pub fn look_again(&self, path: &FilePath) {
         self.request(|requests| match requests.look.len() < LOOK_MAX {
             true => requests.look.push(path.clone()),
@@ -264,7 +265,7 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.request(|requests| requests.stop = true);
-        // After `leave` there is no thread to wait for.
+        // After `leave` there is no thread.
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the watcher's thread panicked");
         }
@@ -279,9 +280,9 @@ struct Tracked {
     due_ms: Option<u64>,
     /// Number of the scan that last saw the file.
     scan: u64,
-    /// If the file is at rest but incomplete: the reason that was reported.
+    /// The reported reason, if the file is at rest but incomplete.
     reported_cut: Option<&'static str>,
-    /// A process had the file open for writing when the watcher last looked.
+    /// Whether a process had the file open for writing when the watcher last looked.
     open: bool,
 }
 
@@ -292,9 +293,9 @@ struct Core {
     options: WatchOptions,
     events: mpsc::Sender<WatchEvent>,
     started: Instant,
-    /// `None`: the kernel reports no changes.
+    /// The source of the kernel's events. `None`: the kernel reports no changes.
     kernel: Option<Kernel>,
-    /// The kernel's events write a byte to this pipe to wake the thread.
+    /// The pipe that wakes the thread. When events of the kernel arrive, a byte is written to the pipe.
     wake: PipeWriter,
     /// Directories whose changes the kernel reports, relative to the root.
     directories: BTreeSet<PathBuf>,
@@ -306,23 +307,23 @@ struct Core {
     notices: VecDeque<WatchEvent>,
     /// Symbolic links to directories that are watched too.
     through: BTreeSet<PathBuf>,
-    /// Symbolic links that are not watched through.
+    /// Symbolic links whose targets are not watched.
     links: BTreeSet<PathBuf>,
-    /// The reasons why companions cannot be saved that were already reported.
+    /// The already reported reasons why companions cannot be saved.
     told_lost: BTreeSet<&'static str>,
-    /// The kernel does not report the changes of all directories.
+    /// Whether the kernel does not report the changes of some directories.
     blind: bool,
     scans: u64,
     rescan_ms: Option<u64>,
     /// Number of consecutive failures to read the watched directory.
     lost: u32,
     reported_too_many: bool,
-    /// `Some` while [`WatchEvent::Scanned`] is requested.
+    /// `Some` if [`WatchEvent::Scanned`] is requested.
     report: Option<Report>,
-    /// Number of the last request of [`Watcher::look_around`]. This number is kept after the reports end.
+    /// Number of the last request of [`Watcher::look_around`]. The number is kept after the reports end.
     asked: u64,
     processes_gone: bool,
-    /// The receiver of the events is closed.
+    /// Whether the receiver of the events is closed.
     closed: bool,
 }
 
@@ -330,7 +331,7 @@ struct Core {
 struct Report {
     request: u64,
     last_reported: Option<Vec<Pending>>,
-    /// Time of the watcher's clock before which no new report is made.
+    /// Earliest time of the next report, in milliseconds of the watcher's clock.
     not_before_ms: u64,
 }
 
@@ -344,7 +345,7 @@ impl Core {
     ) -> Result<Self, WatchError> {
         let refuse = |source| WatchError::Directory { path: root.to_owned(), source };
         std::fs::read_dir(root).map_err(refuse)?;
-        // The absolute path is stored, so that a later change of the working directory has no effect.
+        // The absolute path is stored, so that a change of the working directory has no effect.
         let root = root.canonicalize().map_err(refuse)?;
         options.rules.local = options.local.unwrap_or_else(|| is_local(&root));
         if options.rules.local {
@@ -416,7 +417,7 @@ impl Core {
         }
     }
 
-    /// Ends all quiet times, because the job's processes have ended, and looks at all files that are not settled.
+    /// Ends all quiet times, because the job's processes have ended. Then looks at all files that are not settled.
     fn go_without_quiet_times(&mut self, ended_well: bool) {
         self.processes_gone = true;
         self.options.rules = self.options.rules.without_quiet_times();
@@ -425,7 +426,7 @@ impl Core {
         waiting.into_iter().for_each(|path| self.look(path, Hint::Scan));
     }
 
-    /// Does everything that is due. Returns the time at which the next work is due without an event.
+    /// Does all due work. Returns the time at which the next work is due without an event, in milliseconds.
     fn turn(&mut self) -> Option<u64> {
         self.read_events();
         let now_ms = self.now_ms();
@@ -449,11 +450,12 @@ impl Core {
             .min()
     }
 
-    /// Waits for the kernel, a request, or the given time. Returns false if waiting fails.
+    /// Waits for the kernel, a request, or the given time. Returns false if the wait fails.
     fn wait(&mut self, mut wake: &PipeReader, until_ms: Option<u64>) -> bool {
         let timeout = match until_ms.map(|at_ms| at_ms.saturating_sub(self.now_ms())) {
             None => PollTimeout::NONE,
-            // Waits 1 ms longer, because the clock counts whole milliseconds and waking up too early wastes one turn.
+            // The wait is 1 ms longer, because the clock counts whole milliseconds, and waking up too early wastes
+            // one turn.
             Some(ms) => PollTimeout::try_from(ms.saturating_add(1)).unwrap_or(PollTimeout::MAX),
         };
         let mut waited = [PollFd::new(wake.as_fd(), PollFlags::POLLIN)];

@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status, Streaming};
 /// Maximum time that a test waits for an event that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A drain order whose deadline is `DEADLINE` from now.
+/// A drain order whose deadline is `DEADLINE` after now.
 fn soon() -> DrainOrder {
     DrainOrder { until: tokio::time::Instant::now() + DEADLINE, processes: Processes::MayRun }
 }
@@ -31,7 +31,7 @@ struct Session {
     out: mpsc::Sender<Result<v1::ToAgent, Status>>,
 }
 
-/// Passes every session to the test.
+/// A server that passes every session to the test.
 struct Desk(mpsc::Sender<Session>);
 
 #[tonic::async_trait]
@@ -90,7 +90,7 @@ impl Session {
         .await;
     }
 
-    /// The next announcement. Other messages are skipped.
+    /// The next announcement. Skips other messages.
     async fn announced(&mut self) -> v1::AnnouncePart {
         loop {
             if let Hear::Announce(part) = self.hear().await {
@@ -221,7 +221,8 @@ async fn an_agent_offers_its_versions_and_begins_no_session_in_another_version()
     assert_eq!(hello.version..=hello.newest_version, WIRE_VERSIONS);
     let version = WIRE_VERSIONS.end() + 1;
     session.say(Say::Welcome(v1::Welcome { version, take_apart: true, ..Default::default() })).await;
-    // The agent connects again, and announces its file only in a version that it speaks.
+    // The agent connects again, and announces its file only after the aggregator has chosen a version that the agent
+    // speaks.
     let part = site.session().await.announced().await;
     assert_eq!(part.rank, 0);
     site.agent.drain(soon()).await;
@@ -269,7 +270,7 @@ async fn an_agent_says_when_it_waits_for_nothing_so_that_it_can_be_silent() {
     site.agent.drain(soon()).await;
 }
 
-/// A source of maps that returns only after `wanted` captures have called it at the same time.
+/// A source of maps that returns only when `wanted` captures are calling it at the same time.
 struct Together {
     wanted: usize,
     inside: Mutex<HashSet<PathBuf>>,

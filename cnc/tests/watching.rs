@@ -1,5 +1,5 @@
-//! Tests the watcher on real directories, with the different ways in which applications write checkpoints, completely
-//! or not.
+//! Tests the watcher on real directories. The tests write complete and incomplete checkpoints in the different ways
+//! of applications.
 
 use mcr_cnc::layout::Layout;
 use mcr_cnc::settle::{OwnRanks, ReadyRank, SettleRules};
@@ -42,7 +42,7 @@ impl Watched {
         next.expect("no event within the deadline").expect("the watcher runs")
     }
 
-    /// The next rank that is ready. Other events are skipped.
+    /// The next rank that is ready. Skips other events.
     fn ready(&mut self) -> ReadyRank {
         loop {
             if let WatchEvent::Ready(ready) = self.next() {
@@ -51,7 +51,8 @@ impl Watched {
         }
     }
 
-    /// The next rank that is ready, as (label, rank, lengths of its files, again).
+    /// The next rank that is ready, as a tuple: label, rank, lengths of its files in bytes, and whether it was
+    /// announced before.
     fn told(&mut self) -> (String, u32, Vec<u64>, bool) {
         let ready = self.ready();
         let bytes = ready.files.iter().map(|file| file.fingerprint.bytes).collect();
@@ -72,7 +73,7 @@ impl Watched {
     }
 }
 
-/// A layout for files such as `t7/r3`, and for `t7/h`, which belongs to no single rank.
+/// A layout for files such as `t7/r3`, and for the file `t7/h`, which belongs to no single rank.
 fn layout() -> Layout {
     Layout::from_patterns(&["{checkpoint}/r{rank}{,.h5}", "{checkpoint}/h"], 0).expect("valid")
 }
@@ -94,7 +95,7 @@ fn a_slow_writer_is_waited_for() {
     let mut slow = File::create(w.root.join("t1/r0")).expect("made");
     for rank in 1..6 {
         slow.write_all(b"more").expect("written");
-        // In each round another rank is written and reported. Meanwhile the slow file could settle by mistake.
+        // In each round another rank is written and reported. During this time the slow file could settle by mistake.
         w.write(&format!("t1/r{rank}"), 9);
         assert_eq!(w.told(), told("t1", rank, &[9], false));
     }
@@ -201,7 +202,7 @@ fn what_vanishes_is_told() {
     assert_eq!(w.told(), told("t1", 0, &[4], false));
 }
 
-/// A superblock of version 0 that says that the file has `end` bytes.
+/// A superblock of version 0, which states that the file has `end` bytes.
 fn superblock(end: u64) -> Vec<u8> {
     let mut block = b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0\x04\0\x10\0\0\0\0\0".to_vec();
     for address in [0, u64::MAX, end, u64::MAX] {
@@ -244,7 +245,8 @@ fn a_writer_killed_half_way_leaves_nothing_that_is_taken() {
 
 #[test]
 fn without_the_kernels_events_a_scan_finds_everything() {
-    // As after lost events, no file is reported until a scan is requested.
+    // Without kernel events, as after an overflow of the kernel's queue, no file is reported until a scan is
+    // requested.
     let mute = WatchOptions { listen: false, rescan: Some(Duration::ZERO), ..quick() };
     let (_root, mut w) = watch(mute);
     w.write("t1/r0", 3);

@@ -1,4 +1,4 @@
-//! Asks the daemon of this node.
+//! Sends requests to the daemon of this node.
 
 use crate::protocol::{Reply, Request, receive, send};
 use std::io;
@@ -11,7 +11,8 @@ use std::time::Duration;
 pub fn ask(socket: &Path, request: &Request, most: Duration) -> io::Result<Reply> {
     let (to_us, from_thread) = mpsc::channel();
     let (socket, request): (PathBuf, Request) = (socket.to_owned(), request.clone());
-    // Connecting to a daemon that accepts nothing waits without a bound. Then the thread stays until this process ends.
+    // If the daemon accepts no connection, connecting waits without a time limit. The thread then stays until this
+    // process ends.
     let talk = move || {
         let talked = UnixStream::connect(&socket).and_then(|mut stream| {
             stream.set_write_timeout(Some(most))?;
@@ -24,7 +25,7 @@ pub fn ask(socket: &Path, request: &Request, most: Duration) -> io::Result<Reply
     std::thread::Builder::new().name("ask".into()).spawn(talk)?;
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} ms", most.as_millis()));
     match from_thread.recv_timeout(most) {
-        // The time limit of the socket may be reached first.
+        // The read or write timeout of the socket may expire before `recv_timeout` does.
         Ok(Err(error)) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Err(late()),
         Ok(reply) => reply,
         Err(_) => Err(late()),

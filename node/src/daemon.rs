@@ -1,4 +1,5 @@
-//! The daemon: accepts requests on a Unix socket, and starts, finds again and ends workers.
+//! The daemon: accepts requests on a Unix socket. The daemon also starts workers, ends workers, and finds the workers
+//! that an earlier daemon started.
 
 use crate::facts::{JobFacts, job_id_of};
 use crate::process::Process;
@@ -22,25 +23,25 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of connections at the same time. Further connections are closed.
 const CONNECTIONS_MAX: usize = 64;
-/// Maximum number of open connections of users who may not begin or end jobs. These connections are counted separately,
-/// so that such users cannot block the requests of Prolog and Epilog.
+/// Maximum number of open connections of users who may not begin or end jobs. These connections are counted
+/// separately, so that these users cannot block the requests of Prolog and Epilog.
 const CONNECTIONS_OF_OTHERS_MAX: usize = 16;
-/// Time between two log lines about refused requests of such users.
+/// Time between two log lines about refused requests of users who may not begin or end jobs.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of jobs on a node.
 const JOBS_MAX: usize = 1024;
-/// Maximum time to wait for the request of a client, and for a client to read its reply.
+/// Maximum time to wait for a client's request, and maximum time to wait until the client has read the reply.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
-/// Maximum time that a client may let its request wait for the end of a worker.
+/// Maximum time that a client may ask the daemon to wait for the end of a worker.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Maximum time to wait until a killed worker has ended.
 const KILL_PATIENCE: Duration = Duration::from_millis(500);
 /// Maximum number of times that a worker of a job is started again because the worker died.
 const RESTARTS_MAX: u32 = 5;
-/// Time before a worker is started again. It doubles each time.
+/// Time before a worker is started again for the first time. Each further restart of the worker waits twice as long.
 const RESTART_DELAY: Duration = Duration::from_millis(250);
-/// Exit status of a worker after which it is not started again: it ended on purpose (0, 5), its settings are wrong, or it
-/// may not save the job.
+/// Exit statuses after which a worker is not started again: the worker ended on purpose (0, 5), may not save the job
+/// (77), or has wrong settings (78).
 const FINAL: [i32; 4] = [0, 5, 77, 78];
 
 /// The options of the daemon.
@@ -48,10 +49,10 @@ const FINAL: [i32; 4] = [0, 5, 77, 78];
 pub struct Options {
     /// The directory of the socket and the records, usually `/run/mcr`.
     pub run_dir: PathBuf,
-    /// Serve only this user, who is not root. `None`: serve all users with at least the number `min_uid`; the daemon
-    /// is root.
+    /// The only user whose jobs are saved, who is not root. `None`: the daemon is root, and saves the jobs of all
+    /// users whose number is at least `min_uid`.
     pub own: Option<u32>,
-    /// Users with lower numbers are not served, because they are accounts of the system.
+    /// Users with lower numbers are accounts of the system, so their jobs are not saved.
     pub min_uid: u32,
     /// The command of a worker. The path of its job's record is appended.
     pub worker: Vec<OsString>,
@@ -65,7 +66,7 @@ pub struct Daemon {
     connections: AtomicUsize,
     /// Connections of users who may not begin or end jobs. `connections` does not count them.
     connections_of_others: AtomicUsize,
-    /// When a refused request of such a user was logged.
+    /// When the last refused request of a user who may not begin or end jobs was logged.
     refusal_logged: Mutex<Option<Instant>>,
     /// Wakes [`Daemon::serve`] if the jobs have changed.
     wake: (PipeReader, PipeWriter),
@@ -81,11 +82,12 @@ struct Job {
     is_late: bool,
     /// Whether the job is over.
     is_over: bool,
-    /// Number of requests that wait for the end of the worker. They wait for the process themselves.
+    /// Number of requests that wait for the end of the worker. While this number is above 0, these requests handle
+    /// the end.
     waiting: u32,
     /// How often a worker of this job died and was started again.
     restarts: u32,
-    /// When to start a worker again, because the last one died.
+    /// When to start another worker, because the last worker died.
     again_at: Option<Instant>,
 }
 
@@ -96,7 +98,7 @@ impl Job {
 }
 
 impl Daemon {
-    /// Makes a daemon, which knows the workers that earlier daemons started.
+    /// Makes a daemon that knows the workers of earlier daemons.
     pub fn new(options: Options) -> io::Result<Self> {
         let records = Records::open(&options.run_dir)?;
         let mut jobs = BTreeMap::new();
@@ -122,7 +124,7 @@ impl Daemon {
         })
     }
 
-    /// Serves requests. `tick` is called at least once in each `interval`, and serving ends when it returns `false`.
+    /// Serves requests. Calls `tick` at least once in each `interval`, and returns when `tick` returns `false`.
     pub fn serve(
         self: &Arc<Self>,
         listener: &UnixListener,
@@ -148,7 +150,8 @@ impl Daemon {
                 Ok((stream, _)) => self.answer_on_a_thread(stream),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) => {
-                    // For example, no descriptor is left. A client that gets no answer gives up by itself.
+                    // For example, the process has no free file descriptor. A client without an answer gives up by
+                    // itself.
                     tracing::warn!(%error, "a connection cannot be accepted");
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -177,7 +180,8 @@ impl Daemon {
         }
     }
 
-    /// The open connections of users who may do the same as this user, and their maximum.
+    /// The number of open connections of all users with the same permissions as user `uid`, and the maximum of this
+    /// number.
     fn connections_like(&self, uid: u32) -> (&AtomicUsize, usize) {
         match self.may_command(uid) {
             true => (&self.connections, CONNECTIONS_MAX),
@@ -185,12 +189,12 @@ impl Daemon {
         }
     }
 
-    /// Whether this user may begin and end jobs.
+    /// Whether user `uid` may begin and end jobs.
     fn may_command(&self, uid: u32) -> bool {
         uid == self.options.own.unwrap_or(0)
     }
 
-    /// Whether a refused request is logged. Other users cannot fill the log.
+    /// Whether a refused request of user `uid` is logged. The limit keeps other users from filling the log.
     fn is_logged(&self, uid: u32) -> bool {
         let mut logged = self.refusal_logged.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = logged.is_none_or(|logged| logged.elapsed() >= REFUSAL_LOG_INTERVAL);
@@ -235,8 +239,9 @@ impl Daemon {
         self.lock()
     }
 
-    /// Removes the jobs whose workers have ended, and starts workers again that died. Returns the descriptors of the
-    /// running workers, which become readable when a worker ends, and the time until the next worker is to be started.
+    /// Removes the jobs whose workers have ended, and starts another worker for each job whose worker died. Returns
+    /// the descriptors of the running workers, and the time until the next start of a worker. A descriptor becomes
+    /// readable when its worker ends.
     fn look_after_workers(&self) -> (Vec<OwnedFd>, Option<Duration>) {
         let (now, mut running, mut again_in) = (Instant::now(), Vec::new(), None::<Duration>);
         self.lock().retain(|id, job| {
@@ -287,7 +292,7 @@ impl Daemon {
         (running, again_in)
     }
 
-    /// Lets [`Daemon::serve`] look at the jobs.
+    /// Makes [`Daemon::serve`] check the jobs.
     fn wake(&self) {
         let _ = (&self.wake.1).write(&[1]); // the pipe is full only if `serve` is about to read it
     }
@@ -299,8 +304,8 @@ impl Daemon {
         seen.map(line).collect()
     }
 
-    /// Starts the worker of a job. A worker of an earlier start of the same job is killed first: SLURM begins a job
-    /// again only if it takes the earlier start for dead.
+    /// Starts the worker of a job. If an earlier start of the job still has a worker, that worker is killed first,
+    /// because SLURM begins a job again only if SLURM considers the earlier start dead.
     fn begin(&self, facts: JobFacts) -> Reply {
         if let Err(error) = facts.check() {
             return Reply::Refused(error.to_string());
@@ -382,7 +387,7 @@ impl Daemon {
         recorded.map(|worker| (child, worker))
     }
 
-    /// Tells the worker of a job that the job is over, and waits until the worker has ended.
+    /// Signals the worker of a job that the job is over, and waits until the worker has ended.
     fn end(&self, job_id: &str, wait: Duration) -> Reply {
         if let Err(error) = job_id_of(job_id.to_owned()) {
             return Reply::Refused(error.to_string());
@@ -403,7 +408,8 @@ impl Daemon {
             let is_it = jobs.get(job_id).is_some_and(|job| job.worker == worker);
             let Some(mut job) = is_it.then(|| jobs.remove(job_id)).flatten() else { return Reply::Ended(End::Unknown) };
             let status = job.child.as_mut().and_then(|child| child.wait().ok());
-            // The worker died of the signal, because it was not ready to receive it. Another worker saves the files.
+            // SIGUSR1 killed the worker, because the worker had no handler for the signal yet. Another worker saves
+            // the files.
             if status.is_some_and(|status| status.signal() == Some(Signal::USR1.as_raw()))
                 && let Ok((child, worker)) = self.start(&job.facts, true)
             {
@@ -417,11 +423,11 @@ impl Daemon {
         }
     }
 
-    /// Returns the worker of a job, which now knows that the job is over. `None` if the job has no worker.
+    /// Signals the worker of a job that the job is over, and returns the worker. `None` if the job has no worker.
     fn tell_that_it_is_over(&self, job_id: &str) -> Option<Process> {
         let mut jobs = self.jobs();
         let job = jobs.get_mut(job_id)?;
-        // A worker that died is not started again in its usual form: the job is over.
+        // The worker died and waits for a restart. The job is over, so a worker for a job that is over is started.
         if job.again_at.take().is_some() {
             match self.start(&job.facts, true) {
                 Ok((child, worker)) => (job.child, job.worker, job.is_late) = (Some(child), worker, true),
@@ -496,7 +502,7 @@ mod tests {
         }
     }
 
-    /// Waits for SIGUSR1, and then ends with status 5.
+    /// A worker that waits for SIGUSR1 and then ends with status 5.
     const WORKER: &str = "trap 'exit 5' USR1; touch \"$1.$$\"; grep -q 'is-over\":true' \"$1\" && exit 5; \
                           while :; do sleep 0.02; done";
 
@@ -534,7 +540,7 @@ mod tests {
         let second = site.begin("7", 1);
         assert!(!first.is_alive() && second != first.pid);
         assert!(matches!(site.own(Request::Jobs), Reply::Jobs(all) if all.len() == 1));
-        // The worker need not be ready to receive the signal.
+        // The worker may not have a handler for SIGUSR1 yet.
         assert_eq!(site.end("7", 10_000), Reply::Ended(End::Status(5)));
     }
 
@@ -559,7 +565,7 @@ mod tests {
             }
             pid = pid_now().expect("started again");
         }
-        // The worker dies once more, and the job ends before the worker is started again.
+        // The worker dies again, and the job ends before another worker is started.
         dies(pid);
         assert_eq!(pid_now(), Some(pid));
         assert_eq!(site.end("7", 10_000), Reply::Ended(End::Status(5)), "another worker saves what is left");
@@ -579,7 +585,7 @@ mod tests {
         wait_until_ready(&site, "7", pid);
         let ended = Process::of(site.begin("8", 0)).expect("it runs");
         assert!(ended.signal(Signal::KILL) && ended.wait(Duration::from_secs(10)));
-        // The next daemon has no handles of the children of the daemon before.
+        // The second daemon has no handles of the children of the first daemon.
         let next = Daemon::new(site.daemon.options.clone()).expect("starts");
         let next = Arc::new(next);
         let before = std::mem::replace(&mut site.daemon, next);

@@ -1,26 +1,28 @@
-//! The environment of a job's own processes, which has more variables than Prolog's environment.
+//! The environment of a job's own processes. A job's environment has more variables than the environment of SLURM's
+//! Prolog.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 
-/// Maximum length of an environment that is read, in bytes.
+/// Maximum length of a process's environment, in bytes.
 const ENVIRONMENT_BYTES_MAX: u64 = 1 << 20;
 
-/// SLURM sets this variable for Prolog, Epilog and similar scripts, whose environment has less than the job's.
+/// SLURM sets this variable for Prolog, Epilog and similar scripts. The environment of these scripts lacks variables
+/// of the job.
 const SCRIPT_CONTEXT: &str = "SLURM_SCRIPT_CONTEXT";
 
-/// The rank of an MPI process. Libraries set one of these variables for the processes that they start.
+/// Variables with the rank of an MPI process. Each MPI library sets one of these variables for its processes.
 const MPI_RANKS: [&str; 3] = ["PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"];
 
-/// Programs that `mpirun` starts as one task on each node, and that start the processes of MPI there.
+/// Programs that `mpirun` starts as one task on each node, and that start the MPI processes of the node.
 const LAUNCHERS: [&str; 3] = ["prted", "orted", "hydra_pmi_proxy"];
 
-/// The number of MPI processes, which `mpirun` sets.
+/// Variables of `mpirun` with the number of MPI processes.
 const MPI_SIZES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 
-/// The variables of a process of the job, if any process of this user has `SLURM_JOB_ID` with this value. A process of
-/// MPI or of a step is preferred to the batch script. `SLURM_NTASKS` is the number of MPI processes, if it is known.
-/// Variables that are not UTF-8 are left out.
+/// The environment variables of a process of the job. `None` if no process of this user has `SLURM_JOB_ID` with the
+/// value `job_id`. An MPI process or a process of a step is preferred to the batch script. If the number of MPI
+/// processes is known, `SLURM_NTASKS` is set to it. Variables that are not UTF-8 are left out.
 pub fn of_job(job_id: &str) -> Option<BTreeMap<String, String>> {
     let has = |variables: &BTreeMap<String, String>, name: &str| variables.contains_key(name);
     let all = processes_of(job_id).map(|(_, variables)| variables);
@@ -33,8 +35,8 @@ pub fn of_job(job_id: &str) -> Option<BTreeMap<String, String>> {
 
 /// The ranks of the job's processes on this node. `node` is SLURM's name of this node.
 ///
-/// The rank is a variable that the MPI library sets. If no process has such a variable, the rank is SLURM's number of
-/// the task. The numbers of the tasks that `mpirun` starts are no ranks.
+/// The rank comes from a variable that the MPI library sets. If no process has such a variable, the rank is SLURM's
+/// number of the task. The task numbers of the launchers are not ranks.
 pub fn ranks_of(job_id: &str, node: &str) -> BTreeSet<u32> {
     let number = |variables: &BTreeMap<String, String>, name: &str| variables.get(name)?.parse::<u32>().ok();
     let (mut of_mpi, mut of_slurm) = (BTreeSet::new(), BTreeSet::new());
@@ -43,7 +45,7 @@ pub fn ranks_of(job_id: &str, node: &str) -> BTreeSet<u32> {
             continue;
         }
         of_mpi.extend(MPI_RANKS.iter().find_map(|name| number(&variables, name)));
-        // The batch script has the number of a task too, but it belongs to no step.
+        // The batch script has a task number too, but the script belongs to no step.
         let is_launcher = || {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             LAUNCHERS.contains(&name.trim_end())
@@ -55,8 +57,8 @@ pub fn ranks_of(job_id: &str, node: &str) -> BTreeSet<u32> {
     if of_mpi.is_empty() { of_slurm } else { of_mpi }
 }
 
-/// The number and the variables of each process of this user that belongs to the job. Scripts of the administrator are
-/// left out.
+/// The process number and the variables of each process of this user that belongs to the job. Prolog, Epilog and
+/// similar scripts are left out.
 fn processes_of(job_id: &str) -> impl Iterator<Item = (u32, BTreeMap<String, String>)> {
     let own = nix::unistd::geteuid().as_raw();
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
@@ -105,7 +107,7 @@ mod tests {
         let mut start = |variables: &[(&str, &str)]| {
             let mut command = Command::new("sleep");
             command.arg("600").env("SLURM_JOB_ID", &id).env("SLURMD_NODENAME", "n2");
-            // The test itself may run within a job.
+            // The test itself may run within a SLURM job.
             MPI_RANKS.iter().chain(&["SLURM_STEP_ID", "SLURM_PROCID"]).for_each(|name| {
                 command.env_remove(name);
             });

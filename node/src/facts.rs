@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Maximum length of a number of a job, in digits.
+/// Maximum length of a job number, in digits.
 const JOB_ID_DIGITS_MAX: usize = 20;
 /// Maximum length of the list of nodes, in bytes.
 const NODE_LIST_BYTES_MAX: usize = 32 << 10;
@@ -21,8 +21,7 @@ pub struct JobFacts {
     pub restart_count: u32,
     /// `SLURM_JOB_UID`: the user's number.
     pub uid: u32,
-    /// `SLURM_JOB_WORK_DIR`: the directory in which the job runs. It is text that the user wrote, and need not be
-    /// UTF-8.
+    /// `SLURM_JOB_WORK_DIR`: the directory in which the job runs. The user chooses this path, so it may not be UTF-8.
     pub work_dir: OsString,
     /// `SLURMD_NODENAME`: SLURM's name of this node.
     pub node: String,
@@ -31,7 +30,7 @@ pub struct JobFacts {
     /// `SLURM_NODELIST`: the names of the job's nodes, see [`crate::hostlist`]. Empty if the job has one node.
     #[serde(default)]
     pub node_list: String,
-    /// `SLURM_JOB_NTASKS`: number of tasks, if the user asked for a number.
+    /// `SLURM_JOB_NTASKS`: number of tasks. `None` if the user did not ask for a number of tasks.
     pub tasks: Option<u32>,
 }
 
@@ -46,9 +45,9 @@ pub enum FactsError {
     Invalid {
         /// Name of the variable.
         name: &'static str,
-        /// Its value, at most 80 characters.
+        /// Value of the variable, at most 80 characters.
         value: String,
-        /// What is expected.
+        /// Description of a valid value.
         expected: &'static str,
     },
 }
@@ -76,7 +75,7 @@ impl JobFacts {
         facts.check().map(|()| facts)
     }
 
-    /// Checks what came over a socket.
+    /// Checks facts that arrived over a socket.
     pub fn check(&self) -> Result<(), FactsError> {
         job_id_of(self.job_id.clone())?;
         if !Path::new(&self.work_dir).is_absolute() || self.work_dir.len() > WORK_DIR_BYTES_MAX {
@@ -91,7 +90,7 @@ impl JobFacts {
     }
 }
 
-/// The number of a job, as SLURM gives it.
+/// Checks the number of a job, as SLURM writes it.
 pub fn job_id_of(value: String) -> Result<String, FactsError> {
     let is_number = !value.is_empty() && value.len() <= JOB_ID_DIGITS_MAX && value.bytes().all(|b| b.is_ascii_digit());
     match is_number {

@@ -13,7 +13,7 @@ pub struct HostlistError {
     why: &'static str,
 }
 
-/// The names in a list, in its order. Numbers keep their leading zeros.
+/// The names in a list, in the order of the list. Numbers keep their leading zeros.
 pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     let wrong = |why| HostlistError { list: list.chars().take(80).collect(), why };
     let mut names = Vec::new();
@@ -45,7 +45,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     Ok(names)
 }
 
-/// The parts between commas that are not within brackets.
+/// The parts of a list, which commas outside of brackets separate.
 fn split(list: &str) -> Option<Vec<&str>> {
     let (mut parts, mut begin, mut is_within) = (Vec::new(), 0, false);
     for (at, c) in list.char_indices() {
@@ -64,7 +64,7 @@ fn split(list: &str) -> Option<Vec<&str>> {
     (!is_within).then_some(parts)
 }
 
-/// The numbers of `1-3,07`, with the same width as the first number of their range.
+/// The numbers of a list of ranges such as `1-3,07`. All numbers of a range have the width of the first number.
 fn numbers_of(ranges: &str) -> Option<Vec<String>> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {

@@ -5,10 +5,10 @@
 //! Epilog:  mcr job end   --> mcr node --> SIGUSR1 to the worker; waits until its files are committed
 //! ```
 //!
-//! The daemon listens on a Unix socket only ([`daemon`]). It parses one bounded line of JSON for each connection
-//! ([`protocol`]), and reads nothing that a user can write. It has no runtime and no network connection. Everything
-//! that touches the user's files is in the worker, which drops all privileges first ([`user`]). Workers outlive the
-//! daemon: the next daemon finds them by their records ([`record`]).
+//! The daemon listens on a Unix socket only ([`daemon`]). For each connection the daemon parses one line of JSON of
+//! limited length ([`protocol`]). The daemon reads no file that a user can write. The daemon has no async runtime and
+//! no network connection. Only the worker touches the user's files, and it drops all privileges first ([`user`]).
+//! Workers outlive the daemon: the next daemon finds them by their records ([`record`]).
 
 pub mod client;
 pub mod daemon;

@@ -1,4 +1,4 @@
-//! A process that is known by its number and its start time, because numbers are used again.
+//! A process, identified by its number and its start time, because the system uses process numbers again.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -17,12 +17,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process that has this number now. `None` if there is none, or if it has ended and was not waited for yet.
+    /// The process that has this number now. `None` if no process has this number, or if the process has ended and
+    /// its parent has not waited for it yet.
     pub fn of(pid: i32) -> Option<Self> {
         Self::read(pid).filter(|(_, has_ended)| !has_ended).map(|(process, _)| process)
     }
 
-    /// A child of this process that was not waited for. The child may have ended.
+    /// A child of this process that nobody has waited for yet. The child may have ended.
     pub fn of_child(pid: i32) -> Option<Self> {
         Self::read(pid).map(|(process, _)| process)
     }
@@ -41,7 +42,7 @@ impl Process {
         Self::of(self.pid) == Some(*self)
     }
 
-    /// A descriptor of the process, if it is running. The descriptor never means another process.
+    /// A descriptor of the process, if the process is running. The descriptor never refers to another process.
     pub fn descriptor(&self) -> Option<OwnedFd> {
         let descriptor = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
         self.is_alive().then_some(descriptor)
@@ -52,7 +53,7 @@ impl Process {
         self.descriptor().is_some_and(|descriptor| pidfd_send_signal(descriptor, signal).is_ok())
     }
 
-    /// Waits until the process has ended. Returns `false` if it runs longer than `most`.
+    /// Waits until the process has ended. Returns `false` if the process still runs after the time `most`.
     pub fn wait(&self, most: Duration) -> bool {
         let Some(descriptor) = self.descriptor() else { return true };
         let until = Instant::now() + most;
@@ -62,7 +63,7 @@ impl Process {
             match poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], timeout) {
                 Ok(0) if left.is_zero() => return false,
                 Ok(1..) => return true,
-                // The timeout has a bound, and a signal may interrupt the wait.
+                // The timeout expired, because `poll` limits its length, or a signal interrupted the wait.
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(_) => return !self.is_alive(),
             }

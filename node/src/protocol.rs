@@ -1,4 +1,4 @@
-//! One request and one reply, each a line of JSON, over a Unix socket.
+//! The protocol over the Unix socket: one request and one reply, each a line of JSON.
 
 use crate::facts::JobFacts;
 use serde::de::DeserializeOwned;
@@ -13,16 +13,17 @@ pub const LINE_BYTES_MAX: u64 = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// A job begins on this node. Only root, or the daemon's own user with `--own`.
+    /// A job begins on this node. Only root may send this request, or with `--own` only the daemon's own user.
     Begin(JobFacts),
-    /// A job is over: its processes have ended. Only root, or the daemon's own user with `--own`.
+    /// A job is over: its processes have ended. Only root may send this request, or with `--own` only the daemon's
+    /// own user.
     End {
         /// The number of the job.
         job_id: String,
-        /// Maximum time to wait until its files are committed, in milliseconds.
+        /// Maximum time to wait until the job's files are committed, in milliseconds.
         wait_ms: u64,
     },
-    /// Which jobs are saved. A user sees only the user's own jobs.
+    /// Asks which jobs are saved. The reply contains only the user's own jobs.
     Jobs,
 }
 
@@ -32,10 +33,10 @@ pub enum Request {
 pub enum Reply {
     /// A worker was started.
     Begun {
-        /// Its process number.
+        /// Process number of the worker.
         pid: i32,
     },
-    /// The worker of the job has ended, or there was none.
+    /// The worker of the job has ended, or the job had no worker.
     Ended(End),
     /// The jobs that are saved.
     Jobs(Vec<JobLine>),
@@ -47,13 +48,13 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum End {
-    /// The job was not saved: it has no `mcr.toml`, or its worker ended before.
+    /// The job was not saved: the job has no `mcr.toml`, or its worker ended before the job.
     NotSaved,
-    /// The worker ended with this status: 0 if all files are committed, 5 if not.
+    /// The worker ended with this exit status: 0 if all files are committed, 5 if not.
     Status(i32),
-    /// The worker ended, and its status is not known, because an earlier daemon started it.
+    /// The worker ended. An earlier daemon started it, so its exit status is not known.
     Unknown,
-    /// The time is up, and the worker still commits files.
+    /// The maximum time to wait has passed, and the worker still commits files.
     StillCommitting,
 }
 
@@ -69,14 +70,15 @@ pub struct JobLine {
     pub pid: i32,
 }
 
-/// Writes a line.
+/// Writes a message as one line.
 pub fn send<T: Serialize>(stream: &mut UnixStream, message: &T) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     stream.write_all(&line)
 }
 
-/// Reads a line. The read timeout of the stream bounds each read, and `LINE_BYTES_MAX` bounds the line.
+/// Reads a message from one line. The read timeout of the stream limits the time of each read, and `LINE_BYTES_MAX`
+/// limits the length of the line.
 pub fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<T> {
     let mut line = Vec::new();
     BufReader::new(stream.take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;

@@ -1,4 +1,5 @@
-//! The records of the jobs on this node. They outlive the daemon, and only the daemon's user can write them.
+//! The records of the jobs on this node. The records outlive the daemon, and only the daemon's user can write
+//! records.
 
 use crate::facts::JobFacts;
 use crate::process::Process;
@@ -13,9 +14,9 @@ use std::path::{Path, PathBuf};
 pub struct Record {
     /// The job.
     pub facts: JobFacts,
-    /// The worker. `None` until it was started.
+    /// The worker. `None` before the worker is started.
     pub worker: Option<Process>,
-    /// Whether the job is over. A worker reads this after it can receive SIGUSR1.
+    /// Whether the job is over. A worker reads this field after it has installed its handler for SIGUSR1.
     pub is_over: bool,
 }
 
@@ -26,19 +27,19 @@ pub struct Records {
 }
 
 impl Records {
-    /// Creates the directory, with mode 0700, if it does not exist.
+    /// Opens the directory, and creates it with mode 0700 if it does not exist.
     pub fn open(run_dir: &Path) -> io::Result<Self> {
         let dir = run_dir.join("jobs");
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         Ok(Self { dir })
     }
 
-    /// The file of a job. `job_id` was checked before: it has digits only.
+    /// The path of a job's record. The caller has checked that `job_id` consists of digits.
     pub fn path(&self, job_id: &str) -> PathBuf {
         self.dir.join(format!("{job_id}.json"))
     }
 
-    /// Writes a record in one step.
+    /// Writes a record atomically.
     pub fn put(&self, record: &Record) -> io::Result<()> {
         let path = self.path(&record.facts.job_id);
         let temporary = path.with_extension("new");
@@ -50,7 +51,7 @@ impl Records {
 
     /// Removes the record of a job.
     pub fn remove(&self, job_id: &str) {
-        let _ = std::fs::remove_file(self.path(job_id)); // a record that stays is removed by the next daemon
+        let _ = std::fs::remove_file(self.path(job_id)); // if this fails, the next daemon removes the record
     }
 
     /// Reads a record.

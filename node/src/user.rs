@@ -17,7 +17,7 @@ pub enum UserError {
     Call {
         /// Name of the call.
         call: &'static str,
-        /// Its error.
+        /// Error of the call.
         source: Errno,
     },
     /// The process could become root again.
@@ -25,14 +25,13 @@ pub enum UserError {
     NotForGood,
 }
 
-/// Makes this process a process of the user, in a session of its own, with the user's groups and without any
-/// privilege. The worker calls this function, which asks the name service for the user. So a slow name service does
-/// not stop the daemon. If the process already belongs to the user, only the session, the umask and `no_new_privs`
-/// are set.
+/// Makes this process a process of user `uid`, in a new session, with the user's groups and without any privilege.
+/// The worker calls this function, not the daemon, because the function asks the name service for the user, which may
+/// be slow. If the process already belongs to the user, only the session, the umask and `no_new_privs` are set.
 pub fn become_user(uid: u32) -> Result<User, UserError> {
     let failed = |call: &'static str| move |source: Errno| UserError::Call { call, source };
     let user = User::from_uid(Uid::from_raw(uid)).map_err(failed("getpwuid"))?.ok_or(UserError::Unknown(uid))?;
-    // A process that leads a group already keeps its session.
+    // `setsid` fails if the process already leads a process group. Then the process keeps its session.
     let _ = setsid();
     umask(Mode::from_bits_truncate(0o077));
     if geteuid() != user.uid {

@@ -1,5 +1,5 @@
-//! Compares the steady clocks of two processes. So a process can tell how long ago something happened on another
-//! node, even if the time of day on that node is wrong.
+//! Compares the steady clocks of two processes. Thereby a process can compute how long ago an event happened on
+//! another node, even if the time of day on that node is wrong.
 
 use std::sync::OnceLock;
 use std::sync::{Mutex, PoisonError};
@@ -17,8 +17,8 @@ pub fn steady_ns() -> i64 {
 /// The offset by which another process's steady clock is ahead of the clock of this process, derived from messages.
 ///
 /// A message that was sent at *t* by the other clock arrives here at *t* - offset + delay. A delay is never negative.
-/// So the largest *sent* - *arrived* of all messages is the offset minus the delay of the fastest message. A message
-/// that was delayed for minutes does not change the result.
+/// Therefore the largest difference *sent* - *arrived* of all messages is the offset minus the delay of the fastest
+/// message. A message that was delayed for minutes does not change the result.
 #[derive(Debug, Default)]
 pub struct PeerClock(Mutex<Option<Seen>>);
 
@@ -29,14 +29,14 @@ struct Seen {
 }
 
 impl Seen {
-    /// Lower bound of the offset at this time.
+    /// Lower bound of the offset at the time `now_ns`.
     fn offset_at(self, now_ns: i64) -> i64 {
         self.offset_ns.saturating_sub(now_ns.saturating_sub(self.at_ns) / DRIFT_DIVISOR)
     }
 }
 
 impl PeerClock {
-    /// Records that a message arrived now. `sent_ns` is the time at which it was sent, by the other clock.
+    /// Records that a message arrived now. `sent_ns` is the time at which the message was sent, by the other clock.
     pub fn heard(&self, sent_ns: i64) {
         self.heard_at(sent_ns, steady_ns());
     }
@@ -49,8 +49,9 @@ impl PeerClock {
         }
     }
 
-    /// Converts a time of the other clock to this process's clock. The result is never too early. It is too late by
-    /// at most the delay of the fastest message and the drift since that message. `None` before the first message.
+    /// Converts a time of the other clock to this process's clock. The result is never too early. The result is too
+    /// late by at most the delay of the fastest message and the drift since that message. Returns `None` before the
+    /// first message.
     pub fn to_ours(&self, theirs_ns: i64) -> Option<i64> {
         self.to_ours_at(theirs_ns, steady_ns())
     }
@@ -71,7 +72,7 @@ mod tests {
         assert_eq!(clock.to_ours_at(5, 0), None);
         let ahead_ns = 7_000_000_000;
         clock.heard_at(1_000 + ahead_ns, 1_000 + 50); // delay of 50 ns
-        // Sent a second later, and received two minutes after that.
+        // The message is sent one second later, and arrives two minutes after it was sent.
         clock.heard_at(1_000_001_000 + ahead_ns, 121_000_001_000);
         let changed_ns = 500_000_000 + ahead_ns;
         let ours_ns = clock.to_ours_at(changed_ns, 121_000_001_000).expect("heard");

@@ -1,4 +1,4 @@
-//! Converts headers between the protocol and checked types. Everything that arrives is checked here.
+//! Converts headers between messages of the protocol and checked types. Every received header is checked here.
 
 use crate::v1;
 use mcrengine::header::{self, ByteOrder, DIMENSIONS_MAX, Extent, FILTERS_MAX, HeaderError, MEMBERS_MAX, Role, Shape};
@@ -17,9 +17,9 @@ pub enum WireError {
     /// The value of a field is not known to this version, or is not allowed.
     #[error("a peer's header is refused: {what} is {found}; {expected}")]
     Field {
-        /// The field.
+        /// Name of the field.
         what: &'static str,
-        /// The value.
+        /// Value of the field.
         found: u64,
         /// The allowed values.
         expected: &'static str,
@@ -283,7 +283,7 @@ mod tests {
                             extents: [extent].into(),
                         }
                     })
-                    .rev() // extents need not grow over the variables
+                    .rev() // the extents of different variables need not be in increasing order
                     .collect();
                 let path = FilePath::new(&b"d/f.\xff.h5"[..]).expect("valid");
                 FileHeader {

@@ -1,10 +1,10 @@
 //! Sends and receives data frames without tonic's codec, which would copy each byte once on each side.
 //!
-//! The format on the wire is the same: a data frame is a [`v1::FromAgent`] like any other message. The sender's body
-//! ([`WithData`]) sends the few bytes before the payload, and then the payload itself without a copy. The receiver's
-//! body ([`TakesData`]) recognises a data frame by these few bytes, and passes its payload to the session's
-//! [`DataSlot`], in the pieces in which it arrived. All other messages go through the codec, and so do data frames of
-//! an unusual form.
+//! The format on the wire is the one that the codec writes: a data frame is a [`v1::FromAgent`] like any other
+//! message. The sender's body ([`WithData`]) sends the few bytes before the payload, and then the payload itself
+//! without a copy. The receiver's body ([`TakesData`]) recognises a data frame by these few bytes. The receiver's
+//! body passes the payload to the session's [`DataSlot`], in the pieces in which the payload arrived. The codec
+//! handles all other messages, and data frames of an unusual form.
 
 use crate::{HTTP_FRAME_BYTES, MESSAGE_BYTES_MAX, v1};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -20,19 +20,19 @@ use tonic::codegen::Service;
 use tonic::codegen::http::{Request, Response};
 use tonic::server::NamedService;
 
-/// The key of `FromAgent.data`, and the keys of the fields of `Data`.
+/// The key of the field `FromAgent.data`, and the keys of the three fields of `Data`.
 const DATA: u8 = 3 << 3 | 2;
 const FETCH_ID: u8 = 1 << 3;
 const OFFSET: u8 = 2 << 3;
 const BYTES: u8 = 3 << 3 | 2;
-/// Length of the gRPC prefix of each message: one byte for compression, four for the length.
+/// Length of the gRPC prefix of each message in bytes: 1 byte for compression, 4 bytes for the length.
 const PREFIX_BYTES: usize = 5;
-/// Number of chunks that are processed before other tasks get their turn.
+/// Number of chunks that are processed before other tasks get a turn.
 const CHUNKS_PER_TURN: usize = 128;
 /// Path of the gRPC call that carries data.
 const SESSION: &str = "/mcr.v1.Aggregator/Session";
 
-/// Everything before the payload, including the gRPC prefix.
+/// The bytes of a data frame before the payload, including the gRPC prefix.
 fn head(data: &v1::Data) -> Bytes {
     let number = |key: u8, value: u64, into: &mut BytesMut| {
         if value != 0 {
@@ -47,7 +47,7 @@ fn head(data: &v1::Data) -> Bytes {
     let data_bytes = (fields.len() + data.bytes.len()) as u64;
     let mut head = BytesMut::with_capacity(PREFIX_BYTES + 11 + fields.len());
     head.put_u8(0);
-    // A frame is far shorter than 4 GiB. A longer one would be rejected by the receiver.
+    // A frame is far shorter than 4 GiB. The receiver would reject a longer frame.
     head.put_u32(u32::try_from(1 + encoded_len_varint(data_bytes) as u64 + data_bytes).unwrap_or(u32::MAX));
     head.put_u8(DATA);
     encode_varint(data_bytes, &mut head);
@@ -58,11 +58,11 @@ fn head(data: &v1::Data) -> Bytes {
 /// The kind of a message, as its first bytes show it.
 #[derive(Clone, Debug, PartialEq)]
 enum Head {
-    /// More bytes are needed.
+    /// More bytes are needed to know the kind.
     Unclear,
-    /// A message for the codec, with this number of bytes to come.
+    /// A message for the codec. This number of its bytes is still missing.
     Other(usize),
-    /// A data frame. A payload of `bytes` bytes follows and ends the message.
+    /// A data frame. The payload of `bytes` bytes follows, and is the end of the message.
     Data { fetch_id: u64, offset: u64, bytes: usize },
 }
 
@@ -72,8 +72,8 @@ enum NotData {
     Other,
 }
 
-/// Parses the bytes received so far. The caller calls it after each byte, so `have` never contains a byte of a
-/// payload.
+/// Parses the bytes received so far. The caller calls this function after each byte, so `have` never contains a byte
+/// of a payload.
 fn read_head(have: &[u8]) -> Head {
     let Some((&[compressed, a, b, c, d], message)) = have.split_first_chunk() else { return Head::Unclear };
     let total = u32::from_be_bytes([a, b, c, d]) as usize;
@@ -90,7 +90,7 @@ fn read_head(have: &[u8]) -> Head {
 
 fn read_data(mut message: &[u8], total: usize) -> Result<Head, NotData> {
     let have = message.len();
-    // Number of bytes of the message after the parsed part.
+    // Number of bytes of the message after the parsed bytes.
     let left = |rest: &[u8]| total.saturating_sub(have - rest.len()) as u64;
     if !take_key(&mut message, DATA)? || take_number(&mut message)? != left(message) {
         return Err(NotData::Other);
@@ -104,7 +104,7 @@ fn read_data(mut message: &[u8], total: usize) -> Result<Head, NotData> {
     Ok(Head::Data { fetch_id, offset, bytes })
 }
 
-/// Removes this key if the bytes begin with it. Returns whether the key was removed.
+/// Removes the key from the bytes if the bytes begin with it. Returns whether the key was removed.
 fn take_key(bytes: &mut &[u8], key: u8) -> Result<bool, NotData> {
     match bytes.split_first() {
         None => Err(NotData::TooShort),
@@ -117,7 +117,7 @@ fn take_key(bytes: &mut &[u8], key: u8) -> Result<bool, NotData> {
 }
 
 fn take_number(bytes: &mut &[u8]) -> Result<u64, NotData> {
-    /// Maximum length of an encoded number.
+    /// Maximum length of an encoded number, in bytes.
     const VARINT_BYTES_MAX: usize = 10;
     match bytes.iter().take(VARINT_BYTES_MAX).any(|byte| byte & 0x80 == 0) {
         true => decode_varint(bytes).map_err(|_| NotData::Other),
@@ -129,11 +129,11 @@ fn take_number(bytes: &mut &[u8]) -> Result<u64, NotData> {
 /// A received data frame.
 #[derive(Debug)]
 pub struct DataFrame {
-    /// Number of the fetch that it answers.
+    /// Number of the fetch that the frame answers.
     pub fetch_id: u64,
-    /// Offset of its first byte in the requested ranges.
+    /// Offset of the frame's first byte in the requested ranges, in bytes.
     pub offset: u64,
-    /// The payload; never empty.
+    /// The pieces of the payload. There is at least one piece.
     pub pieces: Vec<Bytes>,
 }
 
@@ -153,14 +153,14 @@ impl From<v1::Data> for DataFrame {
 type Take = dyn Fn(DataFrame) + Send + Sync;
 
 /// The receiver of a session's data. The server puts the slot into the request's extensions, and fills it once the
-/// session is known. Data that arrives earlier answers no fetch and is dropped.
+/// session is known. Data that arrives before the slot is filled answers no fetch and is dropped.
 #[derive(Clone, Default)]
 pub struct DataSlot(Arc<OnceLock<Box<Take>>>);
 
 impl DataSlot {
-    /// Passes all further frames to `take`, in order. `take` runs in the network's task, so it must not wait.
+    /// Passes all further frames to `take`, in order. The network's task calls `take`, so `take` must not wait.
     pub fn fill(&self, take: impl Fn(DataFrame) + Send + Sync + 'static) {
-        // Only the first call has an effect; a session makes only one.
+        // Only the first call has an effect. A session makes only one call.
         let _ = self.0.set(Box::new(take));
     }
 }
@@ -198,22 +198,22 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for TakesData<S> {
 struct Sorted {
     inner: Body,
     slot: DataSlot,
-    /// Received bytes that are not processed yet.
+    /// Received bytes that are not yet processed.
     chunk: Bytes,
     message: Message,
 }
 
-/// The position in a message.
+/// The state of reading a message.
 enum Message {
-    /// The first bytes of the message, too few to know its kind.
+    /// The first bytes of the message. These bytes are too few to know the kind of the message.
     Head(Vec<u8>),
-    /// A message for the codec, with this number of bytes to come.
+    /// A message for the codec. This number of its bytes is still missing.
     Other(usize),
-    /// A data frame; its last bytes, if they arrived in tiny pieces; and the number of bytes to come.
+    /// A data frame; received pieces of the frame below [`PIECE_BYTES_MIN`], joined; and the number of missing bytes.
     Data(DataFrame, BytesMut, usize),
 }
 
-/// Pieces shorter than this many bytes are joined, because each piece needs memory for its bookkeeping.
+/// Pieces shorter than this number of bytes are joined, because each piece needs memory for its bookkeeping.
 const PIECE_BYTES_MIN: usize = 4096;
 
 impl Sorted {
@@ -297,7 +297,7 @@ impl HttpBody for Sorted {
     }
 }
 
-/// Wraps the channel of one session, and sends the data of a queue between the session's messages.
+/// Wraps the channel of one session, and inserts the data of a queue between the session's messages.
 #[derive(Clone)]
 pub struct WithData<S> {
     inner: S,
@@ -305,7 +305,7 @@ pub struct WithData<S> {
 }
 
 impl<S> WithData<S> {
-    /// Wraps the channel of one session. The end of the queue does not end the session.
+    /// The end of the queue does not end the session.
     pub fn new(inner: S, queue: mpsc::Receiver<v1::Data>) -> Self {
         Self { inner, queue: Arc::new(Mutex::new(Some(queue))) }
     }
@@ -333,8 +333,8 @@ where
     }
 }
 
-/// A body of messages from the codec with data frames between them. Each chunk from the codec must end at the end of
-/// a message.
+/// A body that consists of messages from the codec with data frames between them. Each chunk from the codec must end
+/// at the end of a message.
 struct Mixed {
     messages: Body,
     queue: mpsc::Receiver<v1::Data>,
@@ -350,11 +350,11 @@ impl HttpBody for Mixed {
         if let Some(payload) = self.payload.take() {
             return Poll::Ready(Some(Ok(Frame::data(payload))));
         }
-        // Messages are few and short, so they are sent first and delay nothing.
+        // Messages are few and short, so messages are sent before data and delay no data noticeably.
         if let Poll::Ready(frame) = Pin::new(&mut self.messages).poll_frame(cx) {
             return Poll::Ready(frame);
         }
-        // Without a sender of data, only the messages determine when the session ends.
+        // If the queue of data has ended, only the messages determine when the session ends.
         match self.queue.poll_recv(cx) {
             Poll::Ready(Some(data)) => {
                 let head = head(&data);
@@ -389,7 +389,7 @@ mod tests {
         [&[0][..], &(body.len() as u32).to_be_bytes(), &body].concat()
     }
 
-    /// A body that arrives in these chunks.
+    /// A body that yields these chunks.
     struct Chunks(std::vec::IntoIter<Bytes>);
 
     impl HttpBody for Chunks {
@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    /// Fetch, offset and payload.
+    /// Number of the fetch, offset and payload of a received frame.
     type Taken = (u64, u64, Vec<u8>);
 
     /// Sends bytes in chunks. Returns the bytes that the codec gets, and the frames that the slot gets.
@@ -470,7 +470,8 @@ mod tests {
     fn a_data_frame_of_an_unusual_shape_is_left_to_the_codec() {
         let plain = framed(&message(v1::Data { fetch_id: 7, offset: 9, bytes: vec![1, 2, 3].into() }));
         assert_eq!(sorted(&plain, 5).1, [(7, 9, vec![1, 2, 3])]);
-        // The offset is before the fetch; there is an unknown field; no payload; it is compressed; a wrong length.
+        // Five unusual frames: the offset precedes the fetch; an unknown field; no payload; compressed; a wrong
+        // length.
         let unusual: [&[u8]; 5] = [
             &[0, 0, 0, 0, 11, DATA, 9, OFFSET, 9, FETCH_ID, 7, BYTES, 3, 1, 2, 3],
             &[0, 0, 0, 0, 11, DATA, 9, FETCH_ID, 7, BYTES, 3, 1, 2, 3, 0x20, 1],
@@ -511,7 +512,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let sent = runtime.block_on(async {
             let mut sent = Vec::new();
-            // One message and three frames of two parts each. Then the messages end.
+            // There are one message and three frames of two parts each. Then the messages end.
             for _ in 0..7 {
                 let frame = poll_fn(|cx| Pin::new(&mut mixed).poll_frame(cx)).await.expect("more").expect("no error");
                 sent.extend_from_slice(&frame.into_data().expect("data"));

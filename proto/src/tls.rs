@@ -1,9 +1,9 @@
-//! Mutual TLS between agents and aggregators. Each side proves the user to whom its process belongs, and accepts only
-//! its own user.
+//! Mutual TLS between agents and aggregators. Each side proves to which user its process belongs, and accepts only
+//! processes of the same user.
 //!
-//! A user has one certificate authority, which belongs to a cluster. Each process makes its own certificate with the
-//! authority's key, in memory, and renews the certificate at two thirds of its life ([`Identity`]). A certificate has
-//! the DNS name `uUID.CLUSTER.mcr.internal`. Only TLS 1.3 is spoken, and no session is resumed.
+//! A user has one certificate authority for each cluster. Each process makes its own certificate with the authority's
+//! key, in memory, and renews the certificate at two thirds of its life ([`Identity`]). A certificate has the DNS
+//! name `uUID.CLUSTER.mcr.internal`. Only TLS 1.3 is spoken, and no session is resumed.
 
 mod sentences;
 
@@ -36,33 +36,34 @@ use tonic::transport::{Channel, Endpoint};
 
 /// Maximum number of handshakes at the same time. Further handshakes wait until one of them ends.
 pub const HANDSHAKES_MAX: usize = 64;
-/// Maximum time of a handshake.
+/// Maximum duration of a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Maximum time of a handshake while [`HANDSHAKES_MAX`] are going on. A handshake needs about 2 ms and three packets.
+/// Maximum duration of a handshake while there are [`HANDSHAKES_MAX`] handshakes. A handshake needs about 2 ms and
+/// three packets.
 const CROWDED_HANDSHAKE_MAX: Duration = Duration::from_secs(1);
-/// Interval of the checks whether [`HANDSHAKES_MAX`] are going on.
+/// Interval of the checks whether there are [`HANDSHAKES_MAX`] handshakes.
 const CROWDED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Minimum time between two checks whether the files of the authority have changed. A check precedes a connection, so a
-/// process without new connections reads nothing.
+/// Minimum time between two checks whether the files of the authority have changed. A check happens only before a new
+/// connection.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum time of a check. A file system that hangs does not keep a connection waiting for longer.
+/// Maximum duration of a check of these files. If the file system hangs, a connection waits for this time at most.
 const RELOAD_MAX: Duration = Duration::from_secs(2);
-/// Maximum time until the other side has read why its handshake failed.
+/// Maximum time to wait until the other side has read why its handshake failed.
 const REASON_MAX: Duration = Duration::from_secs(1);
 /// Life of a certificate.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
-/// A certificate is valid from this time before it was made, because clocks differ.
+/// A certificate is valid from this time before it is made, because the clocks of two nodes differ.
 const BACK_DATED: Duration = Duration::from_secs(600);
 /// Life of a certificate authority: 10 years.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * 24 * 3600);
-/// The protocol in TLS that tonic speaks.
+/// The protocol above TLS, which is HTTP/2.
 const ALPN: &[u8] = b"h2";
-/// All names end with this domain, which ICANN reserved for private use.
+/// Domain of all DNS names in certificates. ICANN reserved this domain for private use.
 const DOMAIN: &str = "mcr.internal";
 /// The first and the last line of a certificate in `cluster.pem`.
 const BEGIN_LINE: &str = "-----BEGIN CERTIFICATE-----";
 const END_LINE: &str = "-----END CERTIFICATE-----";
-/// The line of `cluster.pem` that names the cluster begins so.
+/// Beginning of the line of `cluster.pem` that names the cluster.
 const CLUSTER_LINE: &str = "# mcrEngine cluster ";
 
 /// How an agent or an aggregator protects its connections.
@@ -76,17 +77,16 @@ pub enum Security {
 }
 
 impl Security {
-    /// The security of the connections to this address, `HOST:PORT`, which an aggregator listens on or an agent
-    /// dials.
+    /// The security of connections to this address, `HOST:PORT`. The address is the one that an aggregator listens
+    /// on, or that an agent connects to.
     pub fn of_address(&self, address: &str) -> Self {
         if needs_tls(address) { self.clone() } else { Self::Plain }
     }
 }
 
-/// Whether connections to this address, `HOST:PORT`, need TLS: always, except to a loopback address or to a socket in
-/// the file system. With
-/// `MCR_TLS=always` connections to a loopback address need TLS too. Only the text counts, because the name of a node
-/// is a loopback address on the node itself in some distributions.
+/// Whether connections to this address, `HOST:PORT`, need TLS. All addresses need TLS, except loopback addresses and
+/// sockets in the file system. With `MCR_TLS=always` loopback addresses need TLS too. Only the text of the address
+/// decides, because on some distributions the name of a node is a loopback address on the node itself.
 pub fn needs_tls(address: &str) -> bool {
     if unix::path_of(address).is_some() {
         return false;
@@ -97,7 +97,7 @@ pub fn needs_tls(address: &str) -> bool {
     !is_loopback || std::env::var_os("MCR_TLS").is_some_and(|value| value == "always")
 }
 
-/// Why there is no [`Identity`].
+/// Why an [`Identity`] cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The cluster's name cannot be part of a DNS name.
@@ -156,19 +156,19 @@ impl Authority {
         Ok(all)
     }
 
-    /// The same cluster and key with these certificates only.
+    /// Returns this cluster and key with only these certificates.
     pub fn with_certificates(&self, certificates: &[String]) -> Result<Self, IdentityError> {
         let certificates = format!("{CLUSTER_LINE}{}\n{}", self.cluster()?, certificates.concat());
         Ok(Self { key: self.key.clone(), certificates })
     }
 
-    /// A certificate for another key of the same cluster.
+    /// Makes a certificate for another key of the same cluster.
     pub fn certificate_of(&self, key: &str) -> Result<String, IdentityError> {
         Ok(authority(self.cluster()?)?.self_signed(&KeyPair::from_pem(key)?)?.pem())
     }
 }
 
-/// What a certificate authority states about itself.
+/// The contents of a certificate authority's own certificate.
 fn authority(cluster: &str) -> Result<CertificateParams, IdentityError> {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !(1..=63).contains(&cluster.len()) || !cluster.chars().all(is_part) || cluster.trim_matches('-') != cluster {
@@ -193,31 +193,31 @@ fn called(name: &str) -> DistinguishedName {
     all
 }
 
-/// Reads the files of the authority again.
+/// A function that reads the files of the authority again.
 pub type Source = Arc<dyn Fn() -> Result<Authority, String> + Send + Sync>;
 
-/// Makes the certificates of a process, and checks those of others.
+/// Makes the certificates of this process, and checks the certificates of other processes.
 pub struct Identity {
     provider: Arc<CryptoProvider>,
-    /// The name of this user, which the other side must have too.
+    /// The DNS name of this user. The certificate of the other side must have this name too.
     name: ServerName<'static>,
     life: Duration,
     current: Mutex<Current>,
-    /// `None`: the files are not read again.
+    /// Reads the files again. `None`: the files are read only once.
     source: Option<Source>,
-    /// When the files were read last.
+    /// When the files were last read.
     read_at: tokio::sync::Mutex<Instant>,
     /// Whether a thread is reading the files.
     is_reading: Arc<AtomicBool>,
 }
 
-/// The files as they were read last, and the certificate that was made with them.
+/// The last contents of the files, and the certificate that was made with them.
 struct Current {
     files: Authority,
     issuer: Issuer<'static, KeyPair>,
     roots: Arc<RootCertStore>,
     keys: Arc<Keys>,
-    /// Why the files could not be used, so that it is logged once.
+    /// The last logged reason why the files could not be used. A repeated reason is not logged.
     told: String,
 }
 
@@ -239,7 +239,7 @@ impl Current {
     }
 }
 
-/// A certificate with its key, ready for use on both sides of a connection.
+/// A certificate with its key, for both sides of a connection.
 struct Keys {
     made: SystemTime,
     acceptor: TlsAcceptor,
@@ -253,12 +253,13 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// The identity of a user's process, with the user's certificate authority.
+    /// Makes the identity of a user's process, with the user's certificate authority.
     pub fn new(authority: &Authority, uid: u32) -> Result<Self, IdentityError> {
         Self::with_life(authority, uid, LIFE)
     }
 
-    /// Reads the files again before new connections, so that the authority can be replaced while this process runs.
+    /// Makes the identity read the files again before new connections. The authority can thereby be replaced while
+    /// this process runs.
     pub fn reading_again(self, source: Source) -> Self {
         Self { source: Some(source), ..self }
     }
@@ -278,7 +279,8 @@ impl Identity {
         })
     }
 
-    /// The certificate to use for the next connection, after a look whether the files have changed.
+    /// The certificate for the next connection. The files are read again first, if the last reading is older than
+    /// [`RELOAD_INTERVAL`].
     async fn newest_keys(&self) -> Arc<Keys> {
         if let Some(source) = &self.source {
             let mut read_at = self.read_at.lock().await;
@@ -298,7 +300,7 @@ impl Identity {
         self.keys()
     }
 
-    /// Uses the files that were read, if they have changed. Files that cannot be used change nothing.
+    /// Uses the newly read files if they have changed. Files that cannot be used change nothing.
     fn take(&self, read: Result<Authority, String>) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = match read {
@@ -322,8 +324,8 @@ impl Identity {
         }
     }
 
-    /// The certificate to use for the next connection. Makes a new one at two thirds of the life of the old one, or
-    /// when the clock was set back.
+    /// The certificate for the next connection. Makes a new certificate if the old one has reached two thirds of its
+    /// life, or if the clock was set back.
     fn keys(&self) -> Arc<Keys> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let now = SystemTime::now();
@@ -353,7 +355,7 @@ fn name_of(files: &Authority, uid: u32) -> Result<ServerName<'static>, IdentityE
     ServerName::try_from(name).map_err(|error| IdentityError::Name(error.to_string()))
 }
 
-/// Makes a certificate, and checks it as the other side will.
+/// Makes a certificate, and checks the certificate like the other side does.
 fn keys(
     issuer: &Issuer<'static, KeyPair>,
     roots: &Arc<RootCertStore>,
@@ -397,8 +399,8 @@ fn age_of(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The handshake of an aggregator with a client. `handshakes` has room for [`HANDSHAKES_MAX`]. A client that sends
-/// nothing takes no room.
+/// Does the handshake of an aggregator with a client. The semaphore `handshakes` has [`HANDSHAKES_MAX`] permits. A
+/// client that sends nothing takes no permit.
 pub async fn accept(
     identity: &Identity,
     stream: TcpStream,
@@ -424,7 +426,7 @@ pub async fn accept(
     }
 }
 
-/// rustls checks the name of a server, but not the name of a client.
+/// Checks the name of a client. rustls checks only the name of a server.
 fn check_name(stream: &server::TlsStream<TcpStream>, name: &ServerName<'static>) -> Result<(), rustls::Error> {
     let certificates = stream.get_ref().1.peer_certificates();
     let first = certificates.and_then(<[_]>::first).ok_or(rustls::Error::NoCertificatesPresented)?;
@@ -432,7 +434,7 @@ fn check_name(stream: &server::TlsStream<TcpStream>, name: &ServerName<'static>)
     valid.map_err(|_| rustls::CertificateError::NotValidForName.into())
 }
 
-/// Returns when a handshake has taken too long, which is sooner if there is no room for another handshake.
+/// Returns when a handshake has taken too long. The limit is lower if `handshakes` has no free permit.
 async fn too_long(handshakes: &Semaphore) -> Duration {
     tokio::time::sleep(CROWDED_HANDSHAKE_MAX).await;
     let mut waited = CROWDED_HANDSHAKE_MAX;
@@ -443,8 +445,8 @@ async fn too_long(handshakes: &Semaphore) -> Duration {
     waited
 }
 
-/// Reads and drops what the other side has sent. If a socket is closed with unread bytes, the other side loses the
-/// reason that was sent to it.
+/// Reads and drops the bytes that the other side has sent. If a socket is closed while it has unread bytes, the other
+/// side does not receive the reason for the failure.
 async fn let_reason_arrive(mut stream: TcpStream) {
     let _ = stream.shutdown().await;
     let mut dropped = vec![0; 4096];
@@ -452,7 +454,7 @@ async fn let_reason_arrive(mut stream: TcpStream) {
     let _ = tokio::time::timeout(REASON_MAX, end).await;
 }
 
-/// Connects to an aggregator with TLS. `endpoint` has the address with `http://`.
+/// Connects to an aggregator with TLS. The URL of `endpoint` is the address with `http://` before it.
 pub async fn connect(
     endpoint: &Endpoint,
     address: &str,
@@ -477,8 +479,8 @@ async fn dial(address: &str, identity: &Identity) -> io::Result<tokio_rustls::cl
     tokio::time::timeout(HANDSHAKE_MAX, connect).await.map_err(silent)?
 }
 
-/// Sets what tonic sets on its own connections, and not on those of another connector. Without the keep-alive probes
-/// an agent at rest would not notice that its aggregator is gone.
+/// Sets the TCP options that tonic sets only on its own connections. Without the keep-alive probes, an agent at rest
+/// would not notice that its aggregator has ended.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (idle, interval) = KEEPALIVE_SECONDS;

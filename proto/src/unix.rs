@@ -1,7 +1,7 @@
 //! Sockets in the file system, for the processes of one user on one node.
 //!
-//! The mode of a socket is 0600. The kernel tells both sides the user of the other side, and both refuse another user,
-//! except root. So a socket needs no TLS.
+//! The mode of a socket is 0600. Each side gets the user of the other side from the kernel, and refuses every user
+//! except its own user and root. Therefore a socket needs no TLS.
 
 use hyper_util::rt::TokioIo;
 use std::fs::{File, Permissions};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tonic::transport::{Channel, Endpoint};
 
-/// The address of an aggregator that listens on a socket begins so. Then the path follows.
+/// Beginning of the address of an aggregator that listens on a socket. The path of the socket follows.
 const PREFIX: &str = "unix:";
 
 /// The address of an aggregator that listens on a socket.
@@ -20,13 +20,13 @@ pub fn address_of(path: &Path) -> String {
     format!("{PREFIX}{}", path.display())
 }
 
-/// The path of the socket, if the address names one.
+/// The path of the socket, if the address is the address of a socket.
 pub fn path_of(address: &str) -> Option<&Path> {
     address.strip_prefix(PREFIX).map(Path::new)
 }
 
-/// A short path of a socket. The kernel limits the path of a socket to 107 bytes, so this path names the directory by
-/// its descriptor.
+/// A short path of a socket. The kernel limits the path of a socket to 107 bytes, so the short path names the
+/// directory by a file descriptor.
 struct Short {
     _directory: File,
     path: PathBuf,
@@ -42,7 +42,7 @@ impl Short {
     }
 }
 
-/// The file of a socket. It is removed when this value is dropped.
+/// The file of a socket. Dropping this value removes the file.
 #[derive(Debug)]
 pub struct SocketFile(PathBuf);
 
@@ -60,8 +60,8 @@ impl Drop for SocketFile {
 }
 
 /// Listens on a socket that only its user can open. Creates missing directories. A socket without a listener is
-/// replaced, and a socket with a listener is an error ([`io::ErrorKind::AddrInUse`]). Whether the user of a connection
-/// may use it is not checked: see [`check_peer`]. Must be called within a tokio runtime.
+/// replaced, and a socket with a listener is an error ([`io::ErrorKind::AddrInUse`]). The caller must check the user
+/// of each connection with [`check_peer`]. Must be called within a tokio runtime.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent)?;
@@ -71,7 +71,8 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
         let what = format!("{}: another process already uses this socket", path.display());
         return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
     }
-    // The socket gets its final name only after its mode is set, so that only its user can connect.
+    // The socket gets its final name only after its mode is set. Before its mode is set, no process can connect by
+    // the final name.
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}", std::process::id()));
     let temporary = SocketFile(temporary.into());
@@ -99,7 +100,7 @@ pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Connects tonic to a socket. The host of `endpoint` is not used.
+/// Makes a tonic channel over a socket. The host of `endpoint` is not used.
 pub async fn channel(endpoint: &Endpoint, path: &Path) -> Result<Channel, tonic::transport::Error> {
     let path = path.to_owned();
     let dial = move |_: tonic::codegen::http::Uri| {
@@ -116,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn a_socket_is_only_for_its_user_is_never_taken_from_a_listener_and_goes_with_it() {
         let dir = tempfile::tempdir().expect("a directory");
-        // Such a path is too long for the kernel.
+        // The path of this socket is longer than the kernel allows.
         let path = dir.path().join("d".repeat(100)).join("agent.sock");
         let (listener, file) = listen(&path).expect("bound");
         assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         drop((listener, file));
         assert!(!path.exists());
-        // A killed process leaves its socket.
+        // A killed process leaves its socket in the directory.
         drop(std::os::unix::net::UnixListener::bind(&Short::of(&path).expect("short").path).expect("bound"));
         assert!(path.exists() && listen(&path).is_ok());
         assert_eq!(std::fs::read_dir(path.parent().expect("a parent")).expect("readable").count(), 0);

@@ -1,12 +1,12 @@
-//! The versions of the protocol. Each side says which versions it speaks, and the aggregator chooses one, so that
-//! programs of two releases work together during an upgrade.
+//! The versions of the protocol. Each side sends the versions that it speaks, and the aggregator chooses one version.
+//! Thereby programs of two releases work together during an upgrade.
 
 use std::ops::RangeInclusive;
 
 /// The versions that this build speaks.
 pub const WIRE_VERSIONS: RangeInclusive<u32> = 1..=1;
 
-/// The versions that a message offers. Programs without ranges send only one version, so `newest` is 0.
+/// The versions that a message offers. Programs of releases without ranges send only `oldest`, so `newest` is 0.
 pub fn offered(oldest: u32, newest: u32) -> RangeInclusive<u32> {
     oldest..=newest.max(oldest)
 }

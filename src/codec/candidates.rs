@@ -5,7 +5,8 @@ use super::profile::{SHUFFLE_ZSTD_LEVEL, ZSTD_LEVEL};
 use super::{ArrayShape, Basis, Chain, Profile, ids};
 use crate::header::ElementType;
 
-/// The zstd tables: 2^18 entries for numbers that may repeat, 2^15 for untyped bytes, which have much in common.
+/// log2 of the entries of the zstd tables: for numbers that may repeat, and for untyped bytes, which contain many
+/// repeats at short distances.
 pub(super) const REPEATS_TABLE_LOG: u32 = 18;
 pub(super) const BYTES_TABLE_LOG: u32 = 15;
 const GZIP_LEVEL: u32 = 6;
@@ -15,12 +16,13 @@ const MANY_BYTES_ZSTD_LEVEL: u32 = 12;
 const BYTES_FEW: usize = 256 << 10;
 const PCO_LEVEL: u32 = 8;
 
-/// Elements wider than this are not shuffled, because each lane would be too short to contain similar bytes.
+/// Elements with more bytes than this number are not shuffled, because each lane would be too short to contain
+/// similar bytes.
 pub(super) const SHUFFLE_WIDTH_MAX: u32 = 64;
 
-/// What the candidates of `balanced` and `max` do.
+/// Settings of the candidates of `balanced` and `max`.
 pub(super) struct Hardness {
-    /// How hard to predict, as the parameter of `predict`, `since` and `mixed` stores it.
+    /// Effort of the prediction, as in the parameter of `predict`, `since` and `mixed`.
     pub prediction: u32,
     pub zstd_level: u32,
     pub shuffled_zstd_level: u32,
@@ -28,11 +30,12 @@ pub(super) struct Hardness {
 
 pub(super) const BALANCED: Hardness = Hardness { prediction: 1, zstd_level: 6, shuffled_zstd_level: 3 };
 pub(super) const MAX: Hardness = Hardness { prediction: 2, zstd_level: 17, shuffled_zstd_level: 17 };
-/// What `max` does with many bytes.
+/// Settings of `max` for segments above `BYTES_FEW`.
 const MAX_OF_MANY: Hardness =
     Hardness { prediction: 2, zstd_level: MANY_BYTES_ZSTD_LEVEL, shuffled_zstd_level: MANY_BYTES_ZSTD_LEVEL };
 
-/// Returns the chain, with the record members that the encoder needs, if the profile could still choose it.
+/// Returns the chain together with the record members that the encoder needs. Returns `None` if the chain is not a
+/// candidate of the profile.
 pub(super) fn still_candidate(
     chain: Chain,
     profile: &Profile,
@@ -43,7 +46,7 @@ pub(super) fn still_candidate(
 ) -> Option<Chain> {
     let candidates = candidates(profile, element, arrays, pooled, &[], basis);
     if candidates.len() < 2 {
-        return None; // with one candidate there is no choice to keep
+        return None; // with one candidate there was no choice, so no decision is kept
     }
     if let Some(same) = candidates.into_iter().find(|candidate| *candidate == chain) {
         return Some(same);
@@ -61,7 +64,7 @@ pub(super) fn still_candidate(
     (is_shuffled || is_of_many || is_mixed || is_slow || chain.is_raw()).then_some(chain)
 }
 
-/// The candidates for a segment; never an empty list.
+/// The candidates for a segment. The list is never empty.
 pub(super) fn candidates(
     profile: &Profile,
     element: &ElementType,
@@ -92,7 +95,7 @@ pub(super) fn candidates(
             predicted(element, &BALANCED).into_iter().chain([Chain::shuffle_zstd(element.width().min(8), 1)]).collect()
         }
         (Profile::Balanced, _) => predicted(element, &BALANCED),
-        // For many bytes, a high level of zstd takes long and finds only the repeats that LZMA finds as well.
+        // For long segments, a high level of zstd takes a long time, and LZMA finds the same repeats.
         (Profile::Max, _) => {
             let hardness = if raw.len() > BYTES_FEW { MAX_OF_MANY } else { MAX };
             predicted(element, &hardness).into_iter().chain(since(element, arrays, basis)).collect()
@@ -151,7 +154,7 @@ fn measured(element: &ElementType, raw: &[u8]) -> Vec<Chain> {
     }
 }
 
-/// Additional candidates for the case that the store's speed counts: faster chains, down to `raw`, and stronger
+/// Additional candidates if the choice depends on the store's speed: faster chains, including `raw`, and stronger
 /// chains.
 fn weighed(element: &ElementType) -> Vec<Chain> {
     let width = element.width().min(SHUFFLE_WIDTH_MAX);

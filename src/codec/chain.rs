@@ -1,4 +1,4 @@
-//! A chain of codecs: how it is built, written, and run in both directions.
+//! A chain of codecs: how a chain is built, written, and run in both directions.
 
 use super::array_to_bytes::{fpc, mixed, pco, predict, runs};
 use super::bytes_to_bytes::{bitshuffle, gzip, lzma, shuffle, zstd};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct Step {
     /// The codec of the step.
     pub codec: CodecId,
-    /// The parameter. Its meaning depends on the codec, see `docs/format/codecs.md`.
+    /// The parameter. The meaning of the parameter depends on the codec, see `docs/format/codecs.md`.
     pub param: u32,
 }
 
@@ -28,8 +28,8 @@ fn order_bit(order: ByteOrder) -> u32 {
 /// A sequence of at most [`STEPS_MAX`] codecs: one from array to bytes, then any number from bytes to bytes, in the
 /// order of encoding.
 ///
-/// Two chains are equal if their steps are equal. The members of a record, which only the encoder uses, are not
-/// compared, because decoding does not need them.
+/// Two chains are equal if their steps are equal. The members of a record are not compared, because only the encoder
+/// uses them.
 #[derive(Clone, Debug)]
 pub struct Chain {
     steps: Vec<Step>,
@@ -49,7 +49,7 @@ impl std::hash::Hash for Chain {
 }
 
 impl Chain {
-    /// Makes a chain after it has checked the number, the order and the parameters of the steps.
+    /// Makes a chain. Fails if the number, the order or the parameters of the steps are not valid.
     pub fn new(steps: &[Step]) -> Result<Self, CodecError> {
         if steps.len() > STEPS_MAX {
             return Err(CodecError::Chain { what: "it has more than 6 steps" });
@@ -83,7 +83,7 @@ impl Chain {
     /// Appends the chain: the number of steps in one byte, then the codec (`u16`) and the parameter (`u32`) of each
     /// step, both little-endian.
     pub fn to_bytes(&self, out: &mut Vec<u8>) {
-        out.push(self.steps.len() as u8); // at most STEPS_MAX
+        out.push(self.steps.len() as u8); // the value is at most STEPS_MAX
         for step in &self.steps {
             out.extend(step.codec.0.to_le_bytes());
             out.extend(step.param.to_le_bytes());
@@ -115,7 +115,7 @@ impl Chain {
         Ok(if self.is_raw() { raw.to_vec() } else { scratch.front.clone() })
     }
 
-    /// Like [`Chain::encode`], but returns only the number of stored bytes.
+    /// Encodes a segment like [`Chain::encode`], but returns only the number of stored bytes.
     pub(crate) fn encoded_bytes(
         &self,
         raw: &[u8],
@@ -134,8 +134,8 @@ impl Chain {
         let Scratch { front, back, work, .. } = scratch;
         let steps = self.working_steps();
         for (i, step) in steps.iter().enumerate() {
-            // The last step writes to `front`. Results that are as long as the segment therefore stay in `back`,
-            // which need not be cleared again after a shorter result.
+            // The last step writes to `front`. Results as long as the segment therefore stay in `back`, so `back`
+            // need not be cleared again after a shorter result.
             let to_front = (steps.len() - i) % 2 == 1;
             let (before, target) = if to_front { (&*back, &mut *front) } else { (&*front, &mut *back) };
             let source = if i == 0 { raw } else { before.as_slice() };
@@ -152,12 +152,12 @@ impl Chain {
 
     /// Decodes a segment and returns exactly `raw_bytes` raw bytes, or an error.
     ///
-    /// Allocates at most a small multiple of `raw_bytes`, whatever `stored` claims. The caller must have compared
-    /// `raw_bytes` with a limit.
+    /// Allocates at most a small multiple of `raw_bytes`, even if `stored` claims a larger length. The caller must
+    /// have compared `raw_bytes` with a limit.
     pub fn decode(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<Vec<u8>, CodecError> {
         self.decode_into(stored, raw_bytes, scratch)?;
         let mut raw = std::mem::take(&mut scratch.front);
-        raw.shrink_to_fit(); // the buffer may have held a longer segment before
+        raw.shrink_to_fit(); // frees the additional memory of an earlier, longer segment
         Ok(raw)
     }
 
@@ -170,13 +170,15 @@ impl Chain {
         Ok(scratch.front == raw)
     }
 
-    /// Like [`Chain::decode`], but leaves the raw bytes in `scratch.front`, so that its memory is used again.
+    /// Decodes like [`Chain::decode`], but leaves the raw bytes in `scratch.front`, so that the memory of this buffer
+    /// is reused.
     fn decode_into(&self, stored: &[u8], raw_bytes: usize, scratch: &mut Scratch) -> Result<(), CodecError> {
         if raw_bytes > SEGMENT_BYTES_MAX {
             return Err(CodecError::TooLong { found: raw_bytes });
         }
         let steps = self.working_steps();
-        // The most bytes that each step of decoding may give. This is the most that encoding could have given.
+        // The most bytes that each step of decoding may return: the most bytes that the same step of encoding can
+        // receive.
         let mut limits = [raw_bytes; STEPS_MAX];
         for (i, step) in steps.iter().enumerate().take(steps.len().saturating_sub(1)) {
             limits[i + 1] = match Codec::find(step.codec)? {
@@ -227,7 +229,7 @@ impl Chain {
         Self::new(&steps).expect("the constructors of Chain make valid chains")
     }
 
-    /// A chain that changes nothing.
+    /// A chain that changes no byte.
     pub fn raw() -> Self {
         Self::of(&[(ids::RAW, 0)])
     }
@@ -242,7 +244,7 @@ impl Chain {
         Self::raw().then_zstd(level)
     }
 
-    /// zstd alone, with a table of 2^`log` entries for repeats. A `log` below 10 counts as 10, above 20 as 20.
+    /// zstd alone, with a table of 2^`log` entries for repeats. `log` is limited to 10 to 20.
     pub fn zstd_fast(log: u32) -> Self {
         Self::raw().then(ids::ZSTD, zstd::TABLE + log.clamp(10, 20))
     }
@@ -257,34 +259,35 @@ impl Chain {
         Self::raw().then(ids::LZMA, lzma::WORDS)
     }
 
-    /// LZMA alone, once with properties for words and once with properties for text.
+    /// Two chains of LZMA alone: one chain with properties for words, and one chain with properties for text.
     pub(super) fn lzmas() -> [Self; 2] {
         [Self::lzma_of_words(), Self::raw().then(ids::LZMA, lzma::TEXT)]
     }
 
-    /// Shuffles bytes, so that bytes of equal significance lie together, then zstd. Widths below 2 and above 2^20
-    /// mean no shuffle.
+    /// Shuffles bytes, so that bytes of equal significance lie together, then compresses with zstd. Widths below 2
+    /// and above 2^20 mean no shuffle.
     pub fn shuffle_zstd(width: u32, level: u32) -> Self {
         let raw = Self::raw();
         let shuffled = if shuffle::Shuffle.takes(width) { raw.then(ids::SHUFFLE, width) } else { raw };
         shuffled.then_zstd(level)
     }
 
-    /// Shuffles bits, so that bits of equal significance lie together, then zstd. Widths above 2^20 mean no shuffle.
+    /// Shuffles bits, so that bits of equal significance lie together, then compresses with zstd. Widths above 2^20
+    /// mean no shuffle.
     pub fn bitshuffle_zstd(width: u32, level: u32) -> Self {
         let raw = Self::raw();
         let shuffled = if bitshuffle::Bitshuffle.takes(width) { raw.then(ids::BITSHUFFLE, width) } else { raw };
         shuffled.then_zstd(level)
     }
 
-    /// Shuffles bytes, so that bytes of equal significance lie together, then LZ4.
+    /// Shuffles bytes, so that bytes of equal significance lie together, then compresses with LZ4.
     pub(super) fn shuffle_lz4(width: u32) -> Self {
         let raw = Self::raw();
         let shuffled = if shuffle::Shuffle.takes(width) { raw.then(ids::SHUFFLE, width) } else { raw };
         shuffled.then(ids::LZ4, 0)
     }
 
-    /// Runs of equal elements alone. `None` for widths above 2^20.
+    /// Codec `runs` alone, for runs of equal elements. `None` for widths above 2^20.
     pub fn runs(width: u32) -> Option<Self> {
         runs::RunLengths.takes(width).then(|| Self::of(&[(ids::RUNS, width)]))
     }
@@ -311,7 +314,8 @@ impl Chain {
         Self::of(&[(ids::FPC, level.clamp(1, fpc::LEVEL_MAX) | order_bit(order))])
     }
 
-    /// fpzip alone, for elements of 4 or 8 bytes, with neighbours in up to `dimensions` dimensions, 1 to 3.
+    /// fpzip alone, for elements of 4 or 8 bytes, with neighbours in `dimensions` dimensions. `dimensions` is limited
+    /// to 1 to 3.
     ///
     /// # Panics
     /// If the width is neither 4 nor 8.
@@ -333,7 +337,7 @@ impl Chain {
         Some(Self::of(&[(ids::PREDICT, predict::param(width, order == ByteOrder::Big, is_float, effort))]))
     }
 
-    /// Numbers between other bytes. Each kind of numbers is coded apart.
+    /// Codec `mixed`, for numbers between other bytes. The codec codes each kind of numbers separately.
     pub fn mixed(effort: u32) -> Self {
         Self::of(&[(ids::MIXED, mixed::param(effort))])
     }
@@ -367,8 +371,8 @@ impl Chain {
     }
 
     /// The chain of the mcrEngine paper (SC12, sections IV-C and VII): FPC of level 2 for doubles, fpzip in one
-    /// dimension for floats, and LZ4 for everything else, in place of the paper's Lempel-Ziv coder. With `double`,
-    /// gzip at level 6 follows. Variables below 100 bytes are pooled, and get only gzip.
+    /// dimension for floats, and LZ4 for all other elements, instead of the paper's Lempel-Ziv coder. If `double` is
+    /// true, gzip at level 6 follows. Pooled variables (fewer than 100 bytes) get only gzip.
     pub fn paper(element: &ElementType, double: bool, pooled: bool) -> Self {
         const GZIP_LEVEL: u32 = 6;
         if pooled {
@@ -402,7 +406,7 @@ impl Chain {
     }
 }
 
-/// Shows the steps that change bytes, for example `shuffle(8) zstd(1)`. Shows `raw` if no step changes any.
+/// Shows the steps that change bytes, for example `shuffle(8) zstd(1)`. Shows `raw` if no step changes bytes.
 impl fmt::Display for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps = if self.is_raw() { &self.steps[..] } else { self.working_steps() };

@@ -2,16 +2,17 @@
 //! next.
 //!
 //! **Kept decisions.** A class keeps its chain of codecs in the next checkpoint without a new measurement, because
-//! neighbouring checkpoints are alike. A segment is measured again at once if its stored bytes are more than 10 %
+//! neighbouring checkpoints are similar. A segment is measured again at once if its stored bytes are more than 10 %
 //! outside the range recorded with the decision. (The mcrEngine paper saw compression ratios drop by 20 to 50 % after
 //! the first checkpoint.) A class is also measured again after [`KEPT_CHECKPOINTS_MAX`] checkpoints, and when the
 //! store's rate has doubled or halved. Decisions are recorded in the manifest of each group
-//! ([`Manifest::decisions`](crate::manifest::Manifest::decisions)), so they outlive the aggregator.
+//! ([`Manifest::decisions`](crate::manifest::Manifest::decisions)), so the decisions outlive the aggregator.
 //!
-//! **The store's speed.** If the store's speed is known, the candidate with the least time wins. Its time is the time
-//! to encode, divided by the number of cores, plus the time to write the stored bytes. A fast store therefore leads
-//! to LZ4, or to raw bytes where the data hardly shrink. A slow store leads to stronger chains. If the store's speed
-//! is unknown, the candidate with the fewest stored bytes wins, and the choice depends on the bytes alone.
+//! **The store's speed.** If the store's speed is known, the candidate with the least time wins. The time of a
+//! candidate is the time to encode, divided by the number of cores, plus the time to write the stored bytes. A fast
+//! store therefore leads to LZ4, or to raw bytes where the data hardly shrink. A slow store leads to stronger chains.
+//! If the store's speed is unknown, the candidate with the fewest stored bytes wins, and the choice depends on the
+//! bytes alone.
 
 use super::{Chain, CodecId, Older, Step};
 use crate::header::{ElementType, Role};
@@ -24,15 +25,15 @@ use std::time::Duration;
 /// A decision is kept for at most this many checkpoints.
 pub const KEPT_CHECKPOINTS_MAX: u32 = 16;
 /// A decision for raw bytes is kept for at most this many checkpoints. The limit is lower because the stored size of
-/// raw bytes is always the same, so it cannot show that the data changed.
+/// raw bytes is constant, so the size cannot show that the data changed.
 const KEPT_RAW_CHECKPOINTS_MAX: u32 = 4;
 /// The most decisions that a manifest records. The decisions of the largest classes are recorded.
 pub const DECISIONS_MAX: usize = 64;
-/// The most bytes of a class name that gets a decision, and of a reason.
+/// The most bytes of a reason. A class with a longer name gets no decision.
 const TEXT_BYTES_MAX: usize = 300;
 
-/// Bytes added to the cost of a chain that needs an older segment. They stand for naming the older segment, and
-/// refuse savings that are smaller.
+/// Bytes added to the cost of a chain that needs an older segment. These bytes are the cost of naming the older
+/// segment, so a chain that saves fewer bytes is not chosen.
 const OLDER_BYTES: usize = 256;
 
 /// How fast the store takes bytes, and how many segments are encoded at the same time.
@@ -57,11 +58,11 @@ impl StoreRate {
 pub struct Basis<'a> {
     /// The decision of an earlier checkpoint, if there is one.
     pub kept: Option<&'a Decision>,
-    /// The store's speed. `None` if the choice must not depend on it.
+    /// The store's speed. `None` if the choice must not depend on the speed.
     pub store: Option<StoreRate>,
-    /// Time since an arbitrary fixed moment. The clock is read only if `store` is set.
+    /// The clock: the time since an arbitrary fixed moment. The clock is read only if `store` is set.
     pub clock: &'a dyn Fn() -> Duration,
-    /// The bytes of this segment in an older checkpoint. `None` if they must not be used.
+    /// The bytes of this segment in an older checkpoint. `None` if older bytes must not be used.
     pub older: Option<&'a Arc<Older>>,
 }
 
@@ -90,7 +91,7 @@ impl Basis<'_> {
 pub struct Trial {
     /// The candidate.
     pub chain: Chain,
-    /// Stored bytes of the sample.
+    /// Number of stored bytes of the sample.
     pub stored_bytes: usize,
     /// Time that one core took to encode the sample. Zero if only bytes count.
     pub coding: Duration,
@@ -101,11 +102,11 @@ pub struct Trial {
 pub enum Reason {
     /// The profile has only one chain for this element type.
     Only,
-    /// All elements are the same.
+    /// All elements are equal.
     Constant,
     /// The chain was chosen in an older checkpoint, and the segment's stored size is still in the expected range.
     Kept,
-    /// This many of a thousand runs of elements are repeats of earlier runs.
+    /// The number of repeats decided. The value is how many of a thousand runs of elements repeat earlier runs.
     Repeats(usize),
     /// Several chains were tried.
     Tried {
@@ -186,20 +187,20 @@ pub struct Decision {
     pub chain: String,
     /// The checkpoint in which the decision was made.
     pub since: CheckpointId,
-    /// How many later checkpoints have kept the decision.
+    /// Number of later checkpoints that kept the decision.
     pub kept: u32,
-    /// Stored bytes per million raw bytes when the decision was made: the lowest and the highest value of any
-    /// segment.
+    /// The lowest and the highest compressed size of a segment when the decision was made, in stored bytes per
+    /// million raw bytes.
     pub stored_ppm: (u32, u32),
     /// The reason, as text for people.
     pub why: String,
-    /// The store's speed when the decision was made. `None` if the choice did not depend on it.
+    /// The store's speed when the decision was made. `None` if the choice did not depend on the speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_mib_per_s: Option<u64>,
 }
 
 impl Decision {
-    /// The chain. `None` if this build does not have one of its codecs.
+    /// The chain. `None` if a codec of the chain is not in this build.
     pub fn chain(&self) -> Option<Chain> {
         let step = |text: &str| {
             let (codec, param) = text.split_once(':')?;
@@ -233,7 +234,7 @@ fn text_of(chain: &Chain) -> String {
 pub struct Decisions(BTreeMap<String, Decision>);
 
 impl Decisions {
-    /// Takes the decisions that a manifest of the same group and profile recorded.
+    /// Makes the collection from the decisions in a manifest of the same group and profile.
     pub fn new(recorded: Vec<Decision>) -> Self {
         Self(recorded.into_iter().take(DECISIONS_MAX).map(|decision| (decision.class.clone(), decision)).collect())
     }
@@ -256,7 +257,7 @@ fn mib_per_s(store: StoreRate) -> u64 {
     store.bytes_per_s >> 20
 }
 
-/// Notes about one encoded segment.
+/// The chain, the sizes and the reason of one encoded segment.
 struct Note {
     segment: usize,
     raw_bytes: u64,
@@ -285,7 +286,7 @@ impl Deciding {
     }
 
     /// The decisions of this checkpoint: kept decisions, new decisions, and the older decisions of classes that
-    /// stored nothing.
+    /// stored no segment in this checkpoint.
     pub fn finish(self, before: &Decisions, checkpoint: &CheckpointId, store: Option<StoreRate>) -> Vec<Decision> {
         let older = |class: &str| {
             let older = before.0.get(class)?;
@@ -317,7 +318,8 @@ impl Deciding {
     }
 }
 
-/// The chain that coded most bytes of the class, with the reason of the first segment that was measured.
+/// The decision for a class: the chain that coded most bytes of the class, with the reason of the first measured
+/// segment.
 fn decided(class: String, notes: &[&Note], checkpoint: &CheckpointId, store: Option<StoreRate>) -> Option<Decision> {
     let bytes_of = |chain: &Chain| notes.iter().filter(|n| n.chain == *chain).map(|n| n.raw_bytes).sum::<u64>();
     // If two chains coded equally many bytes, the chain of the earlier segment wins.

@@ -38,12 +38,12 @@ pub enum CodecError {
     /// The stored bytes decode to more or fewer bytes than the segment has.
     #[error("the stored bytes decode to {found} bytes instead of {expected}")]
     Length {
-        /// Bytes that decoding gave or would have given.
+        /// Number of bytes of the decoded result, or of the result that decoding would have.
         found: usize,
         /// Number of bytes that the caller expects.
         expected: usize,
     },
-    /// The chain needs an older segment, and none was given.
+    /// The chain needs an older segment, but the caller gave no older segment.
     #[error("codec since: the chain needs an older segment, but none was given")]
     NothingOlder,
     /// A segment is longer than [`SEGMENT_BYTES_MAX`].

@@ -1,8 +1,8 @@
-//! Whether LZMA is worth its time. LZMA is slow in both directions, so its result must be clearly smaller than the
-//! best other result.
+//! Decides whether to use LZMA. LZMA is slow in both directions, so its result must be clearly smaller than the best
+//! other result.
 //!
-//! LZMA takes as much time as xz, so it is tried on a sample first. A sample misses repeats that are far apart in the
-//! segment, but the size of the whole segment coded with zstd includes their effect. LZMA's size for the whole
+//! LZMA takes as much time as xz, so LZMA is tried on a sample first. A sample misses repeats that are far apart in
+//! the segment, but the size of the whole segment coded with zstd includes their effect. LZMA's size for the whole
 //! segment is therefore estimated as zstd's size for the whole segment, times the ratio of LZMA to zstd on the
 //! sample.
 
@@ -11,7 +11,7 @@ use super::{Chain, CodecError, Scratch};
 
 /// LZMA is used only if it saves 1/50 (2 %) of the bytes, because it decodes 14 to 22 times slower than zstd.
 const GAIN_DIVISOR: usize = 50;
-/// Segments shorter than this are not worth a trial of LZMA.
+/// LZMA is not tried on segments with fewer bytes than this number.
 const BYTES_MIN: usize = 1 << 10;
 /// LZMA leaves at best 2/3 of the bytes that zstd leaves. The lowest measured ratio is 0.69.
 const OF_ZSTD: (usize, usize) = (2, 3);
@@ -34,7 +34,7 @@ pub(super) struct OfZstd<'a> {
 }
 
 /// Encodes the segment with the best of the given LZMA chains. Returns the chain and the stored bytes, or `None` if
-/// they are not clearly fewer than `least`.
+/// the stored bytes are not clearly fewer than `least`.
 pub(super) fn lzma(
     raw: &[u8],
     chains: &[Chain],
@@ -57,7 +57,7 @@ pub(super) fn lzma(
     }
     let (own, chain) = best;
     let of_zstd = zstd.encoded_bytes(&sample, &[], scratch)?.max(1);
-    let expected = (by_zstd as u64 * own as u64 / of_zstd as u64) as usize; // both factors are at most about 2^30
+    let expected = (by_zstd as u64 * own as u64 / of_zstd as u64) as usize; // each factor is at most about 2^30
     if !is_clearly_less(expected, least) {
         return Ok(None);
     }

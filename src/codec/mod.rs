@@ -1,14 +1,16 @@
-//! Codecs, and chains of them: how the raw bytes of a segment become its stored bytes, and back.
+//! Codecs and chains of codecs convert between the raw bytes and the stored bytes of a segment.
 //!
-//! The folders are the signatures. A [`Chain`] is exactly one codec of `array_to_bytes/`, which knows what an element
-//! is, then any number from `bytes_to_bytes/`, which do not, at most [`STEPS_MAX`] in all. Encoding runs it forwards,
-//! decoding backwards. Everything here is lossless, bit for bit, whatever the bytes are and however long: bytes after
-//! the last whole element travel verbatim.
+//! Each folder has the codecs with one signature: from array to bytes, or from bytes to bytes. A [`Chain`] is one
+//! codec of `array_to_bytes/`, then any number of codecs of `bytes_to_bytes/`, at most [`STEPS_MAX`] codecs in all.
+//! Only the codec of `array_to_bytes/` uses the type of the elements. Encoding runs the codecs of the chain forwards,
+//! and decoding runs them backwards. All codecs are lossless, bit for bit, for any bytes of any length. Bytes after
+//! the last whole element are stored unchanged.
 //!
-//! The codecs, their numbers and their parameters are in `docs/format/codecs.md`; the numbers are in `ids.rs`.
+//! `docs/format/codecs.md` lists the codecs with their numbers and parameters. `ids.rs` defines the numbers.
 //!
-//! Decoding trusts nothing: whoever calls [`Chain::decode`] says how long the result must be, and has checked that
-//! length against a limit. What the stored bytes claim never decides how much is allocated.
+//! Decoding does not trust the stored bytes. The caller of [`Chain::decode`] gives the length of the result, and must
+//! have compared this length with a limit. A length in the stored bytes never determines how much memory is
+//! allocated.
 
 mod array_to_bytes;
 mod bytes_to_bytes;

@@ -16,9 +16,9 @@ pub struct OlderPlace {
     pub from: usize,
     /// Bytes of the array that come before the part.
     pub skip: usize,
-    /// Bytes of the part. 0 if the older segment has none of the array.
+    /// Bytes of the part. 0 if the older segment has no part of the array.
     pub bytes: usize,
-    /// Whether the array is a list that has another length in the older segment. The part is then the whole list, and
-    /// only rows with identifying numbers are found again.
+    /// Whether the array is a list that has another length in the older segment. If true, the part is the whole list,
+    /// and only rows with identification numbers can be matched with rows of the older segment.
     pub is_other_length: bool,
 }

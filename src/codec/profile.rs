@@ -1,4 +1,4 @@
-//! The profiles that a user can choose: their names, and what each needs.
+//! The profiles that a user can choose, with the name, the memory and the segment length of each profile.
 
 use crate::header::ElementType;
 use std::fmt;
@@ -8,60 +8,63 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Profile {
-    /// Shuffle with zstd, or zstd alone: the better of the two, measured for each segment. Takes little time. `fast`
+    /// Name `fast`. For each segment, the smaller result of two methods: shuffle with zstd, and zstd alone. Takes
+    /// little time.
     #[default]
     Fast,
-    /// Prediction, as far as it takes little time. The result is about as small as with the best codec for each
-    /// class, or smaller. `balanced`
+    /// Name `balanced`. Prediction with the settings that take little time. The result is about as small as the
+    /// result of the best single codec for each class, or smaller.
     Balanced,
-    /// The smallest result, at about the speed of xz. `max`
+    /// Name `max`. The smallest result, at about the speed of xz.
     Max,
-    /// The chain of the mcrEngine paper. `paper`, or `paper-single` without the second pass.
+    /// Names `paper` and `paper-single` (without the second pass). The chain of the mcrEngine paper.
     Paper {
         /// Whether gzip follows as a second pass.
         double: bool,
     },
-    /// No compression. `raw`
+    /// Name `raw`. No compression.
     Raw,
-    /// gzip at level 6. `gzip`
+    /// Name `gzip`. gzip at level 6.
     Gzip,
-    /// zstd for all segments. `zstd`, `zstd-9`
+    /// Name `zstd`, or for example `zstd-9` with a level. zstd for all segments.
     Zstd {
         /// zstd's level, 1 to 22.
         level: u32,
     },
-    /// Shuffle and zstd for all segments that have elements. `shuffle-zstd`, `shuffle-zstd-9`
+    /// Name `shuffle-zstd`, or for example `shuffle-zstd-9` with a level. Shuffle and zstd for all segments that have
+    /// elements.
     ShuffleZstd {
         /// zstd's level, 1 to 22.
         level: u32,
     },
-    /// FPC and zstd for doubles, and the chains of the default profile for all other elements. `fpc`, `fpc-16`
+    /// Name `fpc`, or for example `fpc-16` with a level. FPC and zstd for doubles, and the chains of the default
+    /// profile for all other elements.
     Fpc {
         /// log2 of the table's entries, 1 to 20.
         level: u32,
     },
-    /// fpzip for floats and doubles, in the number of dimensions that gives the fewest bytes, and the chains of the
-    /// default profile for all other elements. `fpzip`
+    /// Name `fpzip`. fpzip for floats and doubles, in the number of dimensions that gives the fewest bytes, and the
+    /// chains of the default profile for all other elements.
     Fpzip,
 }
 
-/// Finding numbers in untyped bytes and in records needs about four times the memory per byte, so such segments are a
-/// quarter of the normal length.
+/// Segments of untyped bytes and of records are shorter by this factor, because finding numbers in such bytes needs
+/// about four times the memory per byte.
 pub(crate) const UNTYPED_SEGMENT_DIVISOR: u64 = 4;
 
-// The levels of profiles whose name gives none.
+// The levels of the profiles, if the name of the profile contains no level.
 pub(super) const ZSTD_LEVEL: u32 = 3;
 pub(super) const SHUFFLE_ZSTD_LEVEL: u32 = 1;
 pub(super) const FPC_LEVEL: u32 = 16;
 
-/// The name of a profile is not known.
+/// The error for an unknown name of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{found:?} is not a profile; the profiles are fast, balanced, max, paper, paper-single, raw, gzip, zstd, zstd-1 to \
      zstd-22, shuffle-zstd, shuffle-zstd-1 to shuffle-zstd-22, fpc, fpc-1 to fpc-20, and fpzip"
 )]
 pub struct ProfileError {
-    /// The name that is not known.
+    /// The unknown name.
     pub found: String,
 }
 
@@ -150,7 +153,7 @@ impl Profile {
         matches!(self, Self::Fast | Self::Balanced | Self::Max)
     }
 
-    /// Whether chunks keep their HDF5 filters if removing the filters would not make the stored bytes much fewer.
+    /// Whether chunks keep their HDF5 filters, unless the stored bytes become much fewer without the filters.
     pub fn leaves_filters(&self) -> bool {
         matches!(self, Self::Fast | Self::Raw)
     }
@@ -172,8 +175,8 @@ impl Profile {
     }
 
     /// Bytes of memory for each raw byte of a segment of numbers that is fetched, merged, coded and decoded again.
-    /// The highest values measured, over four codes with segments of up to 16 MiB, are 10.5 for `balanced` (12.6 on
-    /// two threads) and 15 for `max` (18.6 on two threads).
+    /// The highest values measured, over four codes with segments of up to 16 MiB, are 10.5 bytes for `balanced`
+    /// (12.6 bytes on two threads) and 15 bytes for `max` (18.6 bytes on two threads).
     pub fn memory_per_raw_byte(&self) -> u64 {
         match self {
             Self::Balanced => 12,
@@ -182,17 +185,17 @@ impl Profile {
         }
     }
 
-    /// Bytes of memory for each raw byte of a segment of these elements. Untyped bytes and records are split first,
-    /// and each part is coded like a segment. With 16 MiB of doubles in a file of unknown format, 18 bytes were
-    /// measured for `balanced` (26 on two threads) and 28 for `max` (37 on two threads).
+    /// Bytes of memory for each raw byte of a segment with elements of this type. Untyped bytes and records are split
+    /// first, and each part is coded like a segment. With 16 MiB of doubles in a file of unknown format, 18 bytes
+    /// were measured for `balanced` (26 bytes on two threads) and 28 bytes for `max` (37 bytes on two threads).
     pub fn memory_per_raw_byte_of(&self, element: &ElementType) -> u64 {
         let is_taken_apart = self.is_together() && element.is_taken_apart();
         self.memory_per_raw_byte() * if is_taken_apart { UNTYPED_SEGMENT_DIVISOR } else { 1 }
     }
 
-    /// Bytes of memory for each raw byte of an older segment that a segment is coded with. The memory holds the older
-    /// bytes, the rearranged bytes, the elements as bits and as numbers, the starts of runs, and all of this again
-    /// for decoding. 15 bytes were measured with 16 MiB of doubles.
+    /// Bytes of memory for each raw byte of an older segment that helps to code a segment. The memory holds the older
+    /// bytes, the rearranged bytes, the elements as bits and as numbers, the starts of runs, and a second copy of all
+    /// these items for decoding. With 16 MiB of doubles, 15 bytes were measured.
     pub fn memory_per_older_byte(&self) -> u64 {
         16
     }

@@ -1,4 +1,5 @@
-//! Loops that are compiled twice: for every processor, and for processors with AVX2. Both give the same bytes.
+//! Loops that are compiled twice: for every processor, and for processors with AVX2. Both versions produce the same
+//! bytes.
 
 /// Whether the processor has AVX2.
 #[cfg(target_arch = "x86_64")]
@@ -11,8 +12,9 @@ pub(crate) fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
-/// Defines a method that calls the method after the `=`. The called method must be `#[inline(always)]`, so that it is
-/// compiled twice: under the first name for every processor, and under the second name for processors with AVX2.
+/// Defines a method that calls the method after the `=`. The called method must be `#[inline(always)]`, so that the
+/// method is compiled twice: under the first name for every processor, and under the second name for processors with
+/// AVX2.
 macro_rules! compiled_twice {
     (
         $(#[$doc:meta])*
@@ -46,7 +48,7 @@ pub(crate) mod tests {
         pub(super) static ARE_NARROW: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Runs `work` on this thread as if the processor had no wide registers.
+    /// Runs `work` on this thread as if the processor had no AVX2.
     pub(crate) fn with_narrow_ones<T>(work: impl FnOnce() -> T) -> T {
         ARE_NARROW.set(true);
         let result = work();

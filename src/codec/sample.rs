@@ -1,8 +1,8 @@
 //! Samples: parts of a segment on which candidates are tried.
 
-/// Segments of up to this many bytes are encoded whole with every candidate.
+/// Segments of at most this many bytes are encoded as a whole with every candidate.
 pub(super) const WHOLE_BYTES: usize = 16 << 10;
-/// A sample of a longer segment is 1/16 of it, but at least `SAMPLE_RUN_BYTES`. It consists of 1 to 4 runs of at
+/// A sample is 1/16 of a longer segment, but at least `SAMPLE_RUN_BYTES`. The sample consists of 1 to 4 runs of at
 /// least `SAMPLE_RUN_BYTES` each.
 const SAMPLE_DIVISOR: usize = 16;
 const SAMPLE_RUN_BYTES: usize = 16 << 10;
@@ -16,8 +16,8 @@ pub(super) fn sample(raw: &[u8], width: usize) -> Vec<u8> {
     sample_of(raw, width, (raw.len() / SAMPLE_DIVISOR).max(SAMPLE_RUN_BYTES))
 }
 
-/// Whole elements from a few places spread over the segment, about `bytes` bytes together. Returns the whole segment
-/// if it is not longer than that.
+/// About `bytes` bytes of whole elements, from a few places spread over the segment. Returns the whole segment if the
+/// segment has at most `bytes` bytes.
 pub(super) fn sample_of(raw: &[u8], width: usize, bytes: usize) -> Vec<u8> {
     if raw.len() <= bytes {
         return raw.to_vec();

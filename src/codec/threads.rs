@@ -1,10 +1,10 @@
-//! Work on several threads, with results that do not depend on the number of threads.
+//! Runs work on several threads. The results do not depend on the number of threads.
 
 use crate::units::RawBytes;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
-/// Cores that this process may use, or 1 if the system does not report a number. The answer is kept, because asking
-/// the system means reading files.
+/// Cores that this process may use, or 1 if the system does not report a number. The number is read once, because the
+/// system reads files to determine the number.
 pub fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
@@ -20,7 +20,8 @@ pub struct SegmentMemory {
 }
 
 /// How many threads to use inside each segment. More than one thread helps only if there are fewer large segments
-/// than threads, or if the memory is enough for fewer segments than threads. 0 and 1 both mean: no extra threads.
+/// than threads, or if the memory is enough for fewer segments than threads. The result 0 or 1 means no additional
+/// threads.
 pub fn threads_of_each(
     threads: usize,
     memory: SegmentMemory,
@@ -43,7 +44,7 @@ pub(super) fn all<T: Send>(count: usize, threads: usize, make: impl Fn(usize) ->
     made
 }
 
-/// Which results were begun, and which results are ready but not used yet.
+/// State of the results: which results were begun, and which results are ready but not used yet.
 struct Ahead<T> {
     next: usize,
     made: Vec<Option<T>>,
@@ -62,7 +63,7 @@ impl<F: Fn()> Drop for OnPanic<F> {
 }
 
 /// Computes `make(n)` for each `n` below `count` on up to `threads` threads. The calling thread passes the results to
-/// `use_it` in order, while the other threads compute later ones. Ends early if `use_it` returns `None`.
+/// `use_it` in order, while the other threads compute later results. Ends early if `use_it` returns `None`.
 pub(super) fn in_turn<T: Send>(
     count: usize,
     threads: usize,
@@ -75,7 +76,7 @@ pub(super) fn in_turn<T: Send>(
     let ahead = Mutex::new(Ahead { next: 0, made: (0..count).map(|_| None).collect(), is_over: false });
     let is_made = Condvar::new();
     let lock = || ahead.lock().unwrap_or_else(PoisonError::into_inner);
-    // Computes the next result. Returns false if there is none left to compute.
+    // Computes the next result. Returns false if no result is left to compute.
     let make_next = || {
         let mut state = lock();
         let n = state.next;
@@ -84,7 +85,7 @@ pub(super) fn in_turn<T: Send>(
         }
         state.next = n + 1;
         drop(state);
-        // If `make` panics, the waiting thread is woken, and the scope ends with that panic.
+        // If `make` panics, the waiting thread is woken, and the scope ends with the panic of `make`.
         let on_panic = OnPanic(|| {
             lock().is_over = true;
             is_made.notify_all();
@@ -150,8 +151,8 @@ mod tests {
         let of_each = |threads, segments: &[u64]| within(u64::MAX, threads, segments);
         assert_eq!((of_each(8, &[]), of_each(8, &[0]), of_each(8, &[100, 49, 1])), (8, 8, 8));
         assert_eq!((of_each(8, &[100, 51, 90]), of_each(2, &[9, 9, 9])), (2, 0));
-        // One segment uses all threads if the memory is enough for one segment only. It uses half of the threads if
-        // the memory is enough for two.
+        // If the memory is enough for one segment only, the segment uses all threads. If the memory is enough for two
+        // segments, each segment uses half of the threads.
         assert_eq!([900, 1999, 2000, 2999].map(|bytes| within(bytes, 8, &[100, 51, 90])), [8, 8, 4, 4]);
     }
 

@@ -1,4 +1,4 @@
-//! The two kinds of codecs, and the inputs of the first kind.
+//! The two kinds of codecs (`ArrayCodec` and `BytesCodec`), and the inputs of `ArrayCodec`.
 
 use super::{CodecError, CodecId, Work};
 use crate::header::Member;
@@ -6,25 +6,25 @@ use std::fmt;
 
 pub(crate) const BIG_ENDIAN: u32 = 1 << 8;
 
-/// The shape of one piece of a segment. Codecs that use neighbours take the shape as a hint. A piece may be cut in
-/// the middle of a row, or of an element.
+/// The shape of one piece of a segment. Codecs that use neighbours treat the shape as a hint, because a piece may
+/// begin or end in the middle of a row or of an element.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArrayShape {
     /// Number of whole elements in the piece.
     pub elements: u64,
-    /// Extents of the array that the piece was cut from. The slowest dimension comes first.
+    /// Extents of the array from which the piece was cut. The slowest dimension comes first.
     pub dims: Vec<u64>,
-    /// Extents of the chunks, if the array is stored chunk after chunk with padded last chunks. Empty if it is stored
-    /// row after row.
+    /// Extents of the chunks, if the array is stored chunk after chunk with padded last chunks. Empty if the array is
+    /// stored row after row.
     pub chunk: Vec<u64>,
     /// Number of the piece's class. Pieces of one class have the same number, and lie together in the segment.
     pub column: u32,
-    /// Whether the piece has integers, in a segment of real numbers.
+    /// Whether the elements of the piece are integers although the segment has floating-point numbers.
     pub is_integer: bool,
 }
 
-/// A codec that turns elements into bytes. Each chain has exactly one. The same input gives the same bytes on every
-/// host, on every thread and in every run.
+/// A codec that turns elements into bytes. Each chain has exactly one `ArrayCodec`. The same input gives the same
+/// bytes on every host, on every thread and in every run.
 pub trait ArrayCodec: Send + Sync {
     /// Number and name of the codec, as in `docs/format/codecs.md`.
     fn id(&self) -> (CodecId, &'static str);
@@ -43,7 +43,7 @@ pub trait ArrayCodec: Send + Sync {
         raw: &mut Vec<u8>,
         work: &mut Work,
     ) -> Result<(), CodecError>;
-    /// Writes the parameter for people.
+    /// Writes the parameter as text for people.
     fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
@@ -54,15 +54,15 @@ pub struct ArrayJob<'a> {
     pub param: u32,
     /// The bytes to encode.
     pub raw: &'a [u8],
-    /// The shape of each piece of the bytes. The list may be empty, and may have more or fewer elements than the
-    /// bytes.
+    /// The shape of each piece of the bytes. The list may be empty, and the shapes may have more or fewer elements
+    /// than `raw`.
     pub arrays: &'a [ArrayShape],
     /// The members of a record, if they are known.
     pub members: &'a [Member],
 }
 
 /// A codec from bytes to bytes. The same input gives the same bytes, except that a newer release of a library may
-/// give fewer.
+/// give fewer bytes.
 pub trait BytesCodec: Send + Sync {
     /// Number and name of the codec, as in `docs/format/codecs.md`.
     fn id(&self) -> (CodecId, &'static str);
@@ -81,7 +81,7 @@ pub trait BytesCodec: Send + Sync {
         raw: &mut Vec<u8>,
         work: &mut Work,
     ) -> Result<(), CodecError>;
-    /// Writes the parameter for people, in brackets.
+    /// Writes the parameter as text for people, in brackets.
     fn show(&self, param: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if param == 0 { Ok(()) } else { write!(f, "({param})") }
     }

@@ -1,16 +1,18 @@
 //! Chooses the chain of a segment. The profile determines how to choose; the default profile measures.
 //!
-//! If all elements are equal, only one element is stored. For other numbers two methods are worth their time. zstd
-//! alone finds repeats (ghost zones, refined grids, unchanged values). A shuffle of bytes or bits before zstd finds
-//! what neighbouring numbers have in common. Either method can leave a quarter fewer bytes than the other. Which is
-//! better depends on how much of the segment repeats. Repeats may be far apart, where a sample of a few runs misses
-//! them, so [`repeats_per_mille`] counts them over the whole segment first, in a small part of the time that coding
-//! takes. With very few repeats the segment gets a shuffle, with many repeats it gets zstd alone. In between, all
-//! candidates are tried on a sample: runs spread over the segment, 1/16 of its bytes, each long enough to hold the
-//! nearer repeats. Elements that repeat count as free for zstd.
+//! If all elements are equal, only one element is stored. For other numbers there are two good methods. zstd alone
+//! finds repeats (ghost zones, refined grids, unchanged values). A shuffle of bytes or bits before zstd finds equal
+//! bytes or bits of neighbouring numbers. Each method can leave 25 % fewer bytes than the other method. The better
+//! method depends on the share of the segment that repeats. A sample of a few runs misses repeats that are far apart,
+//! so [`repeats_per_mille`] first counts the repeats of the whole segment. Counting takes a small part of the time of
+//! coding. A segment with very few repeats gets a shuffle, and a segment with many repeats gets zstd alone. For any
+//! other segment, all candidates are tried on a sample of 1/16 of the bytes. The sample consists of runs from places
+//! all over the segment, and each run is long enough to contain repeats at short distances. The bytes of elements
+//! that repeat are not counted in the result of zstd.
 //!
-//! Bytes and records are tried on the sample only, and short segments as a whole. Untyped bytes may be records: the
-//! distance at which most of them repeat is one more candidate for the shuffle width.
+//! For bytes and records, the candidates are tried on the sample only. For short segments, the candidates are tried
+//! on the whole segment. Untyped bytes may be records: the distance at which most bytes repeat is an additional
+//! candidate for the shuffle width.
 //!
 //! [`super::decide`] describes the other inputs of a choice.
 
@@ -27,10 +29,10 @@ use crate::header::ElementType;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A segment with fewer repeats than this counts as one without repeats.
+/// A segment with fewer repeats than this number counts as a segment without repeats.
 const REPEATS_FEW_PER_MILLE: usize = 50;
-/// Floating-point numbers with at least this many repeats need no trial. Integers do, because they may repeat and
-/// also be similar to their neighbours.
+/// Floating-point numbers with at least this many repeats need no trial. Integers need a trial, because integers may
+/// repeat and also be similar to their neighbours.
 const REPEATS_MANY_PER_MILLE: usize = 150;
 /// Bytes that zstd makes smaller than 1/8 of their length hold no numbers.
 const CLEAR_DIVISOR: usize = 8;
@@ -38,14 +40,14 @@ const CLEAR_DIVISOR: usize = 8;
 const SHUFFLED_GAIN_DIVISOR: usize = 32;
 /// fpzip is tried on this many bytes at the beginning of a segment, because it needs the neighbours of each element.
 const FPZIP_SAMPLE_BYTES: usize = 256 << 10;
-/// A sample, and what zstd leaves of it.
+/// A sample, and the result of zstd on the sample.
 struct Quick {
     sample: Vec<u8>,
     by_zstd: Trial,
 }
 
-/// Takes a sample of untyped bytes, such as the bytes between a file's variables, and codes it with zstd. The fast
-/// profile begins with this trial.
+/// Takes a sample of untyped bytes, such as the bytes between a file's variables, and codes it with zstd. Only the
+/// fast profile makes this trial, before all others.
 fn in_haste(
     profile: &Profile,
     raw: &[u8],
@@ -62,7 +64,7 @@ fn in_haste(
     Some(Quick { sample, by_zstd })
 }
 
-/// Whether the sample holds almost no numbers, because zstd makes it smaller than 1/8.
+/// Whether the sample holds almost no numbers, because zstd makes the sample smaller than 1/8 of its length.
 fn is_clear(quick: &Quick) -> bool {
     quick.by_zstd.stored_bytes * CLEAR_DIVISOR < quick.sample.len()
 }
@@ -117,8 +119,8 @@ fn tried(
     best_of(chains.into_iter().map(trial).collect(), sample, basis)
 }
 
-/// The chain that codes a sample of untyped bytes best, given zstd's result. Another level of zstd gives a similar
-/// result, so it is not tried if another chain leaves at least 1/32 less.
+/// The chain that codes a sample of untyped bytes best, given zstd's result. Other levels of zstd give similar
+/// results, so they are not tried if a chain with another codec leaves at least 1/32 fewer bytes.
 fn tried_in_haste(
     chains: Vec<Chain>,
     sample: &[u8],
@@ -172,8 +174,8 @@ pub fn encode_best(
     Ok((coded.chain, coded.stored))
 }
 
-/// Encodes like [`encode_best`], with more inputs: earlier decisions, the speed of the store, and an older segment.
-/// Also returns the reason of the choice.
+/// Encodes like [`encode_best`], with additional inputs: earlier decisions, the speed of the store, and an older
+/// segment. The result includes the reason of the choice.
 pub fn encode_chosen(
     profile: &Profile,
     raw: &[u8],
@@ -188,7 +190,7 @@ pub fn encode_chosen(
         && runs::is_constant(raw, element.width() as usize)
         && let Some(chain) = Chain::runs(element.width())
     {
-        // A wide element may contain repeats.
+        // A wide element may contain repeated bytes.
         let is_wide = element.width() > SHUFFLE_WIDTH_MAX;
         let chain = if is_wide { chain.then_zstd(ZSTD_LEVEL) } else { chain };
         let stored = chain.encode(raw, arrays, scratch)?;
@@ -276,9 +278,9 @@ pub fn encode_chosen(
     Ok(Coded { chain, stored, reason: Reason::Tried { sample_bytes: raw.len(), trials } })
 }
 
-/// Whether an older segment is worth a full trial, which takes longer than coding without one. The answer comes from
-/// a trial with a part of the arrays, and is `true` if no part can be taken. Leaves the basis's older segment in
-/// `scratch`.
+/// Whether to try coding the whole segment with the older segment. Such a trial takes longer than coding without an
+/// older segment. The result is from a trial with a part of the arrays, and is `true` if no part can be taken. Leaves
+/// the basis's older segment in `scratch`.
 fn may_gain(
     raw: &[u8],
     element: &ElementType,
@@ -335,10 +337,10 @@ fn part_of(
     (left.is_empty() && found.0.len() * 2 > PART_BYTES).then_some(found)
 }
 
-/// Adjusts the candidates for untyped bytes after a look at the bytes. Untyped bytes may be records, numbers between
-/// other bytes, or words that repeat byte by byte; each of these adds a candidate. In profile `balanced`, a sample
-/// also removes candidates. Returns the number of bytes that zstd is expected to leave, or 0 if zstd must be tried
-/// anyway.
+/// Adjusts the candidates for untyped bytes to the contents of the bytes. Untyped bytes may be records, numbers
+/// between other bytes, or words that repeat byte by byte. Each of these three cases adds a candidate. In profile
+/// `balanced`, a sample also removes candidates. Returns the number of bytes that zstd is expected to leave, or 0 if
+/// zstd must be tried in any case.
 fn look_at_bytes(
     chains: &mut Vec<Chain>,
     profile: &Profile,
@@ -394,6 +396,6 @@ const PART_BYTES: usize = 256 << 10;
 const PARTS_MAX: usize = 32;
 const PART_GAIN_PERCENT: usize = 2;
 
-/// zstd's level in profile `balanced` for bytes that clearly hold no numbers. A higher level takes several times as
-/// long there and saves almost nothing.
+/// zstd's level in profile `balanced` for bytes that clearly hold no numbers. For such bytes, a higher level takes
+/// several times as long and saves almost no bytes.
 const BALANCED_CLEAR_ZSTD_LEVEL: u32 = 3;

@@ -5,8 +5,8 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Buffers and contexts that are used for one segment after the other. Each worker thread has its own. Their size is
-/// at most a small multiple of the bytes of the largest segment so far.
+/// Buffers and contexts that a worker thread uses for one segment after the other. Each worker thread has a separate
+/// `Scratch`. The size of a `Scratch` is at most a small multiple of the bytes of the largest segment so far.
 #[derive(Default)]
 pub struct Scratch {
     pub(super) front: Vec<u8>,
@@ -21,14 +21,14 @@ pub struct Scratch {
 pub struct Work {
     /// Buffers and contexts of the codecs, found by their type.
     kept: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
-    /// Number of threads that a codec may use, including the caller. 0 and 1 both mean: only the caller.
+    /// Number of threads that a codec may use, including the caller. With 0 or 1, only the calling thread works.
     pub(super) threads: usize,
     /// The older segment for codec `since`.
     pub(super) older: Option<Arc<Older>>,
 }
 
 impl Work {
-    /// The buffers or contexts of a codec, kept from an earlier call or new.
+    /// The buffers or contexts of a codec: kept from an earlier call, or new on the first call.
     pub(super) fn kept<T: Any + Default + Send + Sync>(&mut self) -> &mut T {
         let kept = self.kept.entry(TypeId::of::<T>()).or_insert_with(|| Box::new(T::default()));
         kept.downcast_mut().expect("each value is stored under its own type")
@@ -42,7 +42,8 @@ impl Scratch {
         self.work.threads = threads;
     }
 
-    /// Sets the older segment for codec `since`. It is used until the next call, which releases it.
+    /// Sets the older segment for codec `since`. The codec uses this older segment until the next call of
+    /// `set_older`.
     pub fn set_older(&mut self, older: Option<Arc<Older>>) {
         self.work.older = older;
     }

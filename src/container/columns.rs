@@ -29,8 +29,8 @@ impl Column {
         self.bytes(bytes);
     }
 
-    /// Appends the length of the prefix shared with `before` and the number of bytes after it. The bytes themselves
-    /// go to `suffixes`.
+    /// Appends the length of the prefix shared with `before` and the number of bytes after it. The bytes after the
+    /// prefix go to `suffixes`.
     pub(crate) fn front_coded(&mut self, bytes: &[u8], before: &[u8], suffixes: &mut Column) {
         let shared = bytes.iter().zip(before).take_while(|(a, b)| a == b).count();
         self.number(shared as u64);
@@ -39,8 +39,8 @@ impl Column {
     }
 }
 
-/// A column that is being read. A count is refused if the remaining bytes cannot hold that many items, so no memory
-/// is allocated for it.
+/// A column that is being read. A number of items is refused before memory is allocated, if the remaining bytes are
+/// too few for that number.
 pub(crate) struct Cursor<'a> {
     name: &'static str,
     left: &'a [u8],

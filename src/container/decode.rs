@@ -304,7 +304,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
     })
 }
 
-/// Cuts the index into its columns. Columns after the last known one were added by a later build and may be ignored.
+/// Cuts the index into its columns. Columns after the last known column were added by a later build and may be
+/// ignored.
 fn split(bytes: &[u8]) -> Parsed<[Cursor<'_>; COLUMNS.len()]> {
     let mut head = Cursor::new("columns", bytes);
     let count = head.count(1)?;
@@ -334,8 +335,8 @@ fn items<T>(count: usize, mut item: impl FnMut() -> Parsed<T>) -> Parsed<Vec<T>>
     Ok(items)
 }
 
-/// Gives each variable that equals another variable the digest of that variable. The other variable must have the
-/// same length and must not equal a third variable.
+/// Copies digests: if the index says that a variable A equals a variable B, A gets the digest of B. Variable B must
+/// have the same length and must not equal a third variable.
 fn resolve_same(
     files: &mut [FileHeader],
     placements: &[Placement],
@@ -363,7 +364,7 @@ fn resolve_same(
     Ok(())
 }
 
-/// Sorts the pieces by variable. Pieces of one variable keep their order, which is by offset.
+/// Sorts the pieces by variable. Pieces of one variable keep their order, which is the order of the offsets.
 fn sort_pieces(pieces: &[Piece], first: &[usize], variables: usize) -> (Vec<u32>, Vec<u32>) {
     let flat = |piece: &Piece| first[piece.variable.file as usize] + piece.variable.variable as usize;
     let mut start = vec![0u32; variables + 1];

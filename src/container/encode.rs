@@ -52,7 +52,7 @@ columns! {
     stored_lengths segment_classes segment_kinds layouts segment_chains dependencies pieces
 }
 
-/// Encodes an index, which `decode` reads. Fails if the contents contradict themselves.
+/// Encodes an index. The inverse is `decode`. Fails if the contents contradict themselves.
 pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8>, &'static str> {
     let mut c = Columns::default();
     let files = &contents.files;
@@ -198,7 +198,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
         c.segment_chains.number(chains.of(&segment.chain));
         c.dependencies.number(u64::from(segment.base.is_some()));
         if let Some(BaseSegment { container, segment, digest }) = &segment.base {
-            let reference = references.of(container) as u32; // below 16, which is checked below
+            let reference = references.of(container) as u32; // at most 15: a check below limits the references
             let on = Dependency::on(&BaseRef { reference, segment: *segment, digest: *digest });
             c.dependencies.number(u64::from(on.kind));
             c.dependencies.text(&on.of);
@@ -261,8 +261,8 @@ impl<'a, T: Eq + Hash> Interned<'a, T> {
     }
 }
 
-/// Index of the skeleton, if it has no filters and its extents are exactly the gaps between the file's other
-/// variables.
+/// Index of the skeleton, if the skeleton has no filters and its extents are exactly the gaps between the file's
+/// other variables.
 fn gaps_variable(file: &FileHeader) -> Option<usize> {
     let skeleton = file.variables.iter().position(|v| v.role == Role::Skeleton)?;
     let variable = &file.variables[skeleton];
@@ -271,7 +271,8 @@ fn gaps_variable(file: &FileHeader) -> Option<usize> {
     (variable.filters.is_empty() && gaps == variable.extents).then_some(skeleton)
 }
 
-/// The gaps between these variables in a file. `None` if the variables overlap or extend past the end of the file.
+/// The extents of a file that are not covered by the variables `others`. `None` if the variables overlap or extend
+/// past the end of the file.
 pub(super) fn gaps_beside<'a>(
     others: impl Iterator<Item = &'a VariableHeader>,
     bytes: u64,
@@ -291,13 +292,13 @@ pub(super) fn gaps_beside<'a>(
     (end <= bytes).then(|| FileHeader::gaps(&runs, bytes))
 }
 
-/// Number of bytes of an array of this shape. `None` if it exceeds 64 bits.
+/// Number of bytes of an array of this shape. `None` if the number exceeds 64 bits.
 pub(super) fn shape_bytes(shape: &Shape, element: &ElementType) -> Option<u64> {
     shape.0.iter().try_fold(u64::from(element.width()), |product, &n| product.checked_mul(n))
 }
 
-/// Writes a shape: 0 if it equals the shape of the previous variable in this file, else the number of dimensions plus
-/// one, then each dimension.
+/// Writes a shape: 0 if the shape equals the shape of the previous variable in this file, else the number of
+/// dimensions plus one, then each dimension.
 fn shape(column: &mut Column, shape: &Shape, before: Option<&Shape>) {
     if before == Some(shape) {
         return column.number(0);
@@ -381,7 +382,7 @@ fn filter_set(column: &mut Column, filters: &[Filter]) {
     }
 }
 
-/// Does the same as [`VariableRef::of`], but returns `None` if there is no such variable.
+/// [`VariableRef::of`] for a reference that may be invalid: returns `None` if the files have no such variable.
 pub(super) trait OfChecked {
     fn of_checked(self, files: &[FileHeader]) -> Option<&VariableHeader>;
 }

@@ -11,7 +11,8 @@ use crate::units::{RawBytes, StoredBytes};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Stands in place of a digest for a short variable, which has none in the index.
+/// Digest of a variable of fewer than [`DIGEST_BYTES_MIN`](super::DIGEST_BYTES_MIN) bytes. The index stores no digest
+/// for such a variable.
 pub const NO_DIGEST: Digest = Digest([0; 32]);
 /// Maximum number of variables in one container.
 pub const VARIABLES_MAX: u64 = 1 << 23;
@@ -31,7 +32,7 @@ pub struct StoredSegment {
     pub raw_bytes: RawBytes,
     /// Bytes of the segment after coding.
     pub stored: Vec<u8>,
-    /// The older segment against which it was coded, if its chain needs one.
+    /// The older segment that decoding needs, if the chain needs an older segment.
     pub base: Option<BaseSegment>,
 }
 
@@ -64,7 +65,8 @@ pub(super) struct Written {
     pub(super) base: Option<BaseSegment>,
 }
 
-/// A container of an older checkpoint of the same job, which holds bytes that were not stored again.
+/// A container of an older checkpoint of the same job. The older container holds bytes that the new container needs
+/// and does not store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerRef {
     /// The checkpoint of the older container.
@@ -73,21 +75,23 @@ pub struct ContainerRef {
     pub group: GroupId,
     /// The digest that the manifest of the older container names.
     pub digest: Digest,
-    /// BLAKE3 of the stored index of the older container. The index is short to compare, and it holds the digests of
-    /// the files.
+    /// BLAKE3 of the stored index of the older container. The index is compared instead of the container, because the
+    /// index is short and holds the digests of the files.
     pub index_digest: Digest,
 }
 
 /// The origin of the bytes of a variable that is not stored in this container itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The bytes equal those of another variable of the same group. That variable is stored or [`Source::External`].
+    /// The bytes equal the bytes of another variable of the group, and the other variable is stored or
+    /// [`Source::External`].
     SameAs(VariableRef),
-    /// The bytes equal those of a variable that is stored in an older container.
+    /// The bytes equal the bytes of a variable that is stored in an older container.
     External {
         /// The older container.
         container: Arc<ContainerRef>,
-        /// Position of the variable among the files of the older container. The variable has pieces there.
+        /// Position of the equal variable among the files of the older container. The equal variable has pieces in
+        /// the older container.
         at: VariableRef,
     },
 }
@@ -95,15 +99,15 @@ pub enum Source {
 /// Where the bytes of a variable are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// In pieces of this container's segments. A variable without bytes has no pieces.
+    /// The bytes are in pieces of this container's segments. A variable without bytes has no pieces.
     Pieces,
-    /// The bytes equal those of another variable of this container, whose placement is `Pieces` or `External`.
+    /// The bytes equal the bytes of another variable of this container, whose placement is `Pieces` or `External`.
     SameAs(VariableRef),
-    /// In an older container.
+    /// The bytes are in an older container.
     External {
         /// Index in [`Index::references`].
         reference: u32,
-        /// Position of the variable among the files of that container.
+        /// Position of the variable among the files of the older container.
         at: VariableRef,
     },
 }
@@ -113,9 +117,9 @@ pub enum Placement {
 pub struct BaseSegment {
     /// The older container.
     pub container: Arc<ContainerRef>,
-    /// Number of the segment in the older container. That segment has no base itself.
+    /// Number of the segment in the older container. The older segment has no base itself.
     pub segment: u32,
-    /// BLAKE3 of the raw bytes of that segment.
+    /// BLAKE3 of the raw bytes of the older segment.
     pub digest: Digest,
 }
 
@@ -124,9 +128,9 @@ pub struct BaseSegment {
 pub struct BaseRef {
     /// Index in [`Index::references`].
     pub reference: u32,
-    /// Number of the segment in that container.
+    /// Number of the segment in the referenced container.
     pub segment: u32,
-    /// BLAKE3 of the raw bytes of that segment.
+    /// BLAKE3 of the raw bytes of the older segment.
     pub digest: Digest,
 }
 
@@ -139,7 +143,7 @@ pub(super) const ON_OLDER: u32 = 2;
 pub struct Dependency {
     /// Kind of the dependency, as docs/format/container.md numbers it.
     pub kind: u32,
-    /// The object that is needed, in the encoding of its kind.
+    /// The object that the segment needs. `kind` determines the encoding.
     pub of: Box<[u8]>,
 }
 
@@ -158,7 +162,7 @@ pub struct SegmentEntry {
     pub role: Role,
     /// Type of the elements.
     pub element: ElementType,
-    /// How its pieces are merged.
+    /// How the pieces of the segment are merged.
     pub layout: Layout,
     /// The chain of codecs.
     pub chain: Chain,
@@ -169,7 +173,7 @@ pub struct SegmentEntry {
 }
 
 impl SegmentEntry {
-    /// The older segment against which this segment is coded; `None` if there is none.
+    /// The older segment against which this segment is coded; `None` if there is no such segment.
     pub fn base(&self) -> Option<BaseRef> {
         self.dependencies.first().and_then(Dependency::base)
     }

@@ -1,5 +1,5 @@
-//! The records of fixed length in a container: file header, segment header, trailer. Their tables are in
-//! docs/format/container.md.
+//! The records of fixed length in a container: file header, segment header, trailer. The tables of these records are
+//! in docs/format/container.md.
 
 use crate::codec::{Chain, CodecError};
 
@@ -13,8 +13,8 @@ pub const SEGMENT_HEADER_LEN: usize = 72;
 pub const TRAILER_LEN: usize = 48;
 /// Maximum raw length of a segment, in bytes.
 pub const SEGMENT_RAW_MAX: u64 = 1 << 30;
-/// Maximum stored length of a segment, in bytes. It allows for incompressible raw bytes and for the bytes that codecs
-/// add.
+/// Maximum stored length of a segment, in bytes. The limit allows for incompressible raw bytes and for the bytes that
+/// codecs add.
 pub const SEGMENT_STORED_MAX: u64 = SEGMENT_RAW_MAX + (SEGMENT_RAW_MAX >> 4);
 /// Maximum length of an index before compression, in bytes.
 pub const INDEX_RAW_MAX: u64 = 1 << 30;

@@ -70,8 +70,8 @@ pub(super) fn write(
 }
 
 /// Finds the rule that gives the lengths of the pieces. Returns the maximum length of a piece, the length of the last
-/// piece if the rule gives another length, and whether the lengths follow no rule and must be listed. Without a
-/// maximum (`None`), each piece has all remaining bytes of its variable.
+/// piece if the length differs from the rule, and whether all lengths must be listed because they follow no rule.
+/// Without a maximum (`None`), each piece has all remaining bytes of its variable.
 fn lengths(pieces: &[Piece], available: &[u64]) -> (Option<u64>, Option<u64>, bool) {
     let Some((last, others)) = pieces.split_last() else { return (None, None, false) };
     let cap = (others.iter().zip(available).any(|(piece, &left)| piece.bytes != left))

@@ -18,22 +18,22 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A container open for reading. Its header, trailer and index were checked and are valid.
+/// A container open for reading. The header, trailer and index of the container were checked and are valid.
 pub struct ContainerReader {
     file: Box<dyn StoredFile>,
     path: PathBuf,
     index_digest: Digest,
     index: Index,
     trailer: Trailer,
-    /// For a repacked container: the kept segments, and the kept pieces of each.
+    /// For a repacked container: the kept segments, and the kept pieces of each kept segment.
     kept: Option<BTreeMap<u32, Kept>>,
 }
 
 impl ContainerReader {
-    /// Opens a container and checks everything that can be checked without reading its segments.
+    /// Opens a container and checks all parts except the segments.
     ///
-    /// This function does not check that the container is the one that a manifest names.
-    /// [`ContainerSet`](super::ContainerSet) checks that.
+    /// This function does not compare the container with a manifest. [`ContainerSet`](super::ContainerSet) makes this
+    /// comparison.
     pub fn open(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Result<Self, ReadError> {
         let relative = container_path(job, checkpoint, group);
         let file = store.open(&relative).map_err(ReadError::from_store)?;
@@ -55,7 +55,7 @@ impl ContainerReader {
         read_at(&*file, &path, at, &mut trailer)?;
         let trailer = Trailer::from_record(&trailer, bytes).map_err(|fault| fault.at(&path, "the trailer", at))?;
 
-        // The length was compared with the length of the file, so the allocation is bounded.
+        // The length of the index was compared with the length of the file, so the allocation is bounded.
         let mut stored = vec![0; usize::try_from(trailer.index_stored).map_err(|_| too_long(&path, "the index"))?];
         read_at(&*file, &path, trailer.index_offset, &mut stored)?;
         let found = crc32c::crc32c(&stored);
@@ -82,7 +82,7 @@ impl ContainerReader {
         Ok(Self { file, path, index_digest: Digest::of(&stored), index, trailer, kept: None })
     }
 
-    /// Whether prune removed bytes from the container that no checkpoint needed.
+    /// Whether prune removed unneeded bytes from the container.
     pub fn is_repacked(&self) -> bool {
         self.kept.is_some()
     }
@@ -101,8 +101,8 @@ impl ContainerReader {
         self.kept.as_ref().is_none_or(|kept| kept.get(&segment) == Some(&Kept::Whole))
     }
 
-    /// Whether this container still holds everything that a newer container needs from it. `of` is the index of the
-    /// newer container, and `reference` is the number of this container among its references.
+    /// Whether this container still holds all variables and segments that a newer container needs. `of` is the index
+    /// of the newer container, and `reference` is the number of this container among its references.
     pub(crate) fn holds_all(&self, of: &Index, reference: u32) -> bool {
         let has = |at: VariableRef| {
             let mut pieces = self.index.pieces_of(at);
@@ -138,7 +138,7 @@ impl ContainerReader {
         &self.index
     }
 
-    /// BLAKE3 of the stored index. It identifies the container.
+    /// BLAKE3 of the stored index. This digest identifies the container.
     pub fn index_digest(&self) -> Digest {
         self.index_digest
     }
@@ -194,7 +194,8 @@ impl ContainerReader {
         self.decode_since(segment, None, scratch)
     }
 
-    /// Does the same as [`ContainerReader::decode_segment`], given the raw bytes of the base if the segment has one.
+    /// Reads and decodes a segment like [`ContainerReader::decode_segment`]. `base` has the raw bytes of the
+    /// segment's base, if the segment has a base.
     pub(super) fn decode_since(
         &self,
         segment: u32,
@@ -215,8 +216,8 @@ impl ContainerReader {
         Ok(raw)
     }
 
-    /// BLAKE3 of everything except the stored bytes of the segments. The segment headers, which are included, hold
-    /// checksums of those bytes.
+    /// BLAKE3 of all bytes except the stored bytes of the segments. The segment headers are included, and hold
+    /// checksums of the stored bytes.
     pub fn frame_digest(&self) -> Result<Digest, ReadError> {
         let mut hasher = blake3::Hasher::new();
         self.hash(0..FILE_HEADER_LEN as u64, &mut hasher)?;
@@ -255,7 +256,7 @@ impl SegmentEntry {
     }
 }
 
-/// The table of a repacked container. It lists the kept segments.
+/// The table of a repacked container, which lists the kept segments.
 struct Table {
     /// Offset of the table, where the last segment ends.
     offset: u64,
@@ -272,7 +273,7 @@ fn read_table(file: &dyn StoredFile, path: &Path, trailer: &Trailer, index: &Ind
     let (len, crc) = end.split_at(8);
     let len = u64::from_le_bytes(len.try_into().expect("8 of 12 bytes"));
     let recorded = u32::from_le_bytes(crc.try_into().expect("4 of 12 bytes"));
-    // The length was compared with the file, so the allocation is bounded.
+    // The length of the table was compared with the length of the file, so the allocation is bounded.
     let offset = at.checked_sub(len).filter(|offset| *offset >= FILE_HEADER_LEN as u64).ok_or_else(short)?;
     let mut bytes = vec![0; usize::try_from(len).map_err(|_| too_long(path, part))?];
     read_at(file, path, offset, &mut bytes)?;

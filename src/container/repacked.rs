@@ -15,7 +15,7 @@ pub(super) const TABLE_END_LEN: u64 = 12;
 pub(crate) enum Kept {
     /// The whole segment.
     Whole,
-    /// Only these pieces. The bytes of the other pieces are zero.
+    /// Only the pieces with these numbers. The bytes of all other pieces are zero.
     Pieces(BTreeSet<u32>),
 }
 

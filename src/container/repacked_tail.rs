@@ -18,7 +18,7 @@ pub(crate) fn repacked_tail(reader: &ContainerReader, table: &[KeptSegment]) -> 
         index_offset: FILE_HEADER_LEN as u64 + segments + tail.len() as u64,
         index_stored: index.len() as u64,
         index_raw: reader.index_raw(),
-        segments: table.len() as u32, // at most the number of segments in the index
+        segments: table.len() as u32, // the value is at most the number of segments in the index
         index_crc: crc32c::crc32c(&index),
     };
     tail.reserve(index.len() + TRAILER_LEN);

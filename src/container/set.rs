@@ -1,5 +1,5 @@
-//! A container together with the older containers it refers to. Together they hold the bytes of every variable of the
-//! group.
+//! A container and the older containers to which the container refers. Together, these containers hold the bytes of
+//! every variable of the group.
 
 use super::index::{BaseRef, Index, Placement};
 use super::reader::ContainerReader;
@@ -15,21 +15,21 @@ use crate::units::{RawBytes, StoredBytes};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The container of a committed group and the older containers it refers to. The index digest of each container
-/// agrees with the manifest or the reference that names it.
+/// The container of a committed group and the older containers to which the container refers. The index digest of
+/// each container agrees with the manifest or the reference that names it.
 pub struct ContainerSet {
-    /// The group's own container first, then the older ones in the order of [`Index::references`].
+    /// The group's own container first, then the older containers in the order of [`Index::references`].
     readers: Vec<ContainerReader>,
 }
 
-/// One segment to read and decode, and the variables that need bytes from it.
+/// One segment to read and decode, and the variables that need bytes of the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentTask {
     /// 0 for the group's own container, else the index in [`Index::references`] plus one.
     pub container: u32,
-    /// Number of the segment in that container.
+    /// Number of the segment in the container.
     pub segment: u32,
-    /// The pieces to hand out, sorted by piece, then by variable.
+    /// The pieces to be passed to variables, sorted by piece, then by variable.
     pub deliveries: Vec<Delivery>,
     /// Raw bytes of the segment.
     pub raw_bytes: RawBytes,
@@ -47,7 +47,8 @@ pub struct Delivery {
 }
 
 impl ContainerSet {
-    /// Opens the containers of a committed group and checks that each is the one that the manifest names.
+    /// Opens the containers of a committed group and compares each with the digest in the manifest or in the
+    /// reference.
     pub fn open(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Result<Self, ReadError> {
         let manifest = manifest::read_manifest(store, job, checkpoint, group)?;
         let own = ContainerReader::open(store, job, checkpoint, group)?;
@@ -85,13 +86,13 @@ impl ContainerSet {
         self.readers[0].index()
     }
 
-    /// The group's own container, then the older ones.
+    /// The group's own container, then the older containers.
     pub fn readers(&self) -> &[ContainerReader] {
         &self.readers
     }
 
-    /// Checks that every base is a segment without a base, and that no reference leads to a variable in a segment
-    /// that has a base.
+    /// Checks that no base has a base itself, and that no variable to which a reference leads is in a segment that
+    /// has a base.
     fn check_bases(&self) -> Result<(), ReadError> {
         for (number, segment) in self.index().segments().iter().enumerate() {
             let Some(base) = segment.base() else { continue };
@@ -117,8 +118,8 @@ impl ContainerSet {
         Ok(())
     }
 
-    /// Checks that every reference leads to a variable of the same length and digest, which has pieces in the older
-    /// container.
+    /// Checks that every reference leads to a variable of the same length and digest, and that the variable has
+    /// pieces in the older container.
     fn check_references(&self) -> Result<(), ReadError> {
         for (at, header) in self.index().variables() {
             let Some(Placement::External { reference, at: older }) = self.index().placement(at) else { continue };
@@ -153,7 +154,7 @@ impl ContainerSet {
         }
     }
 
-    /// The segments that hold the wanted variables, each once, in the order of reading.
+    /// The segments that hold the wanted variables, in the order of reading. Each segment occurs once.
     pub fn tasks(&self, wanted: impl Fn(VariableRef) -> bool) -> Vec<SegmentTask> {
         let mut deliveries: Vec<(u32, u32, Delivery)> = Vec::new();
         for (variable, _) in self.index().variables().filter(|(at, _)| wanted(*at)) {
@@ -174,8 +175,8 @@ impl ContainerSet {
         deliveries.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).map(task).collect()
     }
 
-    /// Reads and decodes one segment and hands out its pieces. Calls `each` for each piece with the variable, the
-    /// offset in its raw bytes, and the bytes.
+    /// Reads and decodes one segment. Calls `each` for each piece of the segment with the variable, the offset in its
+    /// raw bytes, and the bytes.
     pub fn run<E: From<ReadError>>(
         &self,
         task: &SegmentTask,
@@ -228,12 +229,12 @@ impl ContainerSet {
 /// A decoded segment, with the bytes of each piece in one run.
 struct Split {
     bytes: Vec<u8>,
-    /// Offset of each piece, and the end of the last one.
+    /// Offset of each piece, and the end of the last piece.
     start: Vec<usize>,
 }
 
 impl Split {
-    /// `raw` is as long as all pieces together; the reader has checked this.
+    /// `raw` is as long as all pieces together. The reader has checked this length.
     fn new(raw: Vec<u8>, pieces: &[Piece], layout: Layout) -> Self {
         let lens: Vec<usize> = pieces.iter().map(|piece| piece.bytes as usize).collect();
         let mut start = Vec::with_capacity(lens.len() + 1);
@@ -265,13 +266,13 @@ pub struct VariableReader {
     decoded: Arc<Decoded>,
 }
 
-/// Holds a segment once it is decoded. The thread that decodes the segment holds the lock. Other threads that need
-/// the segment wait.
+/// A decoded segment, or `None` until it is decoded. The thread that decodes the segment holds the lock, so other
+/// threads that need the segment wait.
 type Slot = Arc<Mutex<Option<Arc<Split>>>>;
 
 /// A cache of decoded segments.
 struct Decoded {
-    /// Maximum bytes of the cache. Segments that are being read may exceed it.
+    /// Maximum bytes of the cache. With the segments that are being read, the cache may exceed this maximum.
     cache_bytes: u64,
     cache: Mutex<Cache>,
 }
@@ -293,7 +294,8 @@ struct Cache {
 }
 
 impl Decoded {
-    /// The slot of this segment, which has `bytes` bytes. Removes older segments to make room for it.
+    /// The slot of a segment of `bytes` bytes. If the cache is full, the segments with the oldest last use are
+    /// removed.
     fn slot(&self, key: SegmentKey, bytes: u64) -> Slot {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.used += 1;
@@ -319,7 +321,8 @@ impl VariableReader {
         Self { set, scratch: Scratch::default(), decoded: Arc::new(decoded) }
     }
 
-    /// Makes a reader for another thread, with the same cache. Its codecs may use this number of threads.
+    /// Makes a reader for another thread, with the same cache. The codecs of the new reader may use `threads`
+    /// threads.
     pub fn beside(&self, threads: usize) -> Self {
         let (set, decoded) = (Arc::clone(&self.set), Arc::clone(&self.decoded));
         let mut scratch = Scratch::default();
@@ -327,7 +330,7 @@ impl VariableReader {
         Self { set, scratch, decoded }
     }
 
-    /// The set that is read from.
+    /// The containers from which this reader reads.
     pub fn set(&self) -> &Arc<ContainerSet> {
         &self.set
     }

@@ -1,5 +1,5 @@
-//! Writes a container: the segments as they arrive, then the index. At most one write buffer of stored bytes is kept
-//! in memory.
+//! Writes a container: the segments as they arrive, then the index. At most one write buffer of stored bytes stays in
+//! memory.
 
 use super::decode::decode;
 use super::encode::encode;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A container being written under a temporary name. If it is dropped, no file remains that a reader opens.
+/// A container being written under a temporary name. If this value is dropped, no file remains that a reader opens.
 pub struct ContainerWriter {
     job: JobId,
     checkpoint: CheckpointId,
@@ -28,7 +28,8 @@ pub struct ContainerWriter {
     is_dir_durable: Arc<AtomicBool>,
 }
 
-/// A container whose bytes are durable under a temporary name. If it is dropped, no file remains that a reader opens.
+/// A container whose bytes are durable under a temporary name. If this value is dropped, no file remains that a
+/// reader opens.
 pub struct UnsealedContainer {
     summary: ContainerSummary,
     dirs: UnsyncedDirs,
@@ -36,7 +37,7 @@ pub struct UnsealedContainer {
     temp: Box<dyn TempFile>,
 }
 
-/// A container that is durable under its final name. It becomes part of a checkpoint once it is committed.
+/// A container that is durable under its final name. The container becomes part of a checkpoint once it is committed.
 #[derive(Debug)]
 pub struct SealedContainer {
     pub(crate) summary: ContainerSummary,
@@ -81,8 +82,8 @@ impl ContainerWriter {
         let name = container_name(group);
         let temp = create_in(store, &dir, &name)?;
         // From here on, a later writer of this group sees this writer's file. An earlier writer still holds its own
-        // file, or has committed it. So the manifest is looked for last. Otherwise this writer could replace the
-        // container of the earlier writer after that writer committed it.
+        // file, or has committed it. Therefore the manifest is looked for last. Otherwise this writer could replace a
+        // container after an earlier writer has committed that container.
         let is_ours = |left: &str| temp.path().file_name().is_some_and(|ours| ours == left);
         let ours = [name.as_str(), &manifest::manifest_name(group)].map(|name| format!(".{name}."));
         let left_over = |left: &str| ours.iter().any(|ours| left.starts_with(ours)) && !is_ours(left);
@@ -106,7 +107,7 @@ impl ContainerWriter {
     }
 
     /// The directories on the path to the container, which are not durable yet. [`UnsealedContainer::seal`] syncs
-    /// them. The caller may sync them earlier, on a thread that only waits for the disk.
+    /// these directories. The caller may sync the directories earlier, on a thread that only waits for the disk.
     pub fn dirs(&self) -> UnsyncedDirs {
         let dir = checkpoint_dir(&self.job, &self.checkpoint);
         UnsyncedDirs { dir, is_durable: Arc::clone(&self.is_dir_durable) }
@@ -240,7 +241,7 @@ impl UnsealedContainer {
 }
 
 impl UnsyncedDirs {
-    /// Makes the directories durable, unless that is done already.
+    /// Makes the directories durable, unless they are durable already.
     pub fn sync(&self, store: &dyn Store) -> Result<(), StoreError> {
         if !self.is_durable.load(Ordering::Acquire) {
             sync_dirs(store, &self.dir)?;
@@ -282,7 +283,7 @@ impl ContainerSummary {
     pub fn index(&self) -> &Index {
         &self.index
     }
-    /// The reference by which a later container names this one.
+    /// The reference by which a later container names this container.
     pub fn reference(&self) -> Arc<ContainerRef> {
         Arc::new(ContainerRef {
             checkpoint: self.checkpoint.clone(),
@@ -347,15 +348,16 @@ fn check_same(index: &Index, contents: &Contents, segments: &[Written]) -> Resul
 /// Compresses an index to its stored form: one zstd frame, at a level that depends on its length.
 fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     use std::io::Write;
-    // For a longer index, level 9 would save 2 to 10 % of the index, which is about 0.1 % of a container, and takes
-    // five times as long.
+    // For a longer index, level 9 would save 2 to 10 % of the index (about 0.1 % of a container), and would take five
+    // times as long.
     let level = if raw.len() < 0x4000 { 9 } else { 3 };
     let mut encoder = zstd::Encoder::new(Vec::new(), level)?;
     encoder.include_checksum(false)?;
-    // If the length is known, zstd makes its tables no larger than they need to be.
+    // Given the length, zstd makes its tables no larger than necessary.
     encoder.set_pledged_src_size(Some(raw.len() as u64))?;
     if raw.len() >= 0x10_0000 {
-        // Descriptions of different ranks resemble each other, over a distance that exceeds the level's own window.
+        // The descriptions of two ranks are similar, but the distance between them exceeds the normal window of the
+        // level.
         encoder.long_distance_matching(true)?;
         encoder.window_log(24)?;
     }
@@ -372,8 +374,8 @@ pub(crate) struct FramedFile {
     buffer: Vec<u8>,
 }
 
-/// Size of the write buffer, in bytes. Longer runs of bytes are written directly. A larger buffer would let the disk
-/// start later.
+/// Size of the write buffer, in bytes. Longer runs of bytes are written directly. With a larger buffer, the disk
+/// would start to write later.
 const BUFFER_BYTES: usize = 256 << 10;
 
 impl FramedFile {

@@ -10,17 +10,17 @@ pub(crate) enum Found {
     There(u64),
     /// The container has this length, but its manifest states another length.
     WrongLength(u64),
-    /// The container exists. Its length was not read.
+    /// The container exists. The length of the container was not read.
     Named,
 }
 
-/// The state of a checkpoint, its containers, and the containers of other checkpoints that it needs.
+/// The state of a checkpoint, its containers, and the containers of other checkpoints that the checkpoint needs.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) state: CheckpointState,
     pub(crate) containers: Vec<(GroupId, Found)>,
-    /// The containers of other checkpoints that it needs, with their recorded lengths. A length is 0 if it is not
-    /// known.
+    /// The containers of other checkpoints that the checkpoint needs, with their recorded lengths. An unknown length
+    /// is 0.
     pub(crate) needs: Vec<(CheckpointId, GroupId, u64)>,
 }
 

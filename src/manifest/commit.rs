@@ -18,15 +18,15 @@ use std::path::PathBuf;
 /// The fields of a manifest that cannot be derived from its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestDraft {
-    /// Number of the incarnation; 0 if the job has none.
+    /// Number of the incarnation; 0 if the job has no incarnation.
     pub incarnation: u32,
     /// Time at which the application wrote the newest of the files, in milliseconds since 1970.
     pub written_unix_ms: i64,
-    /// Why the files may not all be of the same step; `None` if there is no such doubt.
+    /// Why the files of the checkpoint may belong to different steps; `None` if there is no such doubt.
     pub doubt: Option<String>,
     /// Number of ranks of the job.
     pub ranks: u32,
-    /// Number of ranks in each group. The last group may have fewer.
+    /// Number of ranks in each group. The last group may have fewer ranks.
     pub group_size: u32,
     /// The compression profile by which codecs were chosen.
     pub profile: String,
@@ -34,7 +34,8 @@ pub struct ManifestDraft {
     pub created_unix_ms: u64,
     /// Time from the start of the flush until all segments were written, in milliseconds.
     pub elapsed_ms: u64,
-    /// Number of consecutive checkpoints, ending with this one, that have segments coded against older segments.
+    /// Number of consecutive checkpoints, ending with this checkpoint, that have segments coded against older
+    /// segments.
     pub in_a_row: u32,
     /// The containers that this checkpoint may refer to: [`Manifest::known_containers`] of the previous checkpoint.
     pub known: Vec<KnownContainer>,
@@ -42,7 +43,7 @@ pub struct ManifestDraft {
     pub decisions: Vec<Decision>,
 }
 
-/// A manifest that is durable under a temporary name. If it is dropped, no file remains that a reader opens.
+/// A manifest that is durable under a temporary name. If this value is dropped, no file remains that a reader opens.
 pub struct UncommittedManifest {
     manifest: Manifest,
     path: PathBuf,
@@ -113,7 +114,7 @@ pub fn write(
 }
 
 /// Makes a sealed container part of its checkpoint. The checkpoint exists once all of its groups are committed.
-/// Before this function returns, no restart sees this group. Afterwards, every restart sees it.
+/// Before this function returns, no restart sees this group. Afterwards, every restart sees this group.
 pub fn commit(
     store: &dyn Store,
     sealed: SealedContainer,
@@ -126,8 +127,8 @@ pub fn commit(
     if of != (summary.job(), summary.checkpoint(), summary.group(), summary.digest()) {
         return Err(StoreError::Contents { path, what: "it does not describe the container that was sealed".into() });
     }
-    // Prune may have removed an older container, or a part of it, after this container was planned. Then the manifest
-    // must not be committed.
+    // Prune may have removed an older container, or a part of it, after this container was planned. In this case, the
+    // manifest must not be committed.
     for (n, reference) in (0u32..).zip(&manifest.references) {
         let older = container_path(job, &reference.checkpoint, reference.group);
         let bytes = store.stat(&older).map_err(ReadError::from_store)?.bytes;
@@ -140,12 +141,12 @@ pub fn commit(
             }
         }
     }
-    // The container under the final name is this one by now. `ContainerWriter::create` checked the older container
-    // that had this name.
+    // By now, the file under the final name is the new container. `ContainerWriter::create` checked the older
+    // container that had this name.
     check_no_manifest(store, job, checkpoint, manifest.group)?;
     store.rename(temp.path(), &path)?;
     drop(held); // from here on, another writer finds the manifest
-    // Freeing an index of many variables takes time, and so does the sync. Do both at the same time.
+    // Freeing an index of many variables and syncing both take time. Do both at the same time.
     std::thread::scope(|scope| {
         scope.spawn(|| drop(summary));
         store.sync_dir(&checkpoint_dir(job, checkpoint))

@@ -1,10 +1,10 @@
-//! The files of a manifest, as a list or only counted.
+//! The files of a manifest: a list, or only their number and total length.
 
 use crate::header::FileKind;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// The files of a manifest, as a list or only counted.
+/// The files of a manifest: a list, or only their number and total length.
 pub trait Files: DeserializeOwned {
     /// Number and total length of the files.
     fn totals(&self) -> FileTotals;
@@ -17,7 +17,7 @@ pub struct FileTotals {
     pub files: u64,
     /// Total length of the files, in bytes.
     pub bytes: u64,
-    /// The lowest and the highest rank of a file; `None` without files.
+    /// The lowest and the highest rank of the files; `None` if there are no files.
     pub(super) ranks: Option<(u32, u32)>,
 }
 

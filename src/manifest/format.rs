@@ -1,4 +1,4 @@
-//! The text of a manifest: its fields, writing it and reading it.
+//! The text of a manifest: the fields, and functions that write and read the text.
 
 use super::files::{FileTotals, Files};
 use crate::codec::Decision;
@@ -16,9 +16,10 @@ use std::time::Duration;
 
 /// The version of manifests that this build writes and reads.
 pub const MANIFEST_VERSION: u32 = 1;
-/// Maximum length of a manifest, in bytes. It has room for a million files.
+/// Maximum length of a manifest, in bytes. A manifest of this length has room for a million files.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
-/// Name of the mark of a pruned checkpoint. Its directory holds only files that kept checkpoints refer to.
+/// Name of the mark of a pruned checkpoint. The directory of a pruned checkpoint holds only files to which kept
+/// checkpoints refer.
 pub(crate) const PRUNED: &str = "pruned";
 const MANIFEST_SUFFIX: &str = ".manifest";
 
@@ -29,14 +30,14 @@ pub struct Manifest<Files = Vec<ManifestFile>> {
     pub job: JobId,
     /// Name of the checkpoint.
     pub checkpoint: CheckpointId,
-    /// Number of the incarnation of the job that saved the group; 0 if the job had none. Manifests of two
+    /// Number of the incarnation of the job that saved the group; 0 if the job had no incarnation. Manifests of two
     /// incarnations never form one checkpoint.
     pub incarnation: u32,
     /// Number of ranks of the job.
     pub ranks: u32,
     /// Number of groups of the checkpoint.
     pub groups: u32,
-    /// Number of ranks in each group. The last group may have fewer.
+    /// Number of ranks in each group. The last group may have fewer ranks.
     pub group_size: u32,
     /// Number of this group.
     pub group: GroupId,
@@ -48,10 +49,10 @@ pub struct Manifest<Files = Vec<ManifestFile>> {
     pub scheme: Scheme,
     /// The compression profile by which codecs were chosen.
     pub profile: String,
-    /// Time at which the application wrote the newest of the files, in milliseconds since 1970, by the clock of its
-    /// node. It determines the order of the checkpoints of an incarnation.
+    /// Time at which the application wrote the newest of the files, in milliseconds since 1970, by the clock of the
+    /// node of the application. This time determines the order of the checkpoints of an incarnation.
     pub written_unix_ms: i64,
-    /// Why the files may not all be of the same step; `None` if there is no such doubt.
+    /// Why the files of the checkpoint may belong to different steps; `None` if there is no such doubt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
     /// Time at which the flush began, in milliseconds since 1970, by the clock of the aggregator.
@@ -69,38 +70,40 @@ pub struct Manifest<Files = Vec<ManifestFile>> {
     /// Length and use of each container in `references`, in the same order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub referred: Vec<Referred>,
-    /// Number of consecutive checkpoints, ending with this one, that have segments coded against older segments.
+    /// Number of consecutive checkpoints, ending with this checkpoint, that have segments coded against older
+    /// segments.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub in_a_row: u32,
     /// The codecs that were chosen for the largest classes, with the reasons; at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
-    /// The files of the group. [`FileTotals`] instead of a list if only their number and length are needed.
+    /// The files of the group. The type is [`FileTotals`] instead of a list if only the number and the total length
+    /// of the files are needed.
     pub files: Files,
 }
 
-/// Length and use of an older container that a manifest refers to.
+/// Length and use of an older container to which a manifest refers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Referred {
     /// Length of the container when it was committed; 0 if the length is not known.
     pub bytes: u64,
-    /// Number of consecutive checkpoints, ending with this one, that refer to the container.
+    /// Number of consecutive checkpoints, ending with this checkpoint, that refer to the container.
     pub dependents: u32,
 }
 
-/// An older container that the next checkpoint may refer to.
+/// An older container to which the next checkpoint may refer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownContainer {
     /// The container.
     pub container: ContainerRef,
     /// Length of the container when it was committed; 0 if the length is not known.
     pub bytes: u64,
-    /// Number of consecutive checkpoints that refer to the container already.
+    /// Number of consecutive checkpoints that already refer to the container.
     pub dependents: u32,
 }
 
 impl Manifest {
-    /// The containers that the next checkpoint of the group may refer to: the container of this manifest, then the
+    /// The containers to which the next checkpoint of the group may refer: the container of this manifest, then the
     /// containers in `references`.
     pub fn known_containers(&self) -> Vec<KnownContainer> {
         let own = ContainerRef {
@@ -123,15 +126,15 @@ impl Manifest {
     }
 }
 
-/// The container of a manifest.
+/// The fields of a manifest that describe its container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestContainer {
     /// Name of the container's file.
     pub name: String,
     /// Length of the container, in bytes.
     pub bytes: u64,
-    /// BLAKE3 of the container's frame. The frame is everything except the stored bytes of the segments, and holds
-    /// their checksums.
+    /// BLAKE3 of the container's frame. The frame is all bytes of the container except the stored bytes of the
+    /// segments, and includes the checksums of these stored bytes.
     #[serde(with = "hex")]
     pub digest: Digest,
     /// BLAKE3 of the container's stored index.
@@ -139,7 +142,7 @@ pub struct ManifestContainer {
     pub index_digest: Digest,
 }
 
-/// A file of a manifest.
+/// The entry of one file in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFile {
     /// Path below the watched directory. In the text, a byte that is not UTF-8 is `\xNN`, and a backslash is doubled.
@@ -192,7 +195,8 @@ pub(crate) fn manifest_path(job: &JobId, checkpoint: &CheckpointId, group: Group
 }
 
 impl<F> Manifest<F> {
-    /// The place of the checkpoint according to this group. The newest file of all groups decides.
+    /// The place of the checkpoint according to this group. The place of the checkpoint is the maximum of the places
+    /// of its groups.
     pub fn place(&self) -> Place {
         Place { incarnation: self.incarnation, written_unix_ms: self.written_unix_ms }
     }
@@ -264,8 +268,8 @@ impl<F: Files> Manifest<F> {
     }
 }
 
-/// Returns the text before the last line. The last line is `blake3 ` and the digest of that text. Fails if the digest
-/// does not agree.
+/// Returns the text before the last line. The last line is `blake3 ` and the digest of the text before it. Fails if
+/// the digest does not agree.
 pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) -> Result<&'a [u8], ReadError> {
     const LAST_LINE_LEN: usize = "blake3 \n".len() + 64;
     let (needed, found) = (LAST_LINE_LEN as u64, text.len() as u64);
@@ -287,8 +291,8 @@ pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) 
     }
 }
 
-/// Whether a manifest that was read is still in the store. Only its name is looked up, because a committed manifest
-/// never changes.
+/// Whether a manifest that was read is still in the store. Only the name of the manifest is looked up, because a
+/// committed manifest never changes.
 pub fn is_there(store: &dyn Store, manifest: &Manifest) -> bool {
     store.open(&manifest_path(&manifest.job, &manifest.checkpoint, manifest.group)).is_ok()
 }
@@ -334,7 +338,7 @@ fn read_as<F: Files>(
     Ok(manifest)
 }
 
-/// The manifests of a checkpoint, in the order of the groups. Fails if any of them cannot be read.
+/// The manifests of a checkpoint, in the order of the groups. Fails if a manifest cannot be read.
 pub fn manifests(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId) -> Result<Vec<Manifest>, ReadError> {
     let first = read_manifest(store, job, checkpoint, GroupId(0))?;
     let groups = first.groups;
@@ -362,8 +366,7 @@ pub(crate) fn group_of_manifest(name: &str) -> Option<GroupId> {
     (manifest_name(group) == name).then_some(group)
 }
 
-/// Names the groups that are missing: "groups 0, 3-7 of 12 are not committed". `there` are the committed groups,
-/// sorted.
+/// Names the missing groups: "groups 0, 3-7 of 12 are not committed". `there` are the committed groups, sorted.
 pub(crate) fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
     if there.is_empty() {
         return Some("no group is committed".into());
@@ -396,7 +399,7 @@ mod hex {
     }
 }
 
-/// Writes a path as text. Reading the text gives the same bytes, even if they are not UTF-8.
+/// Writes a path as text. Reading the text gives the bytes of the path, even if the bytes are not UTF-8.
 mod escaped {
     use crate::ids::FilePath;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

@@ -25,7 +25,7 @@ pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, Read
     list_remembering(store, job, &mut Remembered::nothing())
 }
 
-/// Does the same as [`list`], but does not read the manifests of remembered checkpoints again.
+/// Lists checkpoints like [`list`], but does not read the manifests of remembered checkpoints again.
 pub fn list_remembering(
     store: &dyn Store,
     job: &JobId,
@@ -47,7 +47,7 @@ pub fn list_remembering(
     let by_name =
         |a: &CheckpointState, b: &CheckpointState| natural_cmp(a.id.as_str().as_bytes(), b.id.as_str().as_bytes());
     states.sort_by(|a, b| b.place.cmp(&a.place).then_with(|| by_name(b, a)));
-    // If all manifests of a checkpoint are damaged, its place is found by its name.
+    // If all manifests of a checkpoint are damaged, the name of the checkpoint determines its place.
     let is_placed = |s: &CheckpointState| s.place.is_some() || !(s.is_damaged || s.is_unreadable);
     let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(is_placed);
     for state in nameless {
@@ -57,8 +57,8 @@ pub fn list_remembering(
     Ok(placed)
 }
 
-/// The complete checkpoints of a job, newest first. A restart tries them in this order. Checkpoints that a newer
-/// incarnation set aside come last.
+/// The complete checkpoints of a job, newest first. A restart tries the checkpoints in this order. Checkpoints that a
+/// newer incarnation set aside come last.
 pub fn newest_restorable(
     store: &dyn Store,
     job: &JobId,
@@ -68,11 +68,12 @@ pub fn newest_restorable(
     Ok(line.into_iter().chain(aside))
 }
 
-/// The checkpoints newer than `from` of which a group is not committed. `known` are the states that were read before:
-/// a checkpoint that was complete or unfinished is not examined again.
+/// The checkpoints newer than `from` with a group that is not committed. `known` are the states that were read
+/// earlier. A checkpoint that is complete or unfinished in `known` is not examined again.
 ///
-/// A process that begins an incarnation calls this directly before it writes the record. So a writer that commits a
-/// group after the record was made is seen here: its temporary file is in the directory of the checkpoint.
+/// A process that begins an incarnation calls this function directly before it writes the record. If a writer commits
+/// a group only after the record was written, this function finds the writer's temporary file in the directory of the
+/// checkpoint, and reports the checkpoint as unfinished.
 pub fn unfinished(
     store: &dyn Store,
     job: &JobId,
@@ -103,8 +104,8 @@ pub fn unfinished(
     Ok(unfinished)
 }
 
-/// The manifest of this group in the checkpoint that the application wrote last. The checkpoint `except` does not
-/// count. Reads one manifest of each checkpoint.
+/// The manifest of this group in the checkpoint that the application wrote last. The checkpoint `except` is ignored.
+/// Reads one manifest of each checkpoint.
 pub fn newest_of_group(
     store: &dyn Store,
     job: &JobId,
@@ -125,7 +126,7 @@ pub fn newest_of_group(
     };
     while let Some((newest, _)) = places.iter().enumerate().max_by(|(_, a), (_, b)| order(a, b)) {
         let (_, id) = places.swap_remove(newest);
-        // If the checkpoint was removed in the meantime, the next older one is the newest.
+        // If the checkpoint was removed in the meantime, the next older checkpoint is the newest.
         if let Ok(manifest) = read_manifest(store, job, &id, group) {
             return Ok(Some(manifest));
         }
@@ -133,7 +134,8 @@ pub fn newest_of_group(
     Ok(None)
 }
 
-/// The state of one checkpoint. Its directory and the containers that it refers to are examined.
+/// The state of one checkpoint. The function examines the directory of the checkpoint, and the containers to which
+/// the checkpoint refers.
 pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
     let mut state = crate::looking::look_at(store, job, id)?;
     if let Some(place) = state.place {

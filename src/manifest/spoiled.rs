@@ -6,7 +6,7 @@ use crate::ids::{CheckpointId, JobId};
 use crate::store::{Store, create_dirs};
 use std::path::Path;
 
-/// Name of the mark. A checkpoint that has it is not complete. The text of the mark is the reason.
+/// Name of the mark. A checkpoint with this mark is not complete. The text of the mark is the reason.
 pub(crate) const SPOILED: &str = "spoiled";
 /// Maximum length of the text, in bytes.
 const SPOILED_BYTES_MAX: u64 = 1024;

@@ -14,14 +14,14 @@ use serde::Serialize;
 pub struct CheckpointState {
     /// Name of the checkpoint.
     pub id: CheckpointId,
-    /// The place in the order of checkpoints, which the newest file of all groups decides. `None` if no manifest can
-    /// be read.
+    /// The place in the order of checkpoints. The newest file of all groups determines the place. `None` if no
+    /// manifest can be read.
     pub place: Option<Place>,
     /// Number of ranks of the job.
     pub ranks: u32,
     /// Number of groups of the checkpoint once it is complete.
     pub groups: u32,
-    /// Number of ranks in each group. The last group may have fewer.
+    /// Number of ranks in each group. The last group may have fewer ranks.
     pub group_size: u32,
     /// How the variables were merged.
     pub scheme: Scheme,
@@ -39,33 +39,34 @@ pub struct CheckpointState {
     pub created_unix_ms: u64,
     /// The longest time that a group took, in milliseconds.
     pub elapsed_ms: u64,
-    /// The older containers that the groups refer to, without repetition.
+    /// The older containers to which the groups refer, without repetition.
     pub references: Vec<ContainerRef>,
     /// Why the checkpoint is not complete; empty if it is complete.
     pub problems: Vec<String>,
     /// Whether the checkpoint was pruned. A pruned checkpoint is listed only because other checkpoints refer to its
     /// containers.
     pub is_pruned: bool,
-    /// Whether a part of the checkpoint is damaged, or a container that a manifest names is missing. Such a part was
-    /// committed. If a group is only missing, it was never committed, and the checkpoint is not damaged.
+    /// Whether a committed part of the checkpoint is damaged, or a container that a manifest names is missing. A
+    /// group without manifest and container was never committed, so a missing group does not count as damage.
     pub is_damaged: bool,
     /// Whether the directory shows that a group was not committed: a group has neither a manifest nor a container, or
-    /// the temporary file of a writer is there. `false` does not mean that all groups are committed.
+    /// the directory contains the temporary file of a writer. `false` does not mean that all groups are committed.
     pub is_unfinished: bool,
-    /// Why the files may not all be of the same step; `None` if there is no such doubt.
+    /// Why the files of the checkpoint may belong to different steps; `None` if there is no such doubt.
     pub doubt: Option<String>,
     /// Whether a newer incarnation began before all groups of the checkpoint were committed. Such a checkpoint never
     /// becomes complete.
     pub is_dead: bool,
     /// Whether the newest incarnation continued from an older checkpoint although this checkpoint was complete.
     pub is_set_aside: bool,
-    /// Whether a part of the checkpoint could not be read this time, or needs a newer build of this program. The
-    /// checkpoint may be complete or not.
+    /// Whether a part of the checkpoint could not be read this time, or needs a newer build of this program. Such a
+    /// checkpoint may be complete or incomplete.
     pub is_unreadable: bool,
-    /// Why the checkpoint was marked as bad ([`mark_bad`](crate::marks::mark_bad)); `None` if it was not marked.
+    /// Why the checkpoint was marked as bad ([`mark_bad`](crate::marks::mark_bad)); `None` if the checkpoint was not
+    /// marked.
     pub bad: Option<String>,
     /// The damage that a reader found and that the metadata do not show
-    /// ([`mark_damaged`](crate::marks::mark_damaged)); `None` if no reader found any.
+    /// ([`mark_damaged`](crate::marks::mark_damaged)); `None` if no reader found damage.
     pub found_damaged: Option<String>,
 }
 
@@ -75,18 +76,19 @@ pub struct CheckpointState {
 pub enum Condition {
     /// All groups are committed, and according to the metadata the checkpoint can be restored.
     Complete,
-    /// The checkpoint can be restored but was marked as bad. A restart uses it only if the user names it.
+    /// The checkpoint can be restored but was marked as bad. A restart uses such a checkpoint only if the user names
+    /// the checkpoint.
     Bad,
     /// At least one group was not committed.
     Incomplete,
     /// The checkpoint was committed and cannot be restored, because a part of it is missing, cut or changed.
     Damaged,
     /// A part of the checkpoint cannot be read at present. The checkpoint may be complete, so a restart must not use
-    /// an older one instead, and prune must not remove it.
+    /// an older checkpoint instead, and prune must not remove the checkpoint.
     Unreadable,
-    /// The checkpoint was removed by prune. Only containers that other checkpoints refer to are left.
+    /// Prune removed the checkpoint. Only containers to which other checkpoints refer remain.
     Pruned,
-    /// A newer incarnation began before the checkpoint was complete. It never becomes complete.
+    /// A newer incarnation began before the checkpoint was complete. The checkpoint never becomes complete.
     Dead,
 }
 
@@ -112,9 +114,9 @@ impl std::fmt::Display for Condition {
 }
 
 impl CheckpointState {
-    /// Whether the checkpoint exists in the sense of docs/format/manifest.md and can be restored according to its
-    /// metadata. A checkpoint that was marked as bad is complete too; [`CheckpointState::condition`] distinguishes
-    /// complete and bad checkpoints.
+    /// Whether the checkpoint exists (as docs/format/manifest.md defines it) and can be restored according to its
+    /// metadata. The result is also true for checkpoints that were marked as bad; [`CheckpointState::condition`]
+    /// distinguishes complete and bad checkpoints.
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }
@@ -139,8 +141,8 @@ impl CheckpointState {
             && self.place.is_none_or(|place| place.incarnation == manifest.incarnation)
     }
 
-    /// Marks the checkpoint as set aside or dead. `next` is the incarnation after the checkpoint's own incarnation, and
-    /// `line` are the incarnations to which the newest one goes back.
+    /// Marks the checkpoint as set aside or dead. `next` is the incarnation after the checkpoint's own incarnation,
+    /// and `line` are the incarnations from which the newest incarnation descends.
     pub(super) fn judge(&mut self, place: Place, next: Option<&Incarnation>, line: &Line<'_>) {
         let Some(next) = next else { return };
         self.is_dead = next.is_death_of(&self.id, place);

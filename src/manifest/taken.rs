@@ -1,4 +1,4 @@
-//! Checks whether a group may be written, or is committed already.
+//! Checks whether a group may be written, or is already committed.
 
 use super::format::{Manifest, manifest_path, read_manifest};
 use super::list::list;
@@ -8,8 +8,8 @@ use crate::error::{Advice, ReadError, StoreError};
 use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::store::Store;
 
-/// Whether the container that a manifest names exists and has the length and index that the manifest states. The
-/// segments are not read; [`verify`](crate::verify::verify) reads them.
+/// Whether the container that a manifest names exists and has the length and index that the manifest states. This
+/// function does not read the segments; [`verify`](crate::verify::verify) reads the segments.
 pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, StoreError> {
     match ContainerReader::open(store, &manifest.job, &manifest.checkpoint, manifest.group) {
         Ok(found) => {
@@ -20,9 +20,9 @@ pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, Sto
     }
 }
 
-/// Fails with [`StoreError::Committed`] if a group must not be written. This is so if the group has a valid manifest
-/// and its container, or if a kept checkpoint needs the container. If a container exists, all checkpoints of the job
-/// are examined.
+/// Fails with [`StoreError::Committed`] if a group must not be written. This is the case if the group has a valid
+/// manifest and the container of this manifest, or if a kept checkpoint needs the container. If a container exists,
+/// all checkpoints of the job are examined.
 pub(crate) fn check_not_committed(
     store: &dyn Store,
     job: &JobId,
@@ -41,7 +41,7 @@ pub(crate) fn check_not_committed(
     }
 }
 
-/// Fails with [`StoreError::Committed`] if a group has a valid manifest and the container that it names.
+/// Fails with [`StoreError::Committed`] if a group has a valid manifest and the container that the manifest names.
 pub(super) fn check_no_manifest(
     store: &dyn Store,
     job: &JobId,
@@ -55,8 +55,8 @@ pub(super) fn check_no_manifest(
         Err(error @ (ReadError::TooNew { .. } | ReadError::Unsupported { .. } | ReadError::Io { .. })) => {
             Err(error.into())
         }
-        // The manifest or its container is missing or damaged. Nothing can be restored from them, so they may be
-        // replaced.
+        // The manifest or its container is missing or damaged. Nothing can be restored from these files, so they may
+        // be replaced.
         Ok(_) | Err(_) => Ok(()),
     }
 }

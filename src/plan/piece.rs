@@ -13,7 +13,7 @@ pub struct Piece {
     pub bytes: u64,
 }
 
-/// Fills segments one after the other. A piece that does not fit continues in the next segment.
+/// Fills segments one after the other. A piece that does not fit is cut, and its rest begins the next segment.
 pub(crate) fn concatenated(pieces: &[Piece], segment_bytes: u64, mut emit: impl FnMut(Vec<Piece>)) {
     let mut open: Vec<Piece> = Vec::new();
     let mut room = segment_bytes;

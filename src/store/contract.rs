@@ -1,4 +1,4 @@
-//! The tests that every store must pass. A new store starts by passing them.
+//! The tests that every store must pass. A new implementation of a store must run these tests.
 
 use super::*;
 

@@ -8,23 +8,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The fault and when it occurs. Operations that change the store are counted from 0; reads are not counted.
+/// The fault, and the operation at which the fault occurs. Operations that change the store are counted from 0; reads
+/// are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// No fault. Operations are only counted.
     None,
-    /// This operation and all later ones do not happen, as if the process died before it.
+    /// The operation `before` and all later operations do not happen, as if the process died before this operation.
     Stop {
         /// The first operation that does not happen.
         before: u64,
     },
-    /// Does the same as [`Fault::Stop`], but if the operation is a write, the first half of its bytes is written.
+    /// The operation `at` and all later operations do not happen. If operation `at` is a write, the first half of its
+    /// bytes is written.
     Tear {
         /// The operation that happens only halfway.
         at: u64,
     },
-    /// From this operation on, every operation that takes space fails. A write fails after the first half of its
-    /// bytes. Removing still works.
+    /// From the operation `from` on, every operation that takes space fails. A write fails after the first half of
+    /// its bytes. Removing still works.
     Full {
         /// The first operation that fails.
         from: u64,
@@ -61,7 +63,7 @@ impl FaultyStore {
         self.operations.load(Ordering::Relaxed)
     }
 
-    /// Number of operations that failed, wholly or halfway.
+    /// Number of operations that failed, including writes of which half of the bytes were written.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

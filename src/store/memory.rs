@@ -30,10 +30,10 @@ pub enum Survival {
 #[derive(Default)]
 struct State {
     nodes: Vec<Node>,
-    /// The names that a running program sees, and the names that are durable. The root is in neither.
+    /// The names that a running program sees, and the names that are durable. The root is in neither map.
     seen: BTreeMap<PathBuf, usize>,
     durable: BTreeMap<PathBuf, usize>,
-    /// Operations on names since the last sync of their directory, the oldest first.
+    /// Operations on names since the last sync of the directory of the name, the oldest first.
     pending: Vec<Pending>,
     temps: u64,
 }
@@ -74,7 +74,7 @@ impl MemoryStore {
             Survival::Synced => 0,
             Survival::Everything => of,
             Survival::Some(_) => {
-                // Knuth's MMIX generator. Its high bits are random enough to choose what survives.
+                // Knuth's MMIX generator. The high bits are random enough to choose the surviving data.
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (random >> 33) as usize % (of + 1)
             }
@@ -107,7 +107,7 @@ impl MemoryStore {
         Self { state: Arc::new(Mutex::new(after)) }
     }
 
-    /// Replaces the bytes of a file, or creates the file, durably. Tests use this to damage a store.
+    /// Replaces the bytes of a file, or creates the file, durably. Tests damage a store with this function.
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         let mut state = self.state();
         let node = state.nodes.len();

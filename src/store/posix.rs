@@ -36,8 +36,8 @@ impl PosixStore {
         }
     }
 
-    /// Opens a store in a directory. Creates the directory and its missing parents. All of them are durable after the
-    /// first [`Store::sync_dir`] of the root.
+    /// Opens a store in a directory. Creates the directory and its missing parents. All created directories are
+    /// durable after the first [`Store::sync_dir`] of the root.
     pub fn create(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let root = root.into();
         // The parent of the root is synced even if the root existed: the process that created the root may have died
@@ -46,14 +46,15 @@ impl PosixStore {
         let made = root.ancestors().take_while(|dir| is_made(dir)).filter_map(Path::parent);
         let here = |dir: &Path| if dir.as_os_str().is_empty() { ".".into() } else { dir.into() };
         let mut unsynced: Vec<PathBuf> = made.map(here).collect();
-        unsynced.reverse(); // the topmost directory first
+        unsynced.reverse(); // puts the topmost directory first
         (DirBuilder::new().recursive(true).mode(0o700).create(&root))
             .map_err(|source| failed(&root, "creating the store", source))?;
         Ok(Self { unsynced: Mutex::new(unsynced), ..Self::open(root)? })
     }
 
-    /// The path of a file or directory of the store. Fails if the store's file system is not mounted any more:
-    /// otherwise checkpoints would be written to the local disk below the mount point, and nobody would find them.
+    /// The path of a file or directory of the store. Fails if the store's file system was mounted and is not mounted
+    /// now. Otherwise checkpoints would be written to the local disk below the mount point, and no program would find
+    /// them.
     fn path(&self, below: &Path) -> Result<PathBuf, StoreError> {
         if self.is_mounted && is_mount_point(&self.root) == Some(false) {
             let why = "the file system that was mounted here is not mounted any more; mount it again";
@@ -63,7 +64,8 @@ impl PosixStore {
     }
 }
 
-/// Whether a directory is on another file system than the directory above it. `None` if this cannot be examined.
+/// Whether a directory is on another file system than the directory above it. `None` if one of the directories cannot
+/// be examined.
 fn is_mount_point(dir: &Path) -> Option<bool> {
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     Some(device(dir)? != device(&dir.join(".."))?)
@@ -99,16 +101,16 @@ impl Store for PosixStore {
         const TRIES: u32 = 16;
         let mut tried = 0;
         loop {
-            // The operating system seeds the random number, so two nodes do not choose the same name. If they do,
-            // `create_new` fails.
+            // The operating system seeds the random number, so two nodes do not choose the same name. `create_new`
+            // fails if the name exists.
             let unique = RandomState::new().hash_one(tried);
             let path = dir.join(format!(".{name}.{unique:016x}"));
             let full = self.path(&path)?;
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&full) {
                 Ok(file) => {
                     // The operating system releases the lock when the process ends. Another process may hold the lock
-                    // for a moment to test whether the file is held, so try again. For file systems without locks,
-                    // see `is_held`.
+                    // for a moment to test whether the file is held, so the lock is tried several times. For file
+                    // systems without locks, see `is_held`.
                     while tried < TRIES && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
                         tried += 1;
                         std::thread::sleep(Duration::from_millis(1));
@@ -133,8 +135,8 @@ impl Store for PosixStore {
             Ok(()) => gone(std::fs::remove_file(&from)).map(|()| true).map_err(refuse),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(refuse(error)),
-            // Some file systems have no hard links. A file system that lacks `renameat2` too cannot be used as a
-            // store.
+            // Some file systems have no hard links. A file system without hard links and without `renameat2` cannot
+            // be used as a store.
             Err(_) => match renameat2(AT_FDCWD, &from, AT_FDCWD, &to, RenameFlags::RENAME_NOREPLACE) {
                 Ok(()) => Ok(true),
                 Err(Errno::EEXIST) => Ok(false),
@@ -256,8 +258,8 @@ impl TempFile for PosixTemp {
     }
 }
 
-/// Asks the operating system to start writing these bytes to the disk, without waiting. This leaves less work for the
-/// sync at the end. On a system without this call, the sync does all the work.
+/// Asks the operating system to start writing `len` bytes to the disk, without waiting. The sync at the end then has
+/// less work. On a system without this call, the sync does all the work.
 fn begin_writing_out(file: &File, offset: u64, len: usize) {
     #[cfg(target_os = "linux")]
     #[expect(unsafe_code, reason = "no crate that we use has the call")]
@@ -271,7 +273,7 @@ fn begin_writing_out(file: &File, offset: u64, len: usize) {
 
 impl Drop for PosixTemp {
     fn drop(&mut self) {
-        // After a rename, no file has the temporary name any more, and no other process chooses the same name.
+        // After a rename, no file has the temporary name, because no other process chooses the same name.
         let _ = std::fs::remove_file(&self.full);
     }
 }

@@ -472,9 +472,9 @@ a_node_that_was_cut_off_changes_nothing_for_the_next_start_of_its_job() {
     await_end COMPLETED
     expect_continued 3 4 "$(output)"
     expect_newest 12
-    # SLURM may run no Epilog on this node. Then the worker looks for later starts of its job every 30 s, and tries to
-    # commit for 20 s.
-    wait_for 80 no_worker n2
+    # SLURM ends the tasks on this node when slurmctld reaches the node again, which takes up to 100 s. Then SLURM may
+    # run no Epilog. The worker looks for later starts of its job every 30 s, and tries to commit for 20 s.
+    wait_for 180 no_worker n2
     wait_for 60 nodes_are_idle
     stop_daemons n1 n2 n3
 }

@@ -529,66 +529,6 @@ fn mcr_save_doubts_a_checkpoint_of_which_only_some_files_were_written_again() {
     }
 }
 
-/// Runs a script under `mcr run` without a layout, with two ranks. Returns the log.
-fn run_guessed(dir: &Path, script: &str, status: i32) -> String {
-    let mut command = mcr();
-    std::fs::create_dir_all(dir.join("out")).expect("made");
-    command.args(["run", "--create", "--job", "job", "--ranks", "2", "--watch"]).arg(dir.join("out"));
-    command.arg("--store").arg(dir.join("store")).arg("--state").arg(dir.join("state")).current_dir(dir.join("out"));
-    let output = run(command.args(["--", "sh", "-c", script]), status);
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-#[test]
-fn names_used_in_turn_are_all_saved_although_the_first_ones_showed_only_half_of_the_layout() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let script = "for step in 1 2 3 4; do x=a; [ $((step%2)) = 0 ] && x=b; for rank in 0 1; do \
-                  echo step $step rank $rank > state_$x.$rank.dat; done; sleep 3; done";
-    let log = run_guessed(dir.path(), script, 0);
-    let back = dir.path().join("back");
-    run(mcr().args(["restart", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
-    for (name, step) in [("a", 3), ("b", 4)] {
-        let text = std::fs::read_to_string(back.join(format!("state_{name}.1.dat"))).expect("restored");
-        assert_eq!(text, format!("step {step} rank 1\n"), "{log}");
-    }
-}
-
-#[test]
-fn files_that_the_guess_cannot_place_are_named_at_the_end_and_many_of_them_give_5() {
-    let script = |steps: &str| {
-        format!(
-            "for step in {steps}; do mkdir step_$step; for rank in 0 1; do echo $step > step_$step/rank_$rank.dat; done; sleep 2.2; done"
-        )
-    };
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = run_guessed(dir.path(), &script("1 2 final"), 5);
-    assert!(
-        log.contains("not committed: files belong to no checkpoint") && log.contains("first=step_final/rank_0.dat"),
-        "{log}"
-    );
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = run_guessed(dir.path(), &format!("{}; echo log > notes.dat", script("1 2 3")), 0);
-    assert!(log.contains("files=1 of=7 first=notes.dat"), "{log}");
-    assert!(is_complete(dir.path(), "step_3"));
-}
-
-#[test]
-fn an_agent_whose_ranks_the_guess_does_not_show_saves_nothing_and_says_so() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let (watch, store) = (dir.path().join("node1"), dir.path().join("store"));
-    std::fs::create_dir(&watch).expect("made");
-    let (_aggregator, address) = Daemon::aggregator(dir.path(), "anc", &store, "");
-    let agent = Daemon::agent(dir.path(), "n1", &watch, &[address], "ranks = 2\nlocal-ranks = \"1-1\"");
-    for step in 1..=2 {
-        std::fs::create_dir(watch.join(format!("it_{step}"))).expect("made");
-        std::fs::write(watch.join(format!("it_{step}/rank_1.dat")), "data").expect("written");
-        std::thread::sleep(Duration::from_millis(2200));
-    }
-    agent.signal("TERM");
-    let (status, log) = agent.end();
-    assert!(status == NOT_COMMITTED && log.contains("which is not in local-ranks of this node"), "{status:?}: {log}");
-}
-
 #[test]
 fn a_command_whose_processes_run_on_after_its_end_is_reported() {
     let dir = tempfile::tempdir().expect("a directory");

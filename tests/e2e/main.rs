@@ -9,6 +9,7 @@ mod corpus;
 mod daemons;
 mod ending;
 mod full_disk;
+mod guessing;
 mod identity;
 mod incarnations;
 mod kills;

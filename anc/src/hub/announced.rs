@@ -14,13 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Maximum number of finished checkpoints of one group that are remembered to answer agents that ask again.
+/// Maximum number of finished checkpoints of one group that the hub remembers. The hub answers agents that announce a
+/// rank of such a checkpoint again.
 const REMEMBERED_MAX: usize = 16;
-/// Maximum number of refusals that are remembered, about 100 bytes each. At this number all are forgotten, and each
-/// warning can be logged once more.
+/// Maximum number of refusals that the hub remembers, about 100 bytes each. When the number is reached, the hub
+/// forgets all refusals, and logs the warning of a repeated refusal again.
 const REFUSED_MAX: usize = 64 << 10;
 
-/// Whether two nodes of one start of a job have announced the same files, which both nodes see in a shared directory.
+/// Whether two nodes of one start of a job have announced the same files of a shared directory.
 fn is_twin(first: &Announced, other: &Announced) -> bool {
     let (of_first, of_other) = (&first.link.about.identity, &other.link.about.identity);
     !of_first.is_empty()
@@ -31,7 +32,7 @@ fn is_twin(first: &Announced, other: &Announced) -> bool {
 }
 
 impl Hub {
-    /// Logs the warning of a refusal only once for each checkpoint and reason, because an agent that is refused for a
+    /// Logs the warning of a refusal only once for each checkpoint and reason. An agent that is refused for a
     /// temporary reason announces again each second.
     fn tell_refusal(&mut self, session: u64, label: &CheckpointId, rank: Rank, why: &str) {
         if self.refused.len() >= REFUSED_MAX {
@@ -100,8 +101,8 @@ impl Hub {
         let key = Key { group: grouping.group_of(rank), job, label };
         if let Some(agent) = self.agents.get_mut(&announced.link.session) {
             agent.ranks.insert(rank);
-            // The agent had reported that it will announce nothing more, but it did. So its grace period starts
-            // again.
+            // The agent announced a file although it had reported that it would announce nothing more. Therefore the
+            // agent's grace period starts again.
             agent.leaving_ms = agent.leaving_ms.map(|_| self.started.elapsed().as_millis() as u64);
         }
         tracing::debug!(
@@ -113,8 +114,8 @@ impl Hub {
         );
         let over = match self.gathers.get(&key).map(|gather| (&gather.phase, gather)) {
             None => true,
-            // Identical bytes that were written again belong to the next content, because the bytes of another rank
-            // may differ.
+            // Identical bytes that were written again belong to the next content, because the bytes of other ranks
+            // may have changed.
             Some((Phase::Committed(_), gather)) => {
                 gather.committed.get(&rank) != Some(&(content(&announced.files), modified_ns(&announced.files)))
             }
@@ -136,20 +137,20 @@ impl Hub {
         let Some(gather) = self.gathers.get_mut(&key) else { return };
         let before = gather.announced.get(&rank).or_else(|| gather.next.get(&rank));
         if let Some(first) = before.filter(|first| is_twin(first, &announced)) {
-            // The agent asks again until the rank is committed, and then gets the answer of the first agent.
+            // The agent announces again until the rank is committed, and then gets the answer for the first agent.
             let why = format!("node {} has announced the same files of this rank", first.link.node);
             tracing::debug!(checkpoint = %key.label, rank = rank.0, why, "announced by two nodes");
             return give_back(&announced, &key.label, rank, why, true);
         }
         let replaced = match gather.phase {
             Phase::Flushing { .. } => {
-                // The announcement is noted now. It shows which content was overwritten, even if it is withdrawn
-                // before the flush ends.
+                // The announcement is noted now. The announcement shows which content was overwritten, even if the
+                // agent withdraws the announcement before the flush ends.
                 gather.saw(rank, &announced);
                 gather.next.insert(rank, announced.clone())
             }
             Phase::Committed(_) => {
-                // The same content was announced again. Only this rank gets an answer.
+                // The same content was announced again. Only the announcing rank gets an answer.
                 gather.announced = [(rank, announced)].into();
                 return self.step(&key, Event::Announced(rank));
             }
@@ -165,8 +166,8 @@ impl Hub {
             );
             let reason =
                 format!("node {} announced the same rank later; let only one agent save the rank", announced.link.node);
-            // If the two agents belong to different incarnations, only one of them is refused later. The replaced
-            // agent may be the valid one, so it may announce again.
+            // If the two agents belong to different incarnations, one of them will be refused later. The agent whose
+            // announcement is replaced may be the valid agent, so it may announce again.
             let retry = other.link.about.identity != announced.link.about.identity;
             give_back(&other, &key.label, rank, reason, retry);
         }
@@ -176,8 +177,8 @@ impl Hub {
         }
     }
 
-    /// Handles a rank that is too high for the number of ranks that its agent reports. The checkpoint is not whole
-    /// without this rank. A mark in the store shows this to all groups and to every restart.
+    /// Handles a rank that is too high for the number of ranks that its agent reports. Without this rank the
+    /// checkpoint is not whole, so a mark in the store informs all groups and every restart.
     fn beyond(&mut self, job: &JobId, label: &CheckpointId, rank: Rank, announced: &Announced, why: &str) {
         if self.beyond.len() >= GATHERS_MAX {
             self.beyond.clear();
@@ -207,7 +208,8 @@ impl Hub {
         }
     }
 
-    /// Starts to gather a new checkpoint under a key. Limits the number of waiting and of remembered checkpoints.
+    /// Begins to gather a new checkpoint for `key`. Limits the number of waiting checkpoints and of remembered
+    /// checkpoints.
     fn begin(&mut self, key: Key, grouping: Grouping) {
         self.serial += 1;
         let missing = grouping.ranks_of(key.group).map(Rank).collect();
@@ -266,9 +268,9 @@ impl Hub {
         }
     }
 
-    /// Returns announcements of old files and waits for new ones. The files of one checkpoint are written within
-    /// `spread` of one another, and after every file that another rank has overwritten since. Older files under the
-    /// same name belong to a content that is being overwritten.
+    /// Returns announcements of old files to their agents, and waits for new announcements. A file of a checkpoint is
+    /// old if it was written more than `spread` before the newest file, or before the time at which another rank
+    /// overwrote its files. Old files belong to a content that the application is overwriting.
     fn drop_stale(&mut self, key: &Key) {
         let spread_ns = i64::try_from(self.options.spread.as_nanos()).unwrap_or(i64::MAX);
         let Some(gather) = self.gathers.get_mut(key) else { return };
@@ -281,8 +283,8 @@ impl Hub {
         let oldest = newest.saturating_sub(spread_ns).max(not_before_ns.unwrap_or(i64::MIN));
         let is_stale = |a: &Announced| !a.files.is_empty() && a.written_unix_ns < oldest;
         let stale: Vec<Rank> = gather.announced.iter().filter(|(_, a)| is_stale(a)).map(|(rank, _)| *rank).collect();
-        // A restart may have begun another incarnation meanwhile. Then nothing was overwritten, so the ranks may
-        // announce once more.
+        // Another incarnation may have begun by a restart in the meantime. Then no file of this incarnation was
+        // overwritten, so the ranks may announce their files once more.
         let may_be_wrong = !stale.is_empty() && gather.overwritten.values().any(|one| one.was_written_ns.is_some());
         let retry = may_be_wrong && !std::mem::replace(&mut gather.has_asked, true);
         if retry {

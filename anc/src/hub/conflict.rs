@@ -17,9 +17,10 @@ use std::sync::Arc;
 const KEEPING: &str = "separating two jobs with the same name";
 
 impl Hub {
-    /// Handles two agents in different directories that announce the same rank: two jobs use the same name. Neither
-    /// job is saved until one of them ends. Checkpoints that are saved afterwards never join parts that were saved
-    /// before. Committed checkpoints that contain files of both jobs are marked as not whole.
+    /// Handles two agents in different directories that announce the same rank, which means that two jobs use the
+    /// same name. Neither job is saved until one of them ends. A checkpoint that is saved after the conflict never
+    /// contains parts that were saved before. Committed checkpoints that contain files of both jobs are marked as not
+    /// whole.
     pub(super) fn conflict(&mut self, job: &JobId, first: &AgentLink, second: &AgentLink, rank: Rank) {
         if self.conflicts.contains_key(job) || self.conflicts.len() >= GATHERS_MAX {
             return;
@@ -42,8 +43,8 @@ impl Hub {
         });
     }
 
-    /// Marks checkpoints that contain files of two jobs with the same name, if the conflict was found while they were
-    /// being committed.
+    /// Marks checkpoints that contain files of two jobs with the same name, if the conflict was detected during their
+    /// commit.
     pub(super) fn spoil_mixed(&self, job: &JobId) {
         let mixed = self.mixed(job);
         if mixed.is_empty() {

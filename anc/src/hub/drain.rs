@@ -1,4 +1,4 @@
-//! Ends the hub when the aggregator or its agents end, and checks which committed checkpoints are complete by now.
+//! Ends the hub when the aggregator or its agents end. Also checks which committed checkpoints have become complete.
 
 use super::event::HubEvent;
 use super::gather::{Gather, LOOK_LEAVING_MS, LOOK_LONGEST_MS};
@@ -15,8 +15,8 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 impl Hub {
-    /// Ends the wait for missing ranks of a job once all its connected agents have reported that they will announce
-    /// nothing more, and a grace period of `GRACE_MS` is over.
+    /// Ends the wait for missing ranks of a job when all connected agents of the job have reported that they will
+    /// announce nothing more, and a grace period of `GRACE_MS` has passed.
     pub(super) fn give_up_what_nobody_will_announce(&mut self) {
         if self.absent() > 0 {
             return;
@@ -50,14 +50,14 @@ impl Hub {
         self.look_soon(|key| key.job == job);
     }
 
-    /// Number of the job's nodes whose agents have not reported that they end. Always 0 if the aggregator serves all
-    /// jobs, because the number of agents is unknown then.
+    /// Number of the job's nodes whose agents have not reported their end. The number is always 0 if the aggregator
+    /// serves all jobs, because then the number of agents is unknown.
     fn absent(&self) -> usize {
         self.options.of_job.as_ref().map_or(0, |of_job| of_job.nodes.saturating_sub(self.left.len()))
     }
 
-    /// Makes the hub check now and often whether the other groups of a checkpoint are committed, because agents that
-    /// end wait for them.
+    /// Makes the hub check soon and often whether the other groups of a checkpoint are committed, because ending
+    /// agents wait for the result.
     fn look_soon(&mut self, those: impl Fn(&Key) -> bool) {
         let now_ms = self.now_ms();
         for (_, gather) in self.gathers.iter_mut().filter(|(key, _)| those(key)) {
@@ -65,7 +65,8 @@ impl Hub {
         }
     }
 
-    /// Begins the drain: asks the agents to announce all written files. All work continues until the time `until`.
+    /// Begins the drain: asks the agents to announce all written files. All work continues until the time `until` at
+    /// the latest.
     pub(super) fn begin_drain(&mut self, until: Instant, done: oneshot::Sender<Vec<Uncommitted>>) {
         let now_ms = self.now_ms();
         let left_ms = until.saturating_duration_since(Instant::now()).as_millis() as u64;
@@ -80,7 +81,8 @@ impl Hub {
     pub(super) fn verdict(&self, draining: &Draining) -> Verdict {
         let is = |wanted: fn(&Phase) -> bool| self.gathers.values().filter(|gather| wanted(&gather.phase)).count();
         let nodes: BTreeSet<(&JobId, &str)> = self.agents.values().map(|a| (&a.job, a.link.node.as_str())).collect();
-        // The other groups may be committed by now. The hub checks once, even if no agent is left to be informed.
+        // The other groups may have been committed in the meantime. The hub checks the store once, even if no agent
+        // is connected that could be informed.
         let is_looked_for =
             |gather: &Gather| gather.looked_ms.is_some_and(|ms| ms >= draining.since_ms) && !self.looking;
         let awaits = |key: &Key, gather: &Gather| {
@@ -96,22 +98,22 @@ impl Hub {
         decide(in_flight, self.now_ms(), draining.quiet_since_ms, draining.until_ms)
     }
 
-    /// Whether a later checkpoint of this group exists. Then an agent no longer has to wait for this checkpoint, and
-    /// was informed of this.
+    /// Whether a later checkpoint of this group is complete. Then the agents were informed, and do not wait for this
+    /// checkpoint.
     fn is_overtaken(&self, key: &Key, gather: &Gather) -> bool {
         self.gathers.iter().any(|(other, later)| {
             other.job == key.job && other.group == key.group && later.serial > gather.serial && later.exists
         })
     }
 
-    /// Whether ranks are missing, and either some rank has announced or no later checkpoint exists.
+    /// Whether ranks are missing, and either a rank has announced its files or no later checkpoint is complete.
     fn is_given_up(&self, key: &Key, gather: &Gather) -> bool {
         let is_held = !gather.announced.is_empty();
         matches!(gather.phase, Phase::Gathering { .. }) && (is_held || !self.is_overtaken(key, gather))
     }
 
-    /// Ends the hub if a drain was requested and nothing more will come. Reports the groups that are not committed,
-    /// and gives them up.
+    /// Ends the hub if a drain was requested and no further work is expected. Abandons the groups that are not
+    /// committed, and reports them.
     pub(super) fn end_if_drained(&mut self) -> bool {
         if self.draining.as_ref().is_none_or(|draining| self.verdict(draining) != Verdict::End) {
             return false;
@@ -153,7 +155,7 @@ impl Hub {
         true
     }
 
-    /// Checks on a new thread which committed checkpoints are complete by now.
+    /// Checks on a new thread which committed checkpoints have become complete.
     pub(super) fn start_look(&mut self) {
         if self.looking {
             return;
@@ -180,13 +182,14 @@ impl Hub {
                 unpanicked(look).unwrap_or(false)
             };
             let exist = due.into_iter().filter(|(key, id)| exists(key, id)).map(|(key, _)| key).collect();
-            // Sending fails only after the hub has ended.
+            // Sending fails only if the hub has ended.
             let _ = events.blocking_send(HubEvent::Exist(exist));
         };
         self.looking = std::thread::Builder::new().name("look".into()).spawn(look).is_ok();
     }
 
-    /// Handles a checkpoint whose last group was committed here. Its groups need no further check in the store.
+    /// Handles a checkpoint whose last group was committed by this aggregator. The groups of the checkpoint need no
+    /// further check in the store.
     pub(super) fn exist_with(&mut self, job: &JobId, id: &CheckpointId) {
         let is_of_it = |gather: &Gather| matches!(&gather.phase, Phase::Committed(of) if of == id);
         let others = self.gathers.iter().filter(|(key, gather)| key.job == *job && is_of_it(gather));
@@ -214,7 +217,7 @@ impl Hub {
                 all_groups: true,
                 announce_id,
             };
-            // The agent may have a new session now, so agents are found by their node.
+            // The agent may have a new session, so the agents are selected by their node.
             for agent in self.agents.values().filter(|agent| agent.job == key.job && agent.link.node == node) {
                 agent.link.send(v1::to_agent::Message::Committed(told.clone()));
             }

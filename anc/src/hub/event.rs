@@ -36,7 +36,7 @@ pub enum HubEvent {
         announced: Announced,
         /// The job.
         job: JobId,
-        /// Number of ranks of the job. 0 means unknown.
+        /// Number of ranks of the job. 0 means that the number is unknown.
         ranks: u32,
         /// The application's name of the checkpoint.
         label: CheckpointId,
@@ -65,8 +65,8 @@ pub enum HubEvent {
         /// How long the flush took.
         elapsed: Duration,
     },
-    /// All groups of these committed checkpoints are in the store by now. The other checkpoints that were checked are
-    /// still incomplete.
+    /// All groups of the checkpoints with these keys are in the store. The other checked checkpoints are still
+    /// incomplete.
     Exist(Vec<Key>),
     /// A client asks for the status of the aggregator.
     Status(oneshot::Sender<v1::StatusReply>),
@@ -74,11 +74,11 @@ pub enum HubEvent {
     Looked {
         /// The session of the agent.
         session: u64,
-        /// Whether the agent will announce nothing more, and ends after it was answered.
+        /// Whether the agent will announce nothing more, and ends when its announcements are answered.
         leaving: bool,
     },
-    /// The hub must finish the checkpoints that agents have announced or may still announce, give up the others, and
-    /// end.
+    /// The hub must finish the checkpoints that agents have announced or may still announce, abandon all other
+    /// checkpoints, and end.
     Shutdown {
         /// The latest time to end.
         until: Instant,
@@ -95,6 +95,6 @@ pub struct Flushed {
     pub manifest: Manifest,
     /// Whether all groups of the checkpoint are committed now.
     pub exists: bool,
-    /// Whether the group was in the store already.
+    /// Whether the group was already in the store.
     pub was_there: bool,
 }

@@ -27,20 +27,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// Runs a flush on a new thread. Every end of the flush, even a panic, becomes an event.
+/// Runs a flush on a new thread. The end of the flush becomes an event, even after a panic.
 pub(super) fn launch_flush(work: FlushWork, events: mpsc::Sender<HubEvent>) -> std::io::Result<()> {
     let flush = move || {
         let started = Instant::now();
         let key = work.key.clone();
         let result = Box::new(unpanicked(|| work.run()));
-        // Sending fails only after the hub has ended.
+        // Sending fails only if the hub has ended.
         let _ = events.blocking_send(HubEvent::FlushEnded { key, result, elapsed: started.elapsed() });
     };
     std::thread::Builder::new().name("flush".into()).spawn(flush).map(drop)
 }
 
-/// Files count as written after a commit if they were written at least this much later, because the clocks of two
-/// nodes can only be compared with the accuracy of a message between them: 500 ms.
+/// Minimum time in nanoseconds between a commit and the writing of files that count as written after the commit. The
+/// clocks of two nodes are compared by messages, with an accuracy of 500 ms.
 const CLOCK_MARGIN_NS: i64 = 500_000_000;
 
 /// The input of the thread that flushes one group.
@@ -48,7 +48,7 @@ pub(super) struct FlushWork {
     pub(super) store: Arc<dyn Store>,
     pub(super) options: FlushOptions,
     pub(super) group_size: u32,
-    /// The longest allowed time between the first and the last written file of one checkpoint.
+    /// Maximum time between the writing of the first and of the last file of one checkpoint.
     pub(super) spread: Duration,
     pub(super) budget: Arc<Budget>,
     pub(super) key: Key,
@@ -124,7 +124,7 @@ impl FlushWork {
             }
         };
         let id = manifest.checkpoint.clone();
-        // The agents are informed of this result. If the state cannot be read now, the restart finds it out.
+        // The agents get this result. If the state cannot be read now, the hub checks it again later.
         let exists = manifest::state(store, &job, &id).is_ok_and(|state| state.is_complete());
         Ok(Flushed { id, manifest, exists, was_there })
     }
@@ -145,10 +145,9 @@ impl FlushWork {
         }
     }
 
-    /// By how much the clock that gives the files their times went back since the newest checkpoint of this group, in
-    /// milliseconds; 0 if it did not. It went back if the files were written after that checkpoint was committed, and
-    /// their times are earlier. How long ago the files were written and the checkpoint was committed is known without
-    /// this clock.
+    /// Milliseconds by which the clock that sets the files' times went back since the newest checkpoint of this
+    /// group. 0 if it did not go back. The clock went back if the files were written after the commit of that
+    /// checkpoint, although their times are earlier. The order of writing and commit is known without this clock.
     fn clock_went_back_ms(&self, incarnation: u32, newest_ms: i64) -> Result<i64, FlushError> {
         let is_fresh = |rank: &RankOfFlush| rank.was_seen && !rank.is_copy();
         let Some(newest) = self.shared.newest.of(&*self.store, &self.key.job, self.key.group) else { return Ok(0) };
@@ -171,7 +170,7 @@ impl FlushWork {
         }
         let committed_ns = match manifest::age(&*self.store, &newest) {
             Ok(age) => i64::try_from(age.as_nanos()).unwrap_or(i64::MAX),
-            Err(error) if error.is_not_found() => return Ok(0), // pruned since
+            Err(error) if error.is_not_found() => return Ok(0), // pruned meanwhile
             Err(error) => return Err(error.into()),
         };
         let written_ns = self.ranks.iter().map(|rank| rank.link.clock.to_ours(rank.changed_clock_ns)).min().flatten();
@@ -196,9 +195,9 @@ impl FlushWork {
         Ok(went_back_ms)
     }
 
-    /// The place of the checkpoint in the order of all checkpoints. If copied files are older than the checkpoint
-    /// from which the run continues, the new checkpoint does not count as newer than that checkpoint, although the
-    /// copies were made later.
+    /// The place of the checkpoint in the order of all checkpoints. Copied files may be older than the checkpoint
+    /// from which the run continues. Then the new checkpoint gets a place before that checkpoint, although the copies
+    /// were made later.
     fn place(&self, incarnation: u32, written_unix_ms: i64) -> Result<Place, FlushError> {
         let place = Place { incarnation, written_unix_ms };
         if incarnation == 0 || !self.ranks.iter().all(RankOfFlush::is_copy) {
@@ -206,8 +205,9 @@ impl FlushWork {
         }
         let newest = incarnation::newest(&*self.store, &self.key.job).map_err(StoreError::from)?;
         let Some(newest) = newest else { return Ok(place) };
-        // The clock of a node may be wrong. So the files are compared with the restored files of the same group first.
-        // Files that are newer are no copies of an earlier step: only their clock is behind.
+        // The clock of a node may be wrong. Therefore the files are first compared with the restored files of the
+        // same group. If the files are newer than the restored files, they are not copies of an earlier step. Only
+        // the clock of their node is behind.
         let restored =
             newest.from.as_ref().map(|from| manifest::read_manifest(&*self.store, &self.key.job, from, self.key.group));
         if let Some(Ok(restored)) = restored
@@ -219,7 +219,7 @@ impl FlushWork {
     }
 
     /// Begins another incarnation with this run, if the previous run watched other directories and left a checkpoint
-    /// partly committed. That checkpoint stays incomplete and is not completed by files of this run.
+    /// partly committed. Thereby no file of this run completes that checkpoint.
     fn keep_apart_from_the_run_before(&self, number: u32) -> Result<(), FlushError> {
         let Some(rank) = self.ranks.first() else { return Ok(()) };
         let (store, job, identity) = (&*self.store, &self.key.job, &rank.link.about.identity);
@@ -246,9 +246,10 @@ impl FlushWork {
         Ok(())
     }
 
-    /// The number of the incarnation that commits: the newest of the job, if the agents belong to it. If it has a
-    /// predecessor, also the time when it began, by this process's steady clock. A rank whose files were all written
-    /// before that time is awaited again, because the application is about to write the files again.
+    /// Returns the number of the incarnation that commits, which is the newest incarnation of the job if the agents
+    /// belong to that incarnation. If the incarnation has a predecessor, also returns the time when the incarnation
+    /// began, by this process's steady clock. If all files of a rank were written before that time, the rank is
+    /// awaited again, because the application is about to write its files again.
     fn incarnation(&self) -> Result<(u32, Option<i64>), FlushError> {
         let (mut current, mut fenced) = (None, Vec::new());
         for rank in &self.ranks {
@@ -293,8 +294,8 @@ pub(super) struct RankOfFlush {
     pub(super) changed_clock_ns: i64,
     /// Whether the rank's agent was already watching when the files were written.
     pub(super) was_seen: bool,
-    /// Time from the last modification of the rank's files, as their modification times say, to their last change. It
-    /// is long if the files are copies that kept the modification times of the originals.
+    /// Time from the newest modification time of the rank's files to their last change, in nanoseconds. The time is
+    /// long if the files are copies that kept the modification times of the originals.
     kept_time_ns: i64,
 }
 

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Hub {
-    /// Starts queued flushes in order, one at a time for each group, up to the configured number.
+    /// Starts queued flushes in order. At most one flush runs for each group, and at most the configured number for
+    /// all groups.
     pub(super) fn start_flushes(&mut self) {
         let mut waiting = VecDeque::new();
         while let Some(key) = self.queue.pop_front() {
@@ -36,8 +37,8 @@ impl Hub {
         let Some(gather) = self.gathers.get_mut(&key).filter(|g| matches!(g.phase, Phase::Flushing { .. })) else {
             return;
         };
-        // A rank without an announcement is awaited in every phase, because a container that lacks a rank is no
-        // checkpoint.
+        // A rank without an announcement is awaited in every phase, because a container must contain all ranks of its
+        // group.
         let ranks = gather.grouping.ranks_of(key.group).map(Rank);
         let missing: BTreeSet<Rank> = ranks.filter(|rank| !gather.announced.contains_key(rank)).collect();
         if !missing.is_empty() {
@@ -112,16 +113,17 @@ impl Hub {
                         if let FlushError::Fetch(FetchError::Changed { rank, .. }) = error {
                             missing.insert(*rank);
                             if let Some(announced) = gather.announced.remove(rank) {
-                                // The agent may not have noticed the change yet. If it has, it announces again, and
-                                // this message has no effect.
+                                // The agent may not have noticed the change yet. An agent that has noticed the change
+                                // announces the files again, and ignores this message.
                                 give_back(&announced, &key.label, *rank, error_chain(error), true);
                             }
                         }
-                        // A rank whose agent has lost its session since is awaited too. The agent announces it again.
+                        // A rank is also awaited if the session of its agent has ended. The agent announces the rank
+                        // again.
                         let alive = |a: &Announced| self.agents.contains_key(&a.link.session) && !a.link.has_ended();
                         gather.announced.retain(|rank, a| alive(a) || !missing.insert(*rank));
-                        // If all agents are still connected, no agent announces again. Then the flush is tried again
-                        // a few times.
+                        // If all agents are still connected, no agent announces again by itself. Then the flush is
+                        // tried again, up to the maximum number of attempts.
                         match missing.is_empty() {
                             true => Event::StoreFailed(error_chain(error)),
                             false => Event::RanksFailed(missing),
@@ -131,16 +133,17 @@ impl Hub {
                 self.step(key, event);
             }
         }
-        // These announcements arrived while the flush ran. The same content is answered, and another content is
-        // handled like a new announcement.
+        // These announcements arrived during the flush. An announcement of the committed content is answered, and
+        // other content is handled like a new announcement.
         for (rank, announced) in next {
             self.announced(announced, key.job.clone(), grouping.ranks(), key.label.clone(), rank);
         }
         self.release(&key.job); // the last agent of the job may have disconnected meanwhile
     }
 
-    /// Waits again for ranks whose files belong to another step or incarnation. Their agents announce the files once
-    /// these are written again. If no rank is left, the checkpoint is given up.
+    /// Waits again for ranks whose files belong to another step or incarnation. The agents of these ranks announce
+    /// the files when the application has written the files again. If no rank has files of this step, the checkpoint
+    /// is abandoned.
     fn stale(gather: &mut Gather, label: &CheckpointId, ranks: &[(Rank, String)], is_last: bool) -> Event {
         // The announcement of such a rank gives no information about the step that the other ranks write.
         gather.overwritten.clear();

@@ -1,4 +1,4 @@
-//! The state of one checkpoint of one group, from its first announcement on.
+//! The state of one checkpoint of one group after its first announcement.
 
 use crate::fetch::Announced;
 use crate::group::Phase;
@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// First wait after the commit of a group until the hub checks whether the other groups are committed too.
+/// First wait in milliseconds after the commit of a group. Then the hub checks whether the other groups are committed
+/// too.
 pub(super) const LOOK_FIRST_MS: u64 = 500;
-/// The longest wait between two checks for the other groups.
+/// Maximum wait in milliseconds between two checks of the other groups.
 pub(super) const LOOK_LONGEST_MS: u64 = 60_000;
-/// The longest wait between two checks for the other groups while agents or the aggregator end.
+/// Maximum wait in milliseconds between two checks of the other groups while agents or the aggregator end.
 pub(super) const LOOK_LEAVING_MS: u64 = 200;
 
 /// One checkpoint of one group.
@@ -24,51 +25,54 @@ pub(super) struct Gather {
     pub(super) phase: Phase,
     pub(super) grouping: Grouping,
     pub(super) announced: BTreeMap<Rank, Announced>,
-    /// The announcements that arrived while the flush ran.
+    /// The announcements that arrived during the flush.
     pub(super) next: BTreeMap<Rank, Announced>,
     /// For each committed rank: the digest of its files, and the time when they were written.
     pub(super) committed: BTreeMap<Rank, (Digest, i64)>,
-    /// The last announcement of each rank, for this content or the previous one. Withdrawn announcements count too.
+    /// The last announcement of each rank, for this content or the previous content. Includes withdrawn
+    /// announcements.
     pub(super) last: BTreeMap<Rank, Seen>,
     /// The ranks that overwrote their files.
     pub(super) overwritten: BTreeMap<Rank, Overwritten>,
-    /// Whether the store was asked for the newest incarnation because a rank overwrote its files.
+    /// Whether the hub has read the newest incarnation from the store because a rank overwrote its files.
     pub(super) has_asked: bool,
     /// The last failure, as text for the user.
     pub(super) problem: String,
     pub(super) exists: bool,
     /// The sessions whose ranks were committed.
     pub(super) sessions: BTreeSet<u64>,
-    /// Whether the checkpoint was given up after the drain began.
+    /// Whether the checkpoint was abandoned after the drain began.
     pub(super) given_up_while_draining: bool,
-    /// The ranks whose agents were informed that the group is committed, but not yet that all groups are. For each
-    /// rank: the node and the announcement.
+    /// The ranks whose agents know that the group is committed, but not yet that all groups are committed. Each rank
+    /// has its node and the number of its announcement.
     pub(super) untold: BTreeMap<Rank, (String, u64)>,
-    /// When to check whether all groups are committed, and how long to wait after that check, in milliseconds.
+    /// The time of the next check whether all groups are committed, and the wait after this check, both in
+    /// milliseconds.
     pub(super) look: (u64, u64),
-    /// When the hub last checked, after the commit, whether all groups are committed.
+    /// When the hub last checked after the commit whether all groups are committed.
     pub(super) looked_ms: Option<u64>,
     pub(super) raw_bytes: RawBytes,
     pub(super) stored_bytes: StoredBytes,
     pub(super) since: Instant,
     pub(super) flush_ms: u64,
     pub(super) progress: Arc<Progress>,
-    /// Increasing number in the order of arrival.
+    /// Number of the checkpoint in the order of arrival.
     pub(super) serial: u64,
 }
 
-/// A rank overwrote files that it had announced.
+/// A rank has overwritten files that it had announced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Overwritten {
-    /// A file that was written before this time, in nanoseconds since 1970, does not belong to the new content.
+    /// A lower bound in nanoseconds since 1970. A file that was written before this bound does not belong to the new
+    /// content.
     pub(super) half_ns: i64,
-    /// When the overwritten files had been written, by this process's steady clock.
+    /// When the overwritten files were written, by this process's steady clock.
     pub(super) was_written_ns: Option<i64>,
 }
 
 impl Overwritten {
-    /// The latest bound in `all`. Files of the previous incarnation, which ended at `began_ns`, give no bound,
-    /// because overwriting them says nothing about the steps of this incarnation.
+    /// The latest bound in `all`. Overwritten files of the previous incarnation, which ended at `began_ns`, give no
+    /// bound, because their times do not depend on the steps of this incarnation.
     pub(super) fn not_before_ns<'a>(all: impl Iterator<Item = &'a Self>, began_ns: Option<i64>) -> Option<i64> {
         let is_of_this = |one: &&Self| one.was_written_ns.zip(began_ns).is_none_or(|(was, began)| was >= began);
         all.filter(is_of_this).map(|one| one.half_ns).max()
@@ -88,9 +92,10 @@ pub(super) fn modified_ns(files: &[FileHeader]) -> i64 {
 }
 
 impl Gather {
-    /// Notes an announcement of a rank. If the rank overwrote the files of its last announcement, a file of another
-    /// rank that was written nearer to the old files than to the new ones belongs to the previous content. This
-    /// assumes that writing a checkpoint takes less than half the time between two checkpoints.
+    /// Notes an announcement of a rank. If the rank has overwritten the files of its last announcement, the time
+    /// halfway between the old files and the new files becomes a bound. A file of another rank from before this bound
+    /// belongs to the previous content. This assumes that writing a checkpoint takes less than half of the time
+    /// between two checkpoints.
     pub(super) fn saw(&mut self, rank: Rank, announced: &Announced) {
         let seen = Seen {
             modified_ns: announced.written_unix_ns,
@@ -113,7 +118,7 @@ impl Gather {
     }
 }
 
-/// Bytes that the running flush has processed so far.
+/// Number of bytes that the running flush has processed so far.
 #[derive(Default)]
 pub(super) struct Progress {
     pub(super) raw_bytes: AtomicU64,
@@ -127,7 +132,7 @@ impl Observer for Progress {
     }
 }
 
-/// Informs an agent that its announcement is no longer used, and whether to announce again later.
+/// Informs an agent that the aggregator has dropped its announcement. `retry` says whether to announce again later.
 pub(super) fn give_back(announced: &Announced, label: &CheckpointId, rank: Rank, reason: String, retry: bool) {
     let (label, rank, announce_id) = (label.to_string(), rank.0, announced.announce_id);
     let told = v1::Abandoned { label, rank, reason, retry, announce_id, whole: false };
@@ -138,7 +143,7 @@ pub(super) fn is_over(phase: &Phase) -> bool {
     matches!(phase, Phase::Committed(_) | Phase::Abandoned(_))
 }
 
-/// One digest of the paths and contents of a rank's files.
+/// A digest of the paths and contents of a rank's files.
 pub(super) fn content(files: &[FileHeader]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for file in files {

@@ -12,7 +12,7 @@ pub struct Shared {
     pub currents: Currents,
     /// The newest manifest of each group.
     pub newest: NewestOfGroups,
-    /// The names of checkpoints that are in use.
+    /// The checkpoint names that are in use.
     pub names: Names,
     /// The groups that this aggregator holds, so that no other aggregator saves the same job.
     pub holders: Holders,

@@ -65,7 +65,7 @@ pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoin
         bail!("{} is not a directory; give the directory that holds the checkpoints", name_of(&input.dir));
     }
     let Found { checkpoints: found, left_out, mut companions, .. } =
-        find_checkpoints(&dir, &input.layout, input.json, None)?;
+        find_checkpoints(&dir, &input.layout, input.ranks, input.json, None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
     let ranks = input.ranks.or_else(|| found.iter().map(|(_, files)| highest(files).saturating_add(1)).max());
     let Some(ranks) = ranks else {

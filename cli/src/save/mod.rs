@@ -55,7 +55,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         bail!("--group-size must be at least 1, and --ranks 1 to {RANKS_MAX}");
     }
     let store = open_own(&args.store.store, args.create, args.shared_store, ", or --create")?;
-    let found = find_checkpoints(&dir, &args.layout, args.json, Some(&args.store.store))?;
+    let found = find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store))?;
     let newest = manifest::newest_of_group(&store, &job, GroupId(0), None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
     let of_files = found.checkpoints.iter().map(|(_, files)| highest(files) + 1).max();

@@ -1,6 +1,6 @@
-//! The checkpoints of this application: one HDF5 file for each rank and step, `heat.it_000120.rank_3.h5`. The file is
-//! written directly under its final name, as most applications do. A rank that is killed while it writes leaves an
-//! incomplete file. Reading detects such a file.
+//! The checkpoints of this application: one HDF5 file for each rank and step, `heat.it_000120.rank_3.h5`. Like most
+//! applications, this application writes the file directly under its final name. If a rank is killed while it is
+//! writing, an incomplete file remains. [`read`] detects an incomplete file.
 
 use crate::Failure;
 use crate::solver::{Block, Grid};
@@ -13,7 +13,7 @@ pub fn path(dir: &Path, step: u64, rank: u32) -> PathBuf {
     dir.join(format!("heat.it_{step:06}.rank_{rank}.h5"))
 }
 
-/// The steps for which this rank has a file, complete or not, newest first.
+/// The steps for which this rank has a complete or incomplete file, newest first.
 pub fn steps(dir: &Path, rank: u32) -> Result<Vec<u64>, Failure> {
     let trouble = |source| Failure::File { path: dir.to_owned(), doing: "reading the directory", source };
     let mut steps = Vec::new();
@@ -58,7 +58,7 @@ fn write_file(path: &Path, rank: u32, ranks: u32, block: &Block) -> hdf5::Result
         .shape(shape)
         .create("conductivity")?
         .write_raw(&block.conductivity[block.own()])?;
-    // This dataset is only for inspection. It is compressed, as in many applications.
+    // This dataset is only for inspection. The dataset is compressed, as in many applications.
     file.create_group("diagnostics")?
         .new_dataset::<f32>()
         .chunk((1, ny, nx))
@@ -74,8 +74,8 @@ fn attribute<T: H5Type>(on: &hdf5::Location, name: &str, value: T) -> hdf5::Resu
     on.new_attr::<T>().create(name)?.write_scalar(&value)
 }
 
-/// Reads the block of a rank, or returns why the file cannot be used. First the attributes of the file are compared
-/// with the run.
+/// Reads the block of a rank. The error says why the file cannot be used. First compares the attributes of the file
+/// with this run.
 pub fn read(dir: &Path, step: u64, rank: u32, ranks: u32, grid: Grid, planes: Range<usize>) -> Result<Block, Failure> {
     let path = path(dir, step, rank);
     let trouble = |source| Failure::Hdf5 { path: path.clone(), doing: "reading", source };

@@ -2,9 +2,9 @@
 //!
 //! `heat --launch 8 --dir DIR` starts eight processes that solve the heat equation together. The processes exchange
 //! the edges of their parts over Unix-domain sockets, and each process writes an HDF5 checkpoint every few steps.
-//! `--restart` continues from the newest checkpoint in DIR that is complete on every rank. Interruptions and the
-//! number of ranks do not change a single bit of the final state. The digest of the final state is printed at the
-//! end.
+//! `--restart` continues from the newest checkpoint in DIR that is complete on every rank. The final state is bit for
+//! bit the same with any number of ranks, and with or without interruptions. At the end the digest of the final state
+//! is printed.
 
 mod checkpoint;
 mod net;
@@ -139,7 +139,7 @@ impl Options {
         Err(Failure::Usage(complaint.to_owned()))
     }
 
-    /// The directory that a rank writes to.
+    /// The directory to which a rank writes.
     fn dir_of(&self, rank: u32) -> PathBuf {
         match self.ranks_per_node {
             Some(n) => self.dir.join(format!("node-{}", rank / n)),
@@ -203,8 +203,8 @@ fn launch(options: &Options) -> Result<(), Failure> {
         command.args(options.restart.then_some("--restart"));
         children.push(command.spawn().map_err(system("starting a rank"))?);
     }
-    // If a rank fails, its neighbours fail, and then their neighbours. So waiting for one rank after the other is
-    // sufficient.
+    // If a rank fails, its neighbours fail too, and then their neighbours. Therefore it is sufficient to wait for one
+    // rank after the other.
     let mut failed = Vec::new();
     for (rank, child) in (0..).zip(&mut children) {
         if !child.wait().map_err(system("waiting for a rank"))?.success() {
@@ -218,7 +218,7 @@ fn launch(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A directory for sockets that only this user may enter. Dropping it removes the directory.
+/// A directory for sockets that only this user may enter. Dropping this value removes the directory.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -242,7 +242,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Makes the kernel kill this rank when the launcher dies, as the job manager of a node would.
+/// Makes the kernel kill this rank when the launcher dies. A node's job manager also kills the ranks of a job.
 fn die_with_launcher(options: &Options) -> Result<(), Failure> {
     let Some(launcher) = options.launched_by else { return Ok(()) };
     let system = |source| Failure::System { doing: "binding this rank to its launcher", source };
@@ -288,8 +288,8 @@ fn say(line: &str) {
     }
 }
 
-/// Returns the state at the newest step whose file is complete on every rank, or the initial state. All ranks get the
-/// same result.
+/// Returns the state at the newest step whose file is complete on every rank. If there is no such step, returns the
+/// initial state. All ranks get the same result.
 fn newest(options: &Options, dir: &Path, neighbours: &mut Neighbours) -> Result<Block, Failure> {
     let &Options { rank, ranks, grid, .. } = options;
     let planes = grid.planes_of(rank, ranks);

@@ -1,4 +1,4 @@
-//! The connections between neighbouring ranks: Unix-domain sockets in a directory that is given to all ranks.
+//! The connections between neighbouring ranks: Unix-domain sockets in a directory that all ranks know.
 
 use crate::Failure;
 use crate::solver::{Exchange, Grid};
@@ -12,8 +12,8 @@ const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const MAGIC: u64 = u64::from_le_bytes(*b"heat-1\r\n");
 
-/// The kind of a message. A rank that receives another kind than expected is not at the same place of the algorithm
-/// as its neighbour.
+/// The kind of a message. If a rank receives another kind than it expects, the rank is not at the same place of the
+/// algorithm as its neighbour.
 #[derive(Clone, Copy)]
 enum Tag {
     Halo = 1,
@@ -109,8 +109,8 @@ impl Neighbours {
         Ok(Self { rank, below, above })
     }
 
-    /// Passes a number from rank 0 up to the last rank. Each rank combines the number with its own. Then the result
-    /// is passed down to all ranks.
+    /// Passes a number from rank 0 up to the last rank. Each rank combines the received number with its own number.
+    /// Then the result is passed down to all ranks.
     fn fold(&mut self, mine: impl FnOnce(f64) -> f64, start: f64) -> Result<f64, Failure> {
         let mut number = [start];
         if let Some(below) = &mut self.below {
@@ -158,7 +158,7 @@ impl Link {
 
 impl Exchange for Neighbours {
     fn halo(&mut self, first: &[f64], last: &[f64], below: &mut [f64], above: &mut [f64]) -> Result<(), Failure> {
-        // While one of two neighbours sends, the other neighbour receives, so that a plane may be larger than a
+        // While one of two neighbours sends, the other neighbour receives. Therefore a plane may be larger than a
         // socket's buffer. The pairs (0, 1), (2, 3), ... exchange at the same time, and then the pairs (1, 2), (3,
         // 4), ...
         for turn in 0..2 {

@@ -17,9 +17,9 @@ const COURANT: f64 = 0.4;
 const ORBIT_STEPS: f64 = 400.0;
 /// Radius of the heater, as a fraction of the block's width.
 const HEATER_RADIUS: f64 = 0.12;
-/// Mean temperature that the regulator aims at.
+/// Mean temperature at which the regulator aims.
 const TARGET: f64 = 1.0;
-/// A cell that exceeds this temperature counts as molten from then on.
+/// A cell that exceeds this temperature counts as molten for the rest of the run.
 const MELTING_POINT: f64 = 1.5;
 /// Value in `melted_step` for a cell that has not melted.
 const NEVER: i32 = -1;
@@ -59,7 +59,7 @@ pub trait Exchange {
     fn sum(&mut self, parts: &[f64]) -> Result<f64, Failure>;
 }
 
-/// The state of one rank. `temperature` has a ghost plane before and after the rank's own planes.
+/// The state of one rank. `temperature` has one ghost plane before and one ghost plane after the rank's own planes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     pub grid: Grid,
@@ -74,7 +74,7 @@ pub struct Block {
     pub conductivity: Vec<f32>,
     /// The step in which each cell melted first, or -1.
     pub melted_step: Vec<i32>,
-    /// Whether the heater is on. It is off in the test that compares with the exact solution.
+    /// Whether the heater is on. The heater is off in the test that compares with the exact solution.
     pub heated: bool,
 }
 
@@ -85,8 +85,8 @@ impl Block {
         let with_ghosts = own + 2 * grid.plane();
         let mut conductivity = Vec::with_capacity(with_ghosts);
         for z in 0..planes.len() + 2 {
-            // The ghost planes contain the neighbours' values, or at the ends of the block the values of the
-            // outermost plane.
+            // The ghost planes contain the values of the neighbours. At the ends of the whole grid they contain the
+            // values of the outermost plane.
             let z = (planes.start + z).saturating_sub(1).min(grid.nz - 1) as f64 / grid.nz as f64;
             for y in 0..grid.ny {
                 let y = y as f64 / grid.ny as f64;
@@ -153,7 +153,7 @@ impl Block {
         let (below, rest) = self.temperature.split_at_mut(plane);
         let (own, above) = rest.split_at_mut(self.planes.len() * plane);
         let (first, last) = (&own[..plane], &own[own.len() - plane..]);
-        // No heat leaves the block: without a neighbour, a ghost cell has the temperature of the cell next to it.
+        // No heat leaves the block. If there is no neighbour, a ghost cell has the temperature of the adjacent cell.
         below.copy_from_slice(first);
         above.copy_from_slice(last);
         exchange.halo(first, last, below, above)
@@ -237,7 +237,8 @@ mod tests {
         for (i, t) in block.temperature.iter_mut().enumerate() {
             *t = wave(i % grid.nx);
         }
-        // An eigenvector of the discrete operator with insulated ends: each step multiplies it by a constant factor.
+        // An eigenvector of the discrete operator with insulated ends: each step multiplies this vector by a constant
+        // factor.
         let half_angle = 0.25 * TAU / grid.nx as f64;
         let factor = 1.0 - block.dt() * (grid.nx * grid.nx) as f64 * 4.0 * half_angle.sin().powi(2);
         for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! The waits for the commit of everything that was written, and the ranks that are neither committed nor being saved.
+//! The waits of an agent until all written files are committed. The ranks that are neither committed nor being saved.
 
 use crate::drain::{Drain, Uncommitted};
 use crate::settle::ReadyRank;
@@ -9,57 +9,59 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Minimum time between two steps of a wait. Each step examines everything that is not committed, so it takes long.
+/// Minimum time between two steps of a wait. A step takes long, because it examines all files and ranks that are not
+/// committed.
 pub(super) const STEP_INTERVAL: Duration = Duration::from_millis(5);
 /// Delay before a rank is announced again after the aggregator rejected it for a temporary reason.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
-/// Delay before a retry while a drain or a flush waits.
+/// Delay before a retry while a drain or a flush is waiting.
 pub(super) const AWAITED_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Maximum number of flushes and drains that run at the same time. Further flushes wait.
+/// Maximum number of running flushes and drains. Further flushes wait.
 pub(super) const FLUSHES_MAX: usize = 16;
-/// Maximum number of remembered ranks that were given up. Also the maximum number of remembered checkpoints that only
-/// some groups have committed.
+/// Maximum number of remembered ranks that their aggregator abandoned. The limit is also the maximum number of
+/// remembered checkpoints that only some groups have committed.
 const REMEMBERED_MAX: usize = 4096;
 
-/// How the agent has to end.
+/// How the agent must end.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainOrder {
     /// Time at which the agent must have ended.
     pub until: Instant,
-    /// What is known about the job's processes.
+    /// What is known about the job's processes that write the files.
     pub processes: Processes,
 }
 
-/// What is known about the processes that write the files.
+/// The state of the processes that write the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processes {
-    /// They may still write.
+    /// The processes may still write.
     MayRun,
-    /// They have ended, so files need no further quiet time. They may have been killed while they wrote.
+    /// The processes have ended, so files need no further quiet time. A process may have been killed while it was
+    /// writing.
     Gone,
-    /// They have ended with success, so that each of them has written all of its files.
+    /// The processes have ended with success, so each process has written all of its files.
     EndedWell,
 }
 
 /// How an agent ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// What was written but not committed. It is announced again at the next start.
+    /// Written files that are not committed. The agent announces these files again at its next start.
     pub uncommitted: Vec<Uncommitted>,
-    /// The drain ended because its time was up.
+    /// Whether the drain ended because its maximum time had passed.
     pub time_was_up: bool,
-    /// The agent failed before the drain, so it is unknown what is committed.
+    /// Whether the agent failed before the drain. If the agent failed, nobody knows which files are committed.
     pub failed: bool,
 }
 
 impl Drained {
-    /// The result after a failure of the agent itself.
+    /// The result if the agent itself failed.
     pub(super) fn failed() -> Self {
         Self { failed: true, ..Self::default() }
     }
 }
 
-/// A request to commit everything that was written so far.
+/// A request to commit all files that were written before the request.
 #[derive(Debug)]
 pub struct FlushRequest {
     /// Maximum time to wait.
@@ -71,17 +73,17 @@ pub struct FlushRequest {
 /// The result of a flush.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
-    /// What was committed since the request, under the checkpoint's name in the store.
+    /// The ranks that were committed since the request, with the checkpoint's name in the store.
     pub committed: Vec<(CheckpointId, Vec<Rank>)>,
-    /// What was written but not committed.
+    /// The written ranks that are not committed.
     pub uncommitted: Vec<Uncommitted>,
-    /// The flush ended because its time was up.
+    /// Whether the flush ended because its maximum time had passed.
     pub time_was_up: bool,
 }
 
 pub(super) type RankKey = (CheckpointId, Rank);
 
-/// One wait for the commit of everything that was written.
+/// One wait until all written files are committed.
 pub(super) struct Wait {
     pub(super) drain: Drain,
     pub(super) kind: Kind,
@@ -89,10 +91,10 @@ pub(super) struct Wait {
 }
 
 pub(super) enum Kind {
-    /// The agent ends. The set contains the links whose aggregators got the message that everything is announced.
+    /// The agent ends. The set contains the links whose aggregators know that all ranks are announced.
     Stop(BTreeSet<usize>),
     Flush(oneshot::Sender<Flushed>),
-    /// An aggregator is about to end and asked for everything that was written.
+    /// The aggregator of this link is about to end, and asked for all written files.
     Look(usize),
 }
 
@@ -100,16 +102,16 @@ pub(super) enum Kind {
 #[derive(Default)]
 pub(super) struct Ending {
     pub(super) waits: Vec<Wait>,
-    /// Number of the last request that the watcher answered. Its answer is in `pending`.
+    /// Number of the last request that the watcher answered. `pending` is the watcher's answer.
     pub(super) scanned: u64,
     pub(super) pending: Vec<Pending>,
-    /// Why a rank will be announced again.
+    /// For each rank that will be announced again, the reason.
     pub(super) troubles: BTreeMap<RankKey, String>,
-    /// Ranks that their aggregator gave up permanently.
+    /// Ranks that their aggregator abandoned for good.
     pub(super) given_up: BTreeMap<RankKey, GivenUp>,
-    /// Checkpoints that some groups have committed and others have not, by their name in the store.
+    /// Checkpoints that some groups have committed and other groups have not, by the checkpoint's name in the store.
     pub(super) partly: BTreeMap<CheckpointId, Partly>,
-    /// Time of the last write to the newest committed file.
+    /// Time of the last write to the newest committed file, in nanoseconds since 1970.
     pub(super) newest_ns: i64,
     pub(super) stepped: Option<Instant>,
 }
@@ -117,10 +119,10 @@ pub(super) struct Ending {
 pub(super) struct GivenUp {
     pub(super) why: String,
     pub(super) modified_ns: i64,
-    /// A drain or a flush was waiting when the rank was given up.
+    /// Whether a drain or a flush was waiting when the rank was abandoned.
     pub(super) awaited: bool,
-    /// The rank's files were complete, and disappeared before they were saved. Files that were only renamed are
-    /// committed under their new names with the same time.
+    /// Whether the rank's files were complete and disappeared before they were saved. If the files were only renamed,
+    /// these files are later committed under their new names with the same modification time.
     pub(super) vanished: bool,
 }
 
@@ -170,7 +172,7 @@ impl Ending {
         self.given_up.insert(key, GivenUp { why, modified_ns, awaited, vanished: false });
     }
 
-    /// A file of a rank disappeared. `ready` is given if the rank still had to be saved.
+    /// Handles a file of a rank that disappeared. `ready` is given if the rank still had to be saved.
     pub(super) fn vanished(&mut self, key: &RankKey, ready: Option<&ReadyRank>, why: String) {
         if self.given_up.get(key).is_some_and(|lost| lost.vanished) {
             return; // another file of the rank was handled before
@@ -182,13 +184,14 @@ impl Ending {
         }
     }
 
-    /// Removes what was recorded about a rank, because the rank is ready again or its files are gone.
+    /// Removes the records about a rank, because the rank is ready again or its files are gone.
     pub(super) fn begins_anew(&mut self, key: &RankKey) {
         self.given_up.remove(key);
         self.troubles.remove(key);
     }
 
-    /// Records that a rank's part is committed. `exists`: all groups of the checkpoint are committed.
+    /// Records that a rank's part of a checkpoint is committed. `exists` says whether all groups of the checkpoint
+    /// are committed.
     pub(super) fn committed(&mut self, ready: &ReadyRank, checkpoint: &CheckpointId, exists: bool) {
         self.begins_anew(&(ready.checkpoint.clone(), ready.rank));
         let modified_ns = modified_ns(ready);
@@ -216,7 +219,7 @@ impl Ending {
         }
     }
 
-    /// The latest time of the next step.
+    /// The latest time of the next step of a wait.
     pub(super) fn due(&self) -> Option<Instant> {
         let first = self.waits.iter().map(|wait| wait.drain.deadline_ms()).min()?;
         let soon = self.stepped.map(|stepped| stepped + STEP_INTERVAL).filter(|soon| *soon > Instant::now());
@@ -229,7 +232,7 @@ impl Ending {
     }
 }
 
-/// The time that deadlines in milliseconds count from. This time is earlier than every deadline of this process.
+/// The time from which deadlines in milliseconds are counted. Every deadline of this process is later than this time.
 fn epoch() -> Instant {
     static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     *EPOCH.get_or_init(Instant::now)

@@ -17,9 +17,9 @@ use tokio::sync::mpsc;
 
 pub(super) struct Link {
     pub(super) orders: mpsc::Sender<Order>,
-    /// `None` until the first session has begun.
+    /// The mode that the aggregator wants. `None` until the first session has begun.
     pub(super) mode: Option<CaptureMode>,
-    /// The aggregator's last answer refused this agent. A drain does not wait for a link that is refused.
+    /// Whether the aggregator's last answer refused this agent. A drain does not wait for such a link.
     pub(super) is_refused: bool,
 }
 
@@ -47,20 +47,22 @@ pub(super) struct Core {
     pub(super) state_changed: bool,
     /// The checkpoint that was last reported as vanished.
     pub(super) vanished: Option<CheckpointId>,
-    /// Number of names in the state file above which the names of deleted files are removed.
+    /// If the state file has more names than this number, the names of deleted files are removed from the state file.
     pub(super) state_files_max: usize,
     pub(super) links: Vec<Link>,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) ready: VecDeque<ReadyRank>,
-    /// Ranks that are being captured now. Their number is small, so that the application can use its processors.
+    /// Ranks that are being captured. The number of these ranks is limited, so that the application can use the
+    /// processors.
     pub(super) capturing: BTreeSet<RankKey>,
     pub(super) held: BTreeMap<RankKey, HeldRank>,
-    /// Ranks in [`Core::ready`] whose files are announced as whole files, because the aggregator had no room for a
-    /// finer description.
+    /// Ranks in [`Core::ready`] whose files are announced as whole files, because the aggregator had no memory for a
+    /// more detailed description.
     pub(super) whole: BTreeSet<RankKey>,
     /// Ranks that the aggregator rejected for a temporary reason. Each rank becomes ready again at the given time.
     pub(super) again: Vec<(tokio::time::Instant, ReadyRank)>,
-    /// Files of committed checkpoints. They are deleted once all groups of their checkpoint are committed.
+    /// Files of committed checkpoints, to be deleted. The files of a checkpoint are deleted when all its groups are
+    /// committed.
     pub(super) to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,
     pub(super) next_announce: u64,
     /// Rejections that are already in the log at level `warn`.

@@ -1,4 +1,4 @@
-//! Runs the waits of an agent. For each wait, collects everything that is not committed, lets [`crate::drain`] decide
+//! Runs the waits of an agent. For each wait, collects all ranks that are not committed, lets [`crate::drain`] decide
 //! whether the wait is over, and executes the decision.
 
 use super::ending::{
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum time for announcing everything to an aggregator that is about to end. A later announcement is useless.
+/// Maximum time for announcing all ranks to an aggregator that is about to end. A later announcement is useless.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Core {
@@ -43,7 +43,7 @@ impl Core {
         self.begin(Drain::of_what_is_there(asked, until), Kind::Flush(request.reply));
     }
 
-    /// An aggregator is about to end.
+    /// Handles an aggregator that is about to end.
     pub(super) fn begin_look(&mut self, link: usize) {
         self.ending.waits.retain(|wait| !matches!(wait.kind, Kind::Look(of) if of == link));
         let asked = self.watcher.look_around();
@@ -62,7 +62,7 @@ impl Core {
         self.again.iter_mut().for_each(|(at, _)| *at = (*at).min(soon));
     }
 
-    /// Asks for a new scan of the directory if a wait is in progress, so that no wait ends before the watcher has
+    /// If a wait is in progress, requests a new scan of the directory, so that no wait ends before the watcher has
     /// looked again at a file. Must be called after `look_again`.
     pub(super) fn ask_again(&mut self) {
         if self.ending.is_awaited() {
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Steps every wait. Returns the result of the drain once it is done.
+    /// Makes a step of every wait. Returns the result of the drain if the drain has ended.
     pub(super) fn step_waits(&mut self) -> Option<Drained> {
         let now = Instant::now();
         if self.ending.waits.is_empty() || self.ending.stepped.is_some_and(|stepped| now < stepped + STEP_INTERVAL) {
@@ -117,7 +117,7 @@ impl Core {
                     let committed = wait.committed.into_iter().map(|(id, ranks)| (id, ranks.into_iter().collect()));
                     let flushed = Flushed { committed: committed.collect(), uncommitted, time_was_up };
                     if let Kind::Flush(reply) = wait.kind {
-                        let _ = reply.send(flushed); // this fails only if the receiver is gone
+                        let _ = reply.send(flushed); // this fails only if the receiver was dropped
                     }
                 }
             }
@@ -130,7 +130,7 @@ impl Core {
         end
     }
 
-    /// Everything that the agent has found and that is not committed.
+    /// All ranks that the agent has found and that are not committed.
     fn items(&self) -> Vec<Item> {
         let ending = &self.ending;
         let mut items = Vec::new();
@@ -139,7 +139,8 @@ impl Core {
         };
         for pending in &ending.pending {
             let Pending { checkpoint, rank, path, why, modified_ns, hopeless } = pending;
-            // Incomplete files of an earlier run stay incomplete, so no wait includes them.
+            // Incomplete files that are older than the newest committed file stay incomplete, so no wait includes
+            // them.
             let is_left_behind = *hopeless || *why == crate::watch::NO_MARKER;
             if is_left_behind && *modified_ns < ending.newest_ns {
                 continue;

@@ -8,7 +8,7 @@ use mcrengine::ids::Digest;
 use std::collections::HashMap;
 use std::io;
 
-/// Placeholder in a header until the digest is known.
+/// Placeholder for a digest that is not yet known.
 pub(super) const PENDING: Digest = NO_DIGEST;
 /// Maximum number of variables whose digests are computed at the same time during the pass over the file. Further
 /// variables are read a second time.

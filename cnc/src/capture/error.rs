@@ -19,7 +19,7 @@ pub enum CaptureError {
         /// The path.
         path: PathBuf,
     },
-    /// The file was written during the capture or after it.
+    /// The file was written during or after the capture.
     #[error("{path}: the file changed while it was read", path = .path.display())]
     Changed {
         /// The file.
@@ -32,9 +32,9 @@ pub enum CaptureError {
         path: PathBuf,
         /// Index of the variable.
         variable: usize,
-        /// First raw byte asked for.
+        /// Offset of the first requested raw byte.
         offset: u64,
-        /// Raw bytes asked for.
+        /// Number of requested raw bytes.
         bytes: u64,
     },
     /// The operating system reported an error.

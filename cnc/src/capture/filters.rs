@@ -10,14 +10,14 @@ use mcrengine::header::{ElementType, Extent, Filter, Role, Shape, VariableHeader
 use mcrengine::units::RawBytes;
 use std::io;
 
-/// In mode `ApartInHaste` filters are removed only if the sample of unfiltered chunks, compressed by a fast codec,
-/// takes less than this percentage of the bytes of the stored chunks.
+/// Maximum length of the sample without filters, in percent of the stored bytes of its chunks. A fast codec
+/// compresses the sample. If the result is longer, mode `ApartInHaste` keeps the filters.
 const UNFILTERED_MAX_PERCENT: f64 = 60.0;
 /// Length of the sample of unfiltered chunks, in raw bytes.
 const SAMPLE_BYTES: usize = 64 << 10;
-/// A chunk fails if applying its filters again does not reproduce the stored bytes, probably because another zlib
-/// wrote the chunk. After this number of failed chunks no more chunks of a variable are tried, unless more chunks
-/// have succeeded than failed. Each attempt takes the time of compressing the chunk.
+/// Number of failed chunks after which no further chunks of a variable are tried, unless more chunks have succeeded
+/// than failed. A chunk fails if applying its filters again does not reproduce the stored bytes, probably because
+/// another zlib wrote the chunk. Each attempt takes the time of compressing the chunk.
 const FAILED_CHUNKS_MAX: u32 = 2;
 
 /// Splits a variable with filters. Chunks whose filters can be removed and applied again become raw bytes of an
@@ -104,8 +104,8 @@ pub(super) fn filtered(
     Ok(came_back > 0)
 }
 
-/// Returns the first chunks without their filters. The list ends at the sample size, or before the first chunk whose
-/// filters cannot be removed.
+/// Returns the first chunks without their filters. The list ends when it has the length of the sample, or before the
+/// first chunk whose filters cannot be removed.
 fn first_chunks(input: &mut Input<'_>, mapped: &MappedVariable) -> io::Result<Vec<Vec<u8>>> {
     let (mut first, mut bytes) = (Vec::new(), 0);
     for extent in &mapped.extents {
@@ -146,7 +146,7 @@ fn comes_back(filters: &[Filter], raw: &[u8], stored: &[u8]) -> bool {
     filter::put_on(filters, raw).is_ok_and(|again| again == stored)
 }
 
-/// Some chunks of a dataset and the digest of their raw bytes.
+/// Chunks of a dataset, and the digest of their raw bytes.
 #[derive(Default)]
 struct Part {
     extents: Vec<Extent>,

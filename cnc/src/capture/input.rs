@@ -15,20 +15,20 @@ pub(super) struct Input<'a> {
     pub(super) bytes: u64,
     pub(super) whole: Option<Vec<u8>>,
     buffer: Vec<u8>,
-    /// `Some` if the caller keeps the bytes of the file. The function decides whether further bytes are kept too.
+    /// `Some` if the caller keeps the bytes of the file. The function then decides whether further bytes are kept.
     pub(super) keep: Option<&'a mut dyn FnMut(u64) -> bool>,
-    /// [`super::Image::chunks`].
+    /// The raw bytes of chunks, see [`super::Image::chunks`].
     pub(super) chunks: HashMap<usize, Vec<Vec<u8>>>,
 }
 
-/// Files up to this length are read once and kept in memory while they are described.
+/// Maximum length of a file that is read once and kept in memory while it is described.
 const IN_MEMORY_MAX_BYTES: u64 = 4 << 20;
-/// Number of bytes that are read at a time.
+/// Number of bytes of one read.
 pub(super) const BUFFER_BYTES: u64 = 1 << 20;
 
 thread_local! {
-    /// The buffer of the last short file. The next short file reuses it, because the first access to new pages takes
-    /// the same time as reading into them.
+    /// The buffer of the last short file. The next short file reuses it, because the first access to a new page takes
+    /// as long as reading bytes into the page.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -39,7 +39,7 @@ impl Drop for Input<'_> {
 }
 
 impl<'a> Input<'a> {
-    /// Reads a short file into memory. The file must have been opened just before, so that its read position is 0.
+    /// Reads a short file into memory. The file must have been opened just before, so its read position is 0.
     pub(super) fn new(file: &'a File, metadata: &Metadata, keep: &'a mut dyn FnMut(u64) -> bool) -> io::Result<Self> {
         let bytes = metadata.len();
         let mut kept = None;
@@ -47,7 +47,7 @@ impl<'a> Input<'a> {
             Ok(len) if bytes <= IN_MEMORY_MAX_BYTES => {
                 kept = keep(bytes).then_some(keep);
                 let mut whole = if kept.is_some() { Vec::new() } else { SPARE.take() };
-                // `read_exact_at` would need initialised memory, so `read_to_end` is used.
+                // `read_exact_at` would need initialized memory, so `read_to_end` is used.
                 whole.clear();
                 whole.reserve_exact(len);
                 if file.take(bytes).read_to_end(&mut whole)? != len {
@@ -95,7 +95,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The digest of a variable without filters. Reads its extents in the order of its raw bytes.
+/// The digest of a variable without filters. Reads the variable's extents in the order of its raw bytes.
 pub(super) fn again(input: &mut Input<'_>, extents: &[Extent]) -> io::Result<Digest> {
     if let [one] = extents
         && one.stored_bytes <= BUFFER_BYTES

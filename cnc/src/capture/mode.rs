@@ -10,9 +10,9 @@ pub enum CaptureMode {
     Whole,
     /// HDF5 files are split into skeleton and variables, and filters are removed from chunks.
     Apart,
-    /// As [`CaptureMode::Apart`], but filters are removed only from variables that then compress much better. This
-    /// mode is for fast profiles: checking that the filters can be applied again means to deflate, and that takes
-    /// longer than the whole compression by a fast codec.
+    /// HDF5 files are split as in [`CaptureMode::Apart`], but filters are removed only from variables that compress
+    /// much better without filters. This mode is for fast profiles. The mode saves time, because checking that the
+    /// filters can be applied again takes longer than the whole compression by a fast codec.
     ApartInHaste,
 }
 

@@ -1,4 +1,4 @@
-//! Opens a file, and waits until its last change is old enough that a later change would be noticed.
+//! Opens a file, and waits until its last change is old enough. Then a later change would be noticed.
 
 use super::error::CaptureError;
 use crate::fingerprint::Fingerprint;
@@ -27,16 +27,16 @@ pub(crate) fn metadata(file: &File, name: &Path) -> Result<Metadata, CaptureErro
     file.metadata().map_err(|source| CaptureError::Io { path: name.to_owned(), what: "reading its metadata", source })
 }
 
-/// Minimum age of a file's last change, if the file system stores fractions of a second. Such times advance in steps
-/// of 1 to 10 ms.
+/// Minimum age of a file's last change if the file system stores fractions of a second. Such file times advance in
+/// steps of 1 to 10 ms.
 const FINE_CLOCK_REST: Duration = Duration::from_millis(20);
-/// Minimum age of a file's last change, if the file system stores whole seconds. Some file systems store only even
-/// seconds.
+/// Minimum age of a file's last change if the file system stores whole seconds. Some of these file systems store only
+/// even seconds.
 const COARSE_CLOCK_REST: Duration = Duration::from_secs(2);
-/// Maximum number of attempts to find a file unchanged. After that the file counts as still being written.
+/// Maximum number of attempts to find a file unchanged. If all attempts fail, the file counts as being written.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// Returns the metadata of a regular file once its last change is old enough that another change would get a
+/// Returns the metadata of a regular file when its last change is old enough that another change would get a
 /// different time. Without this wait, a write directly after the first look could not be detected.
 pub(super) fn rested(file: &File, name: &Path) -> Result<Metadata, CaptureError> {
     let mut waited_for = None;
@@ -61,7 +61,7 @@ pub(super) fn rested(file: &File, name: &Path) -> Result<Metadata, CaptureError>
     Err(CaptureError::Changed { path: name.to_owned() })
 }
 
-/// How much longer a file with these times must stay unchanged before it is read.
+/// Remaining time for which a file with these times must stay unchanged before it is read.
 fn unrested(fingerprint: &Fingerprint, now_ns: i64) -> Duration {
     let whole = |ns: i64| ns % 1_000_000_000 == 0;
     let rest = match whole(fingerprint.changed_ns) && whole(fingerprint.modified_ns) {

@@ -6,8 +6,8 @@ use mcrengine::header::{ElementType, Filter};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// For each name of a dataset: whether its chunks compress much better without their filters. Ranks write similar
-/// data, so the result from one rank is reused for datasets of the same name in other files.
+/// Whether the chunks of a dataset compress much better without their filters, by the dataset's name. Ranks write
+/// similar data, so the result from one rank is reused for datasets of the same name in other files.
 #[derive(Debug, Default)]
 pub struct Verdicts(Mutex<HashMap<Box<str>, Verdict>>);
 
@@ -17,15 +17,16 @@ struct Verdict {
     filters: Box<[Filter]>,
     raw_bytes: u64,
     is_worth_it: bool,
-    /// Number of datasets that this verdict may still be used for.
+    /// Number of datasets for which this verdict may still be used.
     left: u32,
 }
 
 impl Verdicts {
-    /// Maximum number of names. When it is reached, all verdicts are discarded. Applications that put the time step
-    /// into the names of datasets use new names in every checkpoint.
+    /// Maximum number of names. When this number is reached, all verdicts are discarded. If an application writes the
+    /// time step into the names of datasets, every checkpoint has new names.
     const NAMES_MAX: usize = 1 << 13;
-    /// Number of times that one verdict is used. Then the dataset is sampled again, because data changes with time.
+    /// Number of datasets for which one verdict is used. Then the next dataset is sampled, because data changes with
+    /// time.
     pub(super) const USES: u32 = 64;
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Verdict>> {
@@ -33,8 +34,8 @@ impl Verdicts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the verdict on an earlier dataset with the same name, element type and filters that was at least half
-    /// as long. `None` if there is no such verdict.
+    /// Returns the verdict on an earlier dataset of the same name, element type and filters. The earlier dataset must
+    /// have been at least half as long. `None` if there is no such verdict.
     pub(super) fn are_worth_it(&self, mapped: &MappedVariable, raw_bytes: u64) -> Option<bool> {
         let mut all = self.lock();
         let known = all.get_mut(&mapped.path).filter(|known| {

@@ -3,12 +3,12 @@
 //! Sources: the HDF5 File Format Specification 3.0, and the decoders of the HDF5 library for points that the
 //! specification leaves open. The parser supports superblocks 0 to 3, object headers 1 and 2, groups as symbol
 //! tables, as compact links and as dense links, contiguous data, and chunks with each of the six kinds of index. The
-//! library reads files with shared messages in heaps, links longer than 4 KiB, and split files
+//! parser leaves files with shared messages in heaps, links longer than 4 KiB, and split files to the library
 //! ([`H5Error::NotClassic`]). Checksums of metadata are not compared, because a wrong map is detected later.
 //!
-//! Limits: every examined entry and every copied byte is charged to a budget, which depends on the length of the
-//! file. So the parser stops even if pointers form a cycle. The levels of a B-tree must decrease towards the leaves,
-//! so the depth of the recursion is at most the number of levels. The links of a file take at most
+//! Limits: every examined entry and every copied byte is charged to a budget. The budget depends on the length of the
+//! file. Therefore the parser stops even if pointers form a cycle. The levels of a B-tree must decrease towards the
+//! leaves, so the depth of the recursion is at most the number of levels. The links of a file take at most
 //! [`LINKS_BYTES_MAX`] of memory. Large amounts of metadata are read in the order of their addresses.
 
 mod chunks;
@@ -57,9 +57,9 @@ const NAME_MAX: usize = 32 << 10;
 /// Maximum length of a dataset's path, in bytes.
 const PATH_MAX_BYTES: usize = 64 << 10;
 
-/// An object that a link leads to. Its name is not known yet.
+/// An object to which a link leads. The object's name is not yet known.
 enum Node {
-    /// The object is read later, or has neither data nor links.
+    /// The object is read later, or it has neither data nor links.
     Known,
     Group(Vec<Link>),
     /// Indices in [`Parser::variables`].
@@ -75,7 +75,7 @@ impl Node {
     }
 }
 
-/// The content of an object header that the parser uses.
+/// The parts of an object header that the parser uses.
 #[derive(Default)]
 struct Object {
     dims: Option<Dims>,
@@ -89,7 +89,7 @@ struct Object {
     links: Vec<Link>,
 }
 
-/// The dimensions of a dataset, and their maximum.
+/// The current dimensions of a dataset, and their maximum.
 struct Dims {
     now: Vec<u64>,
     most: Vec<u64>,
@@ -101,17 +101,18 @@ type Symbol = (u64, u64);
 enum Layout {
     /// The data is in the object header, or not in this file.
     Elsewhere,
-    /// `bytes` is `None` in old messages. In this case, the length is calculated from the dataspace.
+    /// Contiguous data. `bytes` is `None` in old messages. In this case, the length is calculated from the dataspace.
     Contiguous { address: u64, bytes: Option<u64> },
-    /// The dimensions of a chunk, followed by the length of an element.
+    /// Chunks. `dims` has the dimensions of a chunk, followed by the length of an element in bytes.
     Chunked { index: Index, dims: Vec<u64> },
 }
 
 impl Parser<'_> {
-    /// Finds every object that hard links lead to, and then gives the datasets the same names as the library.
+    /// Finds every object to which hard links lead. Then gives the datasets the names that the library gives to
+    /// datasets.
     ///
-    /// The objects of one depth are read in the order of their addresses. In the order of their names, the objects of
-    /// a large group would be read from scattered pages.
+    /// The objects of one depth are read in the order of their addresses. In the order of the names, the objects of a
+    /// large group would be read from scattered pages.
     fn walk(&mut self, root: u64) -> Result<(), H5Error> {
         let mut found = HashMap::from([(root, Node::Known)]);
         let mut depth = vec![root];
@@ -141,11 +142,10 @@ impl Parser<'_> {
         self.name(root, found)
     }
 
-    /// Gives each object a name, depth first and in the order of names. An object with several links gets the first
-    /// name.
+    /// Names each object, depth first and in the order of names. An object with several links gets the first name.
     fn name(&mut self, root: u64, mut found: HashMap<u64, Node>) -> Result<(), H5Error> {
         let mut path = String::new();
-        // For each open group: the length of its path, and the links of the group that are not followed yet.
+        // For each open group: the length of its path, and the links of the group that are not yet followed.
         let mut open = Vec::new();
         if let Some(Node::Group(links)) = found.remove(&root) {
             open.push((0, links.into_iter()));
@@ -187,8 +187,8 @@ impl Parser<'_> {
             let (names, names_len) = self.local_heap(heap)?;
             let mut symbols = Vec::new();
             self.group_node(tree, None, &mut symbols)?;
-            // The symbols are stored in the order of the names. They are sorted by the offsets of the names in the
-            // heap, because reading the names in this order is faster.
+            // The symbols are stored in the order of the names. Here the symbols are sorted by the offsets of the
+            // names in the heap, because reading the names in this order is faster.
             symbols.sort_unstable();
             for (name, object) in symbols {
                 let name = self.heap_name(names, names_len, name)?;
@@ -201,7 +201,7 @@ impl Parser<'_> {
         Ok(links)
     }
 
-    /// Maps a dataset. Its name is not known yet.
+    /// Maps a dataset. The dataset's name is not yet known.
     fn dataset(&mut self, object: Object, address: u64) -> Result<(), H5Error> {
         let (Some(dims), Some((datatype, width)), Some(layout)) = (object.dims, object.datatype, object.layout) else {
             return Ok(());
@@ -333,7 +333,7 @@ impl Parser<'_> {
         Ok(Dims { now, most })
     }
 
-    /// The addresses of the heap and of the B-tree of names of a dense group.
+    /// The addresses of the heap of links and of the B-tree of names of a dense group.
     fn link_info(&self, body: &mut Fields<'_>) -> Result<Option<(u64, u64)>, H5Error> {
         let (_version, flags) = (body.u8()?, body.u8()?);
         body.take(if flags & 1 != 0 { 8 } else { 0 })?;
@@ -398,7 +398,7 @@ impl Parser<'_> {
         })
     }
 
-    /// The chunk layout of data layout messages 4 and 5.
+    /// The chunk layout in data layout messages of versions 4 and 5.
     fn indexed_layout(&self, body: &mut Fields<'_>) -> Result<Layout, H5Error> {
         let unknown = not_classic("an unknown data layout", body.at);
         let (flags, rank, width) = (body.u8()?, usize::from(body.u8()?), usize::from(body.u8()?));
@@ -429,7 +429,7 @@ impl Parser<'_> {
         Ok(Layout::Chunked { index, dims })
     }
 
-    /// The address and the length of the names of a symbol table.
+    /// The address and the length in bytes of the names of a symbol table.
     fn local_heap(&mut self, address: u64) -> Result<(u64, u64), H5Error> {
         let bytes = self.piece(address, 8 + 2 * self.length_width + self.offset_width)?;
         let mut fields = Fields { bytes: &bytes, at: address };

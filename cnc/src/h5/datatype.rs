@@ -10,13 +10,13 @@ use mcrengine::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, MEMBERS_MAX, 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DataType {
     pub element: ElementType,
-    /// Dimensions of an array type. They follow the dimensions of the dataset.
+    /// Dimensions of an array type. These dimensions follow the dimensions of the dataset.
     pub dims: Vec<u64>,
 }
 
 impl DataType {
-    /// The element type of data with this length. The type is plain bytes if the length is not a multiple of the
-    /// element's width.
+    /// The element type of data with this length in bytes. If the length is not a multiple of the element's width,
+    /// the type is plain bytes.
     pub fn element_for(&self, bytes: u64) -> ElementType {
         match bytes % u64::from(self.element.width()) {
             0 => self.element.clone(),
@@ -30,8 +30,8 @@ impl DataType {
 pub(super) enum Parsed {
     /// Numbers, or elements of a fixed width.
     Data(DataType),
-    /// Raw data that only refers to other parts of the file: data of variable length, and references. Such data stays
-    /// a part of the skeleton.
+    /// Raw data that only refers to other parts of the file: data of variable length, and references. Such data
+    /// belongs to the skeleton.
     Pointers,
 }
 
@@ -79,12 +79,12 @@ fn record(width: u32, members: Vec<Member>) -> ElementType {
 
 enum Node {
     Leaf(ElementType),
-    /// The members of a compound, flattened and sorted by offset. No member is a compound.
+    /// The members of a compound, flattened and sorted by offset. A member is never a compound itself.
     Record {
         width: u32,
         members: Vec<Member>,
     },
-    /// An array. Arrays of arrays are already combined into one.
+    /// An array. The dimensions of nested arrays are already combined.
     Array {
         dims: Vec<u64>,
         base_width: u32,
@@ -119,7 +119,7 @@ impl Cursor<'_> {
         self.number(4).and_then(|n| u32::try_from(n).ok())
     }
 
-    /// Skips a name that ends in NUL, and the padding after the name in older versions.
+    /// Skips a name that ends with a NUL byte. In older versions, also skips the padding after the name.
     fn name(&mut self, version: u8) -> Option<()> {
         let len = self.bytes.get(self.at..)?.iter().position(|&b| b == 0)? + 1;
         self.take(if version < 3 { len.next_multiple_of(8) } else { len }).map(|_| ())
@@ -177,7 +177,7 @@ impl Cursor<'_> {
             8 => (fields == [52, 11, 0, 52] && bias == 1023, 64),
             _ => (false, 0),
         };
-        // The type must not be a VAX float, the sign must be the highest bit, and the first bit of the mantissa must
+        // The type must not be a VAX float. The sign must be the highest bit, and the first bit of the mantissa must
         // be implied.
         let plain = offset == 0
             && precision == bits
@@ -215,7 +215,7 @@ impl Cursor<'_> {
             if matches!(node, Node::Pointers) {
                 return Some(Node::Pointers);
             }
-            // If a member cannot be represented, all further members are only skipped.
+            // If a member cannot be represented, all further members are skipped.
             opaque = opaque || place(&node, base_width, offset, times, &mut members).is_none();
         }
         if opaque {
@@ -251,8 +251,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Adds the leaves of a member that is repeated `times` times from `offset` on. `None` if there are too many leaves,
-/// or if a leaf cannot be represented.
+/// Adds the leaves of a member. The member begins at `offset` and is repeated `times` times. `None` if there are too
+/// many leaves, or if a leaf cannot be represented.
 fn place(node: &Node, width: u32, offset: u32, times: u64, members: &mut Vec<Member>) -> Option<()> {
     match node {
         Node::Leaf(element) => {

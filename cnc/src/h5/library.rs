@@ -1,8 +1,8 @@
-//! Maps a file with the HDF5 library. This is the only source file that calls the library.
+//! Maps a file with the HDF5 library. Only this source file calls the library.
 //!
-//! A file is opened read-only and without file locks, so that the application is not disturbed. Only one thread at a
-//! time can use the library, because the library has a global lock. The library may crash or hang if a file is
-//! hostile, so programs call it only in the process of `worker.rs`.
+//! A file is opened read-only and without file locks, so that the application is not disturbed. The library has a
+//! global lock, so only one thread at a time can use it. The library may crash or hang if a file is hostile.
+//! Therefore programs call the library only in the process of `worker.rs`.
 
 #![expect(unsafe_code, reason = "calls of the HDF5 C library")]
 
@@ -37,7 +37,7 @@ impl MapSource for Library {
         let file = open(input.path)?;
         let mut variables = Vec::new();
         for (path, token) in datasets(&file)? {
-            // A dataset that the library cannot open or describe stays a part of the skeleton.
+            // If the library cannot open or describe a dataset, the dataset belongs to the skeleton.
             if let Ok(found) = dataset(&file, &path, token) {
                 variables.extend(found);
             }
@@ -69,7 +69,7 @@ fn done(status: c_int, what: &'static str) -> Result<(), H5Error> {
 fn open(path: &Path) -> Result<Id, H5Error> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| H5Error::Library { what: "a NUL in the path" })?;
     // SAFETY: the caller holds the library's lock. The name ends in NUL and outlives the calls. A null handler turns
-    // error messages off.
+    // the library's error messages off.
     unsafe {
         done(H5open(), "H5open")?;
         done(H5Eset_auto2(H5E_DEFAULT, None, ptr::null_mut()), "H5Eset_auto2")?;
@@ -80,7 +80,7 @@ fn open(path: &Path) -> Result<Id, H5Error> {
     }
 }
 
-/// Returns each dataset that is reachable through hard links once, depth first and in the order of names.
+/// Returns each dataset that hard links reach, depth first and in the order of names. Each dataset is returned once.
 fn datasets(file: &Id) -> Result<Vec<(Box<str>, H5O_token_t)>, H5Error> {
     struct Visit {
         found: Vec<(Box<str>, H5O_token_t)>,
@@ -88,7 +88,7 @@ fn datasets(file: &Id) -> Result<Vec<(Box<str>, H5O_token_t)>, H5Error> {
     }
     extern "C" fn visit(_: hid_t, name: *const c_char, info: *const H5O_info2_t, state: *mut c_void) -> c_int {
         // SAFETY: the library passes the pointer to `state` from below, a name that ends in NUL, and a valid info.
-        // All three are alive during this call, and no other code uses `state` during this call.
+        // These three values are alive during this call, and no other code uses `state` during this call.
         let (state, name, info) = unsafe { (&mut *state.cast::<Visit>(), CStr::from_ptr(name), &*info) };
         if info.type_ == H5O_type_t::H5O_TYPE_DATASET {
             state.too_many = state.found.len() >= DATASETS_MAX;
@@ -166,7 +166,7 @@ fn dataset(file: &Id, path: &str, token: H5O_token_t) -> Result<Vec<MappedVariab
 }
 
 /// The type and the width of one element. `None` if the data only refers to other parts of the file, or if the type
-/// is not supported. Such a dataset stays a part of the skeleton.
+/// is not supported. Such a dataset belongs to the skeleton.
 fn datatype_of(dataset: &Id) -> Result<Option<(DataType, u32)>, H5Error> {
     // SAFETY: `encoded` has the length `len` that is passed to the call, and the ids are valid. The caller holds the
     // library's lock.
@@ -178,7 +178,7 @@ fn datatype_of(dataset: &Id) -> Result<Option<(DataType, u32)>, H5Error> {
         done(H5Tencode(datatype.0, encoded.as_mut_ptr().cast(), &mut len), "H5Tencode")?;
         encoded
     };
-    // The library puts two bytes before the message.
+    // The library puts two bytes before the datatype message.
     let message = encoded.get(2..).unwrap_or_default();
     Ok(match (datatype::parse(message), datatype::message_width(message)) {
         (Some(Parsed::Data(datatype)), Some(width)) => Some((datatype, width)),
@@ -234,7 +234,7 @@ fn pipeline_of(creation: &Id) -> Result<Vec<PipelineFilter>, H5Error> {
         .collect()
 }
 
-/// The allocated chunks in the order of the index, which is their order in the array.
+/// The allocated chunks in the order of the index, which is the order of the chunks in the array.
 fn chunks_of(dataset: &Id) -> Result<Vec<Chunk>, H5Error> {
     unsafe extern "C" fn visit(
         _: *const hsize_t,

@@ -6,19 +6,20 @@ use super::{FileMap, H5Error, MapInput, MapSource};
 use std::io;
 use std::process::Command;
 
-/// The source of maps in production. It uses the parser in `classic.rs`. For a file that this parser does not
-/// support, it uses a process that runs the HDF5 library.
+/// The source of maps in production. Normally the parser in `classic.rs` maps a file. If this parser does not support
+/// a file, a process that runs the HDF5 library maps the file.
 pub struct Maps {
     worker: MapWorker,
 }
 
 impl Maps {
-    /// The library's process is this program, started with the argument [`super::WORKER_ARGUMENT`].
+    /// Uses this program, started with the argument [`super::WORKER_ARGUMENT`], as the library's process.
     pub fn new() -> Self {
         Self { worker: MapWorker::new() }
     }
 
-    /// The library's process is started with this command. The `main` of the program must call [`super::worker_main`].
+    /// Starts the library's process with this command. The `main` of the started program must call
+    /// [`super::worker_main`].
     pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
         Self { worker: MapWorker::with_command(command) }
     }

@@ -1,4 +1,5 @@
-//! Small reads of a file's metadata: from memory if the file is short, otherwise through a bounded cache of pages.
+//! Reads small pieces of a file's metadata: from memory if the file is short, otherwise through a cache of pages with
+//! a limited length.
 
 use super::{H5Error, MapInput};
 use std::borrow::Cow;
@@ -6,13 +7,13 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Files up to this length, in bytes, are read at once.
+/// Maximum length in bytes of a file that is read completely into memory.
 const IN_MEMORY_MAX_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = 16 << 10;
 const PAGES: usize = 128;
 
-/// The bytes of a file by offset. The reader allocates at most [`IN_MEMORY_MAX_BYTES`] for them, and limits the
-/// number of page reads.
+/// The bytes of a file by offset. The reader allocates at most [`IN_MEMORY_MAX_BYTES`] for these bytes, and limits
+/// the number of page reads.
 pub(super) struct Reader<'a> {
     file: &'a File,
     len: u64,
@@ -43,7 +44,7 @@ impl<'a> Reader<'a> {
         Ok(Self { file, len, whole, pages, scratch: Vec::new(), pages_left: len / PAGE_BYTES * 8 + 1024 })
     }
 
-    /// Returns `len` bytes from offset `at` on. The bytes must lie within the file.
+    /// Returns `len` bytes beginning at offset `at`. The bytes must lie within the file.
     pub fn get(&mut self, at: u64, len: usize) -> Result<&[u8], H5Error> {
         if at.checked_add(len as u64).is_none_or(|end| end > self.len) {
             return Err(H5Error::NotClassic { what: "metadata passes the end of the file", at });
@@ -73,8 +74,8 @@ impl<'a> Reader<'a> {
         Ok(&self.scratch)
     }
 
-    /// As [`Reader::get`] without a copy. `None` if the caller of [`Reader::new`] did not provide the content of the
-    /// file.
+    /// Returns bytes like [`Reader::get`], but without a copy. `None` if the caller of [`Reader::new`] did not
+    /// provide the content of the file.
     pub fn borrowed(&self, at: u64, len: usize) -> Option<&'a [u8]> {
         match self.whole {
             Cow::Borrowed(whole) => whole.get(usize::try_from(at).ok()?..)?.get(..len),

@@ -1,4 +1,4 @@
-//! The superblock of an HDF5 file: where it is, and what it says about the length of the file. Source: HDF5 File Format
+//! The superblock of an HDF5 file: its position, and the length of the file that it states. Source: HDF5 File Format
 //! Specification 3.0, section II.A.
 
 use mcrengine::ids::FilePath;
@@ -6,24 +6,24 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The eight bytes at the beginning of a superblock.
+/// The first eight bytes of a superblock.
 pub const SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 
 /// The fields of a superblock that this program needs.
 pub(super) struct Superblock {
     /// Width of an address in bytes: 2, 4 or 8.
     pub(super) offset_width: usize,
-    /// Width of a length in bytes, as stored. `None` if the file ends before it.
+    /// Width of a length in bytes, as stored. `None` if the file ends before this field.
     pub(super) length_width: Option<u8>,
-    /// The base address.
+    /// The base address. Other addresses in the file are relative to the base address.
     pub(super) base: u64,
-    /// The end of the file, see [`hdf5_end`].
+    /// The address of the end of the file, see [`hdf5_end`].
     pub(super) end: u64,
     /// Whether a file driver (family, multi) distributes the data over several files.
     pub(super) has_driver: bool,
     /// Whether HDF5 marked the file as open for writing.
     pub(super) is_marked: bool,
-    /// The address of the root group's header. `None` if the file ends before it.
+    /// The address of the root group's header. `None` if the file ends before this field.
     pub(super) root: Option<u64>,
 }
 
@@ -69,13 +69,14 @@ impl Superblock {
     }
 }
 
-/// The offset after `at` at which a superblock may begin: a user block has 512 bytes, or a larger power of two.
+/// The offset after `at` at which a superblock may begin. A user block before the superblock has 512 bytes, or a
+/// larger power of two.
 fn next_offset(at: u64) -> u64 {
     (at * 2).max(512)
 }
 
 /// Offset of the superblock: 0, or 512, 1024, 2048, ... after a user block. `None` if the file is not HDF5. If
-/// `whole` is given, the bytes are taken from it.
+/// `whole` is given, the bytes come from `whole` and not from the file.
 pub fn superblock_offset(file: &File, bytes: u64, whole: Option<&[u8]>) -> io::Result<Option<u64>> {
     let mut at = 0;
     while at + SIGNATURE.len() as u64 <= bytes {
@@ -92,16 +93,16 @@ pub fn superblock_offset(file: &File, bytes: u64, whole: Option<&[u8]>) -> io::R
     Ok(None)
 }
 
-/// What an HDF5 superblock says about the length of the file.
+/// The length of a file, compared with the length that its HDF5 superblock states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The file is not HDF5, or its superblock does not determine the length.
     Unknown,
-    /// The file has the length that its superblock says.
+    /// The file has the length that its superblock states.
     Agrees,
-    /// The file is longer than its superblock says: it was written since the last flush, or data was appended.
+    /// The file is longer than its superblock states: it was written since the last flush, or data was appended.
     Longer,
-    /// The file is shorter than its superblock says: part of the file is missing.
+    /// The file is shorter than its superblock states: a part of the file is missing.
     Shorter,
     /// The file has an HDF5 name, but its superblock was never written.
     Unwritten,
@@ -109,11 +110,13 @@ pub enum End {
     Marked,
 }
 
-/// Number of bytes read of a superblock. In version 1 with 8-byte addresses the addresses end at offset 60.
+/// Number of bytes that are read of a superblock. In version 1 with 8-byte addresses, the last address ends at offset
+/// 60.
 const SUPERBLOCK_BYTES: usize = 64;
 
-/// Compares the length of a file, `bytes`, with its HDF5 superblock. `read_at` fills the buffer from an offset of the
-/// file, and returns the number of bytes, which is smaller at the end of the file.
+/// Compares `bytes`, the length of a file, with the file's HDF5 superblock. `read_at` fills the buffer with bytes
+/// from an offset of the file. The result of `read_at` is the number of these bytes, which is smaller than the buffer
+/// at the end of the file.
 pub fn hdf5_end<E>(
     path: &FilePath,
     bytes: u64,
@@ -132,7 +135,8 @@ pub fn hdf5_end<E>(
             return Ok(End::Shorter);
         }
         if at == 0 && block[..8] == [0; 8] && is_named_hdf5(path) {
-            // A user block may begin with zeros. A file that contains only zeros has no superblock yet.
+            // A user block may begin with zeros, so the next possible offset is checked too. A file that contains
+            // only zeros has no superblock.
             let mut next = [0u8; 8];
             let user_block = bytes > 512 && read_at(512, &mut next)? == 8 && next == SIGNATURE;
             if !user_block {
@@ -157,14 +161,15 @@ fn end_from(block: &[u8], at: u64, bytes: u64) -> End {
         Err(Unreadable::Cut) => return End::Shorter,
         Err(Unreadable::Version | Unreadable::Width) => return End::Unknown,
     };
-    // With a file driver the length of this file is unknown.
+    // If a file driver is used, the superblock does not state the length of this file.
     if superblock.has_driver {
         return End::Unknown;
     }
     if superblock.is_marked {
         return End::Marked;
     }
-    // The end is relative to the base address. The base address may be wrong if a user block was inserted later.
+    // The end is relative to the base address. If a user block was inserted later, the base address is wrong, so the
+    // found offset of the superblock is used.
     match superblock.end.checked_sub(superblock.base).and_then(|length| length.checked_add(at)) {
         Some(expected) if expected == bytes => End::Agrees,
         Some(expected) if expected < bytes => End::Longer,
@@ -177,7 +182,7 @@ fn end_from(block: &[u8], at: u64, bytes: u64) -> End {
 mod tests {
     use super::*;
 
-    /// A superblock of the given version that says that the file ends at `end`.
+    /// Makes a superblock of the given version, which states that the file ends at `end`.
     fn superblock(version: u8, base: u64, end: u64, flags: u8) -> Vec<u8> {
         let mut block = [&SIGNATURE[..], &[version]].concat();
         match version {

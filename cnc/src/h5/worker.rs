@@ -2,8 +2,8 @@
 //!
 //! The library is C code that expects valid files. If a file is damaged, the library may crash, hang or request all
 //! memory. In a separate process, such a failure has only one effect: the file is saved without a map. A process is
-//! started when a file needs the library, and exits after some time without requests, so that an idle agent needs
-//! little memory.
+//! started when a file needs the library. The process exits after some time without requests, so that an idle agent
+//! needs little memory.
 //!
 //! Both sides communicate over one socket, which is the standard input of the process. A request is a path, and a
 //! reply is a map. The length of a message precedes the message, in 8 bytes, little-endian. Numbers within a map are
@@ -25,12 +25,12 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The hidden subcommand that must call [`worker_main`].
+/// The hidden subcommand of a program. If a program gets this argument, the program must call [`worker_main`].
 pub const WORKER_ARGUMENT: &str = "__h5map";
 
 /// Maximum time that the library may need for one file.
 const FILE_DEADLINE: Duration = Duration::from_secs(60);
-/// The process exits after this time without a request.
+/// Time without a request after which the process exits.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum address space of the process, in bytes.
 const MEMORY_MAX_BYTES: u64 = 4 << 30;
@@ -41,7 +41,7 @@ const PATH_MAX_BYTES: u64 = 1 << 16;
 
 type StartCommand = dyn Fn() -> io::Result<Command> + Send + Sync;
 
-/// Maximum number of processes. If all processes are busy, a further file waits.
+/// Maximum number of processes. If all processes are busy, further files wait.
 const PROCESSES_MAX: usize = 4;
 
 /// Makes maps with the HDF5 library, which runs in other processes. Each process handles one file at a time.
@@ -56,8 +56,7 @@ pub struct MapWorker {
 
 #[derive(Default)]
 struct Pool {
-    /// Processes without work. The process that worked last is used first, so that the other processes stay idle and
-    /// exit.
+    /// Processes without work. The process that worked last is used first. The other processes stay idle and exit.
     idle: Vec<Process>,
     at_work: usize,
 }
@@ -78,17 +77,17 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A running process. Dropping this value closes the socket, and then the process exits. A process that hangs in the
-/// library ends at its own deadline.
+/// A running process. Dropping this value closes the socket, and then the process exits. If the process hangs in the
+/// library, it ends at its own deadline.
 struct Process {
     socket: UnixStream,
 }
 
 impl MapWorker {
-    /// Uses this program as the process. It is started with the argument [`WORKER_ARGUMENT`].
+    /// Uses this program, started with the argument [`WORKER_ARGUMENT`], as the process.
     pub fn new() -> Self {
         Self::with_command(|| {
-            // The program is not started by its path, because an upgrade may have replaced the file.
+            // The program is not started by its path, because an upgrade may have replaced the file at this path.
             let mut command = Command::new("/proc/self/exe");
             command.arg(WORKER_ARGUMENT);
             Ok(command)
@@ -97,17 +96,17 @@ impl MapWorker {
 
     /// Starts each process with the given command.
     pub fn with_command(command: impl Fn() -> io::Result<Command> + Send + Sync + 'static) -> Self {
-        // The process ends itself at its own deadline, which is 5 s before this one.
+        // The process ends itself at its own deadline, which is 5 s before this deadline.
         let deadline = FILE_DEADLINE + Duration::from_secs(5);
         Self { command: Box::new(command), deadline, pool: Mutex::default(), done: Condvar::new() }
     }
 
-    /// A panic of another thread leaves the pool in a valid state, so poisoning is ignored.
+    /// Locks the pool. A panic of another thread leaves the pool in a valid state, so poisoning is ignored.
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a free process. The deadlines of the other files bound this wait.
+    /// Waits for a free process. The wait is limited, because the other files have deadlines.
     fn turn(&self) -> Turn<'_> {
         let full = |pool: &mut Pool| pool.at_work >= PROCESSES_MAX;
         let mut pool = self.done.wait_while(self.pool(), full).unwrap_or_else(PoisonError::into_inner);
@@ -154,8 +153,8 @@ impl MapSource for MapWorker {
                     map.check(input.bytes)?;
                     return Ok(map);
                 }
-                // A process that was started for an earlier file may have exited, so its failure does not mean that
-                // this file is damaged.
+                // The process was started for an earlier file and may have exited. So the failure of the process does
+                // not mean that this file is damaged.
                 Err(e) if left_over && !is_timeout(&e) => {}
                 Err(e) => return Err(failed("crashed or passed its deadline", e)),
             }
@@ -197,7 +196,8 @@ fn serve() -> io::Result<()> {
             // The socket was idle for too long, or the other side has closed the socket.
             Err(_) => return Ok(()),
         };
-        // The kernel ends this process if the library does not return, even if no process waits for the answer.
+        // The kernel ends this process at the deadline if the library does not return, even if no process waits for
+        // the answer.
         alarm::set(deadline_s);
         let map = File::open(&path).map_err(H5Error::from).and_then(|file| {
             let bytes = file.metadata()?.len();
@@ -230,7 +230,8 @@ fn receive(from: &mut UnixStream, most: u64) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// Encodes a reply: 0 and the map, or only 1 if there is no map. The other side does not need the reason.
+/// Encodes a reply: the byte 0 and the map, or only the byte 1 if there is no map. The other side does not need the
+/// reason.
 fn encode_reply(map: &Result<FileMap, H5Error>) -> Vec<u8> {
     let Ok(map) = map else { return vec![1] };
     let mut out = vec![0];
@@ -290,7 +291,7 @@ fn element(out: &mut Vec<u8>, e: &ElementType) {
     }
 }
 
-/// Decodes a reply. `None` if the reply is invalid: a damaged file may have corrupted the memory of the process.
+/// Decodes a reply. `None` if the reply is invalid. A damaged file may have corrupted the memory of the process.
 fn decode_reply(reply: &[u8]) -> Option<Result<FileMap, H5Error>> {
     let mut from = Reader { bytes: reply };
     if from.take(1)? != [0] {

@@ -1,15 +1,15 @@
 //! Guesses the layout from file names if the configuration names no layout.
 //!
-//! First, the presets with distinctive names are tried. If no preset fits, the numbers in the names decide. Names
-//! that differ only in their digits form a template. A number is the rank if its values are 0 to n-1 (or 1 to n) for
-//! all combinations of the other numbers. The label is the beginning of a path component up to a number that
+//! First, the guess tries the presets with distinctive names. If no preset fits, the numbers in the names decide.
+//! Names that differ only in their digits form a template. A number is the rank if its values are 0 to n-1 (or 1 to
+//! n) for all combinations of the other numbers. The label is the beginning of a path component up to a number that
 //! distinguishes the checkpoints. Files without a rank belong to the checkpoint with the same label. If the names
-//! show neither ranks nor checkpoints, all files form one checkpoint, and the explanation contains this fact.
+//! show neither ranks nor checkpoints, all files form one checkpoint, and the explanation says so.
 //!
 //! Not every number that varies distinguishes checkpoints: `step1/rank0_var0` and `step1/rank0_var1` are parts of one
-//! checkpoint (`steps`).
+//! checkpoint (see `steps`).
 //!
-//! A guess from names is used only if most of the files match it (`MOST_PERCENT`) and if files with the same label
+//! A guess from names is used only if at least `MOST_PERCENT` of the files match it, and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
 
 use super::pointers::{POINTER_BYTES_MAX, is_log_name, is_pointer_name};
@@ -24,17 +24,21 @@ use std::time::SystemTime;
 mod runs;
 mod steps;
 
-/// The reasons for the guess, which the user can check.
+/// The reasons for the guess. The user can check these reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
     /// The reasons, one on each line.
     pub lines: Vec<String>,
     /// Whether the names determined the layout. If false, all files are one checkpoint of rank 0.
     pub certain: bool,
-    /// The files that are there make one checkpoint with this layout, and more files may show another layout. Then
+    /// Whether more files may show another layout. With this layout the present files make one checkpoint. If true,
     /// `certain` is false.
     pub awaits_files: bool,
-    /// `Some`: the layout must not be used. The text says why, and which options the user can specify instead.
+    /// Whether the names show neither ranks nor checkpoints, so that all files are one checkpoint. If true, `certain` is
+    /// false.
+    pub is_whole: bool,
+    /// A question for the user. `Some` means that the layout must not be used. The text says why, and which options
+    /// the user can specify instead.
     pub asks: Option<String>,
 }
 
@@ -46,38 +50,38 @@ impl fmt::Display for Explanation {
 
 /// Maximum number of paths that a guess examines.
 const PATHS_MAX: usize = 200_000;
-/// Maximum number of numbers in a name. Names with more numbers have no rank.
+/// Maximum number of numbers in a name. A name with more numbers has no rank.
 const SLOTS_MAX: usize = 16;
 /// Maximum number of templates with a rank that become patterns. The templates with the most files are taken.
 const TEMPLATES_MAX: usize = 64;
 
-/// A guess is used if at least this percentage of the files and of the bytes belong to its checkpoints. The other
-/// files may be logs and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a
-/// quarter of the files or bytes.
+/// Minimum percentage of the files and of the bytes that must belong to the checkpoints of a guess. The other files
+/// may be logs and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a quarter
+/// of the files or bytes.
 const MOST_PERCENT: u128 = 75;
-/// If less than this percentage of the files and of the bytes belong to the checkpoints of a guess, the guess is
-/// wrong, and all files form one checkpoint.
+/// A guess is wrong if its checkpoints have less than this percentage of the files, and less than this percentage of
+/// the bytes. Then all files form one checkpoint.
 const FEW_PERCENT: u128 = 50;
 
-/// What happens to files whose names do not show a checkpoint, if there is only one checkpoint.
+/// How files are handled whose names do not show a checkpoint, if there is only one checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// They belong to this checkpoint.
+    /// The files belong to this checkpoint.
     IsTaken,
-    /// They belong to none.
+    /// The files belong to no checkpoint.
     IsLeft,
 }
 
 /// Files that belong to no checkpoint of a layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unplaced {
-    /// The first of them, in the order of the names.
+    /// The first of these files, in the order of the names.
     pub first: FilePath,
-    /// Their number.
+    /// Number of these files.
     pub files: usize,
     /// Number of all files.
     pub of: usize,
-    /// Whether they are more than a quarter of all files, or have more than a quarter of all bytes.
+    /// Whether these files are more than a quarter of all files, or have more than a quarter of all bytes.
     pub are_many: bool,
 }
 
@@ -99,26 +103,37 @@ pub(super) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
     })
 }
 
-/// The files without those of this program, each with its length in bytes.
+/// Whether this is the name of a pointer file or of a log, whose numbers are neither ranks nor steps.
+fn is_beside_states(path: &FilePath) -> bool {
+    is_pointer_name(path.name()) || is_log_name(path.name())
+}
+
+/// The files of the application, without the files of mcrEngine. Each file has its length in bytes.
 fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
     let is_applications = |path: &FilePath| !is_ours(path.as_bytes()) && !is_of_a_store(path.as_bytes());
     let sized = listing.files.iter().zip(listing.bytes.iter().copied().chain(std::iter::repeat(0)));
     sized.filter(|(path, _)| is_applications(path)).collect()
 }
 
-pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest) -> (Layout, Explanation) {
+/// `ranks`: the number of ranks, if it is known. If there is only one rank, a number is a rank only after a word that
+/// means ranks.
+pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest, ranks: Option<u32>) -> (Layout, Explanation) {
     let all = of_application(listing);
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
-    let told = presets::telling(&paths).find_map(|preset| fits(&preset, &paths)).or_else(|| {
+    let one_rank = ranks == Some(1);
+    let preset = presets::telling(&paths).find_map(|preset| fits(&preset, &paths, one_rank));
+    let guessed = preset.or_else(|| {
         let modified: BTreeMap<&FilePath, SystemTime> =
             listing.files.iter().zip(listing.modified.iter().copied()).collect();
-        from_numbers(&paths, &modified, &label_of_directory(directory))
+        let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !is_beside_states(path)).collect();
+        let of_state = if of_state.is_empty() { &paths } else { &of_state };
+        from_numbers(of_state, &modified, &label_of_directory(directory), one_rank)
     });
-    let Some((layout, explanation)) = told else { return all_one_checkpoint(label_of_directory(directory)) };
+    let Some((layout, explanation)) = guessed else { return all_one_checkpoint(label_of_directory(directory)) };
     if explanation.asks.is_some() {
         return (layout, explanation);
     }
-    // Ranks begin their files together, even if they take long to write them.
+    // All ranks begin their files at about the same time, even if writing the files takes long.
     let times = if listing.begun.is_empty() { &listing.modified } else { &listing.begun };
     let begun: BTreeMap<&FilePath, SystemTime> = listing.files.iter().zip(times.iter().copied()).collect();
     if let Some(asks) = steps::may_be_ranks(&layout, &paths, &begun) {
@@ -143,7 +158,7 @@ pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest) -> (Layout,
     weigh(layout, explanation, &all, directory, rest)
 }
 
-/// Checks whether most of the existing files belong to checkpoints of the layout.
+/// Checks whether most of the existing files belong to checkpoints of the layout. Log files are not counted.
 fn weigh(
     layout: Layout,
     mut explanation: Explanation,
@@ -152,6 +167,7 @@ fn weigh(
     rest: Rest,
 ) -> (Layout, Explanation) {
     let (mut labels, mut files, mut bytes, mut first_left) = (BTreeSet::new(), 0usize, 0u128, None);
+    let (mut logs, mut bytes_of_logs) = (0usize, 0u128);
     for (path, size) in all {
         match layout.place(path) {
             Some(placed) => {
@@ -159,14 +175,18 @@ fn weigh(
                 files += 1;
                 bytes += u128::from(*size);
             }
+            None if is_log_name(path.name()) => {
+                logs += 1;
+                bytes_of_logs += u128::from(*size);
+            }
             None => drop(first_left.get_or_insert(*path)),
         }
     }
     let all_bytes: u128 = all.iter().map(|(_, size)| u128::from(*size)).sum();
     let percent = |part: u128, whole: u128| (part * 100).checked_div(whole).unwrap_or(100);
-    let shares = [percent(files as u128, all.len() as u128), percent(bytes, all_bytes)];
+    let shares = [percent(files as u128, (all.len() - logs) as u128), percent(bytes, all_bytes - bytes_of_logs)];
     let left = all.len() - files;
-    // Files that belong to no checkpoint say nothing about the layout as long as there is only one checkpoint.
+    // If there is only one checkpoint, files that belong to no checkpoint give no information about the layout.
     let is_judged = rest == Rest::IsTaken || labels.len() > 1;
     let few = is_judged && shares.iter().any(|share| *share < MOST_PERCENT);
     let Some(first) = first_left.filter(|_| few) else {
@@ -197,9 +217,9 @@ fn weigh(
     (layout, Explanation { asks: Some(asks), certain: false, ..explanation })
 }
 
-/// Returns this preset if more than half of the files match it, no rank is missing, and its labels are not those of
-/// parts.
-fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
+/// Returns this preset if it fits. More than half of the files must match it, no rank may be missing, and its labels
+/// must not be labels of parts. If the job has only one rank, a preset that finds several ranks does not fit.
+fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout, Explanation)> {
     let mut ranks: BTreeMap<CheckpointId, BTreeSet<u32>> = BTreeMap::new();
     let mut placed_count = 0usize;
     for placed in paths.iter().filter_map(|path| preset.place(path)) {
@@ -208,10 +228,15 @@ fn fits(preset: &Layout, paths: &[&FilePath]) -> Option<(Layout, Explanation)> {
     }
     let gap = |ranks: &BTreeSet<u32>| ranks.last().is_some_and(|&last| last as usize + 1 != ranks.len());
     let most = ranks.values().max_by_key(|ranks| ranks.len())?;
-    if placed_count * 2 <= paths.len() || gap(most) || steps::are_of_ranks_or_parts(ranks.keys()) {
+    let logs = paths.iter().filter(|path| is_log_name(path.name()) && preset.place(path).is_none()).count();
+    let is_minority = placed_count * 2 <= paths.len() - logs;
+    let splits = paths.iter().any(|path| splits_a_date(preset, path));
+    let has_too_many = one_rank && most.len() > 1;
+    if is_minority || gap(most) || splits || has_too_many || steps::are_of_ranks_or_parts(ranks.keys()) {
         return None;
     }
-    // If the preset finds no rank, but numbers in the names are ranks, these are not the names of the preset's code.
+    // If the preset finds no rank although numbers in the names are ranks, the names do not come from the preset's
+    // code.
     let has_ranks = ranks.values().any(|ranks| !ranks.is_empty());
     if !has_ranks && templates_of(paths, &BTreeMap::new()).iter().any(|template| template.says_rank()) {
         return None;
@@ -224,8 +249,8 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// If there is only one checkpoint, adds the remaining files to this checkpoint. Otherwise, mentions the remaining
-/// files in the explanation.
+/// If there is only one checkpoint, adds the remaining files to this checkpoint. If there are several checkpoints,
+/// mentions the remaining files in the explanation.
 fn take_the_rest(
     mut layout: Layout,
     mut explanation: Explanation,
@@ -259,11 +284,14 @@ pub(super) fn label_of_directory(directory: &Path) -> CheckpointId {
 
 fn all_one_checkpoint(label: CheckpointId) -> (Layout, Explanation) {
     let line = format!("the names show neither ranks nor checkpoints: all files are checkpoint {label}, rank 0");
-    (Layout::single(label), Explanation { lines: vec![line], ..Explanation::default() })
+    (Layout::single(label), Explanation { lines: vec![line], is_whole: true, ..Explanation::default() })
 }
 
-/// The byte that replaces a run of digits in a template. No path contains this byte.
+/// The byte that replaces a run of digits or a date in a template. No path contains this byte.
 const SLOT: u8 = 0;
+
+/// A run of digits or a date, as a regular expression.
+const NUMBER: &str = "(?:[0-9]{4,6}-[0-9]{2}-[0-9]{2}(?:[-_T](?:[0-9]{5}|[0-9]{2}(?:[-_:.][0-9]{2}){1,2}))?|[0-9]+)";
 
 /// A set of names that differ only in their digits.
 struct Template<'a> {
@@ -271,7 +299,7 @@ struct Template<'a> {
     text: Vec<u8>,
     /// For each name of the template: the digits in each slot.
     rows: Vec<Vec<&'a [u8]>>,
-    /// For each name of the template: when the file was last modified, if this is known.
+    /// For each name of the template: when the file was last modified. `None` if the time is not known.
     modified: Vec<Option<SystemTime>>,
 }
 
@@ -279,7 +307,8 @@ struct Template<'a> {
 #[derive(Clone)]
 struct RankSlot {
     slot: usize,
-    /// All slots that always contain the number of the rank (twice in `processor3/out.3`), including `slot`.
+    /// All slots that always contain the number of the rank, including `slot`. For example, `processor3/out.3`
+    /// contains the number twice.
     linked: Vec<usize>,
     first: u64,
     ranks: u64,
@@ -289,14 +318,17 @@ fn from_numbers(
     paths: &[&FilePath],
     modified: &BTreeMap<&FilePath, SystemTime>,
     otherwise: &CheckpointId,
+    one_rank: bool,
 ) -> Option<(Layout, Explanation)> {
     let templates = templates_of(paths, modified);
-    let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(Template::find_rank).collect();
+    let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(|template| template.find_rank(one_rank)).collect();
     drop_contradictions(&templates, &mut ranks);
     adopt_ranks(&templates, &mut ranks);
     let any_rank = ranks.iter().any(Option::is_some);
     let (span, hidden, asks) = match steps::find_span(&templates, &ranks) {
-        Some(span) if any_rank || is_series(&templates, &span.text) => (Some(span.text), span.hides, span.asks),
+        Some(span) if any_rank || is_series(&templates, &span.text, one_rank) => {
+            (Some(span.text), span.hides, span.asks)
+        }
         None if any_rank => (None, false, None),
         _ => return None,
     };
@@ -347,7 +379,8 @@ fn from_numbers(
     if hidden {
         lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
     }
-    Some((layout, Explanation { lines, certain: !hidden && asks.is_none() && !awaits_files, asks, awaits_files }))
+    let certain = !hidden && asks.is_none() && !awaits_files;
+    Some((layout, Explanation { lines, certain, asks, awaits_files, is_whole: false }))
 }
 
 fn templates_of<'a>(paths: &[&'a FilePath], modified: &BTreeMap<&FilePath, SystemTime>) -> Vec<Template<'a>> {
@@ -373,7 +406,8 @@ fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
     let (mut text, mut digits) = (Vec::with_capacity(path.len()), Vec::new());
     let mut at = 0;
     while at < path.len() {
-        let run = path[at..numbers_end.max(at)].iter().take_while(|b| b.is_ascii_digit()).count();
+        let rest = &path[at..numbers_end.max(at)];
+        let run = date_length(rest).unwrap_or_else(|| digits_in(rest));
         if run > 0 {
             text.push(SLOT);
             digits.push(&path[at..at + run]);
@@ -386,16 +420,62 @@ fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
     (text, digits)
 }
 
-/// The value of a run of digits. A value that does not fit into 64 bits becomes `u64::MAX`, which is never a rank.
-fn number(digits: &[u8]) -> u64 {
-    digits.iter().fold(0u64, |n, &digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+/// The number of digits at the beginning of a text.
+fn digits_in(text: &[u8]) -> usize {
+    text.iter().take_while(|b| b.is_ascii_digit()).count()
 }
 
-/// The meaning of a number, according to the letters before the number.
+/// The length of the date at the beginning of a text, as in `2010-10-01`, `0001-02-01-00000` (with the seconds of the
+/// day), and `2010-10-01_00.00.00`. `None` if the text does not begin with a date.
+fn date_length(text: &[u8]) -> Option<usize> {
+    // The digits after one of these separators, if their number is right.
+    let after = |at: usize, separators: &[u8], count: usize| {
+        let digits = text.get(at).filter(|b| separators.contains(b)).map(|_| digits_in(&text[at + 1..]));
+        (digits == Some(count)).then_some(at + 1 + count)
+    };
+    let in_range = |end: usize, most: u64| (1..=most).contains(&number(&text[end - 2..end]));
+    let year = digits_in(text);
+    let month = after(year, b"-", 2).filter(|end| (4..=6).contains(&year) && in_range(*end, 12))?;
+    let day = after(month, b"-", 2).filter(|end| in_range(*end, 31))?;
+    let minute = || after(after(day, b"-_T", 2)?, b"-_:.", 2);
+    let time = after(day, b"-_T", 5).or_else(|| minute().map(|end| after(end, b"-_:.", 2).unwrap_or(end)));
+    Some(time.unwrap_or(day))
+}
+
+/// Whether a layout takes a part of a date for the rank, or for the end of the label.
+fn splits_a_date(layout: &Layout, path: &FilePath) -> bool {
+    let Some((_, within)) = layout.place_within(path) else { return false };
+    let bytes = path.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        if let Some(length) = date_length(&bytes[at..]) {
+            let is_inside = |position: usize| (at + 1..at + length).contains(&position);
+            if [&within.rank, &within.label].into_iter().flatten().any(|range| is_inside(range.end)) {
+                return true;
+            }
+        }
+        at += digits_in(&bytes[at..]).max(1);
+    }
+    false
+}
+
+/// Whether a number of a template is a date, which has separators.
+fn is_date(digits: &[u8]) -> bool {
+    !digits.iter().all(u8::is_ascii_digit)
+}
+
+/// The value of a run of digits, or of all digits of a date. If the value does not fit into 64 bits, the result is
+/// `u64::MAX`, which is never a rank.
+fn number(digits: &[u8]) -> u64 {
+    let digits = digits.iter().filter(|b| b.is_ascii_digit());
+    digits.fold(0u64, |n, &digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+}
+
+/// The meaning of a number. The letters before the number show it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Word {
     Checkpoint,
-    /// The number is of a part of the state, such as a variable.
+    /// The number of a part of the state, such as a variable.
     Part,
     Neutral,
     Rank,
@@ -493,7 +573,7 @@ impl Template<'_> {
         self.text.iter().enumerate().filter(|(_, b)| **b == SLOT).nth(slot).map_or(self.text.len(), |(at, _)| at)
     }
 
-    /// The letters before a slot, with the separator: `_p` in `checkpoints_s26_p3`.
+    /// The letters before a slot, with the separators around them: `_p` in `checkpoints_s26_p3`.
     fn lead(&self, slot: usize) -> &[u8] {
         let end = self.position(slot);
         let word = end - self.text[..end].iter().rev().take_while(|b| matches!(b, b'_' | b'-' | b'.')).count();
@@ -502,6 +582,9 @@ impl Template<'_> {
     }
 
     fn word(&self, slot: usize) -> Word {
+        if self.rows.iter().any(|row| is_date(row[slot])) {
+            return Word::Checkpoint;
+        }
         let word: Vec<_> =
             self.lead(slot).iter().filter(|b| b.is_ascii_alphabetic()).map(u8::to_ascii_lowercase).collect();
         match &word[..] {
@@ -518,9 +601,10 @@ impl Template<'_> {
         (0..self.slots()).filter(same).collect()
     }
 
-    /// Whether a word that usually means checkpoints stands between two numbers, as in `sim.00010.rst.3`, and the times
-    /// of the files say that the number before it is of the checkpoint: all files with one value of it were written
-    /// nearly at once, long before those with the next value. This does not hold for the number after the word.
+    /// Whether a number is not the checkpoint, although a word before it usually means checkpoints, as in
+    /// `sim.00010.rst.3`. The word must stand between two numbers, and the times of the files must show that the
+    /// first number is the checkpoint. All files with one value of the first number were written nearly at once, long
+    /// before the files with its next value. The second number does not have this order.
     fn follows_checkpoint(&self, slot: usize) -> bool {
         let before = &self.text[..self.position(slot) - self.lead(slot).len()];
         let is_between = before.iter().rev().find(|b| !matches!(b, b'_' | b'-' | b'.')) == Some(&SLOT);
@@ -534,8 +618,8 @@ impl Template<'_> {
         is_between && self.in_order(slot - 1).is_some_and(|times| at_once(&times)) && self.in_order(slot).is_none()
     }
 
-    /// When the files with each value of a number were written, if those with one value were written before those with
-    /// the next value, for all values.
+    /// The time range of the files with each value of a number. `None` if the files with one value were not written
+    /// before the files with the next value, for all values.
     fn in_order(&self, slot: usize) -> Option<Vec<Range<SystemTime>>> {
         let mut times: BTreeMap<u64, Range<SystemTime>> = BTreeMap::new();
         for (row, modified) in self.rows.iter().zip(&self.modified) {
@@ -548,8 +632,9 @@ impl Template<'_> {
         (times.len() > 1 && times.windows(2).all(|pair| pair[0].end < pair[1].start)).then_some(times)
     }
 
-    /// Whether the times of the files contradict a rank: one rank after the other was written, and no other number of
-    /// the names was written in order, although the names have other numbers.
+    /// Whether the times of the files contradict a rank. The times contradict a rank if the files of each rank were
+    /// written after the files of the previous rank, and no other varying number of the names was written in order.
+    /// Without another varying number, the times contradict nothing.
     fn contradicts(&self, rank: &RankSlot) -> bool {
         let varies = |slot: &usize| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]);
         let others: Vec<usize> = (0..self.slots()).filter(|slot| !rank.linked.contains(slot)).filter(varies).collect();
@@ -564,16 +649,17 @@ impl Template<'_> {
 
     /// Whether a number is the rank, and the word before it means ranks.
     fn says_rank(&self) -> bool {
-        self.find_rank().is_some_and(|rank| self.word(rank.slot) == Word::Rank)
+        self.find_rank(true).is_some()
     }
 
-    /// The number that is the rank. A number after a word that means ranks is preferred, and then the last possible
-    /// number.
-    fn find_rank(&self) -> Option<RankSlot> {
+    /// The number that is the rank. A number after a word that means ranks is preferred. Otherwise the last possible
+    /// number is the rank. If `after_word` is true, only a number after such a word is accepted.
+    fn find_rank(&self, after_word: bool) -> Option<RankSlot> {
         if self.rows.len() < 2 || self.slots() > SLOTS_MAX {
             return None;
         }
-        let candidates = (0..self.slots()).filter_map(|slot| Some((self.word(slot), self.try_rank(slot)?)));
+        let slots = (0..self.slots()).filter(|slot| !after_word || self.word(*slot) == Word::Rank);
+        let candidates = slots.filter_map(|slot| Some((self.word(slot), self.try_rank(slot)?)));
         candidates.max_by_key(|(word, rank)| (*word, rank.slot)).map(|(_, rank)| rank)
     }
 
@@ -594,13 +680,13 @@ impl Template<'_> {
         let first = sets.values().filter_map(BTreeSet::first).copied().min()?;
         let last = sets.values().filter_map(BTreeSet::last).copied().max()?;
         let ranks = (last - first).checked_add(1)?;
-        // A node may see only its own ranks, for example 32 to 63. Such a range is accepted only if the word before
-        // the number means ranks.
+        // A node may see only its own ranks, for example 32 to 63. A range that begins above 1 is accepted only if
+        // the word before the number means ranks.
         if ranks < 2 || (first > 1 && word != Word::Rank) {
             return None;
         }
         let whole = sets.values().filter(|set| set.len() as u64 == ranks).count();
-        // The newest checkpoint may still be incomplete, so only half of the checkpoints must have all ranks.
+        // The newest checkpoint may still be incomplete. Therefore only half of the checkpoints must have all ranks.
         (whole > 0 && (whole * 2 >= sets.len() || word == Word::Rank)).then_some(RankSlot {
             slot,
             linked,
@@ -609,9 +695,9 @@ impl Template<'_> {
         })
     }
 
-    /// Position of the span in the text, and number of the first slot of the span. The span must be at the beginning
-    /// of a component or after a separator. The span must not be followed by a letter or digit, and must not contain
-    /// the rank.
+    /// Finds the span in the text. Returns the position of the span, and the number of its first slot. The span must
+    /// be at the beginning of a component or after a separator. No letter or digit may follow it, and it must not
+    /// contain the rank.
     fn find(&self, span: &[u8], rank: Option<&RankSlot>) -> Option<(usize, usize)> {
         let slots_before = |at: usize| self.text[..at].iter().filter(|b| **b == SLOT).count();
         let span_slots = span.iter().filter(|b| **b == SLOT).count();
@@ -637,7 +723,7 @@ impl Template<'_> {
             }
             match byte {
                 SLOT if rank.slot == slot => out.push_str("(?P<rank>[0-9]+)"),
-                SLOT => out.push_str("[0-9]+"),
+                SLOT => out.push_str(NUMBER),
                 _ => push_literal(&mut out, byte),
             }
             slot += usize::from(byte == SLOT);
@@ -656,7 +742,7 @@ fn push_literal(out: &mut String, byte: u8) {
     }
 }
 
-/// A template as text for users: `#` for the given slots and `N` for the others.
+/// A template as text for users: `#` for the given slots, and `N` for the other slots.
 fn show(text: &[u8], slots: &[usize]) -> String {
     let (mut slot, mut out) = (0, Vec::with_capacity(text.len()));
     for &byte in text {
@@ -671,8 +757,8 @@ fn show(text: &[u8], slots: &[usize]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Removes ranks that contradict the main template. The main template is preferably a template whose rank follows a
-/// word that means ranks, and among these the template with the most names. A number that is not the rank in the main
+/// Removes ranks that contradict the main template. The main template is the template with the most names, but a
+/// template whose rank follows a word that means ranks is preferred. A number that is not the rank in the main
 /// template is not the rank in other templates with the same beginning (`d1/params.txt`, `d2/params.txt` next to
 /// `d1/p0`, `d1/p1`).
 fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
@@ -689,8 +775,8 @@ fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>
     }
 }
 
-/// Finds ranks in templates with few names. A number is the rank if the same letters are before it as before the rank
-/// of another template, and if it is in the range of the other template's ranks.
+/// Finds ranks in templates with few names. A number is the rank if it fits the rank of another template: the same
+/// letters are before both numbers, and the number is in the range of the other template's ranks.
 fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let known: BTreeMap<Vec<u8>, (u64, u64)> = templates
         .iter()
@@ -708,18 +794,26 @@ fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     }
 }
 
-/// For files without ranks: whether each number is a checkpoint. Otherwise, all files form one checkpoint.
-fn is_series(templates: &[Template<'_>], span: &[u8]) -> bool {
+/// For files without ranks: whether each value of the span's last number is a checkpoint. If the values are not
+/// checkpoints, all files form one checkpoint. The files of the only rank are checkpoints if the application wrote them
+/// one after the other, at least 1 s apart.
+fn is_series(templates: &[Template<'_>], span: &[u8], one_rank: bool) -> bool {
     let mut values = BTreeSet::new();
     let mut says = false;
+    let mut in_order = one_rank;
     for template in templates {
-        let Some((at, slot)) = template.find(span, None) else { return false };
+        let Some((_, slot)) = template.find(span, None) else { return false };
         let last = slot + span.iter().filter(|b| **b == SLOT).count() - 1;
-        says |= template.word(last) == Word::Checkpoint && at + span.len() > 1;
+        says |= template.word(last) == Word::Checkpoint;
+        let apart = |times: &[Range<SystemTime>]| {
+            let begins = |pair: &[Range<SystemTime>]| pair[1].start.duration_since(pair[0].end);
+            times.windows(2).all(|pair| begins(pair).is_ok_and(|apart| apart >= steps::SERIES_MIN))
+        };
+        in_order &= template.in_order(last).is_some_and(|times| apart(&times));
         values.extend(template.rows.iter().map(|row| number(row[last])));
     }
     let dense = values.last().zip(values.first()).is_some_and(|(last, first)| last - first < values.len() as u64);
-    values.len() > 1 && (says || !dense)
+    values.len() > 1 && (says || !dense || in_order)
 }
 
 /// A regular expression for files without a rank: the label may occur anywhere in the path.
@@ -727,7 +821,7 @@ fn span_regex(span: &[u8]) -> String {
     let mut out = String::from("(?:.*?[^0-9A-Za-z])??(?P<checkpoint>");
     for &byte in span {
         match byte {
-            SLOT => out.push_str("[0-9]+"),
+            SLOT => out.push_str(NUMBER),
             _ => push_literal(&mut out, byte),
         }
     }

@@ -6,18 +6,18 @@ use mcrengine::ids::FilePath;
 /// One preset.
 struct Preset {
     name: &'static str,
-    /// Words of the file names: each file name of the preset contains one of them. In a word, `^` means a capital
-    /// letter and `#` means a digit. Empty if the names have no word in common. Searching for a word is faster than
-    /// compiling the patterns.
+    /// Words of the file names: each file name of the preset contains one of these words. In a word, `^` means a
+    /// capital letter and `#` means a digit. Empty if the names have no word in common. Searching for a word is
+    /// faster than compiling the patterns.
     words: &'static [&'static str],
-    /// Globs for [`Layout::from_patterns`], the most specific first.
+    /// Globs for [`Layout::from_patterns`]. The most specific glob comes first.
     patterns: &'static [&'static str],
     first_rank: u32,
     /// Whether the names are distinctive enough for a guess.
     telling: bool,
 }
 
-/// The presets, the most distinctive first. A guess uses the first preset that fits.
+/// The presets. The most distinctive preset comes first. A guess uses the first preset that fits.
 #[rustfmt::skip]
 const TABLE: &[Preset] = &[
     // DD0007/DD0007.cpu0003, DD0007/DD0007.hierarchy, RD0002/RD0002.boundary.hdf, DD0007/DD0007
@@ -26,7 +26,7 @@ const TABLE: &[Preset] = &[
         "**/{checkpoint:[A-Z]{2}[0-9]{4,}}",
         "**/{checkpoint:[A-Z]{2}[0-9]{4,}}.*",
     ]},
-    // Carpet writes `checkpoint.chkpt.tmp.it_...` and then renames it. The temporary name is not a checkpoint.
+    // Carpet first writes `checkpoint.chkpt.tmp.it_...`, which is not a checkpoint, and then renames the file.
     Preset { name: "cactus", words: &[".chkpt"], first_rank: 0, telling: true, patterns: &[
         r"**/{checkpoint:[^/]+\.chkpt(?:_ID)?\.it_[0-9]+}.file_{rank}.h5",
         r"**/{checkpoint:[^/]+\.chkpt(?:_ID)?\.it_[0-9]+}.h5",
@@ -36,13 +36,14 @@ const TABLE: &[Preset] = &[
     ]},
     // Snapshots in one or several files, and restart files that GADGET overwrites: `restartfiles/restart.3`, or
     // `restart.3` for GADGET-2. In a guess, the number is a rank only if no rank is missing. If a rank is missing,
-    // the guess is a time step of LAMMPS.
+    // the number is a time step of LAMMPS.
     Preset { name: "gadget", words: &["snap", "restart"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}.{rank}{,.hdf5}",
         "**/{checkpoint:snap(?:shot)?_[0-9]{3,}}{,.hdf5}",
         "**/{checkpoint:(?:bak-)?restart}.{rank}",
     ]},
-    // The suffix of four or more digits is the rank, if io_form_restart = 102. Nests d01, d02, ... belong together.
+    // The suffix of four or more digits is the rank, if io_form_restart = 102. The nests d01, d02, ... belong to one
+    // checkpoint.
     Preset { name: "wrf", words: &["wrfrst_d"], first_rank: 0, telling: true, patterns: &[
         "**/wrfrst_d[0-9][0-9]_{checkpoint:[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}[:_][0-9]{2}[:_][0-9]{2}}_{rank:[0-9]{4,6}}",
         "**/wrfrst_d[0-9][0-9]_{checkpoint:[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}[:_][0-9]{2}[:_][0-9]{2}}",
@@ -52,12 +53,12 @@ const TABLE: &[Preset] = &[
         "**/{checkpoint:[^/]+_s[0-9]+}/{checkpoint}_p{rank}.h5",
         "**/{checkpoint:[^/]+_s[0-9]+}.h5",
     ]},
-    // output_00080/amr_00080.out00001; ranks count from 1
+    // output_00080/amr_00080.out00001; the ranks count from 1
     Preset { name: "ramses", words: &["output_"], first_rank: 1, telling: true, patterns: &[
         "**/{checkpoint:output_[0-9]{5}}/*.out{rank:[0-9]{5,6}}",
         "**/{checkpoint:output_[0-9]{5}}/**",
     ]},
-    // processor3/0.5/U: the time is the checkpoint. In the collated format: processors4/0.5/U.
+    // processor3/0.5/U, where the time 0.5 is the checkpoint; processors4/0.5/U in the collated format
     Preset { name: "openfoam", words: &["processor"], first_rank: 0, telling: true, patterns: &[
         r"**/processor{rank}/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
         r"**/processors[0-9]*/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
@@ -80,15 +81,22 @@ const TABLE: &[Preset] = &[
         "**/{checkpoint:chk[^/.]*[0-9]{5,}}/**/*_D_{rank:[0-9]{5}}",
         "**/{checkpoint:chk[^/.]*[0-9]{5,}}/**",
     ]},
+    // b.e21.cam.r.0001-02-01-00000.nc, b.e21.clm2.rh0.0001-02-01-00000.nc: the models of one date belong together.
+    // Nearly the same names in E3SM: case.mpaso.rst.0001-02-01_00000.nc.
+    Preset { name: "cesm", words: &[".r"], first_rank: 0, telling: true, patterns: &[
+        "**/*.r*.{checkpoint:[0-9]{4,6}-[0-9]{2}-[0-9]{2}[-_][0-9]{5}}{,.nc,.bin}",
+    ]},
     Preset { name: "chombo", words: &["d.hdf5"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]{4,}}.{1d,2d,3d}.hdf5",
     ]},
+    // Athena++: blast.00010.rst. Athena 4 with MPI: id0/blast.0010.rst of rank 0, and id3/blast-id3.0010.rst of rank 3.
     Preset { name: "athena", words: &[".rst"], first_rank: 0, telling: true, patterns: &[
+        r"**/id{rank}/*.{checkpoint:[0-9]{4}\.rst}",
         r"**/{checkpoint:[^/]+\.(?:[0-9]{5}|final)}.rst",
     ]},
-    // melt.1800.11.restart and restart.1700.base, if the name in the input script contains `%`; poly.restart.1700, if
-    // not. The number after the step is the number of the file. With `fileper` this number is not the rank, but
-    // increases with the rank.
+    // If the name in the input script contains `%`: melt.1800.11.restart and restart.1700.base. If the name does not
+    // contain `%`: poly.restart.1700. The number after the step is the number of the file. With `fileper` this number
+    // is not the rank, but increases with the rank.
     Preset { name: "lammps", words: &[], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]}.{rank}{,.restart,.rst}",
         "**/{checkpoint:[^/]*[0-9]}.base{,.restart,.rst}",
@@ -99,7 +107,7 @@ const TABLE: &[Preset] = &[
     Preset { name: "namd", words: &[".restart"], first_rank: 0, telling: true, patterns: &[
         r"**/{checkpoint:[^/]+\.restart(?:\.[0-9]+)?}.{coor,vel,xsc}",
     ]},
-    // One directory for each checkpoint, and one file for each checkpoint.
+    // `directories`: each directory is a checkpoint. `files`: each file is a checkpoint.
     Preset { name: "directories", words: &[], first_rank: 0, telling: false, patterns: &["{checkpoint}/**"] },
     Preset { name: "files", words: &[], first_rank: 0, telling: false, patterns: &["**/{checkpoint}"] },
 ];
@@ -108,7 +116,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|preset| preset.name)
 }
 
-/// The presets that a guess may choose for these names, the most distinctive first.
+/// The presets that a guess may choose for these names. The most distinctive preset comes first.
 pub(super) fn telling(paths: &[&FilePath]) -> impl Iterator<Item = Layout> {
     TABLE.iter().filter(|preset| preset.telling && preset.words_are_in(paths)).map(make)
 }
@@ -141,7 +149,7 @@ fn make(preset: &Preset) -> Layout {
 mod tests {
     use super::*;
 
-    /// Preset, path, label, rank. An empty label means that the file belongs to no checkpoint.
+    /// Examples: preset, path, label, rank. An empty label means that the file belongs to no checkpoint.
     #[rustfmt::skip]
     const EXAMPLES: &[(&str, &str, &str, Option<u32>)] = &[
         ("enzo", "DD0007/DD0007.cpu0003", "DD0007", Some(3)),
@@ -189,6 +197,12 @@ mod tests {
         ("chombo", "chk000100.2d.hdf5", "chk000100", None),
         ("athena", "blast.00010.rst", "blast.00010", None),
         ("athena", "blast.final.rst", "blast.final", None),
+        ("athena", "id0/blast.0010.rst", "0010.rst", Some(0)),
+        ("athena", "id3/blast-id3.0010.rst", "0010.rst", Some(3)),
+        ("cesm", "b.e21.cam.r.0001-02-01-00000.nc", "0001-02-01-00000", None),
+        ("cesm", "run/b.e21.clm2.rh0.0001-02-01-00000.nc", "0001-02-01-00000", None),
+        ("cesm", "case.mpaso.rst.0001-02-01_00000.nc", "0001-02-01_00000", None),
+        ("cesm", "b.e21.cam.h0.0001-02.nc", "", None),
         ("lammps", "restart.1700.3", "restart.1700", Some(3)),
         ("lammps", "restart.1700.base", "restart.1700", None),
         ("lammps", "melt.1800.11.restart", "melt.1800", Some(11)),

@@ -1,7 +1,7 @@
 //! Walks over a directory, and finds its files and their checkpoints. All limits are in [`ScanLimits`].
 //!
 //! A symbolic link to a directory outside of the root is followed if the directory has the same owner as the root,
-//! because output directories often lie on another file system. Other links are only reported.
+//! because output directories often lie on another file system. All other links are only reported.
 
 use super::{Layout, is_own_name};
 use crate::timeline::Timeline;
@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// A label with the order that users expect: `it_9` is before `it_10`. Labels that are numbers are ordered by value:
-/// `0.25` is before `0.5`, and `0.5` is before `1e3`.
+/// A label with the order that users expect: `it_9` is before `it_10`. Labels that are numbers are ordered by their
+/// value: `0.25` is before `0.5`, and `0.5` is before `1e3`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CheckpointLabel(pub CheckpointId);
 
@@ -36,7 +36,7 @@ impl PartialOrd for CheckpointLabel {
     }
 }
 
-/// The value of a label that is a number.
+/// The value of a label. `None` if the label is not a number.
 fn number(label: &str) -> Option<f64> {
     let is_digits = label.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
     label.parse().ok().filter(|number: &f64| is_digits && number.is_finite())
@@ -45,9 +45,9 @@ fn number(label: &str) -> Option<f64> {
 /// Limits of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// Maximum depth of directories. Default: the maximum depth of the longest path, see [`FILE_PATH_MAX`].
+    /// Maximum depth of directories. Default: half of [`FILE_PATH_MAX`], which is the depth of the longest path.
     pub depth: usize,
-    /// Maximum number of files and directories. Default 4 Mi.
+    /// Maximum number of files and directories. Default 4,194,304.
     pub entries: usize,
 }
 
@@ -64,8 +64,8 @@ pub struct Skipped {
     pub path: PathBuf,
     /// The reason.
     pub reason: &'static str,
-    /// Files of a checkpoint may be at this path, because the path is a directory, or a file whose path or length
-    /// cannot be read.
+    /// Whether files of a checkpoint may be at this path. Files may be at the path of a directory, or of a file whose
+    /// path or length cannot be read.
     pub hides_files: bool,
 }
 
@@ -74,21 +74,23 @@ pub struct Skipped {
 pub struct Listing {
     /// Regular files, sorted by name.
     pub files: Vec<FilePath>,
-    /// Modification time of each file, but at most the time of its last change, which no application can set.
+    /// Modification time of each file, or the time of its last change if that is earlier. No application can set the
+    /// time of the last change.
     pub modified: Vec<SystemTime>,
-    /// The file whose modification time is the furthest after its last change, and by how much: a clock is wrong.
-    /// Differences below 2 s are ignored.
+    /// The file whose modification time is the furthest after its last change, and the difference of the two times.
+    /// Such a file shows that a clock is wrong. Differences below 2 s are ignored.
     pub ahead: Option<(FilePath, Duration)>,
-    /// When each file was begun, as far as this is known: its creation, or its modification if the file is a copy that
-    /// is younger than its content.
+    /// The time when each file was begun, as far as it is known. The time is the creation time of the file. If the
+    /// file is a copy that is younger than its content, the time is the modification time.
     pub begun: Vec<SystemTime>,
     /// Length of each file in bytes.
     pub bytes: Vec<u64>,
     /// Symbolic links that were not followed, sorted by name.
     pub links: Vec<PathBuf>,
-    /// Symbolic links to directories that were followed, and the directories that they lead to.
+    /// Symbolic links to directories that were followed, and the target directories.
     pub through: Vec<(PathBuf, PathBuf)>,
-    /// Paths that are neither files nor directories (sockets, devices) or not readable; at most [`SKIPPED_MAX`].
+    /// Paths that are not readable, or that are neither files nor directories (sockets, devices). At most
+    /// [`SKIPPED_MAX`] paths.
     pub skipped: Vec<Skipped>,
     /// Number of all skipped paths.
     pub skipped_count: u64,
@@ -116,36 +118,38 @@ impl Listing {
 /// The checkpoints below a directory.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// The checkpoints sorted by label, each with its files sorted by name. Files of no single rank have rank 0 here.
+    /// The checkpoints sorted by label. Each checkpoint has its files sorted by name. Files that belong to no single
+    /// rank have rank 0 here.
     pub checkpoints: BTreeMap<CheckpointLabel, Vec<(FilePath, Rank)>>,
     /// Modification time of the newest file of each checkpoint.
     pub modified: BTreeMap<CheckpointLabel, SystemTime>,
     /// Files that belong to no checkpoint.
     pub unplaced: Vec<FilePath>,
-    /// See [`Listing::links`].
+    /// Symbolic links that were not followed, see [`Listing::links`].
     pub links: Vec<PathBuf>,
-    /// When the files of each checkpoint were written.
+    /// The times when the files of each checkpoint were written.
     pub timeline: Timeline,
-    /// See [`Listing::skipped`].
+    /// The skipped paths, see [`Listing::skipped`].
     pub skipped: Vec<Skipped>,
-    /// See [`Listing::skipped_count`].
+    /// Number of all skipped paths, see [`Listing::skipped_count`].
     pub skipped_count: u64,
 }
 
 /// Maximum number of entries in [`Listing::skipped`].
 pub const SKIPPED_MAX: usize = 1000;
 
-/// The names determine the order of checkpoints, unless modification times contradict the names by at least this
-/// time. Files that were copied without their times have nearly equal times. The times of a run's checkpoints differ
-/// by more.
+/// Minimum difference of times that contradicts the names. The names determine the order of checkpoints, unless the
+/// modification times contradict the names. If files were copied without their times, their times are nearly equal.
+/// The times of a run's checkpoints differ more.
 const CONTRADICTION_MIN: Duration = Duration::from_secs(60);
 
 /// A checkpoint's label and its files, see [`Scan::checkpoints`].
 pub type Labelled = (CheckpointId, Vec<(FilePath, Rank)>);
 
 impl Scan {
-    /// The checkpoints, oldest first, and a message if the order is not the order of the names. For applications that
-    /// reuse a few names (`restart.a`, `restart.b`; `state`, `state_prev`), only modification times give the order.
+    /// Returns the checkpoints, oldest first, and a message if this order is not the order of the names. If an
+    /// application reuses a few names (`restart.a`, `restart.b`; `state`, `state_prev`), only modification times give
+    /// the order.
     pub fn in_order(self) -> (Vec<Labelled>, Option<String>) {
         let Self { checkpoints, modified, .. } = self;
         let time = |label: &CheckpointLabel| modified.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -164,7 +168,7 @@ impl Scan {
         }
         let mut order: Vec<_> = checkpoints.into_iter().collect();
         if contradiction.is_some() {
-            order.sort_by_key(|(label, _)| time(label)); // a stable sort: with equal times, the order of the names stays
+            order.sort_by_key(|(label, _)| time(label)); // stable: equal times keep the order of the names
         }
         (order.into_iter().map(|(label, files)| (label.0, files)).collect(), contradiction)
     }
@@ -234,10 +238,11 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     Ok(listing)
 }
 
-/// Difference of times above which a clock is wrong. A file may be written by a node whose clock is a little ahead.
+/// Minimum difference of times that means that a clock is wrong. The clock of the node that writes a file may be a
+/// little ahead.
 const AHEAD_MIN: Duration = Duration::from_secs(2);
 
-/// When a file was changed last.
+/// The time of a file's last change.
 fn changed_at(metadata: &Metadata) -> Option<SystemTime> {
     let since_1970 = Duration::new(metadata.ctime().try_into().ok()?, metadata.ctime_nsec().try_into().ok()?);
     SystemTime::UNIX_EPOCH.checked_add(since_1970)
@@ -270,9 +275,10 @@ pub fn sort(listing: Listing, layout: &Layout) -> Scan {
 
 pub(crate) const IS_NO_FILE: &str = "it is neither a file nor a directory";
 
-/// One result of a walk.
+/// A result of a walk.
 pub(crate) enum Found<'a> {
-    /// A directory, reported before its content. Its path is relative to the root, and empty for the root itself.
+    /// The path of a directory, reported before the content of the directory. The path is relative to the root, and
+    /// empty for the root itself.
     Directory(&'a Path),
     /// A regular file, and its metadata from `lstat`.
     File(FilePath, Metadata),
@@ -285,9 +291,9 @@ pub(crate) enum Found<'a> {
 /// Decides which links are followed.
 pub(crate) struct Through<'a> {
     root: &'a Path,
-    /// The real path and the owner of the root. Read when the first link is found.
+    /// The real path and the owner of the root. Path and owner are read when the first link is found.
     real: Option<Option<(PathBuf, u32)>>,
-    /// Directories that links led to, as device and inode.
+    /// Directories to which links led, as device and inode.
     entered: BTreeSet<(u64, u64)>,
 }
 
@@ -296,9 +302,9 @@ impl<'a> Through<'a> {
         Self { root, real: None, entered: BTreeSet::new() }
     }
 
-    /// Whether a link is followed: it leads to a directory that has the owner of the root, that is neither below nor
-    /// above the root, and that no earlier link led to. A second name of such a directory is not followed, such as
-    /// `latest -> DD0018`, where `DD0018` is a link.
+    /// Whether a link is followed. A followed link must lead to a directory that has the owner of the root, that is
+    /// neither below nor above the root, and that no earlier link reached. A second name of such a directory is not
+    /// followed, such as `latest -> DD0018`, where `DD0018` is a link.
     pub(crate) fn is_open(&mut self, link: &Path) -> bool {
         let real =
             self.real.get_or_insert_with(|| Some((self.root.canonicalize().ok()?, self.root.metadata().ok()?.uid())));
@@ -314,9 +320,9 @@ impl<'a> Through<'a> {
     }
 }
 
-/// Whether a link to the directory `end` is only a second name of it, because the walk finds `end` elsewhere: the link
-/// leads to another entry below the root, or to a directory behind the link that led the walk here, or an entry beside
-/// the link has the name of `end` and leads to `end`.
+/// Whether a link to the directory `end` is only a second name, because the walk finds `end` elsewhere. There are
+/// three cases: the link leads to another entry below the root; the link leads to a directory behind the link through
+/// which the walk came here; another entry in the link's directory has the name of `end` and leads to `end`.
 fn is_second_name(root: &Path, real_root: &Path, link: &Path, end: &Path) -> bool {
     let (name, Ok(text)) = (root.join(link), root.join(link).read_link()) else { return false };
     let Some(above) = name.parent().and_then(|above| above.canonicalize().ok()) else { return false };
@@ -335,8 +341,8 @@ fn is_second_name(root: &Path, real_root: &Path, link: &Path, end: &Path) -> boo
     is_below_root() || is_behind() || twin.is_some_and(|twin| twin.canonicalize().is_ok_and(|other| other == *end))
 }
 
-/// Walks over `root/below`. Reports each directory before its content is read, so that the caller can first start to
-/// watch the directory.
+/// Walks over `root/below`. Reports each directory before its content is read, so that the caller can start to watch
+/// the directory before.
 pub(crate) fn walk(
     root: &Path,
     below: &Path,
@@ -354,7 +360,7 @@ pub(crate) fn walk(
             Err(source) if directory == below => {
                 return Err(ScanError::Unreadable { path: absolute.components().collect(), source });
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the directory was removed meanwhile
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the directory was removed
             Err(_) => {
                 see(Found::Skipped(&directory, "the directory cannot be read"));
                 continue;
@@ -376,7 +382,7 @@ pub(crate) fn walk(
             }
             let kind = match entry.file_type() {
                 Ok(kind) => kind,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the entry was removed meanwhile
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the entry was removed
                 Err(_) => {
                     see(Found::Skipped(&path, "its type cannot be read"));
                     continue;

@@ -24,7 +24,7 @@ pub enum RestoreError {
         /// Number of given raw bytes.
         bytes: u64,
     },
-    /// After its filters were applied, a chunk has another length than the application's chunk.
+    /// After its filters were applied, a chunk does not have the length of the application's chunk.
     #[error(
         "{path}: variable {variable}, chunk {chunk}: {found} stored bytes, {expected} recorded",
         path = .path.display()
@@ -36,9 +36,9 @@ pub enum RestoreError {
         variable: usize,
         /// Index of the extent.
         chunk: usize,
-        /// Length of the result; 0 if the filters failed.
+        /// Length of the result in bytes. 0 if the filters failed.
         found: u64,
-        /// Recorded length.
+        /// Recorded length in bytes.
         expected: u64,
     },
     /// Some raw bytes were not given.
@@ -51,7 +51,7 @@ pub enum RestoreError {
         /// Number of raw bytes of the file.
         expected: u64,
     },
-    /// The restored bytes differ from the application's.
+    /// The restored bytes differ from the application's bytes.
     #[error("{path}: its digest is {found}, recorded {recorded}", path = .path.display())]
     Digest {
         /// The file.
@@ -88,7 +88,7 @@ pub enum RestoreError {
     Busy {
         /// The directory.
         path: PathBuf,
-        /// How long this restart waited, in seconds.
+        /// Time that this restart waited, in seconds.
         waited_s: u64,
     },
     /// The operating system reported an error.
@@ -104,8 +104,8 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
-    /// Whether the checkpoint is the cause of the error and not this machine's disk. If so, another checkpoint may be
-    /// restorable.
+    /// Whether the cause of the error is the checkpoint, and not the disk of this node. If the checkpoint is the
+    /// cause, another checkpoint may be restorable.
     pub fn blames_checkpoint(&self) -> bool {
         match self {
             Self::Header(_)

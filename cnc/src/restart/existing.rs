@@ -17,7 +17,8 @@ use std::path::Path;
 const DIRECTORY_IN_THE_WAY: &str = "a directory has the name of a file of the checkpoint (move the directory away, or \
                                     restore into another place)";
 
-/// The metadata of the file that exists under a final name. A directory under this name is an error.
+/// The metadata of the existing file under a final name. `None` if there is no file. A directory under this name is
+/// an error.
 pub(super) fn find_existing(to: &Path, path: &FilePath) -> Result<Option<FileStat>, RestoreError> {
     let dir = match directory(to, path, None) {
         Err(RestoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -52,8 +53,8 @@ pub(super) fn is_same_link(to: &Path, header: &FileHeader) -> bool {
 }
 
 /// Compares the existing file with the content that is restored. Returns the fingerprint of the existing file, and
-/// whether the content is the same. `None`: no file of the right length exists, the existing file cannot be read, or
-/// it changed during the comparison.
+/// whether the contents are equal. `None` if no file of the right length exists, if the existing file cannot be read,
+/// or if it changed during the comparison.
 pub(super) fn compare(to: &Path, header: &FileHeader) -> Option<(Fingerprint, bool)> {
     let print = file_print(&find_existing(to, &header.path).ok()??).filter(|print| print.bytes == header.bytes)?;
     let dir = directory(to, &header.path, None).ok()?;

@@ -1,5 +1,5 @@
-//! The steps of a publication, and the journal of these steps. The next restart reads the journal of a publication
-//! that was interrupted, and completes or undoes this publication.
+//! The steps of a publication, and the journal of these steps. If a publication is interrupted, the next restart
+//! reads its journal, and completes or undoes the publication.
 //!
 //! The journal consists of three lines: `mcr-publish 1`, a line of JSON ([`Journal`]), and `blake3 HEX` with the
 //! digest of the first two lines. In paths, a backslash and each byte that is not printable ASCII are written as
@@ -32,15 +32,15 @@ use std::sync::Mutex;
 const KIND: &str = "mcr-publish";
 const VERSION: u32 = 1;
 const ASIDE_PREFIX: &str = ".mcr-aside-";
-/// Maximum number of directories for moved files in one target directory.
+/// Maximum number of directories `.mcr-aside-N` in one target directory.
 const ASIDE_MAX: u32 = 10_000;
 
-/// How many killed restarts were completed or undone.
+/// Numbers of killed restarts that were completed or undone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Number of killed restarts that were completed: all their files have their final names now.
+    /// Number of killed restarts that were completed. All files of these restarts have their final names now.
     pub completed: usize,
-    /// Number of killed restarts that were undone: all their changes were reverted.
+    /// Number of killed restarts that were undone. All changes of these restarts were reverted.
     pub undone: usize,
 }
 
@@ -50,7 +50,7 @@ pub struct Recovered {
 struct Journal {
     /// Whether the temporary files were durable before the journal was written.
     synced: bool,
-    /// The directory that existing files are moved to, below the target directory.
+    /// The directory below the target directory to which existing files are moved.
     aside: Option<String>,
     /// Paths of the moved files.
     moves: Vec<String>,
@@ -76,10 +76,10 @@ pub(super) struct Steps {
     pub(super) renames: Vec<(FilePath, CString, Identity)>,
 }
 
-/// Identifies a restored file: inode, length in bytes, modification time in nanoseconds.
+/// Identifies a restored file: inode, length in bytes, modification time in nanoseconds since 1970.
 pub(super) type Identity = (u64, u64, i64);
 
-/// Completes or undoes restarts that were killed during their publication into this directory.
+/// Completes or undoes the restarts that were killed during their publication into this directory.
 pub fn recover(to: &Path) -> Result<Recovered, RestoreError> {
     if journals(to)?.is_empty() {
         return Ok(Recovered::default());
@@ -110,7 +110,7 @@ impl Steps {
         }
     }
 
-    /// Writes the journal. Returns its name.
+    /// Writes the journal. Returns the name of the journal.
     pub(super) fn write_journal(&self, to: &Path) -> Result<String, RestoreError> {
         let name = format!("{JOURNAL_PREFIX}{}", here());
         sealed::write(to, &name, KIND, VERSION, &self.journal(), self.synced)
@@ -118,7 +118,7 @@ impl Steps {
         Ok(name)
     }
 
-    /// `None` if the journal contains something that this program never writes.
+    /// Checks the paths of a journal. `None` if the journal contains something that this program never writes.
     fn of(journal: Journal) -> Option<Self> {
         let path = |text: &String| FilePath::new(unescape(text)?).ok();
         let is_aside = |name: &String| name.strip_prefix(ASIDE_PREFIX).is_some_and(|n| n.parse::<u32>().is_ok());
@@ -142,7 +142,7 @@ impl Steps {
         to.join(self.aside.as_deref().unwrap_or(ASIDE_PREFIX))
     }
 
-    /// Moves and renames all files of the steps. A step that was done before is skipped.
+    /// Moves and renames all files of the steps. Steps that are already done are skipped.
     pub(super) fn forward(&self, to: &Path) -> Result<(), RestoreError> {
         let aside = self.aside_of(to);
         let restored: BTreeMap<&FilePath, Identity> = self.renames.iter().map(|(path, _, is)| (path, *is)).collect();
@@ -172,7 +172,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Reverts everything to the state before the first step.
+    /// Restores the state before the first step.
     pub(super) fn undo(&self, to: &Path) -> Result<(), RestoreError> {
         for (path, temporary, is) in &self.renames {
             let Ok(dir) = directory(to, path, None) else { continue };
@@ -190,12 +190,12 @@ impl Steps {
             }
         }
         if self.aside.is_some() {
-            let _ = std::fs::remove_dir(&aside); // a directory that is not empty stays
+            let _ = std::fs::remove_dir(&aside); // if the directory is not empty, it stays
         }
         Ok(())
     }
 
-    /// Whether every restored file exists under its temporary or its final name.
+    /// Whether every restored file exists under its temporary name or its final name.
     fn can_go_forward(&self, to: &Path) -> bool {
         self.renames.iter().all(|(path, temporary, is)| {
             let is_there = |name: &[u8]| {
@@ -234,7 +234,7 @@ pub(super) fn make_aside(to: &Path) -> Result<String, RestoreError> {
     Err(failed(to, "moving files aside: there are 10000 .mcr-aside-N; remove some", io::ErrorKind::AlreadyExists))
 }
 
-/// Moves a file to the same relative path below another directory.
+/// Moves a file to another directory, keeping its relative path.
 fn move_file(from: &Path, to: &Path, path: &FilePath) -> Result<(), RestoreError> {
     let at = from.join(path.as_path());
     let made = Mutex::default();
@@ -272,7 +272,7 @@ fn journals(to: &Path) -> Result<Vec<String>, RestoreError> {
 pub(super) fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
     let mut recovered = Recovered::default();
     for name in journals(to)? {
-        // On a file system without locks, the process may still be running.
+        // On a file system without locks, the process of the journal may still be running.
         if leftovers::is_at_work(&name) == Some(true) && !name.ends_with(&here()) {
             continue;
         }
@@ -282,7 +282,7 @@ pub(super) fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
         };
         match journal.and_then(|journal| Steps::of(journal).ok_or_else(|| "it contains invalid paths".to_owned())) {
             Ok(steps) => {
-                // After a crash of the node, a file that was not synced may differ from the verified content.
+                // If a file was not synced and the node crashed, the file may differ from the verified content.
                 let is_safe = steps.synced || leftovers::is_at_work(&name).is_some();
                 if is_safe && steps.can_go_forward(to) && steps.forward(to).is_ok() {
                     recovered.completed += 1;
@@ -293,7 +293,7 @@ pub(super) fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
                 let renamed =
                     |(path, ..): &(FilePath, CString, Identity)| RestoredFile { path: path.clone(), bytes: 0 };
                 let there: Vec<_> = steps.renames.iter().map(renamed).collect();
-                let _ = steps.sync(to, &there); // a directory that was created for the files may not exist any more
+                let _ = steps.sync(to, &there); // a directory that was created for the files may have been removed
             }
             Err(why) => tracing::warn!(journal = name, why, "the journal of a restart cannot be used"),
         }
@@ -314,8 +314,8 @@ pub(super) fn remove_journal(to: &Path, name: &str, sync: bool) -> Result<(), Re
 mod tests {
     use super::*;
 
-    /// A directory as left by a restart that was killed after some of its steps: `a` and `d/b` are restored over
-    /// existing files, `d/c` is newer and moved aside, and `e/f` is restored where nothing existed.
+    /// A directory after a restart that was killed after `steps_done` of its steps. `a` and `d/b` replace existing
+    /// files, `d/c` is newer and moved aside, and `e/f` has no existing file.
     fn killed_after(steps_done: usize) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a directory");
         let to = dir.path();
@@ -373,7 +373,7 @@ mod tests {
     fn a_restart_that_was_killed_while_it_published_is_completed_by_the_next_one() {
         for steps_done in 0..=6 {
             let dir = killed_after(steps_done);
-            // Another restart that first cleans up the directory must not remove the temporary files.
+            // If another restart cleans up the directory first, it must not remove the temporary files.
             for inner in ["", "d", "e"] {
                 leftovers::remove_once(&File::open(dir.path().join(inner)).expect("opened").into());
             }

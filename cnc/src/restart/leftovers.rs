@@ -2,9 +2,9 @@
 //! removes the files of dead processes.
 //!
 //! Several nodes may restore into the same directory of a parallel file system at the same time, and a process number
-//! is valid only on one node. So the name also identifies the node of the process. A temporary file of this node is
-//! removed at once if its process is dead. A temporary file of another node is removed after one day without a
-//! change.
+//! is valid only on one node. Therefore the name also identifies the node of the process. A temporary file of this
+//! node is removed at once if its process is dead. A temporary file of another node is removed after one day without
+//! a change.
 
 use crate::here::HERE;
 use nix::dir::Dir;
@@ -22,25 +22,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Prefix of every temporary name.
 const PREFIX: &str = ".mcr-restart-";
-/// Prefix of the name of a journal. The prefix is followed by the node of the process and by the process number.
+/// Prefix of the name of a journal. The node of the process and the process number follow.
 pub(super) const JOURNAL_PREFIX: &str = ".mcr-publish-";
-/// The two suffixes of temporary names: of files that will get final names, and of spill files.
+/// The two suffixes of temporary names: `tmp` for files that will get final names, and `spill` for spill files.
 const SUFFIXES: [&str; 2] = ["tmp", "spill"];
-/// A temporary file of another node counts as abandoned if it did not change for this number of seconds.
+/// Time without a change after which a temporary file of another node counts as abandoned, in seconds.
 const ELSEWHERE_AGE_MAX_S: i64 = 24 * 60 * 60;
 
 /// Counter that distinguishes the temporary names of one process.
 static NTH: AtomicU64 = AtomicU64::new(0);
 
-/// The name of the journal of the process that owns this temporary file, see `journal.rs`. The temporary file is
-/// needed as long as the journal exists.
+/// The name of the journal of the process that owns this temporary file, see `journal.rs`. As long as the journal
+/// exists, the temporary file is needed.
 fn journal_of(name: &str) -> Option<String> {
     let mut parts = name.strip_prefix(PREFIX)?.splitn(3, '-');
     Some(format!("{JOURNAL_PREFIX}{}-{}", parts.next()?, parts.next()?))
 }
 
-/// Whether this directory or a directory above it contains a journal of this name. Each of these directories may be
-/// the target of a restart.
+/// Whether this directory or a directory above it contains a journal of this name. A restart may have used any of
+/// these directories as its target.
 fn has_journal(directory: &OwnedFd, journal: &str) -> bool {
     const DEPTH_MAX: usize = 256;
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -59,7 +59,7 @@ fn has_journal(directory: &OwnedFd, journal: &str) -> bool {
     true
 }
 
-/// Whether the process named in a journal may still be running. `None` for a process on another node.
+/// Whether the process that a journal names may still be running. `None` for a process on another node.
 pub(super) fn is_at_work(journal: &str) -> Option<bool> {
     let name = format!("{PREFIX}{}-0.tmp", journal.strip_prefix(JOURNAL_PREFIX)?);
     match owner(&name)? {
@@ -68,7 +68,7 @@ pub(super) fn is_at_work(journal: &str) -> Option<bool> {
     }
 }
 
-/// Whether this name was created by [`temporary_name`].
+/// Whether [`temporary_name`] created this name.
 pub(super) fn is_temporary(name: &str) -> bool {
     owner(name).is_some()
 }
@@ -80,10 +80,10 @@ pub(super) fn temporary_name(suffix: &str) -> CString {
     CString::new(name).expect("the name contains no NUL")
 }
 
-/// Removes the temporary files of killed restarts in a directory, only once for each directory and process. Errors
-/// are only logged, because such a file only takes space.
+/// Removes the temporary files of killed restarts from a directory. Each process examines each directory only once.
+/// Errors are only logged, because a file that stays only takes space.
 pub(super) fn remove_once(directory: &OwnedFd) {
-    /// Directories that were already examined. The set is cleared when it is too long.
+    /// Directories that were already examined. The set is cleared when it has `EXAMINED_MAX` entries.
     static EXAMINED: LazyLock<Mutex<HashSet<(u64, u64)>>> = LazyLock::new(Mutex::default);
     const EXAMINED_MAX: usize = 1 << 16;
     let Ok(stat) = fstat(directory) else { return };
@@ -112,8 +112,8 @@ fn remove(directory: &OwnedFd) {
             Owner::Elsewhere => fstatat(directory.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| now_s.saturating_sub(stat.st_ctime) > ELSEWHERE_AGE_MAX_S),
         };
-        // First check that the process is dead, then that no journal of the process exists. In this order, a journal
-        // that the process wrote just before it died is found.
+        // The process is checked first, and the journal second. In this order, a journal is found even if the process
+        // wrote the journal just before the process died.
         let journal = name.to_str().ok().and_then(journal_of);
         if is_abandoned && journal.is_some_and(|journal| !has_journal(directory, &journal)) {
             match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
@@ -124,15 +124,15 @@ fn remove(directory: &OwnedFd) {
     }
 }
 
-/// The node and the process that a temporary file comes from.
+/// The node and the process that created a temporary file.
 #[derive(Debug, PartialEq, Eq)]
 enum Owner {
-    /// The file belongs to a process of this node. `None` if no process can have this number.
+    /// A process of this node. `None` if no process can have this number.
     Here(Option<Pid>),
     Elsewhere,
 }
 
-/// `None` unless the name has exactly the form of [`temporary_name`].
+/// The owner of a temporary file. `None` if the name does not have exactly the form of [`temporary_name`].
 fn owner(name: &str) -> Option<Owner> {
     let (stem, suffix) = name.strip_prefix(PREFIX)?.split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -187,7 +187,7 @@ mod tests {
             std::fs::write(directory.path().join(name), b"x").expect("written");
         }
         let fd: OwnedFd = std::fs::File::open(directory.path()).expect("opened").into();
-        // Not `remove_once`: a directory of another test may have had the same inode.
+        // `remove_once` is not used here, because a directory of another test may have had the same inode.
         remove(&fd);
         let there = |name: &String| directory.path().join(name).exists();
         assert!(!there(&left) && !there(&spilt), "what a dead process left is still there");

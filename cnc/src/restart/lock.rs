@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const LOCK: &str = ".mcr-lock";
-/// Maximum time that a restart waits for one other restart that publishes into the same directory.
+/// Maximum time that a restart waits for one other restart that is publishing into the same directory.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(60);
-/// Maximum time that a restart waits for all other restarts. A thousand nodes may restore into one directory at once.
+/// Maximum total time that a restart waits for other restarts. A thousand nodes may restore into one directory at
+/// once.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(900);
 
 /// The lock of a directory during a publication. Dropping this value removes the lock file.
@@ -24,8 +25,8 @@ pub(super) struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if self._held.is_some() {
-            // The lock file is removed while the lock is held. A waiting restart then locks a file without a name,
-            // and opens the lock file again.
+            // The lock file is removed while the lock is held. If a waiting restart then locks the removed file, the
+            // restart notices the removal, and opens the lock file again.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -33,7 +34,8 @@ impl Drop for Lock {
 
 pub(super) fn lock(to: &Path, wait: Duration) -> Result<Lock, RestoreError> {
     let (path, started) = (to.join(LOCK), Instant::now());
-    // Each restart that gets the lock creates a new lock file, so a changed lock file means another holder.
+    // Each restart that gets the lock creates a new lock file. So a changed lock file means that another restart
+    // holds the lock.
     let (mut holder, mut since) = (None, started);
     loop {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

@@ -3,11 +3,12 @@
 //! Before the publication, all files are verified and durable under temporary names. The following steps run under a
 //! lock of the target directory:
 //!
-//! 1. A restart that was killed during its publication is completed. If its temporary files are gone, it is undone.
-//! 2. Existing files under the final names are found. A file with the same content stays. A file with other content
-//!    is moved to `.mcr-aside-N/`. A file is also moved to this directory if it is newer than all restored files of
-//!    its shape and does not belong to the checkpoint, because an application that starts from the newest file would
-//!    use it. The shape of a file is its path with every run of digits replaced by `#`.
+//! 1. A restart that was killed during its publication is completed. If temporary files of this restart are missing,
+//!    it is undone.
+//! 2. Existing files under the final names are found. An existing file with the same content stays. An existing file
+//!    with other content is moved to `.mcr-aside-N/`. A file is also moved to this directory if it is newer than all
+//!    restored files of its shape and does not belong to the checkpoint. Otherwise an application that starts from
+//!    the newest file would use this file. The shape of a file is its path with every run of digits replaced by `#`.
 //! 3. The journal `.mcr-publish-WHERE-PROCESS` lists every move and every rename. The journal is durable before the
 //!    first move or rename.
 //! 4. The files are moved, then renamed. The journal is removed when all moves and renames are durable.
@@ -33,11 +34,12 @@ const ENTRIES_MAX: usize = 4 << 20;
 /// Options of a publication.
 #[derive(Clone, Debug, Default)]
 pub struct Publish {
-    /// All files of the checkpoint, including files that this node does not restore. A newer file is not moved aside
-    /// if it is in this set.
+    /// All files of the checkpoint, including files that this node does not restore. Files of this set are not moved
+    /// aside, even if they are newer.
     pub of_checkpoint: BTreeSet<FilePath>,
-    /// The restored files are a copy for inspection, and the application continues. Its newer files are not moved
-    /// aside, and existing files with the same content are not marked as restored.
+    /// Whether the restored files are a copy for inspection, and the application continues. If the files are a copy,
+    /// newer files of the application are not moved aside, and existing files with the same content are not marked as
+    /// restored.
     pub is_copy: bool,
     /// Whether the files and all renames are made durable.
     pub sync: bool,
@@ -54,7 +56,7 @@ pub enum Why {
     Newer,
 }
 
-/// A file that was moved aside, or that would be moved aside.
+/// A file that was moved aside, or that a publication would move aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aside {
     /// Path below the target directory. After the move, the file has the same path below `.mcr-aside-N`.
@@ -66,27 +68,27 @@ pub struct Aside {
 /// The result of a publication.
 #[derive(Debug, Default)]
 pub struct Published {
-    /// All files, including files that already existed with the same content.
+    /// All files of the publication, including files that already existed with the same content.
     pub files: Vec<RestoredFile>,
     /// Number of files that already existed with the same content.
     pub unchanged: usize,
     /// Files that were moved aside.
     pub aside: Vec<Aside>,
-    /// The directory that the files were moved to, below the target directory.
+    /// The directory below the target directory to which the files were moved.
     pub aside_to: Option<String>,
-    /// Links that were not created, because they lead to directories elsewhere or because a directory has their name.
+    /// Links that were not created. Such a link leads to a directory elsewhere, or a directory has its name.
     pub not_made: Vec<FilePath>,
 }
 
 /// The existing files that stay, and the existing files that must be moved aside.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Indices of files that stay as they are.
+    /// Indices of the files to publish whose existing files stay.
     kept: BTreeSet<usize>,
     aside: Vec<Aside>,
 }
 
-/// Gives all files of a checkpoint their final names, or none of them.
+/// Gives all files of a checkpoint their final names, or no file its final name.
 pub fn publish_all(
     target: &Arc<Target>,
     files: Vec<VerifiedFile>,
@@ -112,8 +114,8 @@ pub fn publish_all(
             true => unmarked.extend(mark_existing(to, &file.header.path)),
         }
     }
-    // Record the restored files before any of them has its final name, so that an agent never takes a restored file
-    // for a new file of the application.
+    // The restored files are recorded before the first restored file gets its final name. Thereby an agent never
+    // considers a restored file a new file of the application.
     crate::restored::record(to, &unmarked).map_err(|e| failed(to, "recording what is restored", e))?;
     let files = with_hard_links(target, files, &plan.kept);
     let renames = (files.iter().enumerate())
@@ -129,7 +131,7 @@ pub fn publish_all(
     if !steps.renames.is_empty() || !steps.moves.is_empty() {
         let name = steps.write_journal(to)?;
         if let Err(error) = steps.forward(to) {
-            // If the undo fails too, the journal stays for the next restart.
+            // If the undo fails too, the journal stays, and the next restart reads it.
             steps.undo(to)?;
             remove_journal(to, &name, how.sync)?;
             return Err(error);
@@ -149,9 +151,9 @@ pub fn publish_all(
     Ok((published, recovered))
 }
 
-/// Removes two kinds of links that are not created. The next restart would write through a link to a directory
-/// elsewhere. A link whose name belongs to a directory cannot be created. The restore of a checkpoint never fails
-/// because of a link.
+/// Removes two kinds of links from the files to publish. The first kind leads to a directory elsewhere, through which
+/// the next restart would write. The second kind has the name of a directory, and cannot be created. So a link never
+/// makes the restore of a checkpoint fail.
 fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>, Vec<FilePath>) {
     let cannot_be = |file: &VerifiedFile| {
         let text = (file.header.kind == FileKind::SymbolicLink).then(|| file.temporary.link_text()).flatten();
@@ -162,9 +164,9 @@ fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>,
     (files, out.into_iter().map(|file| file.header.path.clone()).collect())
 }
 
-/// Replaces a restored file by a hard link if the checkpoint contains the file as a hard link of another file. The
-/// link leads to the other file's temporary file, or to an existing file with the same content. On a file system
-/// without hard links, the restored file stays.
+/// Replaces a restored file by a hard link, if it was a hard link of another file of the checkpoint. The new link
+/// leads to the temporary file of the other file, or to the existing file that stays in place of the other file. On a
+/// file system without hard links, the restored file stays.
 fn with_hard_links(target: &Arc<Target>, mut files: Vec<VerifiedFile>, kept: &BTreeSet<usize>) -> Vec<VerifiedFile> {
     if files.iter().all(|file| file.named.is_none()) {
         return files;
@@ -186,7 +188,7 @@ fn with_hard_links(target: &Arc<Target>, mut files: Vec<VerifiedFile>, kept: &BT
     files
 }
 
-/// The existing files that would be moved aside for these files. This function changes nothing.
+/// The existing files that a publication of these files would move aside. This function changes nothing.
 pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<Aside>, RestoreError> {
     if !to.exists() {
         return Ok(Vec::new());
@@ -207,8 +209,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Plans which existing files stay and which are moved aside: existing files under final names, and newer files that
-/// still exist.
+/// Plans which existing files stay and which existing files are moved aside. Existing files are the files under final
+/// names, and the newer files that still exist.
 fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, RestoreError> {
     let mut plan = Plan::default();
     for (place, file) in wanted.iter().enumerate() {
@@ -235,7 +237,7 @@ fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, Re
 }
 
 /// Finds the files that are newer than all restored files of the same shape. Many nodes may search one directory at
-/// the same time, so only directories of the right shape are read, and only the times of matching files are
+/// the same time. Therefore only directories of the right shape are read, and only the times of matching files are
 /// requested.
 fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath>, RestoreError> {
     let mut newer = Vec::new();
@@ -258,7 +260,7 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
         let listed = match std::fs::read_dir(to.join(&dir)) {
             Ok(listed) => listed,
             Err(error) if dir.as_os_str().is_empty() => return Err(failed(to, "looking for newer files", error)),
-            Err(_) => continue, // the directory does not exist any more, or may not be read
+            Err(_) => continue, // the directory was removed, or may not be read
         };
         for entry in listed.flatten() {
             entries += 1;

@@ -1,9 +1,10 @@
-//! The directory that files are restored into, and the temporary files in it, which share a few descriptors.
+//! The directory into which files are restored, and the temporary files in this directory, which share a few
+//! descriptors.
 //!
-//! A checkpoint may have more files than a process may open. So a temporary file is identified by its name. Its
-//! descriptor is opened when it is needed. If too many descriptors are open, the descriptor that was opened first is
-//! closed. Directories are opened only for a moment. Directories that were created are removed again if no file was
-//! published.
+//! A checkpoint may have more files than a process may open. Therefore a temporary file is identified by its name,
+//! and its descriptor is opened when it is needed. If too many descriptors are open, the descriptor that was opened
+//! first is closed. Directories are opened only for a short time. If no file is published, the directories that the
+//! restart created are removed.
 
 use super::{RestoreError, leftovers};
 use crate::fingerprint::Fingerprint;
@@ -23,18 +24,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of descriptors for restored files, even if the process may open more.
+/// Maximum number of descriptors for restored files, even if the process may open more files.
 const DESCRIPTORS_MAX: usize = 256;
 
-/// Number of descriptors for restored files: an eighth of the process's limit. The other descriptors are for
+/// Number of descriptors for restored files: one eighth of the process's limit. The other descriptors are for
 /// containers, connections and other uses.
 pub fn descriptors_share() -> usize {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     usize::try_from(limit / 8).unwrap_or(DESCRIPTORS_MAX).clamp(4, DESCRIPTORS_MAX)
 }
 
-/// A directory that files are restored into. If this value is dropped before [`Target::keep`] was called, it removes
-/// the empty directories that it created.
+/// A directory into which files are restored. If this value is dropped before [`Target::keep`] was called, the empty
+/// directories that the restart created are removed.
 #[derive(Debug)]
 pub struct Target {
     to: PathBuf,
@@ -44,19 +45,19 @@ pub struct Target {
 }
 
 impl Target {
-    /// Describes a directory. Does not create the directory.
+    /// Makes the description of a directory. Does not create the directory.
     pub fn new(to: &Path) -> Arc<Self> {
         Self::with_descriptors(to, descriptors_share())
     }
 
-    /// As [`Target::new`], with a given maximum number of descriptors for all files.
+    /// Makes a target like [`Target::new`], with a given maximum number of descriptors for all files.
     pub fn with_descriptors(to: &Path, descriptors: usize) -> Arc<Self> {
         let to = if to.as_os_str().is_empty() { Path::new(".") } else { to };
         let descriptors = Descriptors::new(descriptors);
         Arc::new(Self { to: to.to_owned(), descriptors, made: Mutex::default() })
     }
 
-    /// The directory.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.to
     }
@@ -67,7 +68,7 @@ impl Target {
         while let Some(dir) = missing.pop() {
             match std::fs::create_dir(dir) {
                 Ok(()) => lock(&self.made).push(dir.to_owned()),
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {} // another restart created it meanwhile
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {} // another restart has created it
                 Err(e) => return Err(failed(dir, "creating it", e)),
             }
         }
@@ -85,15 +86,15 @@ impl Target {
         Ok(())
     }
 
-    /// Sets the modes of the directories that this restart created: the mode recorded for the directory, or for the
-    /// nearest recorded directory above it.
+    /// Sets the modes of the directories that this restart created. A directory gets its recorded mode, or the
+    /// recorded mode of the nearest directory above it.
     pub(super) fn set_modes(&self, directories: &BTreeMap<FilePath, u32>) -> Result<(), RestoreError> {
         let mode_of = |dir: &Path| {
             let below = dir.strip_prefix(&self.to).ok()?;
             let above = below.ancestors().filter_map(|dir| FilePath::new(dir.as_os_str().as_bytes()).ok());
             above.into_iter().find_map(|dir| directories.get(&dir).copied())
         };
-        // Set the innermost mode first: a directory that its owner may not enter hides its content.
+        // The innermost mode is set first, because a directory that its owner may not enter hides its content.
         for dir in lock(&self.made).iter().rev() {
             let Some(mode) = mode_of(dir) else { continue };
             let set = || fchmod(File::open(dir)?, Mode::from_bits_truncate(mode & 0o3777)).map_err(io::Error::from);
@@ -102,14 +103,15 @@ impl Target {
         Ok(())
     }
 
-    /// Keeps the created directories when this value is dropped.
+    /// Keeps the created directories, so that dropping this value does not remove them.
     pub fn keep(&self) {
         lock(&self.made).clear();
     }
 
-    /// Opens the directory that contains `path`. Creates it if it is missing.
+    /// Opens the directory that contains `path`. Creates this directory if it is missing.
     fn make_directory(&self, path: &FilePath) -> Result<OwnedFd, RestoreError> {
-        /// Maximum number of tries. Another restart that fails may remove a directory just before it is opened.
+        /// Maximum number of attempts. Another restart that fails may remove a directory just before this restart
+        /// opens the directory.
         const TRIES: u32 = 8;
         let mut tries = 0;
         loop {
@@ -122,7 +124,8 @@ impl Target {
         }
     }
 
-    /// Runs `open`. If no descriptor is left, closes the descriptors of restored files and runs `open` again.
+    /// Runs `open`. If the process has no free descriptor, closes the descriptors of restored files and runs `open`
+    /// again.
     fn with_room<T>(&self, mut open: impl FnMut() -> Result<T, RestoreError>) -> Result<T, RestoreError> {
         match open() {
             Err(RestoreError::Io { source, .. }) if source.raw_os_error() == Some(Errno::EMFILE as i32) => {
@@ -136,7 +139,8 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // Remove the innermost directory first. A directory that is not empty is in use by another program.
+        // The innermost directory is removed first. If a directory is not empty, another program uses it, and it
+        // stays.
         for dir in lock(&self.made).drain(..).rev() {
             let _ = std::fs::remove_dir(dir);
         }
@@ -159,7 +163,7 @@ pub(super) struct Temporary {
     path: FilePath,
     name: CString,
     slot: Arc<Slot>,
-    /// Whether the temporary name exists.
+    /// Whether the file exists under its temporary name.
     is_there: bool,
 }
 
@@ -175,7 +179,7 @@ impl Temporary {
             leftovers::remove_once(&directory);
             let create = || openat(&directory, name.as_c_str(), flags, owner_only);
             let file = match create() {
-                // A dead process with the same number may have left this file.
+                // An ended process with the same number may have left this file.
                 Err(Errno::EEXIST) => {
                     unlinkat(&directory, name.as_c_str(), UnlinkatFlags::NoRemoveDir)
                         .map_err(|e| failed(&at, "removing an old temporary file", e))?;
@@ -199,7 +203,7 @@ impl Temporary {
         &self.target
     }
 
-    /// The descriptor. Opens the file if necessary.
+    /// The descriptor of the file. Opens the file if necessary.
     pub(super) fn file(&self) -> Result<Arc<File>, RestoreError> {
         if let Some(file) = &*lock(&self.slot) {
             return Ok(Arc::clone(file));
@@ -216,7 +220,7 @@ impl Temporary {
         Ok(file)
     }
 
-    /// Replaces the temporary file by the link that `make` creates under the same name in the given directory.
+    /// Replaces the temporary file by a link. `make` creates the link under the same name in the given directory.
     pub(super) fn replace(
         &self,
         what: &'static str,
@@ -236,11 +240,11 @@ impl Temporary {
         readlinkat(&directory, self.name.as_c_str()).ok()
     }
 
-    /// Replaces the temporary file by a hard link to the file `name` in the directory of `path`. `None`: this is not
-    /// possible, and nothing has changed.
+    /// Replaces the temporary file by a hard link to the file `name` in the directory of `path`. `None` if no hard
+    /// link can be made. Then nothing has changed.
     pub(super) fn link_to(&self, target: &Target, path: &FilePath, name: &CString) -> Option<Fingerprint> {
         let (from, into) = (directory(&target.to, path, None).ok()?, directory(&target.to, &self.path, None).ok()?);
-        // Create the link under a third name first, so that the copy exists until the link exists.
+        // The link is created under a third name first, so that the temporary file exists until the link exists.
         let third = leftovers::temporary_name("tmp");
         linkat(&from, name.as_c_str(), &into, third.as_c_str(), AtFlags::empty()).ok()?;
         if let Err(error) = renameat(&into, third.as_c_str(), &into, self.name.as_c_str()) {
@@ -277,7 +281,8 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // A failure cannot be reported here. The temporary name shows which process created the file.
+        // A failure cannot be reported here. The temporary name shows which process created the file, so a later
+        // restart can remove it.
         self.close();
         if self.is_there
             && let Ok(directory) = self.target.with_room(|| directory(&self.target.to, &self.path, None))
@@ -293,7 +298,7 @@ pub(super) fn inner_of(directory: &FilePath) -> Result<FilePath, NameError> {
 }
 
 /// Opens the directory that contains `path` below `to`. Follows only real directories, and links to directories that
-/// have the owner of `to`. If `made` is given, missing directories are created and recorded there.
+/// have the owner of `to`. If `made` is given, missing directories are created and added to `made`.
 pub(super) fn directory(
     to: &Path,
     path: &FilePath,
@@ -326,7 +331,7 @@ pub(super) fn directory(
     Ok(fd)
 }
 
-/// Opens the directory that a link leads to, if the link, the directory and `to` have the same owner.
+/// Opens the directory to which a link leads, if the link, the directory and `to` have the same owner.
 fn through_link(to: &Path, holder: &OwnedFd, name: &OsStr) -> Option<OwnedFd> {
     let owner = stat(to).ok()?.st_uid;
     let link = fstatat(holder, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
@@ -334,7 +339,8 @@ fn through_link(to: &Path, holder: &OwnedFd, name: &OsStr) -> Option<OwnedFd> {
     (link.st_uid == owner && fstat(&inner).ok()?.st_uid == owner).then_some(inner)
 }
 
-/// Whether a link with this target would lead out of `to`, to a directory that later restarts would write through.
+/// Whether a link with the target `text` would lead out of `to`, to a directory through which later restarts would
+/// write.
 pub(super) fn would_lead_out(to: &Path, path: &FilePath, text: &OsStr) -> bool {
     let link = to.join(path.as_path());
     let end = link.parent().unwrap_or(to).join(text);

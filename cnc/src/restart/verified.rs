@@ -11,24 +11,24 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A file with verified content, under a temporary name. Dropping this value removes the file.
+/// A file with verified content and a temporary name. Dropping this value removes the file.
 #[derive(Debug)]
 pub struct VerifiedFile {
     pub(super) header: Arc<FileHeader>,
     pub(super) temporary: Temporary,
-    /// Fingerprint of the file before the rename. The rename changes its change time.
+    /// Fingerprint of the file before the rename. The rename changes the file's change time.
     pub(super) print: Fingerprint,
     /// Whether the file is marked as restored.
     pub(super) is_marked: bool,
-    /// If a file of the same length exists under the final name: the fingerprint of the existing file, and whether it
-    /// has the same content.
+    /// The fingerprint of the existing file under the final name, and whether its content is the same. `None` if
+    /// there is no existing file of the same length.
     pub(super) compared: Option<(Fingerprint, bool)>,
-    /// If this file is a hard link of another file of the checkpoint: the path of the other file.
+    /// The path of another file of the checkpoint, if this file is a hard link of the other file.
     pub(super) named: Option<FilePath>,
 }
 
 impl VerifiedFile {
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub fn bytes(&self) -> u64 {
         self.header.bytes
     }
@@ -38,7 +38,7 @@ impl VerifiedFile {
         self.header.kind.is_file()
     }
 
-    /// Renames the file to its final name. An existing file or symbolic link under that name is replaced.
+    /// Renames the file to its final name. An existing file or symbolic link with this name is replaced.
     pub fn publish(self) -> Result<RestoredFile, RestoreError> {
         self.temporary.rename()?;
         Ok(RestoredFile { path: self.header.path.clone(), bytes: self.header.bytes })
@@ -61,7 +61,7 @@ pub struct RestoredFile {
 
 /// Syncs `to` and every directory on the way to one of the files, so that the file names are durable.
 pub fn sync_dirs(to: &Path, files: &[RestoredFile]) -> Result<(), RestoreError> {
-    // A directory is represented by a path with one more component.
+    // A path with one more component represents the directory of this component.
     let mut holders: BTreeSet<Vec<u8>> = BTreeSet::from([b"x".to_vec()]);
     for file in files {
         let bytes = file.path.as_bytes();

@@ -1,4 +1,4 @@
-//! Decides whose files an agent takes, if several agents of a job see the same directory.
+//! Decides which files an agent announces if several agents of a job see the same directory.
 
 use crate::state::{get, put};
 use mcrengine::ids::Rank;
@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Minimum time between two searches for the processes of the job, in milliseconds.
 const SEARCH_MS: u64 = 1_000;
 
-/// The ranks whose files an agent takes. The agent that takes rank 0 also takes the files that belong to no single
-/// rank.
+/// The ranks whose files an agent takes, which means that the agent announces them. The agent that takes rank 0 also
+/// takes the files that belong to no single rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnRanks(Own);
 
@@ -31,33 +31,34 @@ pub enum Answer {
     Yes,
     /// Another agent takes the rank.
     No,
-    /// This is not known yet. Ask again at this time, in milliseconds.
+    /// The answer is not yet known. Ask again at this time, in milliseconds.
     AskAgain(u64),
 }
 
 impl OwnRanks {
-    /// All ranks that are found.
+    /// All ranks that the agent finds.
     pub fn all() -> Self {
         Self(Own::All)
     }
 
-    /// Only the given ranks. Needed if several agents see the same directory.
+    /// Only the given ranks. This choice is needed if several agents see the same directory.
     pub fn only(ranges: Vec<RangeInclusive<u32>>) -> Self {
         Self(Own::Only(ranges))
     }
 
-    /// The ranks of one node of a job, which are found while the job runs.
+    /// The ranks of one node of a job. The agent finds these ranks while the job runs.
     pub fn of_node(node: NodeRanks) -> Self {
         Self(Own::OfNode(Arc::new(node)))
     }
 
-    /// If the directory belongs to this node alone, the agent takes all files that it finds.
+    /// The ranks to take in a directory that only this node sees. If the ranks are those of the node, the agent takes
+    /// all files that it finds.
     #[must_use]
     pub fn in_directory_of_this_node(self) -> Self {
         if matches!(self.0, Own::OfNode(_)) { Self::all() } else { self }
     }
 
-    /// The configured ranks as text, for example `0-31,64-64`; empty if they are not configured.
+    /// The configured ranks as text, for example `0-31,64-64`. Empty if the configuration does not name ranks.
     pub fn text(&self) -> String {
         let range = |range: &RangeInclusive<u32>| format!("{}-{}", range.start(), range.end());
         match &self.0 {
@@ -66,12 +67,12 @@ impl OwnRanks {
         }
     }
 
-    /// Whether other agents may take some of the ranks that are found here.
+    /// Whether other agents may take some of the ranks that this agent finds.
     pub(super) fn are_shared(&self) -> bool {
         !matches!(self.0, Own::All)
     }
 
-    /// Whether the files of this rank are watched. A file may be watched and not taken.
+    /// Whether the agent watches the files of this rank. The agent may watch a file and not take it.
     pub fn watches(&self, rank: Rank) -> bool {
         match &self.0 {
             Own::All | Own::OfNode(_) => true,
@@ -79,7 +80,8 @@ impl OwnRanks {
         }
     }
 
-    /// Searches the processes of the job, because a file was found. Its writer may end before the file is at rest.
+    /// Handles a new file. Searches the processes of the job now, because the writer of the file may end before the
+    /// file is at rest.
     pub fn file_found(&self, now_ms: u64) {
         if let Own::OfNode(node) = &self.0 {
             let mut known = node.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +91,7 @@ impl OwnRanks {
         }
     }
 
-    /// Whether the files of this rank are taken, by what is known now.
+    /// Whether the agent takes the files of this rank, according to the processes that were found so far.
     pub fn takes(&self, rank: Rank) -> bool {
         match &self.0 {
             Own::OfNode(node) => node.takes(rank),
@@ -97,8 +99,9 @@ impl OwnRanks {
         }
     }
 
-    /// Whether the files of this rank are taken. `written_ms` is the time of the last write to the checkpoint. If no
-    /// process of the job has a rank, the answer is known `patience_ms` after the last write.
+    /// Asks whether the agent takes the files of this rank. `written_ms` is the time of the last write to the
+    /// checkpoint. If no process of the job has a rank, the answer is known `patience_ms` milliseconds after the last
+    /// write.
     pub(super) fn ask(&self, rank: Rank, now_ms: u64, written_ms: u64, patience_ms: u64) -> Answer {
         match &self.0 {
             Own::OfNode(node) => node.ask(rank, now_ms, written_ms, patience_ms),
@@ -111,7 +114,7 @@ impl OwnRanks {
 /// The ranks of the processes of a job on one of its nodes.
 ///
 /// The processes are searched after each write of a checkpoint, because a job may start several programs with
-/// different ranks. After the end of the processes their ranks stay known, also to an agent that starts again
+/// different ranks. The ranks stay known after the end of the processes. An agent that starts again knows them too
 /// ([`NodeRanks::remember`]). If no process has a rank, the nodes of the job share the ranks evenly.
 pub struct NodeRanks {
     /// Position of this node in the list of the job's nodes.
@@ -123,13 +126,13 @@ pub struct NodeRanks {
     known: Mutex<Known>,
 }
 
-/// The ranks of a node, as written to a file beside the state file.
+/// The ranks of a node, as written to a file next to the state file.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Remembered {
-    /// Always 1.
+    /// The version of the format, always 1.
     version: u32,
-    /// The start of the job. The ranks of another start do not count.
+    /// The identity of the start of the job. Ranks of another start are not used.
     incarnation: String,
     ranks: BTreeSet<u32>,
 }
@@ -147,13 +150,13 @@ impl Known {
 }
 
 impl NodeRanks {
-    /// The ranks of the node at position `index` of `nodes`. `find` searches the job's processes on this node, and
-    /// returns their ranks.
+    /// Makes the ranks of the node at position `index` in the job's list of `nodes` nodes. `find` searches the job's
+    /// processes on this node, and returns their ranks.
     pub fn new(index: u32, nodes: u32, find: impl Fn() -> BTreeSet<u32> + Send + Sync + 'static) -> Self {
         Self { index, nodes: nodes.max(1), find: Box::new(find), memory: None, known: Mutex::default() }
     }
 
-    /// Writes the ranks to a file, and begins with the ranks in this file if they belong to this start of the job.
+    /// Writes the ranks to a file. If the file already has ranks of this start of the job, begins with these ranks.
     #[must_use]
     pub fn remember(self, file: PathBuf, incarnation: &str) -> Self {
         let none = Remembered { version: 1, incarnation: incarnation.to_owned(), ranks: BTreeSet::new() };
@@ -185,7 +188,8 @@ impl NodeRanks {
 
     fn search(&self, known: &mut Known, now_ms: u64) {
         let found = (self.find)();
-        // If some of the processes have ended, their ranks stay known. Other ranks belong to another program.
+        // If some processes have ended, their ranks stay known. Ranks that were not known before belong to another
+        // program.
         if !found.is_subset(&known.ranks) {
             tracing::info!(ranks = ?found, "the ranks of this node");
             self.write_down(&found);
@@ -231,7 +235,7 @@ impl Eq for NodeRanks {}
 mod tests {
     use super::*;
 
-    /// The second of three nodes, and its processes.
+    /// Makes the ranks of the second of three nodes, and the list of its processes.
     fn node() -> (OwnRanks, Arc<Mutex<BTreeSet<u32>>>) {
         let processes: Arc<Mutex<BTreeSet<u32>>> = Arc::default();
         let found = Arc::clone(&processes);
@@ -253,7 +257,7 @@ mod tests {
         assert_eq!(answers(&own, 9_000, 8_000), [No, No, Yes, Yes]);
         *processes.lock().expect("no panic") = [3].into();
         assert_eq!(answers(&own, 10_200, 10_100), [No, No, Yes, Yes], "one process has ended, and the other has not");
-        // A program that ends before its files are at rest.
+        // This program ends before its files are at rest.
         *processes.lock().expect("no panic") = [0].into();
         own.file_found(11_500);
         processes.lock().expect("no panic").clear();

@@ -1,4 +1,5 @@
-//! Decides which ranks of a checkpoint are ready: all their files are settled, and nothing indicates more files.
+//! Decides which ranks of a checkpoint are ready. A rank is ready if all its files are settled, and nothing indicates
+//! that more files will follow.
 
 use super::{Answer, OwnRanks, SettleRules};
 use crate::companions::Companion;
@@ -27,31 +28,32 @@ pub struct ReadyRank {
     pub files: Vec<SettledFile>,
     /// Links, directories and pointer files that are saved with the files, as they were when the rank became ready.
     pub companions: Vec<Companion>,
-    /// The rank was announced before and has changed since. The new announcement replaces the earlier announcement.
+    /// Whether the rank was announced before and has changed since. If the rank was announced before, the new
+    /// announcement replaces the earlier announcement.
     pub again: bool,
 }
 
-/// A rank whose files are all settled, but which was not reported yet.
+/// A rank whose files are all settled, and that was not yet reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingRank {
     /// The checkpoint's label.
     pub checkpoint: CheckpointId,
     /// The rank.
     pub rank: Rank,
-    /// What the rank waits for.
+    /// The reason why the rank waits.
     pub why: Why,
     /// Time of the last write to the rank's newest file, in nanoseconds since 1970.
     pub modified_ns: i64,
 }
 
-/// What a rank with settled files waits for.
+/// The reason why a rank with settled files waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The file that marks the checkpoint as complete.
+    /// The file that marks the checkpoint as complete is missing.
     Marker,
     /// The checkpoint changed a short time ago, and must first be at rest.
     Quiet,
-    /// The rank has fewer files or bytes than for the checkpoint before, or it is about to be reported.
+    /// The rank has fewer files or bytes than in the previous checkpoint, or it is about to be reported.
     Fewer,
 }
 
@@ -63,7 +65,7 @@ pub struct Readiness {
     needs_marker: bool,
     files_per_rank: Option<u32>,
     doubt_quiet_ms: u64,
-    /// Whether the processes may have ended while they wrote.
+    /// Whether processes may have ended while they were writing.
     may_be_cut: bool,
     /// Number of files and bytes of each rank in its last report.
     usual: BTreeMap<Rank, Usual>,
@@ -73,7 +75,7 @@ pub struct Readiness {
     pointers: Pointers,
 }
 
-/// When the application usually writes its pointer files and links.
+/// The usual delay of the application's pointer files and links.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pointers {
     /// Delay of a pointer after the last file of its checkpoint, in milliseconds. `None`: no pointer is expected.
@@ -82,9 +84,9 @@ struct Pointers {
     in_vain: u32,
 }
 
-/// After this number of missing pointers, no pointer is expected any more.
+/// Number of missing pointers after which no pointer is expected.
 const IN_VAIN_MAX: u32 = 3;
-/// Maximum wait for a pointer that is written repeatedly, as a multiple of the quiet time of a checkpoint.
+/// Maximum wait for a pointer that is written repeatedly, in quiet times of a checkpoint.
 const POINTER_QUIET_TIMES: u64 = 4;
 
 /// Number of files and bytes that a rank writes for a checkpoint.
@@ -99,7 +101,7 @@ impl Usual {
         Self { files: files.len(), bytes: files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum)) }
     }
 
-    /// Whether the rank has fewer files than before, or less than half of the bytes. Such a rank may still be
+    /// Whether the rank has fewer files than `before`, or less than half of the bytes. Then the rank may still be
     /// writing.
     fn lacks(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| self.files < before.files || self.bytes < before.bytes / 2)
@@ -110,19 +112,19 @@ impl Usual {
 struct Gathered {
     last_event_ms: u64,
     marked: bool,
-    /// Files by rank. `None` holds the files that belong to no single rank. A file without fingerprint is not
-    /// settled. The files are in sorted lists, which need less memory than maps: most ranks have one file, and there
+    /// Files by rank. The key `None` has the files that belong to no single rank. A file without fingerprint is not
+    /// settled. The files are in sorted lists, which need less memory than maps. Most ranks have one file, and there
     /// may be very many ranks.
     files: BTreeMap<Option<Rank>, Vec<(FilePath, Option<Fingerprint>)>>,
     /// For each reported rank: the digest of the reported files. A digest takes less memory than the list of files.
     announced: BTreeMap<Rank, Digest>,
-    /// Ranks that changed since they were reported. Only these ranks are checked again.
+    /// Ranks that have changed since their report. Only these ranks are checked again.
     changed: BTreeSet<Rank>,
-    /// The earliest time of a last write among the checkpoint's settled files, in nanoseconds since 1970.
+    /// The earliest last write to a settled file of the checkpoint, in nanoseconds since 1970.
     begun_ns: Option<i64>,
-    /// Time in milliseconds of the last write to a pointer file or a link of the checkpoint.
+    /// Time of the last write to a pointer file or a link of the checkpoint, in milliseconds.
     pointer_ms: Option<u64>,
-    /// A pointer was written after rank 0 was reported.
+    /// Whether a pointer was written after the report of rank 0.
     pointer_was_late: bool,
 }
 
@@ -143,7 +145,7 @@ impl Readiness {
         }
     }
 
-    /// The time when each checkpoint began.
+    /// The times at which the checkpoints began.
     pub fn timeline(&self) -> Timeline {
         let mut timeline = Timeline::default();
         for (label, gathered) in &self.checkpoints {
@@ -153,7 +155,7 @@ impl Readiness {
     }
 
     /// Records that a pointer file, or a link to a checkpoint, was written. The pointer counts for the checkpoint
-    /// with the newest event. Returns this checkpoint if its rank 0 was reported already.
+    /// with the newest event. Returns this checkpoint if its rank 0 was already reported.
     pub fn pointer_written(&mut self, now_ms: u64) -> Option<CheckpointId> {
         let newest = self.checkpoints.iter_mut().max_by_key(|(_, gathered)| gathered.last_event_ms);
         let (label, gathered) = newest?;
@@ -170,7 +172,7 @@ impl Readiness {
         None
     }
 
-    /// Records that a file of a checkpoint exists or has changed. The file is settled if a fingerprint is given.
+    /// Records that a file of a checkpoint exists or has changed. If a fingerprint is given, the file is settled.
     pub fn put(
         &mut self,
         now_ms: u64,
@@ -206,8 +208,7 @@ impl Readiness {
         }
     }
 
-    /// Records that a file of a checkpoint does not exist any more. Returns whether the file was part of an
-    /// announcement.
+    /// Records that a file of a checkpoint was removed. Returns whether the file was part of an announcement.
     pub fn remove(&mut self, now_ms: u64, checkpoint: &CheckpointId, rank: Option<Rank>, path: &FilePath) -> bool {
         let Some(gathered) = self.checkpoints.get_mut(checkpoint) else { return false };
         let mut was_settled = false;
@@ -231,8 +232,8 @@ impl Readiness {
         announced
     }
 
-    /// Records whether the marker file of a checkpoint exists and is settled. After a marker no more files of the
-    /// checkpoint follow.
+    /// Records whether the marker file of a checkpoint exists and is settled. After the marker no further files of
+    /// the checkpoint follow.
     pub fn mark(&mut self, checkpoint: &CheckpointId, is_there: bool) {
         self.gathered(checkpoint).marked = is_there;
     }
@@ -244,8 +245,8 @@ impl Readiness {
         self.checkpoints.get_mut(checkpoint).expect("the checkpoint was inserted above")
     }
 
-    /// Returns at most `most` ranks that are ready and whose present state was not reported. Also returns the time at
-    /// which this function must be called again.
+    /// Returns at most `most` ranks that are ready and whose present state was not yet reported. Also returns the
+    /// time at which this function must be called again, in milliseconds.
     pub fn due(&mut self, now_ms: u64, most: usize) -> (Vec<ReadyRank>, Option<u64>) {
         let (mut ready, mut next_ms) = (Vec::new(), None::<u64>);
         for (checkpoint, gathered) in &mut self.checkpoints {
@@ -280,8 +281,8 @@ impl Readiness {
                 };
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
                 if complete && !self.needs_marker && !enough && Usual::of(&files).lacks(self.usual.get(&rank)) {
-                    // The rank waits for a file that may be missing. If the file appeared after the announcement, the
-                    // rank would have to be announced again under the same name.
+                    // The rank waits for a file that may be missing. If the file appeared after the announcement of
+                    // the rank, the rank would have to be announced again under the same name.
                     if self.may_be_cut {
                         continue;
                     }
@@ -306,8 +307,8 @@ impl Readiness {
         (ready, next_ms)
     }
 
-    /// Whether this agent announces a file. A file of a rank is announced by the agent that takes this rank. A file
-    /// that belongs to no single rank is announced by the agent that takes rank 0.
+    /// Whether this agent announces a file. The agent that takes a rank announces the files of this rank. The agent
+    /// that takes rank 0 also announces the files that belong to no single rank.
     pub fn takes(&self, placed: &crate::layout::Placed) -> bool {
         let Some(rank) = placed.rank else {
             let files = self.checkpoints.get(&placed.checkpoint).map(|gathered| &gathered.files);
@@ -318,15 +319,16 @@ impl Readiness {
         self.own.takes(rank)
     }
 
-    /// Ends all quiet times, because the job's processes have ended. If they did not end with success, a rank that has
-    /// written less than for the checkpoint before is never ready, because its process may have ended while it wrote.
+    /// Ends all quiet times, because the job's processes have ended. `ended_well` says whether the processes ended
+    /// with success. If the processes did not end with success, a rank that has written less than for the previous
+    /// checkpoint never becomes ready, because its process may have ended while it was writing.
     pub fn without_quiet_times(&mut self, ended_well: bool) {
         (self.quiet_ms, self.doubt_quiet_ms) = (0, 0);
         self.may_be_cut = !ended_well;
     }
 
-    /// Returns at most `most` ranks whose files are all settled and whose present state was not reported, each with
-    /// the reason.
+    /// Returns at most `most` ranks whose files are all settled and whose present state was not yet reported. Each
+    /// rank has the reason why it waits.
     pub fn waiting(&self, now_ms: u64, most: usize) -> Vec<WaitingRank> {
         let mut waiting = Vec::new();
         for (checkpoint, gathered) in &self.checkpoints {
@@ -367,7 +369,7 @@ impl Readiness {
         gathered.changed.remove(&ready.rank);
     }
 
-    /// Forgets the report of a rank whose files could not be read, so that the rank is reported again even if no file
+    /// Forgets the report of a rank whose files could not be read. The rank is then reported again even if no file
     /// changes.
     pub fn forget_announced(&mut self, checkpoint: &CheckpointId, rank: Rank) {
         if let Some(gathered) = self.checkpoints.get_mut(checkpoint) {
@@ -393,29 +395,30 @@ fn digest_of(files: &[SettledFile], pointer_was_late: bool) -> Digest {
 }
 
 impl Gathered {
-    /// Whether a pointer was written after this rank was reported. Only rank 0 waits for pointers.
+    /// Whether a pointer was written after the report of this rank. Only rank 0 waits for pointers.
     fn is_late(&self, rank: Rank) -> bool {
         rank == Rank(0) && self.pointer_was_late
     }
 
-    /// The time until which a rank waits for a pointer. A rank whose pointer was written waits until the pointer is
-    /// at rest. If the application usually writes a pointer, the rank waits for twice the usual delay.
+    /// The time until which a rank waits for a pointer. If the pointer was written, the rank waits until the pointer
+    /// is at rest. If the pointer was not written but is expected, the rank waits for twice the usual delay and the
+    /// quiet time.
     fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, quiet_ms: u64, doubt_ms: u64) -> Option<u64> {
         let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
         let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);
         (rank == Rank(0)).then(|| self.pointer_ms.map(at_rest).or(usual.after_ms.map(expected))).flatten()
     }
 
-    /// Whether all files of a rank were written by a restart. Files that belong to no single rank count only if the
-    /// rank has no other files.
+    /// Whether a restart wrote all files of a rank. Files that belong to no single rank count only if the rank has no
+    /// other files.
     fn is_restored(&self, rank: Rank, restored: &BTreeSet<FilePath>) -> bool {
         let own = self.files.get(&Some(rank)).or_else(|| self.files.get(&None));
         !restored.is_empty() && own.is_some_and(|files| files.iter().all(|(path, _)| restored.contains(path)))
     }
 
-    /// The files of a rank, if the rank has files and all of them are settled. Files that belong to no single rank
-    /// are added to rank 0. An agent takes such files only if its configuration names rank 0, if it sees files of
-    /// rank 0, or if it sees no files of any rank.
+    /// The files of a rank. `None` if the rank has no files, or if a file is not settled. Rank 0 also gets the files
+    /// that belong to no single rank. An agent takes such files only if its configuration names rank 0, if it sees
+    /// files of rank 0, or if it sees no files of any rank.
     fn settled(&self, rank: Rank, own: &OwnRanks) -> Option<Vec<SettledFile>> {
         if !own.watches(rank) {
             return None;
@@ -493,7 +496,7 @@ mod tests {
         assert_eq!(r.due(500, 9), (vec![], None), "a rank is reported once, and then only a kernel event matters");
         r.put(600, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 1)));
         assert_eq!(announce(&mut r, 1_100), [(2, 1, false)]);
-        // A second file of rank 1, and new content of the file of rank 2.
+        // Rank 1 gets a second file, and the file of rank 2 gets new content.
         r.put(2_000, &id("a"), Some(Rank(1)), &path("a/1b"), Some(print(1, 1)));
         r.put(2_000, &id("a"), Some(Rank(2)), &path("a/2"), Some(print(1, 2)));
         assert_eq!(announce(&mut r, 2_500), [(1, 2, true), (2, 1, true)]);
@@ -577,7 +580,7 @@ mod tests {
         assert_eq!(announce(&mut r, 22_500), [(0, 1, false)]);
         write(&mut r, 30_000, "d");
         assert_eq!(announce(&mut r, 30_500), [(0, 1, false)]);
-        // A pointer that is written again and again delays the rank only for a limited time.
+        // A pointer that is written repeatedly delays the rank only for a limited time.
         write(&mut r, 40_000, "e");
         (40_100..42_000).step_by(100).for_each(|at_ms| drop(r.pointer_written(at_ms)));
         assert_eq!(announce(&mut r, 42_000), [(0, 1, false)]);

@@ -12,12 +12,12 @@ use std::path::Path;
 
 /// Maximum number of remembered symbolic links.
 const LINKS_MAX: usize = 4096;
-/// Identifies the message for a pointer file that was written late.
+/// Identifies the message for a late pointer file. A pointer file is late if its checkpoint was already reported.
 const LATE: &str = "late";
 const TOO_MANY_LINKS: &str = "more than 4096 symbolic links; the links above this number are not saved";
 
 impl Core {
-    /// The companions of a rank. Companions that cannot be saved are reported, each reason only once.
+    /// The companions of a rank. Companions that cannot be saved are reported, but each reason is reported only once.
     pub(super) fn companions(&mut self, ready: &ReadyRank, timeline: &Timeline) -> Vec<Companion> {
         let files: Vec<FilePath> = ready.files.iter().map(|file| file.path.clone()).collect();
         let (label, mut beside) = (&ready.checkpoint, Beside::default());

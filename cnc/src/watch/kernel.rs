@@ -1,8 +1,8 @@
 //! The kernel's events for single directories, through the crate `notify`.
 //!
 //! `notify` reads inotify on its own thread and calls a handler there. The handler puts each event into a bounded
-//! queue and wakes the watcher's thread through a pipe. If the kernel's queue or this queue overflows, the watcher
-//! gets one `Overflow` event and scans.
+//! queue and wakes the watcher's thread through a pipe. If the kernel's queue or the handler's queue overflows, the
+//! watcher gets one `Overflow` event, and scans the directory.
 
 use notify::event::{
     AccessKind, AccessMode, CreateKind, EventKind, EventKindMask, Flag, ModifyKind, RemoveKind, RenameMode,
@@ -46,10 +46,10 @@ pub(super) enum KernelError {
     /// A limit of this node is reached.
     #[error("the limit {setting} is reached")]
     Limit {
-        /// The setting to raise.
+        /// The setting to increase.
         setting: &'static str,
     },
-    /// The directory does not exist any more.
+    /// The directory was removed.
     #[error("the directory does not exist")]
     Vanished,
     /// The directory may not be read.
@@ -60,7 +60,7 @@ pub(super) enum KernelError {
     Other(notify::Error),
 }
 
-/// A running listener. Dropping it stops the listener.
+/// A running listener. Dropping this value stops the listener.
 pub(super) struct Kernel {
     inotify: INotifyWatcher,
     queue: Arc<Queue>,
@@ -74,13 +74,13 @@ struct Queue {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<KernelEvent>,
-    /// Events were lost after the last event that was read.
+    /// Whether events were lost after the last event that was read.
     is_overflown: bool,
 }
 
 impl Kernel {
-    /// Starts a listener that watches no directory yet. Each time the queue becomes non-empty, a byte is written to
-    /// `wake`.
+    /// Starts a listener that does not yet watch any directory. Whenever the queue becomes non-empty, the listener
+    /// writes a byte to `wake`.
     pub(super) fn listen(wake: PipeWriter) -> Result<Self, KernelError> {
         let queue = Arc::new(Queue { waiting: Mutex::default(), wake });
         let to = Arc::clone(&queue);
@@ -104,7 +104,7 @@ impl Kernel {
         let _ = self.inotify.unwatch(directory); // fails if the directory was deleted or moved away
     }
 
-    /// The next event, if there is one.
+    /// The next event. `None` if the queue is empty.
     pub(super) fn next(&self) -> Option<KernelEvent> {
         let mut waiting = self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut waiting.is_overflown) {
@@ -139,7 +139,7 @@ impl Queue {
     }
 }
 
-/// Converts an event. `None` if the watcher does not need it.
+/// Converts an event. `None` if the watcher does not need the event.
 fn change_of(mut event: Event) -> Option<(PathBuf, Change)> {
     let change = match event.kind {
         EventKind::Create(CreateKind::Folder) => Change::DirectoryCreated,

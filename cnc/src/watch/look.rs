@@ -53,7 +53,8 @@ impl Core {
             self.due.remove(&(due_ms, path.clone()));
         }
         let linked = stat.as_ref().is_some_and(|stat| stat.nlink() > 1);
-        // The kernel reports a new hard link as a created file, but no process has the file open and will close it.
+        // The kernel reports a new hard link as a created file. But no process has the file open, so no close will
+        // follow.
         let hint = if hint == Hint::Created && linked { Hint::MovedTo } else { hint };
         let seen = stat.as_ref().map(Fingerprint::from);
         if seen.is_some() {
@@ -100,7 +101,7 @@ impl Core {
         self.tell(WatchEvent::Vanished { checkpoint, rank, path: path.clone(), was_announced });
     }
 
-    /// Examines the files that have been at rest. `/proc` is searched once for all these files.
+    /// Examines the files that have been at rest for long enough. `/proc` is searched once for all these files.
     pub(super) fn conclude(&mut self) {
         let paths = std::iter::from_fn(|| self.examine.pop_first()).take(BATCH);
         let paths: Vec<_> = paths.collect();
@@ -122,7 +123,7 @@ impl Core {
             match tracked.state.conclude(&self.options.rules, now_ms, open_for_writing, end) {
                 Verdict::Settled(settled) if settled == print => {
                     tracked.settled = Some(settled);
-                    // What was reported about this content does not apply to the content of a later write.
+                    // The state and the report of this content do not apply to the content of a later write.
                     (tracked.state, tracked.reported_cut) = (FileState::default(), None);
                     let put = self.restored.put(&path, &settled);
                     if put == Some(Put::Below) {
@@ -163,7 +164,7 @@ impl Core {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let open =
             std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(self.root.join(path.as_path()));
-        // If the file cannot be opened here, the capture fails later with an error that is reported.
+        // If the file cannot be opened here, the capture fails later, and its error is reported.
         open.and_then(|file| hdf5_end(path, bytes, |at, into| file.read_at(into, at))).unwrap_or(End::Unknown)
     }
 }

@@ -9,7 +9,7 @@ use mcrengine::ids::Rank;
 use std::io;
 use tokio::sync::mpsc;
 
-/// Maximum number of events other than [`WatchEvent::Ready`] that are kept while the queue is full. Above this number
+/// Maximum number of kept events other than [`WatchEvent::Ready`] while the queue is full. If there are more events,
 /// the oldest event is dropped.
 const NOTICES_MAX: usize = 1024;
 /// Delay in milliseconds before the watcher tries again to send to a full queue.
@@ -19,13 +19,13 @@ const REPORT_MS: u64 = 20;
 
 impl Core {
     /// Sends the list of pending files if the list was requested and differs from the last sent list. Returns the
-    /// time of the next attempt. A ready rank counts as pending until its event is sent, so each unsaved file is
-    /// either in the list or in an event.
+    /// time of the next attempt. A ready rank counts as pending until its event is sent. Therefore each unsaved file
+    /// is either in the list or in an event.
     pub(super) fn report(&mut self) -> Option<u64> {
         let now_ms = self.now_ms();
         let not_before_ms = self.report.as_ref()?.not_before_ms;
-        // Send no report while a scan is due, because some files are not known yet. Send no report while the
-        // directory exists but cannot be read.
+        // While a scan is due, no report is sent, because some files are not yet known. While the directory exists
+        // but cannot be read, no report is sent either.
         let is_gone = || self.root.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         if self.rescan_ms.is_some_and(|at| at <= now_ms) || self.lost > 0 && !is_gone() {
             return None;
@@ -93,7 +93,8 @@ impl Core {
         self.notices.push_back(event);
     }
 
-    /// Sends as many events as the queue has room for. Returns the time at which more may have to be sent.
+    /// Sends as many events as fit into the queue. Returns the time at which further events may have to be sent, in
+    /// milliseconds.
     pub(super) fn deliver(&mut self) -> Option<u64> {
         let now_ms = self.now_ms();
         let full = Some(now_ms.saturating_add(FULL_MS));
@@ -114,8 +115,8 @@ impl Core {
         let mut changed = ready.len() == BATCH;
         let timeline = if ready.is_empty() { Timeline::default() } else { self.readiness.timeline() };
         for mut ready in ready {
-            // The kernel reports no event when an overwrite in place begins, so compare each file once more with the
-            // fingerprint that is to be reported.
+            // The kernel reports no event when an overwrite in place begins. Therefore each file is compared once
+            // more with the fingerprint that will be reported.
             let moved = |file: &&crate::settle::SettledFile| {
                 let stat = std::fs::symlink_metadata(self.root.join(file.path.as_path()));
                 !stat.is_ok_and(|stat| Fingerprint::from(&stat) == file.fingerprint)

@@ -40,7 +40,7 @@ impl Core {
     }
 
     pub(super) fn read_events(&mut self) {
-        // The number of events is bounded, so that a directory with endless writes does not block the other work.
+        // The number of events is limited, so that a directory with endless writes does not block the other work.
         for _ in 0..kernel::EVENTS_MAX {
             match self.kernel.as_ref().and_then(Kernel::next) {
                 None => return,
@@ -58,8 +58,7 @@ impl Core {
         let Ok(path) = path.strip_prefix(&self.root) else { return };
         let Some(name) = path.file_name() else {
             if change == Change::Gone {
-                // The watched directory itself does not exist any more. A new directory may be created under its
-                // name.
+                // The watched directory itself was removed. A new directory may be created under its name.
                 self.listen_anew();
                 self.rescan_ms = Some(0);
             }
@@ -91,7 +90,7 @@ impl Core {
         self.look(path, hint);
     }
 
-    /// Looks at every file. A tracked file that the scan did not see does not exist any more.
+    /// Looks at every file. If the scan did not see a tracked file, the file was removed.
     pub(super) fn scan(&mut self) {
         self.scans += 1;
         self.links.clear();
@@ -110,7 +109,7 @@ impl Core {
     }
 
     /// Looks at every file below a directory. Each directory is watched before it is read, so no change is missed.
-    /// Returns false if the directory could not be read completely.
+    /// Returns false if a directory could not be read completely.
     pub(super) fn walk(&mut self, below: &Path, hint: Hint) -> bool {
         let (root, limits) = (self.root.clone(), self.options.limits.clone());
         let walked = walk(&root, below, &limits, &mut |found| match found {
@@ -156,7 +155,8 @@ impl Core {
         let name = self.root.join(path);
         let is_link = !path.as_os_str().is_empty() && name.is_symlink();
         if is_link && self.through.insert(path.to_owned()) && !is_local(&name) && self.options.local.is_none() {
-            // Another node may write to that file system, and the kernel does not report changes made by other nodes.
+            // Another node may write to this file system, and the kernel does not report changes that other nodes
+            // make.
             self.options.rules.local = false;
             self.rescan_ms = self.rescan_ms.or(Some(self.now_ms().saturating_add(RESCAN_INTERVAL.as_millis() as u64)));
         }

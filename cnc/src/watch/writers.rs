@@ -1,8 +1,8 @@
 //! Finds the processes that have a file open for writing. Only processes that `/proc` shows are found.
 //!
 //! A lease would be more reliable, but it would delay the application's next `open`, so no lease is ever taken.
-//! `/proc` does not show the open files of other users (unless this process runs as root), processes of other
-//! containers, mappings of files that were closed, and processes on other nodes.
+//! `/proc` does not show processes on other nodes or in other containers, the open files of other users (unless this
+//! process runs as root), and memory mappings of closed files.
 
 use crate::fingerprint::Fingerprint;
 use std::collections::{HashMap, HashSet};
@@ -10,8 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Maximum number of descriptors that one search examines. If there are more, it is unknown whether a file has a
-/// writer.
+/// Maximum number of descriptors that one search examines. If there are more descriptors, it is unknown whether a
+/// file has a writer.
 const DESCRIPTORS_MAX: usize = 1 << 18;
 /// Value of `/proc/self/ns/pid` for a process that sees every process of the node.
 const NODE_NAMESPACE: &[u8] = b"pid:[4026531836]";
@@ -19,7 +19,7 @@ const NODE_NAMESPACE: &[u8] = b"pid:[4026531836]";
 /// The result of one search in `/proc`.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
-    /// Device and inode of each file that a process has open for writing, and the number of that process.
+    /// Device and inode of each file that a process has open for writing, and the number of this process.
     held: HashMap<(u64, u64), u32>,
     /// Whether every process of this node could be examined.
     saw_all: bool,
@@ -31,14 +31,15 @@ impl Writers {
         Self::except(None, files)
     }
 
-    /// As [`Self::of`], but ignores processes of this program. Such a process writes none of the files, but its
-    /// output may be redirected into a file, or it may have inherited a descriptor from its parent.
+    /// Searches for writers like [`Self::of`], but ignores processes of this program. Processes of this program write
+    /// none of the files. But they may have descriptors of files, because their output is redirected or their parent
+    /// left a descriptor open.
     pub(crate) fn of_others<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
         Self::except(own, files)
     }
 
-    /// Ignores processes that run this program, given by device and inode.
+    /// Searches for writers, and ignores processes that run the program with this device and inode.
     fn except<'a>(program: Option<(u64, u64)>, files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         let mut wanted: HashMap<&[u8], HashSet<(u64, u64)>> = HashMap::new();
         for (name, print) in files {
@@ -75,7 +76,8 @@ impl Writers {
         let entries = match std::fs::read_dir(process.join("fd")) {
             Ok(entries) => entries,
             Err(error) => {
-                // A process that has ended has no open files. A process that is hidden may have open files.
+                // A process that has ended has no open files. A process that this user may not examine may have open
+                // files.
                 self.saw_all &= error.kind() != std::io::ErrorKind::PermissionDenied;
                 return;
             }
@@ -107,7 +109,8 @@ impl Writers {
         }
     }
 
-    /// Whether the file is open for writing. `None` if no writer was found and some processes could not be examined.
+    /// Whether a process has the file open for writing. `None` if no writer was found and some processes could not be
+    /// examined.
     pub(crate) fn hold(&self, print: &Fingerprint) -> Option<bool> {
         match self.holder(print) {
             Some(_) => Some(true),
@@ -115,12 +118,12 @@ impl Writers {
         }
     }
 
-    /// Whether any of the files is open for writing.
+    /// Whether a process has any of the files open for writing.
     pub(crate) fn hold_any(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// A process that has the file open for writing, if one was found.
+    /// The number of a process that has the file open for writing. `None` if none was found.
     pub(crate) fn holder(&self, print: &Fingerprint) -> Option<u32> {
         self.held.get(&(print.device, print.inode)).copied()
     }

@@ -63,7 +63,7 @@ fn comes_back(bytes: &[u8], maps: &dyn MapSource) {
     all_come_back(&[bytes], maps);
 }
 
-/// First writes all files and then captures them, since a file must be at rest before its capture.
+/// Writes all files first, and then captures the files, because a file must be at rest before its capture.
 fn all_come_back(files: &[&[u8]], maps: &dyn MapSource) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     for (nth, bytes) in files.iter().enumerate() {
@@ -91,7 +91,7 @@ fn garbage_behind_a_right_signature_comes_back() {
         let mut garbage: Vec<u8> = (0..len).map(|_| random.byte()).collect();
         garbage[..8].copy_from_slice(b"\x89HDF\r\n\x1a\n");
         comes_back(&garbage, &*MAPS);
-        // The signature, a known version of the superblock, and then garbage.
+        // The file has the signature, a known version of the superblock, and then garbage.
         garbage.iter_mut().skip(8).take(5).for_each(|b| *b = 0);
         comes_back(&garbage, &*MAPS);
     }
@@ -113,7 +113,7 @@ proptest! {
 }
 
 proptest! {
-    // More cases are possible here, because no files are captured.
+    // More cases are possible here, because no file is captured.
     #![proptest_config(ProptestConfig { cases: 16 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
     #[test]
     fn any_changed_metadata_ends_in_a_map_within_the_file_or_an_error(
@@ -172,7 +172,7 @@ fn every_changed_byte_of_a_dense_group_ends_in_a_map_within_the_file_or_an_error
 
 type Changes = Vec<(prop::sample::Index, u8)>;
 
-/// Positions of bytes, with their new values.
+/// Positions of bytes, and the new values of these bytes.
 fn changes() -> impl Strategy<Value = Changes> {
     let value = prop_oneof![any::<u8>(), Just(0), Just(0xff), 1u8..4];
     prop::collection::vec((any::<prop::sample::Index>(), value), 1..20)

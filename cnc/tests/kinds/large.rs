@@ -1,5 +1,5 @@
-//! Tests files with large numbers of links, chunks and datasets. The parser in `classic.rs` must read all of their
-//! indices as the library does.
+//! Tests files with large numbers of links, chunks and datasets. The parser in `classic.rs` must read all indices of
+//! these files like the library.
 
 use crate::support::{MAPS, described, round_trip};
 use crate::write::{FileOptions, Space, Writer, set, smooth};
@@ -12,7 +12,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Returns the map of the parser in `classic.rs`. It must equal the library's map.
+/// Returns the map of the parser in `classic.rs`. The map must be equal to the library's map.
 fn own_map(path: &Path) -> FileMap {
     let file = File::open(path).expect("open");
     let bytes = file.metadata().expect("metadata").len();
@@ -60,7 +60,7 @@ fn arrays_of_chunks_in_pages_and_super_blocks_are_read_and_so_are_their_gaps() {
         let growing = Space::Growing(&[9_000], &[UNLIMITED]);
         w.dataset("/growing", byte, growing, set::chunk(&[2]), Some(&smooth(9_000)));
         w.dataset("/growing behind a filter", byte, growing, fletcher, Some(&smooth(9_000)));
-        // The dataset is long enough for super blocks whose data blocks have pages.
+        // The dataset is long enough to need super blocks whose data blocks have pages.
         let far = Space::Growing(&[1_000_000], &[UNLIMITED]);
         w.dataset("/growing, partly", byte, far, fletcher, None);
         for from in [0, 7, 50, 999, 4_000, 262_000, 270_000, 400_000, 999_990] {

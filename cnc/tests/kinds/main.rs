@@ -1,9 +1,9 @@
 //! Captures and restores every kind of file byte for byte, and checks that each file is split into variables as far
 //! as possible.
 //!
-//! There is one test for each kind. Most files are written through the HDF5 library. Files that need features which
-//! this build of the library lacks (szip, LZF, netCDF-4, HDF5 2) are in `tests/data/h5`, with the script that made
-//! them.
+//! There is one test for each kind. Most files are written through the HDF5 library. Some files need features that
+//! this build of the library lacks (szip, LZF, netCDF-4, HDF5 2). These files are in `tests/data/h5`, with the script
+//! that made them.
 
 mod corpus;
 mod damage;
@@ -29,8 +29,8 @@ const NEW: FileOptions = FileOptions { latest: true, user_block: 0, address_byte
 const OLD: FileOptions = FileOptions { latest: false, user_block: 0, address_bytes: 0 };
 const UNLIMITED: u64 = u64::MAX;
 
-/// Restores the file from small pieces, and checks that the parser in `classic.rs` and the library return the same
-/// map.
+/// Captures a file and restores it from small pieces. Checks that the parser in `classic.rs` and the library return
+/// the same map.
 fn proved(root: &Path, name: &str) -> FileHeader {
     let path = root.join(name);
     let file = File::open(&path).expect("open");
@@ -332,7 +332,7 @@ fn chunks_that_another_zlib_wrote_are_given_up_after_a_few() {
     use mcrengine::header::Filter;
     let raw = smooth(8000);
     let by = |level| mcrengine::filter::put_on(&[Filter::Deflate { level }], &raw).expect("deflates");
-    // Level 1 stands for another zlib: its streams are valid, but differ from the streams of level 6.
+    // Level 1 stands for another zlib: the streams of level 1 are valid, but differ from the streams of level 6.
     let (other, classic) = (by(1), by(6));
     let write = |w: &Writer, name: &str, others: std::ops::Range<u64>| {
         let deflated = |list| {
@@ -511,7 +511,7 @@ fn a_file_that_is_open_for_writing_comes_back_as_it_stands() {
             writer.start_swmr();
         }
         writer.flush();
-        // The copy is like a file of a killed writer. The original is read while its writer has it open.
+        // The copy is like a file whose writer was killed. The original is read while its writer has it open.
         std::fs::copy(directory.path().join("f.h5"), directory.path().join("copy.h5")).expect("copy");
         round_trip(directory.path(), "f.h5", &*MAPS, 1000);
         drop(writer);
@@ -545,7 +545,8 @@ fn a_dataset_above_four_gibibytes_keeps_its_place_and_the_file_its_holes() {
     for (v, variable) in header.variables.iter().enumerate() {
         for at in (0..variable.raw_bytes.0).step_by(piece.len()) {
             let piece = &mut piece[..(variable.raw_bytes.0 - at).min(16 << 20) as usize];
-            // The bytes of the hole are zeros, so they are not read. This saves most of the time of the test.
+            // The bytes of the hole are zeros, so they are not read. Skipping the hole saves most of the time of the
+            // test.
             piece.fill(0);
             if variable.raw_bytes.0 - at <= 16 << 20 {
                 source.read_raw(v, at, piece).expect("read");
@@ -586,7 +587,7 @@ fn files_of_other_libraries_come_back() {
     is(&types, "/complex", &["Array C16[0:F64LEx1 8:F64LEx1] [9] []"]);
     is(&types, "/long double", &["Array X16 [9] []"]);
     assert_eq!(proved("netcdf3.nc").variables[0].role, Role::WholeFile);
-    // The library of these tests does not support this newest layout of chunks.
+    // The HDF5 library of these tests does not support the newest layout of chunks.
     let newest = round_trip(&data, "hdf5-2.h5", &Classic, 1000);
     is(&newest, "/contiguous", &["Array F64LE [100] []"]);
     is(&newest, "/chunked", &["Array F64LE [1000] [Deflate { level: 4 }]"]);

@@ -1,4 +1,4 @@
-//! Tests which files a capture rejects, and how a restored file is verified before it gets its name.
+//! Tests which files a capture rejects, and how a restored file is verified before it gets its final name.
 
 use crate::support::{MAPS, round_trip};
 use crate::write::{FileOptions, Space, Writer, set, smooth};
@@ -118,7 +118,7 @@ fn a_captured_file_is_read_while_it_is_the_same_even_under_no_name() {
     std::fs::remove_file(root.path().join("f")).expect("removed");
     source.read_raw(0, 2000, &mut piece).expect("the descriptor is still open");
     assert_eq!(piece[..], bytes[2000..2100]);
-    // Another file takes the only descriptor. After that the removed file cannot be read any more.
+    // Another file takes the only descriptor. Therefore the removed file cannot be read again.
     std::fs::write(root.path().join("g"), b"other").expect("write");
     let other = take(root.path(), "g", CaptureMode::Apart).expect("captured");
     let other = OpenFile::new(root.path(), Arc::new(other.header), other.fingerprint, &descriptors);
@@ -171,7 +171,7 @@ fn files_too_long_or_too_many_for_memory_come_back_too_with_few_descriptors() {
     let root = directory();
     let to = directory();
     let target = Target::with_descriptors(to.path(), 2);
-    // The short files together exceed the limit of memory, and one file is not short.
+    // Together the short files exceed the limit of memory. One file is too long to be short.
     let many = std::iter::repeat_n(3_900_000, 20).chain([5_000_000]);
     let open: Vec<_> = (many.enumerate())
         .map(|(nth, len)| {
@@ -277,7 +277,7 @@ fn a_write_of_the_same_length_right_after_the_first_look_is_noticed() {
     let root = directory();
     let path = root.path().join("f");
     let name = FilePath::new(&b"f"[..]).expect("valid");
-    // The test is repeated, so that a capture which does not wait for the file system's clock would fail.
+    // The test is repeated, because a capture that does not wait for the file system's clock fails only sometimes.
     for nth in 0..20 {
         std::fs::write(&path, vec![nth; 5000]).expect("write");
         let maps = OneWrite(path.clone(), Default::default());

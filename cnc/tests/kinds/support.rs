@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, LazyLock};
 
-/// The source of maps as in production, with this test program as the library's process.
+/// The source of maps that agents use, with this test program as the library's process.
 pub static MAPS: LazyLock<Maps> = LazyLock::new(|| Maps::with_command(worker_command));
 
 /// The environment variable that makes this test program the process that maps files.
@@ -39,12 +39,13 @@ fn a_worker_that_nobody_asks_leaves_at_once() {
     assert!(left.success(), "{left}");
 }
 
-/// Captures a file, restores it from reads of its variables in pieces of `piece_bytes`, and compares all bytes.
+/// Captures a file. Restores the file from reads of its variables in pieces of `piece_bytes` bytes, and compares all
+/// bytes.
 pub fn round_trip(root: &Path, name: &str, maps: &dyn MapSource, piece_bytes: usize) -> FileHeader {
     round_trip_as(root, name, (CaptureMode::Apart, maps), piece_bytes)
 }
 
-/// As [`round_trip`], with the given capture mode and source of maps.
+/// Captures and restores a file like [`round_trip`], with the given capture mode and source of maps.
 pub fn round_trip_as(
     root: &Path,
     name: &str,
@@ -101,7 +102,8 @@ fn assert_same(a: &Path, b: &Path) {
     assert_eq!(modified(&fa), modified(&fb), "{}: the modification time differs", b.display());
 }
 
-/// The variables of a path, each with its role, type, shape and filters: `Array F64LE [4, 5] []`.
+/// The variables with the path `path`. Each variable is described by its role, type, shape and filters: `Array F64LE
+/// [4, 5] []`.
 pub fn described(header: &FileHeader, path: &str) -> Vec<String> {
     let line = |v: &VariableHeader| format!("{:?} {} {:?} {:?}", v.role, v.element, v.shape.0, v.filters);
     header.variables.iter().filter(|v| &*v.path == path).map(line).collect()

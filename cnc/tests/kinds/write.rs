@@ -34,11 +34,11 @@ fn ok<T: Copy + Into<i64>>(status: T) -> T {
 /// Options for the format of a file.
 #[derive(Clone, Copy, Default)]
 pub struct FileOptions {
-    /// Use the newest format instead of the oldest.
+    /// Whether to use the newest format instead of the oldest format.
     pub latest: bool,
     /// Length in bytes of the user block before the superblock.
     pub user_block: u64,
-    /// Length of an address in bytes; 0 means 8.
+    /// Length of an address in bytes. 0 means 8 bytes.
     pub address_bytes: usize,
 }
 
@@ -85,7 +85,7 @@ impl Writer {
         Self { file, _lock: lock }
     }
 
-    /// Adds a dataset and writes all its elements. `bytes` has the dataset's type.
+    /// Adds a dataset and writes all its elements. `bytes` has the elements in the dataset's type.
     pub fn dataset(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl Writer {
         self.dataset_named(name.as_bytes(), datatype, space, set, bytes);
     }
 
-    /// As [`Writer::dataset`], for a name that need not be UTF-8.
+    /// Adds a dataset like [`Writer::dataset`]. The name of the dataset may not be UTF-8.
     pub fn dataset_named(
         &self,
         name: &[u8],
@@ -334,7 +334,7 @@ pub mod make {
         unsafe { ok(H5Tvlen_create(base)) }
     }
 
-    /// A string of `width` bytes; `usize::MAX` means a variable length.
+    /// A string of `width` bytes. If `width` is `usize::MAX`, the length is variable.
     pub fn string(width: usize) -> hid_t {
         // SAFETY: the datatypes are valid during the calls, and the library's lock is held.
         unsafe {

@@ -1,4 +1,4 @@
-//! What people read when a connection fails because of TLS.
+//! Messages for people about connections that fail because of TLS.
 
 use rustls::{AlertDescription, CertificateError, Error as Rustls};
 use std::error::Error;
@@ -59,7 +59,7 @@ impl TlsError {
     }
 }
 
-/// What happened, and what to do.
+/// Says what happened, and what to do.
 fn sentence(error: &Rustls, other: Other) -> String {
     use AlertDescription as Alert;
     use CertificateError as Certificate;
@@ -94,7 +94,7 @@ fn sentence(error: &Rustls, other: Other) -> String {
     }
 }
 
-/// The sentence for an error of a connection to an aggregator, if TLS is the cause.
+/// The message for an error of a connection to an aggregator. `None` if TLS is not the cause.
 pub fn explain(error: &(dyn Error + 'static)) -> Option<String> {
     let mut causes = std::iter::successors(Some(error), |error| (*error).source());
     causes.find_map(|cause| {
@@ -111,7 +111,7 @@ fn of_one(cause: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = cause.downcast_ref() {
         return Some(sentence(error, Other::Aggregator));
     }
-    // The first bytes of TLS are no frame of HTTP/2.
+    // hyper reads the first bytes of TLS as a frame of HTTP/2 with an invalid size.
     let uses_tls = cause.to_string().contains("frame with invalid size");
     uses_tls.then(|| {
         format!(

@@ -9,21 +9,21 @@ fn identity(authority: &Authority, uid: u32) -> Arc<Identity> {
     Arc::new(Identity::new(authority, uid).expect("an identity"))
 }
 
-/// An identity whose certificate was made `before` now.
+/// An identity whose certificate was made the time `before` ago.
 fn made_before(authority: &Authority, uid: u32, before: Duration) -> Arc<Identity> {
     let identity = Identity::new(authority, uid).expect("an identity");
     let made = SystemTime::now() - before;
     let valid = made - BACK_DATED..made + LIFE;
     let mut current = identity.current.lock().expect("not poisoned");
     let old = keys(&current.issuer, &current.roots, &identity.provider, &identity.name, valid).expect("made");
-    // A certificate that counts as new is not renewed.
+    // The time of making is set to now, so the identity does not renew the certificate.
     current.keys = Arc::new(Keys { made: SystemTime::now(), ..old });
     drop(current);
     Arc::new(identity)
 }
 
-/// What server and client say about a connection between them. The client reads one byte, because the server checks
-/// the client's certificate after the client's handshake has ended.
+/// Lets a server and a client connect, and returns the result of each side. The client reads one byte, because the
+/// server checks the client's certificate after the client's side of the handshake has ended.
 async fn meet(server: &Arc<Identity>, client: &Arc<Identity>) -> (Result<(), String>, Result<(), String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -120,14 +120,16 @@ async fn a_process_that_reads_a_replaced_authority_late_is_never_refused_if_both
     let switched = Authority { key: new_key, ..both.clone() };
     let new = switched.with_certificates(&certificates[1..]).expect("written");
     let steps = [old, both, switched, new];
-    // Of two processes, one may have read the files of a step before the other one.
+    // Each pair of consecutive steps works together: one process may read the new files before the other process
+    // does.
     for pair in steps.windows(2) {
         let at = |step: &Authority| Arc::new(Mutex::new(step.clone()));
         for (server, client) in [(&pair[0], &pair[1]), (&pair[1], &pair[0])] {
             assert_eq!(meet(&rereading(&at(server)), &rereading(&at(client))).await, (Ok(()), Ok(())));
         }
     }
-    // A process that was started with the first files uses the last ones for its next connection.
+    // A process that started with the files of the first step uses the files of the last step for its next
+    // connection.
     let files = Arc::new(Mutex::new(steps[0].clone()));
     let process = rereading(&files);
     *files.lock().expect("not poisoned") = steps[3].clone();

@@ -1,12 +1,13 @@
 //! Codec `columns`: splits records into columns. Each member, and each run of padding, is a column, and a chain of
 //! codecs encodes each column. Takes compound elements. Bit-exact, padding included.
 //!
-//! Source: the column stores of databases, and the shuffle filters of Blosc and HDF5, which do the same for bytes.
-//! [`crate::codec::encode_best`] chooses the chain of a column by the column's type. A column is never a compound.
+//! Source: the column stores of databases, and the shuffle filters of Blosc and HDF5, which split elements into bytes
+//! of equal significance. [`crate::codec::encode_best`] chooses the chain of a column by the column's type. A column
+//! is never a compound.
 //!
-//! Payload: a varint with the number of columns. Then for each column: a varint with its bytes per record, its chain
-//! as in [`Chain::to_bytes`], and a varint with its stored bytes. Then the stored bytes of all columns, one column
-//! after the other. Then the bytes after the last whole record.
+//! Payload: a varint with the number of columns. For each column, three fields follow: a varint with the column's
+//! bytes per record, the chain as in [`Chain::to_bytes`], and a varint with the number of stored bytes. The stored
+//! bytes of all columns come next, one column after the other. The bytes after the last whole record come last.
 
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{
@@ -60,15 +61,15 @@ impl ArrayCodec for Columns {
         });
         let inner = inner.get_or_insert_default();
         stored.clear();
-        put_varint(layout.len() as u32, stored); // at most COLUMNS_MAX
+        put_varint(layout.len() as u32, stored); // the value is at most COLUMNS_MAX
         let mut rest = columns.as_slice();
         let mut coded = Vec::with_capacity(layout.len());
         for (bytes, element) in &layout {
             let (column, later) = rest.split_at(bytes * records);
             let (chain, column) = encode_best(&Profile::Fast, column, element, &[], false, inner)?;
-            put_varint(*bytes as u32, stored); // at most ELEMENT_WIDTH_MAX
+            put_varint(*bytes as u32, stored); // the value is at most ELEMENT_WIDTH_MAX
             chain.to_bytes(stored);
-            put_varint(column.len() as u32, stored); // at most SEGMENT_BYTES_MAX
+            put_varint(column.len() as u32, stored); // the value is at most SEGMENT_BYTES_MAX
             coded.push(column);
             rest = later;
         }
@@ -138,7 +139,7 @@ impl ArrayCodec for Columns {
     }
 }
 
-/// The columns of a record: the bytes per record and the type of each column. Together they fill the record.
+/// The columns of a record: the bytes per record and the type of each column. The columns fill the whole record.
 ///
 /// If the members are unknown, or do not fit the width, each 8 bytes become a column.
 fn layout(width: u32, members: &[Member]) -> Vec<(usize, ElementType)> {
@@ -150,7 +151,7 @@ fn layout(width: u32, members: &[Member]) -> Vec<(usize, ElementType)> {
             if member.offset > end {
                 columns.push(((member.offset - end) as usize, ElementType::Bytes));
             }
-            let bytes = member.count * member.element.width(); // fits the width, since the record is valid
+            let bytes = member.count * member.element.width(); // fits the width, because the record is valid
             columns.push((bytes as usize, member.element.clone()));
             end = member.offset + bytes;
         }
@@ -166,7 +167,7 @@ fn layout(width: u32, members: &[Member]) -> Vec<(usize, ElementType)> {
     columns
 }
 
-/// Calls `each` for every piece of a record that belongs to one column. The arguments are the piece's offset in the
+/// Calls `each` for every part of a record that belongs to one column. The arguments are the part's offset in the
 /// records, its offset in the columns, and its length in bytes.
 fn each_run<T>(columns: &[T], width: usize, records: usize, mut each: impl FnMut(usize, usize, usize))
 where
@@ -179,7 +180,7 @@ where
         for column in columns {
             let bytes = column.bytes();
             let at = offset * records;
-            // A copy of a constant length compiles to one or two instructions.
+            // If the length is a constant, a copy compiles to one or two instructions.
             match bytes {
                 4 => (from..to).for_each(|r| each(r * width + offset, at + r * 4, 4)),
                 8 => (from..to).for_each(|r| each(r * width + offset, at + r * 8, 8)),
@@ -190,7 +191,7 @@ where
     }
 }
 
-/// What both lists of columns have in common.
+/// The common property of both lists of columns.
 trait HasBytes {
     /// Bytes of the column in one record.
     fn bytes(&self) -> usize;

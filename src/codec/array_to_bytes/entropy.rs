@@ -1,14 +1,15 @@
 //! Entropy coding for the codecs of numbers: an adaptive range coder for symbols, and strings of raw bits.
 //!
-//! The range coder is rANS (J. Duda, "Asymmetric numeral systems", arXiv:1311.2540, section 3). It uses 64-bit states
-//! and 32-bit words, and two states take turns. Its model is quasi-static, as in fpzip (M. Schindler's range coder):
-//! the frequencies stay fixed for a period and are then computed again from the symbols seen. The weight of older
-//! symbols is halved repeatedly. Frequencies are never stored, because the decoder computes the same ones.
+//! The range coder is rANS (J. Duda, "Asymmetric numeral systems", arXiv:1311.2540, section 3). The coder uses two
+//! 64-bit states in turn, and 32-bit words. The model of the coder is quasi-static, as in fpzip (M. Schindler's range
+//! coder): the frequencies stay fixed for a period and are then computed again from the symbols seen. The weight of
+//! older symbols is halved repeatedly. Frequencies are never stored, because the decoder computes them from the same
+//! symbols.
 //!
 //! All arithmetic is on integers and in a fixed order. Decoding never panics: missing bytes are read as zeros, and a
 //! check at the end reports whether the states and lengths have the expected values.
 
-/// log2 of the sum of all frequencies.
+/// Binary logarithm of the sum of all frequencies.
 const TOTAL_BITS: u32 = 14;
 const TOTAL: u32 = 1 << TOTAL_BITS;
 /// Lower limit of a state between two symbols.
@@ -16,14 +17,14 @@ const STATE_MIN: u64 = 1 << 31;
 /// Number of symbols before the first update of the model. The number doubles after each update, up to `PERIOD_LAST`.
 const PERIOD_FIRST: usize = 32;
 const PERIOD_LAST: usize = 1024;
-/// All counts are halved when their sum exceeds this.
+/// All counts are halved when their sum exceeds this limit.
 const COUNTED_MAX: u32 = 1 << 14;
 /// The most bits that one symbol takes.
 pub(super) const SYMBOL_BITS_MAX: usize = TOTAL_BITS as usize;
 /// The most bytes that [`encode_symbols`] adds to the bits of its symbols: two states and part of a word.
 pub(super) const SYMBOLS_OVERHEAD_BYTES: usize = 2 * size_of::<u64>() + size_of::<u32>();
 
-/// Frequencies of the symbols seen so far. They are used to code the next symbols.
+/// Frequencies of the symbols seen so far. The next symbols are coded with these frequencies.
 #[derive(Clone)]
 pub(super) struct Model {
     /// How often each symbol was seen. Older symbols count less, because the counts are halved repeatedly.
@@ -58,7 +59,7 @@ impl Model {
         for &symbol in symbols {
             self.counts[usize::from(symbol)] += 1;
         }
-        self.counted += symbols.len() as u32; // at most PERIOD_LAST
+        self.counted += symbols.len() as u32; // the value is at most PERIOD_LAST
         self.left -= symbols.len();
         if self.left == 0 {
             self.set_ranges();
@@ -76,22 +77,22 @@ impl Model {
         let mut given = 0;
         let mut likeliest = 0;
         for (symbol, (range, &count)) in self.ranges.iter_mut().zip(&self.counts).enumerate() {
-            // Most symbols never occur. No overflow: a count is at most COUNTED_MAX + PERIOD_LAST, and `spread` is
-            // less than TOTAL.
+            // Most symbols never occur. The product cannot overflow: a count is at most COUNTED_MAX + PERIOD_LAST,
+            // and `spread` is less than TOTAL.
             let share = if count == 0 { 0 } else { count * spread / self.counted };
-            range.1 = 1 + share as u16; // at most TOTAL
+            range.1 = 1 + share as u16; // the value is at most TOTAL
             given += u32::from(range.1);
             if count > self.counts[likeliest] {
                 likeliest = symbol;
             }
         }
-        self.ranges[likeliest].1 += (TOTAL - given) as u16; // the slots lost by rounding down
+        self.ranges[likeliest].1 += (TOTAL - given) as u16; // the slots that were lost by rounding down
         let mut start = 0;
         for (symbol, range) in self.ranges.iter_mut().enumerate() {
             range.0 = start;
             start += range.1;
             if let Some(slots) = self.slots.get_mut(usize::from(range.0)..usize::from(start)) {
-                slots.fill(symbol as u8); // at most 256 symbols
+                slots.fill(symbol as u8); // there are at most 256 symbols
             }
         }
     }
@@ -149,7 +150,7 @@ pub(super) fn decode_symbols(stored: &[u8], symbols: &mut [u8], model: &mut Mode
             let slot = (*state as usize) & (TOTAL as usize - 1);
             let symbol = slots[slot];
             let (start, count) = model.ranges[usize::from(symbol)];
-            // No overflow: the sum is less than count * 2^50 + count, and count is at most 2^14.
+            // The sum cannot overflow: it is less than count * 2^50 + count, and count is at most 2^14.
             *state = u64::from(count) * (*state >> TOTAL_BITS) + (slot as u64 - u64::from(start));
             if *state < STATE_MIN {
                 let word = words.get(at).map_or(0, |&word| u32::from_le_bytes(word));
@@ -247,7 +248,7 @@ impl<'a> BitReader<'a> {
         (u64::from_le_bytes([a, b, c, d, e, f, g, h]), high)
     }
 
-    /// Whether the reader has reached the last byte, and not gone beyond it.
+    /// Whether the last bit that was read belongs to the last byte.
     pub(super) fn is_at_end(&self) -> bool {
         self.at_bits.div_ceil(8) == self.bytes.len()
     }

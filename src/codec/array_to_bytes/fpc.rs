@@ -1,4 +1,4 @@
-//! Codec FPC, for doubles. Takes elements of 8 bytes in both byte orders. Bit-exact.
+//! Codec FPC, for doubles. Takes elements of 8 bytes in both byte orders. Restores every bit.
 //!
 //! Source: M. Burtscher, P. Ratanaworabhan, "FPC: a high-speed compressor for double-precision floating-point data",
 //! IEEE Transactions on Computers 58(1), 2009, sections 3 and 4. The code was written from the text of the paper.
@@ -8,15 +8,16 @@
 //! stores the number of these zero bytes and the choice of predictor.
 //!
 //! Differences from the paper:
-//! - All codes come first, then all residuals, so that a second codec sees each kind together.
-//! - No count is stored, because the segment has it.
-//! - The tables never have more entries than there are elements, rounded up to a power of two. The segment's length
-//!   therefore bounds the memory, even if the parameter asks for larger tables.
+//! - All codes come first, then all residuals, so that a second codec finds codes next to codes, and residuals next
+//!   to residuals.
+//! - The number of elements is not stored, because the length of the segment gives it.
+//! - The tables never have more entries than there are elements, rounded up to a power of two. Therefore the length
+//!   of the segment limits the memory, even if the parameter asks for larger tables.
 //!
-//! Payload: first the codes, two to a byte, with the earlier code in the high half. Then the residuals, least
-//! significant byte first. Then the bytes after the last whole element. Bit 3 of a code is 1 if DFCM predicted. The
-//! low 3 bits are 0 to 3 for 0 to 3 leading zero bytes, and 4 to 7 for 5 to 8 leading zero bytes. A residual with
-//! exactly 4 leading zero bytes is stored as if it had 3.
+//! Payload: first the codes, two in each byte, with the earlier code in the high half. The residuals follow, least
+//! significant byte first. The bytes after the last whole element come last. Bit 3 of a code is 1 if DFCM predicted.
+//! The low 3 bits are 0 to 3 for 0 to 3 leading zero bytes, and 4 to 7 for 5 to 8 leading zero bytes. A residual with
+//! exactly 4 leading zero bytes is stored as a residual with 3 leading zero bytes.
 
 use crate::codec::{ArrayCodec, ArrayJob, BIG_ENDIAN, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use std::fmt;
@@ -130,7 +131,7 @@ impl ArrayCodec for Fpc {
     }
 }
 
-/// Both predictors. The hash functions are those of figure 3 in the paper.
+/// Both predictors. The hash functions are from figure 3 of the paper.
 struct Predictor<'a> {
     fcm: &'a mut [u64],
     dfcm: &'a mut [u64],

@@ -1,5 +1,5 @@
-//! Codec `fpzip`, a new implementation, for floats and doubles in both byte orders. It is bit-exact, also for NaN
-//! payloads, -0 and subnormal numbers.
+//! Codec `fpzip`, a new implementation, for floats and doubles in both byte orders. The codec is bit-exact, also for
+//! NaN payloads, -0 and subnormal numbers.
 //!
 //! Source: P. Lindstrom, M. Isenburg, "Fast and efficient compression of floating-point data", IEEE Transactions on
 //! Visualization and Computer Graphics 12(5), 2006. As in the paper, each value is predicted from earlier neighbours
@@ -7,19 +7,21 @@
 //! coder codes the sign and the length of their difference. The bits below the leading bit are stored unchanged.
 //!
 //! Differences from the paper and from the `fpzip` library:
-//! - The streams are not compatible with those of the library.
-//! - The range coder is a different one (see `entropy.rs`).
-//! - The symbols are stored apart from the raw bits.
+//! - The streams are not compatible with the streams of the library.
+//! - The range coder is different (see `entropy.rs`).
+//! - The symbols and the raw bits are stored separately.
 //! - The terms of the predictor are added in another order, so that only one addition depends on the previous value.
 //! - If a prediction is NaN, the previous value is the prediction.
 //!
-//! Decoding gives the same bytes on every host. It evaluates the same IEEE 754 additions of the same type in the same
-//! order. Each addition is rounded to nearest, and none is fused. The bits of a computed NaN are never used.
+//! Decoding gives the same bytes on every host, because every host evaluates the same IEEE 754 additions of the same
+//! type in the same order. Each addition is rounded to nearest, and none is fused. The bits of a computed NaN are
+//! never used.
 //!
 //! Payload: a varint with the number of records. Each record is four varints: the number of equal grids in sequence,
-//! the extent in x, the extent in y, and the elements of one grid. Without records, all elements are one row. Then,
-//! for each 65536 elements: a varint with the bytes of the symbols, a varint with the bytes of the raw bits, the
-//! symbols, and the raw bits. Then the bytes after the last whole element.
+//! the extent in x, the extent in y, and the elements of one grid. Without records, all elements are one row. A block
+//! for each 65536 elements comes next. A block has four parts: a varint with the number of bytes of the symbols, a
+//! varint with the number of bytes of the raw bits, the symbols, and the raw bits. The bytes after the last whole
+//! element come last.
 
 use super::entropy::{
     BitReader, BitWriter, Model, SYMBOL_BITS_MAX, SYMBOLS_OVERHEAD_BYTES, SymbolBuffers, decode_symbols, encode_symbols,
@@ -104,7 +106,7 @@ trait Real: Copy + Add<Output = Self> + Sub<Output = Self> {
     type Bytes: Copy;
     const BITS: u32;
     const ZERO: Self;
-    /// A value that changes no sum when it is added, even if the sum is -0.
+    /// A value that can be added to any sum, also to -0, without a change of the sum.
     const NEUTRAL: Self;
     fn elements(bytes: &[u8]) -> (&[Self::Bytes], &[u8]);
     fn elements_mut(bytes: &mut [u8]) -> (&mut [Self::Bytes], &mut [u8]);
@@ -135,7 +137,7 @@ macro_rules! real {
             }
             #[inline(always)]
             fn bytes(bits: u64, big: bool) -> Self::Bytes {
-                let bits = bits as $bits; // the higher bits are cut off on purpose
+                let bits = bits as $bits; // this cast drops the higher bits
                 if big { bits.to_be_bytes() } else { bits.to_le_bytes() }
             }
             #[inline(always)]
@@ -171,15 +173,16 @@ fn unordered<T: Real>(value: u64) -> u64 {
     if value & sign != 0 { value ^ sign } else { !value & mask::<T>() }
 }
 
-/// The prediction as an ordered integer. It is the previous value plus the gradient from the neighbouring rows.
+/// The prediction as an ordered integer. The prediction is the previous value plus the gradient from the neighbouring
+/// rows.
 #[inline(always)]
 fn predict<T: Real>(before_bits: u64, gradient: T) -> u64 {
     let sum = T::from_bits(before_bits) + gradient;
     ordered::<T>(sum.into_bits().unwrap_or(before_bits))
 }
 
-/// The symbol for a difference of zero. A positive difference of n bits has the symbol n above this one, and a
-/// negative difference the symbol n below.
+/// The symbol for a difference of zero. A positive difference of n bits has this symbol plus n, and a negative
+/// difference of n bits has this symbol minus n.
 const fn no_difference<T: Real>() -> u32 {
     T::BITS
 }
@@ -222,7 +225,7 @@ fn encode<T: Real>(job: ArrayJob<'_>, stored: &mut Vec<u8>, buffers: &mut Buffer
                 let difference = if below { prediction - value } else { value - prediction };
                 let length = 64 - difference.leading_zeros();
                 let symbol = if below { no_difference::<T>() - length } else { no_difference::<T>() + length };
-                chunk_symbols.push(symbol as u8); // at most 128
+                chunk_symbols.push(symbol as u8); // the value is at most 128
                 if length > 1 {
                     bits.put(difference ^ 1 << (length - 1), length - 1);
                 }
@@ -233,7 +236,7 @@ fn encode<T: Real>(job: ArrayJob<'_>, stored: &mut Vec<u8>, buffers: &mut Buffer
         coded.clear();
         encode_symbols(chunk_symbols, &mut model, coder, coded);
         let bits = bits.finish();
-        put_varint(coded.len() as u32, stored); // both are below 65536 * 8 bytes plus a few
+        put_varint(coded.len() as u32, stored); // both lengths are below 65536 * 8 bytes plus a few bytes
         put_varint(bits.len() as u32, stored);
         stored.extend_from_slice(coded);
         stored.extend_from_slice(bits);
@@ -391,7 +394,7 @@ fn take_grids(rest: &mut &[u8], elements: usize) -> Result<Vec<Grids>, &'static 
 struct Walk<'a> {
     rest: &'a [Grids],
     current: Grids,
-    /// Elements of the current grid that are behind the current place.
+    /// Number of elements of the current grid before the current place.
     done: usize,
 }
 
@@ -430,7 +433,7 @@ impl<'a> Walk<'a> {
 /// A run of elements in one row.
 struct Span {
     elements: usize,
-    /// Whether the first element has a neighbour before it in its row.
+    /// Whether the first element has a previous neighbour in its row.
     has_before: bool,
     /// Distance to the previous row in elements. `None` if this plane has no previous row.
     row: Option<usize>,
@@ -447,8 +450,9 @@ impl Span {
         }
     }
 
-    /// For each element, the expected step from the previous value, computed from the neighbouring rows. This is the
-    /// Lorenzo predictor without its first term. In a corner or on an edge it is the predictor of fewer dimensions.
+    /// For each element, the expected step from the previous value, computed from the neighbouring rows. The step is
+    /// the Lorenzo predictor without its first term. In a corner or on an edge, the step is from the Lorenzo
+    /// predictor of fewer dimensions.
     #[inline]
     fn gradients<T: Real>(&self, done: &[T::Bytes], big: bool, gradients: &mut [T]) {
         // Applies the steps along the row that begins `back` elements earlier.
@@ -502,9 +506,9 @@ mod tests {
         assert_eq!(grids_of(&[shape(4096, &[16, 16, 16])], 2), [grid(16, 16, 16, 256)]);
         assert_eq!(grids_of(&[shape(4096, &[16, 16, 16])], 1), []);
         assert_eq!(grids_of(&[shape(4096, &[4, 4, 1, 16, 16])], 3), [grid(4, 16, 16, 1024)]);
-        // An array that is cut within a plane. The shape of the elements after it is unknown.
+        // An array that is cut within a plane. The shape of the elements after the array is unknown.
         assert_eq!(grids_of(&[shape(3000, &[16, 16, 16])], 3), [grid(1, 16, 16, 3000), grid(1, 1096, 1, 1096)]);
-        // Shapes with more elements than there are, and impossible dimensions.
+        // Shapes with more elements than the segment, and impossible dimensions.
         assert_eq!(grids_of(&[shape(u64::MAX, &[u64::MAX, 16, 16])], 2), [grid(16, 16, 16, 256)]);
         assert_eq!(grids_of(&[shape(4096, &[u64::MAX, 16, 16])], 3), []);
         assert_eq!(grids_of(&[shape(4096, &[0, 16])], 3), []);

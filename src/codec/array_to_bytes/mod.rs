@@ -1,4 +1,4 @@
-//! Codecs from array to bytes. They turn elements into bytes, and each chain has exactly one of them.
+//! Codecs from array to bytes, which turn elements into bytes. Each chain has exactly one such codec.
 
 pub(super) mod columns;
 pub(super) mod entropy;

@@ -1,9 +1,10 @@
 //! Codec pcodec, from the `pco` crate. The crate finds bins of numbers, differences and common multiples by itself.
-//! Takes integers of 2, 4 or 8 bytes and floating-point numbers of 4 or 8 bytes, in both byte orders. Bit-exact.
+//! Takes integers of 2, 4 or 8 bytes and floating-point numbers of 4 or 8 bytes, in both byte orders. Restores every
+//! bit.
 //!
 //! Source: M. Loncaric, J. Jeppesen, M. Zinberg, "Pcodec: better compression for numerical sequences", 2025
-//! (arXiv:2502.06112). The `predict` codec also uses pcodec, for the residuals of its predictions. Here pcodec works
-//! on the numbers alone.
+//! (arXiv:2502.06112). The codec `predict` also uses pcodec, for the residuals of predictions. This codec uses pcodec
+//! for the numbers, without a prediction.
 //!
 //! Payload: a standalone pco file (format 1.x) of all whole elements, then the bytes after the last whole element.
 //! The file stores numbers, so the byte order of the elements is recorded in the parameter only.
@@ -14,7 +15,7 @@ use pco::data_types::Number;
 use pco::standalone::{guarantee, simple_compress, simple_decompress_into};
 use std::fmt;
 
-/// Flags of the parameter: the elements are integers, and they are unsigned.
+/// Flags of the parameter: the elements are integers; the integers are unsigned.
 const INTEGERS: u32 = 1 << 9;
 const UNSIGNED: u32 = 1 << 10;
 const LEVEL_SHIFT: u32 = 16;
@@ -22,7 +23,7 @@ pub(crate) const LEVEL_MAX: u32 = 12;
 
 pub(crate) struct Pco;
 
-/// The kind of numbers that the elements are.
+/// The kind of the elements.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Float,

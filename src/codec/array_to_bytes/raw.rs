@@ -1,4 +1,4 @@
-//! Codec `raw`: the bytes of the elements, unchanged. Takes any type. Bit-exact.
+//! Codec `raw`: the bytes of the elements, unchanged. Takes any type. Restores every bit.
 
 use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work, ids};
 use std::fmt;

@@ -1,22 +1,22 @@
-//! Codec `runs`, run lengths: an element that repeats is stored once, with the number of repetitions. Takes elements
-//! of any width. Bit-exact.
+//! Codec `runs` (run lengths): an element that repeats is stored once, with the number of repetitions. Takes elements
+//! of any width. Restores every bit.
 //!
-//! Source: run-length coding, which is older than its literature (A. H. Robinson, C. Cherry, "Results of a prototype
-//! television bandwidth compression scheme", Proceedings of the IEEE 55(3), 1967). A constant array is one run of a
-//! few bytes.
+//! Source: run-length coding. The method is older than its literature (A. H. Robinson, C. Cherry, "Results of a
+//! prototype television bandwidth compression scheme", Proceedings of the IEEE 55(3), 1967). A constant array is one
+//! run of a few bytes.
 //!
 //! Payload: literal lists and runs in turn. A literal list is a varint L and L elements. A run is a varint N and one
-//! element, which occurs N times. The payload ends when all elements are stored, so a literal list with the last
-//! element has no run after it. Then come the bytes after the last whole element. Elements are equal if all their
-//! bits are equal. The encoder makes a run only if the run saves at least 12 bytes.
+//! element, which occurs N times. The payload ends when all elements are stored, so no run follows a literal list
+//! with the last element. The bytes after the last whole element come last. Elements are equal if all their bits are
+//! equal. The encoder makes a run only if the run saves at least 12 bytes.
 
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work, ids};
 use crate::header::ELEMENT_WIDTH_MAX;
 use std::fmt;
 
-/// A run must save at least this many bytes. It costs at most two varints: its own length, and the length of the next
-/// literal list.
+/// A run must save at least this many bytes. A run costs at most two varints: the length of the run, and the length
+/// of the next literal list.
 const RUN_SAVES_MIN: usize = 2 * VARINT_BYTES_MAX + 2;
 
 pub(crate) struct RunLengths;
@@ -39,7 +39,7 @@ impl ArrayCodec for RunLengths {
         let (elements, tail) = job.raw.split_at(job.raw.len() / width * width);
         stored.clear();
         match width {
-            // With a width that is known to the compiler, one instruction compares two elements.
+            // If the compiler knows the width, one instruction compares two elements.
             1 => encode(elements, |at| elements[at..].iter().take_while(|&&b| b == elements[at]).count(), 1, stored),
             4 => encode(elements, |at| same(elements[at..].as_chunks::<4>().0), 4, stored),
             8 => encode(elements, |at| same(elements[at..].as_chunks::<8>().0), 8, stored),
@@ -102,7 +102,7 @@ impl ArrayCodec for RunLengths {
     }
 }
 
-/// How many elements at the beginning are equal to the first element.
+/// Number of elements at the beginning that equal the first element.
 fn same<const WIDTH: usize>(elements: &[[u8; WIDTH]]) -> usize {
     elements.first().map_or(0, |first| elements.iter().take_while(|&e| e == first).count())
 }
@@ -112,7 +112,7 @@ fn encode(elements: &[u8], same_from: impl Fn(usize) -> usize, width: usize, sto
     while at < elements.len() {
         let times = same_from(at);
         if (times - 1) * width >= RUN_SAVES_MIN {
-            put_varint(((at - literals) / width) as u32, stored); // at most SEGMENT_BYTES_MAX
+            put_varint(((at - literals) / width) as u32, stored); // the value is at most SEGMENT_BYTES_MAX
             stored.extend_from_slice(&elements[literals..at]);
             put_varint(times as u32, stored);
             stored.extend_from_slice(&elements[at..at + width]);
@@ -140,8 +140,8 @@ fn fill(raw: &mut Vec<u8>, element: &[u8], times: usize) {
     }
 }
 
-/// Whether all elements are equal, and no byte follows the last element. A single comparison answers this: the bytes
-/// equal themselves, shifted by one element.
+/// Whether all elements are equal, and no byte follows the last element. One comparison is enough: the bytes without
+/// the first element equal the bytes without the last element.
 pub(crate) fn is_constant(raw: &[u8], width: usize) -> bool {
     raw.len() >= 2 * width && raw.len().is_multiple_of(width) && raw[width..] == raw[..raw.len() - width]
 }

@@ -1,8 +1,8 @@
-//! Codec `since`: like `predict`, with the same segment of an older checkpoint as side information. Unchanged values
-//! are copied from the older segment. A changed value is predicted from its older value, from its neighbours, and
-//! from the older values of its neighbours.
+//! Codec `since`: predicts numbers like `predict`, with the bytes of the same variables in an older checkpoint as
+//! additional input. Unchanged values are copied from the older segment. A changed value is predicted from its older
+//! value, from its neighbours, and from the older values of its neighbours.
 //!
-//! Takes numbers of 4 and 8 bytes. Bit-exact. The section "Since" of `predict/FORMAT.md` describes the bytes.
+//! Takes numbers of 4 and 8 bytes. Restores every bit. Section 10 of `docs/format/predict.md` describes the bytes.
 //! Decoding needs the raw bytes of the older segment, which the container's index names. Without these bytes decoding
 //! fails.
 

@@ -1,19 +1,19 @@
 //! Codec `bitshuffle`: stores bit 0 of byte 0 of every element, then bit 1 of byte 0 of every element, and so on.
-//! Takes elements of any width. Bit-exact.
+//! Takes elements of any width. Restores every bit.
 //!
 //! Source: K. Masui et al., "A compression scheme for radio data in high performance computing", Astronomy and
-//! Computing 12, 2015, and the HDF5 filter of that paper. Two things differ here. The planes are as long as the
-//! segment instead of a block of some kilobytes, so the next codec leaves fewer bytes. No other codec is built in,
-//! because the chain names the next codec.
+//! Computing 12, 2015, and the HDF5 filter of that paper. There are two differences from the filter. The planes are
+//! as long as the segment instead of a block of some kilobytes, so the next codec leaves fewer bytes. No other codec
+//! is built in, because the chain names the next codec.
 //!
-//! The bytes are first shuffled as `shuffle` does it. Then 8 bytes of a lane at a time are transposed as a matrix of
-//! 8 x 8 bits in a 64-bit word (Warren, Hacker's Delight, section 7-3), eight words side by side. This works on every
-//! processor. On processors with AVX2, `tiles` does the same work.
+//! The bytes are first shuffled by `shuffle`. Then 8 bytes of a lane at a time are transposed as a matrix of 8 x 8
+//! bits in a 64-bit word (Warren, Hacker's Delight, section 7-3), eight words at the same time. This code works on
+//! every processor. On processors with AVX2, `tiles` does the same work.
 //!
-//! Payload, as long as the raw bytes: M is the number of whole elements, rounded down to a multiple of 8. There is
-//! one plane of M / 8 bytes for each byte of an element and each bit of that byte, the lowest bit first. Byte i of a
-//! plane holds this bit of the elements 8 i to 8 i + 7, with element 8 i in the lowest bit. All bytes after the M
-//! elements follow unchanged.
+//! Payload, as long as the raw bytes: M is the number of whole elements, rounded down to a multiple of 8. For each
+//! byte of an element and for each bit of the byte, the lowest bit first, there is one plane of M / 8 bytes. Byte i
+//! of a plane holds this bit of the elements 8 i to 8 i + 7, with element 8 i in the lowest bit. All bytes after the
+//! M elements follow unchanged.
 
 use super::shuffle::{shuffle, transpose, unshuffle};
 use super::tiles;
@@ -94,19 +94,19 @@ pub(crate) fn unshuffle_bits(stored: &[u8], width: u32, raw: &mut [u8], lanes: &
     }
 }
 
-/// Bytes of elements that are shuffled together, so that their lanes stay in the first-level cache.
+/// Bytes of a block of elements. The lanes of a block stay in the first-level cache.
 const BLOCK_BYTES: usize = 1 << 14;
 /// A block has at least this many elements.
 const BLOCK_ELEMENTS_MIN: usize = 256;
 
-/// Splits the elements into blocks: the first element and the number of elements of each. If `count` is a multiple of
-/// 8, both are multiples of 8.
+/// Splits the elements into blocks. Each item is the first element and the number of elements of a block. If `count`
+/// is a multiple of 8, both numbers are multiples of 8.
 fn blocks(count: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
     let elements = (BLOCK_BYTES / width).next_multiple_of(8).max(BLOCK_ELEMENTS_MIN);
     (0..count).step_by(elements).map(move |from| (from, elements.min(count - from)))
 }
 
-/// Bytes of the largest multiple of 8 whole elements, so that each plane has whole bytes.
+/// Bytes of the elements whose number is rounded down to a multiple of 8, so that each plane has whole bytes.
 fn whole_bytes(bytes: usize, width: u32) -> usize {
     let width = width as usize;
     bytes / width / 8 * 8 * width
@@ -192,7 +192,7 @@ mod tests {
             raw in prop_oneof![
                 4 => prop::collection::vec(any::<u8>(), 0..200),
                 4 => prop::collection::vec(any::<u8>(), 500..2000),
-                // Long enough for several blocks.
+                // These bytes are enough for several blocks.
                 1 => prop::collection::vec(any::<u8>(), BLOCK_BYTES..3 * BLOCK_BYTES),
             ],
             width in prop_oneof![Just(1u32), Just(2), Just(4), Just(8), 1u32..40, Just(1000)],

@@ -1,18 +1,19 @@
-//! Codec gzip (RFC 1952) with one member, from zlib through the `flate2` crate. Takes any bytes. Bit-exact.
+//! Codec gzip (RFC 1952) with one member, from zlib through the `flate2` crate. Takes any bytes. Restores every bit.
 //!
-//! The original mcrEngine uses gzip as its second pass. The gzip member has a CRC-32, which decoding compares.
+//! The original mcrEngine uses gzip as its second pass. The gzip member has a CRC-32, and decoding compares the
+//! CRC-32 with the decoded bytes.
 
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 pub(crate) const LEVEL_MAX: u32 = 9;
-/// Binary logarithm of zlib's window. This is the largest window.
+/// Binary logarithm of zlib's window. 15 is the largest value.
 const WINDOW_BITS: u8 = 15;
 
 pub(crate) struct Gzip;
 
-/// The compressor of the last call, with its level. It takes about 256 KiB, so it is kept. A decompressor is small,
-/// so each call makes a new one.
+/// The compressor of the last call, with its level. The compressor is kept because it takes about 256 KiB. A
+/// decompressor is small, so each call makes a new decompressor.
 #[derive(Default)]
 pub(crate) struct Contexts {
     compressor: Option<(u32, Compress)>,

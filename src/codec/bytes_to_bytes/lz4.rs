@@ -1,7 +1,8 @@
-//! Codec LZ4: the block format without a frame, from the `lz4_flex` crate in safe Rust. Takes any bytes. Bit-exact.
+//! Codec LZ4: the block format without a frame, from the `lz4_flex` crate in safe Rust. Takes any bytes. Restores
+//! every bit.
 //!
-//! Source: lz4_Block_format.md of github.com/lz4/lz4. LZ4 takes the place of the Lempel-Ziv coder of the original
-//! mcrEngine.
+//! Source: lz4_Block_format.md of github.com/lz4/lz4. The original mcrEngine used another Lempel-Ziv coder at this
+//! place.
 
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids, resize_for_overwrite};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
@@ -30,7 +31,8 @@ impl BytesCodec for Lz4 {
 
     fn encode(&self, _: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         resize_for_overwrite(stored, self.max_encoded_bytes(raw.len()));
-        // The small and the large table give different bytes, so a table of the other size must not be reused.
+        // Segments below 65535 bytes use a small table, and longer segments a large table. The two tables give
+        // different bytes, so only a table of the right size is reused.
         let small = raw.len() < usize::from(u16::MAX);
         let table = match &mut work.kept::<Tables>().0 {
             Some(table) if matches!(table, CompressTable::Small(_)) == small => table,

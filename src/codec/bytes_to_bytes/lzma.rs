@@ -1,8 +1,9 @@
-//! Codec LZMA2, from `liblzma`. The streams are those of .xz files without the headers. Takes any bytes. Bit-exact.
+//! Codec LZMA2, from `liblzma`. The streams have the format of the streams in .xz files, without headers. Takes any
+//! bytes. Restores every bit.
 //!
 //! Source: doc/lzma-file-format.txt and doc/xz-file-format.txt of github.com/tukaani-project/xz. LZMA2 is slow, but
-//! leaves the fewest bytes of all codecs for records and text. It remembers the last distances, and models each byte
-//! by the bytes before it and by its position in a word.
+//! leaves the fewest bytes of all codecs for records and text. LZMA2 remembers the last distances, and models each
+//! byte by the preceding bytes and by the position of the byte in a word.
 //!
 //! The raw bytes are cut into pieces, and each piece is a separate stream, so that several threads can encode and
 //! decode them. In real checkpoints, pieces of 2 MiB took at most 1.5 % more bytes than one stream.
@@ -17,7 +18,7 @@ use crate::codec::array_to_bytes::varint::{VARINT_BYTES_MAX, put_varint, take_va
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids, threads};
 use liblzma::stream::{Action, Filters, LzmaOptions, MatchFinder, Mode, Status, Stream};
 
-/// A piece is half of the raw bytes, in whole words, but its length stays between these limits.
+/// A piece is half of the raw bytes, rounded to whole words, but its length stays between these limits.
 const PIECE_BYTES_MIN: usize = 512 << 10;
 const PIECE_BYTES_MAX: usize = 2 << 20;
 const WORD: usize = 8;
@@ -28,15 +29,16 @@ const DICTIONARY_MIN: usize = 4 << 10;
 const PROPERTIES_MAX: u32 = (4 * 5 + 4) * 9 + 8;
 /// The most bits that the library accepts for `lc` and `lp` together.
 const LITERAL_BITS_MAX: u32 = 4;
-/// Settings of the match finder, a binary tree. They took 0.67 to 0.98 of the time of level 6, and gave at most 1.5 %
-/// more bytes.
+/// Settings of the match finder, a binary tree. These settings took 0.67 to 0.98 of the time of level 6, and gave at
+/// most 1.5 % more bytes.
 const NICE_LENGTH: u32 = 32;
 const DEPTH: u32 = 16;
 
 pub(crate) struct Lzma;
 
 /// How LZMA models bytes. `lc` is the number of high bits of the previous byte that predict a literal. `lp` is the
-/// number of low bits of the position that predict a literal. `pb` is the same number for everything else.
+/// number of low bits of the position that predict a literal. `pb` is the number of low bits of the position that
+/// predict all other parts of the stream.
 #[derive(Clone, Copy)]
 struct Properties {
     lc: u32,
@@ -51,7 +53,7 @@ impl Properties {
     }
 
     fn filters(self, piece_bytes: usize) -> Result<Filters, CodecError> {
-        let dictionary = piece_bytes.max(DICTIONARY_MIN) as u32; // at most DECODED_BYTES_MAX
+        let dictionary = piece_bytes.max(DICTIONARY_MIN) as u32; // the value is at most DECODED_BYTES_MAX
         let mut options = LzmaOptions::new_preset(6).map_err(failed)?;
         options.dict_size(dictionary).mode(Mode::Normal).match_finder(MatchFinder::BinaryTree4);
         options.literal_context_bits(self.lc).literal_position_bits(self.lp).position_bits(self.pb);
@@ -102,7 +104,7 @@ fn encode_piece(properties: Properties, raw: &[u8]) -> Result<Vec<u8>, CodecErro
 
 fn decode_piece(properties: Properties, stored: &[u8], raw_bytes: usize) -> Result<Vec<u8>, CodecError> {
     let mut stream = Stream::new_raw_decoder(&properties.filters(raw_bytes)?).map_err(failed)?;
-    let mut raw = Vec::with_capacity(raw_bytes + 1); // one extra byte reveals a stream that is too long
+    let mut raw = Vec::with_capacity(raw_bytes + 1); // the additional byte shows whether the stream is too long
     let status = stream.process_vec(stored, &mut raw, Action::Finish).map_err(failed)?;
     match status {
         Status::StreamEnd if stream.total_in() != stored.len() as u64 => {

@@ -1,4 +1,4 @@
-//! Codecs from bytes to bytes. They do not use the type of the elements.
+//! Codecs from bytes to bytes. These codecs do not use the type of the elements.
 
 pub(super) mod bitshuffle;
 pub(super) mod gzip;

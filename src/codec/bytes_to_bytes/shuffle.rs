@@ -1,9 +1,9 @@
 //! Codec `shuffle`: stores byte 0 of every element, then byte 1 of every element, and so on. Takes elements of any
-//! width. Bit-exact.
+//! width. Restores every bit.
 //!
 //! Source: the shuffle filters of HDF5 and Blosc. As in these filters, the bytes after the last whole element follow
 //! unchanged, and the length stays the same. For widths 2, 4, 8 and more, 8 x 8 bytes at a time are transposed in
-//! eight 64-bit words (Warren, Hacker's Delight, section 7-3). This works on every processor. On processors with
+//! eight 64-bit words (Warren, Hacker's Delight, section 7-3). This code works on every processor. On processors with
 //! AVX2, `tiles` does the same work for widths 2, 4 and 8.
 
 use super::tiles;
@@ -175,8 +175,8 @@ fn columns(width: usize) -> impl Iterator<Item = usize> {
     (0..width.div_ceil(8)).map(move |nth| (nth * 8).min(width - 8))
 }
 
-/// Splits the elements into tiles: the first element of each tile, and the element after its last one. The last tile
-/// may be shorter. Up to 7 elements at the end are in no tile.
+/// Splits the elements into tiles. Each item is the first element of a tile, and the element after the last element
+/// of the tile. The last tile may be shorter. Up to 7 elements at the end are in no tile.
 fn tiles_of(count: usize) -> impl Iterator<Item = (usize, usize)> {
     let eights = count / 8 * 8;
     (0..eights).step_by(TILE_ELEMENTS).map(move |from| (from, eights.min(from + TILE_ELEMENTS)))

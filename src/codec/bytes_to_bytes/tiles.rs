@@ -1,6 +1,6 @@
-//! Shuffles with AVX2, 32 elements at a time. The bytes are the same as those of the portable code, and the speed is
-//! four to eight times higher. On processors without AVX2 these functions do nothing, and the portable code does all
-//! the work.
+//! Shuffles with AVX2, 32 elements at a time. The results equal the results of the portable code, and these functions
+//! are four to eight times as fast. On processors without AVX2 these functions do nothing, and the portable code does
+//! all the work.
 //!
 //! A tile is 32 elements of W bytes, where W is 2, 4 or 8. A tile fills W registers. Each register has two rows of 16
 //! bytes: the first row belongs to the elements 0 to 15, and the second row to the elements 16 to 31. First, the
@@ -154,7 +154,7 @@ mod avx2 {
         done - at
     }
 
-    /// The direction in which the bytes of a row are moved.
+    /// The order into which the bytes of a row are moved.
     enum Towards {
         Units,
         Elements,

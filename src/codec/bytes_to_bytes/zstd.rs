@@ -1,13 +1,13 @@
-//! Codec Zstandard (RFC 8878), from the `zstd` crate. Takes any bytes. Bit-exact.
+//! Codec Zstandard (RFC 8878), from the `zstd` crate. Takes any bytes. Restores every bit.
 //!
-//! A segment is one frame. The frame records its length, but no checksum, because the container has one. Decoding
-//! works from buffer to buffer, so no window is allocated, whatever window the frame asks for.
+//! A segment is one frame. The frame records its length, but no checksum, because the container has a checksum.
+//! Decoding works from buffer to buffer, so no window is allocated, even if the frame asks for a large window.
 //!
 //! The parameter is a level of the library, or the sum of [`TABLE`] and the binary logarithm of the entries of a hash
 //! table. A table parameter selects the library's strategy *fast* with matches of at least five bytes. This strategy
-//! looks for a repeat at one place only, but its table has an entry for every place of a segment. It therefore finds
-//! distant repeats in less time than level 3, which looks at two places in tables that are too small. Decoding needs
-//! no table.
+//! looks for a repeat at one place only, but its table has an entry for every place of a segment. Therefore this
+//! strategy finds distant repeats in less time than level 3, which looks at two places in tables that are too small.
+//! Decoding needs no table.
 
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids};
 use std::fmt;
@@ -16,20 +16,20 @@ use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::{CParameter, ResetDirective, Strategy};
 
 pub(crate) const LEVEL_MAX: u32 = 22;
-/// Parameters above this one give the size of the hash table.
+/// Parameters above this number give the size of the hash table.
 pub(crate) const TABLE: u32 = 256;
 /// The table parameters: 2^10 to 2^20 entries of 4 bytes.
 const TABLES: RangeInclusive<u32> = TABLE + 10..=TABLE + 20;
-/// Binary logarithm of the window. The window covers every segment of the profiles that use table parameters.
+/// Binary logarithm of the window. The profiles that use table parameters have no segment longer than this window.
 const WINDOW_LOG: u32 = 22;
-/// Shortest repeat that the compressor looks for.
+/// Length of the shortest repeat that the compressor looks for, in bytes.
 const MATCH_BYTES_MIN: u32 = 5;
 
 pub(crate) struct Zstd;
 
-/// The compressor, with the parameter of its last use, and the decompressor. One compressor serves all parameters,
-/// and clears its tables when the parameter changes. One compressor for each parameter would need much more memory at
-/// high levels.
+/// The compressor, with the parameter of its last use, and the decompressor. One compressor is used for all
+/// parameters, and clears its tables when the parameter changes. One compressor for each parameter would need much
+/// more memory at high levels.
 #[derive(Default)]
 pub(crate) struct Contexts {
     compressor: Option<(u32, Compressor<'static>)>,
@@ -100,7 +100,7 @@ fn prepare(compressor: &mut Compressor<'static>, param: u32) -> std::io::Result<
     let reset = compressor.context_mut().reset(ResetDirective::SessionAndParameters);
     reset.map_err(|code| std::io::Error::other(zstd::zstd_safe::get_error_name(code)))?;
     let Some(table_log) = param.checked_sub(TABLE) else {
-        return compressor.set_compression_level(param as i32); // at most 22
+        return compressor.set_compression_level(param as i32); // the value is at most 22
     };
     let parameters = [
         CParameter::CompressionLevel(1),
@@ -112,8 +112,8 @@ fn prepare(compressor: &mut Compressor<'static>, param: u32) -> std::io::Result<
     parameters.into_iter().try_for_each(|parameter| compressor.set_parameter(parameter))
 }
 
-/// Empties the buffer and makes sure that it has room for `bytes` bytes. `reserve` is not used, because it would copy
-/// the old contents when the buffer grows.
+/// Empties the buffer and ensures that the buffer has room for `bytes` bytes. `reserve` is not used, because
+/// `reserve` would copy the old contents when the buffer grows.
 fn make_room(buffer: &mut Vec<u8>, bytes: usize) {
     buffer.clear();
     if buffer.capacity() < bytes {

@@ -273,7 +273,7 @@ fn components_of_points_are_told_by_their_own_neighbours_in_all_directions() {
         let [of_grids, of_lines] = [&grids, &lines].map(|arrays| coded(&chain, &raw, arrays).len());
         assert!(of_grids * 100 < of_lines * 95, "effort {effort}: {of_grids} bytes as grids, {of_lines} as lines");
     }
-    // If the last extents of the grids differ, no grid is one of points.
+    // If the last extents of the grids differ, no grid consists of points.
     let thin: Vec<ArrayShape> = [[120, 12, 3], [40, 12, 9]]
         .map(|dims| ArrayShape { elements: dims.iter().product(), dims: dims.into(), ..ArrayShape::default() })
         .into();
@@ -300,7 +300,8 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
         assert_eq!(unpacked(&of_grids).0[..15], [&[2][..], &grids].concat());
         assert_eq!(unpacked(&of_grids).0[15..20], [4, 0, 3, 0xA0, 1]);
     }
-    // Planes of one grid are as similar as rows are. An empty array in the same segment changes nothing.
+    // Neighbouring planes of one grid are as similar as neighbouring rows. An empty array in the same segment does
+    // not change the result.
     let planes: Vec<u8> = (0..3 * 32 * 40).flat_map(|n| rough_plane(n).to_le_bytes()).collect();
     let empty = ArrayShape { elements: 0, dims: vec![0, 32, 40], ..ArrayShape::default() };
     let chain = Chain::predict(&ElementType::F64, 1).expect("numeric type");
@@ -310,7 +311,7 @@ fn variables_that_lie_one_after_the_other_are_told_each_by_its_own_neighbours() 
     let own = &raw[..planes.len()];
     assert_eq!([first_kind(&planes, &arrays[..1]), first_kind(own, &arrays[..1])], [0, 4]);
     assert_eq!(first_kind(own, &[empty, arrays[0].clone()]), 4);
-    // Levels with different means but the same pattern are also one grid.
+    // Levels with different means but equal patterns are also one grid.
     let pattern: Vec<f64> = rough(32 * 40).collect();
     let levels: Vec<u8> = (0..3 * 32 * 40)
         .flat_map(|n| (1040.0 + (n / 1280) as f64 * 99.0 + pattern[n % 1280] * 1e-3).to_le_bytes())
@@ -327,7 +328,7 @@ fn rough_plane(n: usize) -> f64 {
 
 #[test]
 fn tensors_of_particles_are_told_by_their_own_components() {
-    // Two components are equal, and the two others are unrelated.
+    // Two components are equal, and the two other components are unrelated.
     let other: Vec<f64> = rough(9000).collect();
     let tensor =
         |n: usize| [other[n], 1.0 + other[n + 3000] * 1e-6, 1.0 + other[n + 3000] * 1e-6, other[n + 6000] * 1e9];
@@ -393,9 +394,9 @@ fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
 
 #[test]
 fn what_is_mirrored_but_for_half_of_its_bits_takes_no_more_than_those() {
-    // Runs of twelve values repeat earlier runs. Some are reversed or negated, and all are off by up to one part in a
-    // million. Of each value, 33 bits and a sign cannot be predicted. In the first half, no value predicts another
-    // one.
+    // Runs of twelve values repeat earlier runs. Some runs are reversed or negated, and all values differ from the
+    // earlier values by up to one part in a million. Of each value, 33 bits and a sign cannot be predicted. In the
+    // first half, no value predicts another value.
     const COUNT: usize = 3 << 14;
     const RUN: usize = 12;
     let noise: Vec<f64> = rough(2 * COUNT as u64).collect();
@@ -420,7 +421,7 @@ fn what_is_mirrored_but_for_half_of_its_bits_takes_no_more_than_those() {
             stored.len()
         };
         let (first, all) = (code(&raw[..COUNT * 8], COUNT), code(&raw, 2 * COUNT));
-        // Each run takes up to five more bytes, for the place of the earlier run.
+        // Each run takes up to five additional bytes for the place of the earlier run.
         let most = COUNT * 34 / 8 + COUNT / RUN * 5;
         assert!(all < first + most, "effort {effort}: {all} bytes, {first} of the first half, {most} for the others");
     }
@@ -436,7 +437,7 @@ fn rows_in_the_order_of_their_numbers_take_less_than_in_the_order_they_came_in()
         assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
         let unknown: Vec<ArrayShape> = arrays.iter().map(|a| ArrayShape { is_integer: false, ..a.clone() }).collect();
         let plain = chain.encode(&raw, &unknown, &mut scratch).expect("encodes");
-        // With effort 1, tables have no weights, so they save less.
+        // With effort 1, tables have no weights, so tables save fewer bytes.
         let part = if effort == 1 { 995 } else { 990 };
         assert!(stored.len() * 1000 < plain.len() * part, "effort {effort}: {} and {}", stored.len(), plain.len());
     }
@@ -453,8 +454,9 @@ fn an_order_along_a_curve_costs_next_to_nothing() {
             let (arrays, raw) = numbered(begin);
             let stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
             assert!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes") == raw);
-            // Two particles are missing. In line order, the order costs only a few bits for each particle. In curve
-            // order it may cost half a bit more.
+            // Two particles are missing. With the particles sorted along a line, the order takes only a few bits for
+            // each particle. With the particles sorted along a curve, the order may take half a bit more for each
+            // particle.
             let other = chain.encode(&by_line, &arrays, &mut scratch).expect("encodes");
             let most = other.len() + 4094 / 16;
             assert!(stored.len() < most, "effort {effort} from {begin}: {} and {}", stored.len(), other.len());
@@ -472,8 +474,8 @@ fn varint(mut n: usize) -> Vec<u8> {
     bytes
 }
 
-/// The header of a predicted stream, and the bytes after it. The stream begins with two lengths and a zstd frame that
-/// holds the header.
+/// The header of a predicted stream, and the bytes after the header. The stream begins with two lengths and a zstd
+/// frame that holds the header.
 fn unpacked(stored: &[u8]) -> (Vec<u8>, &[u8]) {
     let mut at = 0;
     let [packed, bytes] = [(); 2].map(|()| {

@@ -1,4 +1,4 @@
-//! Tests that bytes written by any version can be decoded for ever.
+//! Tests that this build decodes the bytes that earlier versions wrote.
 
 use super::inputs::*;
 use super::*;
@@ -71,7 +71,7 @@ fn since_older(element: &ElementType) -> Chain {
     Chain::since(element, 2).expect("numeric type")
 }
 
-/// The input of most golden files: 500 numbers, a few of them special values such as NaN, and 3 more bytes.
+/// The input of most golden files: 500 numbers, including a few special values such as NaN, and 3 additional bytes.
 fn golden_raw(chain: &Chain) -> Vec<u8> {
     let big = chain.to_string().contains("be");
     let odd = [f64::from_bits(0x7FF8_0000_0000_BEEF), -0.0, f64::INFINITY, 5e-324];
@@ -106,7 +106,7 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
 
 /// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, and the stored
 /// bytes. Chains that need an older segment get the bytes that `older_of` or `before_a_change` computes from the raw
-/// bytes. Golden files are never rewritten. MCR_ADD_GOLDEN=1 adds the missing ones.
+/// bytes. Golden files are never rewritten. MCR_ADD_GOLDEN=1 adds missing golden files.
 #[test]
 fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_bytes() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/v1/codec");

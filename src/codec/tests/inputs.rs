@@ -1,8 +1,9 @@
-//! Generated inputs. They are the same on every host.
+//! Generated inputs. Every host generates the same inputs.
 
 use super::*;
 
-/// Numbers that are near their neighbours, computed without a library's sine.
+/// Numbers that are near their neighbours. The numbers are computed without a library's sine, because its results
+/// differ between hosts.
 pub(super) fn wave(n: usize) -> Vec<f64> {
     let step = |(x, v): &mut (f64, f64)| {
         (*x, *v) = (*x + *v * 0.01, *v - *x * 0.01);
@@ -15,7 +16,7 @@ pub(super) fn cube(side: u64) -> ArrayShape {
     ArrayShape { elements: side.pow(3), dims: vec![side; 3], ..ArrayShape::default() }
 }
 
-/// Rough numbers. They are exact, so they are the same on every host.
+/// Rough numbers. The computation needs no rounding, so every host computes the same numbers.
 pub(super) fn rough(count: u64) -> impl Iterator<Item = f64> {
     // The last steps of SplitMix64.
     let mixed = |n: u64| {
@@ -32,8 +33,8 @@ pub(super) fn before_a_change(raw: &[u8]) -> Vec<u8> {
     numbers.flat_map(|(n, &x)| (f64::from_le_bytes(x) - change(n)).to_le_bytes()).collect()
 }
 
-/// Four columns. Each has a grid in chunks, a finer grid that covers a part of the first one, and points of three
-/// components.
+/// Four columns. Each column has a grid in chunks, a finer grid that covers a part of the first grid, and points of
+/// three components.
 pub(super) fn grids() -> Vec<ArrayShape> {
     let column = |column| {
         let array = |dims: &[u64], chunk: &[u64]| ArrayShape {
@@ -48,8 +49,8 @@ pub(super) fn grids() -> Vec<ArrayShape> {
     (0..4).flat_map(column).collect()
 }
 
-/// The numbers of [`grids`]. The second column is computed from the first, and the third nearly so. The fourth column
-/// is the first in reverse order, negated.
+/// The numbers of [`grids`]. The second column is computed from the first column. The third column is computed from
+/// the first two columns, with a little noise. The fourth column is the first column in reverse order, negated.
 pub(super) fn grid_numbers() -> Vec<f64> {
     let mut state = 7u64;
     let mut noise = || {
@@ -115,7 +116,7 @@ pub(super) fn nested() -> (Vec<ArrayShape>, Vec<u8>) {
     ((0..2).flat_map(shapes).collect(), raw)
 }
 
-/// Three blocks of one grid. They lie side by side along the second of three axes. The numbers are smooth.
+/// Three blocks of one grid. The blocks lie side by side along the second of three axes. The numbers are smooth.
 pub(super) fn joined() -> (Vec<ArrayShape>, Vec<u8>) {
     const BLOCKS: u64 = 3;
     const DIMS: [u64; 3] = [6, 8, 10];
@@ -125,7 +126,7 @@ pub(super) fn joined() -> (Vec<ArrayShape>, Vec<u8>) {
         let (block, cell) = (n / (DIMS[0] * DIMS[1] * DIMS[2]), n % (DIMS[0] * DIMS[1] * DIMS[2]));
         let (z, y, x) = (cell / (DIMS[1] * DIMS[2]), cell / DIMS[2] % DIMS[1] + block * DIMS[1], cell % DIMS[2]);
         let [z, y, x] = [z, y, x].map(|at| at as f64 / 16.0);
-        // Only products and sums, so that every host gets the same numbers.
+        // The computation uses only products and sums, so every host gets the same numbers.
         let number = 2.0 + y * (1.5 - y * 0.61) + z * (0.4 + x * z) - x * x * y;
         raw.extend((number + noise[n as usize] / (1u64 << 36) as f64).to_le_bytes());
     }
@@ -147,8 +148,8 @@ pub(super) fn two_blocks() -> (Vec<ArrayShape>, Vec<u8>) {
     (vec![shape(10), shape(250)], (0..260 * 256).flat_map(|n| number(n).to_le_bytes()).collect())
 }
 
-/// Three square matrices of doubles: unrelated numbers, their transposed matrix negated, and their transposed matrix
-/// with small changes.
+/// Three square matrices of doubles. The first matrix has unrelated numbers. The second matrix is the transposed
+/// first matrix, negated. The third matrix is the transposed first matrix with small changes.
 pub(super) fn transposed(side: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     let own: Vec<f64> = rough((side * side) as u64).collect();
     let turned = |by: &dyn Fn(f64) -> f64| -> Vec<f64> {
@@ -166,7 +167,7 @@ pub(super) fn points(side: u64) -> (Vec<ArrayShape>, Vec<u8>) {
     let texture: Vec<f64> = rough(64 * 3).collect();
     let component = |at: u64, lane: usize| {
         let x = (at / 64) as f64 / 16.0;
-        // Only products and sums, so that every host gets the same numbers.
+        // The computation uses only products and sums, so every host gets the same numbers.
         (texture[at as usize % 64 * 3 + lane] + x * (1.5 - x * 0.11) + 3.0) * [1.0, 300.0, 7.0][lane]
     };
     let mut numbers: Vec<f64> = (grids.iter())
@@ -184,7 +185,7 @@ pub(super) fn points(side: u64) -> (Vec<ArrayShape>, Vec<u8>) {
 }
 
 /// Three variables of different size, rough along one axis and smooth along the other. Two grids of the first column
-/// store one variable after the other. In the second column, the blocks of a grid do the same.
+/// store one variable after the other. In the second column, the blocks of a grid store one variable after the other.
 pub(super) fn variables_first() -> (Vec<ArrayShape>, Vec<u8>) {
     let shapes: [(u32, [u64; 4]); 3] = [(0, [1, 3, 32, 40]), (0, [1, 3, 41, 25]), (1, [8, 3, 16, 10])];
     let texture: Vec<f64> = rough(64 * 3).collect();
@@ -193,7 +194,7 @@ pub(super) fn variables_first() -> (Vec<ArrayShape>, Vec<u8>) {
         for at in 0..blocks * lanes * rows * row {
             let (x, y, lane) = (at % row, at / row % rows + 3 * (at / (row * rows * lanes)), at / (row * rows) % lanes);
             let (x, y, lane) = (x as usize, y as f64 / 32.0, lane as usize);
-            // Only products and sums, so that every host gets the same numbers.
+            // The computation uses only products and sums, so every host gets the same numbers.
             numbers.push((texture[x * 3 + lane] + y * (1.5 - y * 0.11) + 3.0) * [1.0, 3e6, -20.0][lane]);
         }
     }
@@ -208,9 +209,9 @@ pub(super) fn variables_first() -> (Vec<ArrayShape>, Vec<u8>) {
 }
 
 /// Particles near the places of a lattice with `side` places in each dimension, in a periodic box. There are columns
-/// for their numbers, positions and speeds, in the order of a line through the lattice. `arrays` gives the rows of
-/// each array, and `padding` rows of zeros follow each array. Two particles are missing, so the last rows may also be
-/// zeros.
+/// for the identification numbers, positions and speeds of the particles, in the order of a line through the lattice.
+/// `arrays` gives the rows of each array, and `padding` rows of zeros follow each array. Two particles are missing,
+/// so the last rows may also be zeros.
 pub(super) fn rows(side: u32, arrays: &[u64], padding: usize) -> (Vec<ArrayShape>, Vec<u8>) {
     rows_at(0.0, side, arrays, padding)
 }

@@ -47,8 +47,8 @@ fn a_smooth_change_of_rough_numbers_takes_a_few_bits_each() {
 
 #[test]
 fn a_part_of_the_arrays_says_whether_an_older_segment_is_worth_a_trial() {
-    // 128 cubes of 16 KiB each. One older segment differs from them by a smooth change. The other older segment has
-    // unrelated numbers.
+    // 128 cubes of 16 KiB each. One older segment differs from the cubes by a smooth change. The other older segment
+    // has unrelated numbers.
     let arrays: Vec<ArrayShape> = (0..128).map(|_| cube(16)).collect();
     let now: Vec<u8> = rough(128 * 4096).flat_map(f64::to_le_bytes).collect();
     let mut other = now.clone();
@@ -76,8 +76,8 @@ fn what_did_not_change_takes_next_to_nothing() {
     assert!(stored.len() < 300, "{} bytes", stored.len());
 }
 
-/// Particles, an older checkpoint of them with other numbers of rows on each rank, and the place of each array in the
-/// older checkpoint.
+/// Particles, an older checkpoint of these particles with other numbers of rows on each rank, and the place of each
+/// array in the older checkpoint.
 fn wandered(now: &[u64], then: &[u64]) -> (Vec<ArrayShape>, Vec<u8>, Older) {
     let (arrays, raw) = rows_at(0.002, 12, now, 3);
     let (older_arrays, older) = rows_at(0.0, 12, then, 5);
@@ -95,7 +95,7 @@ fn particles_that_wandered_to_other_ranks_are_known_again_by_their_numbers() {
     scratch.set_older(Some(Arc::clone(&older)));
     let since = Chain::since(&ElementType::F32, 2).expect("numeric type");
     let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
-    // The speeds are unchanged, and the positions follow from them.
+    // The speeds are unchanged, and the new positions follow from the speeds and the old positions.
     assert!(stored.len() * 3 < alone, "{} and {alone} bytes", stored.len());
     let mut afresh = Scratch::default();
     afresh.set_older(Some(Arc::new(Older { raw: older.raw.clone(), places: Vec::new() })));
@@ -127,7 +127,8 @@ fn particles_in_another_order_in_as_many_rows_are_known_again() {
 
 #[test]
 fn particles_of_which_the_older_segment_has_few_are_coded_as_if_there_were_none() {
-    // One older segment has only a third of the particles. The other ends before the arrays that it should have.
+    // One older segment has only a third of the particles. The other older segment ends before the arrays that it
+    // should contain.
     let few = wandered(&[700, 600, 426], &[300, 200, 100]);
     let mut cut = wandered(&[700, 600, 426], &[650, 650, 426]);
     cut.2.raw.truncate(2000);
@@ -140,7 +141,7 @@ fn particles_of_which_the_older_segment_has_few_are_coded_as_if_there_were_none(
         let stored = since.encode(&raw, &arrays, &mut scratch).expect("encodes");
         assert!(since.gives_back(&stored, &raw, &mut scratch).is_ok_and(|same| same));
         assert!(stored.len() <= alone + 64, "{} and {alone} bytes", stored.len());
-        // The choice therefore does not try the older segment.
+        // The choice does not try such an older segment.
         let older = scratch.work.older.clone();
         let basis = Basis { older: older.as_ref(), ..Basis::NOTHING };
         let coded = encode_chosen(&Profile::Max, &raw, &ElementType::F32, &arrays, false, &basis, &mut scratch);

@@ -1,4 +1,4 @@
-//! Tests of properties that every codec has, and every chain of codecs.
+//! Tests of properties that every codec and every chain of codecs has.
 
 mod choosing;
 mod golden;
@@ -174,7 +174,7 @@ proptest! {
         let chain = Chain::predict(&ElementType::F64, 2).expect("numeric type");
         let mut scratch = Scratch::default();
         let mut stored = chain.encode(&raw, &arrays, &mut scratch).expect("encodes");
-        // The matrix takes about 50 bits a number. The transposed copy takes almost nothing. The copy with small
+        // The matrix takes about 50 bits a number. The transposed copy takes almost no bytes. The copy with small
         // changes takes about 13 bits a number.
         prop_assert!(stored.len() * 16 < raw.len() * 9, "{} of {} bytes", stored.len(), raw.len());
         prop_assert!(chain.decode(&stored, raw.len(), &mut scratch).is_ok_and(|again| again == raw));
@@ -202,7 +202,8 @@ proptest! {
                 let at = at.index(older.raw.len());
                 older.raw[at] ^= value;
             }
-            // Some places are moved, and some are shortened. Some lie beyond the end, or begin within an element.
+            // Some places are moved, and some are shortened. Some places lie beyond the end, or begin within an
+            // element.
             for (place, (from, skip, less)) in older.places.iter_mut().zip(&moved) {
                 let bytes = place.bytes.saturating_sub(*less);
                 let (from, skip) = (place.from.saturating_add(from * 4), skip * 4);
@@ -401,7 +402,7 @@ fn chains_that_are_not_one_array_codec_and_then_byte_codecs_are_refused() {
 
 #[test]
 fn a_column_that_is_taken_apart_again_is_refused() {
-    // One column of 16 bytes. Its chain is columns(16), and it has no data.
+    // One column of 16 bytes. The chain of the column is columns(16), and the column has no data.
     let mut stored = vec![1, 16];
     Chain::of(&[(ids::COLUMNS, 16)]).to_bytes(&mut stored);
     stored.push(0);
@@ -440,7 +441,7 @@ fn slices_of_real_checkpoints_come_back() {
             let elements = (raw.len() / 8) as u64;
             let arrays = [ArrayShape { elements, dims: vec![elements / 256, 16, 16], ..ArrayShape::default() }];
             let is_predict = |chain: &Chain| chain.steps()[0].codec == ids::PREDICT;
-            // Chains of `predict` are slow, so each file is encoded with only one of them.
+            // Chains of `predict` are slow, so each file is encoded with only one of these chains.
             let (slow, fast): (Vec<Chain>, Vec<Chain>) = chains().into_iter().partition(is_predict);
             let one = slow[files / 7 % slow.len()].clone();
             for chain in fast.into_iter().chain([one]) {

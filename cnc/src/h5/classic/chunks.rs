@@ -1,6 +1,6 @@
 //! Reads the indices of chunks: the version 1 B-tree, and the five indices of data layout 4 (single chunk, implicit,
-//! fixed array, extensible array, version 2 B-tree). Chunks are returned in the order of the index, which is their
-//! order in the array.
+//! fixed array, extensible array, version 2 B-tree). The chunks are returned in the order of the index, which is the
+//! order of the chunks in the array.
 
 use super::parser::{Fields, Parser, not_classic};
 use crate::h5::{CHUNKS_MAX, Chunk, H5Error};
@@ -9,10 +9,10 @@ use crate::h5::{CHUNKS_MAX, Chunk, H5Error};
 pub(super) enum Index {
     /// Version 1 B-tree.
     Tree1(u64),
-    /// The dataset has only one chunk, at this address. `Some` if the chunk has filters: the number of its stored
-    /// bytes, and its filter mask.
+    /// The dataset has only one chunk, at this address. If the chunk has filters: the number of its stored bytes, and
+    /// its filter mask.
     Single(u64, Option<(u64, u32)>),
-    /// All chunks are stored one after the other, from this address on.
+    /// All chunks are stored one after the other, beginning at this address.
     Implicit(u64),
     FixedArray(u64),
     ExtensibleArray(u64),
@@ -23,9 +23,9 @@ pub(super) enum Index {
 /// The format of the elements of an array of chunks.
 #[derive(Clone, Copy)]
 struct Element {
-    /// Width of the stored length in bytes; 0 if the chunks have no filters.
+    /// Width of the field for the stored length, in bytes. 0 if the chunks have no filters.
     len_width: usize,
-    /// Length of a chunk without filters.
+    /// Length of a chunk without filters, in bytes.
     raw_bytes: u64,
 }
 
@@ -36,7 +36,7 @@ struct ExtensibleArray {
     max_bits: u32,
     block_elements_min: u64,
     page_elements: u64,
-    /// Index of the last element that was ever set, plus 1.
+    /// Index of the last element that was set, plus 1.
     end: u64,
 }
 
@@ -169,7 +169,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Determines the format of an element from the client number and the element width in the array's header.
+    /// Determines the format of an element. The array's header contains the client number `filtered` and the element
+    /// width.
     fn element(&self, filtered: u8, element_bytes: usize, raw_bytes: u64, at: u64) -> Result<Element, H5Error> {
         let len_width = match filtered {
             0 => 0,
@@ -183,7 +184,7 @@ impl Parser<'_> {
         Ok(Element { len_width, raw_bytes })
     }
 
-    /// Reads `len` bytes, which must begin with this signature and with version 0.
+    /// Reads `len` bytes. The bytes must begin with this signature and with version 0.
     fn signed(&mut self, address: u64, signature: &[u8; 4], len: usize) -> Result<Vec<u8>, H5Error> {
         let bytes = self.piece(address, len)?;
         if !bytes.starts_with(signature) || bytes.get(4) != Some(&0) {
@@ -215,8 +216,8 @@ impl Parser<'_> {
         self.pages(element, element_bytes, from, &bytes[head..], 0, page_elements, count, chunks)
     }
 
-    /// Reads consecutive pages of elements. Each page is followed by a checksum. A page was never written if its bit
-    /// in `bitmap` is not set.
+    /// Reads consecutive pages of elements. A checksum follows each page. If the bit of a page in `bitmap` is not
+    /// set, the page was never written.
     #[expect(clippy::too_many_arguments, reason = "the fields that both kinds of array have for their pages")]
     fn pages(
         &mut self,

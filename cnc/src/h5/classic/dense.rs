@@ -1,4 +1,4 @@
-//! Reads groups that store their links in a fractal heap, with a version 2 B-tree of their names.
+//! Reads groups that store their links in a fractal heap. A version 2 B-tree has the names of the links.
 
 use super::parser::{Fields, Link, Parser, not_classic};
 use crate::h5::H5Error;
@@ -12,9 +12,9 @@ struct Heap {
     /// Length in bytes of the blocks in the first two rows. The length doubles in each later row.
     start_bytes: u64,
     direct_max_bytes: u64,
-    /// Width of an offset in the heap.
+    /// Width of the field for an offset in the heap, in bytes.
     offset_width: usize,
-    /// Width of an object's length.
+    /// Width of the field for an object's length, in bytes.
     len_width: usize,
     root: u64,
     /// Number of rows of the root block; 0 if the root block contains objects.
@@ -30,7 +30,8 @@ struct Place {
     at: u64,
 }
 
-/// A block that contains links, and its range of offsets in the heap. The default block contains no links.
+/// A block that contains links, and the range of offsets that it covers in the heap. The default block contains no
+/// links.
 #[derive(Default)]
 struct Block {
     address: u64,
@@ -48,7 +49,7 @@ fn place_of(heap: &Heap, id: &[u8], at: u64) -> Result<Place, H5Error> {
     Ok(Place { offset: fields.number(heap.offset_width)?, len: fields.number(heap.len_width)?, at })
 }
 
-/// Maximum length of a link in the heap.
+/// Maximum length of a link in the heap, in bytes.
 const LINK_BYTES_MAX: u64 = 64 << 10;
 
 impl Parser<'_> {
@@ -59,8 +60,8 @@ impl Parser<'_> {
         if tree.kind != 5 || tree.record_bytes != 4 + heap.id_bytes {
             return Err(not_classic("a B-tree whose records are not links", names));
         }
-        // The records are in the order of the names' hashes. The links are read in the order of their offsets in the
-        // heap, because this is faster.
+        // The records are in the order of the hashes of the names. Here the links are read in the order of their
+        // offsets in the heap, because this is faster.
         let mut places = Vec::new();
         self.records(&tree, &mut |parser: &mut Self, record, at| {
             places.push(place_of(&heap, &record[4..], at)?);
@@ -105,7 +106,8 @@ impl Parser<'_> {
         if filters_bytes != 0 || !powers || !(8..=64).contains(&offset_bits) || start_bytes > direct_max_bytes {
             return Err(odd());
         }
-        // The library calculates the first width from `direct_max_bytes - 1`, because the length is a power of two.
+        // The library calculates the width of a length from `direct_max_bytes - 1`, because `direct_max_bytes` is a
+        // power of two.
         let bytes_for = |most: u64| most.checked_ilog2().map_or(1, |log| log as usize / 8 + 1);
         let len_width = (direct_max_bytes.ilog2() as usize).div_ceil(8).min(bytes_for(managed_max_bytes));
         let heap = Heap {

@@ -8,7 +8,7 @@ use crate::h5::{H5Error, MappedVariable};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Maximum depth of a B-tree. HDF5's nodes have at least two children.
+/// Maximum depth of a B-tree. A node of a B-tree in HDF5 has at least two children.
 pub(super) const LEVELS_MAX: u8 = 40;
 /// Maximum memory for all links of a file, in bytes: their names, and [`LINK_BYTES`] for each link.
 pub(super) const LINKS_BYTES_MAX: u64 = 512 << 20;
@@ -18,18 +18,18 @@ pub(super) struct Parser<'a> {
     pub(super) reader: Reader<'a>,
     /// Addresses in the file are relative to this offset, which is the position of the superblock.
     pub(super) base: u64,
-    /// Length of the file.
+    /// Length of the file, in bytes.
     pub(super) bytes: u64,
     pub(super) offset_width: usize,
     pub(super) length_width: usize,
     pub(super) steps_left: u64,
     /// Committed datatypes by address.
     pub(super) committed: HashMap<u64, DatatypeMessage>,
-    /// A committed datatype is being read. A committed datatype must not refer to another committed datatype.
+    /// Whether a committed datatype is being read. A committed datatype must not refer to another committed datatype.
     pub(super) in_committed: bool,
-    /// Chunks found so far, in all datasets.
+    /// Number of chunks found so far, in all datasets.
     pub(super) chunks: usize,
-    /// Unused part of [`LINKS_BYTES_MAX`].
+    /// Unused part of [`LINKS_BYTES_MAX`], in bytes.
     pub(super) links_bytes_left: u64,
     pub(super) variables: Vec<MappedVariable>,
 }
@@ -58,7 +58,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number of up to 8 bytes.
+    /// Reads a number of up to 8 bytes.
     pub(super) fn number(&mut self, width: usize) -> Result<u64, H5Error> {
         Ok(self.take(width)?.iter().rev().fold(0, |n, &b| (n << 8) | u64::from(b)))
     }
@@ -77,7 +77,7 @@ impl<'a> Fields<'a> {
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
-    /// Reads an address. `None` if all its bits are set, which means an undefined address.
+    /// Reads an address. `None` if all bits of the address are set, which means an undefined address.
     pub(super) fn address(&mut self, width: usize) -> Result<Option<u64>, H5Error> {
         let undefined = if width == 8 { u64::MAX } else { (1 << (8 * width)) - 1 };
         Ok(Some(self.number(width)?).filter(|&address| address != undefined))
@@ -98,7 +98,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Returns `len` bytes at an address.
+    /// Returns `len` bytes that begin at an address.
     pub(super) fn piece(&mut self, address: u64, len: usize) -> Result<Cow<'a, [u8]>, H5Error> {
         let at = address.saturating_add(self.base);
         self.pay(len, at)?;
@@ -124,7 +124,7 @@ impl<'a> Parser<'a> {
         if superblock.base != at {
             return Err(not_classic("a superblock that was moved", at));
         }
-        // The address of the end is relative to the first byte of the file, unlike all other addresses.
+        // Unlike all other addresses, the address of the end is relative to the first byte of the file.
         if superblock.end > self.bytes {
             return Err(not_classic("a file that was cut short", at));
         }
@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
         Ok(if kind == 0 { Some((name.into(), body.number(self.offset_width)?)) } else { None })
     }
 
-    /// Reads the header of a B-tree node. Returns its level and the number of its children.
+    /// Reads the header of a B-tree node. Returns the level of the node and the number of its children.
     pub(super) fn node(&mut self, address: u64, kind: u8, above: Option<u8>) -> Result<(u8, usize), H5Error> {
         let bytes = self.piece(address, 8)?;
         let mut fields = Fields { bytes: &bytes, at: address };

@@ -1,11 +1,11 @@
-//! Reads a version 2 B-tree. The records of the tree are returned in order, whatever their kind.
+//! Reads a version 2 B-tree. Returns the records of the tree in order, for records of any kind.
 
 use super::parser::{Fields, LEVELS_MAX, Parser, not_classic};
 use crate::h5::H5Error;
 
 /// The header of a tree.
 pub(super) struct Tree2 {
-    /// The kind of its records.
+    /// The kind of the tree's records.
     pub kind: u8,
     /// Length of a record in bytes.
     pub record_bytes: usize,
@@ -14,19 +14,19 @@ pub(super) struct Tree2 {
     depth: u16,
     /// Maximum number of records in a node.
     records_max: u64,
-    /// Width of the field for the number of records in a node.
+    /// Width of the field for the number of records in a node, in bytes.
     count_width: usize,
-    /// For each level above the leaves: width of the field for the number of all records below a child.
+    /// For each level above the leaves: the width in bytes of the field for the number of all records below a child.
     total_widths: Vec<usize>,
 }
 
 /// A callback that takes a record and the address of its node.
 type Visit<'v, P> = dyn FnMut(&mut P, &[u8], u64) -> Result<(), H5Error> + 'v;
 
-/// Bytes of the signature, version, kind and checksum of a node.
+/// Number of bytes of the signature, version, kind and checksum of a node.
 const NODE_OVERHEAD_BYTES: u64 = 10;
 
-/// Number of bytes that the number `most` needs.
+/// Number of bytes that are needed to store the number `most`.
 fn width_of(most: u64) -> usize {
     most.checked_ilog2().unwrap_or(0) as usize / 8 + 1
 }
@@ -63,7 +63,7 @@ impl Parser<'_> {
         Ok(Tree2 { kind, record_bytes, root, depth, records_max: leaf_records, count_width, total_widths })
     }
 
-    /// Calls `visit` with every record in order and the address of its node.
+    /// Calls `visit` with every record and the address of the record's node, in order.
     pub(super) fn records(&mut self, tree: &Tree2, visit: &mut Visit<'_, Self>) -> Result<(), H5Error> {
         match tree.root {
             Some((root, count)) => self.tree2_node(tree, root, count, usize::from(tree.depth), visit),

@@ -3,7 +3,8 @@
 //!
 //! The directories before the label distinguish the runs. Several directories belong to one run if they contain
 //! different kinds of files (`mesh/m_2.h5`, `data/d_2.h5`), if their numbers correspond to ranks
-//! (`00000/dump-2-0.h5`, `00001/dump-2-9.h5`), or if their numbers are of parts of the state (`level_0/d_2.0`).
+//! (`00000/dump-2-0.h5`, `00001/dump-2-9.h5`), or if their numbers are numbers of parts of the state
+//! (`level_0/d_2.0`).
 
 use super::{RANK_WORDS, SLOT, Template, Word, tokenize};
 use crate::layout::{Layout, Within};
@@ -13,15 +14,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The files of one label below one directory.
 #[derive(Default)]
 struct Part<'a> {
-    /// For each file: the rest of its path, its rank if it has one, and the whole path.
+    /// For each file: the rest of its path, its rank if the path has a rank, and the whole path.
     files: BTreeMap<&'a [u8], (Option<Rank>, &'a FilePath)>,
 }
 
 /// Presets whose directories each contain the files of some ranks, such as `A03/rs6turb3.f00001`.
 const DIRECTORIES_OF_RANKS: &[&str] = &["smilei", "nek5000"];
 
-/// If the layout would combine several runs into one checkpoint, returns a text for the user with the reason and with
-/// the options that help.
+/// If the layout would combine several runs into one checkpoint, returns a text for the user. The text has the reason
+/// and the options that help.
 pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
     let mut labels: BTreeMap<CheckpointId, BTreeMap<Vec<u8>, Part<'_>>> = BTreeMap::new();
     for path in paths {
@@ -74,7 +75,8 @@ fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'
     if parts.len() < 2 {
         return None;
     }
-    // Two files in two directories conflict if they have the same path there, or the same kind and different ranks.
+    // Two files in two directories conflict if they have the same path within the directories. Two files also
+    // conflict if they are of the same kind and have different ranks.
     let mut paths: BTreeMap<&[u8], &FilePath> = BTreeMap::new();
     let mut kinds: BTreeMap<Vec<u8>, &FilePath> = BTreeMap::new();
     for part in parts.values() {
@@ -94,8 +96,8 @@ fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'
     None
 }
 
-/// Whether the directories correspond to ranks: their names differ only in numbers, their names mean ranks or consist
-/// of digits, and no rank is in two directories.
+/// Whether the directories correspond to ranks. The names of the directories must differ only in numbers, and must
+/// mean ranks or consist of digits. No rank may be in two directories.
 fn are_of_ranks(parts: &BTreeMap<Vec<u8>, Part<'_>>, known: bool) -> bool {
     let templates: BTreeSet<Vec<u8>> = parts.keys().map(|directory| tokenize(directory).0).collect();
     let (Some(template), 1) = (templates.first(), templates.len()) else { return false };

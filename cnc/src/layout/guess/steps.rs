@@ -1,12 +1,13 @@
-//! Chooses the *span* of the names that distinguishes the checkpoints: the beginning of a path component up to a
-//! number.
+//! Chooses the *span*: the part of the names that distinguishes the checkpoints. A span is the beginning of a path
+//! component up to a number.
 //!
-//! A number can also be that of a variable or of another part of the state. If it were taken for the checkpoint, each
-//! checkpoint would be a part of a state. Three signs are used:
+//! A number can also be the number of a variable or of another part of the state. If such a number distinguished the
+//! checkpoints, each checkpoint would be only a part of a state. Three signs show the meaning of a number:
 //!
 //! - The word before the number: `step` means checkpoints, and `var` means parts.
-//! - The values: steps may have gaps (10, 20, 30). Parts are counted from 0 or 1 without gaps.
-//! - The times of the files: a checkpoint is written after the checkpoint before it. Parts of one checkpoint are often
+//! - The values: the numbers of steps may have gaps (10, 20, 30). The numbers of parts count from 0 or 1 without
+//!   gaps.
+//! - The times of the files: a checkpoint is written after the previous checkpoint. Parts of one checkpoint are often
 //!   written at the same time.
 //!
 //! If these signs do not decide, the user is asked.
@@ -18,30 +19,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
-/// The span that names the checkpoint.
+/// The span that distinguishes the checkpoints.
 pub(super) struct Span {
     pub(super) text: Vec<u8>,
     /// Whether some different checkpoints may have the same span.
     pub(super) hides: bool,
-    /// A question to the user, if the span may distinguish parts of one checkpoint, and not checkpoints.
+    /// A question to the user, if the span may distinguish parts of one checkpoint instead of checkpoints.
     pub(super) asks: Option<String>,
 }
 
 /// A possible span.
 struct Candidate {
     text: Vec<u8>,
-    /// Deepest component in which it occurs.
+    /// Depth of the deepest component that contains the span.
     depth: usize,
     files: usize,
     hides: bool,
     /// Whether the names have other numbers that may distinguish checkpoints.
     has_others: bool,
-    /// The values of the span's numbers, and when the files with these values were modified first and last.
+    /// The values of the span's numbers, and the first and last modification time of the files with these values.
     labels: BTreeMap<Vec<u64>, Option<Range<SystemTime>>>,
 }
 
-/// Chooses the span. A span is preferred if it is not of parts, if it differs for all checkpoints, and then if it
-/// occurs in the most files.
+/// Chooses the span. A span is preferred if its numbers are not numbers of parts. Among these spans, a span is
+/// preferred if it differs for all checkpoints, and then if the most files contain it.
 pub(super) fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<Span> {
     let any_rank = ranks.iter().any(Option::is_some);
     let sources = templates.iter().zip(ranks).filter(|(_, rank)| rank.is_some() || !any_rank).take(TEMPLATES_MAX);
@@ -92,8 +93,8 @@ impl Candidate {
             let slots = first..first + new.text.iter().filter(|b| **b == SLOT).count();
             new.files += template.rows.len();
             if rank.is_some() {
-                // Numbers of parts do not distinguish checkpoints. If the names have words that mean checkpoints, other
-                // numbers do not either.
+                // Numbers of parts do not distinguish checkpoints. If some names have words that mean checkpoints,
+                // only numbers after such words distinguish checkpoints.
                 let counts = |slot: &usize| match word_of(template, *slot) {
                     Word::Checkpoint => true,
                     Word::Part => false,
@@ -125,31 +126,33 @@ impl Candidate {
         (0..numbers).map(|n| self.labels.keys().filter_map(|values| values.get(n)).copied().collect()).collect()
     }
 
-    /// Whether the last number counts from 0 or 1 without gaps, as parts do and steps may.
+    /// Whether the last number of the span counts from 0 or 1 without gaps. Numbers of parts never have gaps. Numbers
+    /// of steps may have gaps.
     fn is_counted(&self) -> bool {
         self.values().last().is_some_and(is_counted)
     }
 
-    /// Whether the span has two numbers in a row, of which one is counted, and most combinations of their values occur.
+    /// Whether the span has two consecutive numbers, one of the two numbers is counted, and most combinations of
+    /// their values occur.
     fn is_product(&self) -> bool {
         is_product(&self.text, &self.labels.keys().collect())
     }
 
-    /// Whether the span has a number with a meaning of its own before its last number: another word follows, and the
-    /// number has several values.
+    /// Whether the span has a number with a separate meaning before its last number. Such a number has several
+    /// values, and a word follows it.
     fn has_other_words(&self, templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> bool {
         let values = self.values();
         templates.iter().zip(ranks).any(|(template, rank)| {
             let Some((_, first)) = template.find(&self.text, rank.as_ref()) else { return false };
             let mut others = (0..values.len().saturating_sub(1)).filter(|n| values[*n].len() > 1);
             let last = values.last().map_or(0, BTreeSet::len);
-            // If the last number distinguishes all labels, the numbers before do not matter.
+            // If the last number distinguishes all labels, the numbers before it do not matter.
             (last == 1 || last < self.labels.len())
                 && others.any(|n| template.lead(first + n + 1).iter().any(u8::is_ascii_alphabetic))
         })
     }
 
-    /// The times of the labels, in the order of their first times. Empty if they are not known.
+    /// The times of the labels, in the order of their first times. Empty if the times are not known.
     fn times(&self) -> Vec<&Range<SystemTime>> {
         let times: Option<Vec<_>> = self.labels.values().map(Option::as_ref).collect();
         let mut times = times.unwrap_or_default();
@@ -157,14 +160,14 @@ impl Candidate {
         times
     }
 
-    /// Whether the files of at least half of the labels were written at the same time as those of the next label.
+    /// Whether the files of at least half of the labels were written at the same time as the files of the next label.
     fn overlaps(&self) -> bool {
         let times = self.times();
         let overlaps = times.windows(2).filter(|pair| pair[1].start < pair[0].end).count();
         overlaps > 0 && overlaps * 2 >= times.len() - 1
     }
 
-    /// Whether the files of each label were written before those of the next label.
+    /// Whether the files of each label were written before the files of the next label.
     fn is_sequential(&self) -> bool {
         let times = self.times();
         times.len() > 1 && times.windows(2).all(|pair| pair[0].end < pair[1].start)
@@ -181,11 +184,12 @@ fn is_product(text: &[u8], labels: &BTreeSet<&Vec<u64>>) -> bool {
         && (is_counted(&first) || is_counted(&second))
 }
 
-/// A code that writes one file for each checkpoint takes at least this long from the first to the last checkpoint.
+/// Minimum time from the first to the last checkpoint of a code that writes one file for each checkpoint.
 pub(super) const SERIES_MIN: Duration = Duration::from_secs(1);
 
-/// The question for the user if the checkpoints of a layout without ranks may be the ranks of one checkpoint: each has
-/// one file, their numbers count from 0 or 1 without gaps, and all files were begun at nearly the same time.
+/// The question for the user if the checkpoints of a layout without ranks may be the ranks of one checkpoint. The
+/// checkpoints may be ranks if each checkpoint has one file, the numbers of the files count from 0 or 1 without gaps,
+/// and all files were begun at nearly the same time.
 pub(super) fn may_be_ranks(
     layout: &Layout,
     paths: &[&FilePath],
@@ -225,8 +229,8 @@ pub(super) fn may_be_ranks(
     })
 }
 
-/// Whether the labels of a preset have two numbers in a row, of which one may be of a variable, or a number that is of
-/// a rank or of a part.
+/// Whether the labels of a preset have a number that is the number of a rank or of a part. The result is also true if
+/// the labels have two consecutive numbers, one of which may be the number of a variable.
 pub(super) fn are_of_ranks_or_parts<'a>(labels: impl Iterator<Item = &'a CheckpointId> + Clone) -> bool {
     if are_parts_of_another(labels.clone()) {
         return true;
@@ -237,13 +241,14 @@ pub(super) fn are_of_ranks_or_parts<'a>(labels: impl Iterator<Item = &'a Checkpo
         templates.entry(text).or_default().push(digits.iter().map(|digits| number(digits)).collect());
     }
     templates.into_iter().any(|(text, labels)| {
-        // The numbers of a version or of a time, such as `0.1` and `0.25`, are no product.
+        // The numbers of a version or of a time, such as `0.1` and `0.25`, are not two independent numbers.
         let is_time = text.iter().all(|b| [SLOT, b'.'].contains(b));
         let template = Template { text, rows: Vec::new(), modified: Vec::new() };
         let values = |n: usize| labels.iter().filter_map(|label| label.get(n)).copied().collect::<BTreeSet<u64>>();
         let slots = 0..labels[0].len();
         let of_part = |n: usize| values(n).len() > 1 && matches!(template.word(n), Word::Rank | Word::Part);
-        // `restart.10.dom0`: a later number with a word of its own counts parts, or no number distinguishes all labels.
+        // As in `restart.10.dom0`: a later number with its own word counts parts, or no number distinguishes all
+        // labels.
         let has_word = |n: usize| n > 0 && template.lead(n).iter().any(u8::is_ascii_alphabetic) && values(n).len() > 1;
         let tells_all = |n: usize| values(n).len() == labels.len();
         let counts_parts = |n: usize| has_word(n) && template.word(n) != Word::Checkpoint && is_counted(&values(n));
@@ -254,7 +259,8 @@ pub(super) fn are_of_ranks_or_parts<'a>(labels: impl Iterator<Item = &'a Checkpo
     })
 }
 
-/// Whether a label is another label with a number of a part: `restart.10#0` and `restart.10#1` beside `restart.10`.
+/// Whether some labels consist of another label and the number of a part: `restart.10#0` and `restart.10#1`, if
+/// `restart.10` is a label too.
 fn are_parts_of_another<'a>(labels: impl Iterator<Item = &'a CheckpointId>) -> bool {
     let labels: BTreeSet<&str> = labels.map(CheckpointId::as_str).collect();
     let mut parts: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
@@ -266,12 +272,12 @@ fn are_parts_of_another<'a>(labels: impl Iterator<Item = &'a CheckpointId>) -> b
             parts.entry(whole).or_default().insert(number(digits));
         }
     }
-    // Times such as `1`, `1.1` and `1.2` are no parts.
+    // Times such as `1`, `1.1` and `1.2` are not numbers of parts.
     let is_time = |label: &&str| label.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     parts.iter().any(|(whole, values)| !is_time(whole) && is_counted(values))
 }
 
-/// Whether the only label of a preset has two numbers in a row, of which one may be of a variable.
+/// Whether the only label of a preset has two consecutive numbers, one of which may be the number of a variable.
 pub(super) fn may_be_products<'a>(mut labels: impl Iterator<Item = &'a CheckpointId>) -> bool {
     let (Some(label), None) = (labels.next(), labels.next()) else { return false };
     let (text, _) = tokenize(label.as_str().as_bytes());
@@ -280,8 +286,8 @@ pub(super) fn may_be_products<'a>(mut labels: impl Iterator<Item = &'a Checkpoin
     text.iter().filter(|b| **b == SLOT).count() == 2 && !is_time && !between.iter().any(u8::is_ascii_alphabetic)
 }
 
-/// Whether more files may show another span: there is only one label now, and the names have several numbers that may
-/// distinguish checkpoints. All choices give the same checkpoint now.
+/// Whether more files may show another span. There is only one label now, and the names have several numbers that may
+/// distinguish checkpoints. Every choice of a number gives the same checkpoint now.
 pub(super) fn may_change(templates: &[Template<'_>], ranks: &[Option<RankSlot>], span: &[u8]) -> bool {
     templates.iter().zip(ranks).filter(|(_, rank)| rank.is_some()).any(|(template, rank)| {
         let Some((_, first)) = template.find(span, rank.as_ref()) else { return false };
@@ -296,7 +302,7 @@ pub(super) fn may_change(templates: &[Template<'_>], ranks: &[Option<RankSlot>],
     })
 }
 
-/// Whether there are at least two values, from 0 or 1 without gaps.
+/// Whether there are at least two values, and the values count from 0 or 1 without gaps.
 fn is_counted(values: &BTreeSet<u64>) -> bool {
     let dense = values
         .first()
@@ -305,8 +311,8 @@ fn is_counted(values: &BTreeSet<u64>) -> bool {
     values.len() > 1 && dense
 }
 
-/// The word that tells the meaning of a number. A number without a word of its own, such as the second one in
-/// `dump_1_10`, has the word of the number before.
+/// The word that shows the meaning of a number. If a number has no word, such as the second number in `dump_1_10`,
+/// the word of the previous number counts.
 fn word_of(template: &Template<'_>, slot: usize) -> Word {
     let lead = template.lead(slot);
     let before = template.position(slot) - lead.len();
@@ -317,8 +323,8 @@ fn word_of(template: &Template<'_>, slot: usize) -> Word {
     }
 }
 
-/// All beginnings of components up to a number that is not the rank and not of a part, each with the depth of the
-/// component and its last slot. A span may also begin after such a number.
+/// All possible spans: the beginnings of components up to a number that is neither the rank nor the number of a part.
+/// Each span has the depth of its component and its last slot. A span may also begin after such a number.
 fn spans(template: &Template<'_>, rank: Option<&RankSlot>) -> Vec<(usize, usize, Vec<u8>)> {
     let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
     for (at, &byte) in template.text.iter().enumerate() {

@@ -8,7 +8,7 @@ fn paths(names: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<FilePath> {
     names.into_iter().map(|name| FilePath::new(name.as_ref().as_bytes()).expect("a relative path")).collect()
 }
 
-/// For each label: number of files, and the ranks.
+/// For each label: the number of files, and the ranks.
 fn place_all(layout: &Layout, paths: &[FilePath]) -> Guessed {
     let mut found = Guessed::new();
     for placed in paths.iter().filter_map(|path| layout.place(path)) {
@@ -19,32 +19,33 @@ fn place_all(layout: &Layout, paths: &[FilePath]) -> Guessed {
     found
 }
 
-/// Files of equal length and equal time.
+/// A listing in which all files have the same length and the same time.
 fn listing_of(paths: &[FilePath]) -> Listing {
     let modified = vec![SystemTime::UNIX_EPOCH; paths.len()];
     Listing { files: paths.to_vec(), modified, bytes: vec![1; paths.len()], ..Listing::default() }
 }
 
-/// Guesses with files of equal length and equal time.
+/// Guesses the layout of files with the same length and the same time.
 fn guess_at(paths: &[FilePath], directory: &Path) -> (Layout, Explanation) {
-    guess(&listing_of(paths), directory, Rest::IsTaken)
+    guess(&listing_of(paths), directory, Rest::IsTaken, None)
 }
 
-/// Guesses with files that were written one after the other.
+/// Guesses the layout of files that were written one after the other.
 fn guess_in_order(paths: &[FilePath]) -> (Layout, Explanation) {
     let after = |nth: usize| SystemTime::UNIX_EPOCH + Duration::from_secs(nth as u64);
     guess(
         &Listing { modified: (0..paths.len()).map(after).collect(), ..listing_of(paths) },
         Path::new("/data/run7"),
         Rest::IsTaken,
+        None,
     )
 }
 
-/// Guesses only from numbers, without the presets.
+/// Guesses the layout only from numbers, without the presets.
 fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
     let (layout, explanation) =
-        from_numbers(&all, &BTreeMap::new(), &"run7".parse().expect("valid")).expect("the numbers suffice");
+        from_numbers(&all, &BTreeMap::new(), &"run7".parse().expect("valid"), false).expect("the numbers suffice");
     take_the_rest(layout, explanation, &all, Rest::IsTaken)
 }
 
@@ -190,16 +191,17 @@ fn names_that_place_half_of_the_files_or_of_the_bytes_are_asked_about() {
     let (_, explanation) = guess_at(&names, Path::new("/data/run7"));
     let asks = explanation.asks.expect("16 of 25 are 64 %");
     assert!(asks.contains("enzo place 16 of 25") && asks.contains("9 would be left out (first: plots/a.png"), "{asks}");
-    // The same names twice: first the remaining files are small, then the remaining files have most of the bytes.
+    // The same names are used twice. First the remaining files are small, and then the remaining files have most of
+    // the bytes.
     let dumps = [numbered("DD0001/DD0001.cpu000#", 8), numbered("DD0002/DD0002.cpu000#", 8)].concat();
     let names = paths([dumps, lettered("log_#", 2)].concat());
     let sized = |of_log: u64| (0..names.len()).map(|i| if i < 16 { 100 } else { of_log }).collect::<Vec<_>>();
     let (layout, explanation) =
-        guess(&Listing { bytes: sized(1), ..listing_of(&names) }, Path::new("/data/run7"), Rest::IsTaken);
+        guess(&Listing { bytes: sized(1), ..listing_of(&names) }, Path::new("/data/run7"), Rest::IsTaken, None);
     assert!(explanation.certain && layout.name() == "enzo", "{explanation}");
     assert_eq!(explanation.lines[0], "enzo (2 checkpoints, 16 of 18 files)");
     let (_, explanation) =
-        guess(&Listing { bytes: sized(1000), ..listing_of(&names) }, Path::new("/data/run7"), Rest::IsTaken);
+        guess(&Listing { bytes: sized(1000), ..listing_of(&names) }, Path::new("/data/run7"), Rest::IsTaken, None);
     assert!(!explanation.certain && explanation.asks.is_some(), "{explanation}");
 }
 
@@ -246,7 +248,7 @@ fn directories_of_ranks_and_of_kinds_of_files_are_one_checkpoint() {
     }
 }
 
-/// All combinations of the values of three numbers, the first number slowest.
+/// All combinations of the values of three numbers. The first number changes the slowest.
 fn of_three(values: [&[u32]; 3], name: impl Fn(u32, u32, u32) -> String) -> Vec<FilePath> {
     let [a, b, c] = values;
     let all = a.iter().flat_map(|a| b.iter().flat_map(move |b| c.iter().map(move |c| (*a, *b, *c))));
@@ -345,7 +347,7 @@ fn numbers_without_words_are_checkpoints_if_their_files_were_written_one_checkpo
     assert_eq!((place_all(&layout, &dates).len(), explanation.asks), (4, None), "{layout}");
 }
 
-/// Data set, number of ranks, number of files without a rank in each checkpoint.
+/// Name of the data set, number of ranks, and number of files without a rank in each checkpoint.
 const CORPUS: &[(&str, u32, usize)] = &[
     ("cactus-qc0-mclachlan", 6, 0),
     ("dedalus-rayleighbenard", 16, 1),
@@ -401,22 +403,22 @@ fn files_that_differ_in_one_counted_number_and_were_written_at_once_may_be_ranks
         let takes_one_each = place_all(&layout, &paths).len() > 1;
         let asks = explanation.asks.unwrap_or_default();
         assert!(!takes_one_each || asks.contains("they may be the ranks of one checkpoint"), "{names:?}: {asks}");
-        // One after the other, they are checkpoints.
+        // If the files were written one after the other, each file is a checkpoint.
         let (layout, explanation) = guess_in_order(&paths);
         assert!(explanation.asks.is_none() || names[0] == "restart.a.0", "{names:?}: {explanation}");
         assert!(place_all(&layout, &paths).len() == 3 || !explanation.certain, "{names:?}: {explanation}");
     }
-    // Steps that are not counted are checkpoints, whatever the times of their copies are.
+    // Numbers with gaps are steps, so the files are checkpoints, whatever the times of the copied files are.
     let steps = paths(["restart.100", "restart.200", "restart.300"]);
     let (_, explanation) = guess_at(&steps, Path::new("/data/run7"));
     assert_eq!((explanation.asks, explanation.certain), (None, true));
 }
 
-/// Guesses with files that were written at these times in seconds.
+/// Guesses the layout of files that were written at these times, in seconds since 1970.
 fn guess_at_times(names: &[String], seconds: &[u64]) -> (Layout, Explanation) {
     let paths = paths(names);
     let modified = seconds.iter().map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(*at)).collect();
-    guess(&Listing { modified, ..listing_of(&paths) }, Path::new("/data/run7"), Rest::IsTaken)
+    guess(&Listing { modified, ..listing_of(&paths) }, Path::new("/data/run7"), Rest::IsTaken, None)
 }
 
 #[test]
@@ -426,13 +428,13 @@ fn a_word_between_two_numbers_names_no_step_if_the_number_before_it_is_written_i
     {
         let named = |step: u64, rank: u64| form.replace('#', &format!("{step:05}")).replace('@', &rank.to_string());
         let names: Vec<String> = steps.iter().flat_map(|step| (0..4).map(|rank| named(*step, rank))).collect();
-        // The ranks write a step within 3 s, and there is a minute between steps.
+        // The ranks write a step within 3 s. One minute passes between two steps.
         let at: Vec<u64> = (0..12).map(|nth| nth / 4 * 60 + nth % 4).collect();
         let (layout, explanation) = guess_at_times(&names, &at);
         assert_eq!(explanation.asks, None, "{form}");
         let found = place_all(&layout, &paths(&names));
         assert!(found.len() == 3 && found.values().all(|(files, ranks)| (*files, ranks.len()) == (4, 4)), "{found:?}");
-        // Steps of one run after the other take as long as the runs: nobody can know which number is the step.
+        // If runs of the same steps follow one after the other, their times do not show which number is the step.
         let at: Vec<u64> = (0..12).map(|nth| nth * 60).collect();
         let asks = guess_at_times(&names, &at).1.asks.unwrap_or_default();
         assert!(asks.contains("which number is the step"), "{form}: {asks}");
@@ -453,6 +455,83 @@ fn ranks_that_begin_together_and_end_apart_may_be_ranks() {
     let listing = listing_of(&names);
     let modified = (0..3).map(|rank| SystemTime::UNIX_EPOCH + Duration::from_secs(rank * 20)).collect();
     let begun = listing.modified.clone();
-    let (_, explanation) = guess(&Listing { modified, begun, ..listing }, Path::new("/data/run7"), Rest::IsTaken);
+    let (_, explanation) = guess(&Listing { modified, begun, ..listing }, Path::new("/data/run7"), Rest::IsTaken, None);
     assert!(explanation.asks.unwrap_or_default().contains("they may be the ranks"));
+}
+
+#[test]
+fn dates_name_checkpoints_and_are_no_ranks() {
+    for date in ["2010-10-0#", "2010-10-0#_00.00.00", "0001-0#-01-00000", "2010-10-0#_00:00:00", "2010-10-0#T06:00"] {
+        for name in ["restart.{}.nc", "run/b.e21.mod.{}", "{}"] {
+            let names = paths((1..5).map(|n| name.replace("{}", &date.replace('#', &n.to_string()))));
+            let (layout, explanation) = guess_in_order(&names);
+            let found = place_all(&layout, &names);
+            assert!(
+                found.len() == 4 && found.values().all(|(files, ranks)| *files == 1 && ranks.is_empty()),
+                "{names:?}: {found:?}\n{explanation}"
+            );
+            assert!(explanation.certain, "{names:?}\n{explanation}");
+        }
+    }
+    let ranked: Vec<String> =
+        ["2010-10-01", "2010-11-01"].iter().flat_map(|date| numbered(&format!("rst_{date}_00.00.00.#"), 3)).collect();
+    let expected = expect(&[("rst_2010-10-01_00.00.00", 3, 3), ("rst_2010-11-01_00.00.00", 3, 3)]);
+    assert_eq!(place_all(&guess_in_order(&paths(&ranked)).0, &paths(&ranked)), expected);
+    // A month is at most 12, so these are other numbers.
+    assert_eq!(date_length(b"2010-13-01"), None);
+    assert_eq!(date_length(b"0001-02-01-00000.nc"), Some(16));
+    assert_eq!(date_length(b"2010-10-01_00.00.00.3"), Some(19));
+    assert_eq!(date_length(b"2010-10-01_123"), Some(10));
+}
+
+#[test]
+fn models_of_one_date_are_one_checkpoint() {
+    let names: Vec<String> = ["0001-02-01-00000", "0001-03-01-00000"]
+        .iter()
+        .flat_map(|date| ["cam.r", "cam.rs", "clm2.rh0", "cpl.r"].map(|model| format!("b.e21.{model}.{date}.nc")))
+        .chain(["rpointer.atm".to_owned(), "rpointer.lnd".to_owned()])
+        .collect();
+    let (layout, explanation) = guess_at(&paths(&names), Path::new("/data/run7"));
+    assert_eq!((layout.name(), explanation.asks), ("cesm", None));
+    assert_eq!(place_all(&layout, &paths(&names)), expect(&[("0001-02-01-00000", 4, 0), ("0001-03-01-00000", 4, 0)]));
+}
+
+/// Guesses with files of the only rank, which were begun at these seconds.
+fn guess_of_one_rank(names: &[&str], seconds: &[u64]) -> Guessed {
+    let modified = seconds.iter().map(|s| SystemTime::UNIX_EPOCH + Duration::from_secs(*s)).collect();
+    let listing = Listing { modified, ..listing_of(&paths(names)) };
+    let (layout, explanation) = guess(&listing, Path::new("/data/run7"), Rest::IsTaken, Some(1));
+    assert_eq!(explanation.asks, None);
+    place_all(&layout, &listing.files)
+}
+
+#[test]
+fn a_number_in_the_files_of_the_only_rank_is_a_step_if_they_were_written_one_after_the_other() {
+    let steps = expect(&[("model_1", 1, 0), ("model_2", 1, 0), ("model_3", 1, 0)]);
+    assert_eq!(guess_of_one_rank(&["model_1.pt", "model_2.pt", "model_3.pt"], &[0, 5, 10]), steps);
+    let whole = expect(&[("run7", 3, 0)]);
+    assert_eq!(guess_of_one_rank(&["model_1.pt", "model_2.pt", "model_3.pt"], &[0, 0, 0]), whole);
+    // The names of GADGET's ranks, from a code with one rank.
+    let steps = expect(&[("restart.0", 1, 0), ("restart.1", 1, 0), ("restart.2", 1, 0)]);
+    assert_eq!(guess_of_one_rank(&["restart.0", "restart.1", "restart.2"], &[0, 5, 10]), steps);
+    let ranks = expect(&[("st_10", 2, 2), ("st_20", 2, 2)]);
+    let names = ["st_10.rank0", "st_10.rank1", "st_20.rank0", "st_20.rank1"];
+    assert_eq!(guess_of_one_rank(&names, &[0, 0, 5, 5]), ranks, "the word says that the number is a rank");
+}
+
+#[test]
+fn directories_of_ranks_of_athena_are_one_run() {
+    let step =
+        |step: &str| ["id0/Blast.#.rst", "id1/Blast-id1.#.rst", "id2/Blast-id2.#.rst"].map(|n| n.replace('#', step));
+    let athena = [step("0001"), step("0002")].concat();
+    let (layout, explanation) = guess_at(&paths(&athena), Path::new("/data/run7"));
+    assert_eq!((layout.name(), explanation.asks), ("athena", None));
+    assert_eq!(place_all(&layout, &paths(&athena)), expect(&[("0001.rst", 3, 3), ("0002.rst", 3, 3)]));
+}
+
+#[test]
+fn a_log_file_beside_few_files_of_checkpoints_does_not_make_the_guess_doubtful() {
+    let names = paths(["state.cpt", "state_prev.cpt", "md.log"]);
+    let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+    assert_eq!((layout.name(), explanation.asks), ("gromacs", None));
 }

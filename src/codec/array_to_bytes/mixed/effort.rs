@@ -1,18 +1,18 @@
-//! How hard the encoder works: all its settings, at two efforts. Decoding does not depend on these settings.
+//! All settings of the encoder, for each of two efforts. Decoding does not depend on these settings.
 
-/// Up to this many bytes between the numbers count as few.
+/// At most this many bytes between the numbers count as few.
 const BYTES_FEW: usize = 256 << 10;
 
 /// All settings of one effort.
 pub(super) struct Effort {
     /// The effort that the parameter of `predict` stores.
     pub prediction: u32,
-    /// Levels of zstd for the bytes between the numbers, if these bytes are few and if they are many.
+    /// Levels of zstd for the bytes between the numbers: for at most `BYTES_FEW` bytes, and for more bytes.
     pub few_bytes_zstd_level: u32,
     pub many_bytes_zstd_level: u32,
     /// Level of zstd for shuffled numbers.
     pub shuffled_zstd_level: u32,
-    /// Level of zstd for numbers that are not shuffled. `None` if this is not tried.
+    /// Level of zstd for numbers that are not shuffled. `None` if numbers without a shuffle are not tried.
     pub numbers_zstd_level: Option<u32>,
     /// Whether LZMA is tried.
     pub tries_lzma: bool,

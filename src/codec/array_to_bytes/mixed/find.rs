@@ -1,11 +1,12 @@
 //! Finds numbers in bytes of unknown format.
 //!
-//! Numbers near each other have about the same size, whatever their signs, so their exponents differ little. The
+//! Numbers near each other have similar magnitudes, so their exponents differ little, even if their signs differ. The
 //! bytes are therefore read as numbers in different ways. A way is a width, a byte order, a type, and a phase: the
 //! place in a word where the numbers begin. First all ways are tried at a few places of a file. Then each window of
-//! the file is read in the ways that fitted somewhere. The right way is the way in which neighbouring numbers differ
-//! least. With a wrong phase or byte order, the last bits of another number are read as the exponent. With too small
-//! a width, every second number is wrong. Text is left out, because its bytes are also near each other.
+//! the file is read in the ways that fitted at one of these places. The right way is the way in which neighbouring
+//! numbers differ least. With a wrong phase or byte order, the last bits of another number are read as the exponent.
+//! If the width is too small, every second number is wrong. Text is excluded, because the bytes of text are also near
+//! each other.
 
 /// How bytes are read as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +15,7 @@ pub(super) struct Kind {
     pub width: usize,
     /// Whether the numbers are big-endian.
     pub is_big: bool,
-    /// Whether the numbers are floating-point numbers. Otherwise they are signed integers.
+    /// Whether the numbers are floating-point numbers instead of signed integers.
     pub is_float: bool,
 }
 
@@ -36,12 +37,12 @@ pub(super) struct Region {
 /// A kind of numbers, and the place in a word where the numbers begin.
 type Way = (Kind, usize);
 
-/// Bytes that are read in all ways at one place of a file.
+/// Number of bytes at one place of a file that are read in all ways.
 const PLACE_BYTES: usize = 2048;
-/// The most places in one file, and about the most places in all files together.
+/// Maximum number of places in one file, and approximate maximum number of places in all files together.
 const PLACES_MAX: usize = 16;
 const PLACES_OF_ALL: usize = 256;
-/// The most ways that are used for one file.
+/// Maximum number of ways that are used for one file.
 const WAYS_MAX: usize = 4;
 /// All bytes of a file are then read in windows of this many bytes.
 const WINDOW_BYTES: usize = 512;
@@ -52,8 +53,8 @@ const REGION_WINDOWS: usize = 4;
 /// Neighbouring numbers are near each other if their difference is at least this many bits shorter than the numbers.
 /// For random bits, the difference is 2.5 bits shorter on average.
 const BITS_LESS: f64 = 6.0;
-/// If the mean difference at a place has fewer bits than this, the place fits in many ways, and no way is chosen.
-/// Zeros are an example.
+/// If the mean difference at a place has fewer bits than this (for example at a place of zeros), the place fits in
+/// many ways, and no way is chosen.
 const BITS_FEW: f64 = 4.0;
 
 impl Kind {
@@ -108,8 +109,9 @@ impl Kind {
         if count == 0 { self.bits() as f64 } else { f64::from(sum) / count as f64 }
     }
 
-    /// The lowest cost of several lags. Lags of 2 and 3 find numbers of equal meaning in records of 2 or 3 numbers.
-    /// Numbers of 4 bytes do not use lag 2, because the halves of numbers of 8 bytes are near each other at that lag.
+    /// The lowest cost of several lags. Lags of 2 and 3 compare numbers of equal meaning in records of 2 or 3
+    /// numbers. Numbers of 4 bytes do not use lag 2, because the halves of numbers of 8 bytes are near each other at
+    /// that lag.
     fn least_cost(self, bytes: &[u8]) -> f64 {
         let lags: &[usize] = if self.width == 8 { &[1, 2, 3] } else { &[1, 3] };
         lags.iter().map(|&lag| self.cost(bytes, lag)).fold(f64::MAX, f64::min)
@@ -250,8 +252,8 @@ fn regions_of(file: &[u8], places: usize) -> Vec<Region> {
     regions
 }
 
-/// All regions of several files that lie one after the other. Each region is one row of numbers. The bytes after the
-/// last file count as one more file.
+/// All regions of several contiguous files. Each region is one row of numbers. The bytes after the last file count as
+/// one more file.
 pub(super) fn find(bytes: &[u8], files: &[usize]) -> Vec<Region> {
     let mut ends: Vec<usize> = Vec::with_capacity(files.len() + 1);
     let mut end = 0usize;

@@ -1,20 +1,21 @@
 //! Codec `mixed`, for numbers between other bytes, in files of unknown format. Each kind of numbers is coded with
-//! prediction, and all other bytes with zstd. With more effort, LZMA is used where it leaves clearly fewer bytes
-//! (`lzma_trial.rs`). Bit-exact. `find.rs` finds the numbers, and `shape.rs` finds their shape.
+//! prediction, and all other bytes with zstd. With more effort, LZMA is used where LZMA leaves clearly fewer bytes
+//! (`lzma_trial.rs`). Restores every bit. `find.rs` finds the numbers, and `shape.rs` finds their shape.
 //!
 //! Many codes write their state as arrays of numbers after headers and between markers. Examples are Fortran records,
 //! XDR, and a line of text followed by binary numbers. In such files numbers may begin anywhere in a word, and may be
 //! big-endian.
 //!
 //! Payload, in which all numbers are varints:
-//! - The number of streams, at least one. For each stream, its chain as in [`Chain::to_bytes`] and its stored bytes.
-//! - The number of regions. For each region, how many bytes of the first stream come before it, the number of another
-//!   stream, and how many bytes of that stream the region takes.
+//! - The number of streams, at least one. For each stream: the chain as in [`Chain::to_bytes`], and the number of
+//!   stored bytes.
+//! - The number of regions. For each region: the number of bytes of the first stream that come before the region, the
+//!   index of another stream, and the number of bytes that the region takes from this other stream.
 //! - The stored bytes of all streams, one stream after the other.
 //!
-//! A stream has as many raw bytes as its regions together. The first stream has all other bytes of the segment. Those
-//! of its bytes that come before no region belong after the last region. No stream is coded by `mixed`, `columns` or
-//! `since`.
+//! The raw bytes of a stream are the bytes of its regions. The first stream has all other bytes of the segment. The
+//! bytes of the first stream that come before no region belong after the last region. No stream is coded by `mixed`,
+//! `columns` or `since`.
 
 mod effort;
 mod find;
@@ -35,7 +36,7 @@ const STREAMS_MAX: usize = 9;
 const CHAIN_BYTES_MAX: usize = 1 + STEPS_MAX * 6;
 /// The shortest region has one number of 4 bytes.
 const NUMBER_BYTES_MIN: usize = 4;
-/// Numbers are coded apart only if they are at least 1/8 of all bytes.
+/// Numbers are coded separately only if they are at least 1/8 of all bytes.
 const NUMBERS_DIVISOR: usize = 8;
 
 pub(crate) struct Mixed;
@@ -51,7 +52,7 @@ pub(crate) fn param(effort: u32) -> u32 {
     effort.clamp(1, predict::EFFORT_MAX) << EFFORT_SHIFT
 }
 
-/// Whether the bytes contain enough numbers to make this codec worthwhile.
+/// Whether the bytes contain enough numbers for this codec.
 pub(crate) fn is_of_numbers(raw: &[u8], arrays: &[ArrayShape]) -> bool {
     let numbers: usize = find::find(raw, &predict::file_lengths(arrays)).iter().map(|region| region.bytes).sum();
     numbers > 0 && numbers >= raw.len() / NUMBERS_DIVISOR
@@ -115,7 +116,7 @@ impl ArrayCodec for Mixed {
         let mut streams: Vec<Stream> = kinds.iter().map(|_| Stream::default()).collect();
         let (mut others, mut list) = (Vec::new(), Vec::new());
         let mut end = 0;
-        put_varint(regions.len() as u32, &mut list); // fewer than there are bytes
+        put_varint(regions.len() as u32, &mut list); // fewer regions than bytes
         for region in &regions {
             let kind = kinds.partition_point(|&kind| kind < region.kind);
             let (gap, own) = (&job.raw[end..region.start], &job.raw[region.start..region.start + region.bytes]);
@@ -123,7 +124,7 @@ impl ArrayCodec for Mixed {
             streams[kind].push(own, region);
             end = region.start + region.bytes;
             for number in [gap.len(), kind + 1, region.bytes] {
-                put_varint(number as u32, &mut list); // at most SEGMENT_BYTES_MAX
+                put_varint(number as u32, &mut list); // the value is at most SEGMENT_BYTES_MAX
             }
         }
         others.extend_from_slice(&job.raw[end..]);
@@ -151,7 +152,7 @@ impl ArrayCodec for Mixed {
         };
         let mut coded = vec![code(&[Chain::zstd(effort.zstd_level(others.len()))], &Chain::lzmas(), &others, &[])?];
         for (stream, &kind) in streams.iter().zip(&kinds) {
-            // Numbers that are not smooth may still repeat, as whole numbers or byte by byte.
+            // Numbers that are not smooth may still contain repeats of whole numbers or of bytes.
             let width = kind.width as u32;
             let mut chains: Vec<Chain> = Chain::predict(&element(kind), effort.prediction).into_iter().collect();
             chains.push(Chain::shuffle_zstd(width, effort.shuffled_zstd_level));
@@ -159,10 +160,10 @@ impl ArrayCodec for Mixed {
             coded.push(code(&chains, &[Chain::lzma_of_words()], &stream.bytes, &stream.arrays)?);
         }
         stored.clear();
-        put_varint(coded.len() as u32, stored); // at most STREAMS_MAX
+        put_varint(coded.len() as u32, stored); // the value is at most STREAMS_MAX
         for (chain, bytes) in &coded {
             chain.to_bytes(stored);
-            put_varint(bytes.len() as u32, stored); // at most SEGMENT_BYTES_MAX
+            put_varint(bytes.len() as u32, stored); // the value is at most SEGMENT_BYTES_MAX
         }
         stored.extend_from_slice(&list);
         coded.iter().for_each(|(_, bytes)| stored.extend_from_slice(bytes));
@@ -198,7 +199,8 @@ impl ArrayCodec for Mixed {
         if regions > raw_bytes / NUMBER_BYTES_MIN || regions > rest.len() / 3 {
             return Err(damaged("the number of regions is too large"));
         }
-        // First the raw bytes of each stream, and later the bytes that are not yet put in place.
+        // `lengths` holds the raw bytes of each stream. Later, `lengths` holds the number of bytes that are not yet
+        // put in place.
         let mut lengths = vec![0usize; count];
         let mut list: Vec<(usize, usize, usize)> = Vec::with_capacity(regions);
         let mut left = raw_bytes;
@@ -279,7 +281,7 @@ mod tests {
         })
     }
 
-    /// The parts of a file: in each part other bytes, then numbers of one kind.
+    /// The parts of a file. Each part has other bytes, then numbers of one kind.
     fn parts() -> impl Strategy<Value = Vec<(Vec<u8>, Kind, usize, u64)>> {
         prop::collection::vec((prop::collection::vec(any::<u8>(), 0..700), kind(), 0usize..2500, any::<u64>()), 0..5)
     }
@@ -296,7 +298,7 @@ mod tests {
                 raw.extend(others);
                 raw.extend(numbers(kind, count, seed));
             }
-            // Lengths of files. A file may be longer or shorter than the length says.
+            // Lengths of files. A file may be longer or shorter than its shape says.
             let files = |&elements: &usize| ArrayShape { elements: elements as u64, ..ArrayShape::default() };
             let arrays: Vec<ArrayShape> = cuts.iter().map(files).collect();
             let mut scratch = Scratch::default();

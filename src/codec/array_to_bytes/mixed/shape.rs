@@ -1,35 +1,35 @@
 //! Finds the shape of numbers: records of a few numbers, or rows and planes of a grid.
 //!
 //! Numbers of equal meaning differ least at the distance of one record. In a smooth field, a number is predicted by
-//! the previous number. The error of this prediction is predicted by the error one row before, and what remains by
-//! the remainder one plane before. The length of a row, or of a plane, is therefore the distance that saves the most
-//! bits.
+//! the previous number. The error of this prediction is predicted by the error one row before. The remaining error is
+//! predicted by the remaining error one plane before. The length of a row, or of a plane, is therefore the distance
+//! that saves the most bits.
 
 use super::find::Region;
 use crate::codec::LANES_POINT_MAX;
 
-/// The longest record that is searched for, in numbers. Three coordinates are a record of 3.
+/// The longest record that is searched for, in numbers. For example, three coordinates are a record of 3 numbers.
 const LANES_MAX: usize = 16;
 /// The longest row that is searched for, in records, and the most rows of a plane.
 const ROW_MAX: usize = 1024;
 const ROWS_MAX: usize = 512;
 /// Bits per number that a distance must save.
 const LAG_BITS: f64 = 0.3;
-/// A plane must save at least this share of what a row saves.
+/// A plane must save at least this share of the bits that a row saves.
 const PLANE_MIN_SHARE: f64 = 0.25;
 /// The length of a record is found from at most this many numbers.
 const LAG_NUMBERS: usize = 4096;
-/// Rows and planes are searched for in this many numbers. They can be at most half as long.
+/// Rows and planes are searched for in this many numbers, and can be at most half as long.
 const FIELD_NUMBERS: usize = 1 << 17;
-/// For each distance, this many numbers are compared, and only every seventh one, so that they belong to several
-/// rows.
+/// For each distance, this many numbers are compared. Only every seventh number is compared, so that the numbers
+/// belong to several rows.
 const SEARCH_NUMBERS: usize = 256;
 const SEARCH_STEP: usize = 7;
 /// The best `BEST_MAX` distances are compared once more, with `ROW_NUMBERS` numbers.
 const BEST_MAX: usize = 16;
 const ROW_NUMBERS: usize = 1024;
-/// Rows and planes are searched for in at most this many regions of a segment. Other regions may get the shapes found
-/// there.
+/// Rows and planes are searched for in at most this many regions of a segment. Other regions may get the shapes that
+/// were found in these regions.
 const SEARCHES_MAX: usize = 8;
 
 /// The numbers of a region, loaded for comparison.
@@ -38,8 +38,7 @@ struct Field {
 }
 
 impl Field {
-    /// Mean bits that remain of the numbers at `places`, if each number is predicted by its neighbours at the given
-    /// distances.
+    /// Mean bits of the error at `places`, if each number is predicted by its neighbours at the given distances.
     fn left(&self, places: impl Iterator<Item = usize>, distances: &[usize]) -> f64 {
         // Each sum of some of the distances, and whether an odd number of distances is in the sum.
         let corners: Vec<(usize, bool)> = (0..1usize << distances.len())
@@ -59,7 +58,7 @@ impl Field {
         f64::from(sum) / f64::from(count.max(1))
     }
 
-    /// Mean bits per number that one more distance saves, measured on the last numbers.
+    /// Mean bits per number that the additional distance `more` saves, measured on the last numbers.
     fn saved(&self, distances: &[usize], more: usize) -> f64 {
         let all = [distances, &[more]].concat();
         let reach: usize = all.iter().sum();
@@ -72,8 +71,8 @@ impl Field {
     }
 
     /// The best further distance, as a multiple of `step`, or `None` if no distance saves enough. Of all distances
-    /// that save nearly as much as the best one, the shortest is chosen, because multiples of a good distance are
-    /// good as well.
+    /// that save nearly as much as the best distance, the shortest distance is chosen, because multiples of a good
+    /// distance are good as well.
     fn search(&self, distances: &[usize], step: usize, most: usize) -> Option<usize> {
         let from = self.numbers.len() / 2;
         let reach = from.checked_sub(distances.iter().sum())?;
@@ -135,7 +134,7 @@ impl Region {
         Some([plane.unwrap_or(1), row])
     }
 
-    /// Shortens the region to whole planes, rows or records. Returns the remainder after them.
+    /// Shortens the region to whole planes, rows or records. Returns the remainder of the region.
     fn cut(&mut self, [plane, row]: [usize; 2]) -> Option<Self> {
         let Self { start, kind, lanes, .. } = *self;
         let each = plane * row * lanes;

@@ -9,17 +9,17 @@
 //!
 //! | word | means here |
 //! |---|---|
-//! | group | arrays of one class that are treated alike: unchanged, joined as slabs, or split into components |
-//! | column | the elements of a group, or of one component of its points; they are predicted and coded together |
+//! | group | arrays of one class that become columns in the same way: unchanged, joined as slabs, or split into components |
+//! | column | the elements of a group, or of one component of the group's points; all elements of a column are predicted and coded together |
 //! | layout | the groups, and the order in which their columns are coded |
 //! | copy | an element that is equal to an earlier element (exact), or almost equal (near, wide) |
 //! | told | a cell of a coarse grid that is computed from the cells of a finer grid, or the reverse (in `predict.md`: derived) |
-//! | literal | an element that is neither copied nor told; it is predicted |
-//! | term | one number that a prediction adds, times a weight: a neighbour, another column's value, a product, ... |
+//! | literal | an element that is neither copied nor told, but predicted |
+//! | term | a number that is multiplied by a weight and added to a prediction: a neighbour, another column's value, a product, ... |
 //! | set | one method of prediction: terms with their weights, or an integer sum of neighbours |
 //! | predictor | the sets of a column, and the set that each unit of about 256 elements uses |
 //! | table | rows that each have a number (particles), sorted by this number |
-//! | known | of a column: it belongs to an older checkpoint and is available before decoding begins (codec `since`) |
+//! | known column | a column of an older checkpoint, available before decoding begins (codec `since`) |
 //! | twin | the known column that corresponds to a column of this checkpoint |
 //!
 //! # Steps of encoding and decoding a segment
@@ -38,9 +38,9 @@
 //!
 //! # Folders
 //!
-//! - `format/`: the code that a decoder needs, and its exact inverse. Stored files must stay readable, so the meaning
-//!   of the format never changes. The code in `format/` does not refer to `choose/`; a test in `predict/mod.rs`
-//!   checks this.
+//! - `format/`: the code that a decoder needs, and the encoder's exact inverse of this code. Stored files must stay
+//!   readable, so the meaning of the format never changes. The code in `format/` does not refer to `choose/`; a test
+//!   in `predict/mod.rs` checks this rule.
 //! - `choose/`: the decisions of the encoder. Decisions may change at any time, because `format/` decodes every
 //!   choice. All thresholds that depend on the effort are in `effort.rs`.
 //! - `particles/`: tables, with the same two folders `format/` and `choose/`. The other folders use only the names in
@@ -60,8 +60,8 @@
 //! 3. `format/predictor.rs`: extend `write_term` and `read_term`. `read_term` must check the term, because a stored
 //!    file may be damaged.
 //! 4. `choose/column.rs`, `terms`: add the term to the terms that are tried. `weights.rs` and `fit.rs` decide whether
-//!    a term helps: they select terms by orthogonal least squares on a sample. If the term costs much time, let
-//!    `effort.rs` switch it on.
+//!    a term helps: these files select terms by orthogonal least squares on a sample. If computing the term takes
+//!    much time, add an option to `effort.rs` that enables the term.
 //! 5. `src/codec/tests/golden.rs`: add a golden file with such a column. `choosing.rs`: add a test that the column
 //!    takes fewer bytes with the term.
 //! 6. Run the test `compression` on real checkpoints. The test prints the change in stored bytes for each data set.
@@ -93,7 +93,7 @@ use std::fmt;
 
 pub(crate) struct Predict;
 
-/// Whether more than half of these bytes of unknown type belong to records. Prediction helps only for such bytes.
+/// Whether more than half of these bytes of unknown type belong to records. Prediction helps only for records.
 pub(crate) fn is_of_records(raw: &[u8], arrays: &[ArrayShape]) -> bool {
     records_of(raw, arrays).is_some_and(|found| found.bytes().is_some_and(|bytes| bytes * 2 > raw.len()))
 }
@@ -172,7 +172,8 @@ impl ArrayCodec for Predict {
     }
 }
 
-/// Encodes the stream of codec `since`: the same as [`Predict`], but columns of an older segment are known.
+/// Encodes the stream of codec `since`. The stream has the format of [`Predict`], with columns of an older segment as
+/// known columns.
 pub(crate) fn encode_since(
     job: ArrayJob<'_>,
     older: &Older,

@@ -2,8 +2,8 @@
 
 use super::super::format::numbers::Elements;
 
-/// The allowed difference between a copy and its source: less than 2^slack representable numbers. A slack of 0 means
-/// that both must be equal.
+/// The allowed difference between a copy and its source: less than 2^slack representable numbers. With a slack of 0,
+/// copy and source must be equal.
 pub(crate) type Slack = u32;
 
 /// The slack of near copies, by the width of the elements.
@@ -11,7 +11,7 @@ pub(crate) fn slack_of(elements: Elements) -> Slack {
     if elements.width == 4 { 6 } else { 20 }
 }
 
-/// Whether an element equals its source, up to the slack. With `is_turned`, the source has the opposite sign.
+/// Whether an element equals its source, up to the slack. If `is_turned` is true, the source has the opposite sign.
 #[inline(always)]
 pub(crate) fn is_like(
     bits: &[u64],
@@ -25,8 +25,8 @@ pub(crate) fn is_like(
     found == bits[at] || slack > 0 && off(bits, elements, source, is_turned, at) < 1 << slack
 }
 
-/// The difference between an element and its source, in representable numbers. With `is_turned`, the sign of the
-/// source is inverted first.
+/// The difference between an element and its source, in representable numbers. If `is_turned` is true, the sign of
+/// the source is inverted first.
 #[inline(always)]
 pub(crate) fn off(bits: &[u64], elements: Elements, source: usize, is_turned: bool, at: usize) -> u64 {
     let found = if is_turned { elements.negated(bits[source]) } else { bits[source] };

@@ -37,7 +37,7 @@ impl Predictor {
         code_numbers::encode(&Numbers { values: &left, floats, is_predicted }, effort)
     }
 
-    /// The codes of a column's near copies, and of its cells computed from their blocks.
+    /// The code of a column's near copies, and the code of the cells that are computed from their blocks.
     pub(crate) fn encode_others(&self, field: Field<'_>, marks: &Marks<'_>, effort: NumbersEffort) -> [Vec<u8>; 2] {
         let Field { place, kind, bits, values } = field;
         let column = &place.columns[place.column];

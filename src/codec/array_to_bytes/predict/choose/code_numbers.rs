@@ -1,5 +1,5 @@
-//! Encodes the differences of a column as bytes, in the shortest way of `residual.rs`, or in a way that is almost as
-//! short and decodes faster.
+//! Encodes the differences of a column as bytes. Of the ways in `residual.rs`, the shortest way is used, or a way
+//! that is almost as short and decodes faster.
 
 use super::super::format::residual::Way;
 use super::effort::NumbersEffort;
@@ -10,10 +10,10 @@ use pco::{ChunkConfig, DeltaSpec, ModeSpec};
 use std::cell::RefCell;
 use zstd::bulk::Compressor;
 
-/// The numbers that are to be coded: differences, or without prediction the ordered integers of the elements.
+/// The numbers to be coded: differences, or the ordered integers of the elements if there is no prediction.
 pub(crate) struct Numbers<'a> {
     pub values: &'a [i64],
-    /// The same elements as doubles, if they are doubles and not predicted.
+    /// The elements as doubles, if the elements are doubles and are not predicted.
     pub floats: Option<&'a [f64]>,
     pub is_predicted: bool,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Numbers<'a> {
 const NOISE_BYTES: usize = 2;
 /// The maximum length of a run on which zstd is tried first, in numbers.
 const RUN: usize = 2048;
-/// If a run would be shorter than this, zstd is tried on all numbers.
+/// If a run would be shorter than this many numbers, zstd is tried on all numbers.
 const RUN_MIN: usize = 512;
 /// A run has at most 1/8 of all numbers.
 const RUNS_MIN: usize = 8;
@@ -31,7 +31,7 @@ const RUN_OFF_DIVISOR: usize = 16;
 /// The fastest level of zstd that is used.
 const ZSTD_LEVEL_FAST: i32 = 1;
 
-/// The shortest code, or a code that is almost as short. The first byte is the way; the bytes of the code follow.
+/// The shortest code, or a code that is almost as short. The first byte names the way. The bytes of the code follow.
 pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
     let values = numbers.values;
     if values.iter().all(|&v| v == 0) {
@@ -75,7 +75,8 @@ pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
     let is_short = best.len() < values.len();
     if (!numbers.is_predicted || effort.is_thorough && is_short) && may_be_less(&best, to_bytes, effort.zstd_level) {
         let shuffled = to_bytes(values);
-        // If numbers take many bits, most bits are noise. A high level of zstd then takes long and saves little.
+        // If numbers take many bits, most bits are noise. For noise, a high level of zstd takes a long time and saves
+        // little.
         let is_near = |code: Vec<u8>| code.len() < best.len() + best.len() / 4;
         let is_worth_it = best.len() < values.len() * NOISE_BYTES
             || effort.zstd_level <= ZSTD_LEVEL_FAST
@@ -84,7 +85,7 @@ pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
         if is_worth_it && let Some(code) = zstd(&shuffled, effort.zstd_level) {
             keep(&mut best, Way::Bytes, &code);
         }
-        // If bytes repeat, whole numbers may repeat too, which a sample does not always show.
+        // If bytes repeat, whole numbers may repeat too. A sample does not always show such repeats.
         if effort.is_thorough && !numbers.is_predicted && best[0] == Way::Bytes as u8 {
             let config = config.with_delta_spec(DeltaSpec::TryLookback);
             if let Some((way, code)) = to_pco(values, &config) {
@@ -98,7 +99,7 @@ pub(crate) fn encode(numbers: &Numbers<'_>, effort: NumbersEffort) -> Vec<u8> {
 /// Encodes the numbers by pco, as the narrowest integers that hold all of them. `None` if the configuration does not
 /// suit the numbers.
 fn to_pco(values: &[i64], config: &ChunkConfig) -> Option<(Way, Vec<u8>)> {
-    // The bits that are set in the magnitude of any number. The sign takes one more bit.
+    // The bits that are set in the magnitude of any number. The sign takes one additional bit.
     let places = values.iter().fold(0, |all, &v| all | (v ^ (v >> 63)));
     let (way, code) = if i16::try_from(places).is_ok() {
         (Way::Pco2, simple_compress(&values.iter().map(|&v| v as i16).collect::<Vec<_>>(), config))
@@ -111,22 +112,23 @@ fn to_pco(values: &[i64], config: &ChunkConfig) -> Option<(Way, Vec<u8>)> {
 }
 
 thread_local! {
-    /// Compressors that are kept, one for each level. Creating one takes longer than compressing a short column.
+    /// Compressors that are kept for later columns, one compressor for each level. Creating a compressor takes longer
+    /// than compressing a short column.
     static COMPRESSORS: RefCell<Vec<(i32, Compressor<'static>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One zstd frame; `None` if memory for it cannot be allocated.
+/// One zstd frame; `None` if memory for the frame cannot be allocated.
 fn zstd(bytes: &[u8], level: i32) -> Option<Vec<u8>> {
     let mut all = COMPRESSORS.take();
     let kept = all.iter().position(|(of, _)| *of == level).map(|at| all.swap_remove(at));
     let (_, mut compressor) = kept.or_else(|| Some((level, Compressor::new(level).ok()?)))?;
     let code = compressor.compress(bytes).ok();
-    all.push((level, compressor)); // at most one for each level that `Effort` uses
+    all.push((level, compressor)); // the list has at most one entry for each level that `Effort` uses
     COMPRESSORS.set(all);
     code
 }
 
-/// The bytes of the numbers, with bytes of equal significance together.
+/// The bytes of the numbers. Bytes of equal significance are contiguous.
 fn to_bytes(values: &[i64]) -> Vec<u8> {
     let bytes: Vec<[u8; 8]> = values.iter().map(|v| v.to_le_bytes()).collect();
     let bytes = bytes.as_flattened();
@@ -177,7 +179,7 @@ mod tests {
 
         #[test]
         fn pco_gets_the_narrowest_integers_that_hold_all(bits in 0u32..64, noise in any::<u64>(), is_least in any::<bool>()) {
-            let most = ((1u64 << bits) - 1) as i64; // the sign takes one more bit
+            let most = ((1u64 << bits) - 1) as i64; // the sign takes one additional bit
             let edge = if is_least { -most - 1 } else { most };
             let mut values: Vec<i64> = (0..300).map(|n| (noise.rotate_left(n) as i64) >> (63 - bits)).collect();
             values.push(edge);

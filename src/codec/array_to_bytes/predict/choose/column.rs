@@ -17,11 +17,11 @@ use super::weights::{Fitted, bits_of, spread};
 
 /// The maximum number of cells that are sampled to decide whether cells are computed from their blocks.
 const SAMPLE: usize = 2048;
-/// Cells are computed from their blocks only if the mean difference has fewer bits than this. For elements of 4 bytes
-/// the limit is half of this.
+/// Cells are computed from their blocks only if the mean difference has fewer bits than this number. For elements of
+/// 4 bytes, the limit is half of this number.
 const TOLD_BITS_MAX: f64 = 30.0;
-/// In tables, fitted weights are used only if they save 1/12 of the bytes. Rows of tables are short, and each element
-/// is decoded only after the element before it.
+/// In tables, fitted weights are used only if they save 1/12 of the bytes. Fitted weights slow down the decoding of
+/// tables, because rows are short, and each element is decoded only after the previous element.
 const WEIGHTS_DIVISOR: usize = 12;
 /// With the lower effort, a set whose elements must be decoded one after the other is used only if it saves 1/64 of
 /// the bits.
@@ -34,7 +34,8 @@ const LOOKED_AT: usize = 4096;
 const RUNS: usize = 4;
 /// If the estimates of two predictors differ by less than 1/64, all literals are coded with both predictors.
 const TIE_DIVISOR: usize = 64;
-/// Wide copies are tried for a column only if they predict at least 1/16 of its elements more than near copies do.
+/// Wide copies are tried for a column only if the number of elements that they predict exceeds the number of near
+/// copies by at least 1/16 of the elements.
 const WIDE_DIVISOR: usize = 16;
 /// Weights are fitted again only if wide copies predict more than 1/4 of the elements.
 const WIDE_REFIT_DIVISOR: usize = 4;
@@ -44,11 +45,12 @@ const UNIT: usize = 256;
 const PART_MIN: usize = 1 << 14;
 /// The maximum number of fitted sets of a column.
 const SETS_MAX: usize = 4;
-/// A further set must save this share of the bits.
+/// An additional set must save this share of the bits.
 const SET_GAIN: f64 = 0.004;
 
 impl<'a> Data<'a> {
-    /// Whether computing cells from their blocks pays, and with which column of weights (0 for plain means).
+    /// Decides whether to compute cells from their blocks. Returns the column of weights (0 for plain means), or
+    /// `None` if computing cells saves no bytes.
     pub(crate) fn told(&self, cells: &[u32], family: usize) -> Option<u16> {
         let column = self.column();
         let some: Vec<usize> = (0..column.elements)
@@ -74,8 +76,8 @@ impl<'a> Data<'a> {
         best.filter(|(bits, _)| *bits < most).map(|(_, back)| back)
     }
 
-    /// Replaces near copies by wide copies, if this makes the code of the column shorter. The weights stay the same.
-    /// If wide copies predict much of the column, `encode` also fits new weights to the remaining elements.
+    /// Replaces near copies by wide copies, if wide copies make the code of the column shorter. The weights do not
+    /// change. If wide copies predict much of the column, `encode` also fits new weights to the remaining elements.
     pub(crate) fn by_wide(
         &mut self,
         near: &EncodedColumn,
@@ -111,9 +113,9 @@ impl<'a> Data<'a> {
         Some(best)
     }
 
-    /// Chooses the predictor of the column, and returns it with the code of the literals. `family` is the number of
-    /// columns just before this column that have the same arrays, so that their values can be terms. `related` are
-    /// products and quotients of earlier columns that are terms too.
+    /// Chooses the predictor of the column, and returns the predictor and the code of the literals. `family` is the
+    /// number of columns just before this column that have the same arrays. The values of these columns can be terms.
+    /// `related` are products and quotients of earlier columns that are terms too.
     ///
     /// The options are: no prediction, an integer sum, and a predictor with fitted weights. With the lower effort,
     /// the size of each code is estimated from some literals. Otherwise all literals are coded with each option, and
@@ -122,7 +124,7 @@ impl<'a> Data<'a> {
         let column = self.column();
         let mut literals =
             Literals { elements: Vec::new(), units: Vec::new(), unit_count: 0, is_one: vec![false; column.elements] };
-        // Weights are fitted on one unit of `part` units.
+        // Weights are fitted on one of every `part` units.
         let part = if column.elements < PART_MIN { 1 } else { self.effort.unit_divisor };
         let mut count = 0;
         let mut units = Units::new(UNIT);
@@ -204,8 +206,8 @@ impl<'a> Data<'a> {
         (best.1, best.0)
     }
 
-    /// The integer sum in the number of dimensions that leaves the fewest bits. Integer sums are tried for tables,
-    /// where rows are short and fitted weights save little for the time that they take.
+    /// The integer sum in the number of dimensions that leaves the fewest bits. Integer sums are tried for tables. In
+    /// tables, rows are short, and fitted weights save few bytes and take much time.
     fn integer(&self, literals: &Literals, dimensions: usize) -> Set {
         let left = |dimensions: usize| {
             let set = Set::Integer(dimensions as u8);
@@ -229,7 +231,7 @@ impl<'a> Data<'a> {
         some
     }
 
-    /// The bytes that some of the literals take with this predictor. A predictor without sets means no prediction.
+    /// The bytes that some of the literals take with a predictor. A predictor without sets means no prediction.
     fn looked_at(&self, some: &[usize], predictor: &Predictor) -> usize {
         let column = self.column();
         let mut values = Vec::with_capacity(some.len());
@@ -321,7 +323,7 @@ impl<'a> Data<'a> {
             pool.extend((0..3u8).filter(|&axis| array.dims[usize::from(axis)] > 1).map(Term::Index));
         }
         if self.effort.has_terms_around {
-            // Values next to the place in the columns just before.
+            // Values of the columns just before, at the neighbours of the place.
             for back in 1..=family.min(4) as u16 {
                 for (axis, step) in [(2, -1), (2, 1), (1, -1), (1, 1), (0, -1), (0, 1)] {
                     let mut steps = [0; 3];
@@ -332,9 +334,9 @@ impl<'a> Data<'a> {
                 }
             }
         }
-        // Values of the twin at and around the place, and changes at neighbours that are decoded already. A change is
-        // a difference of two other terms, but a separate term, because selection looks at single terms and would
-        // miss two terms that help only together.
+        // Values of the twin at and around the place, and changes at neighbours that are already decoded. A change is
+        // the difference of two other terms. The change is a separate term, because selection examines one term at a
+        // time, and would miss two terms that help only together.
         if let Some(back) = self.twin {
             pool.extend(around(dimensions).map(|steps| Term::Value(At { back, steps })));
             pool.extend(self.family_twins.iter().map(|&back| Term::Value(At::column(back))));
@@ -347,8 +349,8 @@ impl<'a> Data<'a> {
         pool
     }
 
-    /// The set that leaves the fewest bits for the whole column. Sets that are slow to decode must leave clearly
-    /// fewer bits.
+    /// The set that leaves the fewest bits for the whole column. Sets that are slow to decode are used only if they
+    /// leave clearly fewer bits.
     fn best_set(&self, literals: &Literals, sets: Vec<(Set, Vec<f64>)>, dimensions: usize) -> Predictor {
         let more = |bits: f64, divisor: f64| bits + bits / divisor;
         let of_set = |(set, errors): &(Set, Vec<f64>)| {
@@ -365,8 +367,8 @@ impl<'a> Data<'a> {
         best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set))
     }
 
-    /// Chooses a set for each unit. Further sets are fitted to the units that gain least, as long as this saves bits.
-    /// `fit` fits a set to some of the literals.
+    /// Chooses a set for each unit. Additional sets are fitted to the units that gain least, as long as each
+    /// additional set saves bits. `fit` fits a set to some of the literals.
     fn sets_by_unit(
         &self,
         literals: &Literals,
@@ -402,7 +404,7 @@ impl<'a> Data<'a> {
         Predictor { sets: kept, unit: UNIT, which, told: None }
     }
 
-    /// A further set, fitted to the third of the units for which the present sets gain least over the first set.
+    /// An additional set, fitted to the third of the units for which the present sets gain least over the first set.
     fn set_for_units_that_gain_least(
         &self,
         literals: &Literals,
@@ -433,8 +435,8 @@ impl<'a> Data<'a> {
             sets.push((set, bits_of_each(&errors)));
             let (now, less) = choose_units(sets, literals);
             let option = sets.pop();
-            // With a twin, the better of the two fits is kept. The second fit may be worse, because places that no
-            // term predicts weigh too much in it.
+            // If the column has a twin, the better of the two fits is kept. The second fit may be worse, because
+            // places that no term predicts have too much weight in this fit.
             if self.twin.is_none() || less < least {
                 (found, least) = (option, less);
             }
@@ -469,6 +471,6 @@ fn choose_units(sets: &[(Set, Vec<f32>)], literals: &Literals) -> (Vec<u8>, f64)
     (which, sum)
 }
 
-/// The predictor of a column, and its three codes: of literals, of near copies, and of cells computed from their
-/// blocks.
+/// The predictor of a column, and the three codes of the column: of literals, of near copies, and of cells computed
+/// from their blocks.
 pub(crate) type EncodedColumn = (Predictor, [Vec<u8>; 3]);

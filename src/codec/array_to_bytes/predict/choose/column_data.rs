@@ -17,11 +17,12 @@ pub(crate) struct Data<'a> {
     pub(crate) effort: &'static Effort,
     /// The twin of this column, as its distance before this column.
     pub(crate) twin: Option<u16>,
-    /// The twins of the other columns of the family, as distances before this column. Only for particles.
+    /// The twins of the other columns of the family, as distances before this column. Only columns of particles have
+    /// such twins.
     pub(crate) family_twins: Vec<u16>,
 }
 
-/// Elements that are to be predicted, with the units to which they belong.
+/// The elements to be predicted, with the units to which they belong.
 pub(crate) struct Literals {
     pub(crate) elements: Vec<usize>,
     pub(crate) units: Vec<u32>,

@@ -1,10 +1,10 @@
 //! Finds the extent of an array that counts the components of points. Each component then becomes a column.
 //!
-//! Contiguous points (`x y z x y z`) have their components in the last extent, tensors in the last two extents. Codes
-//! for gases and plasmas write all variables of a grid as one array, with the variables in the first extent. Lattice
-//! Boltzmann codes write their populations in that way. Codes with blocks of cells write the variables of each block in
-//! that way. In these cases the encoder measures whether neighbours along one extent differ more than along the other
-//! extents.
+//! Contiguous points (`x y z x y z`) have their components in the last extent. Tensors have their components in the
+//! last two extents. Codes for gases and plasmas write all variables of a grid as one array, with the variables in
+//! the first extent. Lattice Boltzmann codes write their populations in the same order, and codes with blocks of
+//! cells write the variables of each block in the same order. For such arrays, the encoder measures whether
+//! neighbours along one extent differ more than neighbours along the other extents.
 
 use super::super::format::group::{Dims, Kind, collapse};
 use super::super::format::numbers::noise;
@@ -16,15 +16,15 @@ pub(crate) const LANES_POINT_MAX: usize = 4;
 const LANES_TENSOR_MAX: usize = 9;
 /// The maximum number of components along any other extent.
 const LANES_MAX: usize = 27;
-/// A component with fewer elements is not measured.
+/// Only components with at least this many elements are measured.
 const ELEMENTS_MIN: usize = 1024;
 /// The number of places of a column that are sampled.
 const PLACES: usize = 512;
 /// The maximum number of arrays of a column that are sampled.
 const ARRAYS: usize = 8;
 /// Neighbours along the extent of components must differ by this many bits more, on average, than along any other
-/// extent. Variables of gases differ by 3 to 22 bits more. Modes of one field, which may or may not be components,
-/// differ by 2 to 5 bits more.
+/// extent. For variables of gases, the difference is 3 to 22 bits. For modes of one field, which may or may not be
+/// components, the difference is 2 to 5 bits.
 const BITS_MORE: f64 = 3.0;
 /// If neighbours along the extent predict this many bits of the differences between other neighbours, the extent
 /// counts planes of one grid, not components.
@@ -33,8 +33,8 @@ const BITS_TOLD: f64 = 0.5;
 /// Extents whose last extent contains all components, and the positions of components in the array.
 pub(crate) type Taken = (Dims, Kind);
 
-/// For each array of a column, how it is split into components, if all arrays are split in the same way. No array may
-/// be empty. `ordered` gives the ordered integer of an element of the column.
+/// For each array of a column, how the array is split into components, if all arrays are split in the same way. No
+/// array may be empty. `ordered` gives the ordered integer of an element of the column.
 pub(crate) fn of_column(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<Vec<Taken>> {
     let in_one_way = |of: &dyn Fn(&ArrayShape) -> Option<Taken>| -> Option<Vec<Taken>> {
         let found: Vec<Taken> = arrays.iter().map(of).collect::<Option<_>>()?;
@@ -47,7 +47,7 @@ pub(crate) fn of_column(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -
     in_one_way(&|array| along(array, axis))
 }
 
-/// The extents of an array without chunks. `None` if they do not fit in `usize` or do not match the number of
+/// The extents of an array without chunks. `None` if the extents do not fit in `usize` or do not match the number of
 /// elements.
 fn extents(array: &ArrayShape) -> Option<Vec<usize>> {
     let dims: Vec<usize> = array.dims.iter().map(|&n| usize::try_from(n).ok()).collect::<Option<_>>()?;
@@ -61,7 +61,7 @@ fn at_the_end(grid: &[usize], lanes: usize) -> Taken {
     ([nz, ny, nx * lanes], Kind::Points { lanes, together: 1 })
 }
 
-/// A grid of points. Lists of points are found elsewhere (`groups.rs`), because they may be stored in chunks.
+/// A grid of points. `groups.rs` finds lists of points, because lists may be stored in chunks.
 fn point(array: &ArrayShape) -> Option<Taken> {
     let dims = extents(array)?;
     let (&lanes, grid) = dims.split_last()?;
@@ -88,8 +88,8 @@ fn along(array: &ArrayShape, axis: usize) -> Option<Taken> {
     let lanes = *dims.get(axis)?;
     let grid = [&dims[..axis], &dims[axis + 1..]].concat();
     let [nz, ny, nx] = collapse(&grid);
-    // If the extent is not the first one, the extents after it must form a grid. Meshes with a list of places for
-    // each element took more bytes when they were split.
+    // If the extent is not the first extent, the later extents must form a grid. Arrays of meshes with a list of
+    // places for each element took more bytes when the arrays were split.
     let is_first = dims[..axis].iter().all(|&n| n == 1);
     let are_grids = dims[axis + 1..].iter().filter(|&&n| n > 1).count() > 1;
     let together = if is_first { 0 } else { dims[axis + 1..].iter().product() };
@@ -98,8 +98,8 @@ fn along(array: &ArrayShape, axis: usize) -> Option<Taken> {
 }
 
 /// The extent along which elements differ more than along any other extent, if these elements do not predict each
-/// other. In levels of an atmosphere, elements differ between levels, but the differences to neighbours in a level
-/// are alike; such levels are not components.
+/// other. The levels of an atmosphere are not components: elements differ between levels, but the differences to
+/// neighbours in a level are similar in all levels.
 fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<usize> {
     let dims: Vec<Vec<usize>> = arrays.iter().map(extents).collect::<Option<_>>()?;
     let rank = dims.first()?.len();
@@ -110,7 +110,7 @@ fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<us
     }
     let places = places(&dims);
     let apart = |a: usize, b: usize| ordered(a).wrapping_sub(ordered(b));
-    // The steps from a place to the next places along some axes; `None` if one of them is outside the array.
+    // The steps from a place to the next places along some axes; `None` if one of these places is outside the array.
     let steps = |(begin, at, dims): &(usize, usize, &[usize]), axes: &[usize]| -> Option<(usize, Vec<usize>)> {
         let stride = |axis: usize| dims[axis + 1..].iter().product::<usize>();
         let has_next = axes.iter().all(|&axis| at / stride(axis) % dims[axis] + 1 < dims[axis]);
@@ -136,7 +136,8 @@ fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<us
     (all[best] >= most + BITS_MORE && mean(crosswise) + BITS_TOLD >= all[near]).then_some(best)
 }
 
-/// The sampled places: for each the first element of its array, its position in the array, and the array's extents.
+/// The sampled places. Each item is the first element of an array, the position of the place in the array, and the
+/// extents of the array.
 fn places(dims: &[Vec<usize>]) -> Vec<(usize, usize, &[usize])> {
     let every = dims.len().div_ceil(ARRAYS);
     let each = PLACES.div_ceil(dims.len().clamp(1, ARRAYS));
@@ -152,7 +153,7 @@ fn places(dims: &[Vec<usize>]) -> Vec<(usize, usize, &[usize])> {
     found
 }
 
-/// The mean number of bits of differences; 0 if there are none.
+/// The mean number of bits of differences; 0 if there are no differences.
 fn mean(apart: impl Iterator<Item = i64>) -> f64 {
     let bits = |apart: i64| f64::from(64 - apart.unsigned_abs().leading_zeros());
     let (sum, count) = apart.fold((0.0, 0.0), |(sum, count), apart| (sum + bits(apart), count + 1.0));
@@ -182,7 +183,7 @@ mod tests {
         let (lanes, side) = (5usize, 40usize);
         let shape = [array(&[lanes as u64, side as u64, side as u64])];
         let at = |n: usize| (n / (side * side), n / side % side, n % side);
-        // Each variable has another magnitude, and its elements are independent of the elements of other variables.
+        // Each variable has a different magnitude, and the elements of different variables are independent.
         let variables = |n: usize| {
             let (lane, ..) = at(n);
             (lane * lane) as i64 * 1_000_000_000_000 + i64::from(noise(n as u32) % 100_000)

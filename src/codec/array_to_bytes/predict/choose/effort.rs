@@ -1,4 +1,5 @@
-//! The effort of the encoder: all of its options, in two settings. Decoded data does not depend on them.
+//! The effort of the encoder: all options of the encoder, in two settings. Decoded data does not depend on the
+//! effort.
 
 use super::super::format::linear::SIXTHS;
 
@@ -9,7 +10,7 @@ pub(crate) struct NumbersEffort {
     pub pco_level: usize,
     /// Level of zstd for bytes of equal significance.
     pub zstd_level: i32,
-    /// Whether each way is tried on all numbers, even if it does not help on a sample.
+    /// Whether each way is tried on all numbers, even if the way does not help on a sample.
     pub is_thorough: bool,
 }
 
@@ -31,7 +32,7 @@ pub(crate) struct Samples {
     pub select: usize,
     /// The number of places on which weights are fitted.
     pub fit: usize,
-    /// How often weights are fitted. Each fit uses the errors of the fit before it.
+    /// How many times weights are fitted. Each fit uses the errors of the previous fit.
     pub fit_times: usize,
 }
 
@@ -46,12 +47,13 @@ pub(crate) struct CopiesEffort {
     pub block_divisor: u32,
     /// Whether blocks are searched even if a sample shows few repeats.
     pub is_thorough: bool,
-    /// Wide copies are searched only if more than 1 / `wide_window_divisor` of the sampled windows have a wide match
-    /// but no near match ...
+    /// Wide copies are searched only under two conditions. The first condition: more than 1 / `wide_window_divisor`
+    /// of the sampled windows have a wide match but no near match.
     pub wide_window_divisor: f64,
-    /// ... and if the wide match leaves this many bits less of an element than the elements before it.
+    /// The second condition: prediction by the wide match leaves at least this many bits of an element less than
+    /// prediction by the previous elements.
     pub wide_gain_bits: f64,
-    /// Copies with steps are searched only if this share of the sampled values occurs twice.
+    /// Copies with steps are searched only if at least this percentage of the sampled values occurs twice.
     pub stride_min_percent: usize,
 }
 
@@ -62,8 +64,8 @@ pub(crate) struct Effort {
     pub header_zstd_level: i32,
     pub numbers: NumbersEffort,
     pub copies: CopiesEffort,
-    /// Whether columns are ordered so that columns that others predict well come last. If not, columns with the same
-    /// arrays are next to each other.
+    /// Whether columns are ordered so that columns that are predicted well by other columns come last. Otherwise,
+    /// columns with the same arrays are next to each other.
     pub orders_columns: bool,
     /// Whether weights are fitted for columns of particles.
     pub fits_particles: bool,
@@ -71,7 +73,7 @@ pub(crate) struct Effort {
     pub searches_particles: bool,
     /// The maximum number of columns with the same arrays in which nested grids are searched.
     pub nested_tries_max: usize,
-    /// Whether a column is coded with all candidate predictors, and the shortest code is used. If not, a sample
+    /// Whether a column is coded with all candidate predictors, and the shortest code is used. Otherwise, a sample
     /// decides.
     pub codes_all_ways: bool,
     /// In columns of many elements, weights are fitted on a share of the units: 1 divided by this divisor, a power of
@@ -87,9 +89,10 @@ pub(crate) struct Effort {
     pub power_columns_max: usize,
     /// For particles, the maximum number of columns just before a column whose powers may predict it.
     pub power_columns_of_particles_max: usize,
-    /// Whether the index along an axis may predict any column. If not, it may predict only periodic positions.
+    /// Whether the index along an axis may predict any column. Otherwise, the index may predict only periodic
+    /// positions.
     pub has_index_terms: bool,
-    /// Whether neighbours of the place in the columns just before may predict.
+    /// Whether the columns just before a column may predict a place by the values at neighbours of the place.
     pub has_terms_around: bool,
     /// The neighbours in arrays of one or two dimensions.
     pub stencil: Stencil,
@@ -106,7 +109,7 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    /// The effort with this number in the parameter of the codec, 1 or 2.
+    /// The effort whose number in the parameter of the codec is `number`, 1 or 2.
     pub(crate) fn of(number: u32) -> &'static Self {
         if number > 1 { &HARD } else { &QUICK }
     }
@@ -133,7 +136,7 @@ pub(crate) const QUICK: Effort = Effort {
     unit_divisor: 8,
     refits_after_wide: false,
     has_unit_weights: false,
-    sixths: &[-6, -3, 3], // powers without cube roots, which are slow to compute
+    sixths: &[-6, -3, 3], // only powers without cube roots, because cube roots are slow
     power_columns_max: 3,
     power_columns_of_particles_max: 3,
     has_index_terms: false,
@@ -178,7 +181,8 @@ pub(crate) const HARD: Effort = Effort {
     stencil_ways_max: usize::MAX,
     stencil_max_share: 0.995,
 };
-/// A small set of neighbours. At both efforts, the change of these neighbours since an older checkpoint may predict.
+/// A small set of neighbours. At both efforts, the changes of these neighbours since an older checkpoint may predict
+/// a value.
 pub(crate) const SMALL_STENCIL: Stencil = Stencil { near: 2, far: 3 };
-/// The same for arrays of three dimensions.
+/// The small set of neighbours for arrays of three dimensions.
 pub(crate) const SMALL_STENCIL_OF_3D: Stencil = Stencil { near: 1, far: 1 };

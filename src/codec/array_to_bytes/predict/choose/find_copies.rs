@@ -2,12 +2,12 @@
 //!
 //! The same value occurs several times in ghost zones, in refined levels over coarser levels, in several time levels,
 //! and in symmetric halves. Codecs of numbers do not find such repeats. Therefore runs of at least [`RUN_MIN`]
-//! elements that occur earlier, in any column of the segment, are copied. Elements are compared, not bytes. The other
-//! elements are predicted, and all of their neighbours can be used, copied or not.
+//! elements that occur earlier, in any column of the segment, are copied. The search compares elements, not bytes.
+//! All other elements are predicted, and copied neighbours can be used in these predictions too.
 //!
 //! If source and copy differ only by rounding, the source predicts the copy (*near*). In a symmetric flow that begins
-//! to become chaotic, the mirrored element predicts half of the bits (*wide*). Whether wide copies are the best
-//! prediction is found for each column, by coding the column both ways.
+//! to become chaotic, the mirrored element predicts half of the bits (*wide*). Each column is coded with and without
+//! wide copies, and the shorter code is used.
 
 use super::super::format::copies::{RUN_MIN, Run, Source, TURNED, zigzag};
 use super::super::format::numbers::Elements;
@@ -20,10 +20,10 @@ use crate::codec::array_to_bytes::varint::put;
 use crate::codec::threads;
 use std::ops::Range;
 
-/// The number of windows in a block. All windows of a block are searched, or none.
+/// The number of windows in a block. Either all windows of a block are searched, or no window of the block.
 const BLOCK: usize = 1 << 13;
-/// The minimum number of elements of a run in which some neighbours are equal. Such elements have few different
-/// values, and take few bytes even without copies.
+/// The minimum number of elements of a run in which some neighbours are equal. Elements with few different values
+/// take few bytes even without copies.
 const RUN_LONG: usize = 24;
 /// The maximum number of earlier places that are compared with a window in which some neighbours are equal.
 const DEPTH_FEW: usize = 4;
@@ -48,8 +48,8 @@ fn filled(runs: &[Run], elements: usize) -> Vec<Source> {
 }
 
 impl Tokens {
-    /// Encodes runs, which are in the order of their elements. No run begins before `known`, and no source is before
-    /// `least`.
+    /// Encodes `runs`, which must be sorted by their first element. No run begins before `known`, and no source is
+    /// before `least`.
     fn new<'a>(runs: impl IntoIterator<Item = &'a Run>, known: usize, least: usize) -> Self {
         let mut tokens = Self::default();
         let (mut at, mut expected) = (known, least as i64);
@@ -73,7 +73,7 @@ impl Tokens {
     }
 }
 
-/// All runs of a segment: exact copies, and copies whose source is only a prediction.
+/// All runs of a segment: exact copies, and near or wide copies, which are predicted by their source.
 pub(crate) struct Runs {
     /// The source of each element in exact runs, then in near runs. The second list is empty if there are no near
     /// runs.
@@ -149,7 +149,8 @@ pub(crate) fn find_all(
     let search = |slack: Slack| Search { elements, slack, effort };
     let blocks_of = |slack: Slack| blocks(bits, hashes(bits, elements, slack), block_divisor, |_, _| ());
     let is_worth_it = |blocks: &Blocks, slack: Slack| effort.is_thorough || blocks.are_worth_it(bits, elements, slack);
-    // Hashes are computed a second time if a search pays. Keeping the first hashes in new memory would take longer.
+    // If a search saves bytes, hashes are computed a second time. Keeping the hashes of the first time in new memory
+    // would take longer.
     let windows = |slack: Slack, blocks: Blocks| {
         let before = before(&hashes(bits, elements, slack).collect::<Vec<_>>(), part, &blocks.repeat);
         Windows { before, repeat: blocks.repeat }
@@ -208,9 +209,9 @@ pub(crate) fn find_all(
     Runs { froms, tokens: [exact_tokens, near_tokens], strides, wide }
 }
 
-/// Blocks of windows, and how many sampled windows repeat.
+/// Blocks of windows, and counts of sampled windows that repeat.
 struct Blocks {
-    /// For each block of windows, whether any of them repeats elsewhere.
+    /// For each block of windows, whether any window of the block repeats elsewhere.
     repeat: Vec<bool>,
     /// For each block, the number of sampled windows that repeat and in which some neighbours are equal.
     alike: Vec<u32>,
@@ -218,20 +219,21 @@ struct Blocks {
     looked_at: usize,
     /// The number of sampled windows that repeat.
     again: usize,
-    /// Both numbers for windows in which no neighbours are equal: sampled, repeating.
+    /// The number of sampled windows in which no neighbours are equal, and the number of these windows that repeat.
     differing: [usize; 2],
 }
 
-/// How well windows are predicted by the earlier windows that they repeat, and by the elements before each element.
+/// Compares two predictions of windows: prediction by the earlier window that a window repeats, and prediction of
+/// each element by the elements before it.
 #[derive(Default)]
 struct Likeness {
     /// The number of windows. The other fields are sums over these windows of the mean bits of an element.
     count: usize,
-    /// Bits of the difference to the earlier window, forward or backward, whichever takes fewer bits.
+    /// Bits of the difference to the earlier window, in the direction (forward or backward) with fewer bits.
     off: f64,
-    /// Bits of the difference to the element before.
+    /// Bits of the difference to the previous element.
     same: f64,
-    /// Bits of the change of this difference from one element to the next.
+    /// Bits of the change of the difference `same` from one element to the next.
     as_far: f64,
 }
 
@@ -260,24 +262,25 @@ impl Likeness {
 
 /// With the lower effort, copies are searched only if more than 1 / `REPEAT_DIVISOR` of the sampled windows repeat.
 const REPEAT_DIVISOR: usize = 100;
-/// The divisor for near copies of elements of 4 bytes. Each such copy saves half as many bytes, so more windows must
-/// repeat.
+/// The divisor for near copies of elements of 4 bytes. A copy of an element of 4 bytes saves half as many bytes as a
+/// copy of an element of 8 bytes, so more windows must repeat.
 const REPEAT_DIVISOR_OF_NEAR_FLOATS: usize = 40;
-/// If there are fewer elements, copies are always searched.
+/// If there are fewer elements than this number, copies are always searched.
 const ELEMENTS_FEW: usize = 1 << 12;
 /// The number of elements of a block that are coded to estimate the cost of the block without copies.
 const PRICED: usize = 1 << 10;
 /// The number of blocks whose cost is estimated.
 const BLOCKS_PRICED: usize = 4;
-/// Copies in such blocks pay only if an element costs more bits than this without copies.
+/// Copies of elements with few different values are searched only if an element takes more than this many bits
+/// without copies.
 const PRICE_BITS: usize = 2;
 
-/// Samples a share of 1 / `part` of the windows; `part` is a power of 2. Hashes select windows, so that a window and
-/// its repeat are both sampled, or neither is. Calls `again(place, earlier place)` for repeating windows in which no
-/// neighbours are equal.
+/// Samples a share of 1 / `part` of the windows; `part` is a power of 2. Hashes select the windows. A window and its
+/// repeat have the same hash, so either both windows are sampled or no window is sampled. Calls
+/// `again(place, earlier place)` for repeating windows in which no neighbours are equal.
 fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again: impl FnMut(usize, usize)) -> Blocks {
     let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
-    let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // hash, or 0, and place
+    let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // each item: a hash or 0, and a place
     let windows = bits.len().saturating_sub(RUN_MIN - 1);
     let mut blocks = Blocks {
         repeat: vec![windows < BLOCK; windows.div_ceil(BLOCK)],
@@ -318,7 +321,7 @@ impl Blocks {
         again as f64 / differing.max(1) as f64
     }
 
-    /// Whether a search for runs pays with the lower effort.
+    /// Whether, with the lower effort, runs are searched.
     fn are_worth_it(&self, bits: &[u64], elements: Elements, slack: Slack) -> bool {
         let one_in = if slack > 0 && elements.width == 4 { REPEAT_DIVISOR_OF_NEAR_FLOATS } else { REPEAT_DIVISOR };
         let [differing, again] = self.differing;
@@ -328,8 +331,9 @@ impl Blocks {
             || self.again * one_in > self.looked_at && self.cost_something(bits, elements)
     }
 
-    /// Whether elements in the blocks with the most repeats of equal neighbours cost more than [`PRICE_BITS`] bits
-    /// without copies. Elements of a few different values cost less.
+    /// Codes elements of the blocks that have the most repeating windows with equal neighbours, without copies.
+    /// Returns whether an element takes more than [`PRICE_BITS`] bits. Elements with few different values take fewer
+    /// bits.
     fn cost_something(&self, bits: &[u64], elements: Elements) -> bool {
         let mut most: Vec<usize> = (0..self.alike.len()).filter(|&block| self.alike[block] > 0).collect();
         most.sort_by_key(|&block| std::cmp::Reverse(self.alike[block]));
@@ -365,9 +369,9 @@ fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> impl Iterator<Item 
     each.skip(RUN_MIN - 1)
 }
 
-/// For each window that is looked up: the last window before it with the same hash, plus 1, or 0 if there is none.
-/// Hashes select a share of 1 / `part` of the windows in repeating blocks; `part` is a power of 2. Windows are sorted
-/// into parts whose tables stay in the cache.
+/// For each window that is looked up: the position plus 1 of the last earlier window with the same hash, or 0 if
+/// there is no such window. Hashes select a share of 1 / `part` of the windows in repeating blocks; `part` is a power
+/// of 2. Windows are first sorted into parts by their hash, so that the hash table of each part stays in the cache.
 fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     let of = |hash: u32| (hash >> (u32::BITS - PARTS.trailing_zeros())) as usize;
     let each = |found: &mut dyn FnMut(&[u32], u32)| {
@@ -379,7 +383,7 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
     each(&mut |hashes, _| hashes.iter().filter(|&&h| is_looked_up(h)).for_each(|&hash| ends[of(hash)] += 1));
     let mut sum = 0;
     for end in &mut ends {
-        (*end, sum) = (sum, sum + *end); // the start of each part; the loop below advances it to the end
+        (*end, sum) = (sum, sum + *end); // the start of each part; the loop below changes the start to the end
     }
     let mut windows = vec![0u64; sum];
     each(&mut |hashes, from| {
@@ -390,7 +394,7 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
         }
     });
     let mut before = vec![0; hashes.len()];
-    let mut table: Vec<u64> = Vec::new(); // hash, and place plus 1
+    let mut table: Vec<u64> = Vec::new(); // each item: a hash, and a place plus 1
     let mut begin = 0;
     for end in ends {
         let places = ((end - begin) * 2).next_power_of_two();
@@ -403,7 +407,7 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
                 place = (place + 1) & (places - 1);
             }
             before[at as usize] = table[place] as u32;
-            table[place] = hash << 32 | u64::from(at + 1); // fewer than 2^31
+            table[place] = hash << 32 | u64::from(at + 1); // the value is below 2^31
         }
         begin = end;
     }
@@ -418,14 +422,14 @@ struct Search<'a> {
     effort: &'a CopiesEffort,
 }
 
-/// For each window the earlier window with the same hash, and for each block whether any of its windows repeats.
+/// For each window, the earlier window with the same hash. For each block, whether any of its windows repeats.
 struct Windows {
     before: Vec<u32>,
     repeat: Vec<bool>,
 }
 
-/// Finds runs greedily: at each place it uses the best of a few runs, and cuts the run at borders. `bits` is in
-/// working order. With slack, runs begin only at elements without a source in `done`.
+/// Finds runs greedily: at each place, this function uses the best of a few runs, and cuts the run at borders. `bits`
+/// is in working order. If the slack is not 0, runs begin only at elements without a source in `done`.
 fn find(
     bits: &[u64],
     known: usize,
@@ -441,13 +445,14 @@ fn find(
         return runs;
     }
     let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, elements, slack, source, is_turned, at);
-    // The savings by copying an element: the same for all elements, except for wide copies, which may differ much.
+    // The savings by copying an element. The savings are equal for all elements, except for wide copies, which save
+    // more bits if the difference is smaller.
     let is_wide = slack > slack_of(elements);
     let saves = |source: usize, is_turned: bool, at: usize| match is_wide {
         true => (slack + 1 - (u64::BITS - off(bits, elements, source, is_turned, at).leading_zeros())) as usize,
         false => 1,
     };
-    // Known elements are never sources of near runs. Exact runs may begin with the first known element.
+    // Known elements are never sources of near runs. The source of an exact run may be the first known element.
     let (least, goes_on_from) =
         if slack > 0 { (known as i64, known.max(1) as i64) } else { (0, i64::from(known == 0)) };
     let (mut at, mut copied_to) = (known, known);
@@ -459,8 +464,8 @@ fn find(
             continue;
         }
         let mut best = (0, Run { at: at as u32, length: 0, from: 0, step: 0, is_turned: false });
-        // A difference in low bits may change the hash, so a near run may continue at a window without an earlier
-        // match.
+        // A difference in low bits may change the hash, so a near run may continue at a window whose hash did not
+        // occur before.
         if slack == 0 || done[at] == 0 {
             let mut consider = |from: i64, step: i32| {
                 let Ok(first) = usize::try_from(from) else { return };
@@ -476,14 +481,15 @@ fn find(
                     (length, source) = (length + 1, source + i64::from(step));
                 }
                 if length >= RUN_MIN && saved > best.0 {
-                    let (at, length, from) = (at as u32, length as u32, first as u32); // fewer than 2^31
+                    let (at, length, from) = (at as u32, length as u32, first as u32); // the value is below 2^31
                     best = (saved, Run { at, length, from, step, is_turned });
                 }
             };
             if expected >= goes_on_from && (expected as usize) < at {
                 consider(expected, 1);
             }
-            // If elements have few different values, many windows match, and a long run is found after few of them.
+            // If elements have few different values, many windows match, and a long run is found after a few
+            // comparisons.
             let differ = bits[at..at + RUN_MIN].windows(2).all(|pair| pair[0] != pair[1]);
             let depth = if differ { depth } else { depth.min(DEPTH_FEW) };
             let places =
@@ -502,7 +508,7 @@ fn find(
             (at, expected) = (at + 1, expected + 1);
             continue;
         }
-        // Extends the run backwards, because it may begin at a window that was not looked up.
+        // Extends the run backwards, because the run may begin at a window that was not looked up.
         while part > 1 && run.at as usize > copied_to {
             let (source, before) = (run.source(-1), run.at as usize - 1);
             let is_before = |source: usize| source < before && is_like(source, run.is_turned, before);
@@ -528,7 +534,7 @@ mod tests {
 
     const DOUBLES: Elements = Elements { width: 8, is_big: false, is_float: true };
 
-    /// The effort with which a share of 1 / `window_divisor` of the windows is looked up.
+    /// The effort that looks up a share of 1 / `window_divisor` of the windows.
     fn looked_up(window_divisor: u32) -> CopiesEffort {
         CopiesEffort { depth: 8, window_divisor, ..Effort::of(1).copies }
     }
@@ -648,7 +654,7 @@ mod tests {
         let again: Vec<u64> = own.iter().chain(&own[..6000]).copied().collect();
         assert!(is_worth_it(&again), "a tenth of the elements repeats");
         let sparse: Vec<u64> = (0..60_000u64).map(|n| if n % 40 == 0 { noise(n % 4000) } else { 0 }).collect();
-        // Windows at the ends of constant stretches repeat, but cost few bytes.
+        // Windows at the ends of runs of equal elements repeat, but take few bytes.
         let long: Vec<u64> = (0..4 * BLOCK as u64).map(|n| noise((n / 90).wrapping_mul(MIX[1]) >> 61)).collect();
         assert!(!is_worth_it(&[&own[..], &long].concat()), "stretches of eight different values");
         assert!(is_worth_it(&sparse), "nearly all elements repeat");

@@ -7,9 +7,9 @@ use super::known::Twins;
 use super::limits::FITTED_MIN;
 use std::collections::HashMap;
 
-/// The maximum number of coarse cells of an array that are looked up.
+/// The maximum number of means of fine cells that are looked up among all values, for each array.
 const PROBES: usize = 16;
-/// A look-up with more hits than this is ignored.
+/// A look-up with more hits than this number is ignored.
 const HITS_MAX: usize = 4;
 /// The number of low bits in which a mean may differ from the coarse cell: for doubles, and for floats.
 const LOOSE_BITS: [u32; 2] = [20, 5];
@@ -89,8 +89,8 @@ pub(crate) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link
     links
 }
 
-/// For each family of columns, the links, and the column in which they were found, by its number in the order of the
-/// segment.
+/// For each family of columns, the links, and the number (in the order of the segment) of the column in which the
+/// links were found.
 pub(crate) fn links(
     layout: &Layout,
     values: &[f64],
@@ -124,7 +124,7 @@ mod tests {
     use super::super::super::format::nested::cells;
     use super::*;
 
-    /// A coarse grid of 12 x 10 cells, and two finer grids, each of which covers some coarse cells.
+    /// A coarse grid of 12 x 10 cells, and two finer grids. Each finer grid covers some coarse cells.
     fn grids(order: [usize; 3]) -> (Column, Vec<f64>) {
         let noise = |n: usize| 1.0 + ((n as f64 * 12.9898).sin() * 43758.5453).fract();
         let fine: [([usize; 3], [usize; 3]); 2] = [([1, 8, 6], [0, 1, 2]), ([1, 4, 8], [0, 6, 4])];

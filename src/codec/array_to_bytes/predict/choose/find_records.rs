@@ -1,9 +1,9 @@
 //! Finds records of equal length in files of unknown format, by bytes that repeat at a constant distance.
 //!
-//! Many simulation codes write their state as plain records, one for each particle or cell. Bytes of the same meaning
-//! are then often equal at the distance of one record: the signs and exponents of numbers, counters, constants. The
-//! search has three steps. First it finds the distance with the most equal bytes, then the beginning and end of the
-//! records, then the positions of numbers in a record.
+//! Many simulation codes write their state as plain records, one for each particle or cell. In such files, bytes of
+//! the same meaning (signs and exponents of numbers, counters, constants) are often equal at the distance of one
+//! record. The search has three steps. Step 1 finds the distance with the most equal bytes. Step 2 finds the
+//! beginning and end of the records. Step 3 finds the positions of numbers in a record.
 
 use super::super::format::records::Records;
 #[cfg(target_arch = "x86_64")]
@@ -13,7 +13,7 @@ use crate::codec::registers::has_avx2;
 const RECORD_BYTES: std::ops::RangeInclusive<usize> = 8..=2048;
 /// The maximum number of bytes of a file that are searched for the distance.
 const LOOKED_AT: usize = 1 << 14;
-/// The maximum number of files that are searched for the distance, longest files first.
+/// The maximum number of files that are searched for the distance. The longest files are searched first.
 const FILES_LOOKED_AT: usize = 3;
 /// The share of bytes that must be equal at the distance of one record. The share must also be more than twice the
 /// median share of all distances.
@@ -34,7 +34,7 @@ pub(crate) fn distance(bytes: &[u8]) -> Option<usize> {
     let mut sorted: Vec<usize> = all.iter().map(|(percent, _)| *percent).collect();
     sorted.sort_unstable();
     let usual = sorted[sorted.len() / 2];
-    // The shortest distance that is nearly as good as the best one. Multiples of the record length are good too.
+    // The shortest distance that is nearly as good as the best distance. Multiples of the record length are good too.
     let shortest = all.iter().find(|(percent, _)| percent * 10 >= most * 9)?;
     (most >= EQUAL_PERCENT_MIN && most > 2 * usual).then_some(shortest.1)
 }
@@ -50,7 +50,7 @@ fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
     equal_bytes_anywhere(a, b)
 }
 
-/// [`equal_bytes_anywhere`], compiled for AVX2, which compares twice as many bytes at a time.
+/// [`equal_bytes_anywhere`], compiled for AVX2. AVX2 compares twice as many bytes at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn equal_bytes_avx2(a: &[u8], b: &[u8]) -> usize {
@@ -59,8 +59,8 @@ fn equal_bytes_avx2(a: &[u8], b: &[u8]) -> usize {
 
 #[inline(always)]
 fn equal_bytes_anywhere(a: &[u8], b: &[u8]) -> usize {
-    // Each of the `COLUMNS` counts is one byte, so that the compiler can vectorize. The counts are added up after
-    // `ROWS` rows, before a byte can overflow.
+    // Each of the `COLUMNS` counts is one byte, so that the compiler can vectorize the loop. The counts are added up
+    // after `ROWS` rows, before a byte can overflow.
     const COLUMNS: usize = 64;
     const ROWS: usize = u8::MAX as usize;
     let length = a.len().min(b.len());
@@ -76,7 +76,7 @@ fn equal_bytes_anywhere(a: &[u8], b: &[u8]) -> usize {
     equal
 }
 
-/// The records of one file: the first byte, and the number of records.
+/// The records of one file, as the position of the first byte and the number of records.
 fn region(bytes: &[u8], distance: usize, width: usize) -> Option<(usize, usize)> {
     let other = bytes.get(distance..)?;
     let windows: Vec<usize> = (bytes.chunks_exact(distance).zip(other.chunks_exact(distance)))

@@ -1,6 +1,6 @@
-//! Finds runs of doubles that repeat earlier elements which are not contiguous: for example rows of a matrix that are
-//! columns of another matrix, in arrays that do not change if two indices are exchanged, or in a flow that is
-//! symmetric about a diagonal.
+//! Finds runs of doubles that repeat earlier elements that are not contiguous. For example, the rows of a matrix are
+//! the columns of another matrix, an array does not change if two indices are exchanged, or a flow is symmetric about
+//! a diagonal.
 //!
 //! Unlike in `find_copies.rs`, the step from one source to the next may have any length. Only elements that are in no
 //! other run are searched.
@@ -14,12 +14,12 @@ use std::ops::Range;
 
 /// The maximum number of earlier places that are compared with an element, nearest places first.
 const DEPTH: usize = 4;
-/// To find out whether a search pays, a share of 1 / `SAMPLED_DIVISOR` of the values is sampled. The divisor is a
-/// power of 2.
+/// To decide whether to search, a share of 1 / `SAMPLED_DIVISOR` of the values is sampled. The divisor is a power of
+/// 2.
 const SAMPLED_DIVISOR: u64 = 32;
-/// Copies with steps are stored only if at least 1/50 of the elements are in such runs.
+/// Copies with steps are stored only if at least 1/50 of the elements are in runs with steps.
 const FOUND_DIVISOR: usize = 50;
-/// If there are fewer elements, no runs are searched.
+/// If there are fewer elements than this number, no runs are searched.
 const ELEMENTS_MIN: usize = 1 << 10;
 
 /// Finds exact and near runs, and adds their sources to `froms`. Known elements are never sources of near runs.
@@ -84,7 +84,7 @@ fn find(
     let mut before: Vec<u32> = vec![0; bits.len()];
     for at in least..bits.len() {
         let place = &mut last[(key(at) >> (u64::BITS - places.trailing_zeros())) as usize];
-        (before[at], *place) = (*place, at as u32 + 1); // fewer than 2^31
+        (before[at], *place) = (*place, at as u32 + 1); // the value is below 2^31
     }
     drop(last);
     let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, elements, slack, source, is_turned, at);
@@ -111,7 +111,7 @@ fn find(
                             && is_free(at)
                             && is_like(source(*n) as usize, is_turned, at)
                     };
-                    let length = (0..).take_while(is_next).count() as u32; // fewer than 2^31
+                    let length = (0..).take_while(is_next).count() as u32; // the value is below 2^31
                     if length > best.length {
                         best = Run { length, from: first, step: step as i32, is_turned, ..best }; // at most STEP_MAX
                     }
@@ -128,8 +128,8 @@ fn find(
     runs
 }
 
-/// Whether enough sampled values occur twice. Hashes select the sample, so that both occurrences are sampled, or
-/// neither is.
+/// Whether enough sampled values occur twice. Hashes select the sample. Equal values have the same hash, so either
+/// both occurrences of a value are sampled or no occurrence is sampled.
 fn is_worth_it(
     all: Range<usize>,
     twice_percent: usize,
@@ -162,8 +162,8 @@ mod tests {
         1.0 + ((n as u64).wrapping_mul(MIX[0]) >> 12) as f64 / (1u64 << 52) as f64
     }
 
-    /// A square matrix, then the same matrix transposed and negated. Some elements differ by a few representable
-    /// numbers.
+    /// A square matrix, then the same matrix transposed and negated. Some elements of the two matrices differ by a
+    /// few representable numbers.
     fn transposed(side: usize, off: u64) -> Vec<u64> {
         let at = |i: usize, j: usize| noise(i * side + j).to_bits();
         let square = (0..side).flat_map(|i| (0..side).map(move |j| (i, j)));

@@ -2,10 +2,10 @@
 //!
 //! Selection is orthogonal least squares (S. Chen, S. A. Billings, W. Luo, "Orthogonal least squares methods and
 //! their application to non-linear system identification", International Journal of Control 50(5), 1989) on a sample.
-//! Each step adds the candidate that leaves the smallest error, and makes the other candidates orthogonal to it.
-//! Errors are weighted by the size of the number, so that they measure the bits that are left. The number of terms is
-//! decided by the bits that the error leaves, not by its square, because a relation may become exact only with its
-//! last term.
+//! Each step adds the candidate that leaves the smallest error, and makes the other candidates orthogonal to the
+//! added candidate. Errors are divided by the magnitude of the number, so that they measure the bits that are left.
+//! The number of terms is chosen by the bits that the errors leave, not by the sum of squares, because a relation may
+//! become exact only with its last term.
 
 use super::super::format::linear::TERMS_MAX;
 use super::super::format::numbers::about_log2;
@@ -18,7 +18,7 @@ const SCREENED: usize = 512;
 /// The weighted values of one candidate on the sample.
 pub(crate) type Sampled = Vec<f64>;
 
-/// The selected candidates, best first, and the mean number of bits that they leave of a number.
+/// The selected candidates, best first, and the mean number of bits of a number that the prediction leaves.
 pub(crate) struct Selected {
     pub terms: Vec<usize>,
     pub bits: f64,
@@ -68,9 +68,9 @@ fn reduce(a: &mut [f64], factor: f64, b: &[f64], other: &[f64]) -> [f64; 2] {
     found
 }
 
-/// Selects candidates that predict a target. Target and candidates have the same weights, so that an error of 1
-/// counts the same everywhere. Errors below the floor do not count. `term_bits` is the cost of one more term, in bits
-/// for each number.
+/// Selects candidates that predict a target. Target and candidates are multiplied by the same weights, so that an
+/// error of 1 is equally important at all places. Errors below the floor do not count. `term_bits` is the cost of one
+/// more term, in bits for each number.
 pub(crate) fn select(
     target: &[f64],
     floors: &[f64],
@@ -88,7 +88,7 @@ pub(crate) fn select(
     for count in 1..=most {
         let mut best: Option<(f64, usize)> = None;
         for (i, (&projection, &left)) in projections.iter().zip(&left).enumerate() {
-            // If a candidate is a sum of selected candidates, only rounding errors are left of it.
+            // If a candidate is a sum of selected candidates, its orthogonal part has only rounding errors.
             if left > norms[i] * 1e-20 && left > 0.0 {
                 let gain = projection * projection / left;
                 if best.is_none_or(|(most, _)| gain > most) {
@@ -120,7 +120,7 @@ pub(crate) fn select(
     found
 }
 
-/// Drops all candidates except the `SCREENED` ones that gain most alone.
+/// Drops all candidates except the `SCREENED` candidates with the largest gain as a single term.
 fn screen(left: &mut [f64], projections: &[f64]) {
     let gain = |i: usize, left: &[f64]| if left[i] > 0.0 { projections[i] * projections[i] / left[i] } else { 0.0 };
     let mut by_gain: Vec<usize> = (0..left.len()).collect();

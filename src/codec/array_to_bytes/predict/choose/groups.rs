@@ -8,7 +8,7 @@ use super::components::{LANES_POINT_MAX, Taken};
 use crate::codec::ArrayShape;
 
 /// Reduces the extents of chunks to three, for an array whose extents were reduced to `collapsed`. `None` if the
-/// extents do not fit together.
+/// chunk and the array cannot be reduced in the same way.
 fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> {
     let wide: Vec<usize> = (dims.iter().zip(chunk).filter(|(n, _)| **n > 1))
         .map(|(_, &c)| usize::try_from(c).ok())
@@ -20,8 +20,8 @@ fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> 
     (collapsed[3 - same.len()..] == same && fits(&collapsed, Some(found)) && found != collapsed).then_some(found)
 }
 
-/// For each array, how it is split into components, if all arrays of its column are split in the same way. If they
-/// are not, the arrays are grids, some of which are thin.
+/// For each array, how the array is split into components. Arrays of a column are split only if all of them can be
+/// split in the same way. Otherwise these arrays are grids, some of which are thin.
 fn taken_apart(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Option<Taken>> {
     let mut begin = 0usize;
     let of_column = |column: &[ArrayShape]| {

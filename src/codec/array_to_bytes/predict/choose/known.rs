@@ -1,14 +1,14 @@
-//! Finds known columns: elements of the same arrays in an older checkpoint, available before the first own column is
-//! decoded.
+//! Finds known columns: elements of the same arrays in an older checkpoint. Known columns are available before the
+//! first own column (a column of this segment) is decoded.
 //!
-//! If the older segment has elements of a group of own arrays, there is a known group with the same arrays. The group
-//! holds the elements of the older segment, and zeros where the older segment has none. Known groups and their
+//! If the older segment has elements of a group of own arrays, there is a known group with the same arrays. The known
+//! group holds the elements of the older segment, and zeros in place of missing elements. Known groups and their
 //! columns come before own groups and columns. The stream does not store known elements, only their positions in the
-//! older segment. Own elements may be copied from known elements (`find_copies.rs`). Each own column may be predicted
-//! by its *twin*, the same column of the older checkpoint (`column.rs`).
+//! older segment. Own elements may be copied from known elements (`find_copies.rs`). The *twin* of an own column is
+//! the same column of the older checkpoint, and may predict the own column (`column.rs`).
 //!
 //! Particles move from rank to rank, so the lengths of their arrays change with each checkpoint. The twin of a column
-//! of a table (`particles/`) therefore holds the rows with the same numbers, wherever they are in the older segment.
+//! of a table (`particles/`) therefore holds the rows with the same numbers, from any place of the older segment.
 
 use super::super::format::group::{Group, Kind};
 use super::super::format::layout::Layout;
@@ -18,7 +18,8 @@ use super::super::particles::{Table, fill_known_rows, known_rows};
 use crate::codec::{ArrayShape, Older, OlderPlace};
 
 impl Known {
-    /// Finds the known groups for the groups `own`, which were made from `arrays`. Sets the known rows of `tables`.
+    /// Finds the known groups for the groups `own`, which were made from `arrays`. Sets the rows of the older segment
+    /// in `tables`.
     pub(crate) fn new(
         own: &[Group],
         tables: &mut [Table],
@@ -102,11 +103,11 @@ impl Known {
 
 /// The known columns, and the own columns to which they correspond.
 pub(crate) struct Twins {
-    /// The number of known columns, which come first.
+    /// The number of known columns. Known columns come before all other columns.
     pub columns: usize,
     /// The number of known elements.
     pub elements: usize,
-    /// For each column, its twin. Both are numbers in the order of the segment.
+    /// The twin of each column. Columns are numbered in the order of the segment.
     of: Vec<Option<usize>>,
 }
 
@@ -128,14 +129,14 @@ impl Twins {
         Self { columns, elements, of }
     }
 
-    /// The twin of an own column. Both are numbers in the order of the segment.
+    /// The twin of an own column. Columns are numbered in the order of the segment.
     pub(crate) fn of(&self, own: usize) -> Option<usize> {
         self.of[own]
     }
 
     /// The order of all columns: first the known columns, in the order of the own columns to which they correspond,
-    /// then the own columns. The distance from an element to the same place in its twin is then the same in all
-    /// columns.
+    /// then the own columns. With this order, the distance from an element to the same place in its twin is equal in
+    /// all columns.
     pub(crate) fn first(&self, own: Vec<usize>) -> Vec<usize> {
         let mut order: Vec<usize> = own.iter().filter_map(|&column| self.of[column]).collect();
         let mut is_there = vec![false; self.columns];
@@ -166,8 +167,9 @@ pub(crate) fn same_kinds(layout: Layout, like: &[Like]) -> Option<Layout> {
 }
 
 impl OlderPlace {
-    /// The position in elements: the first element in the older segment, the number of elements of the array before
-    /// it, and the number of elements. `None` if the position does not consist of whole elements.
+    /// The position in elements: the first element in the older segment, the number of elements of the array that
+    /// come before the part, and the number of elements of the part. `None` if the position does not consist of whole
+    /// elements.
     fn elements(&self, width: usize, most: usize, older_bytes: usize) -> Option<(usize, usize, usize)> {
         let Self { from, skip, bytes, is_other_length } = *self;
         let is_whole = [from, skip, bytes].iter().all(|n| n % width == 0) && bytes > 0 && !is_other_length;

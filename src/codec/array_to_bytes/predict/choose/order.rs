@@ -1,5 +1,5 @@
-//! The order in which columns are coded. Columns that others predict well come last. The products and quotients that
-//! predict them are kept.
+//! The order in which columns are coded. Columns that are predicted well by other columns come last. The products and
+//! quotients that predict a column are kept.
 
 use super::super::format::layout::{Array, Column, Layout};
 use super::super::format::linear::{At, SIXTHS, TOGETHER, Term, powers};
@@ -10,11 +10,11 @@ use super::limits::{FAMILY_MAX, FITTED_MIN};
 use crate::codec::threads;
 use std::collections::HashMap;
 
-/// The maximum number of places on which an order is chosen.
+/// The maximum number of places that are sampled to choose an order.
 const SAMPLE_ORDER: usize = 512;
-/// Products are tried only for at most this many columns.
+/// Products are tried only if there are at most this many columns.
 const PRODUCTS_MAX: usize = 24;
-/// Quotients are tried only for at most this many columns.
+/// Quotients are tried only if there are at most this many columns.
 const QUOTIENTS_MAX: usize = 16;
 
 /// The terms that were found while columns were ordered, for each column. Columns are given by their numbers in the
@@ -37,7 +37,7 @@ pub(crate) fn side_by_side(columns: &[Column], twins: &Twins) -> Vec<usize> {
     twins.first(order.into_iter().map(|(.., n)| n).collect())
 }
 
-/// Orders the columns of each family so that columns that others predict well come last.
+/// Orders the columns of each family so that columns that are predicted well by other columns come last.
 pub(crate) fn reorder(
     layout: &Layout,
     values: &[f64],
@@ -76,11 +76,12 @@ pub(crate) fn reorder(
     Some((layout.reordered(twins.first(order))?, relations))
 }
 
-/// A score: the bits that the prediction leaves, the members that it uses, and its products and quotients.
+/// The score of a member: the bits that the prediction leaves, the members that the prediction uses, and its products
+/// and quotients.
 type Score = (f64, Vec<usize>, Vec<Relation>);
 
-/// Orders members so that members that others predict well come last. Each is returned with the products and
-/// quotients that predict it. Known columns may predict any member.
+/// Orders the members of a family so that members that are predicted well by other members come last. Each member is
+/// returned with the products and quotients that predict it. Known columns may predict any member.
 fn best_last(
     members: &[usize],
     known: &[usize],
@@ -127,7 +128,7 @@ fn best_last(
         }
         for known in &sampled_known {
             candidates.push(known.iter().zip(&weigh).map(|(x, w)| x * w).collect());
-            terms.push(Term::One); // any term without members serves here
+            terms.push(Term::One); // stands for any term without members
         }
         let selected = select(&goal, &vec![0.5; sample], candidates, 12, 0.05);
         let mut uses = Vec::new();
@@ -157,13 +158,14 @@ fn best_last(
         let made = threads::all(missing.len(), threads, |n| score(missing[n], &left));
         missing.into_iter().zip(made).for_each(|(member, made)| scores[member] = Some(made));
         let bits = |m: usize| scores[m].as_ref().map_or(f64::MAX, |(bits, ..)| *bits);
-        // The member in which nested grids were found comes first, so it is not taken here.
+        // The order is made from its end. The member in which nested grids were found comes first, so it is not taken
+        // here.
         let free = left.iter().filter(|&&m| !keys.contains(&members[m]));
         let Some(&best) = free.min_by(|&&a, &&b| bits(a).total_cmp(&bits(b)).then(b.cmp(&a))) else { break };
         let found = scores[best].take().map_or_else(Vec::new, |(_, _, found)| found);
         last_first.push((members[best], found));
         left.retain(|&m| m != best);
-        // Members that used this member in their prediction get a new score.
+        // Members whose prediction used this member get a new score.
         for score in &mut scores {
             if score.as_ref().is_some_and(|(_, used, _)| used.contains(&best)) {
                 *score = None;
@@ -174,8 +176,8 @@ fn best_last(
     last_first.into_iter().rev().collect()
 }
 
-/// Calls `term` with all terms of a number of columns before: values, powers, products, then quotients. For particles
-/// quotients saved nothing and are left out.
+/// Calls `term` with all terms of the `columns` columns before: values, powers, products, then quotients. Quotients
+/// are left out for particles, because quotients saved no bytes.
 fn combine(columns: usize, is_placed: bool, mut term: impl FnMut(Term)) {
     let n = columns.min(usize::from(u16::MAX)) as u16;
     (1..=n).for_each(|a| term(Term::Value(At::column(a))));

@@ -26,7 +26,8 @@ pub(crate) struct Task<'a> {
     /// The elements of known groups, then the elements of the segment.
     pub body: &'a [u8],
     pub kind: Elements,
-    /// For each known group, the corresponding group of the segment. The known groups come first.
+    /// For each known group, the corresponding group of the segment. Known groups come before the groups of the
+    /// segment.
     pub like: &'a [Like],
     pub effort: &'static Effort,
     pub threads: usize,
@@ -38,8 +39,8 @@ pub(crate) struct Spare {
     pub values: Vec<f64>,
 }
 
-/// The result of stage 1: arrays are arranged so that neighbours in space are neighbours in the columns, and elements
-/// are loaded.
+/// The result of stage 1. Arrays are arranged so that neighbours in space are neighbours in the columns. Elements are
+/// loaded.
 struct Arranged {
     layout: Layout,
     bits: Vec<u64>,
@@ -50,7 +51,7 @@ struct Arranged {
 struct Ordered {
     layout: Layout,
     bits: Vec<u64>,
-    /// The values of all elements, if they are real numbers.
+    /// The values of all elements, if the elements are floating-point numbers.
     values: Vec<f64>,
     twins: Twins,
     /// Nested grids: the first column to which the links apply, in the order of coding, and the links.
@@ -63,7 +64,7 @@ struct Ordered {
 pub(crate) struct Choice {
     pub layout: Layout,
     pub bits: Vec<u64>,
-    /// The values of all elements, if they are real numbers.
+    /// The values of all elements, if the elements are floating-point numbers.
     pub values: Vec<f64>,
     pub runs: Runs,
     /// Nested grids: the first column to which the links apply, and the links.
@@ -80,7 +81,8 @@ pub(crate) fn choose(own_order: Layout, task: Task<'_>, Spare { bits, values }: 
     predict_columns(ordered, runs, task)
 }
 
-/// Joins slabs of one domain if the seam is smooth, and puts columns with the same arrays next to each other.
+/// Joins slabs of one domain if the numbers are smooth across the border. Puts columns with the same arrays next to
+/// each other.
 fn arrange_arrays(mut layout: Layout, task: Task<'_>, mut bits: Vec<u64>) -> Arranged {
     let mut is_loaded = layout.groups.iter().any(are_slabs);
     if is_loaded {
@@ -94,7 +96,8 @@ fn arrange_arrays(mut layout: Layout, task: Task<'_>, mut bits: Vec<u64>) -> Arr
         }
     }
     let twins = Twins::new(&layout, task.like);
-    // This order does not depend on the elements, so it is set before they are loaded and no element is moved later.
+    // This order does not depend on the elements, so it is set before the elements are loaded, and no element is
+    // moved later.
     if !is_ordered(task)
         && let Some(grouped) = grouped(&layout, &twins)
     {
@@ -120,7 +123,7 @@ fn load(layout: &Layout, task: Task<'_>, bits: &mut Vec<u64>) {
     layout.load(task.body, task.kind, bits, task.threads);
 }
 
-/// Finds nested grids, and orders the columns so that columns that others predict well come last.
+/// Finds nested grids. Orders the columns so that columns that are predicted well by other columns come last.
 fn order_columns(arranged: Arranged, task: Task<'_>, mut values: Vec<f64>) -> Ordered {
     let Arranged { mut layout, mut bits, twins } = arranged;
     let (mut nested, mut relations) = (Vec::new(), Relations::new());
@@ -186,8 +189,8 @@ fn predict_columns(ordered: Ordered, mut runs: Runs, task: Task<'_>) -> Choice {
         let own = base..base + layout.columns[column].elements;
         let none = Marks::new(froms, &[], own.clone());
         let twin = twins.back(&layout, &place_of, column);
-        // For particles, earlier positions and velocities together predict present positions. On grids this saved
-        // nothing.
+        // For particles, earlier positions and velocities together predict present positions. On grids, the twins of
+        // other columns saved no bytes.
         let others = 1..=if layout.columns[column].is_placed { families[column] } else { 0 };
         let family_twins: Vec<u16> =
             others.filter_map(|back| twins.back(&layout, &place_of, column - back)?.checked_add(back as u16)).collect();
@@ -222,12 +225,12 @@ fn is_mostly_placed(layout: &Layout) -> bool {
     placed * 8 > layout.elements() * 7
 }
 
-/// Puts columns with the same arrays next to each other, if the segment has tables.
+/// The layout with columns of the same arrays next to each other. `None` if the segment has no tables.
 fn grouped(layout: &Layout, twins: &Twins) -> Option<Layout> {
     (!layout.tables.is_empty()).then(|| layout.reordered(side_by_side(&layout.columns, twins))).flatten()
 }
 
-/// The elements and values in another order of the same columns.
+/// Moves elements and values from one order of columns to another order of the same columns.
 fn moved(from: &Layout, to: &Layout, bits: &[u64], values: &[f64]) -> (Vec<u64>, Vec<f64>) {
     let place_of = from.places();
     let (mut new_bits, mut new_values) = (Vec::with_capacity(bits.len()), Vec::with_capacity(values.len()));
@@ -241,8 +244,8 @@ fn moved(from: &Layout, to: &Layout, bits: &[u64], values: &[f64]) -> (Vec<u64>,
     (new_bits, new_values)
 }
 
-/// For each column, the number of consecutive columns just before it that have the same arrays. Known columns are not
-/// counted.
+/// For each column, the number of consecutive columns just before the column that have the same arrays. Known columns
+/// are not counted.
 fn families(columns: &[Column], known: usize) -> Vec<usize> {
     let mut family = 0;
     (columns.iter().enumerate())

@@ -1,10 +1,10 @@
-//! Finds slabs of one domain that several ranks wrote, and joins them.
+//! Finds slabs of one domain that several ranks wrote, and joins the slabs.
 
 use super::super::format::group::{Group, Kind};
 use super::super::format::layout::Layout;
 use super::super::format::numbers::Elements;
 
-/// Whether the arrays of a group may be slabs of one domain: there are several, and their extents are equal.
+/// Whether the arrays of a group may be slabs of one domain: the group has several arrays with equal extents.
 pub(crate) fn are_slabs(group: &Group) -> bool {
     let dims = group.arrays.first().copied().unwrap_or_default();
     let is_wide = dims.iter().product::<usize>() >= 8;

@@ -1,4 +1,4 @@
-//! The neighbours of a place that may predict it.
+//! The neighbours of a place that may predict the value at the place.
 
 use super::super::format::linear::{At, Term};
 use super::super::format::predictor::Set;
@@ -40,7 +40,7 @@ pub(crate) fn around(dimensions: usize) -> impl Iterator<Item = [i8; 3]> {
 /// The neighbours of the Lorenzo sum, each with its weight, 1 or -1.
 fn lorenzo_steps(dimensions: usize) -> impl Iterator<Item = ([i8; 3], f64)> {
     (1..1u8 << dimensions).map(|some| {
-        // Axis 0 is the fastest one here.
+        // Here axis 0 is the fastest axis.
         let steps = [2, 1, 0].map(|axis| if some >> axis & 1 == 1 { -1 } else { 0 });
         (steps, if some.count_ones() % 2 == 1 { 1.0 } else { -1.0 })
     })
@@ -53,7 +53,7 @@ pub(crate) fn changes(back: u16, dimensions: usize) -> Set {
     Set::Linear { terms, weights }
 }
 
-/// A set: the Lorenzo sum of doubles. If numbers change their sign, it predicts better than the Lorenzo sum of
+/// A set: the Lorenzo sum of doubles. If numbers change their sign, this sum predicts better than the Lorenzo sum of
 /// ordered integers.
 pub(crate) fn lorenzo_of_doubles(dimensions: usize) -> Set {
     let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Value(At::own(steps)), weight));

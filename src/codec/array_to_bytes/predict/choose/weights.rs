@@ -1,11 +1,11 @@
 //! Fits the terms that predict a column, and their weights, on a sample of its literals.
 //!
-//! A fit should minimize the length of errors in bits, not their squares. Least squares are weighted to approximate
-//! this: the error at a place counts less if an earlier prediction has a large error there. The earlier error at the
-//! place alone is not enough: if it is small by chance, the place counts too much, and the fit imitates the earlier
-//! prediction. Therefore the mean of the earlier errors around the place is used if it is larger (`Reach::Near`). If
-//! a field is smooth except for shocks, the error at the place alone (`Reach::Own`) excludes shocks better. Both are
-//! tried, and the fit that leaves fewer bits is used.
+//! A fit should minimize the length of errors in bits, not their squares. Weighted least squares approximate this
+//! goal: the error at a place gets less weight if an earlier prediction has a large error at this place. The earlier
+//! error at the place alone is not enough: if this error is small by chance, the place gets too much weight, and the
+//! fit imitates the earlier prediction. Therefore the mean of the earlier errors around the place is used if the mean
+//! is larger (`Reach::Near`). If a field is smooth except for shocks, the error at the place alone (`Reach::Own`)
+//! excludes shocks better. Both variants are tried, and the fit that leaves fewer bits is used.
 
 use super::super::format::layout::Array;
 use super::super::format::linear::{TERMS_MAX, Term, locate};
@@ -18,28 +18,28 @@ use super::stencil::neighbours;
 
 /// All neighbours are fitted at once only for columns with at least this many literals.
 const STENCIL_MIN: usize = 1 << 12;
-/// The earlier error at a literal is averaged over this many literals before and after it.
+/// The earlier error at a literal is averaged over this many literals before and after the literal.
 const NEAR: usize = 4;
 /// Earlier errors below 1/16 of the median error are replaced by 1/16 of the median error.
 const OFF_MIN_SHARE: f64 = 1.0 / 16.0;
 /// Numbers smaller than this share of the mean are replaced by this share of the mean.
 const SIZE_MIN_SHARE: f64 = 1e-6;
 
-/// Whether the earlier error at a place is taken from this place alone (`Own`), or also from places around it
-/// (`Near`).
+/// Whether the earlier error at a place is the error at this place alone (`Own`), or includes the errors at the
+/// places around this place (`Near`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     Own,
     Near,
 }
 
-/// The error of a set at each literal, and the size of the number there. All values are finite.
+/// The error of a set at each literal, and the magnitude of the literal. All values are finite.
 struct Off {
     off: Vec<f64>,
     sizes: Vec<f64>,
 }
 
-/// The weight of an error at each literal, and the reach with which it was computed.
+/// The weight of an error at each literal, and the reach with which the weight was computed.
 pub(crate) struct Importance {
     reach: Reach,
     each: Vec<f64>,
@@ -67,8 +67,8 @@ pub(crate) fn bits_of(errors: impl IntoIterator<Item = f64>) -> f64 {
     sum + lengths().map(|n| n * (all / n).log2()).sum::<f64>()
 }
 
-/// A sample of at most `most` elements: one from a random place of each equal part of `all`. With a constant distance
-/// (such as 64), all sampled elements might be the first of their rows.
+/// A sample of at most `most` elements: `all` is cut into equal parts, and one element is taken from a random place
+/// of each part. With a constant distance (such as 64), all sampled elements might be at the beginning of their rows.
 pub(crate) fn spread(all: &[usize], most: usize) -> Vec<usize> {
     let count = all.len().min(most);
     let one = |n: usize| {
@@ -81,14 +81,14 @@ pub(crate) fn spread(all: &[usize], most: usize) -> Vec<usize> {
 
 impl Data<'_> {
     /// The weights of errors, from the errors of a set. In tables only `Reach::Near` is used, because rows are short
-    /// and fits take long.
+    /// and fits take a long time.
     pub(crate) fn importances(&self, literals: &Literals, set: &Set) -> Vec<Importance> {
         let reaches = if self.column().is_placed { &[Reach::Near][..] } else { &[Reach::Near, Reach::Own] };
         let off = self.off(literals, set);
         reaches.iter().map(|&reach| self.importance(&off, reach)).collect()
     }
 
-    /// The error of a set at each literal, and the size of the number there.
+    /// Computes the error of a set at each literal, and the magnitude of the literal.
     fn off(&self, literals: &Literals, set: &Set) -> Off {
         let base = self.column().base;
         let (mut off, mut sizes) = (Vec::new(), Vec::new());
@@ -174,8 +174,8 @@ impl Data<'_> {
         best.filter(|best| best.bits < fitted.bits * self.effort.stencil_max_share)
     }
 
-    /// Fits the weights of terms on some literals. Then it fits again, with the errors of the last fit, as long as
-    /// this leaves fewer bits.
+    /// Fits the weights of terms on some literals. The fit is repeated with the errors of the previous fit, as long
+    /// as each fit leaves fewer bits.
     fn weighed(
         &self,
         literals: &Literals,

@@ -1,5 +1,5 @@
-//! Elements that are exact or near copies of earlier elements: the source of each copy, and the elements that are
-//! left to be coded.
+//! Elements that are exact or near copies of earlier elements: the source of each copy, and the remaining elements,
+//! which are coded.
 
 use super::numbers::Elements;
 use crate::codec::array_to_bytes::varint::take;
@@ -14,7 +14,8 @@ pub(crate) type Source = u32;
 
 pub(crate) const TURNED: u32 = 1 << 31;
 
-/// Elements whose sources have a constant step: 1 or -1 in this file, any step in `strides.rs`.
+/// A run: copied elements whose sources have a constant step. The step is 1 or -1 in this file, and any step in
+/// `strides.rs`.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     pub at: u32,
@@ -31,12 +32,12 @@ impl Run {
         self.at as usize..self.at as usize + self.length as usize
     }
 
-    /// The source of the element `nth` places after the first element. The element may be before the run or after it.
+    /// The source of the element `nth` places after the first element. The element may be before or after the run.
     pub(crate) fn source(&self, nth: i64) -> i64 {
         i64::from(self.from) + i64::from(self.step) * nth
     }
 
-    /// The source of the element after the run, if the run were longer.
+    /// The source that the element after the run would have if the run were longer.
     pub(crate) fn end(&self) -> i64 {
         self.source(self.length.into())
     }
@@ -72,7 +73,7 @@ pub(crate) const LITERAL: u8 = 3;
 pub(crate) struct Marks<'a> {
     exact: &'a [Source],
     near: &'a [Source],
-    /// The computable cells of the column, or empty.
+    /// The computable cells of the column. Empty if no cell is computable.
     pub cells: &'a [u32],
     /// For each element of the column, one of the constants above.
     pub kinds: Vec<u8>,
@@ -92,7 +93,7 @@ impl<'a> Marks<'a> {
         Self { exact, near, cells, kinds }
     }
 
-    /// The same marks with other near copies.
+    /// These marks, but with other near copies.
     pub(crate) fn with_near(&self, near: &'a [Source], own: Range<usize>) -> Self {
         Self::new([self.exact, near], self.cells, own)
     }
@@ -101,7 +102,7 @@ impl<'a> Marks<'a> {
     pub(crate) fn copy(&self, mut at: usize, count: usize, bits: &mut [u64], elements: Elements) {
         let mut froms = &self.exact[at..at + count];
         while let [first, ..] = froms {
-            // Usually this is one run without sign changes, which is one copy of memory.
+            // Usually the elements are one run without sign changes. One copy of memory is enough for such a run.
             let run = froms.iter().zip(*first..).take_while(|(from, next)| *from == next).count();
             let source = (*first & !TURNED) as usize - 1;
             if *first & TURNED == 0 && source + run <= at {
@@ -113,7 +114,8 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Restores near copies at the places from `at` on. `off` holds their differences in representable numbers.
+    /// Restores near copies at the places from `at` on. `off` holds the differences between copies and sources, in
+    /// representable numbers.
     pub(crate) fn copy_nearly(&self, at: usize, off: &[i64], bits: &mut [u64], elements: Elements) {
         for (at, &off) in (at..).zip(off) {
             bits[at] = elements.unordered(elements.ordered(copied(self.near[at], bits, elements)).wrapping_add(off));
@@ -127,12 +129,12 @@ impl<'a> Marks<'a> {
     }
 
     pub(crate) fn count(&self, kind: u8) -> usize {
-        // The count of each chunk fits in a byte, so that the compiler can compare many elements at a time.
+        // The count of each chunk fits in a byte, so the compiler can compare many elements at a time.
         let of = |some: &[u8]| some.iter().map(|&own| u8::from(own == kind)).sum::<u8>();
         self.kinds.chunks(usize::from(u8::MAX)).map(|some| usize::from(of(some))).sum()
     }
 
-    /// The elements of this kind, counted from the beginning of the column.
+    /// The indices in the column of the elements of this kind.
     pub(crate) fn all(&self, kind: u8) -> impl Iterator<Item = usize> {
         self.kinds.iter().enumerate().filter(move |(_, own)| **own == kind).map(|(n, _)| n)
     }
@@ -154,7 +156,7 @@ pub(crate) fn unzigzag(n: usize) -> i64 {
     (n >> 1) as i64 ^ -((n & 1) as i64)
 }
 
-/// Writes the sources of all copies to `froms`, from the lists of tokens. The first `known` elements are no copies.
+/// Writes the sources of all copies to `froms`, from the lists of tokens. The first `known` elements are not copies.
 /// `expected` is the expected first source. Returns `None` if the tokens are not valid.
 pub(crate) fn places(
     froms: &mut [Source],

@@ -12,10 +12,12 @@ use crate::codec::array_to_bytes::varint::take;
 use crate::codec::{CodecError, Work, resize_for_overwrite, threads};
 use std::sync::{Mutex, PoisonError};
 
-/// Encoded bytes that every segment may take in addition to 12 bytes for each raw byte. Short segments need this.
+/// Encoded bytes that every segment may take in addition to 12 bytes for each raw byte. Short segments need these
+/// additional bytes.
 pub(crate) const MORE_BYTES: usize = 16 << 10;
 
-/// Buffers of a decoder, kept between segments, so that the system does not allocate their pages again.
+/// Buffers of a decoder. The buffers are kept between segments, so that the system does not allocate their pages
+/// again.
 #[derive(Default)]
 pub(crate) struct Buffers {
     pub bits: Vec<u64>,
@@ -27,8 +29,8 @@ pub(crate) fn damaged(what: &'static str) -> CodecError {
     CodecError::Damaged { codec: "predict", what }
 }
 
-/// The first `len` elements of a buffer that only grows. The values of the elements are arbitrary. New pages are not
-/// written here; the system allocates each page at its first write.
+/// The first `len` elements of a buffer that only grows. The values of the elements are arbitrary. This function
+/// writes no new pages; the system allocates each page when the page is first written.
 pub(crate) fn of_length<T: Default + Clone>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
         *buffer = Vec::new();
@@ -133,7 +135,7 @@ pub(crate) fn decode(
         stored.push((predictor, parts));
     }
     let columns = &layout.columns;
-    // Whether predictions read the values of each column. The other columns are not converted to doubles.
+    // For each column, whether predictions read the values of the column. Other columns are not converted to doubles.
     let mut is_read = vec![!nested.is_empty(); columns.len()];
     for (n, (predictor, _)) in stored.iter().enumerate() {
         predictor.backs().for_each(|back| is_read[known_columns + n - usize::from(back)] = true);

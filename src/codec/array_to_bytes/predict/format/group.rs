@@ -1,11 +1,11 @@
-//! A group: arrays of one class that are treated alike, with their layout in a segment.
+//! A group: arrays of one class that become columns in the same way, with their layout in a segment.
 
-/// Extents in at most three dimensions, slowest dimension first. If an array has more dimensions, the slowest ones
-/// are multiplied into the first extent.
+/// Extents in at most three dimensions, slowest dimension first. If an array has more dimensions, the first extent is
+/// the product of the slowest dimensions.
 pub(crate) type Dims = [usize; 3];
 
-/// How arrays become columns. `Plain` leaves them unchanged. `Lanes` splits records of this number of components, one
-/// column for each component. `Join` joins slabs of one domain along this axis.
+/// How arrays become columns. `Plain` leaves the arrays unchanged. `Lanes(n)` splits records of `n` components into
+/// one column for each component. `Join(axis)` joins slabs of one domain along `axis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Plain,
@@ -19,16 +19,16 @@ pub(crate) enum Kind {
     Join(usize),
 }
 
-/// Arrays of one class that are treated alike, with their layout in the segment.
+/// Arrays of one class that become columns in the same way, with their layout in the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub kind: Kind,
     /// Extents of the chunks in which each array is stored; `None` if an array is stored row by row.
     pub chunk: Option<Dims>,
     pub arrays: Vec<Dims>,
-    /// Whether the elements are integers in a segment of real numbers. Only the encoder uses this.
+    /// Whether the elements are integers in a segment of floating-point numbers. Only the encoder uses this field.
     pub is_integer: bool,
-    /// The table whose rows the elements of this group are.
+    /// The table to whose rows the elements of this group belong.
     pub table: Option<usize>,
 }
 

@@ -1,12 +1,12 @@
 //! The layout of a segment: groups of arrays, and the columns of elements in the order of coding.
 //!
-//! A segment holds one or several classes of variables. The arrays of one class follow each other. Each group of
-//! arrays becomes one or more columns:
+//! A segment holds one or several classes of variables. The arrays of one class are contiguous. Each group of arrays
+//! becomes one or more columns:
 //!
 //! - *Lanes*: points with few components (`x y z x y z`), or records of an opaque file, are split into one column for
 //!   each component.
-//! - *Points*: points of a grid are split in the same way, and each column is a grid. The encoder finds out where the
-//!   components are.
+//! - *Points*: points of a grid are split in the same way, and each column is a grid. The encoder finds the positions
+//!   of the components.
 //! - *Join*: arrays that are slabs of one domain are joined along an axis, so that neighbours on two ranks are
 //!   neighbours in the column.
 //! - *Plain*: the arrays are not changed.
@@ -22,15 +22,16 @@ use std::sync::{Mutex, PoisonError};
 
 /// The maximum number of lanes of a record.
 const LANES_MAX: usize = 4096;
-/// The stored number for grids of points. Lanes cannot have this number, because a record has at least two lanes.
+/// The stored number of the kind "grids of points". The number of the kind "lanes" is 3 plus the number of lanes.
+/// This number is never 4, because there are at least two lanes.
 const POINTS: usize = 4;
-/// The minimum number of elements for each thread.
+/// The minimum number of elements of the part that one thread loads or stores.
 const PART_MIN: usize = 1 << 14;
 /// The maximum number of columns of a segment.
 pub(crate) const COLUMNS_MAX: usize = 1 << 14;
 
-/// Row (i, j) of an array in runs. Each run is its first element in the stored array, its first element in the row,
-/// and its length.
+/// Row (i, j) of an array, as runs of contiguous elements of the stored array. Each run gives its first element in
+/// the stored array, its first element in the row, and its length.
 pub(crate) fn row_runs(
     dims: Dims,
     chunk: Option<Dims>,
@@ -56,7 +57,7 @@ pub(crate) struct Array {
     /// The first element of the array, counted from the beginning of its column.
     pub start: usize,
     pub dims: Dims,
-    /// The first element of the previous array with the same extents, or of this array if there is none.
+    /// The first element of the previous array with the same extents, or of this array if there is no such array.
     pub like: usize,
 }
 
@@ -78,9 +79,9 @@ pub(crate) struct Column {
     pub base: usize,
     pub elements: usize,
     pub arrays: Vec<Array>,
-    /// Whether the elements are integers in a segment of real numbers. Only the encoder uses this.
+    /// Whether the elements are integers in a segment of floating-point numbers. Only the encoder uses this field.
     pub is_integer: bool,
-    /// Whether the elements are the places of a table, in one array.
+    /// Whether the column has one array, whose elements are at the places of a table.
     pub is_placed: bool,
     /// The period, if the elements are positions in a periodic box.
     pub wrap: Option<Wrap>,
@@ -102,7 +103,7 @@ impl Column {
 pub(crate) enum Run<'a> {
     /// The first element, and the number of contiguous elements.
     After(usize, usize),
-    /// Columns, and places in these columns. The run holds, for each place, one element of each column.
+    /// Columns, and places in these columns. For each place, the run holds one element of each column.
     Placed(&'a [&'a Column], &'a [u32]),
 }
 
@@ -114,15 +115,15 @@ pub(crate) struct Layout {
     pub tables: Vec<Table>,
     /// The columns, in the order of coding.
     pub columns: Vec<Column>,
-    /// For each column, its number in the order of the segment.
+    /// For each column, the number of the column in the order of the segment.
     pub order: Vec<usize>,
     /// Whether the stream holds copies with steps (`strides.rs`).
     pub has_strides: bool,
 }
 
 impl Group {
-    /// The arrays of each column of group number `n`. In a table, columns of places come first, then columns of the
-    /// remaining rows.
+    /// The arrays of each column of group number `n`. In a table, the columns with an element for each place come
+    /// first. Columns of the remaining rows follow.
     fn working(&self, n: usize, tables: &[Table]) -> Vec<Vec<Dims>> {
         let lanes = self.lanes();
         let elements = |dims: &Dims| dims.iter().product::<usize>();
@@ -162,7 +163,7 @@ struct Points {
 }
 
 impl Points {
-    /// Interleaves these columns, unless `self` already holds them.
+    /// Interleaves three columns, unless `self` already holds these columns.
     fn of(&mut self, columns: [&Column; 3], bits: &[u64]) -> &[[u32; 3]] {
         if self.base.replace(columns[0].base) != Some(columns[0].base) {
             let [xs, ys, zs] = columns.map(|column| &bits[column.base..][..column.elements]);
@@ -177,12 +178,12 @@ impl Points {
 /// prefetches. `nearby` holds the first elements of all columns that were read in this way.
 fn bring_near(column: &[u64], base: usize, nearby: &mut HashSet<usize>) {
     if column.len() <= NEAR_ELEMENTS && nearby.insert(base) {
-        std::hint::black_box(column.iter().step_by(8).fold(0, |all, bits| all ^ bits)); // one of each line of 64 bytes
+        std::hint::black_box(column.iter().step_by(8).fold(0, |all, bits| all ^ bits)); // one element in 64 bytes
     }
 }
 
 /// Cuts `all` at some of the ends into at most `threads` parts of at least `least` elements (the last part may be
-/// shorter). Calls `call(range of the ends, first element, elements)` for each part on its own thread.
+/// shorter). Calls `call(range of the ends, first element, elements)` on a separate thread for each part.
 fn in_parts<T: Send>(
     ends: &[usize],
     all: &mut [T],
@@ -265,7 +266,8 @@ impl Layout {
         Self::new(self.groups.clone(), self.tables.clone(), Some(order))
     }
 
-    /// The number of elements in working order. Numbers of table rows are not counted; places without a row are.
+    /// The number of elements in working order. Places without a row are counted, but the numbers of the rows of
+    /// tables are not counted.
     pub(crate) fn elements(&self) -> usize {
         self.columns.last().map_or(0, |column| column.base + column.elements)
     }
@@ -287,14 +289,15 @@ impl Layout {
             .collect()
     }
 
-    /// For each column in the order of the segment, its index in the order of coding.
+    /// For each column in the order of the segment, the index of the column in the order of coding.
     pub(crate) fn places(&self) -> Vec<usize> {
         let mut place = vec![0; self.order.len()];
         self.order.iter().enumerate().for_each(|(working, &own)| place[own] = working);
         place
     }
 
-    /// Calls `found` for each column of table places: its number in the order of the segment, its table, its group.
+    /// Calls `found` for each column of table places, with the number of the column in the order of the segment, the
+    /// table, and the group.
     pub(crate) fn each_placed(&self, mut found: impl FnMut(usize, usize, &Group)) {
         let mut column = 0;
         for (n, group) in self.groups.iter().enumerate() {
@@ -305,12 +308,12 @@ impl Layout {
         }
     }
 
-    /// Loads the elements of a segment in working order. A place without a row gets the element before it. All of
-    /// `bits` is overwritten.
+    /// Loads the elements of a segment in working order. A place without a row gets the element of the previous
+    /// place. All of `bits` is overwritten.
     pub(crate) fn load(&self, body: &[u8], kind: Elements, bits: &mut [u64], threads: usize) {
         self.each_part(bits, threads, |columns, from, bits| {
             self.runs(|at, step, run| {
-                // Elements of another part are loaded by the call for that part.
+                // Elements of another part are loaded by the call for the other part.
                 let end = bits.len();
                 let own = |to: usize| to.checked_sub(from).filter(|&to| to < end);
                 match run {
@@ -388,13 +391,14 @@ impl Layout {
     }
 
     /// Splits the columns into at most `threads` contiguous parts and calls `call(columns, first element, elements)`
-    /// for each part on its own thread.
+    /// on a separate thread for each part.
     fn each_part<T: Send>(&self, all: &mut [T], threads: usize, call: impl Fn(Range<usize>, usize, &mut [T]) + Sync) {
         let ends: Vec<usize> = self.columns.iter().map(|column| column.base + column.elements).collect();
         in_parts(&ends, all, PART_MIN, threads, call);
     }
 
-    /// Calls `key` for each row that has a number: with the element that holds the number, and with the number.
+    /// Calls `key` for each row with a number. The arguments are the index of the element that holds the number, and
+    /// the number.
     pub(crate) fn keys(&self, mut key: impl FnMut(usize, u64)) {
         let mut from = 0;
         for (n, group) in self.groups.iter().enumerate() {
@@ -412,13 +416,13 @@ impl Layout {
         }
     }
 
-    /// Calls `call` for each run of elements: with its first element in the segment, the step between elements in the
-    /// segment, and its positions in working order.
+    /// Calls `call` for each run of elements. The arguments are the run's first element in the segment, the step
+    /// between elements in the segment, and the run's positions in working order.
     pub(crate) fn runs(&self, call: impl FnMut(usize, usize, Run<'_>)) {
         self.runs_of(0..self.groups.len(), call);
     }
 
-    /// The runs of some groups.
+    /// Calls `call` for each run of elements of the groups `groups`.
     fn runs_of(&self, groups: Range<usize>, mut call: impl FnMut(usize, usize, Run<'_>)) {
         let place = self.places();
         let (mut from, mut column) = (0, 0);
@@ -515,7 +519,8 @@ impl Layout {
     }
 
     /// The number of columns of the known groups, which are the first `groups` groups. `None` if one of these groups
-    /// is in a table, if they do not have `elements` elements, or if they do not come before all other groups.
+    /// is in a table, if the groups do not have `elements` elements in all, or if their columns do not come before
+    /// all other columns.
     pub(crate) fn known_columns(&self, groups: usize, elements: usize) -> Option<usize> {
         let all_known = self.groups.get(..groups)?;
         all_known.iter().all(|group| group.table.is_none()).then_some(())?;
@@ -576,8 +581,8 @@ impl Layout {
         }
     }
 
-    /// The inverse of [`Layout::write`], for a segment of `elements` elements. Allocates memory only in proportion to
-    /// these elements.
+    /// The inverse of [`Layout::write`], for a segment of `elements` elements. The allocated memory is at most
+    /// proportional to `elements`.
     pub(crate) fn read(bytes: &mut &[u8], elements: usize) -> Option<Self> {
         let mut groups: Vec<Group> = Vec::new();
         let (mut sum, mut columns) = (0usize, 0usize);

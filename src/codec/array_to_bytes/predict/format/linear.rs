@@ -1,12 +1,14 @@
 //! Linear predictions: weighted sums of terms. A term is a neighbour, a value of another column at or near the same
 //! place, or a product, quotient or power of such values.
 //!
-//! The neighbours in n dimensions are those of the Lorenzo predictor (L. Ibarria et al., "Out-of-core compression and
-//! decompression of large n-dimensional scalar fields", Eurographics 2003), with fitted weights instead of 1 and -1.
+//! The neighbours in n dimensions are the neighbours of the Lorenzo predictor (L. Ibarria et al., "Out-of-core
+//! compression and decompression of large n-dimensional scalar fields", Eurographics 2003), with fitted weights
+//! instead of 1 and -1.
 //!
 //! Decoding gives the same bits on every host: doubles are added and multiplied in a fixed order, each result is
-//! rounded to nearest, and no operations are fused. For each row of an array, the terms that do not need the row
-//! itself are added first, in their order. Then the terms that need the row are added, in their order.
+//! rounded to nearest, and no operations are fused. For each row of an array, the terms that do not read the row
+//! itself are added first, in the order of the list. Then the terms that read the row are added, in the order of the
+//! list.
 
 use super::layout::{Array, Column, RowPlace};
 use crate::codec::registers::compiled_twice;
@@ -14,7 +16,7 @@ use crate::codec::registers::compiled_twice;
 /// The maximum number of terms of a prediction.
 pub(crate) const TERMS_MAX: usize = 32;
 
-/// The position of a value: its column, and its distance from the place that is predicted.
+/// The position of a value: the column, and the distance from the place that is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct At {
     /// The number of columns before the predicted column, in the order of coding; 0 is the predicted column itself.
@@ -58,13 +60,13 @@ pub(crate) enum Term {
     /// A power of the value of a column at the predicted place. The exponent is given in sixths, and is in
     /// [`SIXTHS`].
     Power(u16, i8),
-    /// The value at the same place of an earlier array with the same extents in the column: of the last such array
-    /// (1) or of the last but one (2).
+    /// The value at the same place of an earlier array of the column that has the same extents: of the last such
+    /// array (1), or of the last but one such array (2).
     Before(u8),
     /// The index of the place along an axis of its array.
     Index(u8),
     /// The difference between the value of the column itself and the value of an earlier column, both at the same
-    /// steps from the place. If the earlier column is known from an older checkpoint, this is the change since then.
+    /// steps from the place. The earlier column is known from an older checkpoint, so the term is a change over time.
     Change(At),
 }
 
@@ -80,8 +82,8 @@ impl Term {
         }
     }
 
-    /// Whether the term reads only elements with the same number in other columns. The place in the array then does
-    /// not matter.
+    /// Whether the term reads only other columns, at the index of the predicted element, so that the place in the
+    /// array does not matter.
     pub(crate) fn is_of_same_number(self) -> bool {
         match self {
             Self::Value(At { back, steps }) => back > 0 && steps == [0; 3],
@@ -123,7 +125,7 @@ impl Place<'_> {
         &self.columns[self.column]
     }
 
-    /// The first element of the `n`-th previous array with the same extents; `None` if there is none.
+    /// The first element of the `n`-th previous array with the same extents; `None` if there is no such array.
     fn like(&self, array: &Array, n: u8) -> Option<usize> {
         let mut at = *array;
         for _ in 0..n {
@@ -139,8 +141,8 @@ impl Place<'_> {
         self.columns[self.column - usize::from(back)].base
     }
 
-    /// The value that replaces a neighbour outside the array: the previous element in the fastest dimension that has
-    /// one.
+    /// The value that replaces a neighbour outside the array: the previous element along the fastest dimension in
+    /// which the place has a previous element.
     #[inline(always)]
     fn before(values: &[f64], at: usize, column_base: usize, [i, j, k]: [usize; 3], [_, ny, nx]: [usize; 3]) -> f64 {
         let back = if k > 0 {
@@ -155,7 +157,8 @@ impl Place<'_> {
         if at >= column_base + back { values[at - back] } else { 0.0 }
     }
 
-    /// The first element of the row from which row (i, j) reads a value, or `None` if that row is not decoded yet.
+    /// The first element of the row from which row (i, j) reads a value, or `None` if the other row is not decoded
+    /// yet.
     #[inline(always)]
     fn row_of(&self, at: At, array: &Array, i: usize, j: usize) -> Option<usize> {
         let [nz, ny, nx] = array.dims;
@@ -165,7 +168,7 @@ impl Place<'_> {
         (at.back > 0 || row < [i, j]).then_some(start)
     }
 
-    /// The value of one term at some places. The values are the same as those that `add_row` and `add_later` use.
+    /// The value of one term at some places. `add_row` and `add_later` use the same values.
     pub(crate) fn gather(&self, term: Term, places: &[(&Array, [usize; 3])], values: &[f64]) -> Vec<f64> {
         let inside = |array: &Array, [i, j, k]: [usize; 3]| (i * array.dims[1] + j) * array.dims[2] + k;
         let of = |back: u16| {
@@ -210,7 +213,7 @@ impl Place<'_> {
         Self::row_in_order(self.own().base, at, array, place, values)
     }
 
-    /// A value of the same row `back` steps before, in the column that begins at `base`.
+    /// The value at a place of the same row, in the column that begins at `base`. `at` gives the steps to this place.
     #[inline(always)]
     fn row_in_order(base: usize, at: At, array: &Array, [i, j, k]: [usize; 3], values: &[f64]) -> f64 {
         let [_, ny, nx] = array.dims;
@@ -286,7 +289,8 @@ impl Place<'_> {
                                 *sum += weight * (here[k] - there[k]);
                             }
                         }
-                        // The part of the other column is added now. The own part is added when the row is decoded.
+                        // The value of the other column is subtracted now. The value of the column itself is added
+                        // when the row is decoded.
                         None => {
                             for (k, sum) in sums.iter_mut().enumerate() {
                                 *sum -= weight * Self::row_in_order(other, own, array, [i, j, k], values);
@@ -329,7 +333,7 @@ pub(crate) const TOGETHER: usize = 8;
 
 /// Powers of at most [`TOGETHER`] positive numbers; 0 for a number that is not positive and finite. Cube roots use
 /// Halley's iteration instead of a library, so that every host computes the same bits. Each step is done for all
-/// numbers before the next step, so that the compiler can vectorize.
+/// numbers before the next step, so that the compiler can vectorize the loops.
 #[inline(always)]
 pub(crate) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
     match numbers.first_chunk() {
@@ -344,7 +348,7 @@ pub(crate) fn powers(numbers: &[f64], sixths: i8) -> [f64; TOGETHER] {
 
 #[inline(always)]
 fn powers_of_all(numbers: &[f64; TOGETHER], sixths: i8) -> [f64; TOGETHER] {
-    // No branch depends on a number, so that the compiler can vectorize.
+    // No branch depends on a number, so the compiler can vectorize the loops.
     let is_one = numbers.map(|x| (x > 0.0) & (x < f64::INFINITY));
     let mut found: [f64; TOGETHER] = std::array::from_fn(|n| if is_one[n] { numbers[n] } else { 1.0 });
     let square = |all: &mut [f64; TOGETHER]| all.iter_mut().for_each(|x| *x = *x * *x);
@@ -379,8 +383,8 @@ fn powers_of_all(numbers: &[f64; TOGETHER], sixths: i8) -> [f64; TOGETHER] {
 #[inline(always)]
 fn roots(all: &mut [f64; TOGETHER]) {
     let numbers = *all;
-    // The first approximation divides the exponent by 3, and is wrong by at most 5 %. Each step triples the number of
-    // correct digits.
+    // The first approximation divides the exponent by 3, and has an error of at most 5 %. Each step triples the
+    // number of correct digits.
     *all = numbers.map(|x| f64::from_bits(x.to_bits() / 3 + 0x2A9F_7893_0000_0000));
     for _ in 0..3 {
         for (root, x) in all.iter_mut().zip(numbers) {
@@ -390,7 +394,7 @@ fn roots(all: &mut [f64; TOGETHER]) {
     }
 }
 
-/// One power, computed by [`powers`].
+/// One power, computed with [`powers`].
 #[cfg(test)]
 fn power(x: f64, sixths: i8) -> f64 {
     powers(&[x], sixths)[0]
@@ -401,7 +405,8 @@ fn finite(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }
 
-/// Computes `sums[k] += weight * row[k + step]`. An index outside the row is replaced by the nearest index inside.
+/// Computes `sums[k] += weight * row[k + step]`. An index outside the row is replaced by the nearest index inside the
+/// row.
 #[inline(always)]
 fn add_shifted(sums: &mut [f64], weight: f64, row: &[f64], step: i8) {
     let nx = row.len();

@@ -1,5 +1,5 @@
-//! The code that a decoder needs, and its exact inverse. Stored files must stay readable, so no change may alter the
-//! meaning of stored bytes. This folder does not refer to the decisions of the encoder.
+//! The code that a decoder needs, and the encoder's exact inverse of this code. Stored files must stay readable, so
+//! no change may alter the meaning of stored bytes. This folder does not refer to the decisions of the encoder.
 
 pub(crate) mod copies;
 pub(crate) mod decode;

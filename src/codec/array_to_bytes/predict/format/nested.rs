@@ -1,11 +1,12 @@
 //! Nested grids: a coarse cell that is covered by a finer grid holds the mean of the finer cells.
 //!
-//! Codes with adaptive mesh refinement ensure this at every step (M. J. Berger, P. Colella, "Local adaptive mesh
-//! refinement for shock hydrodynamics", Journal of Computational Physics 82, 1989, section 2: the conservative
-//! averages of fine grids replace coarse values). Densities are averaged directly; velocities and energies are
-//! weighted by the density. Headers do not contain the relative positions of grids, so the encoder finds them: it
-//! looks up a mean of fine cells among all values. One cell of each block can then be computed from the other cells:
-//! the last fine cell, or the coarse cell if the finer grid comes first. The factor of refinement is 2.
+//! Codes with adaptive mesh refinement set coarse cells to these means at every step (M. J. Berger, P. Colella,
+//! "Local adaptive mesh refinement for shock hydrodynamics", Journal of Computational Physics 82, 1989, section 2:
+//! the conservative averages of fine grids replace coarse values). Densities are averaged directly; velocities and
+//! energies are weighted by the density. Headers do not contain the relative positions of grids. The encoder finds
+//! the positions by looking up a mean of fine cells among all values. One cell of each block can then be computed
+//! from the other cells: the last fine cell, or the coarse cell if the finer grid comes before the coarse grid. The
+//! factor of refinement is 2.
 
 use super::layout::{Array, Column};
 use super::linear::locate;
@@ -20,9 +21,9 @@ pub(crate) struct Link {
     pub at: [usize; 3],
 }
 
-/// For each element of a column, the number from which it is computed. For the last fine cell of a block: the coarse
-/// element plus one. For a coarse cell: the first fine element of its block plus one, with bit [`FINE`] set. For any
-/// other element: 0.
+/// For each element of a column, the position of the cells from which the element is computed. For the last fine cell
+/// of a block: the coarse element plus one. For a coarse cell: the first fine element of its block plus one, with bit
+/// [`FINE`] set. For any other element: 0.
 pub(crate) type Cells = Vec<u32>;
 
 pub(crate) const FINE: u32 = 1 << 31;
@@ -39,7 +40,7 @@ pub(crate) fn coarse_dims(dims: [usize; 3]) -> Option<[usize; 3]> {
     is_even.then(|| dims.map(|n| n.div_ceil(2)))
 }
 
-/// The offsets of the cells of a block from its first cell, in order.
+/// The offset of each cell of a block from the first cell of the block, in order.
 pub(crate) fn offsets([_, ny, nx]: [usize; 3], block: [usize; 3]) -> impl Iterator<Item = usize> {
     let of = move |i: usize, j: usize, k: usize| (i * ny + j) * nx + k;
     (0..block[0]).flat_map(move |i| (0..block[1]).flat_map(move |j| (0..block[2]).map(move |k| of(i, j, k))))
@@ -54,7 +55,8 @@ pub(crate) fn element(array: &Array, [i, j, k]: [usize; 3]) -> usize {
     array.start + (i * array.dims[1] + j) * array.dims[2] + k
 }
 
-/// The cells of a column that its links make computable. `None` if a link does not fit its arrays.
+/// The cells of a column that can be computed, given the links of the column. `None` if a link does not fit its
+/// arrays.
 pub(crate) fn cells(column: &Column, links: &[Link]) -> Option<Cells> {
     let mut cells = vec![0; column.elements];
     // Each finer array must occur in only one link.
@@ -89,8 +91,8 @@ pub(crate) struct Teller<'a> {
     column: &'a Column,
     /// The first element of the column of weights; `None` for plain means.
     weights: Option<usize>,
-    /// The elements of the fine array to which `cells` belongs. `cells` holds the offsets of the cells of a block
-    /// from its first cell.
+    /// The elements of the fine array for which `cells` is valid. `cells` holds the offset of each cell of a block
+    /// from the first cell of the block.
     known: Range<usize>,
     cells: [usize; CELLS_MAX],
     count: usize,
@@ -101,7 +103,8 @@ impl<'a> Teller<'a> {
         Self { column, weights, known: 0..0, cells: [0; CELLS_MAX], count: 0 }
     }
 
-    /// The computed value of the cell `at` of the array `own`. `cell` is its entry in [`Cells`], and is not 0.
+    /// The computed value of the cell `at` of the array `own`. `cell` is the entry of this cell in [`Cells`], and is
+    /// not 0.
     #[inline(always)]
     pub(crate) fn tell(&mut self, own: &Array, cell: u32, at: usize, values: &[f64]) -> f64 {
         let (other, is_coarse) = ((cell & !FINE) as usize - 1, cell & FINE != 0);
@@ -162,12 +165,13 @@ pub(crate) fn read(bytes: &mut &[u8]) -> Option<Vec<Link>> {
         .collect()
 }
 
-/// The computable cells of each column; an empty list if a column has none. `None` if links do not fit.
+/// The computable cells of each column; an empty list for a column without such cells. Returns `None` if links do not
+/// fit.
 pub(crate) fn all_cells(columns: &[Column], nested: &[(usize, Vec<Link>)]) -> Option<Vec<Cells>> {
     let mut all: Vec<Cells> = Vec::new();
     all.resize_with(if nested.is_empty() { 0 } else { columns.len() }, Vec::new);
     for (key, links) in nested {
-        all.get(*key)?.is_empty().then_some(())?; // one list for each family
+        all.get(*key)?.is_empty().then_some(())?; // a family has only one list
         let cells = cells(&columns[*key], links)?;
         for (column, own) in columns.iter().zip(&mut all).skip(*key) {
             if column.arrays == columns[*key].arrays {

@@ -48,7 +48,7 @@ impl Elements {
         self.loaded(bytes, step, places.iter(), |&place, bits| to[place as usize] = bits);
     }
 
-    /// Calls `call` with each item of `each` and the bits of the element for this item.
+    /// Calls `call` with each item of `each` and the bits of the matching element.
     #[inline(always)]
     fn loaded<T>(self, bytes: &[u8], step: usize, each: impl Iterator<Item = T>, mut call: impl FnMut(T, u64)) {
         if self.width == 4 {
@@ -122,15 +122,16 @@ impl Elements {
         if self.is_float { (self.mask() >> 1) as i64 } else { 0 }
     }
 
-    /// The ordered integer of an element: it increases with the number, and 0 has the integer 0. The difference of
-    /// the ordered integers of two floats is a count of representable numbers. NaNs are beyond the infinities.
+    /// The ordered integer of an element. Ordered integers have the same order as the numbers, and the number 0 has
+    /// the ordered integer 0. The difference of the ordered integers of two floats is a count of representable
+    /// numbers. NaNs are beyond the infinities.
     #[inline(always)]
     pub(crate) fn ordered(self, bits: u64) -> i64 {
         let signed = if self.width == 4 { i64::from(bits as u32 as i32) } else { bits as i64 };
         signed ^ ((signed >> 63) & self.turned())
     }
 
-    /// The low `width` bytes of an integer, with sign: `ordered(unordered(integer))`.
+    /// Truncates an integer to its low `width` bytes, with sign. Equals `ordered(unordered(integer))`.
     #[inline(always)]
     fn cut(self, ordered: i64) -> i64 {
         if self.width == 4 { i64::from(ordered as i32) } else { ordered }
@@ -142,7 +143,8 @@ impl Elements {
         self.turned_back(ordered, self.turned())
     }
 
-    /// Like [`Elements::unordered`]. `turned` is the result of [`Elements::turned`], computed once for many elements.
+    /// Computes the same result as [`Elements::unordered`]. `turned` is the result of [`Elements::turned`], computed
+    /// once for many elements.
     #[inline(always)]
     pub(crate) fn turned_back(self, ordered: i64, turned: i64) -> u64 {
         let cut = self.cut(ordered);
@@ -171,7 +173,7 @@ impl Elements {
     }
 
     /// The float that is `steps` representable numbers above another float: `unordered(ordered(bits) + steps)`. If
-    /// both floats have the same sign, which is the usual case, this takes one addition.
+    /// both floats have the same sign (the usual case), one addition is enough.
     #[inline(always)]
     pub(crate) fn above(self, bits: u64, steps: i64) -> u64 {
         if self.width == 8 {
@@ -205,7 +207,8 @@ impl Elements {
     }
 }
 
-/// Stores contiguous doubles, four at a time. Runs are often so short that a call of a copy function would cost more.
+/// Stores contiguous doubles, four at a time. Runs are often so short that a call of a copy function would take
+/// longer.
 #[inline(always)]
 fn store_few(from: &[u64], to: &mut [[u8; 8]]) {
     let count = from.len().min(to.len());
@@ -219,7 +222,7 @@ fn store_few(from: &[u64], to: &mut [[u8; 8]]) {
     }
 }
 
-/// The logarithm of a positive number to the base of two, wrong by at most 0.0002: the exponent plus a
+/// The binary logarithm of a positive number, with an error of at most 0.0002. The result is the exponent plus a
 /// polynomial of the mantissa, so that the compiler can vectorize a loop of calls.
 #[inline(always)]
 pub(crate) fn about_log2(x: f64) -> f64 {
@@ -232,7 +235,8 @@ pub(crate) fn about_log2(x: f64) -> f64 {
     exponent - 2.498_353_148_814_169 + m * (4.029_211_391_071_479 + m * (-2.078_335_168_251_712 + m * fourth))
 }
 
-/// A pseudorandom number, the same for the same `n`: the finalizer of MurmurHash3 (A. Appleby, public domain).
+/// A pseudorandom number that depends only on `n`, computed by the finalizer of MurmurHash3 (A. Appleby, public
+/// domain).
 pub(crate) fn noise(n: u32) -> u32 {
     let mut hash = n.wrapping_add(1).wrapping_mul(0x9E37_79B9);
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85EB_CA6B);
@@ -240,8 +244,8 @@ pub(crate) fn noise(n: u32) -> u32 {
     hash ^ (hash >> 16)
 }
 
-/// The weight of each error: the precision divided by the size of the number. Numbers far below the mean size get a
-/// limited weight.
+/// The weight of each error: the precision divided by the size of the number. The weight of numbers far below the
+/// mean size is limited.
 pub(crate) fn by_size(target: &[f64], precision: f64) -> Vec<f64> {
     let mean = target.iter().map(|y| y.abs()).sum::<f64>() / target.len().max(1) as f64;
     let weight = |y: &f64| precision / (y.abs() + mean * 1e-6).max(f64::MIN_POSITIVE);
@@ -268,8 +272,8 @@ mod tests {
             let mut bytes = vec![0; width];
             elements.store(bits, &mut bytes);
             prop_assert_eq!(elements.load(&bytes), bits);
-            // Storing with a step equals storing each element alone. Bytes between and after the elements do not
-            // change.
+            // Storing with a step gives the same bytes as storing each element separately. Bytes between and after
+            // the elements do not change.
             let all: Vec<u64> = (0..11u64).map(|n| bits.rotate_left(n as u32 * 7) & elements.mask()).collect();
             for (step, count) in [1, 2].into_iter().flat_map(|step| (0..=all.len()).map(move |count| (step, count))) {
                 let mut bytes = vec![0xA5; width * (count * step + 9)];

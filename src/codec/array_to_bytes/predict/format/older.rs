@@ -1,5 +1,5 @@
-//! Known columns: elements of the same arrays in an older checkpoint, available before the first own column is
-//! decoded.
+//! Known columns: elements of the same arrays in an older checkpoint. Known columns are available before the first
+//! own column (a column of this segment) is decoded.
 //!
 //! The encoder finds known columns in `known.rs`.
 
@@ -7,7 +7,7 @@ use super::group::Group;
 use super::numbers::Elements;
 use crate::codec::array_to_bytes::varint::{put, take};
 
-/// The number of a group, and the number of one of its lanes.
+/// The number of a group, and the number of a lane of this group.
 pub(crate) type Like = (usize, usize);
 
 /// The known groups and their elements, as the encoder describes them.

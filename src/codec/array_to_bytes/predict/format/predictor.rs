@@ -12,8 +12,8 @@ use crate::codec::registers::compiled_twice;
 
 /// The maximum number of sets of a column.
 const SETS_MAX: usize = 16;
-/// The minimum number of elements of a unit at the end of an array. A smaller array shares its unit with the arrays
-/// after it.
+/// The minimum number of elements of a unit at the end of an array. A smaller array shares a unit with the next
+/// arrays.
 const UNIT_MIN: usize = 48;
 
 /// One method of prediction.
@@ -22,7 +22,8 @@ pub(crate) enum Set {
     /// Integer sums of neighbours (the Lorenzo predictor) in 1 to 3 dimensions.
     Integer(u8),
     /// The ordered integer of the element at the same place in the known column `back` columns before, plus the
-    /// Lorenzo sum of the differences between both columns. With 0 dimensions, that element alone.
+    /// Lorenzo sum of the differences between both columns. With 0 dimensions, the prediction is the ordered integer
+    /// alone.
     Since { back: u16, dimensions: u8 },
     /// A weighted sum of terms.
     Linear { terms: Vec<Term>, weights: Vec<f64> },
@@ -34,8 +35,8 @@ pub(crate) struct Predictor {
     pub sets: Vec<Set>,
     pub unit: usize,
     pub which: Vec<u8>,
-    /// How cells are computed from the other cells of their blocks: 0 stands for plain means, `n` for means weighted
-    /// by the column `n` columns before.
+    /// How cells are computed from the other cells of their blocks. 0 stands for plain means. `n` stands for means
+    /// that are weighted by the column `n` columns before. `None` if no cells are computed.
     pub told: Option<u16>,
 }
 
@@ -81,8 +82,8 @@ fn each_row(arrays: &[Array], base: usize) -> impl Iterator<Item = RowPlace<'_>>
     })
 }
 
-/// The length of a row, in elements, if a prediction does not depend on the place in the array. A row of this length
-/// stays in the processor's cache.
+/// If a prediction does not depend on the place in the array, a column is cut into rows of this many elements. Such a
+/// row stays in the processor's cache.
 const TOGETHER: usize = 1024;
 
 /// The elements of a column as rows of [`TOGETHER`] elements, across the borders of arrays.
@@ -91,7 +92,8 @@ fn pieces(column: &Column) -> Vec<Array> {
     (0..column.elements).step_by(TOGETHER).map(piece).collect()
 }
 
-/// `a - b` in integers of the width of the elements. Both are orders of elements, see section 2.1 of `predict.md`.
+/// `a - b` in integers of the width of the elements. `a` and `b` are orders of elements, see section 2.1 of
+/// `predict.md`.
 pub(crate) fn difference(kind: Elements, a: i64, b: i64) -> i64 {
     if kind.width == 4 { i64::from((a as i32).wrapping_sub(b as i32)) } else { a.wrapping_sub(b) }
 }
@@ -105,13 +107,13 @@ pub(crate) struct Field<'a> {
     pub values: &'a [f64],
 }
 
-/// A place in a row that is decoded.
+/// The place at which a row is being decoded.
 #[derive(Clone, Copy)]
 struct Spot<'a> {
     place: Place<'a>,
     kind: Elements,
     row: RowPlace<'a>,
-    /// The place in the row.
+    /// Index of the element in the row.
     k: usize,
 }
 
@@ -121,7 +123,8 @@ struct Filled<'a> {
     values: &'a mut [f64],
 }
 
-/// The rest of a row that is to be filled: for each element its sum and its difference, and the first element.
+/// The rest of a row that is to be filled: the sum and the difference of each element, and the position of the first
+/// element.
 struct Rest<'a> {
     sums: &'a [f64],
     left: &'a [i64],
@@ -132,8 +135,8 @@ struct Rest<'a> {
 struct Wrapping<W, U> {
     /// Converts a sum to a position in the box.
     wrapped: W,
-    /// Converts the value of a place to the position as if the box had no end. The place is given as its distance
-    /// from the first place.
+    /// Converts the value of a place to the position as if the box had no end. The second argument is the distance of
+    /// the place from the first place.
     unwrapped: U,
 }
 
@@ -143,17 +146,17 @@ pub(crate) struct Row {
     /// For each element, the sum of all terms that do not read the row itself.
     sums: Vec<f64>,
     later: Vec<(At, f64)>,
-    /// For each later term, the distance from the place back to its value, and its weight. Valid for places from
-    /// `inner` on.
+    /// For each later term, the distance from the place back to the value of the term, and the weight of the term.
+    /// The distances are valid for places from `inner` on.
     backs: Vec<(usize, f64)>,
     inner: usize,
-    /// For integer sums, the part from the other rows. An element is predicted to differ from its part by the same
-    /// amount as the element before it. After `predict`, the complete predictions.
+    /// For integer sums, the part of each prediction that comes from other rows. An element is predicted to differ
+    /// from its part by the same amount as the previous element. After `predict`, the complete predictions.
     integers: Vec<i64>,
 }
 
 impl Row {
-    /// Computes the parts of all predictions that do not need the elements of the row.
+    /// For all predictions of a row, computes the part that does not need elements of the row itself.
     #[inline(always)]
     fn begin(&mut self, set: &Set, field: Field<'_>, at: RowPlace<'_>) {
         let nx = at.array.dims[2];
@@ -190,7 +193,7 @@ impl Row {
         }
     }
 
-    /// Adds the neighbours in other rows to the integer sums, or subtracts them.
+    /// Adds the neighbours in other rows to the integer sums, or subtracts the neighbours.
     #[inline(always)]
     fn add_rows(&mut self, dimensions: u8, field: Field<'_>, at: RowPlace<'_>, is_added: bool) {
         let (RowPlace { array, i, j, start }, kind) = (at, field.kind);
@@ -250,7 +253,7 @@ impl Row {
         self.integers.extend(self.sums.iter().map(|&sum| kind.nearest(sum)));
     }
 
-    /// Fills literals from a place on, from their differences `left`. All elements before this place are known.
+    /// Computes the literals from a place on, using the differences `left`. All elements before this place are known.
     #[inline(always)]
     fn fill(&mut self, set: Option<&Set>, spot: Spot<'_>, left: &[i64], bits: &mut [u64], values: &mut [f64]) {
         let Spot { place, kind, row: RowPlace { array, i, j, start }, k } = spot;
@@ -288,7 +291,8 @@ impl Row {
         }
     }
 
-    /// One literal of a row that is not periodic, from its difference. All elements before this literal are known.
+    /// Computes one literal of a row that is not periodic, using the difference `off`. All elements before this
+    /// literal are known.
     #[inline(always)]
     fn literal(&self, set: Option<&Set>, spot: Spot<'_>, off: i64, bits: &[u64], values: &[f64]) -> u64 {
         let Spot { place, kind, row: RowPlace { array, i, j, start }, k } = spot;
@@ -312,7 +316,7 @@ impl Row {
         }
     }
 
-    /// Like `fill`, for weighted sums.
+    /// Computes literals like `fill`, for weighted sums.
     #[inline(always)]
     fn fill_linear(
         &self,
@@ -354,7 +358,7 @@ impl Row {
     }
 }
 
-/// The number of elements at the front that are of this kind.
+/// The number of elements at the front that have this kind.
 #[inline(always)]
 fn run_of(kind: u8, kinds: &[u8]) -> usize {
     const TOGETHER: usize = 32;
@@ -363,14 +367,14 @@ fn run_of(kind: u8, kinds: &[u8]) -> usize {
     whole + kinds[whole..].iter().take_while(|&&own| own == kind).count()
 }
 
-/// Takes the first `count` numbers off a list.
+/// Removes the first `count` numbers from a list, and returns them.
 fn split<'a>(list: &mut &'a [i64], count: usize) -> Option<&'a [i64]> {
     let (front, rest) = list.split_at_checked(count)?;
     *list = rest;
     Some(front)
 }
 
-/// Adds the ordered integer of an element to each sum, or subtracts it.
+/// To each sum, adds the ordered integer of the element with the same index, or subtracts this integer.
 #[inline(always)]
 fn add_orders(sums: &mut [i64], row: &[u64], kind: Elements, is_added: bool) {
     let both = sums.iter_mut().zip(row);
@@ -409,8 +413,8 @@ impl Set {
         }
     }
 
-    /// Whether the set predicts each element only from elements with the same number in other columns. The place in
-    /// the array then does not matter.
+    /// Whether the set predicts each element only from the elements with the same index in other columns, so that the
+    /// place in the array does not matter.
     fn is_anywhere(&self, column: &Column) -> bool {
         match self {
             Self::Integer(_) => false,
@@ -419,7 +423,7 @@ impl Set {
         }
     }
 
-    /// Whether an element can be decoded only after the element before it in the row, by arithmetic in doubles.
+    /// Whether an element can be decoded only after the previous element of the row, with arithmetic in doubles.
     pub(crate) fn is_one_by_one(&self) -> bool {
         match self {
             Self::Integer(_) | Self::Since { .. } => false,
@@ -451,8 +455,8 @@ impl Set {
     }
 }
 
-/// Fills the rest of a row. Each prediction is its sum plus the later terms, whose values are at these distances
-/// before the place.
+/// Fills the rest of a row. Each prediction is the sum plus the later terms. The value of each later term is at a
+/// fixed distance before the place.
 #[inline(always)]
 fn fill_linear(
     kind: Elements,
@@ -463,7 +467,7 @@ fn fill_linear(
 ) {
     let (Rest { sums, left, from }, Filled { bits, values }) = (rest, to);
     let Wrapping { wrapped, unwrapped } = wrapping;
-    // The last value stays in a register, so that it is not read from memory again.
+    // The last value stays in a register, so it is not read from memory again.
     let mut last = if from > 0 { values[from - 1] } else { 0.0 };
     for (n, (&sum, &steps)) in sums.iter().zip(left).enumerate() {
         let at = from + n;
@@ -479,13 +483,13 @@ fn fill_linear(
     }
 }
 
-/// The value that replaces a sum that is not a number. The function is `cold`, because such sums are rare.
+/// The value that replaces a sum that is NaN. The function is `cold`, because such sums are rare.
 #[cold]
 fn nothing() -> f64 {
     0.0
 }
 
-/// The decoded differences of a column: of literals, of near copies, and of cells computed from their blocks.
+/// The decoded differences of the literals, the near copies and the computed cells of a column.
 pub(crate) struct Coded<'a> {
     marks: Marks<'a>,
     left: Decoded,
@@ -494,7 +498,7 @@ pub(crate) struct Coded<'a> {
 }
 
 impl<'a> Coded<'a> {
-    /// Decodes the differences. Other columns are not needed. `buffer` is reused.
+    /// Decodes the differences. Other columns are not needed for decoding. `buffer` is reused.
     pub(crate) fn new(kind: Elements, codes: [&[u8]; 3], marks: Marks<'a>, buffer: Decoded) -> Option<Self> {
         let [code, near, told] = codes;
         let numbers = |code: &[u8], count: usize| match count {
@@ -523,7 +527,8 @@ impl Predictor {
         Self { sets: vec![set], unit: 1, which: Vec::new(), told: None }
     }
 
-    /// The columns whose values the predictor reads, each as its distance before this column; 0 is this column.
+    /// The columns whose values the predictor reads. Each column is given as its distance before this column, in
+    /// columns; 0 is this column.
     pub(crate) fn backs(&self) -> impl Iterator<Item = u16> {
         let terms = self.sets.iter().filter_map(|set| match set {
             Set::Linear { terms, .. } => Some(terms),
@@ -536,15 +541,15 @@ impl Predictor {
         if self.sets.len() < 2 { self.sets.first() } else { self.sets.get(usize::from(*self.which.get(unit)?)) }
     }
 
-    /// The teller that computes cells of a column from the other cells of their blocks.
+    /// The teller, which computes cells of a column from the other cells of their blocks.
     pub(crate) fn teller<'a>(&self, place: Place<'a>) -> Teller<'a> {
         let weights = self.told.filter(|&back| back > 0).map(|back| place.base_of(back));
         Teller::new(&place.columns[place.column], weights)
     }
 
     compiled_twice! {
-        /// Fills the elements of a column from copies, and from predictions plus stored differences. Fills its values
-        /// too, if other predictions read them.
+        /// Fills the elements of a column from copies, and from predictions plus stored differences. Fills the values
+        /// of the column too, if other predictions read these values.
         pub(crate) fn decode, decode_avx2 = decode_here(
             &self, place: Place<'_>, kind: Elements, coded: &Coded<'_>, bits: &mut [u64], values: &mut [f64],
             are_values_read: bool,
@@ -604,7 +609,8 @@ impl Predictor {
             {
                 row.begin(set, Field { place, kind, bits, values }, at_row);
             }
-            // Every second element of a row is computed from its block, so runs have one element.
+            // If cells are computed from their blocks, every second element of a row is computed, so runs have one
+            // element.
             let are_single = !marks.cells.is_empty() && column.wrap.is_none() && kinds.contains(&TOLD);
             let mut k = 0;
             while k < nx {

@@ -1,9 +1,10 @@
-//! Records of equal length between other bytes: their positions, and how to take them out and put them back.
+//! Records of equal length between other bytes: the positions of the records, and functions that separate and rejoin
+//! records and other bytes.
 
 use super::group::Dims;
 use crate::codec::array_to_bytes::varint::{put, take};
 
-/// The positions of records. Each region is a number of other bytes, then a number of records.
+/// The positions of records. Each region has some other bytes, then some records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Records {
     /// Bytes of each number: 4 or 8.
@@ -68,7 +69,7 @@ impl Records {
         Some(Self { width, lanes, regions })
     }
 
-    /// The number of bytes of all records; `None` if it overflows.
+    /// The number of bytes of all records; `None` if the number overflows.
     pub(crate) fn bytes(&self) -> Option<usize> {
         let record = self.width.checked_mul(self.lanes)?;
         self.regions.iter().try_fold(0usize, |sum, (_, rows)| sum.checked_add(rows.checked_mul(record)?))

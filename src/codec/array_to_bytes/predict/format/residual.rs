@@ -1,11 +1,13 @@
-//! Decoding of a column's differences from bytes. `code_numbers.rs` finds the shortest of these ways:
+//! Decodes a column's differences from bytes. Differences are stored in one of the following ways, and
+//! `code_numbers.rs` finds the shortest way:
 //!
 //! - *none*: all numbers are zero.
 //! - *pco*: `pco` (M. Loncaric, pcodec), which finds bins with a fixed number of bits each. For numbers without
-//!   prediction it also finds differences and multiples. Decoding runs at memory speed. The numbers are stored as the
-//!   narrowest integers that hold all of them, because the start of each bin takes the width of one integer.
+//!   prediction, pco also finds differences and multiples. Decoding is as fast as memory. The numbers are stored as
+//!   the narrowest integers that hold all numbers, because the start of each bin takes the width of one integer.
 //! - *bytes*: bytes of equal significance are stored together, then compressed by zstd.
-//! - *bits*: bits of equal significance are stored together, then compressed by zstd. Only used without prediction.
+//! - *bits*: bits of equal significance are stored together, then compressed by zstd. This way is used only for
+//!   numbers without prediction.
 
 use crate::codec::bytes_to_bytes::bitshuffle::{Lanes, unshuffle_bits};
 use pco::data_types::Number;
@@ -57,8 +59,8 @@ pub(crate) fn decode(
     Some(values)
 }
 
-/// Decoded numbers. Numbers of four bytes are widened to eight bytes one row at a time, so that the row stays in the
-/// processor's cache.
+/// Decoded numbers. Numbers of four bytes are kept, and widened to eight bytes one row at a time, so that the row
+/// stays in the processor's cache.
 #[derive(Default)]
 pub(crate) struct Decoded {
     wide: Vec<i64>,
@@ -67,7 +69,7 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// Decodes like [`decode`]. The buffers of the last argument are reused.
+    /// Decodes numbers like [`decode`]. The buffers of the last argument are reused.
     pub(crate) fn new(
         code: &[u8],
         count: usize,
@@ -105,7 +107,7 @@ impl InTurn<'_> {
         if self.all.is_narrow { self.all.narrow.get(at).map(|&n| n.into()) } else { self.all.wide.get(at).copied() }
     }
 
-    /// The next `count` numbers; `None` if fewer are left.
+    /// The next `count` numbers; `None` if fewer numbers are left.
     #[inline(always)]
     pub(crate) fn some(&mut self, count: usize) -> Option<&[i64]> {
         let own = self.at..self.at + count;
@@ -119,13 +121,13 @@ impl InTurn<'_> {
     }
 }
 
-/// Fills `numbers` from a file of pco. Returns `None` if the file holds another number of them.
+/// Fills `numbers` from a file of pco. Returns `None` if the file holds more or fewer numbers.
 pub(crate) fn from_pco<T: Number>(code: &[u8], numbers: &mut [T]) -> Option<()> {
     let progress = simple_decompress_into(code, numbers).ok()?;
     (progress.n_processed == numbers.len() && progress.finished).then_some(())
 }
 
-/// Like [`from_pco`], for a file of another type of numbers, each of which `wide` converts.
+/// Fills `values` like [`from_pco`], from a file with another type of numbers. `wide` converts each number.
 pub(crate) fn widened<T: Number + Default>(code: &[u8], values: &mut [i64], wide: impl Fn(T) -> i64) -> Option<()> {
     let mut numbers = vec![T::default(); values.len()];
     from_pco(code, &mut numbers)?;

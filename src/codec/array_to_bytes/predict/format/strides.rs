@@ -9,8 +9,8 @@ pub(crate) const RUN_MIN: usize = 3;
 /// The maximum step from one source to the next, in elements.
 pub(crate) const STEP_MAX: i64 = 1 << 24;
 
-/// Runs, as four lists of one number for each run: the elements before the run; its length and whether signs are
-/// inverted; its first source; its step.
+/// Encoded runs, as four lists of one number for each run: the elements before the run; the length of the run, and
+/// whether signs are inverted; the first source; the step.
 #[derive(Default)]
 pub(crate) struct Strides {
     pub lists: [Vec<u8>; 4],
@@ -55,7 +55,8 @@ pub(crate) fn read(bytes: &mut &[u8], known: usize, least: usize, len: usize, fr
         let step = Some(unzigzag(take(steps)?)).filter(|step| step.abs() <= STEP_MAX)?;
         let end = at.checked_add(length).filter(|&end| end <= len)?;
         let last = from.checked_add(step.checked_mul(length as i64 - 1)?)?;
-        // It is enough to check the first and the last source, because sources and places change by constant steps.
+        // The checks of the first and the last source are enough, because sources and places change by constant
+        // steps.
         let are_before = from < at as i64 && last < end as i64 - 1 && from.min(last) >= least as i64;
         are_before.then_some(())?;
         let (first, from) = (u32::try_from(at).ok()?, u32::try_from(from).ok()?);

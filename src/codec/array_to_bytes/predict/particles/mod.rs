@@ -1,4 +1,5 @@
-//! Particles: rows that each have a number. The rows are sorted by number, and their original order is stored apart.
+//! Particles: rows with identification numbers. The rows are sorted by number, and the original order is stored
+//! separately.
 //!
 //! The other folders of `predict` use only these names:
 //!
@@ -8,8 +9,8 @@
 //! | the rows of an older segment with the same numbers | [`known_rows`] | in the table | [`fill_known_rows`] |
 //! | the original order of the rows | [`encode_orders`] | | [`decode_orders`] |
 //!
-//! The layout of a segment holds its tables. The places of a table become a column like any other column, which is
-//! marked as placed. If such a column has a [`Wrap`], it holds periodic positions.
+//! The layout of a segment holds its tables. The places of a table become a column like any other column, and this
+//! column is marked as placed. A placed column with a [`Wrap`] holds periodic positions.
 
 mod choose;
 mod format;

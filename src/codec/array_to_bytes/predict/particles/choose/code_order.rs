@@ -15,7 +15,7 @@ use crate::codec::threads;
 const LOOKED_AT: usize = 512;
 /// If the mean step from row to row is larger than this share of the extents of all rows, no curve is searched.
 const STEP_MAX: f64 = 0.2;
-/// If a curve needs less than one byte for 16 rows, no other way is tried.
+/// If an order along a curve takes less than one byte for 16 rows, no other way is tried.
 const CURVE_ROWS_PER_BYTE: usize = 16;
 
 /// The encoded order of a table's rows: its bytes in the header, and two codes.
@@ -63,7 +63,7 @@ fn encode_order(layout: &Layout, t: usize, kind: Elements, bits: &[u64], effort:
     };
     if let Some(columns) = three {
         let point = point(layout, columns, kind, bits);
-        // The cube is the periodic box, if there is one, or a cube around all points.
+        // The cube is the periodic box, or a cube around all points if there is no periodic box.
         for period in period(layout, columns).into_iter().map(Some).chain([None]) {
             let Some(curve) = Curve::find(&point, table.places(), &table.slots, period) else { continue };
             let Some(Runs { jumps, lengths }) = curve.runs(&point, &is_row, &table.slots) else { continue };
@@ -83,7 +83,7 @@ fn encode_order(layout: &Layout, t: usize, kind: Elements, bits: &[u64], effort:
     best.unwrap_or_default()
 }
 
-/// The edge of the periodic box of the positions, if it is a cube.
+/// The edge of the periodic box of the positions, if the box is a cube.
 fn period(layout: &Layout, columns: [usize; 3]) -> Option<f64> {
     let [x, y, z] = columns.map(|column| layout.columns[column].wrap.map(|wrap| wrap.period));
     x.filter(|_| x == y && y == z)
@@ -94,9 +94,9 @@ fn points(layout: &Layout, column: usize, kind: Elements, bits: &[u64]) -> Vec<f
     bits[column.base..column.base + column.elements].iter().map(|&bits| kind.value(bits)).collect()
 }
 
-/// The positions of rows: the three columns in which consecutive rows differ least. They are the components of
-/// points, or, if the table has no points of three components, three consecutive columns. Columns are in the order of
-/// coding.
+/// The columns with the positions of rows: the three columns in which consecutive rows differ least. These columns
+/// are the components of points, or three consecutive columns if the table has no points of three components. Columns
+/// are in the order of coding.
 fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<[usize; 3]> {
     let table = &layout.tables[t];
     let step = |column: usize| {
@@ -113,7 +113,7 @@ fn positions(layout: &Layout, t: usize, kind: Elements, bits: &[u64]) -> Option<
         // A column with few different values is not a position.
         if mean.is_finite() && same * 8 < pairs { mean } else { 1.0 }
     };
-    let mut columns: Vec<(usize, usize, f64)> = Vec::new(); // lanes of its group, index in the order of coding, step
+    let mut columns: Vec<(usize, usize, f64)> = Vec::new(); // lanes of its group, index in coding order, step
     layout.each_placed(|own, table, group| {
         if table == t
             && !group.is_integer

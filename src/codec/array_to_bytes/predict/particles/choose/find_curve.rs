@@ -3,7 +3,7 @@
 
 use super::super::format::curve::{Cells, Curve, OCTANTS, TURNS, levels_of, products, turned, whole};
 
-/// The number of levels in addition to the levels that evenly distributed points need.
+/// Levels in addition to the number of levels that evenly distributed points need.
 const LEVELS_MORE: u32 = 6;
 /// The maximum number of levels from which a curve is learned.
 const LEARNED_MAX: u32 = 8;
@@ -11,21 +11,20 @@ const LEARNED_MAX: u32 = 8;
 const ROWS_OF_CELL: usize = 4;
 /// A curve is learned from at most this many nodes. A node is a cube of 64 cells.
 const NODES_MAX: usize = 512;
-/// The number of nodes whose order is tried as the order from which the other orders are rotated.
+/// The number of nodes whose order is tried as the base order. All other orders are rotations of the base order.
 const FIRST_TRIED: usize = 8;
 /// The number of parts of half a box. The first search for walls uses these parts.
 const PARTS: usize = 512;
 /// A place is a wall only if at most a third of the median number of steps cross it.
 const WALL_DIVISOR: u32 = 3;
-/// The factor by which the uncertainty of a wall decreases with each look at smaller cells.
+/// The factor by which the uncertainty of a wall's place decreases with each search in smaller cells.
 const REFINED: f64 = 8.0;
-/// The factor by which simulation codes make their cube larger than the region of the points (GADGET-2 and its
-/// successors).
+/// The factor by which GADGET-2 and its successors make the cube larger than the region of the points.
 const LARGER: f64 = 1.001;
 
 impl Curve {
-    /// The curve that the rows follow, if there is one. `places` is the number of places of the table, and `period`
-    /// is the edge of the periodic box, if there is one.
+    /// The curve that the rows follow; `None` if the rows follow no curve. `places` is the number of places of the
+    /// table, and `period` is the edge of the periodic box, if there is a periodic box.
     pub(crate) fn find(
         point: impl Fn(usize) -> [f64; 3],
         places: usize,
@@ -63,14 +62,14 @@ impl Curve {
     }
 }
 
-/// The coordinate at which the periodic cube begins along an axis. The fewest steps from row to row cross the two
-/// walls of this cube: its beginning and its middle.
+/// The coordinate at which the periodic cube begins along an axis. The cube has two walls: its beginning and its
+/// middle. At the right coordinate, the fewest steps from row to row cross these walls.
 fn wall(values: &[f64], period: f64) -> Option<f64> {
     let parts = 2 * PARTS;
     let per_period = parts as f64 / period;
     let part = |x: f64| whole(x * per_period) as usize & (parts - 1);
-    // For each place of the first wall: how many more steps cross this wall or the wall half a box after it than at
-    // the place before.
+    // For each place of the first wall: the change in the number of steps that cross this wall or the wall half a box
+    // later, compared with the previous place.
     let mut more = vec![0i64; PARTS];
     let mut passing = 0i64;
     let mut before = part(*values.first()?);
@@ -78,7 +77,7 @@ fn wall(values: &[f64], period: f64) -> Option<f64> {
         let (a, b) = (before, part(value));
         before = b;
         let (low, high) = if a < b { (a, b) } else { (b, a) };
-        // In the periodic box, a step takes the shorter of the two directions.
+        // In the periodic box, a step goes in the shorter of the two directions.
         let (from, to) = if high - low <= PARTS { (low, high) } else { (high, low + parts) };
         let [first, behind] = [from, to].map(|at| (at + 1) % PARTS);
         if to - from == PARTS {
@@ -111,12 +110,12 @@ fn wall(values: &[f64], period: f64) -> Option<f64> {
     Some(wall)
 }
 
-/// Refines the place of a wall within `reach` of its present place. Walls repeat every `width`, and the fewest steps
-/// must cross them. The middle of the possible places is returned.
+/// Refines the place of a wall within `reach` of its present place. Walls repeat at the distance `width`. The result
+/// is the middle of the places at which the fewest steps cross the walls.
 fn refined(values: &[f64], wall: f64, reach: f64, width: f64) -> f64 {
     let per_width = 1.0 / width;
-    // The cell of a value. If a wall may be near the value, also the distance from the present wall: if the wall is
-    // moved beyond the value, the value is in the cell before.
+    // The cell of a value, and the distance from the present wall if a wall may be near the value. If the wall is
+    // moved beyond the value, the value is in the previous cell.
     let cell = |x: f64| {
         let t = (x - wall) * per_width;
         let nearest = whole(t + 0.5);
@@ -131,11 +130,11 @@ fn refined(values: &[f64], wall: f64, reach: f64, width: f64) -> f64 {
             (t - nearest).abs() <= reach * per_width
         })
         .collect();
-    // The places of the wall at which the count of crossing steps changes, and by how much.
+    // The places of the wall at which the number of crossing steps changes, and the change.
     let mut changes: Vec<(f64, i32)> = Vec::new();
     for (step, _) in values.windows(2).zip(is_near.windows(2)).filter(|(_, is_near)| is_near[0] | is_near[1]) {
         let (a, b) = (cell(step[0]), cell(step[1]));
-        // With the wall at the lowest possible place, both values are in the cells after it.
+        // With the wall at the lowest possible place, both values are in the cells after the wall.
         let mut now = (a.0, b.0);
         let mut offs = [(a.1, true), (b.1, false)];
         offs.sort_by(|a, b| a.0.unwrap_or(f64::MAX).total_cmp(&b.0.unwrap_or(f64::MAX)));
@@ -165,7 +164,7 @@ fn refined(values: &[f64], wall: f64, reach: f64, width: f64) -> f64 {
     wall + (from + to) / 2.0
 }
 
-/// The cells of a node, two levels below it, in the order in which rows first enter them.
+/// The cells two levels below a node, in the order in which rows first enter the cells.
 #[derive(Clone)]
 struct Passed {
     seen: u64,
@@ -174,8 +173,8 @@ struct Passed {
 }
 
 /// Learns a curve from the rows: the order of octants, the rotation in each octant, and the axes along which the cube
-/// begins half an edge later. The third result is 0 unless `may_move`; moving by half an edge gives the same walls.
-/// `None` if the rows follow no curve.
+/// begins half an edge later. These axes are searched only if `may_move` is true, because a cube that is moved by
+/// half an edge has the same walls; otherwise the third result is 0. Returns `None` if the rows follow no curve.
 fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Option<([u8; OCTANTS], [u8; OCTANTS], u8)> {
     let depth = levels - 2;
     let mut nodes = vec![Passed { seen: 0, cells: [0; 64], count: 0 }; 1 << (3 * depth)];
@@ -187,7 +186,7 @@ fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Opti
             node.count += 1;
         }
     }
-    // The nodes in which rows passed all octants, one octant after the other: number, order of octants, cells.
+    // The nodes in which rows passed all octants, one octant after the other: index, order of octants, cells.
     let mut passed: Vec<(usize, [u8; OCTANTS], &Passed)> = Vec::new();
     for (n, node) in nodes.iter().enumerate() {
         let mut order: Vec<u8> = node.cells[..usize::from(node.count)].iter().map(|cell| cell >> 3).collect();
@@ -203,7 +202,7 @@ fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Opti
     let turn_between = |from: &[u8; OCTANTS], to: &[u8; OCTANTS]| {
         (0..TURNS as u8).find(|&turn| from.iter().zip(to).all(|(&own, &there)| turned(turn, own) == there))
     };
-    // Among some orders, the order from which the most other orders are rotated.
+    // Some orders are tried as base order. The best base order has the most other orders as rotations.
     let alike = |from: &[u8; OCTANTS]| passed.iter().filter(|(_, to, _)| turn_between(from, to).is_some()).count();
     let tried = passed.iter().step_by(passed.len().div_ceil(FIRST_TRIED).max(1)).map(|(_, order, _)| *order);
     let first = tried.min_by_key(|order| std::cmp::Reverse(alike(order)))?;
@@ -233,7 +232,7 @@ fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Opti
         }
     }
     let turns = votes.map(|votes| (0..TURNS).max_by_key(|&turn| (votes[turn], TURNS - turn)).unwrap_or(0) as u8);
-    // The rotation of the largest cube with which the most nodes get their observed rotation.
+    // Tries each rotation of the largest cube. The best rotation gives the most nodes their observed rotation.
     let in_node = |half: usize, begin: usize, node: usize| {
         (0..depth).rev().fold(begin, |turn, level| {
             let moved = if level + 1 == depth { half } else { 0 };
@@ -263,7 +262,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Random points in a box of edge 10 that begins at 0. If `crowded`, half of the points are denser in the middle.
+    /// Random points in a box of edge 10 that begins at 0. If `crowded` is true, half of the points are nearer to the
+    /// middle of the box.
     fn some(count: usize, seed: u64, crowded: bool) -> [Vec<f64>; 3] {
         let mut state = seed;
         let mut next = || {
@@ -335,7 +335,8 @@ mod tests {
                 for (curve, name) in
                     [(&octants as &dyn Fn([u64; 3]) -> u64, "Morton"), (&skilling, "Hilbert"), (&mirrored, "mirrored")]
                 {
-                    // The order is rotated as if several ranks held pieces of the curve in another order.
+                    // The order of the rows is shifted, as if several ranks held pieces of the curve in another
+                    // order.
                     let mut order = sorted(&points, origin, 10.0, curve);
                     order.rotate_left(count / 4);
                     order[count / 8..count / 2].rotate_left(count / 5);

@@ -1,4 +1,5 @@
-//! Finds the rows of an older segment that have the same numbers as the rows of a table, if there are enough of them.
+//! Finds the rows of an older segment that have the same numbers as the rows of a table, if there are enough such
+//! rows.
 
 use super::super::super::format::group::Group;
 use super::super::super::format::numbers::Elements;
@@ -6,7 +7,7 @@ use super::super::format::older_rows::{NO_ROW, OlderRows};
 use super::super::format::table::Table;
 use crate::codec::{Older, OlderPlace};
 
-/// An older segment is used for a table only if it has rows for at least half of the places.
+/// An older segment is used for a table only if the older segment has rows for at least half of the places.
 const THERE_DIVISOR: usize = 2;
 
 /// The rows of an older segment that have the same numbers as the rows of a table. `places` are the positions of each
@@ -29,7 +30,7 @@ pub(crate) fn find(
         let arrays = own[n].arrays.iter().map(|dims| dims.iter().product::<usize>());
         places[n].iter().zip(arrays).map(|(place, own)| elements(place, own))
     };
-    // Zeros at the end fill up a chunk, and are not rows.
+    // Zeros at the end of an array are padding of a chunk, not rows.
     let is_zero =
         |n: usize| older.raw.get(n * kind.width..(n + 1) * kind.width).is_none_or(|bytes| kind.load(bytes) == 0);
     let keys: Vec<(usize, usize)> = of_group(table.key)

@@ -1,4 +1,5 @@
-//! Finds tables: groups whose rows have numbers, if sorting the rows by number saves bytes.
+//! Finds tables: groups whose rows have identification numbers. A table is made if sorting its rows by number saves
+//! bytes.
 
 use super::super::super::choose::fit::{Sampled, select};
 use super::super::super::format::group::{Dims, Group, Kind};
@@ -16,7 +17,7 @@ const LOOKED_AT: usize = 512;
 /// as periodic.
 const SURE_MIN: f64 = 0.5;
 
-/// The smallest and the largest value. No value may be NaN. Eight values are compared at a time.
+/// The smallest and the largest value. No value may be NaN. The loop compares eight values at a time.
 fn least_and_greatest(values: &[f64]) -> (f64, f64) {
     let (mut low, mut high) = ([f64::MAX; 8], [f64::MIN; 8]);
     let (eights, rest) = values.as_chunks::<8>();
@@ -82,7 +83,7 @@ impl Wrap {
 }
 
 impl Table {
-    /// The table whose numbers are in group number `n`. The first element of the group is `from`.
+    /// The table whose identification numbers are in group `n`. The first element of the group is `from`.
     fn of(n: usize, group: &Group, from: usize, load: &impl Fn(usize) -> u64) -> Option<Self> {
         if group.kind != Kind::Plain || !is_list(group) {
             return None;
@@ -91,7 +92,7 @@ impl Table {
         let mut keys = Vec::new();
         let mut at = from;
         for all in rows_of(group) {
-            // Zeros at the end fill up a chunk, and are not numbers of rows.
+            // Zeros at the end of an array are padding of a chunk, not numbers of rows.
             let kept = (0..all).rev().find(|&row| load(at + row) != 0).map_or(0, |row| row + 1);
             table.rows.push(kept);
             keys.extend((at..at + kept).map(load));
@@ -111,7 +112,7 @@ impl Table {
         table.first = first;
         table.dims = extents(places);
         table.holes = (0u32..).zip(&is_there).filter(|(_, is)| !**is).map(|(place, _)| place).collect();
-        table.slots = keys.iter().map(|key| (key - first) as u32).collect(); // fewer than 2^30
+        table.slots = keys.iter().map(|key| (key - first) as u32).collect(); // the value is below 2^30
         Some(table)
     }
 
@@ -123,7 +124,7 @@ impl Table {
         row_at
     }
 
-    /// The bits that are saved for each element if rows are sorted by number.
+    /// Number of bits that sorting the rows by number saves for each element.
     fn gain(&self, placed: &Placed<'_>, kind: Elements) -> f64 {
         let [_, ny, nx] = self.dims;
         let bits = |len: usize, value: &dyn Fn(usize) -> f64, steps: &[usize]| {

@@ -1,4 +1,4 @@
-//! The decisions of the encoder about rows that each have a number.
+//! The decisions of the encoder about tables, whose rows have identification numbers.
 
 pub(crate) mod code_order;
 pub(crate) mod find_curve;

@@ -1,16 +1,16 @@
 //! The order of points along a space-filling curve.
 //!
-//! Simulation codes distribute particles over ranks in pieces of such a curve, and keep them in its order (M. S.
-//! Warren, J. K. Salmon, "A parallel hashed oct-tree N-body algorithm", Supercomputing 1993; V. Springel et al.,
+//! Simulation codes cut such a curve into one piece for each rank, and keep particles in the order of the curve (M.
+//! S. Warren, J. K. Salmon, "A parallel hashed oct-tree N-body algorithm", Supercomputing 1993; V. Springel et al.,
 //! "Simulating cosmic structure formation with the GADGET-4 code", Monthly Notices of the RAS 506, 2021). A cube is
-//! cut into eight octants, and the curve passes the octants in some order. The same happens inside each octant, with
-//! this order rotated or mirrored. If positions are written directly after sorting, they determine the order of the
-//! particles, except for the piece of the curve that each rank has.
+//! cut into eight octants, and the curve passes the octants in some order. Each octant is cut in the same way, and
+//! its order is the same order rotated or mirrored. If positions are written directly after sorting, the positions
+//! determine the order of the particles on each rank, but not which piece of the curve each rank has.
 //!
 //! The encoder learns the curve from the points. The rotation in each octant is the same at all levels, both for the
 //! many forms of Hilbert's curve and for Morton's curve, which has no rotation. The encoder also learns where the
-//! cells begin, from the steps from row to row: few steps cross a wall between large cells. Therefore the order is
-//! found even if a code moves the box before each sorting.
+//! cells begin: few steps from row to row cross a wall between large cells. Therefore the order is found even if a
+//! code moves the box before each sorting.
 
 use crate::codec::registers::compiled_twice;
 
@@ -30,7 +30,7 @@ pub(crate) struct Curve {
     pub origin: [f64; 3],
     /// The length of an edge of the cube.
     pub edge: f64,
-    /// The number of levels, that is, how often the cube is cut; an even number.
+    /// The number of levels: how many times the cube is cut. The number is even.
     pub levels: u32,
     /// The order in which the curve passes the octants.
     pub first: [u8; OCTANTS],
@@ -38,8 +38,8 @@ pub(crate) struct Curve {
     pub turns: [u8; OCTANTS],
 }
 
-/// The part of an order that a curve does not determine: runs of rows along the curve. `jumps` holds, for each run,
-/// the distance of its beginning from the expected place. `lengths` holds the number of its rows minus one.
+/// The part of an order that a curve does not determine: runs of rows along the curve. For each run, `jumps` holds
+/// the distance of the run's beginning from the expected place, and `lengths` holds the number of rows minus one.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Runs {
     pub jumps: Vec<i64>,
@@ -80,7 +80,7 @@ pub(crate) fn octants(cell: [u64; 3]) -> u64 {
     spread(cell[0]) << 2 | spread(cell[1]) << 1 | spread(cell[2])
 }
 
-/// The largest integer that is not above `x`. 0 if `x` is not a number, or so large that doubles have no fraction.
+/// The largest integer that is not above `x`. 0 if `x` is NaN, or so large that doubles have no fraction.
 #[inline(always)]
 pub(crate) fn whole(x: f64) -> i64 {
     const EXACT: f64 = (1u64 << 52) as f64;
@@ -97,7 +97,8 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
-    /// The number of fraction bits that are dropped. A place on a wall then belongs to the cell after the wall.
+    /// The number of fraction bits that are dropped. Because these bits are dropped, a place on a wall belongs to the
+    /// cell after the wall.
     pub(crate) const FINER: u32 = 10;
     /// Adding this constant gives a double between 2^52 and 2^53, whose lowest bits are an integer.
     pub(crate) const WHOLE: f64 = (3u64 << 51) as f64;
@@ -125,7 +126,7 @@ impl Curve {
         Cells::new(self.origin, self.edge, self.levels)
     }
 
-    /// The places that have a point, in the order of the curve. Places in the same cell are in increasing order.
+    /// The places that have a point, in the order of the curve. Places in one cell are in increasing order.
     fn along(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool]) -> Option<Vec<u32>> {
         let place_bits = u64::BITS - (is_one.len() as u64).leading_zeros();
         let mut numbers = self.numbers(point, is_one, place_bits)?;
@@ -134,8 +135,8 @@ impl Curve {
     }
 
     compiled_twice! {
-        /// For each place that has a point: its position along the curve, and in the lowest `place_bits` bits the
-        /// place.
+        /// For each place that has a point: the position along the curve in the high bits, and the place in the
+        /// lowest `place_bits` bits.
         fn numbers, numbers_avx2 = numbers_here(
             &self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32,
         ) -> Option<Vec<u64>>
@@ -145,7 +146,8 @@ impl Curve {
     fn numbers_here(&self, point: impl Fn(usize) -> [f64; 3], is_one: &[bool], place_bits: u32) -> Option<Vec<u64>> {
         let (cells, steps) = (self.cells()?, self.steps());
         let mut numbers: Vec<u64> = Vec::with_capacity(is_one.len());
-        // Levels are computed for several points at a time, because each level needs the rotation of the level above.
+        // Each level needs the rotation of the level above, so a processor waits between the levels of one point.
+        // Therefore several points are computed at the same time.
         let mut octants = [0; TOGETHER];
         for (block, are_ones) in is_one.chunks(TOGETHER).enumerate() {
             let count = are_ones.len();
@@ -218,7 +220,7 @@ impl Curve {
             (left.is_left(next) && rows <= along.len() - order.len()).then_some(())?;
             if left.take_run(next, rows) {
                 order.extend_from_slice(&along[next as usize..][..rows]);
-                next += rows as u32; // at most the number of points
+                next += rows as u32; // the value is at most the number of points
                 continue;
             }
             for _ in 0..rows {
@@ -238,7 +240,7 @@ impl Curve {
         out.extend(self.turns);
     }
 
-    /// The inverse of [`Curve::write`], for this number of places.
+    /// The inverse of [`Curve::write`], for a curve through `places` places.
     pub(crate) fn read(bytes: &mut &[u8], places: usize) -> Option<Self> {
         let number = |bytes: &mut &[u8]| {
             let (number, rest) = bytes.split_first_chunk::<8>()?;
@@ -260,15 +262,14 @@ impl Curve {
     }
 }
 
-/// Sorts by `bits` bits, the lowest of which is bit `from`: digit by digit, the lowest digit first. The sort is
-/// stable.
+/// Sorts by the `bits` bits from bit `from` on, digit by digit, the lowest digit first. The sort is stable.
 fn sort_by_top(numbers: &mut Vec<u64>, from: u32, bits: u32) {
     const DIGIT_MAX: u32 = 12;
     let digit_bits = bits.div_ceil(bits.div_ceil(DIGIT_MAX).max(1)).max(1);
     let mut sorted = vec![0; numbers.len()];
     for shift in (0..bits).step_by(digit_bits as usize) {
         let digit = |number: u64| (number >> (from + shift)) as usize & ((1 << digit_bits.min(bits - shift)) - 1);
-        let mut next = [0u32; 1 << DIGIT_MAX]; // fewer than 2^30 in all
+        let mut next = [0u32; 1 << DIGIT_MAX]; // the sum is below 2^30
         let next = &mut next[..1 << digit_bits];
         numbers.iter().for_each(|&number| next[digit(number)] += 1);
         next.iter_mut().fold(0, |from, next| from + std::mem::replace(next, from));
@@ -288,14 +289,14 @@ pub(crate) fn levels_of(places: usize) -> u32 {
 
 /// The set of points that are not taken yet.
 struct Left {
-    /// For each point, and for the end: the point itself if it is not taken. Otherwise a later point that is not
-    /// after the next point that is not taken.
+    /// For each point, and for the end: the point itself if the point is not taken. For a taken point: a later point
+    /// that is at most the next point that is not taken.
     next: Vec<u32>,
 }
 
 impl Left {
     fn new(count: usize) -> Self {
-        Self { next: (0..=count as u32).collect() } // fewer than 2^30
+        Self { next: (0..=count as u32).collect() } // the value is below 2^30
     }
 
     /// The first point from `n` on that is not taken, or the end.
@@ -317,7 +318,8 @@ impl Left {
         self.next[n as usize] = n + 1;
     }
 
-    /// Takes `count` points from `from` on, if none of them is taken yet. Returns whether it did.
+    /// Takes `count` points from `from` on, if none of these points is taken yet. Returns whether the points were
+    /// taken.
     fn take_run(&mut self, from: u32, count: usize) -> bool {
         let end = self.next.len() - 1;
         let Some(own) = self.next[..end].get_mut(from as usize..).and_then(|own| own.get_mut(..count)) else {
@@ -325,7 +327,7 @@ impl Left {
         };
         let is_left = own.iter().zip(from..).fold(true, |all, (&next, n)| all & (next == n));
         if is_left {
-            own.fill(from + count as u32); // at most the number of points
+            own.fill(from + count as u32); // the value is at most the number of points
         }
         is_left
     }

@@ -1,4 +1,4 @@
-//! The code that a decoder needs for rows that each have a number.
+//! The code that a decoder needs for tables, whose rows have identification numbers.
 
 pub(crate) mod curve;
 pub(crate) mod older_rows;

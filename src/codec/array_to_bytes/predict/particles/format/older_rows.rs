@@ -1,18 +1,20 @@
-//! Rows of an older segment that have the same numbers as the rows of a table.
+//! Rows of an older segment that belong to the same particles as the rows of a table: both rows have the same
+//! identification number.
 
 use super::super::super::format::group::{Dims, Group, Kind};
 use super::super::super::format::numbers::Elements;
 use crate::codec::array_to_bytes::varint::{put, take};
 
-/// The rows of an older segment that have the same numbers as the rows of a table.
+/// The rows of an older segment whose identification numbers are also in a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OlderRows {
-    /// The first known group that holds these rows. There is one known group for each column.
+    /// Index of the first known group that holds these rows. There is one known group for each column.
     pub first: usize,
-    /// The numbers of the rows: for each array, the first element in the older segment, and the count of elements.
+    /// The elements with the numbers of the rows: for each array, the first element in the older segment, and the
+    /// count of elements.
     pub keys: Vec<(usize, usize)>,
-    /// The groups of the table that the older segment has, in increasing order. For each group, the first element of
-    /// the rows of each array.
+    /// The groups of the table that are also in the older segment, in increasing order. For each group, the first
+    /// element of the rows of each array.
     pub members: Vec<(usize, Vec<usize>)>,
 }
 
@@ -23,8 +25,8 @@ pub(crate) type RowAt = (u32, u32);
 pub(crate) const NO_ROW: u32 = u32::MAX;
 
 impl OlderRows {
-    /// For each of `places` places, the first row of the older segment that has its number. The number of place 0 is
-    /// `first`.
+    /// For each of `places` places, the first row of the older segment that has the number of the place. The number
+    /// of place 0 is `first`, and the number increases by 1 with each place.
     pub(crate) fn rows(&self, first: u64, places: usize, older: &[u8], kind: Elements) -> Option<Vec<RowAt>> {
         let mut found = vec![(NO_ROW, 0); places];
         let all = self.keys.iter().try_fold(0usize, |sum, (_, rows)| sum.checked_add(*rows))?;
@@ -44,7 +46,7 @@ impl OlderRows {
         Some(found)
     }
 
-    /// The columns: for each its known group, its own group, and the lane of the own group.
+    /// The columns: for each column, the known group, the own group, and the lane of the own group.
     pub(crate) fn columns<'a>(&'a self, groups: &'a [Group]) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
         let lanes = |&(own, _): &(usize, Vec<usize>)| (0..groups[own].lanes()).map(move |lane| (own, lane));
         self.members.iter().flat_map(lanes).enumerate().map(|(n, (own, lane))| (self.first + n, own, lane))
@@ -64,8 +66,8 @@ impl OlderRows {
         }
     }
 
-    /// The inverse of [`OlderRows::write`], for table number `t` of `groups`. The numbers of its rows are in group
-    /// `key`. `dims` are the extents of its places.
+    /// The inverse of [`OlderRows::write`], for table number `t` of `groups`. The numbers of the rows are in group
+    /// `key`. `dims` are the extents of the table's places.
     pub(crate) fn read(bytes: &mut &[u8], t: usize, key: usize, dims: Dims, groups: &[Group]) -> Option<Self> {
         let mut rows = Self { first: take(bytes)?, ..Self::default() };
         for _ in 0..take(bytes)? {

@@ -1,4 +1,4 @@
-//! Decoding of the original order of a table's rows: as differences of places, or along a curve.
+//! Decodes the original order of a table's rows. The order is stored as differences of places, or along a curve.
 
 use super::super::super::format::layout::Layout;
 use super::super::super::format::numbers::Elements;

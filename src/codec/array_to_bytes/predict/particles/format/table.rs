@@ -1,9 +1,9 @@
-//! Tables whose rows have numbers: particles that move from rank to rank and keep their number.
+//! Tables whose rows have identification numbers: particles that move from rank to rank and keep their number.
 //!
 //! A table is an array of distinct integers (the numbers), and other arrays with the same number of rows. If nearly
 //! all numbers between the smallest and the largest occur, the rows are sorted by number. Simulations assign the
-//! numbers once, at the beginning, row by row of a lattice. So particles that were neighbours on the lattice are
-//! neighbours in the sorted table, in up to three dimensions. Tables with the same assignment of numbers (gas and
+//! numbers once, at the beginning, row by row of a lattice. Therefore particles that were neighbours on the lattice
+//! are neighbours in the sorted table, in up to three dimensions. Tables with the same assignment of numbers (gas and
 //! dark matter) have the same places. The original order of the rows is stored too, along a curve (`curve.rs`) or as
 //! differences.
 
@@ -14,7 +14,7 @@ use crate::codec::array_to_bytes::varint::{put, take};
 
 /// The number of empty places is at most the number of rows divided by this divisor, plus [`HOLES_MORE`].
 const HOLES_DIVISOR: usize = 32;
-/// Empty places that every table may have.
+/// Number of empty places that every table may have.
 const HOLES_MORE: usize = 8;
 /// The maximum number of tables of a segment.
 pub(crate) const TABLES_MAX: usize = 64;
@@ -28,15 +28,15 @@ pub(crate) struct Table {
     pub first: u64,
     /// The extents of the places. There is one place for each number from `first` on.
     pub dims: Dims,
-    /// For each array, how many rows have a number. The rows after them are not moved.
+    /// For each array, the number of rows with a number. The rows at the end, without a number, are not moved.
     pub rows: Vec<usize>,
     /// The places without a row, in increasing order.
     pub holes: Vec<u32>,
-    /// For each row with a number, its place.
+    /// The place of each row with a number.
     pub slots: Vec<u32>,
-    /// For each column of this table, in the order of the segment: its period, if it is periodic.
+    /// For each column of this table, in the order of the segment: the period, if the column is periodic.
     pub wraps: Vec<Option<Wrap>>,
-    /// The rows of an older segment with the same numbers, if there are any.
+    /// The rows of an older segment with the same numbers. `None` if there are no such rows.
     pub older: Option<OlderRows>,
 }
 
@@ -57,7 +57,7 @@ impl Wrap {
         self.axis < 3 && self.period.is_normal() && self.period > 0.0 && self.offset.is_finite()
     }
 
-    /// The position as if the box had no end. `at` is the place, `dims` the number of places along each axis.
+    /// The position as if the box had no end. `at` is the place, and `dims` is the number of places along each axis.
     #[inline(always)]
     pub(crate) fn unwrapped(&self, value: f64, at: [usize; 3], dims: Dims) -> f64 {
         let about = self.offset + self.period / dims[self.axis] as f64 * at[self.axis] as f64;
@@ -110,14 +110,14 @@ impl Table {
         self.rows.iter().sum()
     }
 
-    /// Whether each array of a group has at least as many rows as there are numbers for it.
+    /// Whether each array of a group has at least as many rows as the matching array of numbers.
     pub(crate) fn fits(&self, group: &Group) -> bool {
         is_list(group)
             && group.arrays.len() == self.rows.len()
             && rows_of(group).zip(&self.rows).all(|(all, kept)| all >= *kept)
     }
 
-    /// The periods of the known columns that hold rows with the same numbers. A known column has the period of the
+    /// The known columns that hold rows of an older segment, with their periods. A known column has the period of the
     /// corresponding own column.
     pub(crate) fn known_wraps(&self, t: usize, groups: &[Group]) -> Vec<(usize, Wrap)> {
         let Some(rows) = &self.older else { return Vec::new() };
@@ -191,7 +191,7 @@ pub(crate) fn read(bytes: &mut &[u8], groups: &mut [Group], older: bool) -> Opti
         let mut next = 0usize;
         for _ in 0..places.checked_sub(row_count)? {
             let hole = next.checked_add(take(bytes)?).filter(|&hole| hole < places)?;
-            holes.push(hole as u32); // fewer than 2^30
+            holes.push(hole as u32); // the value is below 2^30
             next = hole + 1;
         }
         let mut table = Table { key, first, dims, rows, holes, slots: Vec::new(), wraps: Vec::new(), older: None };

@@ -1,0 +1,111 @@
+//! Tests of `mcr run` and of agents that guess the layout while the application runs.
+
+use crate::support::*;
+use std::path::Path;
+use std::time::Duration;
+
+const NOT_COMMITTED: Option<i32> = Some(5);
+const TWO: &[&str] = &["--ranks", "2"];
+
+/// Whether the store of the directory has this checkpoint, complete.
+fn is_complete(dir: &Path, id: &str) -> bool {
+    list(&dir.join("store")).iter().any(|c| c["checkpoint"] == id && c["complete"] == true)
+}
+
+/// Runs a script under `mcr run` without a layout. Returns the log.
+fn run_guessed(dir: &Path, ranks: &[&str], script: &str, status: i32) -> String {
+    let mut command = mcr();
+    std::fs::create_dir_all(dir.join("out")).expect("made");
+    command.args(["run", "--create", "--job", "job"]).args(ranks).arg("--watch").arg(dir.join("out"));
+    command.arg("--store").arg(dir.join("store")).arg("--state").arg(dir.join("state")).current_dir(dir.join("out"));
+    let output = run(command.args(["--", "sh", "-c", script]), status);
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn names_used_in_turn_are_all_saved_although_the_first_ones_showed_only_half_of_the_layout() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for step in 1 2 3 4; do x=a; [ $((step%2)) = 0 ] && x=b; for rank in 0 1; do \
+                  echo step $step rank $rank > state_$x.$rank.dat; done; sleep 3; done";
+    let log = run_guessed(dir.path(), TWO, script, 0);
+    let back = dir.path().join("back");
+    run(mcr().args(["restart", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
+    for (name, step) in [("a", 3), ("b", 4)] {
+        let text = std::fs::read_to_string(back.join(format!("state_{name}.1.dat"))).expect("restored");
+        assert_eq!(text, format!("step {step} rank 1\n"), "{log}");
+    }
+}
+
+#[test]
+fn files_that_the_guess_cannot_place_are_named_at_the_end_and_many_of_them_give_5() {
+    let script = |steps: &str| {
+        format!(
+            "for step in {steps}; do mkdir step_$step; for rank in 0 1; do echo $step > step_$step/rank_$rank.dat; done; sleep 2.2; done"
+        )
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = run_guessed(dir.path(), TWO, &script("1 2 final"), 5);
+    assert!(
+        log.contains("not committed: files belong to no checkpoint") && log.contains("first=step_final/rank_0.dat"),
+        "{log}"
+    );
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = run_guessed(dir.path(), TWO, &format!("{}; echo log > notes.dat", script("1 2 3")), 0);
+    assert!(log.contains("files=1 of=7 first=notes.dat"), "{log}");
+    assert!(is_complete(dir.path(), "step_3"));
+}
+
+#[test]
+fn an_agent_whose_ranks_the_guess_does_not_show_saves_nothing_and_says_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (watch, store) = (dir.path().join("node1"), dir.path().join("store"));
+    std::fs::create_dir(&watch).expect("made");
+    let (_aggregator, address) = Daemon::aggregator(dir.path(), "anc", &store, "");
+    let agent = Daemon::agent(dir.path(), "n1", &watch, &[address], "ranks = 2\nlocal-ranks = \"1-1\"");
+    for step in 1..=2 {
+        std::fs::create_dir(watch.join(format!("it_{step}"))).expect("made");
+        std::fs::write(watch.join(format!("it_{step}/rank_1.dat")), "data").expect("written");
+        std::thread::sleep(Duration::from_millis(2200));
+    }
+    agent.signal("TERM");
+    let (status, log) = agent.end();
+    assert!(status == NOT_COMMITTED && log.contains("which is not in local-ranks of this node"), "{status:?}: {log}");
+}
+
+#[test]
+fn files_without_numbers_of_a_code_with_one_rank_are_saved_when_its_command_ends() {
+    for ranks in [&["--ranks", "1"][..], &[]] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = "for step in 1 2; do echo $step > WAVECAR; echo $step > CHGCAR; sleep 2.2; done";
+        let log = run_guessed(dir.path(), ranks, script, 0);
+        assert!(log.contains("all files are saved as one checkpoint at the end"), "{log}");
+        assert!(log.contains("show no checkpoints: all files are saved as one checkpoint"), "{log}");
+        let back = dir.path().join("back");
+        run(mcr().args(["restart", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
+        for name in ["WAVECAR", "CHGCAR"] {
+            assert_eq!(std::fs::read_to_string(back.join(name)).expect("restored"), "2\n", "{log}");
+        }
+    }
+    // Nobody knows which of these files belongs to which of the two ranks.
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = run_guessed(dir.path(), TWO, "echo 1 > WAVECAR; echo 1 > CHGCAR; sleep 2.2", 5);
+    assert!(log.contains("nothing is saved until they do") && log.contains("name one with --layout"), "{log}");
+}
+
+#[test]
+fn names_without_a_rank_need_no_number_of_ranks() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script =
+        "for step in 100 200 300; do mkdir step_$step; echo $step > step_$step/model.pt; sleep 2.2; done; exit 9";
+    let log = run_guessed(dir.path(), &[], script, 9);
+    assert!(log.contains("all files belong to rank 0, the only one"), "{log}");
+    assert!(["step_100", "step_200", "step_300"].iter().all(|id| is_complete(dir.path(), id)), "{log}");
+}
+
+#[test]
+fn a_number_in_the_names_of_the_only_rank_is_a_step() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for step in 1 2 3; do echo $step > model_$step.pt; sleep 2.2; done";
+    let log = run_guessed(dir.path(), &["--ranks", "1"], script, 0);
+    assert!(["model_1", "model_2", "model_3"].iter().all(|id| is_complete(dir.path(), id)), "{log}");
+}
