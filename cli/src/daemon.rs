@@ -253,7 +253,7 @@ fn run_in_one_process(
         }
         Aggregators::Standing { ranks } => ranks,
     };
-    // An agent does not need TLS for the aggregator in its own process.
+    // The agent dials the aggregator in this process at the address on which the aggregator listens.
     let dialled = if is_here { &[] } else { agent.aggregators.as_slice() };
     agent.security = security(aggregator.as_ref().map(|aggregator| &aggregator.listen), dialled)?;
     if let Some(aggregator) = &mut aggregator {
@@ -847,7 +847,7 @@ enum LastLayout {
     Layout(Layout),
     /// There are no files.
     Nothing,
-    /// There are files, but their names do not show the layout. The log has a line about this.
+    /// There are files, but their names do not show the layout. The log reports these files.
     Unknown,
 }
 
