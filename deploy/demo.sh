@@ -42,7 +42,7 @@ background() { # LOG COMMAND...: starts COMMAND and writes its output to LOG
     "$@" >>"$log" 2>&1 </dev/null &
     started+=($!)
 }
-kill_now() { # kill -9, all processes at the same time
+kill_now() { # sends SIGKILL to all processes at the same time
     kill -9 "$@" 2>/dev/null || true
     wait "$@" 2>/dev/null || true
 }
@@ -129,7 +129,7 @@ END
     daemon_pids=("${started[@]:first}")
 }
 
-same_state() { # the line with the digest of the final state
+same_state() { # prints the line with the digest of the final state
     grep '^final state' "$1"
 }
 
