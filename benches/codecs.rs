@@ -1,9 +1,10 @@
 //! How fast is each codec on real checkpoints on one core, and what compression ratio does it reach?
 //!
-//! The input is 1 MiB from the middle of the largest file of each set. The sets are in `tests/data/checkpoints`, or
-//! else in the folder that MCR_CORPUS names. Artificial data such as zeros and random bits would give misleading
-//! results for float codecs. The bytes are taken as floats or doubles, whichever shuffle and zstd compress better.
-//! Rates are raw bytes per second. The ratio of each chain and the digest of the slice are printed to standard error.
+//! The input is 1 MiB from the middle of the largest file of each set. The sets are in `tests/data/checkpoints`. If
+//! this folder does not exist, the sets are in the folder that MCR_CORPUS names. Artificial data such as zeros and
+//! random bits would give misleading results for float codecs. The bytes are interpreted as floats or as doubles: as
+//! the type for which shuffle and zstd give the higher ratio. Rates are raw bytes per second. The ratio of each chain
+//! and the digest of the slice are printed to standard error.
 
 #![expect(missing_docs, reason = "Criterion's macro makes a public function")]
 

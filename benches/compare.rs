@@ -4,10 +4,11 @@
 //! The input is sets of real checkpoints in the folder that MCR_CORPUS names. All dumps of a set are saved in one
 //! run, with a warm page cache. Source, store and targets are on one file system (TMPDIR). The result of every
 //! command is durable when its time ends. In each round the compared commands run one after the other, in changing
-//! order. The whole file system is synced before each command, so that no command waits for the writes of another.
-//! Then the bench is repeated with several copies of each dump, saved without reuse, to separate the rate from the
-//! fixed costs. Last, one checkpoint of 1 GiB is saved with two profiles. Its files are copies of the last dump of the
-//! first set for further ranks, in which every floating-point number is multiplied by a random factor near 1.
+//! order. The whole file system is synced before each command, so that no command waits for writes of an earlier
+//! command. Then the bench is repeated with several copies of each dump, saved without reuse, to separate the rate
+//! from the fixed costs. Last, one checkpoint of 1 GiB is saved with two profiles. This checkpoint consists of copies
+//! of the last dump of the first set, renumbered as more ranks. In the copies, every floating-point number is
+//! multiplied by a random factor near 1.
 //!
 //! Run it with `cargo bench -p mcr-cli --bench compare -- [SET...]`. The name of the checkpoint of 1 GiB is `large`.
 //! MCR_BENCH_REPETITIONS sets the repetitions (default 15).
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 const SETS: [&str; 3] = ["enzo-cosmology", "enzo-implosionamr", "cactus-qc0-mclachlan"];
 /// Number of copies of each dump in the longer runs.
 const COPIES: usize = 4;
-/// The checkpoint of at least [`LARGE_BYTES`].
+/// Name of the checkpoint of at least [`LARGE_BYTES`].
 const LARGE: &str = "large";
 const LARGE_BYTES: u64 = 1 << 30;
 /// Each round with the large checkpoint takes a minute, so it is repeated at most this many times.
@@ -66,7 +67,7 @@ fn main() {
     }
 }
 
-/// Saves and restores one set with `mcr` and with `tar | zstd` in turns.
+/// Saves and restores one set with `mcr` and with `tar | zstd` alternately.
 fn compare(name: &str, dir: &Path, work: &Path, more: &[&str], repetitions: usize) {
     let raw = bytes_below(dir);
     let (store, archive) = (work.join("store"), work.join("archive.tar.zst"));
@@ -207,8 +208,8 @@ fn renumbered(name: &str, copy: usize) -> String {
     format!("{head}{:04}{}", number + copy * 1000, &tail[digits..])
 }
 
-/// Writes copies of one dump for further ranks, until all files together have at least [`LARGE_BYTES`]. The first copy
-/// is exact. In the others, every floating-point number is multiplied by another factor near 1.
+/// Writes copies of one dump, renumbered as more ranks, until all files together have at least [`LARGE_BYTES`]. The
+/// first copy is exact. In the other copies, every floating-point number is multiplied by a random factor near 1.
 fn perturbed_copies(dump: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("made");
     let mut files: Vec<PathBuf> = files_below(dump).into_iter().map(|(_, path)| path).collect();

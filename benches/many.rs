@@ -2,18 +2,19 @@
 //! checkpoints?
 //!
 //! An aggregator and an agent run as two processes on loopback. Four ranks write one HDF5 file each, and a part of
-//! each file changes at each step. The store is filled with copies of a real checkpoint under other names. Then
-//! further checkpoints are saved one after the other. This is repeated for each number of checkpoints in the store,
-//! with 1 and with 4 groups, without a retention rule and with a rule that keeps the same number of checkpoints.
+//! each file changes at each step. The store is filled with copies of a real checkpoint under other names. Then more
+//! checkpoints are saved one after the other. The bench repeats these steps for each number of checkpoints in the
+//! store, with 1 and with 4 groups, without a retention rule and with a rule that keeps this number of checkpoints.
 //! Goals: the processor time of the aggregator for each checkpoint differs by at most 20 % between 10 and 10,000
 //! checkpoints, and `mcr list` with 10,000 checkpoints takes less than a second.
 //!
 //! The processor time includes all threads of the process, also threads that have ended. Opens and directory listings
-//! are system calls. They are counted with strace, if it is installed, in separate checkpoints. The first checkpoint
-//! after a start reads the whole store once, so its time is printed separately.
+//! are system calls. If strace is installed, strace counts these calls while separate checkpoints are saved. The
+//! first checkpoint after a start reads the whole store once, so its time is printed separately.
 //!
-//! Run it with `cargo bench -p mcr-cli --bench many -- [NUMBER...]`. MCR_BENCH_REPETITIONS sets how many checkpoints
-//! are saved (default 20). MCR_BENCH_BINARY names another build of `mcr`, for example an older one.
+//! Run it with `cargo bench -p mcr-cli --bench many -- [NUMBER...]`. MCR_BENCH_REPETITIONS sets the number of
+//! checkpoints that are saved (default 20). MCR_BENCH_BINARY names another build of `mcr`, for example an older
+//! build.
 
 use mcr_test_support::measure::{Sample, is_asked_for, process_status, repetitions};
 use mcr_test_support::{Process, clean};
@@ -26,13 +27,13 @@ use std::time::{Duration, Instant};
 const RANKS: u32 = 4;
 /// Numbers of checkpoints in the store.
 const SIZES: [usize; 4] = [10, 100, 1000, 10_000];
-/// Numbers of groups. One aggregator has all of them.
+/// Numbers of groups. One aggregator has all groups.
 const GROUPS: [u32; 2] = [1, 4];
 /// Doubles of each rank that change at each step.
 const CHANGING: usize = 8 << 10;
 /// Doubles of each rank that never change.
 const STEADY: usize = 2 << 10;
-/// The aggregator is at rest if it used almost no processor time for this long.
+/// The aggregator is at rest if it used almost no processor time for this time.
 const REST: Duration = Duration::from_millis(200);
 
 fn main() {
@@ -184,7 +185,7 @@ impl Site {
         }
     }
 
-    /// Saves further checkpoints, and returns the median of the processor time of a checkpoint.
+    /// Saves more checkpoints, and returns the median of the processor time of a checkpoint in milliseconds.
     fn measure(&self, size: usize, keep: usize, n: usize) -> f64 {
         let (aggregator, agent) = self.start(keep);
         let process = aggregator.id();

@@ -1,12 +1,12 @@
-//! How much memory do agent and aggregator use, and how often does an agent at rest wake up?
+//! How much memory do an agent and an aggregator use, and how often does an agent at rest wake up?
 //!
-//! An aggregator with a budget of 128 MiB and an agent with a budget of 64 MiB run as two processes on loopback. They
-//! save 2 GB of doubles with the default profile. Goals: the aggregator's peak is below 256 MiB. The agent uses less
-//! than 32 MiB at rest, and less than its budget plus 32 MiB at work. At rest, with an open session, only the kernel
-//! causes wake-ups. The peak is VmHWM, the memory at rest is VmRSS, and wake-ups are voluntary context switches of
-//! all threads in a minute. MCR_BENCH_MIB sets the MiB to save (default 1907), and MCR_BENCH_DIR the directory of the
-//! files and the store. MCR_BENCH_PROFILE and MCR_BENCH_BUDGET_MIB set the profile and the budget of the aggregator
-//! (defaults fast and 128).
+//! An aggregator with a budget of 128 MiB and an agent with a budget of 64 MiB run as two processes on loopback. Both
+//! processes save 2 GB of doubles with the default profile. Goals: the aggregator's peak is below 256 MiB. The agent
+//! uses less than 32 MiB at rest, and less than its budget plus 32 MiB at work. An agent at rest, with an open
+//! session, is only woken by the kernel. The peak is VmHWM, the memory at rest is VmRSS, and wake-ups are voluntary
+//! context switches of all threads in a minute. MCR_BENCH_MIB sets the MiB to save (default 1907), and MCR_BENCH_DIR
+//! the directory of the files and the store. MCR_BENCH_PROFILE and MCR_BENCH_BUDGET_MIB set the profile and the
+//! budget of the aggregator (defaults fast and 128).
 
 use mcr_test_support::measure::{is_asked_for, process_status};
 use mcr_test_support::{Process, Random, bytes_below, clean};
@@ -94,7 +94,7 @@ fn switches(process: u32) -> HashMap<PathBuf, u64> {
     threads.filter_map(|thread| of(thread.path())).collect()
 }
 
-/// Number of voluntary context switches since `before`. Threads that have ended meanwhile are not counted.
+/// Number of voluntary context switches since `before`. Threads that have ended since `before` are not counted.
 fn switches_since(process: u32, before: &HashMap<PathBuf, u64>) -> u64 {
     let since = |(thread, now): (PathBuf, u64)| now - before.get(&thread).copied().unwrap_or(0).min(now);
     switches(process).into_iter().map(since).sum()

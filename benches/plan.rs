@@ -1,8 +1,8 @@
 //! How much time and memory do classifying and planning a million headers take on one core? Goal: 2 s, 1 GiB.
 //!
 //! The input is 15,408 ranks of Cactus with 65 variables each, with the names and shapes that Carpet uses. The ranks
-//! are in groups of 32, as 482 aggregators would have them. An aggregator has the headers of one group. The bench
-//! first plans one group after the other, and then all ranks as one group, which has a million headers in memory.
+//! form 482 groups of 32 ranks. An aggregator has the headers of one group. The bench first plans one group after the
+//! other, and then all ranks as one group, which has a million headers in memory.
 
 use mcr_test_support::measure::{Sample, is_asked_for, process_status, repetitions};
 use mcrengine::classify::{Naming, classify};
@@ -39,7 +39,7 @@ const NAMES: [&str; VARIABLES.div_ceil(3)] = [
     "ML_BSSN::At13",
     "ML_BSSN::At22",
     "ML_BSSN::At23",
-]; // 65 variables are the first 21 names at three refinement levels, and the next name at two
+]; // 65 variables: the first 21 names at three refinement levels, and the next name at two levels
 
 fn file(rank: u32) -> FileHeader {
     const POINTS: [u64; 3] = [19, 21, 23];

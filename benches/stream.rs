@@ -2,23 +2,24 @@
 //! of the rate, with the profile `raw`.
 //!
 //! *Bare* is one bidirectional stream with messages of 1 MiB. The payload is made once, and the receiver counts and
-//! drops the messages. The HTTP/2 frames are 16 KiB, the default of tonic, or as large as in mcrEngine. No file is
-//! read, checked or written.
+//! drops the messages. The HTTP/2 frames have 16 KiB, the default of tonic, or the length that mcrEngine uses. No
+//! file is read, checked or written.
 //!
-//! *Ours* is an agent and an aggregator in this process, each on its own runtime with two threads as in the daemons.
-//! The HDF5 files of doubles and the store are on a file system in memory (MCR_BENCH_DIR, default /dev/shm). All work
-//! of production is done: each byte is read from its file, sent, compared with the digest of its variable, put in a
-//! segment, checksummed, hashed again for the container, written, and synced. *Stream* is the time from the beginning
-//! of the flush to the commit. *All* is the time from the beginning of the capture, which reads and hashes every file
-//! before it is announced.
+//! *Ours* is an agent and an aggregator in this process, each with a runtime with two threads as in the daemons. The
+//! HDF5 files of doubles and the store are on a file system in memory (MCR_BENCH_DIR, default /dev/shm). The daemons
+//! do all the work of production: each byte is read from its file, sent, compared with the digest of its variable,
+//! put in a segment, checksummed, hashed again for the container, written, and synced. *Stream* is the time from the
+//! beginning of the flush to the commit. *All* is the time from the beginning of the capture, which reads and hashes
+//! every file before it is announced.
 //!
 //! Before each measurement the bench allocates and frees more memory than the checkpoint needs. In a virtual machine,
-//! free memory may be at the host, and getting it back is slow. Without this step the store in memory would wait for
-//! the host as long as everything else takes. MCR_BENCH_COLD=1 skips this step.
+//! the host may have taken free memory away, and returns it slowly. Without this step, waiting for the host would
+//! take half of the measured time. MCR_BENCH_COLD=1 skips this step.
 //!
-//! All kinds take turns. On a shared machine wall times are unreliable, so the processor time of this process is also
-//! printed, in nanoseconds per byte, and the share by both times. MCR_BENCH_REPETITIONS sets the repetitions (default
-//! 15), and MCR_BENCH_MIB the size of the checkpoint in MiB (default 1024).
+//! All kinds of measurements alternate. On a shared machine, wall times are unreliable. So the bench also prints the
+//! processor time of this process in nanoseconds per byte, and computes the share of the rate from both times.
+//! MCR_BENCH_REPETITIONS sets the repetitions (default 15), and MCR_BENCH_MIB the size of the checkpoint in MiB
+//! (default 1024).
 
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncOptions;
@@ -217,7 +218,7 @@ fn bare_stream(bytes: u64, http_frame_bytes: Option<u32>) -> Cost {
     })
 }
 
-/// Notes when the first file is captured.
+/// Records the time when the first file is captured.
 struct Noting {
     maps: Maps,
     first: Arc<Mutex<Option<Mark>>>,
@@ -285,7 +286,7 @@ fn through_ours(dir: &Path, files: &Path) -> (Cost, Cost) {
     (committed.since(flushing), committed.since(captured))
 }
 
-/// Writes the files of one checkpoint, with doubles that are different everywhere.
+/// Writes the files of one checkpoint, with doubles that are all different.
 fn write_files(dir: &Path, mib: usize) {
     std::fs::create_dir(dir).expect("made");
     let len = (mib << 20) / 8 / RANKS as usize / DATASETS;

@@ -3,8 +3,8 @@
 #
 #   --daemons   use an aggregator and two agents (each with the ranks of one node), not `mcr run`
 #
-# It needs no root, no MPI and no fixed port, and leaves no files behind. MCR and HEAT may name a built `mcr` and a
-# built example `heat`; otherwise both are built first.
+# The demo needs no root, no MPI and no fixed port, and removes its files. MCR and HEAT may name a built `mcr` and a
+# built example `heat`; otherwise the script builds both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -42,7 +42,7 @@ background() { # LOG COMMAND...: starts COMMAND and writes its output to LOG
     "$@" >>"$log" 2>&1 </dev/null &
     started+=($!)
 }
-kill_now() { # kill -9, all processes at the same time
+kill_now() { # sends SIGKILL to all processes at the same time
     kill -9 "$@" 2>/dev/null || true
     wait "$@" 2>/dev/null || true
 }
@@ -88,7 +88,7 @@ node_dir() { if [ $nodes -eq 1 ]; then echo "$work/run"; else echo "$work/run/no
 
 mcr() { "$MCR" "$@"; }
 
-# The aggregator listens on a port that the system picks. Its log shows the port.
+# The aggregator listens on a port that the system picks. The log of the aggregator shows the port.
 address_in() { sed -n 's/.*aggregator listens.* address=\([0-9.:]*\).*/\1/p' "$1" 2>/dev/null | tail -n 1; }
 has_address() { [ -n "$(address_in "$1")" ]; }
 
@@ -129,7 +129,7 @@ END
     daemon_pids=("${started[@]:first}")
 }
 
-same_state() { # the line with the digest of the final state
+same_state() { # prints the line with the digest of the final state
     grep '^final state' "$1"
 }
 
@@ -145,7 +145,7 @@ MCR=$(realpath "$MCR") HEAT=$(realpath "$HEAT")
 mkdir -m 700 "$work/sockets" "$work/store" "$work/run"
 say "mcr:  $MCR ($(human "$(stat -c %s "$MCR")"))" "heat: $HEAT"
 begin=$SECONDS
-# The application. It does not know of mcrEngine.
+# The application, which is not changed for mcrEngine.
 heat=("$HEAT" --launch "$ranks" --rendezvous "$work/sockets" --steps "$steps" --checkpoint-every "$every")
 heat_on_nodes=("${heat[@]}" --dir "$work/run")
 [ $nodes -eq 1 ] || heat_on_nodes+=(--ranks-per-node "$per_node")

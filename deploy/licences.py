@@ -3,7 +3,7 @@
     cargo tree --prefix none --format '{p}' ... | licences.py TARGET
 
 Standard input has lines like "zstd-sys v2.0.16+zstd.1.5.7". The texts are the files of the crates whose names begin
-with LICENSE, LICENCE, COPYING, NOTICE or COPYRIGHT, also those of C libraries within the crates.
+with LICENSE, LICENCE, COPYING, NOTICE or COPYRIGHT, including the files of C libraries within the crates.
 """
 
 import json
@@ -14,7 +14,7 @@ import sys
 
 NAME = re.compile(r"(licen[sc]e|copying|notice|copyright)", re.IGNORECASE)
 SOURCE = (".c", ".h", ".rs", ".py", ".sh", ".cmake", ".pl", ".yml", ".html")
-DEPTH_MAX = 3  # ext/hdf5/COPYING of hdf5-metno-src
+DEPTH_MAX = 3  # deep enough for ext/hdf5/COPYING of hdf5-metno-src
 
 built_in = {tuple(line.split()[:2]) for line in sys.stdin if line.strip()}
 metadata = json.loads(subprocess.check_output(
@@ -32,7 +32,7 @@ def texts(crate):
                     yield text.read().strip()
 
 
-users = {}  # each text, and the libraries that have it
+users = {}  # the libraries of each text
 without = []
 for package in sorted(metadata["packages"], key=lambda package: (package["name"], package["version"])):
     if package["source"] is None or (package["name"], "v" + package["version"]) not in built_in:

@@ -3,8 +3,8 @@
 # target/packages/mcrengine*.deb and mcrengine*.rpm. Needs python3 with venv, objdump, and a connection to crates.io
 # and PyPI when it runs for the first time. The tools that it installs stay in target/packages.
 #
-# The command is linked by zig, because zig can link for an older glibc than the glibc of this machine. The version
-# is the one that cli/Cargo.toml states.
+# The command is linked by zig, because zig can link for an older glibc than the glibc of this machine. cli/Cargo.toml
+# states the version of glibc.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,7 +33,7 @@ done
 "$tools/zig/bin/pip" install --quiet --disable-pip-version-check ziglang==0.17.1 cargo-zigbuild==0.24.1
 export PATH=$tools/bin:$tools/zig/bin:$PATH
 
-# Options for the linker of this machine, in Cargo's configuration of the user, do not suit zig.
+# The user's Cargo configuration may have linker options that zig does not accept, so RUSTFLAGS is empty.
 RUSTFLAGS='' cargo zigbuild --release --locked -p mcr-cli --bin mcr --target $triple."$glibc"
 
 rm -rf "$files" "$packages"/*.deb "$packages"/*.rpm
@@ -41,7 +41,7 @@ mkdir -p "$files"
 objcopy --only-keep-debug "$target/$triple/release/mcr" "$packages/mcr.debug"
 objcopy --strip-unneeded --add-gnu-debuglink="$packages/mcr.debug" "$target/$triple/release/mcr" "$files/mcr"
 
-# The packages state the version of glibc, and no other library.
+# The packages require only glibc, so the command must need no newer version and no other library.
 symbols=$(objdump -T "$files/mcr")
 needed=$(grep -oE 'GLIBC_[0-9.]+' <<<"$symbols" | sort -uV | tail -n 1)
 needed=${needed#GLIBC_}
@@ -56,7 +56,7 @@ cargo tree --locked -p mcr-cli --target $triple -e normal,build --prefix none --
     python3 deploy/licences.py $triple >"$files/LICENSES-LIBRARIES"
 gzip -9n "$files"/man/man1/*
 
-# The scripts of mcrengine-node know all units.
+# Write the names of all units into the scripts of mcrengine-node.
 units=$(cd deploy/systemd && echo *)
 mkdir -p "$files"/{node,deb,rpm}
 cp deploy/config/cluster.toml "$files/node/mcr.toml"
@@ -69,7 +69,7 @@ done
 
 for package in mcr-cli mcr-node; do
     cargo deb --quiet --no-build --no-strip -p $package --output "$packages"
-    # older versions of rpm do not read zstd
+    # older versions of rpm cannot read zstd
     cargo generate-rpm -p ${package#mcr-} --payload-compress gzip --output "$packages"
 done
 ls -sh1 "$packages"/*.deb "$packages"/*.rpm

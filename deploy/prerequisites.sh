@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Checks the tools that the build needs: a C and a C++ compiler, make, CMake (for the built-in HDF5), and Rust.
-# Prints nothing if all of them are installed. Otherwise root installs the missing ones from the distribution's
-# packages (Rust with rustup); for other users it prints what to install, and fails. It can be run repeatedly.
+# Checks the tools that the build needs: a C and a C++ compiler, make, CMake (for the built-in HDF5), and Rust. Prints
+# nothing if all tools are installed. Otherwise, if root runs the script, it installs the missing tools from the
+# distribution's packages (Rust with rustup). For other users, the script prints what to install, and fails.
 #     deploy/prerequisites.sh [mpi]
-# With "mpi", it also checks what benches/mpib needs: Open MPI with its headers, and libclang, with which rsmpi
-# generates its bindings.
+# With "mpi", the script also checks the tools for benches/mpib: Open MPI with its headers, and libclang, with which
+# rsmpi generates its bindings.
 set -euo pipefail
 
 mpi=${1:-}
@@ -46,7 +46,7 @@ missing_rust() {
 
 packages() { # prints the command that installs the C tools, or nothing if the distribution is unknown
     if have apt-get; then
-        # library and headers of one version, which is the version of this release's libclang-dev
+        # the library and the headers must have one version: the version of the distribution's libclang-dev
         local clang=''
         if [ -n "$mpi" ]; then
             clang=$(apt-cache depends libclang-dev 2>/dev/null | grep -oE 'libclang-[0-9]+-dev' | grep -oE '[0-9]+' | head -n 1 || true)

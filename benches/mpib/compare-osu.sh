@@ -3,15 +3,16 @@
 #
 #     ROUNDS=7 benches/mpib/compare-osu.sh [FILE]
 #
-# For each size it prints the medians of all rounds of both programs and their ratios (and writes them to FILE). The
-# exit status is 1 if a latency is more than 5 % above OSU's, or a bandwidth below 0.9 of OSU's. Medians are compared
-# and not the best values: the memory of a virtual machine is sometimes twice as fast for a moment, and a program with
-# shorter runs has more such moments among its best values. The result is meaningful only if two cores are free.
+# For each size, the script prints the medians of all rounds of both programs and their ratios. The script also writes
+# these numbers to FILE. The exit status is 1 if a latency is more than 5 % above OSU's, or a bandwidth below 0.9 of
+# OSU's. The script compares medians and not the best values: the memory of a virtual machine is sometimes twice as
+# fast for a moment, and shorter runs have such a moment more often. The result is meaningful only if two cores are
+# free.
 #
-# OSU_LATENCY and OSU_BW name the built programs. Without them, the programs in PATH are used, else OSU_TARBALL is
-# built, else the file at OSU_URL. If none is available, the script says so and exits with 77. Latency means OSU's
-# mean and mpib's median of a round trip, halved. FIGURES=FILE stores the raw values in FILE. Values that are already
-# in FILE are included, for a machine that is idle only now and then.
+# OSU_LATENCY and OSU_BW name the built programs. Without these variables, the script uses the programs in PATH, or
+# builds OSU_TARBALL, or downloads and builds OSU_URL. If all of this fails, the script prints a message and exits
+# with 77. The latency is half of a round trip: OSU's mean, and mpib's median. FIGURES=FILE stores the raw values in
+# FILE. Values that are already in FILE are included, so that several short runs can be combined.
 set -euo pipefail
 
 : "${ROUNDS:=7}" "${OSU_VERSION:=7.4}" "${MPIRUN:=mpirun}"
@@ -49,13 +50,13 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_ba
 theirs() { # who KIND PROGRAM
     two "$2" | awk -v kind="$1" '/^[0-9]/ { print kind, $1, $2 }' >>"$figures"
 }
-ours() { # half of a round trip in microseconds; MB/s
+ours() { # prints half of a round trip in microseconds, and MB/s
     two "$mpib" p2p --sizes $sizes --stream --min-reps 1000 --max-reps 1000 --format csv | awk -F, '
         $1 ~ /round-trip/ { print "latency", $2, $5 * 1e6 / 2 }
         $1 ~ /stream/ { print "bandwidth", $2, $2 / $5 / 1e6 }' | sed 's/^/our-/' >>"$figures"
 }
 for ((round = 0; round < ROUNDS; round++)); do
-    # The program that runs first has a rested machine, so the order alternates.
+    # The order alternates, because the first program finds an idle machine.
     if ((round % 2)); then ours; fi
     theirs latency "$latency"
     theirs bandwidth "$bandwidth"

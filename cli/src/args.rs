@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// Checkpoint-restart with data-aware aggregation and compression.
 ///
-/// Order of precedence: option, environment variable, configuration file, default.
+/// Order of precedence, highest first: option, environment variable, configuration file, default.
 #[derive(Debug, Parser)]
 #[command(name = "mcr", version, max_term_width = 110, after_long_help = exit::EVERY_COMMAND)]
 pub struct Cli {
@@ -36,7 +36,7 @@ pub enum Command {
     /// Read a whole checkpoint and verify that every file can be restored
     #[command(after_help = exit::VERIFY)]
     Verify(VerifyArgs),
-    /// Delete checkpoints by rules or by name, or mark them as bad
+    /// Delete checkpoints by rules or by name, or mark checkpoints as bad
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Prune(PruneArgs),
     /// Run the agent of a compute node
@@ -69,7 +69,8 @@ pub enum Command {
     /// Run the daemon of a node, which saves the jobs of all users
     ///
     /// SLURM's Prolog and Epilog tell the daemon which jobs run (mcr job begin, mcr job end). The daemon starts a
-    /// worker for each job, as the user of the job. Workers run on if the daemon ends, and the next daemon finds them.
+    /// worker for each job, as the user of the job. If the daemon ends, the workers continue, and the next daemon
+    /// finds the workers.
     #[command(after_help = exit::NODE)]
     Node(NodeArgs),
     /// Save one job on one node; started by mcr node
@@ -127,8 +128,8 @@ pub struct SaveArgs {
     pub shared_store: bool,
     #[command(flatten)]
     pub layout: LayoutArgs,
-    /// Number of ranks of a complete checkpoint [default: found from the files, or from the job's newest checkpoint in
-    /// the store if it has more]
+    /// Number of ranks of a complete checkpoint [default: counted in the files; if the job's newest checkpoint in the
+    /// store has more ranks, their number]
     #[arg(long)]
     pub ranks: Option<u32>,
     /// GROUP_SIZE: number of ranks merged into one container
@@ -150,7 +151,7 @@ pub struct SaveArgs {
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// Write rate of the store in MiB/s. With this option, codecs are chosen for the shortest time to encode and
-    /// write; without it, for the fewest bytes
+    /// write; without this option, for the fewest bytes
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub store_rate: Option<u64>,
     /// Do not verify each segment by decoding it before it is written
@@ -159,10 +160,10 @@ pub struct SaveArgs {
     /// Store all bytes, even if the previous checkpoint or another rank has the same bytes; measure all codecs again
     #[arg(long)]
     pub no_reuse: bool,
-    /// Encode each checkpoint without older ones (only the profile max uses older ones)
+    /// Encode each checkpoint without older checkpoints (only the profile max uses older checkpoints)
     #[arg(long)]
     pub no_time: bool,
-    /// With max: at least every Nth checkpoint is encoded without older ones
+    /// With the profile max: encode at least every Nth checkpoint without older checkpoints
     #[arg(long, default_value_t = WHOLE_EVERY, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pub whole_every: u32,
     /// Maximum time to wait for another process that is saving the same group
@@ -191,14 +192,15 @@ pub struct RestartArgs {
     /// Read through these aggregators (host:port, comma-separated), not from the store's directory
     #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
-    /// State file of the agent. If it names a committed checkpoint, an empty store is an error and not a new run
+    /// State file of the agent. If this file names a committed checkpoint, an empty store is an error and not a new
+    /// run
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// Fail instead of restoring an older checkpoint
     #[arg(long)]
     pub exact: bool,
     /// Only copy the files, without recording from which checkpoint the job continues. Files of newer checkpoints in
-    /// the directory stay there. Always use this while the job is running
+    /// the directory stay there. Always use this option while the job is running
     #[arg(long)]
     pub copy: bool,
     /// Identity of this start of the job, the same on all nodes [default: SLURM's job id and restart count]
@@ -242,7 +244,7 @@ pub struct ShowArgs {
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Show all classes, not only the largest ones
+    /// Show all classes, not only the largest classes
     #[arg(long)]
     pub all: bool,
     /// Show the files, not the classes
@@ -278,7 +280,7 @@ pub struct KeepArgs {
     /// Keep the newest N complete checkpoints
     #[arg(long, visible_alias = "keep-last", value_name = "N")]
     pub keep: Option<std::num::NonZeroU32>,
-    /// Keep checkpoints that are older than the newest one by at most this time: 45s, 30min, 2h, 1d12h, 6w, 3m
+    /// Keep checkpoints that are older than the newest checkpoint by at most this time: 45s, 30min, 2h, 1d12h, 6w, 3m
     /// (months), 1y
     #[arg(long, value_name = "DURATION", value_parser = mcrengine::retention::duration_ms)]
     pub keep_within: Option<u64>,
@@ -305,10 +307,10 @@ pub struct PruneArgs {
     /// Delete this checkpoint; can be given several times
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub drop: Vec<CheckpointId>,
-    /// Also delete incomplete and damaged checkpoints that are older than the newest complete one
+    /// Also delete incomplete and damaged checkpoints that are older than the newest complete checkpoint
     #[arg(long)]
     pub incomplete: bool,
-    /// Mark a checkpoint as bad: a restart skips it unless it is asked for by name
+    /// Mark a checkpoint as bad: a restart skips a bad checkpoint unless --checkpoint names it
     #[arg(long, visible_alias = "bad", value_name = "ID", value_delimiter = ',')]
     pub mark_bad: Vec<CheckpointId>,
     /// Text that says why the checkpoint is bad
@@ -353,7 +355,7 @@ pub struct AncArgs {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Configuration file; the options below override it
+    /// Configuration file; the options below override its values
     #[arg(long, env = "MCR_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Directory to watch
@@ -382,7 +384,7 @@ pub struct RunArgs {
     /// State file of the agent
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// Address to listen on, for `mcr status` [default: a socket beside the state file]
+    /// Address to listen on, for `mcr status` [default: a socket next to the state file]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
     /// Maximum time at the end to read, send and commit the last files [default: 20]
@@ -400,7 +402,7 @@ pub struct RunArgs {
 
 #[derive(Debug, Args)]
 pub struct FlushArgs {
-    /// State file of an agent; give several if several agents run on this node
+    /// State file of an agent; repeat this option if several agents run on this node
     #[arg(long, value_name = "FILE")]
     pub state: Vec<PathBuf>,
     /// Configuration file of the agent, which names its state file
@@ -419,8 +421,8 @@ pub struct FlushArgs {
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Aggregators to ask (host:port, or unix:PATH on this node; comma-separated) [default: those of the job's
-    /// settings, or the aggregator of this node]
+    /// Aggregators to ask (host:port, or unix:PATH on this node; comma-separated) [default: the aggregators in the
+    /// job's settings, or the aggregator of this node]
     #[arg(long, env = "MCR_AGGREGATORS", value_delimiter = ',', required = true, value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
     /// Print JSON
@@ -438,30 +440,32 @@ pub struct CertArgs {
 pub enum CertCommand {
     /// Make cluster.key and cluster.pem, once for each user
     ///
-    /// Each agent and aggregator that talks to another node makes its own certificate with these files. They are in
-    /// ~/.config/mcr, so all nodes find them if they share the home directories. Otherwise copy both files to all nodes.
-    /// Keep cluster.key secret: a user who has it can read and write your checkpoints through your aggregators.
+    /// Each agent and aggregator that talks to another node makes its own certificate with these files. The files are
+    /// in ~/.config/mcr, so all nodes find them if the nodes share the home directories. Otherwise copy both files to
+    /// all nodes. Keep cluster.key secret: a user who has cluster.key can read and write your checkpoints through
+    /// your aggregators.
     #[command(after_help = exit::CERT)]
     Init(CertInitArgs),
     /// Replace the key while jobs run
     ///
-    /// This takes three steps. First, cluster.pem gets the certificate of a new key, so that all processes trust both
-    /// keys. Then the new key replaces the old one. At last, the certificate of the old key is removed. Running processes
-    /// read the files again before each new connection. A command that was interrupted goes on with the next step.
+    /// The replacement takes three steps. First, cluster.pem gets the certificate of a new key, so that all processes
+    /// trust both keys. Then the new key replaces the old one. At last, the certificate of the old key is removed.
+    /// Running processes read the files again before each new connection. If the command was interrupted, start it
+    /// again: the command continues with the next step.
     #[command(after_help = exit::CERT)]
     Rotate(CertRotateArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct CertRotateArgs {
-    /// Directory of the files
+    /// Directory of cluster.key and cluster.pem
     #[arg(long, env = "MCR_CERT_DIR", value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Time between two steps, after which all nodes see the changed files
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub wait: u64,
-    /// Do only the next step. Use this if the nodes do not share the directory, and copy the file that the command names
-    /// to all nodes before the next step
+    /// Do only the next step. Use this option if the nodes do not share the directory, and copy the file that the
+    /// command names to all nodes before the next step
     #[arg(long)]
     pub step: bool,
 }
@@ -471,7 +475,8 @@ pub struct CertInitArgs {
     /// Name of the cluster, as part of the name of each certificate
     #[arg(long, default_value = "cluster", value_name = "CLUSTER")]
     pub name: String,
-    /// Directory of both files; processes find another directory than the default with MCR_CERT_DIR
+    /// Directory of cluster.key and cluster.pem; for another directory than the default, set MCR_CERT_DIR for all
+    /// processes
     #[arg(long, env = "MCR_CERT_DIR", value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }
@@ -487,7 +492,7 @@ pub enum JobCommand {
     /// Show the settings of the job in this directory, and where each value comes from
     ///
     /// The settings are those of the cluster's file /etc/mcr/mcr.toml and of the user's file mcr.toml. Other commands
-    /// use them if --store, --to or --config is missing.
+    /// use these settings if --store, --to or --config is missing.
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Show {
         /// Print JSON
@@ -577,7 +582,7 @@ pub struct NodeCheckArgs {
 
 #[derive(Debug, Args)]
 pub struct WorkerArgs {
-    /// The record of the job
+    /// File with the record of the job
     pub record: PathBuf,
 }
 
@@ -591,7 +596,7 @@ pub struct ConfigArgs {
 pub enum ConfigCommand {
     /// Check a configuration file
     Check {
-        /// The file
+        /// Configuration file
         file: PathBuf,
     },
     /// Print every key with its default
@@ -647,13 +652,14 @@ pub struct BenchCodecsArgs {
     /// GROUP_SIZE: number of ranks merged into one container
     #[arg(long, default_value = "32", value_name = "N")]
     pub group_size: std::num::NonZeroU32,
-    /// Show the N largest classes, and the sum of the others
+    /// Show the N largest classes, and the sum of the other classes
     #[arg(long, default_value_t = 12, value_name = "N")]
     pub classes: usize,
     /// Profiles for which to show how many bytes `mcr save --profile` would store, and how long it would take
     #[arg(long, value_delimiter = ',', default_value = "fast,balanced,max,paper", value_name = "PROFILES")]
     pub profiles: Vec<Profile>,
-    /// How often a segment is encoded and decoded; the median is shown. Slow steps are repeated less often
+    /// Number of times that a segment is encoded and decoded; the median is shown. Slow steps are repeated fewer
+    /// times
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub repetitions: u32,
     /// Number of threads; 0: one for each core that the process may use. Several threads slow each other down a

@@ -1,8 +1,8 @@
-//! Certificates of agents and aggregators: `mcr cert init` and `rotate`, and which connections of this process use TLS.
+//! Certificates of agents and aggregators: `mcr cert init`, `mcr cert rotate`, and the TLS settings of connections.
 //!
-//! A user owns a certificate authority: `cluster.key` and `cluster.pem` in `~/.config/mcr`. Each process makes its
-//! own certificate with them, in memory. The home directory of a cluster is the same on all nodes, so one command for
-//! each user is enough.
+//! A user owns a certificate authority: `cluster.key` and `cluster.pem` in `~/.config/mcr`. With these files, each
+//! process makes a certificate in memory. The home directory of a cluster is the same on all nodes, so one command
+//! for each user is enough.
 
 use crate::args::{CertCommand, CertInitArgs, CertRotateArgs};
 use crate::exit::Exit;
@@ -25,9 +25,9 @@ use std::time::Duration;
 
 const KEY: &str = "cluster.key";
 const CERTIFICATES: &str = "cluster.pem";
-/// The key that will replace the other one.
+/// File of the new key, until it replaces `cluster.key`.
 const NEW_KEY: &str = "cluster.key.new";
-/// Maximum length of each file.
+/// Maximum length of each file in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 pub fn run(command: CertCommand) -> anyhow::Result<ExitCode> {
@@ -61,7 +61,7 @@ fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::Done.into())
 }
 
-/// A step of the replacement of a key. The files say which step is the next one.
+/// A step of the replacement of a key. The existing files show which step is next.
 enum Step {
     /// Both keys are trusted.
     Added,
@@ -148,8 +148,8 @@ fn write_new(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The directory of the two files: MCR_CERT_DIR, or `mcr` in the user's directory of configuration files. A worker of
-/// `mcr node` has no HOME in its environment.
+/// The directory of `cluster.key` and `cluster.pem`: MCR_CERT_DIR, or `mcr` in the user's directory of configuration
+/// files. A worker of `mcr node` has no HOME in its environment.
 fn directory() -> anyhow::Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = variable("MCR_CERT_DIR") {
@@ -166,8 +166,8 @@ fn directory() -> anyhow::Result<PathBuf> {
     Ok(home.join(".config/mcr"))
 }
 
-/// How a process protects the connections to the aggregator that it starts, and to those that it dials. Reads the
-/// user's files only if one of these connections needs TLS.
+/// How a process protects the connections that it accepts on `listen`, and its connections to the addresses in
+/// `dialled`. Reads the user's files only if one of these connections needs TLS.
 pub fn security(listen: Option<&Listen>, dialled: &[String]) -> anyhow::Result<Security> {
     let mut addresses = listen.map(Listen::to_string).into_iter().chain(dialled.iter().cloned());
     let Some(address) = addresses.find(|address| needs_tls(address)) else { return Ok(Security::Plain) };
@@ -209,7 +209,8 @@ fn identity(dir: &Path) -> anyhow::Result<Option<Identity>> {
     identity.map(Some).map_err(|error| anyhow::anyhow!("{}: {}", dir.display(), error_chain(&error)))
 }
 
-/// The two files of this user, whose owner and mode are right. `None` if there is no key.
+/// `cluster.key` and `cluster.pem` of this user. The owner and the mode of both files must be right. `None` if there
+/// is no key.
 fn authority(dir: &Path) -> anyhow::Result<Option<Authority>> {
     let path = dir.join(KEY);
     let key = match open(&path) {
@@ -234,7 +235,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits()).open(path)
 }
 
-/// Reads a file of this user for which others do not have the permissions in `forbidden`.
+/// Reads a file of this user. Fails if other users have one of the permissions in `forbidden`.
 fn read(path: &Path, mut file: File, forbidden: u32, repair: &str) -> anyhow::Result<String> {
     let name = path.display();
     let about = file.metadata().with_context(|| name.to_string())?;
@@ -252,7 +253,7 @@ fn read(path: &Path, mut file: File, forbidden: u32, repair: &str) -> anyhow::Re
     Ok(text)
 }
 
-/// In a directory that others may write, they can replace the files.
+/// Refuses a directory that other users may write, because they could replace the files.
 fn check_directory(dir: &Path) -> anyhow::Result<()> {
     let about = std::fs::metadata(dir).with_context(|| dir.display().to_string())?;
     check_owner(dir, &about)?;

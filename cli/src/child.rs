@@ -20,8 +20,9 @@ pub fn remember_open_files(soft: rlim_t) {
     let _ = OPEN_FILES.set(soft);
 }
 
-/// A running application. It has a separate process group, so that signals reach all of its processes. If it shares a
-/// terminal with mcr, it stays in mcr's process group, and the terminal sends signals to it directly.
+/// A running application. The application has a separate process group, so that signals reach all of its processes.
+/// If the application shares a terminal with mcr, it stays in mcr's process group, and the terminal sends signals to
+/// it directly.
 pub struct Application {
     id: Pid,
     ended: oneshot::Receiver<io::Result<ExitStatus>>,
@@ -29,7 +30,7 @@ pub struct Application {
 }
 
 impl Application {
-    /// Starts the application with the standard streams, limits and signals with which mcr was started.
+    /// Starts the application with the standard streams, limits and signals that mcr got from its caller.
     pub fn start(command: &[OsString]) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let has_terminal = is_in_foreground();
@@ -50,7 +51,8 @@ impl Application {
         (&mut self.ended).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
     }
 
-    /// Sends a signal to all processes of the application. SIGINT and SIGHUP from a terminal have reached them already.
+    /// Sends a signal to all processes of the application. SIGINT and SIGHUP from a terminal have reached these
+    /// processes already.
     pub fn signal(&self, signal: Signal) {
         let _ = match (self.has_terminal, signal) {
             (true, Signal::SIGINT | Signal::SIGHUP) => Ok(()),
@@ -59,13 +61,15 @@ impl Application {
         };
     }
 
-    /// Whether no process is left in the application's process group. Always `true` if it shares our process group.
+    /// Whether no process is left in the application's process group. Always `true` if the application shares the
+    /// process group of mcr.
     pub fn is_gone(&self) -> bool {
         self.has_terminal || killpg(self.id, None) == Err(Errno::ESRCH)
     }
 }
 
-/// Whether our process group is the terminal's foreground group, which receives the signals of its keys.
+/// Whether the process group of mcr is the terminal's foreground group, which receives the signals of the terminal's
+/// keys.
 fn is_in_foreground() -> bool {
     let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return false };
     // The fields after the name, which may contain any character: state, parent, group, session, terminal, foreground
@@ -81,20 +85,20 @@ pub fn code_of(status: ExitStatus) -> u8 {
 }
 
 /// Calls `start` with the original limit of open files and the default action for SIGXFSZ. mcr raises the limit and
-/// ignores the signal, and a child process would inherit both. After `start`, the raised limit and the ignored signal
-/// are set again.
+/// ignores the signal, and a child process would inherit the raised limit and the ignored signal. After `start`, the
+/// raised limit and the ignored signal are set again.
 #[expect(unsafe_code, reason = "no safe call sets the action of a signal")]
 fn as_we_were_started<T>(start: impl FnOnce() -> T) -> T {
     let raised = OPEN_FILES.get().and_then(|soft| {
         let (now, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
         setrlimit(Resource::RLIMIT_NOFILE, *soft, hard).ok().map(|()| (now, hard))
     });
-    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler, it
-    // only restores the default action.
+    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call only restores the
+    // default action.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) };
     let started = start();
-    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler, it
-    // only ignores the signal again.
+    // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call only ignores the signal
+    // again.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
     if let Some((soft, hard)) = raised {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);

@@ -18,7 +18,7 @@ pub fn now_unix_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
-/// Maximum number of threads, whatever the user asks for.
+/// Maximum number of threads, even if the user asks for more.
 const THREADS_MAX: usize = 1024;
 
 /// The number of threads for an option value. 0 stands for the number of cores that the process may use.
@@ -34,8 +34,9 @@ pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
     open_or_create(&args.store, false, "")
 }
 
-/// Opens the store. It is created only if `create` is true: otherwise a file system that is not mounted would become
-/// a directory on the local disk. The error message ends with `how`, the options that create the store.
+/// Opens the store. Creates the store only if `create` is true: if the store's file system is not mounted, its
+/// directory would be created on the local disk. The error message ends with `how`, the options that create the
+/// store.
 fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<PosixStore> {
     let opened = if create { PosixStore::create(store) } else { PosixStore::open(store) };
     let name = name_of(store);
@@ -69,7 +70,7 @@ fn quoted(name: &str) -> String {
     if name.chars().all(is_plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
 }
 
-/// The job to use: the one that the user named, even if it does not exist, or the only one that has a checkpoint.
+/// The job to use: the job that the user named, even if it does not exist, or the only job that has a checkpoint.
 /// `None` if no job has a checkpoint.
 pub fn job_of(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobId>> {
     if let Some(job) = &args.job {
@@ -95,8 +96,8 @@ pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
     }
 }
 
-/// Error message if the job has no checkpoint. It lists the jobs that have a checkpoint, the most similar name first,
-/// because the name may be misspelt.
+/// Error message if the job has no checkpoint. The message lists the jobs that have a checkpoint, the most similar
+/// name first, because the user's name may be misspelt.
 pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> anyhow::Result<Option<String>> {
     if has_checkpoint(store, job)? {
         return Ok(None);
@@ -121,7 +122,7 @@ pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> any
 /// Minimum similarity of a name for the question "did you mean".
 const LIKENESS_MIN: f64 = 0.75;
 
-/// Lists the first names, and counts the others.
+/// Lists the first names, and counts the remaining names.
 fn some_of(jobs: &[JobId]) -> String {
     const SHOWN_MAX: usize = 10;
     let mut names = jobs.iter().take(SHOWN_MAX).map(JobId::to_string).collect::<Vec<_>>().join(", ");
@@ -161,9 +162,9 @@ fn has_checkpoint(store: &dyn Store, job: &JobId) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// The layout that the user asked for. Otherwise it is guessed from the files that `names` returns, together with
-/// their directory. `ranks`: the number of ranks, if it is known. If the names do not show the layout, the error asks
-/// the user for it.
+/// The layout that the user asked for, or a guess from the files that `names` returns together with their directory.
+/// `ranks`: the number of ranks, if it is known. If the names do not show the layout, the error asks the user to name
+/// the layout.
 pub fn layout_of(
     args: &LayoutArgs,
     names: impl FnOnce() -> anyhow::Result<(Listing, PathBuf)>,
@@ -190,7 +191,7 @@ pub fn layout_of(
     Ok(layout)
 }
 
-/// Whether the user named the layout. If so, files that belong to no checkpoint need no warning.
+/// Whether the user named the layout. Then files that belong to no checkpoint need no warning.
 pub fn is_layout_said(args: &LayoutArgs) -> bool {
     !matches!(args.layout.as_slice(), [] | [_]) || args.layout.first().is_some_and(|name| name != "guess")
 }

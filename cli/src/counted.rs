@@ -1,7 +1,8 @@
-//! The number of ranks, counted from the files that they wrote.
+//! The number of ranks, counted from the files that the ranks wrote.
 //!
-//! `mcr run` on one node sees the files of all ranks. So if nobody says how many ranks there are, the number is that
-//! of a checkpoint that is written completely: a later checkpoint has begun, or the command has ended with success.
+//! `mcr run` on one node sees the files of all ranks. If the number of ranks is not configured, `mcr run` counts the
+//! ranks of a completely written checkpoint. A checkpoint is completely written if a later checkpoint has begun, or
+//! if the command has ended with success.
 
 use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, list, sort};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 /// Interval of the scans.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// What is reported as the source of the number.
+/// Source of the number, for messages.
 const FROM: &str = "the files of the ranks";
 
 /// Whether the number of ranks must be counted: it is neither configured nor known from a checkpoint of the job.
@@ -22,7 +23,7 @@ pub fn is_needed(config: &CncConfig, store: &Path) -> bool {
     if config.ranks.is_some() {
         return false;
     }
-    let Ok(store) = PosixStore::open(store) else { return false }; // the aggregator has reported it
+    let Ok(store) = PosixStore::open(store) else { return false }; // the aggregator has reported the error
     matches!(manifest::newest_of_group(&store, &config.job, GroupId(0), None), Ok(None))
 }
 
@@ -42,7 +43,7 @@ pub async fn wait(config: &mut CncConfig, layout: &Layout) {
 }
 
 /// Sets the number of ranks if the files show it: 1 if the layout has no ranks, because then all files belong to rank
-/// 0. `all_written`: nothing more will be written. Returns whether the number is set.
+/// 0. `all_written`: the application will write no more files. Returns whether the number is set.
 pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> bool {
     if !layout.has_ranks() {
         tracing::info!("the names of the files have no rank: all files belong to rank 0, the only one");
@@ -51,7 +52,7 @@ pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> 
     }
     let (watch, layout) = (config.watch.clone(), layout.clone());
     let shown = tokio::task::spawn_blocking(move || {
-        // A directory that cannot be read now may be readable at the next scan. The agent reports it.
+        // A directory that cannot be read now may be readable at the next scan. The agent reports such a directory.
         ranks_shown(list(&watch, &ScanLimits::default()).ok()?, &layout, all_written)
     });
     let Ok(Some((ranks, checkpoint))) = shown.await else { return false };
@@ -60,8 +61,8 @@ pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> 
     true
 }
 
-/// The number of ranks of the checkpoint with the most ranks, among those that are written completely. `None` if there
-/// is no such checkpoint, or if it lacks a rank.
+/// The number of ranks of the checkpoint with the most ranks, among the checkpoints that are written completely.
+/// `None` if there is no such checkpoint, or if a rank is missing from the checkpoint.
 fn ranks_shown(listing: Listing, layout: &Layout, all_written: bool) -> Option<(u32, CheckpointId)> {
     let scan = sort(listing, layout);
     let last = scan.modified.iter().max_by_key(|(_, at)| **at).map(|(label, _)| label.clone())?;

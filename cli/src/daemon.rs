@@ -40,11 +40,11 @@ use tracing_subscriber::EnvFilter;
 pub fn start_logging(json: bool) {
     let filter = EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_target(false);
-    // In a test process, logging may be started twice. The second call fails, and the error is ignored.
+    // A test process may start logging twice. The second call fails, and its error is ignored.
     let _ = if json { lines.json().try_init() } else { lines.with_ansi(false).try_init() };
 }
 
-/// A port of this node that the system picks.
+/// An address of this node, with a port that the system picks.
 pub const LOOPBACK: &str = "127.0.0.1:0";
 /// Exit status: not all written files are committed.
 pub const NOT_COMMITTED: u8 = 5;
@@ -99,7 +99,7 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The settings of the job, or the defaults if there are none. `has_name`: the command line names the job.
+/// The settings of the job, or the defaults if there are no settings. `has_name`: the command line names the job.
 fn settings_of_the_job(has_name: bool) -> anyhow::Result<ConfigFile> {
     let Some(settings) = Settings::find(&Facts::of_this_process())? else { return Ok(ConfigFile::default()) };
     if !has_name && settings.job_is_from() == Some(DEFAULT) {
@@ -152,23 +152,23 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     run_in_one_process(file, &environment, &args.command, Life::UntilSignal, Aggregators::Here { by_socket })
 }
 
-/// Where the aggregators of a process are.
+/// The places of the aggregators that an agent uses.
 pub enum Aggregators {
     /// The only aggregator is in this process.
     Here {
-        /// Whether the aggregator listens on a socket beside the agent's state file, and not on a port.
+        /// Whether the aggregator listens on a socket next to the agent's state file, and not on a port.
         by_socket: bool,
     },
     /// On some nodes of the job.
     InJob {
-        /// Which nodes.
+        /// The nodes with aggregators.
         placement: Placement,
-        /// The ranks that this node takes, if they are not configured.
+        /// The ranks that this node saves, if they are not configured.
         ranks: NodeRanks,
     },
     /// On nodes that serve all jobs.
     Standing {
-        /// The ranks that this node takes, if they are not configured. `None`: all ranks.
+        /// The ranks that this node saves, if they are not configured. `None`: all ranks.
         ranks: Option<NodeRanks>,
     },
 }
@@ -184,11 +184,11 @@ impl Aggregators {
     }
 }
 
-/// How long a process without a command runs.
+/// The event that ends a process without a command.
 pub enum Life {
-    /// Until a signal comes.
+    /// A signal.
     UntilSignal,
-    /// Until a signal comes, or until nobody is left who would send one.
+    /// A signal, or the end of all processes that would send a signal.
     OfJob(Watch),
     /// The processes of the application have ended already.
     Over,
@@ -216,8 +216,8 @@ pub fn run_worker(
     run_in_one_process(file, environment, &[], life, aggregators)
 }
 
-/// Runs the agent, and an aggregator if it belongs to this process: until the command ends, or without a command until
-/// its life ends.
+/// Runs the agent, and the aggregator of this process if there is one, until the command ends. Without a command,
+/// runs until the event in `life`.
 fn run_in_one_process(
     mut file: ConfigFile,
     environment: &dyn Fn(&str) -> Option<String>,
@@ -226,7 +226,7 @@ fn run_in_one_process(
     aggregators: Aggregators,
 ) -> anyhow::Result<ExitCode> {
     match &aggregators {
-        // The real address is set when it is known. This address is a placeholder for the check of the configuration.
+        // The real address is set later. This address is a placeholder for the check of the configuration.
         Aggregators::Here { .. } => file.cnc.aggregators = vec!["127.0.0.1:7117".into()],
         Aggregators::InJob { placement, .. } => file.cnc.aggregators.clone_from(&placement.aggregators),
         Aggregators::Standing { .. } => {}
@@ -234,7 +234,8 @@ fn run_in_one_process(
     let mut agent = file.cnc.check_with(environment)?;
     let mut aggregator = aggregators.is_here().then(|| file.anc.check()).transpose()?;
     let store = file.anc.store.clone();
-    // The agent records in the store that this run is alive. A store that does not exist may be created later.
+    // The agent will record in the store that this run is alive, so the store is checked. A store that does not exist
+    // may be created later.
     if !store.as_os_str().is_empty() && store.exists() {
         check_store(&store, file.anc.shared_store)?;
     }
@@ -252,7 +253,7 @@ fn run_in_one_process(
         }
         Aggregators::Standing { ranks } => ranks,
     };
-    // The address of an aggregator in this process is the one that it listens on.
+    // The agent dials the aggregator in this process at the address on which the aggregator listens.
     let dialled = if is_here { &[] } else { agent.aggregators.as_slice() };
     agent.security = security(aggregator.as_ref().map(|aggregator| &aggregator.listen), dialled)?;
     if let Some(aggregator) = &mut aggregator {
@@ -282,7 +283,8 @@ fn run_in_one_process(
         let ended = match command.is_empty() {
             false => both.accompany(command, &mut signals, bound).await?,
             true => {
-                // How the processes ended is not known: SLURM reports success for jobs that were cancelled.
+                // It is not known whether the processes succeeded, because SLURM also reports success for cancelled
+                // jobs.
                 let processes = match &life {
                     Life::Over => Processes::Gone,
                     life => tokio::select! {
@@ -299,7 +301,7 @@ fn run_in_one_process(
         };
         let Ended { code, until, processes } = ended;
         if until <= Instant::now() {
-            return Ok(ExitCode::from(code)); // nothing was started, or a second signal was received
+            return Ok(ExitCode::from(code)); // no daemon was started, or a second signal was received
         }
         let Some(all_committed) = signals.unless_again(both.drain(until, processes)).await else {
             return Ok(at_once());
@@ -315,7 +317,8 @@ fn run_in_one_process(
 /// Interval of the checks whether the store has a directory of the job.
 const JOB_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Holds the file that tells a restart that this run is alive. The file is removed when the runtime ends.
+/// Holds a file in the store, from which a restart sees that this run is alive. The file is removed when the runtime
+/// ends.
 async fn hold_living_run(store: PathBuf, config: CncConfig) {
     if store.as_os_str().is_empty() {
         return; // only the aggregators know the store
@@ -339,9 +342,9 @@ async fn hold_living_run(store: PathBuf, config: CncConfig) {
     }
 }
 
-/// How the application of `mcr run -- COMMAND` ended, or that there is no application.
+/// The end of the application of `mcr run -- COMMAND`, or of a run without an application.
 struct Ended {
-    /// Exit status of the application; 0 without one.
+    /// Exit status of the application; 0 without an application.
     code: u8,
     /// The time at which mcr must have ended. A time in the past means that mcr ends at once.
     until: Instant,
@@ -352,7 +355,7 @@ struct Ended {
 struct Both {
     config: CncConfig,
     store: PathBuf,
-    /// All ranks of the job are on this node, or share one directory.
+    /// Whether all ranks of the job are on this node, or share one directory.
     sees_all_ranks: bool,
     node: Option<NodeAgent>,
     /// `None`: the aggregators are in other processes.
@@ -388,7 +391,7 @@ impl Both {
         Ok(())
     }
 
-    /// Starts the agent if it does not run yet, and looks after its layout. Returns only if the agent cannot run.
+    /// Starts the agent if it does not run yet, and watches its layout. Returns only if the agent cannot run.
     async fn run_agent(&mut self) -> anyhow::Error {
         if self.node.is_none()
             && let Err(error) = self.start_agent().await
@@ -468,7 +471,7 @@ impl Both {
                 // The application takes a while to end after the signal. Meanwhile, commit the files that it has
                 // written so far.
                 () = tokio::time::sleep_until(half.unwrap_or_else(Instant::now).into()), if half.is_some() => {
-                    // The reply is not used. It is kept because the agent drops a flush whose requester is gone.
+                    // The reply is not used. The receiver is kept because the agent drops a flush without a receiver.
                     let (reply, answer) = tokio::sync::oneshot::channel();
                     flushed = Some(answer);
                     if let Some(node) = &self.node {
@@ -530,15 +533,16 @@ impl Both {
     }
 }
 
-/// Logs that files exist and the layout that the user wrote matches none of them. Returns whether this is so. If the
-/// job has checkpoints, matching files may have been deleted after their commit.
+/// Logs an error if files exist, but no file matches the layout that the user wrote. Returns whether the error was
+/// logged. If the job has checkpoints, there is no error, because matching files may have been deleted after their
+/// commit.
 fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
     let LayoutChoice::Known(layout) = &config.layout else { return false };
     let of_job = PosixStore::open(store).and_then(|store| store.list_dir(Path::new(config.job.as_str())));
     if of_job.is_ok_and(|entries| entries.iter().any(|entry| visible(&entry.name))) {
         return false;
     }
-    // If the directory cannot be read, the agent has reported it.
+    // If the directory cannot be read, the agent has reported the error.
     let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return false };
     if let (Ok(watch), Ok(store)) = (config.watch.canonicalize(), store.canonicalize())
         && let Ok(below) = store.strip_prefix(watch)
@@ -559,7 +563,7 @@ fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
     true
 }
 
-/// Logs the files that belong to no checkpoint of the guessed layout. Returns whether they are few.
+/// Logs the files that belong to no checkpoint of the guessed layout. Returns whether these files are few.
 fn report_unplaced(left: Option<Unplaced>) -> bool {
     let Some(Unplaced { first, files, of, are_many }) = left else { return true };
     match are_many {
@@ -620,7 +624,7 @@ fn at_once() -> ExitCode {
     ExitCode::from(NOT_COMMITTED)
 }
 
-/// Runs `main` to its end. Does not wait for threads that hang in a file system; these end with the process.
+/// Runs `main` to its end. Does not wait for threads that hang in a file system; such threads end with the process.
 fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = runtime(2)?;
     let result = runtime.block_on(main);
@@ -628,8 +632,8 @@ fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyho
     result
 }
 
-/// Starts an aggregator that only this user and root can reach. If there can be no socket beside the state file, for
-/// example because another process of the same job uses it, the socket is in a new directory.
+/// Starts an aggregator that only this user and root can reach. If there can be no socket next to the state file, for
+/// example because another process of the job uses this socket, the socket is in a new directory.
 async fn start_on_socket(
     mut config: AncConfig,
     state_file: &Path,
@@ -651,7 +655,7 @@ async fn start_on_socket(
     }
 }
 
-/// A directory for one socket. It is removed when this value is dropped.
+/// A directory for one socket, which is removed when this value is dropped.
 struct SocketDirectory(PathBuf);
 
 impl Drop for SocketDirectory {
@@ -681,7 +685,7 @@ async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
 /// Interval of the scans of a directory whose file names do not show the layout yet.
 const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The configured layout, or a guess from the file names as soon as they show it.
+/// The configured layout. If no layout is configured, waits until the file names show the layout.
 async fn agent_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Result<Layout> {
     let mut is_reported = false;
     loop {
@@ -722,12 +726,12 @@ async fn agent_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Resul
     }
 }
 
-/// Whether all files may be saved as one checkpoint: they belong to one rank.
+/// Whether all files may be saved as one checkpoint, because they belong to one rank.
 fn may_be_whole(config: &CncConfig, sees_all_ranks: bool) -> bool {
     config.ranks.map_or(sees_all_ranks, |ranks| ranks == 1) && config.own.watches(Rank(0))
 }
 
-/// Logs that nobody has said how many ranks the job has.
+/// Logs that the number of ranks of the job is not known.
 fn warn_of_unknown_ranks(config: &CncConfig) {
     if config.ranks.is_none() {
         tracing::warn!(
@@ -738,13 +742,13 @@ fn warn_of_unknown_ranks(config: &CncConfig) {
     }
 }
 
-/// Why a guess is not used.
+/// The reason why a guess is not used.
 fn reason_of(explanation: Explanation) -> String {
     explanation.asks.or_else(|| explanation.lines.last().cloned()).unwrap_or_default()
 }
 
-/// Doubts a guess that gives all files to rank 0, if this node does not have rank 0: the directory may be the node's
-/// own, so that the files show the number of only one rank.
+/// Doubts a guess that gives all files to rank 0, if this node does not have rank 0: each node may have a separate
+/// directory with the files of only one rank.
 fn doubt_other_nodes(config: &CncConfig, layout: &Layout, explanation: &mut Explanation) {
     if explanation.certain && !layout.has_ranks() && !config.own.watches(Rank(0)) {
         explanation.certain = false;
@@ -754,8 +758,8 @@ fn doubt_other_nodes(config: &CncConfig, layout: &Layout, explanation: &mut Expl
     }
 }
 
-/// Two threads are enough, because they only handle frames and timers. Files, codecs and the store have other
-/// threads.
+/// A runtime. Two threads are enough, because they only handle frames and timers. Files, codecs and the store have
+/// other threads.
 fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
@@ -765,12 +769,12 @@ fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     runtime.context("starting the network threads")
 }
 
-/// Receives SIGTERM and SIGINT, and SIGUSR1, by which `mcr node` says that the job is over. SIGHUP ends no daemon.
+/// Receives SIGTERM, SIGINT, and SIGUSR1, which `mcr node` sends when the job is over. SIGHUP ends no daemon.
 struct Signals {
     term: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,
     over: tokio::signal::unix::Signal,
-    /// `None` if this process was started with SIGHUP ignored, as by `nohup`. Its children ignore it too.
+    /// `None` if this process was started with SIGHUP ignored, as by `nohup`. Then its children ignore SIGHUP too.
     hangup: Option<tokio::signal::unix::Signal>,
     /// The signal that was received last.
     last: Signal,
@@ -813,7 +817,7 @@ impl Signals {
         }
     }
 
-    /// Waits for `end`. Returns `None` if another signal is received first. A repeated SIGUSR1 changes nothing.
+    /// Waits for `end`. Returns `None` if another signal is received before. A repeated SIGUSR1 is ignored.
     async fn unless_again<T>(&mut self, end: impl Future<Output = T>) -> Option<T> {
         let again = async {
             loop {
@@ -843,7 +847,7 @@ enum LastLayout {
     Layout(Layout),
     /// There are no files.
     Nothing,
-    /// There are files, but their names do not show the layout. This is logged.
+    /// There are files, but their names do not show the layout. The log reports these files.
     Unknown,
 }
 

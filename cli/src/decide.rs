@@ -1,8 +1,8 @@
 //! Decides from which checkpoint a restart continues, and which restart makes this decision.
 //!
-//! The first restart of an incarnation decides. Its record in the store is durable, and names the checkpoint. The
-//! other nodes of the same start follow the record, or fail with an error. A restart with --copy or --dry-run decides
-//! nothing.
+//! The first restart of an incarnation decides. This restart writes a durable record into the store, which names the
+//! checkpoint. The restarts on other nodes follow the record, or fail with an error. A restart with --copy or
+//! --dry-run decides nothing.
 
 use crate::args::{RestartArgs, ranks};
 use crate::common::now_unix_ms;
@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 
 /// The role of a restart.
 pub enum Role {
-    /// It only copies files and records no decision. If the user did not ask for this, the text says why.
+    /// The restart only copies files and records no decision. If the user did not give --copy or --dry-run, the text
+    /// says why.
     Look(Option<String>),
-    /// It follows the decision that another node of the same start recorded.
+    /// The restart follows the decision that another node of the same start of the job recorded.
     Follow(Incarnation),
-    /// It decides for a new incarnation, the one after `after`.
+    /// The restart decides for a new incarnation, with a number after `after`.
     Decide { after: u32 },
     /// Other nodes of the same start have restored a checkpoint that this node cannot restore any more. The text says
     /// which one.
@@ -76,7 +77,7 @@ pub struct Decider<'a> {
     store: &'a dyn Store,
     job: &'a JobId,
     args: &'a RestartArgs,
-    /// Identity of the start; empty if it was started by hand.
+    /// Identity of this start of the job; empty if the job was started by hand.
     identity: String,
     host: String,
     began_unix_ms: u64,
@@ -177,8 +178,8 @@ impl<'a> Decider<'a> {
         (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
     }
 
-    /// Names the running processes that save the job, because the user may have wanted only a copy. Errors are
-    /// ignored.
+    /// Prints the running processes that save the job. These processes cannot commit any more, and the user may have
+    /// wanted only a copy. Errors are ignored.
     fn report_runs_it_ends(&self) {
         let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
         let others = runs.iter().filter(|run| run.identity != self.identity).map(ToString::to_string);
@@ -192,8 +193,8 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Whether this restart can be another node's part of a start that has begun. If the same part was restored
-    /// already, this is another start.
+    /// Whether this restart can be one node's part of the start that made the record `newest`. If the same part was
+    /// restored already, this restart belongs to another start.
     fn may_follow(&self, newest: &Incarnation) -> Result<bool, StoreError> {
         let is_part = !self.identity.is_empty() || self.args.ranks.is_some();
         Ok(is_part && !incarnation::has_part(self.store, self.job, newest.number, &self.part())?)
@@ -217,8 +218,8 @@ impl<'a> Decider<'a> {
         })
     }
 
-    /// The part that this restart restores. For a restart by hand, only the ranks count, because its directory may be
-    /// another one each time.
+    /// The part that this restart restores. For a restart by hand, only the ranks count, because each restart by hand
+    /// may use another directory.
     fn part(&self) -> String {
         let ranks = self.args.ranks.as_ref().map(ToString::to_string).unwrap_or_default();
         match self.identity.is_empty() {
@@ -227,8 +228,8 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Records that the job continues from a checkpoint, or from none, unless another node of the same start decided
-    /// first.
+    /// Records that the job continues from a checkpoint, or begins a new run, unless another node of the same start
+    /// decided first.
     pub fn decide(
         &self,
         after: u32,
@@ -279,7 +280,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// The checkpoints that never become complete after this decision.
+    /// The incomplete checkpoints that can never become complete after this decision.
     fn unfinished(&self, all: &[CheckpointState], from: Option<Place>) -> Result<Vec<CheckpointId>, StoreError> {
         Ok(manifest::unfinished(self.store, self.job, all, from)?)
     }
@@ -296,7 +297,7 @@ impl<'a> Decider<'a> {
     }
 }
 
-/// Lists the first names, and counts the others.
+/// Lists the first four names, and counts the remaining names.
 pub fn names_of(ids: &[CheckpointId]) -> String {
     let mut names = ids.iter().take(4).map(CheckpointId::as_str).collect::<Vec<_>>().join(", ");
     if ids.len() > 4 {

@@ -1,5 +1,5 @@
-//! The exit status of all commands. README.md and deploy/README.md repeat this table. The texts are for `--help` and
-//! for the manual pages, which show the first line of a text as a list.
+//! The exit status of all commands. README.md and deploy/README.md repeat these numbers. `--help` prints the texts
+//! below. The manual pages show the first line of a text as a list.
 
 use crate::guard::{NoIdentity, NotPermitted};
 use std::process::ExitCode;
@@ -10,17 +10,17 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Everything that was found is saved, verified, restored or printed.
     Done = 0,
-    /// Nothing was done, or its result could not be written.
+    /// Nothing was done, or the result could not be written.
     Failed = 1,
-    /// `restart`: an older checkpoint than asked for was restored.
+    /// `restart`: an older checkpoint than the wanted checkpoint was restored.
     Older = 2,
     /// `restart`: there is no complete checkpoint.
     NewRun = 3,
-    /// Only a part was done. The last line names what is missing.
+    /// Only a part was done. The last line of the output names the missing part.
     Partly = 4,
-    /// The process may not use a file or a directory, or others could change it, as in sysexits.h.
+    /// The process may not use a file, or other users could change the file. The number is from sysexits.h.
     NotPermitted = 77,
-    /// The configuration cannot be used, as in sysexits.h.
+    /// The configuration cannot be used. The number is from sysexits.h.
     Configuration = 78,
 }
 

@@ -20,7 +20,7 @@ pub struct Found {
     pub companions: BTreeMap<CheckpointId, Vec<Companion>>,
     /// Bytes of the files of all checkpoints.
     pub bytes: u64,
-    /// A checkpoint that must not be saved yet, because it may still be written.
+    /// A checkpoint that must not be saved yet, because the application may still be writing it.
     pub not_whole: Option<NotWhole>,
     /// Age of the newest file, if it is younger than [`YOUNG`].
     pub newest_age: Option<Duration>,
@@ -29,7 +29,7 @@ pub struct Found {
     pub left_out: LeftOut,
 }
 
-/// A checkpoint that may still be written.
+/// A checkpoint that the application may still be writing.
 pub struct NotWhole {
     pub checkpoint: CheckpointId,
     pub why: String,
@@ -38,15 +38,15 @@ pub struct NotWhole {
 /// Paths that are not saved, because they belong to no checkpoint or cannot be read.
 #[derive(Default, serde::Serialize)]
 pub struct LeftOut {
-    /// Number of files, of links, and of directories that cannot be read. Paths that `--layout` does not name are not
-    /// counted.
+    /// Number of files, links, and unreadable directories that are not saved. Paths that `--layout` does not name are
+    /// not counted.
     pub count: u64,
     /// The first paths, at most [`LEFT_OUT_MAX`].
     paths: Vec<NotSaved>,
-    /// Whether all of these paths are files, and none is a link or a directory.
+    /// Whether all paths in `paths` are files, and none is a link or a directory.
     #[serde(skip)]
     are_files: bool,
-    /// Files that `--layout` does not name, if the user gave this option.
+    /// Number of files that `--layout` does not name, if the user gave this option.
     not_in_layout: u64,
     #[serde(skip)]
     first_unnamed: Option<String>,
@@ -63,16 +63,16 @@ const LEFT_OUT_MAX: usize = 1000;
 /// Maximum number of paths that are printed for people.
 const TOLD_MAX: usize = 10;
 
-/// If the newest file is younger than this, its checkpoint is compared with the checkpoint before.
+/// If the newest file is younger than this time, its checkpoint is compared with the checkpoint before.
 const YOUNG: Duration = Duration::from_secs(60);
-/// If the newest file is younger than this, more files of its checkpoint may follow.
+/// If the newest file is younger than this time, the application may still write files of the same checkpoint.
 const REST: Duration = Duration::from_secs(1);
-/// Maximum time to wait until the files of the newest checkpoint do not change any more.
+/// Maximum time to wait until the files of the newest checkpoint stop changing.
 const REST_MAX: Duration = Duration::from_secs(60);
 
 /// Finds the checkpoints below a directory, in natural order, and the paths that belong to no checkpoint. A store
-/// below the directory is skipped. If the newest checkpoint may still be written, waits until its files do not change
-/// any more. `ranks`: the number of ranks, if it is known.
+/// below the directory is skipped. If the application may still write the newest checkpoint, waits until its files
+/// stop changing. `ranks`: the number of ranks, if it is known.
 pub fn find_checkpoints(
     dir: &Path,
     layout: &LayoutArgs,
@@ -132,7 +132,7 @@ pub fn find_checkpoints(
         let unplaced = unplaced.iter().map(|path| NotSaved { path: path.to_string(), reason });
         left_out.paths.extend(unplaced.take(LEFT_OUT_MAX));
     }
-    // A link that the layout does not name is not missing, like a file that the layout does not name.
+    // A link that the layout does not name is not reported as missing. Nor is a file that the layout does not name.
     let is_missing = |path: &Path| {
         let path = FilePath::new(path.as_os_str().as_bytes()).ok();
         !is_said || path.is_none_or(|path| layout.place(&path).is_some())
@@ -144,7 +144,7 @@ pub fn find_checkpoints(
     let skipped: Vec<_> = scan.skipped.iter().filter(|s| s.hides_files || is_missing(&s.path)).collect();
     left_out.are_files = skipped.is_empty() && links.is_empty();
     left_out.count += (skipped.len() + links.len()) as u64 + scan.skipped_count - scan.skipped.len() as u64;
-    // Unreadable directories and links come first, because more files may be missing below them.
+    // Unreadable directories and links are listed first, because many files below them may be missing.
     let named = skipped.iter().map(|s| NotSaved { path: name_of(&s.path), reason: s.reason });
     left_out.paths.splice(0..0, named.chain(links));
     left_out.paths.truncate(LEFT_OUT_MAX);
@@ -167,8 +167,8 @@ pub fn find_checkpoints(
     Ok(Found { checkpoints, companions, bytes, not_whole, newest_age, has_ranks, left_out })
 }
 
-/// The newest checkpoint, if it has the same ranks as the checkpoint before, and fewer files, or a rank with less than
-/// half of the bytes. `newest` is the checkpoint with the newest file, if this file is younger than [`YOUNG`].
+/// The newest checkpoint, if it has the same ranks as the checkpoint before, but fewer files, or a rank with less
+/// than half of the bytes. `newest` is the checkpoint with the newest file, if this file is younger than [`YOUNG`].
 fn fewer_files(dir: &Path, checkpoints: &[Labelled], newest: Option<&CheckpointId>) -> Option<NotWhole> {
     let [.., (before, files_before), (last, files)] = checkpoints else { return None };
     let ranks = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| *rank).collect::<BTreeSet<_>>();
@@ -200,7 +200,7 @@ fn fewer_files(dir: &Path, checkpoints: &[Labelled], newest: Option<&CheckpointI
     Some(NotWhole { checkpoint: last.clone(), why })
 }
 
-/// The checkpoint with the newest file, and the age of this file. The age is 0 if the time is in the future.
+/// The checkpoint with the newest file, and the age of this file. The age is 0 if the file's time is in the future.
 fn newest_file(listing: &Listing, layout: &Layout) -> Option<(CheckpointId, Duration)> {
     let placed = listing.files.iter().zip(&listing.modified).filter_map(|(path, at)| Some((layout.place(path)?, at)));
     let (newest, at) = placed.max_by_key(|(_, at)| **at)?;

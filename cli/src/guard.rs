@@ -1,5 +1,5 @@
-//! What a process may use, and what others must not be able to change. The store must belong to the user: other users
-//! must not be able to add, replace or remove checkpoints.
+//! Checks of the owner and the permissions of a store. The store must belong to the user: other users must not be
+//! able to add, replace or remove checkpoints.
 
 use crate::output::{name_of, tell};
 use nix::unistd::{Uid, User, geteuid};
@@ -19,7 +19,7 @@ pub struct NotPermitted(pub String);
 #[error("{0}")]
 pub struct NoIdentity(pub String);
 
-/// How to use a store that a group shares.
+/// Advice for a store that a group shares.
 const SHARED: &str = "if a group shares the store, write shared-store = true beside store, or give --shared-store";
 /// The permission bit of a directory whose entries only their owners can rename, as in /tmp.
 const STICKY: u32 = 0o1000;
@@ -57,18 +57,18 @@ pub fn check_store(store: &Path, is_shared: bool) -> Result<(), NotPermitted> {
     Ok(())
 }
 
-/// Tells before a restart that any user could have changed the store. A store that belongs to another user may be
-/// read: the user named it.
+/// Warns before a restart if any user could have changed the store. A store that belongs to another user may be read,
+/// because the user named this store.
 pub fn warn_of_store(store: &Path) {
     if let Some(why) = replaceable(store) {
         tell(format!("the store {}: {why}", name_of(store)));
     }
 }
 
-/// Why a user who has nothing to do with the store can change it or put another directory in its place. `None`: nobody
-/// can.
+/// Why any user of the system could change the store, or replace it with another directory. `None` if not every user
+/// can do so.
 fn replaceable(store: &Path) -> Option<String> {
-    // Without a trailing slash, which would follow the link.
+    // A trailing slash would follow the link, so it is removed.
     let store: PathBuf = store.components().collect();
     let link = std::fs::symlink_metadata(&store).ok()?;
     if link.is_symlink() && !is_trusted(&link) {

@@ -1,4 +1,5 @@
-//! `mcr job`: the settings of a job, and what SLURM's Prolog and Epilog tell the daemon of the node.
+//! `mcr job`: prints the settings of a job, and reports the begin and the end of a job from SLURM's Prolog and Epilog
+//! to the daemon of the node.
 
 use crate::args::{JobArgs, JobCommand, NodeSocket};
 use crate::node::SOCKET;
@@ -54,7 +55,7 @@ fn begin(node: &NodeSocket, wait: Duration) -> anyhow::Result<()> {
     }
 }
 
-/// Returns a line if not all files of the job may be committed.
+/// Reports the end of the job. Returns a message if some files of the job may not be committed.
 fn end(node: &NodeSocket, wait: Duration) -> anyhow::Result<Option<String>> {
     let id = variable("SLURM_JOB_ID").context("SLURM_JOB_ID is not set; this command is for SLURM's Epilog")?;
     let job_id = job_id_of(id.to_string_lossy().into_owned())?;

@@ -40,7 +40,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         let count = states.len();
         let held = if args.all { held_for_others(&store, job, &states) } else { BTreeMap::new() };
         held_lines.extend(held.iter().filter(|(_, held)| !held.by.is_empty()).map(|(id, held)| held_line(id, held)));
-        // The place in the order of the job; the oldest checkpoint has number 1.
+        // Position in the order of the job's checkpoints. The oldest checkpoint has number 1.
         let placed = states.into_iter().enumerate().map(|(nth, state)| (count - nth, state));
         for (place, state) in placed.filter(|(_, state)| args.all || !state.is_pruned) {
             table.row([
@@ -62,7 +62,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             lines.push(to_json(job.as_str(), place, &state, held.get(&state.id)));
         }
     }
-    // If the named job has no checkpoint but other jobs have some, the name is probably misspelt.
+    // If the named job has no checkpoint, but other jobs have checkpoints, the name is probably misspelt.
     if let (Some(job), true) = (&args.store.job, lines.is_empty())
         && let Some(message) = no_checkpoint_of(&store, &args.store, job)?
         && !manifest::jobs(&store)?.is_empty()
@@ -81,7 +81,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The state, as printed in the table and in JSON.
+/// The word for the state, in the table and in JSON.
 fn word_of(state: &CheckpointState) -> String {
     match state {
         state if state.is_complete() && state.found_damaged.is_some() => "damaged".to_owned(),
@@ -97,7 +97,7 @@ const REASONS_MAX: usize = 16;
 /// Maximum number of checkpoints or problems that a line names. Further checkpoints are only counted.
 const NAMED_MAX: usize = 4;
 
-/// The remaining bytes of a pruned checkpoint, and the checkpoints that need them.
+/// A line about the remaining bytes of a pruned checkpoint, and the checkpoints that need these bytes.
 fn held_line(id: &CheckpointId, held: &Held) -> String {
     let by: Vec<&str> = held.by.iter().take(NAMED_MAX).map(CheckpointId::as_str).collect();
     let more = held.by.len().saturating_sub(NAMED_MAX);

@@ -9,7 +9,7 @@ use mcrengine::header::FileHeader;
 pub struct LocalSource<'a> {
     /// The captured files.
     pub files: Vec<OpenFile<&'a FileHeader>>,
-    /// Number of reads at a time.
+    /// Maximum number of reads at the same time.
     pub threads: usize,
 }
 

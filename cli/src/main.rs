@@ -1,7 +1,7 @@
 //! `mcr`: the binary of mcrEngine, which has all commands and both daemons.
 
-/// Replaces the standard macro, which panics if standard error cannot be written, and prints control characters of
-/// names.
+/// Replaces the standard macro. The standard macro panics if standard error cannot be written, and it prints control
+/// characters of names.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::tell_line(&format!($($text)*)) };
 }
@@ -55,7 +55,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // In this mode the process reads the maps of HDF5 files for its parent process. This check must come first.
+    // With this argument, the process reads the structure of HDF5 files for its parent process. This check must come
+    // first.
     if std::env::args().nth(1).as_deref() == Some(mcr_cnc::h5::WORKER_ARGUMENT) {
         return mcr_cnc::h5::worker_main();
     }
@@ -121,7 +122,7 @@ fn is_configuration(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<ConfigError>() || cause.is::<AncConfigError>())
 }
 
-/// The settings of the job in this directory, whose store exists if the user may create it.
+/// Finds the settings of the job in this directory. Creates the store if the user may create it.
 fn settings() -> anyhow::Result<Option<Settings>> {
     let settings = Settings::find(&Facts::of_this_process())?;
     settings.as_ref().map_or(Ok(()), Settings::create_store)?;
@@ -130,7 +131,7 @@ fn settings() -> anyhow::Result<Option<Settings>> {
 
 /// Parses the command line again, with defaults from the settings of the job.
 fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
-    // The argument of a subcommand, and its default. The text must live as long as the process.
+    // Name and default of an argument. The text is leaked, because it must live as long as the process.
     let of = |arg: &'static str, table, key| settings.text(table, key).map(|text| (arg, vec![leak(text)]));
     let listed = |arg: &'static str, table, key| {
         let all: Vec<&'static str> = settings.texts(table, key).into_iter().map(leak).collect();
@@ -179,8 +180,8 @@ fn leak(text: &str) -> &'static str {
     Box::leak(text.to_owned().into_boxed_str())
 }
 
-/// Makes a file that reaches `ulimit -f` an error of the write, which is reported. Otherwise the process would end
-/// silently.
+/// Ignores SIGXFSZ. A write beyond the file size limit (`ulimit -f`) then fails with an error, which is reported.
+/// Otherwise the signal would end the process silently.
 #[expect(unsafe_code, reason = "no safe call sets the action of a signal")]
 fn survive_file_size_limit() {
     // SAFETY: no handler is installed, and no thread runs yet. If the call fails, SIGXFSZ keeps its default action.
@@ -194,8 +195,7 @@ fn raise_open_files() {
         && soft < hard
     {
         child::remember_open_files(soft);
-        // If the limit cannot be raised, it stays as it is. A lack of descriptors is reported when a file cannot be
-        // opened.
+        // An error is ignored: a lack of descriptors is reported when a file cannot be opened.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

@@ -11,7 +11,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The file of each shell. Each shell looks for completions in this directory.
+/// The file with the completions for each shell, in the directory where the shell looks for it.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions/mcr"),
     (Shell::Zsh, "zsh/site-functions/_mcr"),
@@ -38,13 +38,13 @@ fn write(file: &Path, text: &[u8]) -> anyhow::Result<()> {
 
 /// A manual page.
 struct Page {
-    /// `mcr-config-check.1`
+    /// Name of the file, for example `mcr-config-check.1`.
     file: String,
     /// The source text for man.
     text: Vec<u8>,
 }
 
-/// A page for `mcr` and for each subcommand, except hidden ones.
+/// A page for `mcr` and for each subcommand, except hidden subcommands.
 fn pages() -> anyhow::Result<Vec<Page>> {
     let mut pages = Vec::new();
     add_pages(&documented(), None, &mut pages)?;
@@ -70,11 +70,11 @@ fn documented() -> Command {
 }
 
 /// Adds the page of a command, and then the pages of its subcommands. A subcommand without a text about its exit
-/// status has the text of its parent.
+/// status gets the text of its parent command.
 fn add_pages(command: &Command, parents_exit: Option<&str>, pages: &mut Vec<Page>) -> anyhow::Result<()> {
     let exit = command.get_after_long_help().or_else(|| command.get_after_help()).map(ToString::to_string);
     let exit = exit.as_deref().or(parents_exit);
-    // roff writes an empty date as nothing, and man would take the next word for the date.
+    // roff omits an empty date, and man would use the next word as the date.
     let man = Man::new(command.clone()).date("\"\"").source(concat!("mcrEngine ", env!("CARGO_PKG_VERSION")));
     let man = man.manual("mcrEngine manual");
     let mut text = Vec::new();
@@ -103,7 +103,7 @@ fn shown_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|sub| !sub.is_hide_set())
 }
 
-/// `mcr-config-check`
+/// Name of the page, for example `mcr-config-check`.
 fn display_name(command: &Command) -> &str {
     command.get_display_name().unwrap_or(command.get_name())
 }

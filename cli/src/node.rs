@@ -49,7 +49,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     };
     let interval = sd_notify::watchdog_enabled().map(|timeout| timeout / 2);
     tracing::info!(run_dir = %run_dir.display(), "serving jobs");
-    let _ = sd_notify::notify(&[NotifyState::Ready]); // without systemd there is nobody to notify
+    let _ = sd_notify::notify(&[NotifyState::Ready]); // fails without systemd, which is no error
     daemon.serve(&listener, interval, || {
         let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         true
@@ -57,7 +57,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The daemon has no configuration that it could read again. Workers inherit the ignored signal.
+/// Ignores SIGHUP, because the daemon has no configuration to reload. Workers inherit the ignored signal.
 #[expect(unsafe_code, reason = "no safe call sets the action of a signal")]
 fn ignore_hangup() {
     // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler.
@@ -91,7 +91,7 @@ fn bind(path: &Path, own: bool) -> anyhow::Result<UnixListener> {
         Err(error) => return Err(error).with_context(shown),
     }
     let listener = UnixListener::bind(path).with_context(shown)?;
-    // Users may ask which of their jobs are saved.
+    // All users may connect, because `mcr job list` asks which jobs are saved.
     let mode = if own { 0o600 } else { 0o666 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(shown)?;
     Ok(listener)

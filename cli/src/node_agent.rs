@@ -1,4 +1,4 @@
-//! The agent of a node with its control socket. If its layout was guessed, it looks again at the names of the files.
+//! The agent of a node with its control socket. If the layout was guessed, the guess is repeated from time to time.
 
 use crate::names::{INTERVAL, Names, look};
 use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Processes};
@@ -7,14 +7,14 @@ use mcr_cnc::control::{Control, socket_of};
 use mcr_cnc::layout::{Layout, Unplaced};
 use std::time::{Duration, Instant};
 
-/// The looks at the names take at most one part in this number of the time.
+/// The pause between two looks at the file names is at least this factor times the duration of the last look.
 const LOOKS_SHARE: u32 = 20;
 
 /// An agent and its control socket.
 pub struct NodeAgent {
     config: CncConfig,
     layout: Layout,
-    /// `None` between the end of an agent and the start of another one with another layout.
+    /// `None` between the end of an agent and the start of the next agent with another layout.
     running: Option<Running>,
     /// Number of files in the last message about files that belong to no checkpoint.
     told: usize,
@@ -22,7 +22,7 @@ pub struct NodeAgent {
 
 struct Running {
     agent: Agent,
-    /// Closed when it is dropped.
+    /// The control socket, which is closed when this value is dropped.
     _control: Option<Control>,
 }
 
@@ -32,15 +32,15 @@ impl NodeAgent {
         Ok(Self { config, layout, running, told: 0 })
     }
 
-    /// Asks the agent to commit everything that was written so far. The answer is not awaited.
+    /// Asks the agent to commit all files that were written before this call. Does not wait for the answer.
     pub fn flush(&self, request: FlushRequest) {
         if let Some(running) = &self.running {
             let _ = running.agent.flushes().try_send(request); // a full queue means that a flush is running
         }
     }
 
-    /// Looks from time to time at the names of the files, and continues with another layout if they show one. Returns
-    /// only if the agent cannot continue.
+    /// Looks from time to time at the names of the files. If the names show another layout, starts the agent again
+    /// with this layout. Returns only if the agent cannot continue.
     pub async fn look_at_names(&mut self) -> anyhow::Error {
         let mut took = Duration::ZERO;
         loop {
@@ -50,7 +50,7 @@ impl NodeAgent {
             took = began.elapsed();
             match looked {
                 Ok(Some(left)) if left.are_many && self.told < left.files => {
-                    self.told = 2 * left.files; // the next message comes when there are twice as many
+                    self.told = 2 * left.files; // the next message comes when the number has doubled
                     tracing::warn!(
                         files = left.files, of = left.of, first = %left.first,
                         "files belong to no checkpoint of the guessed layout and are not saved; name the layout with \

@@ -1,10 +1,11 @@
-//! Finds out that nobody will tell a worker of `mcr node` that its job is over.
+//! Detects orphans: workers of `mcr node` whose job has ended, but which will never get a message about it.
 //!
-//! A worker outlives the restart, the upgrade and the death of its daemon, because the next daemon finds it. But if the
-//! package was removed while the job ran, no daemon comes. Then the end of the job's processes is the only sign.
+//! A worker continues when its daemon is restarted, upgraded or killed, because the next daemon finds the worker. But
+//! if the package was removed while the job ran, there is no next daemon. Then the worker only sees that the job's
+//! processes have ended.
 //!
-//! SLURM may run no Epilog on a node that was cut off from the network while SLURM started the job again elsewhere. Then
-//! the store shows that the start of this worker is over.
+//! If a node was cut off from the network while SLURM started the job again on other nodes, SLURM may never run
+//! Epilog on this node. Then a record in the store shows that a later start of the job exists.
 
 use mcr_cnc::config::slurm_start;
 use mcr_node::environment;
@@ -17,17 +18,17 @@ use std::time::{Duration, Instant};
 /// A worker is an orphan after this time without a daemon and without a process of its job on this node. An `salloc`
 /// may have no process on its nodes between two steps.
 const ALONE_MAX: Duration = Duration::from_secs(3600);
-/// Replaces [`ALONE_MAX`] in tests, in milliseconds.
+/// Variable that replaces [`ALONE_MAX`] in tests, in milliseconds.
 const ALONE_VARIABLE: &str = "MCR_TEST_ALONE_MS";
 /// Interval of the checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// The flag of a listening socket in /proc/net/unix.
 const LISTENS: u32 = 0x1_0000;
 
-/// The start of a job for which a worker saves.
+/// The start of a job whose files a worker saves.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The store; empty if only the aggregators know it.
+    /// The store; empty if only the aggregators know the store.
     pub store: PathBuf,
     /// The name of the job.
     pub job: JobId,
@@ -36,7 +37,8 @@ pub struct Start {
 }
 
 impl Start {
-    /// Whether SLURM has started the same job again since. SLURM does this only if it takes the earlier start for dead.
+    /// Whether SLURM has started the same job again after this start. SLURM does this only if it considers the
+    /// earlier start dead.
     fn is_over(&self) -> bool {
         if self.store.as_os_str().is_empty() {
             return false;
@@ -47,7 +49,7 @@ impl Start {
     }
 }
 
-/// Whether one identity is that of a later start of the same SLURM job than the other.
+/// Whether both identities are of one SLURM job, and `identity` is the later start.
 fn is_later(identity: &str, than: &str) -> bool {
     let starts = slurm_start(identity).zip(slurm_start(than));
     starts.is_some_and(|((job, count), (same_job, earlier))| job == same_job && count > earlier)
@@ -118,7 +120,7 @@ impl Watch {
 /// What a worker sees on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// A process of the job, or the daemon, which learns of the end of the job.
+    /// A process of the job, or the daemon, which will report the end of the job.
     Somebody,
     /// Neither a process of the job nor the daemon.
     Nobody,

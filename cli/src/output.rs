@@ -25,7 +25,8 @@ impl Table {
         Self { headings: headings.iter().map(|heading| heading.as_ref().to_owned()).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row with a cell for each heading. Cells may contain any text; it is passed through [`printable`].
+    /// Adds a row with a cell for each heading. Cells may contain any text, because [`printable`] replaces control
+    /// characters.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().map(|cell| printable(&cell).into_owned()).collect());
     }
@@ -89,8 +90,8 @@ pub fn name_of(path: &Path) -> String {
     shown
 }
 
-/// Prints lines to standard output. If the lines cannot be written, the command fails, even if only the reader of the
-/// pipe has exited (`| head`).
+/// Prints lines to standard output. If the lines cannot be written, the command fails, also if the reader of the pipe
+/// has exited (`| head`).
 pub fn print(text: &str) -> anyhow::Result<()> {
     write_out(&printable_lines(text))
 }
@@ -116,7 +117,7 @@ pub fn tell(text: impl Display) {
     tell_line(&format!("mcr: {text}"));
 }
 
-/// Prints a line that begins with `mcr: ` already to standard error, like [`tell`].
+/// Prints a line to standard error like [`tell`]. The line already begins with `mcr: `.
 pub fn tell_line(line: &str) {
     let line = format!("{}\n", printable(line));
     let _ = std::io::stderr().write_all(line.as_bytes());
@@ -134,7 +135,7 @@ pub fn tell_error(error: &anyhow::Error) {
     }
 }
 
-/// Standard error for log lines. Control characters in them are replaced by [`printable`]. A line that cannot be
+/// Standard error for log lines. [`printable`] replaces control characters in the lines. A line that cannot be
 /// written is lost, and the daemon continues without it.
 #[derive(Clone, Copy)]
 pub struct Log;
@@ -191,15 +192,15 @@ pub fn utc(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
-/// A progress bar on a terminal. Elsewhere it prints nothing.
+/// A progress bar on a terminal. If standard error is not a terminal, the bar prints nothing.
 pub struct Progress {
     bar: ProgressBar,
-    /// Whether [`Self::expect`] gave the total. If not, the total grows with each plan.
+    /// Whether [`Self::expect`] set the total. If not, each plan adds its bytes to the total.
     is_known: AtomicBool,
 }
 
 impl Progress {
-    /// A bar with a word in front of it. It is hidden if standard error is not a terminal, or with `quiet`.
+    /// A bar after the word `what`. The bar is hidden if `quiet` is true or standard error is not a terminal.
     pub fn new(what: &'static str, quiet: bool) -> Self {
         let bar = match quiet || !std::io::stderr().is_terminal() {
             true => ProgressBar::hidden(),
@@ -210,7 +211,7 @@ impl Progress {
             // The rate is the average over the whole time. An average over the last moments would be 0 while a large
             // segment is encoded.
             let style = style.with_key("rate", |state: &ProgressState, to: &mut dyn std::fmt::Write| {
-                let _ = to.write_str(&human_rate(state.pos(), state.elapsed())); // an error cuts the text only
+                let _ = to.write_str(&human_rate(state.pos(), state.elapsed())); // an error only shortens the text
             });
             bar.set_style(style.progress_chars("=> "));
         }

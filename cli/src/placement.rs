@@ -1,14 +1,14 @@
-//! Where the aggregators of a job are: on some of the job's own nodes. All nodes of a job compute the same answer.
+//! Chooses the nodes of a job on which the job's aggregators run. All nodes of a job compute the same result.
 
 use crate::settings::NodeOptions;
 use anyhow::{Context, bail};
 use mcr_node::facts::JobFacts;
 use mcr_node::hostlist::expand;
 
-/// Without a configured number, there is one aggregator for this many nodes.
+/// Number of nodes for each aggregator, if the number of aggregators is not configured.
 const NODES_PER_AGGREGATOR: usize = 8;
 
-/// The aggregators of a job with several nodes, as one of its nodes sees them.
+/// The aggregators of a job with several nodes, and the role of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// `HOST:FIRST-LAST` of each aggregator.

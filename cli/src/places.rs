@@ -4,8 +4,8 @@ use mcrengine::ids::{CheckpointId, natural_cmp};
 use mcrengine::incarnation::Incarnation;
 use mcrengine::manifest::Place;
 
-/// The order of names is used for checkpoints whose file times differ by less than this time, because copied files
-/// may have the time of the copy. For a larger difference, the order of times is used.
+/// If the file times of two checkpoints differ by less than this time, the order of their names is used, because
+/// copied files may have the time of the copy. For a larger difference, the order of times is used.
 const CONTRADICTION_MS: i64 = 60_000;
 
 /// Gives each checkpoint of one command its place in the order of the job's checkpoints.
@@ -23,8 +23,8 @@ impl Places {
         Self { incarnation: record.as_ref().map_or(0, |record| record.number), record, newest, last: None }
     }
 
-    /// The place of the next checkpoint, in the order of the command. `begun` is the place of a checkpoint that is
-    /// partly in the store already. So two commands that save the same checkpoint at the same time give it the same
+    /// The place of the next checkpoint, in the order of the command. If the checkpoint is partly in the store
+    /// already, `begun` is its place there. So two commands that save one checkpoint at the same time give it one
     /// place. `is_of_before`: the files existed before the incarnation began, or are copies of such files.
     pub fn next(&mut self, id: &CheckpointId, written_unix_ms: i64, is_of_before: bool, begun: Option<Place>) -> Place {
         let older =
@@ -47,8 +47,8 @@ impl Places {
     }
 }
 
-/// Whether two names differ only by their numbers, and the first name has the smaller number. False for a name that
-/// was used twice.
+/// Whether two names differ only by their numbers, and `id` has the smaller number. False if one of the names was
+/// used for several checkpoints.
 fn is_before(id: &CheckpointId, other: &CheckpointId) -> bool {
     let shape = |id: &CheckpointId| {
         let mut shape: Vec<u8> = Vec::new();

@@ -1,7 +1,7 @@
-//! Restores one checkpoint in two steps: `prepare` writes and verifies all files under temporary names, `publish`
-//! gives them their final names.
+//! Restores one checkpoint in two steps: `prepare` writes and verifies all files under temporary names, and `publish`
+//! gives all files their final names.
 //!
-//! The decision of a restart is recorded between the two steps, when the application's files are still unchanged.
+//! The decision of a restart is recorded between the two steps, while the application's files are still unchanged.
 
 use crate::args::RestartArgs;
 use crate::common::threads_of;
@@ -28,7 +28,8 @@ use std::sync::Arc;
 /// Maximum number of moved files that are named. Further files are only counted.
 const NAMED_MAX: usize = 100;
 
-/// A checkpoint whose files are all verified under temporary names. If it is dropped, no file remains.
+/// A checkpoint whose files are all verified under temporary names. If this value is dropped, all these files are
+/// removed.
 pub struct Prepared {
     target: Arc<Target>,
     files: Vec<VerifiedFile>,
@@ -45,9 +46,10 @@ pub struct Restored {
 /// Files that were moved away, for `--json`.
 #[derive(serde::Serialize)]
 pub struct MovedAside {
-    /// The directory to which they were moved.
+    /// The directory to which the files were moved.
     to: PathBuf,
-    /// The paths of these files relative to the target directory of the restart. Under `to` they have the same paths.
+    /// The paths of the files relative to `to`. Before, the files had the same paths relative to the target directory
+    /// of the restart.
     files: Vec<String>,
 }
 
@@ -59,7 +61,7 @@ pub fn prepare(
     state: &CheckpointState,
     args: &RestartArgs,
 ) -> Result<Prepared, Failure> {
-    // This must be done before the temporary files of a dead restart are removed.
+    // Complete or undo an interrupted restart before its temporary files are removed.
     tell_recovered(recover(&args.to).map_err(|error| receiver(error.into()))?, &args.to);
     // Each thread may open a file.
     let threads = threads_of(args.threads).min(2 * descriptors_share());
@@ -170,7 +172,8 @@ fn groups_of(state: &CheckpointState, args: &RestartArgs) -> Result<Vec<GroupId>
     Ok((0..state.groups).map(GroupId).filter(is_wanted).collect())
 }
 
-/// How files are published. It includes the names of all files of the checkpoint, also of other ranks.
+/// The options for publishing the files, and the names of all files of the checkpoint, including files of other
+/// ranks.
 fn how(store: &dyn Store, job: &JobId, state: &CheckpointState, args: &RestartArgs) -> Result<Publish, Failure> {
     let manifests = manifest::manifests(store, job, &state.id).map_err(unread)?;
     let of_checkpoint: BTreeSet<FilePath> =

@@ -1,5 +1,5 @@
-//! `mcr prune`: deletes checkpoints by rules or by name, but nothing that a kept checkpoint refers to. It also marks
-//! checkpoints as bad.
+//! `mcr prune`: deletes checkpoints by rules or by name, but no data that a kept checkpoint needs. The command also
+//! marks checkpoints as bad.
 
 use crate::args::{KeepArgs, PruneArgs};
 use crate::common::{now_unix_ms, one_job, open_store};
@@ -30,7 +30,7 @@ impl KeepArgs {
     }
 }
 
-/// "1 checkpoint", "2 checkpoints".
+/// A number with its noun: `1 checkpoint`, `2 checkpoints`.
 fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
@@ -45,7 +45,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let store = open_store(&args.store)?;
-    // A job may have directories even if no checkpoint of it was ever completed.
+    // A job may have directories even if none of its checkpoints was ever completed.
     let job = match args.store.job.clone().filter(|job| has_directories(&store, job)) {
         Some(job) => job,
         None => one_job(&store, &args.store)?,
@@ -137,7 +137,7 @@ pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Resul
     Ok(pruned.checkpoints)
 }
 
-/// Checks that every named checkpoint exists. Otherwise nothing is done.
+/// Fails if a named checkpoint does not exist, before anything is changed.
 fn check_names<'a>(store: &dyn Store, job: &JobId, ids: impl Iterator<Item = &'a CheckpointId>) -> anyhow::Result<()> {
     for id in ids {
         match manifest::state(store, job, id) {

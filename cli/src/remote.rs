@@ -1,7 +1,7 @@
-//! Restarts through the aggregators: they read, decode and split; this node only writes files.
+//! Restarts through the aggregators. The aggregators read, decode and split; this node only writes files.
 //!
-//! Every step has a deadline. An aggregator that does not answer in time is skipped, and from then on it is asked
-//! last.
+//! Every step has a deadline. An aggregator that does not answer in time is skipped, and is asked last for the
+//! remaining groups.
 
 use crate::args::RestartArgs;
 use crate::cert::security;
@@ -33,10 +33,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const FRAME_TIMEOUT: Duration = Duration::from_secs(SILENCE_SECONDS);
 /// Maximum time to write the bytes of a frame, which has at most 1 MiB.
 const DISK_TIMEOUT: Duration = Duration::from_secs(45);
-/// Maximum time for which an aggregator may be busy with other nodes.
+/// Maximum time to wait for an aggregator that is busy with other nodes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The aggregators to ask, and which of them did not answer.
+/// The aggregators to ask, and the aggregators that did not answer.
 pub struct Aggregators<'a> {
     addresses: &'a [String],
     security: Security,
@@ -45,13 +45,13 @@ pub struct Aggregators<'a> {
 }
 
 impl<'a> Aggregators<'a> {
-    /// The aggregators, before any of them was asked.
+    /// The aggregators, before the first request.
     pub fn new(addresses: &'a [String]) -> anyhow::Result<Self> {
         Ok(Self { addresses, security: security(None, addresses)?, silent: BTreeSet::new() })
     }
 
-    /// Asks the group's aggregator for its files. If that fails, asks the next one: every aggregator can read the
-    /// store.
+    /// Asks the group's aggregator for the files of the group. If this request fails, asks the next aggregator,
+    /// because every aggregator can read the store.
     #[expect(clippy::too_many_arguments, reason = "the arguments have nothing in common that a struct could name")]
     pub fn restore_group(
         &mut self,
@@ -97,7 +97,7 @@ impl<'a> Aggregators<'a> {
     }
 }
 
-/// Waits for one step of an aggregator.
+/// Waits at most `limit` for one step of an aggregator.
 async fn within<T>(limit: Duration, address: &str, what: &str, step: impl Future<Output = T>) -> Result<T, Attempt> {
     let silent = |_| Attempt::Elsewhere(format!("{address}: {what} within {} s", limit.as_secs()));
     tokio::time::timeout(limit, step).await.map_err(silent)

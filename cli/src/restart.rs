@@ -1,4 +1,4 @@
-//! `mcr restart`: restores the newest good checkpoint, every file byte for byte, or an older one, and says which one.
+//! `mcr restart`: restores the newest good checkpoint byte for byte, and reports which checkpoint was restored.
 //!
 //! No file gets its final name before all files of the checkpoint are written and their digests are verified.
 
@@ -22,12 +22,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Exit status: an older checkpoint than asked for was restored.
+/// Exit status: an older checkpoint than the wanted checkpoint was restored.
 const OLDER: u8 = 2;
 /// Exit status: there is no complete checkpoint.
 const NEW_RUN: u8 = 3;
 
-/// The outcome if a checkpoint was restored that a restart had set aside.
+/// The outcome if the restored checkpoint was set aside by an earlier restart.
 const SET_ASIDE: &str = "set aside";
 
 /// The result, for `--json`.
@@ -44,7 +44,8 @@ struct Report {
     elapsed_ms: u64,
     /// Newer checkpoints that were skipped, and why.
     passed_over: Vec<PassedOver>,
-    /// Files that were moved away because a restored file has their name or they were newer, and their new directory.
+    /// Files that were moved away, because a restored file has the same name or because they belong to a newer
+    /// checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     moved_aside: Option<MovedAside>,
 }
@@ -76,7 +77,7 @@ fn check_target(to: &Path) -> anyhow::Result<()> {
 fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
     let Ok(store) = store.canonicalize() else { return Ok(()) }; // an error of the store is reported later
     let to_absolute = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
-    // The target may not exist yet, so the nearest directory above that exists decides.
+    // The target may not exist yet, so its nearest existing parent directory is compared.
     let above = to_absolute.ancestors().find_map(|dir| dir.canonicalize().ok());
     if above.is_some_and(|above| above.starts_with(&store)) {
         bail!(
@@ -90,7 +91,7 @@ fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
 }
 
 /// Maximum number of attempts. A restart begins again if all checkpoints that it found were pruned in the meantime
-/// because newer ones had been saved, or if another node of the same start decided first.
+/// because newer checkpoints had been saved, or if another node of the same start decided first.
 const ATTEMPTS_MAX: u32 = 3;
 /// Maximum time to wait for the decision of another node, if the checkpoint of the last decision is gone.
 const DECISION_MAX: Duration = Duration::from_secs(10);
@@ -168,7 +169,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         }
         let prepared = match prepare(&store, &job, state, &args) {
             Ok(prepared) => prepared,
-            // This node cannot write the files, and the checkpoint is not damaged. An older checkpoint would fail
+            // This node cannot write the files, but the checkpoint is good. Restoring an older checkpoint would fail
             // too.
             Err(Failure::Receiver(error)) => return Err(error),
             Err(Failure::Unreadable(error)) => return Err(unreadable(&state.id, &error)),
@@ -227,7 +228,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         let report = Report {
             outcome: match (is_older, &state.doubt) {
                 (true, _) => "older",
-                // Only such checkpoints are left.
+                // Only checkpoints that were set aside are left.
                 (false, _) if state.is_set_aside && args.checkpoint.is_none() => SET_ASIDE,
                 (false, Some(_)) => "doubtful",
                 (false, None) => "restored",
@@ -263,8 +264,8 @@ fn unreadable(id: &CheckpointId, error: &anyhow::Error) -> anyhow::Error {
     )
 }
 
-/// The error if the checkpoint that another node decided on cannot be restored here. This restart fails. The
-/// checkpoint is marked as bad, so that the next restart of all nodes decides again without it.
+/// Makes the error of a restart that cannot restore the checkpoint on which another node decided. Marks the
+/// checkpoint as bad, so that the next restart of all nodes decides for another checkpoint.
 fn undo_decision(
     store: &PosixStore,
     job: &JobId,
@@ -281,7 +282,7 @@ fn undo_decision(
     anyhow::anyhow!("{} continues from {id}, and {id} cannot be restored here: {reason}. {marked}", record.describe())
 }
 
-/// There is no checkpoint to restore. This is either a new run, which is recorded as a decision, or an error.
+/// Handles a job without a checkpoint to restore: records the decision for a new run, or returns an error.
 fn nothing_restored(
     job: &JobId,
     args: &RestartArgs,
@@ -385,7 +386,7 @@ fn candidates<'a>(
         }
         return Ok(complete);
     }
-    // The job did not continue from a checkpoint that a restart set aside, so such a checkpoint is not tried.
+    // The job has not continued from a checkpoint that a restart set aside, so such a checkpoint is not tried.
     let mut chosen: Vec<&CheckpointState> =
         from.iter().filter(|state| state.is_complete() && !state.is_set_aside).collect();
     if chosen.is_empty() {
@@ -420,7 +421,7 @@ fn candidates<'a>(
     if let (Some(lost), true) = (passed_over.first(), args.exact) {
         bail!("{} cannot be restored: {}", lost.checkpoint, lost.reason);
     }
-    // A restart with --copy starts no application, so the number of restarts does not limit it.
+    // A restart with --copy starts no application, so there is no limit for such restarts.
     let limit = if args.copy { 0 } else { args.give_up_after as usize };
     let mut kept = None;
     for (n, state) in chosen.iter().enumerate() {
@@ -472,7 +473,7 @@ fn passed_over_by(record: &Incarnation, all: &[CheckpointState]) -> Vec<PassedOv
     passed_over
 }
 
-/// Whether the checkpoint was committed, as far as its remaining manifests show, and cannot be restored.
+/// Whether the checkpoint cannot be restored, although its remaining manifests show that it was committed.
 fn is_lost(state: &CheckpointState) -> bool {
     state.is_damaged && !state.is_pruned
 }

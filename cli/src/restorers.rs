@@ -16,7 +16,7 @@ pub enum Failure {
     Checkpoint(anyhow::Error),
     /// The store did not deliver the bytes, or this build cannot read the format. The checkpoint may be good.
     Unreadable(anyhow::Error),
-    /// A fault of the target directory or of this node. No other checkpoint would succeed.
+    /// A fault of the target directory or of this node. Every other checkpoint would fail too.
     Receiver(anyhow::Error),
 }
 
@@ -101,7 +101,7 @@ pub fn verify_all(restorers: Restorers, threads: usize, sync: bool) -> Result<Ve
     let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(restorers.len())), Mutex::new(None));
     std::thread::scope(|scope| {
         let threads = if sync { threads.max(SYNCS_AT_A_TIME) } else { threads };
-        // Each thread opens a file and, for a moment, two directories on the path to it.
+        // Each thread opens a file and, for a moment, two directories on the path to the file.
         let threads = threads.min(descriptors_share());
         for _ in 0..threads.clamp(1, restorers.len().max(1)) {
             scope.spawn(|| {

@@ -1,9 +1,10 @@
 //! The settings of a job: the cluster's file, then the user's file `mcr.toml`, then variables.
 //!
-//! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. It has the tables `[cnc]` and `[anc]` of
-//! every configuration file, and `[limits]` for the next layers. The user's file is `mcr.toml` in the directory of the
-//! job. It has a few keys without a table ([`UserFile`]). A later layer overrides an earlier one. All commands resolve
-//! the settings here, so a restart finds the store to which the agents save.
+//! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. The cluster's file has the tables
+//! `[cnc]` and `[anc]` of every configuration file, and a table `[limits]`, which limits the values of the user's
+//! file. The user's file is `mcr.toml` in the directory of the job. The user's file has a few keys without a table
+//! ([`UserFile`]). The user's file overrides the cluster's file, and variables override both files. All commands
+//! resolve the settings here, so a restart finds the store to which the agents save.
 
 use crate::config::ConfigFile;
 use anyhow::{Context, bail};
@@ -18,17 +19,17 @@ mod facts;
 
 pub use facts::Facts;
 
-/// The cluster's file. The variable `MCR_CLUSTER` names another one.
+/// Default path of the cluster's file. The variable `MCR_CLUSTER` names another file.
 pub const CLUSTER_FILE: &str = "/etc/mcr/mcr.toml";
 /// Name of the user's file.
 pub const USER_FILE: &str = "mcr.toml";
-/// Where a value comes from that no layer sets.
+/// Source of a value that is set in no file and no variable.
 pub const DEFAULT: &str = "default";
 
 /// Defines the user's file, and the table of each key.
 macro_rules! user_file {
     ($($(#[$doc:meta])* $key:ident: $($table:literal)+,)*) => {
-        /// The user's file. Keys that are not here belong to the administrator.
+        /// The user's file. Only the cluster's file may have other keys.
         #[derive(Clone, Debug, Default, serde::Deserialize)]
         #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
         struct UserFile {
@@ -48,11 +49,11 @@ macro_rules! user_file {
 }
 
 user_file! {
-    /// Name of the job. It may contain variables, see [`facts::Facts::expand`].
+    /// Name of the job, which may contain variables, see [`facts::Facts::expand`].
     job: "cnc",
-    /// The watched directory, relative to the directory of the file. It may contain variables.
+    /// The watched directory, relative to the directory of the file. The path may contain variables.
     watch: "cnc",
-    /// The directory of the containers. It may contain variables.
+    /// The directory of the containers. The path may contain variables.
     store: "anc",
     /// Whether a group shares the store.
     shared_store: "anc",
@@ -91,8 +92,8 @@ struct ClusterFile {
     anc: Table,
     /// See [`NodeOptions`].
     node: Table,
-    /// For a key of the user's file: the largest number, or the list of permitted texts. A text that ends with `*`
-    /// permits every text that begins so.
+    /// Limits for keys of the user's file: the largest number, or the list of permitted texts. A text `abc*` permits
+    /// every text that begins with `abc`.
     limits: Table,
 }
 
@@ -114,7 +115,7 @@ fn cluster_file() -> Option<PathBuf> {
     Some(cluster_path()).filter(|path| path.exists())
 }
 
-/// Whether agents and aggregators on different nodes use TLS. Only the cluster's file decides.
+/// Whether agents and aggregators on different nodes use TLS. Only the cluster's file can switch TLS off.
 pub fn cluster_has_tls() -> anyhow::Result<bool> {
     let Some(file) = cluster_file() else { return Ok(true) };
     check_owner(&file)?;
@@ -152,7 +153,7 @@ impl Settings {
         if facts.is_job() {
             settings.set("cnc", "job", "%u-%j".into(), DEFAULT);
         }
-        // The administrator's file alone is no reason to restore into the current directory.
+        // Without a user's file, the current directory may be any directory, so files are not restored into it.
         if user.is_some() {
             settings.set("cnc", "watch", ".".into(), DEFAULT);
         }
@@ -173,7 +174,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Where the name of the job comes from.
+    /// Source of the name of the job.
     pub fn job_is_from(&self) -> Option<&str> {
         self.values.get(&("cnc".to_owned(), "job".to_owned())).map(|setting| setting.from.as_str())
     }
@@ -284,7 +285,7 @@ impl Settings {
         self.values.iter().map(|((_, key), setting)| (key.as_str(), setting)).collect()
     }
 
-    /// The options of the aggregators in a job's own nodes.
+    /// The options of the aggregators that run on nodes of the job.
     pub fn node_options(&self) -> anyhow::Result<NodeOptions> {
         let of_node = self.values.iter().filter(|((table, _), _)| table == NODE);
         let table: Table = of_node.map(|((_, key), setting)| (key.clone(), setting.value.clone())).collect();
@@ -347,8 +348,8 @@ impl NodeOptions {
     }
 }
 
-/// Whether the store's directory may be created: its parent exists, and belongs to the user. If the file system is not
-/// mounted, the parent belongs to root.
+/// Whether the store's directory may be created: its parent directory exists, and belongs to the user. If the file
+/// system is not mounted, the parent directory belongs to root.
 pub fn may_create(store: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     store.parent().and_then(|parent| parent.metadata().ok()).is_some_and(|about| about.is_dir() && about.uid() == own)
@@ -463,7 +464,7 @@ mod tests {
         assert!(refusal(CLUSTER, "store = \"/home/x\"", &facts).contains("/lustre/%u/*"));
         assert!(refusal(CLUSTER, "store = \"/lustre/%u/../bob\"", &facts).contains("permits only"));
         assert!(resolve(CLUSTER, "store = \"/lustre/%u/other\"\nkeep = 10", &facts).is_ok());
-        // The same for a whole configuration file.
+        // The limits also apply to a whole configuration file.
         assert!(
             refusal(CLUSTER, "[anc]\nkeep = 11", &facts).contains("keep = 11, but the cluster's file permits only 10")
         );
@@ -479,7 +480,7 @@ mod tests {
         assert!(refusal("", "listen = \"0.0.0.0:1\"", &facts).contains("unknown key \"listen\""));
         assert!(refusal("", "keep = \"many\"", &facts).contains("mcr.toml"));
         assert!(refusal("", "store = \"here\"", &facts).contains("is a relative path"));
-        // A whole configuration file is used as it is.
+        // A whole configuration file is used without changes.
         let (settings, _dir) = resolve("", "[anc]\nstore = \"/s\"\nthreads = 2\n", &facts).expect("resolved");
         assert_eq!(settings.config_file().expect("options").anc.threads, 2);
     }

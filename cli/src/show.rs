@@ -53,7 +53,7 @@ struct Shared {
     why: BTreeSet<String>,
 }
 
-/// Segments that are coded against segments of one older checkpoint.
+/// Segments that are predicted from segments of one older checkpoint.
 #[derive(Default, serde::Serialize)]
 struct Bases {
     segments: u64,
@@ -161,7 +161,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
         };
         opened += 1;
         let index = reader.index();
-        // The reasons are only informative. A manifest that cannot be read is reported elsewhere.
+        // The reasons are only informative. `mcr list` and `mcr verify` report a manifest that cannot be read.
         let decisions = manifest::read_manifest(store, job, &state.id, group).map(|m| m.decisions).unwrap_or_default();
         let decisions: BTreeMap<&str, &Decision> = decisions.iter().map(|d| (d.class.as_str(), d)).collect();
         let why = |class: &str, chain: &Chain| {
@@ -261,7 +261,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
     Ok((classes, files, shared.into_values().collect(), bases))
 }
 
-/// Why a segment of a class has its chain. `None` if no reason was recorded, or only one for another chain.
+/// Why this chain was chosen for a segment of a class. `None` if no reason is known for this chain.
 fn reason(decision: Option<&Decision>, chain: &Chain, id: &CheckpointId) -> Option<String> {
     let decision = decision?;
     if decision.chain().as_ref() != Some(chain) {

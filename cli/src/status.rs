@@ -43,8 +43,8 @@ pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     Ok(exit.into())
 }
 
-/// The last cause of a chain of causes (`transport error: tcp connect error: Connection refused (os error 111)`),
-/// which is the informative one.
+/// The last cause of an error, which is the most useful cause. For example, `transport error: tcp connect error:
+/// Connection refused (os error 111)` becomes `Connection refused`.
 fn last_cause(error: &str) -> String {
     let cause = error.rsplit(": ").next().unwrap_or(error);
     let cause = cause.split(" (os error").next().unwrap_or(cause);
@@ -105,7 +105,7 @@ fn to_text(address: &str, status: &v1::StatusReply) -> String {
     let mut checkpoints = Table::new(&["job", "checkpoint", ">group", "phase", ">raw", ">stored", ">age", "what"]);
     for c in &status.checkpoints {
         let missing = || format!("waiting for {}", rank_list(&c.missing));
-        // The reason of a committed checkpoint is only its name.
+        // The reason of a committed checkpoint is only its name, so it is omitted.
         let reason = || if c.reason == c.label { String::new() } else { c.reason.clone() };
         let what = if c.missing.is_empty() { reason() } else { missing() };
         checkpoints.row([

@@ -104,7 +104,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     Ok(exit.into())
 }
 
-/// Marks the checkpoint as damaged, or removes the mark. If the store cannot be written, this is only logged.
+/// Marks the checkpoint as damaged, or removes the mark. If the store cannot be written, the error is only logged.
 fn note_damage(store: &dyn Store, job: &JobId, id: &CheckpointId, report: &VerifyReport) {
     let damage = report.problems.iter().find(|problem| problem.advice == Advice::OlderCheckpoint);
     let noted = match damage {
@@ -156,7 +156,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The named checkpoint. The error says whether it was pruned or does not exist.
+/// The checkpoint that the user named. The error says whether the checkpoint was pruned or does not exist.
 fn the_one(store: &dyn Store, job: &JobId, id: &CheckpointId, args: &VerifyArgs) -> anyhow::Result<CheckpointState> {
     let all = manifest::list(store, job)?;
     let there: Vec<&str> =

@@ -1,4 +1,4 @@
-//! `mcr worker`: saves one job on one node, as the job's user. `mcr node` starts it.
+//! `mcr worker`: saves one job on one node, as the job's user. `mcr node` starts this process.
 
 use crate::args::WorkerArgs;
 use crate::config::ConfigFile;
@@ -18,15 +18,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Interval of the checks whether a process of the job runs.
+/// Interval of the checks for running processes of the job.
 const PROCESS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the first process of the job.
 const PROCESS_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The kernel ends processes with a high value first if memory is short. A worker is less important than its job.
+/// If memory is short, the kernel first ends processes with a high value. A worker is less important than its job.
 const OOM_SCORE_ADJUSTMENT: &str = "500";
 /// The worker runs with a lower priority than the job.
 const NICE: i32 = 10;
-/// Longest time before an agent dials an aggregator of its own job again, in seconds.
+/// Maximum time in seconds between two attempts of an agent to connect to an aggregator of its job.
 const RECONNECT_MAX_SECONDS: u64 = 2;
 
 pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
@@ -53,7 +53,7 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let not_saved = |error: anyhow::Error| {
         tracing::error!(job_id = facts.job_id, error = format!("{error:#}"), "the job is not saved");
         let exit = Exit::of_error(&error);
-        // The daemon does not start a worker again that ends with this status.
+        // If a worker ends with this status, the daemon does not start it again.
         Ok(if exit == Exit::Failed { Exit::Configuration } else { exit }.into())
     };
     let life = if record.is_over { Life::Over } else { Life::OfJob(watch_of(&args.record, facts.job_id.clone())) };
@@ -66,18 +66,19 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// `record` is the path of a record, `RUN/jobs/ID.json`.
+/// The watch of the job with this record. `record` is the path of the record, `RUN/jobs/ID.json`.
 fn watch_of(record: &Path, job_id: String) -> Watch {
     let run_dir = record.ancestors().nth(2).unwrap_or(Path::new("/"));
     Watch { socket: run_dir.join(SOCKET), job_id }
 }
 
-/// The environment of the job's processes. If the job is over, only the variables that Prolog knew. SIGUSR1 ends this
-/// process while it waits, and `mcr node` then starts another worker that knows that the job is over.
+/// The environment of the job's processes, or, if the job is over, only the variables that Prolog knew. SIGUSR1 ends
+/// this process while it waits, and `mcr node` then starts another worker that knows that the job is over.
 fn variables_of_job(record: &Record, user: &nix::unistd::User) -> Option<BTreeMap<String, String>> {
     let facts = &record.facts;
     let began = Instant::now();
-    // The nodes of a job must agree on its number of ranks, which a batch script may not have.
+    // All nodes of a job must use the same number of ranks. The environment of a batch script may not contain this
+    // number.
     let is_enough = |variables: &BTreeMap<String, String>| {
         facts.nodes <= 1 || facts.tasks.is_some() || variables.contains_key("SLURM_NTASKS")
     };
@@ -133,7 +134,7 @@ fn resolve(
         None => Aggregators::Here { by_socket: !needs_tls(LOOPBACK) },
         Some(placement) => {
             file.anc.listen = format!("0.0.0.0:{}", options.ports);
-            // The aggregator of another node may start later, but soon.
+            // The aggregator on another node may start a few seconds later than this agent.
             file.cnc.reconnect_max_seconds = file.cnc.reconnect_max_seconds.min(RECONNECT_MAX_SECONDS);
             let ranks = of_node(&placement);
             Aggregators::InJob { placement, ranks }

@@ -1,15 +1,15 @@
 #!/bin/sh
-# The scripts of the package mcrengine-node. deploy/packages.sh writes this file at the beginning of each script, and
-# the names of all units into the next line.
+# Functions for the scripts of the package mcrengine-node. deploy/packages.sh copies this file to the beginning of
+# each script, and writes the names of all units into the next line.
 units="@UNITS@"
 
-# An image that is being built, or a container, has no running systemd.
+# Whether systemd runs. In a container, or while an image is built, systemd does not run.
 systemd_runs() { [ -d /run/systemd/system ] && command -v systemctl >/dev/null 2>&1; }
 
 # Reads the unit files again.
 reload() { if systemd_runs; then systemctl daemon-reload || true; fi; }
 
-# Starts the new version of each daemon that runs. Workers of running jobs go on, because of KillMode=process.
+# Restarts each running daemon with the new version. Workers of running jobs continue, because of KillMode=process.
 restart_if_active() {
     systemd_runs || return 0
     for unit in $units; do
@@ -17,7 +17,7 @@ restart_if_active() {
     done
 }
 
-# Stops the daemons, and does not start them at the next boot. Workers of running jobs go on.
+# Stops the daemons, and prevents their start at the next boot. Workers of running jobs continue.
 stop_and_disable() {
     # shellcheck disable=SC2086 # the names of the units have no spaces
     if systemd_runs; then systemctl stop $units || true; fi

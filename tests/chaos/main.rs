@@ -1,8 +1,8 @@
 //! Kills, stops and terminates processes at random for a given time, and checks every restored byte.
 //!
-//! The written bytes depend only on run, step and rank. Agents and aggregators are killed, stopped and terminated.
-//! The store is removed for a short time. The clocks of the nodes are wrong. The application is killed and restarted.
-//! In between, checkpoints are restored with --copy. These rules must hold:
+//! The application writes bytes that depend only on run, step and rank. Agents and aggregators are killed, stopped
+//! and terminated. The store is removed for a short time. The clocks of the nodes are wrong. The application is
+//! killed and restarted. Now and then, checkpoints are restored with --copy. These rules must hold:
 //!
 //! - No complete checkpoint is lost.
 //! - No restored byte is wrong.
@@ -10,8 +10,8 @@
 //! - No process hangs.
 //! - A restart restores the complete checkpoint that the application wrote last.
 //!
-//! `MCR_CHAOS_SECONDS` is the duration (default 120). `MCR_CHAOS_SEED` is the seed of the random choices. The default
-//! seed is different in each run, and is printed.
+//! `MCR_CHAOS_SECONDS` is the duration in seconds (default 120). `MCR_CHAOS_SEED` is the seed of the random choices.
+//! The default seed is different in each run, and is printed.
 
 use mcr_test_support::{Process, Random, clean};
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ struct World {
     /// Error of the clock of each node, in seconds.
     clocks: [i64; NODES],
     counts: Counts,
-    /// Complete checkpoints that were seen and are not pruned.
+    /// Names of complete checkpoints that `mcr list` has shown and that are not pruned.
     seen: BTreeSet<String>,
 }
 
@@ -195,15 +195,15 @@ impl World {
     fn complete(&self) -> Vec<String> {
         let (code, said) = self.mcr(&["list", "--json"]);
         if code != 0 {
-            return Vec::new(); // the store is removed at the moment, or is still empty
+            return Vec::new(); // the store is removed at this moment, or is still empty
         }
         let all: serde_json::Value = serde_json::from_str(&said).expect("JSON");
         let all = all.as_array().expect("a list").iter();
         all.filter(|c| c["complete"] == true).filter_map(|c| c["checkpoint"].as_str().map(str::to_owned)).collect()
     }
 
-    /// The content of all files of a restart, which must be of the same run and step. `None` if the restart wrote no
-    /// file.
+    /// The content of the files of a restart. All files must have the same run and step. `None` if the restart wrote
+    /// no file.
     fn restored(&self, to: &Path, what: &str) -> Option<Content> {
         let mut contents = BTreeSet::new();
         let (mut count, mut open) = (0, vec![to.to_owned()]);
@@ -342,8 +342,7 @@ impl World {
                 self.counts.outages += 1;
                 std::fs::rename(self.path("store"), self.path("away")).expect("renamed");
                 pause(&mut self.random, 800);
-                // An aggregator that started meanwhile must not have created a new store in the place of the removed
-                // store.
+                // An aggregator that started while the store was removed must not have created a new store.
                 assert!(
                     !self.path("store").exists(),
                     "an aggregator created a store in the place of the removed store"
@@ -355,12 +354,13 @@ impl World {
             let ended =
                 self.daemons[nth].1.as_mut().and_then(|process| process.0.try_wait().expect("can be waited for"));
             if ended.is_some() {
-                self.start(nth); // this is the work of a supervisor
+                self.start(nth); // a supervisor would start the daemon again, too
             }
         }
     }
 
-    /// Without further faults, the last step is saved, every complete checkpoint verifies, and the daemons end.
+    /// Makes no more faults. The last step must be saved, every complete checkpoint must verify, and the daemons must
+    /// end.
     fn settle(&mut self) {
         self.step += 1;
         self.write(&(0..RANKS).collect::<Vec<_>>());

@@ -1,29 +1,29 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # Checks of `mcr node`. tests/cluster/run reads this file, and sets bed, work, home, job, user and settings. The
-# numbers are those of README.md in this directory.
+# numbers of the checks refer to README.md in this directory.
 
 # --- tools ----------------------------------------------------------------------------------------------------------
 
-job_script() { # COMMAND: makes job.sh in the directory of the check
+job_script() { # COMMAND: writes job.sh into the directory of the check
     printf '#!/bin/sh\n%s\n' "$1" >"$work$home/job.sh"
 }
 # shellcheck disable=SC2016 # the job's shell
-restarting_script() { # STEPS: the job script of deploy/README.md
+restarting_script() { # STEPS: writes the job script of deploy/README.md
     job_script 'mcr restart; case $? in 0 | 2) args=--restart ;; 3) args= ;; *) exit 1 ;; esac
 srun /shared/bin/writer . '"$1"' $args'
 }
-# What SLURM's Prolog and Epilog do, without a job of SLURM.
+# Does the work of SLURM's Prolog or Epilog, without a job of SLURM.
 hook() { # NODE begin|end JOB UID [VARIABLE=VALUE...]
     root_on "$1" env SLURM_JOB_ID="$3" SLURM_JOB_UID="$4" SLURM_JOB_WORK_DIR="$home" SLURMD_NODENAME="$1" \
         SLURM_JOB_NTASKS=1 "${@:5}" /shared/bin/mcr job "$2" 2>&1
 }
 node_log() { echo "$work/log/mcr-node.$1"; }              # NODE
 log_has() { grep -qE "$2" "$(node_log "$1")"; }           # NODE PATTERN
-workers() { root_on "$1" pgrep -f '^[^ ]*mcr worker'; }   # NODE: their process numbers
+workers() { root_on "$1" pgrep -f '^[^ ]*mcr worker'; }   # NODE: prints their process numbers
 no_worker() { ! workers "$1" >/dev/null; }                # NODE
 one_worker() { [ "$(workers "$1" | wc -l)" = 1 ]; }       # NODE
-daemon_of() { root_on "$1" pgrep -f '^[^ ]*mcr node$'; }  # NODE: its process number
-has_begun() { files_of_step 1 "$1" "$work$home/${2:-.}"; } # RANKS [DIR]: all ranks have written the first step
+daemon_of() { root_on "$1" pgrep -f '^[^ ]*mcr node$'; }  # NODE: prints its process number
+has_begun() { files_of_step 1 "$1" "$work$home/${2:-.}"; } # RANKS [DIR]: whether all ranks have written step 1
 milliseconds() { date +%s%3N; }
 expect_within() { # MILLISECONDS SINCE WHAT
     local took=$(($(milliseconds) - $2))
@@ -31,7 +31,7 @@ expect_within() { # MILLISECONDS SINCE WHAT
     [ $took -le "$1" ] || fail "$3 took more than $1 ms"
 }
 
-submit_for_both() { # NAME STEPS: a job of alice and one of bob on the same two nodes; adds them to `jobs`
+submit_for_both() { # NAME STEPS: submits a job of alice and a job of bob on two nodes, and adds both to `jobs`
     for user in alice bob; do
         begin "$1" $user
         user_file
@@ -45,7 +45,8 @@ submit_for_both() { # NAME STEPS: a job of alice and one of bob on the same two 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
 
-# 6, 7. The aggregators use the first free ports, so the agents of each user meet the other user's aggregator too.
+# Checks 6 and 7. The aggregators use the first free ports, so the agents of each user also connect to the other
+# user's aggregator.
 two_users_on_the_same_nodes_save_and_neither_reaches_the_others_aggregator() {
     local name=${FUNCNAME[0]} jobs=() what refused uid
     start_daemons n1 n2
@@ -73,7 +74,7 @@ two_users_on_the_same_nodes_save_and_neither_reaches_the_others_aggregator() {
     stop_daemons n1 n2
 }
 
-# 5. Bob's aggregator finds no free port while alice's job runs. His worker is started again later.
+# Check 5. Bob's aggregator finds no free port while alice's job runs. Bob's worker is started again later.
 of_two_users_with_one_port_one_saves_and_the_job_of_the_other_is_not_touched() {
     local name=${FUNCNAME[0]} jobs=()
     cluster_file='[node]\nports = "7117-7117"\n' start_daemons n1 n2
@@ -89,7 +90,7 @@ of_two_users_with_one_port_one_saves_and_the_job_of_the_other_is_not_touched() {
     stop_daemons n1 n2
 }
 
-# 23. One line of the log names the file, the line and the way out.
+# Check 23. One line of the log names the file, the line and the remedy.
 settings_that_cannot_be_used_do_not_touch_the_job() {
     declare -A says=(
         [key]='key/mcr.toml:1: unknown key'
@@ -111,11 +112,12 @@ settings_that_cannot_be_used_do_not_touch_the_job() {
     "$bed" as "$work" bob ctl sh -c 'umask 077; echo "job = \"bobs-secret\"" >secret.toml'
     ln -sf /shared/home/bob/secret.toml "$work$home/link/mcr.toml"
     chmod 000 "$work$home/closed"
-    expect_refusals "0|78" # 0: a file that the user cannot see counts as missing
+    expect_refusals "0|78" # 0: a file that the user cannot see counts as a missing file
     ! log_has n1 bobs-secret || fail "the log has the content of bob's file"
     stop_daemons n1
 }
-# Runs a job of n1 in each directory that is a key of `says`. The log says the text, and the job is not touched.
+# Runs a job on n1 in each directory that is a key of `says`. The log must contain the text of the key, and the job
+# must end normally.
 expect_refusals() { # EXIT_STATUS
     local name jobs=()
     # shellcheck disable=SC2016 # the job's shell
@@ -138,7 +140,7 @@ expect_refusals() { # EXIT_STATUS
     no_drain
 }
 
-# 24. The directory in which a job runs is text that the user wrote. The last name is refused.
+# Check 24. The user chooses the name of the directory in which a job runs. Only the last of these names is refused.
 hostile_names_of_work_directories_are_only_names() {
     # shellcheck disable=SC2016 # it must not be executed
     local names=("a 'quoted' \"name\"" $'two\nlines' '$(touch /tmp/executed)`touch /tmp/executed`' $'not-\xff-utf-8')
@@ -166,7 +168,7 @@ hostile_names_of_work_directories_are_only_names() {
     stop_daemons n1
 }
 
-# 25.
+# Check 25.
 jobs_of_root_and_of_the_system_are_not_saved() {
     local said uid
     begin "${FUNCNAME[0]}"
@@ -180,7 +182,7 @@ jobs_of_root_and_of_the_system_are_not_saved() {
     stop_daemons n1
 }
 
-# 26. Alice holds 1000 connections, and opens new ones when they are closed.
+# Check 26. Alice holds 1000 connections, and opens new connections when the daemon closes them.
 hostile_clients_of_the_daemons_socket_change_nothing_and_keep_nobody_out() {
     local said daemon since
     begin "${FUNCNAME[0]}"
@@ -194,7 +196,8 @@ hostile_clients_of_the_daemons_socket_change_nothing_and_keep_nobody_out() {
     done
     cat >"$work/shared/bin/hostile" <<'PERL'
 #!/usr/bin/perl
-# Keeps as many connections as the descriptors permit. Some say nothing, and others nonsense.
+# Keeps as many connections as the descriptors permit. Some connections send nothing, and others send invalid
+# messages.
 use IO::Socket::UNIX;
 $SIG{PIPE} = 'IGNORE';
 my @held;
@@ -224,7 +227,7 @@ PERL
     stop_daemons n1
 }
 
-# 27, 28. Only n1 has an aggregator.
+# Checks 27 and 28. Only node n1 has an aggregator.
 a_worker_has_the_rights_of_its_user_and_the_daemon_listens_nowhere() {
     local pid status expected listeners socket
     begin "${FUNCNAME[0]}"
@@ -252,7 +255,8 @@ a_worker_has_the_rights_of_its_user_and_the_daemon_listens_nowhere() {
     stop_daemons n1 n2
 }
 
-# 18, 19. n1 has no daemon. The daemon of n2 is stopped by SIGSTOP, so Epilog waits for its whole time (22 s).
+# Checks 18 and 19. Node n1 has no daemon. The daemon of n2 is stopped by SIGSTOP, so Epilog waits for its maximum
+# time (22 s).
 without_an_answer_of_the_daemon_jobs_run_and_nodes_stay_idle() {
     local since daemon node
     begin "${FUNCNAME[0]}"
@@ -275,7 +279,7 @@ without_an_answer_of_the_daemon_jobs_run_and_nodes_stay_idle() {
 }
 nodes_are_idle() { [ "$(as_user sinfo --noheader --format=%T | sort -u)" = idle ]; }
 
-# 21. SLURM runs the scripts of epilog.d in reverse order, so the script that kills runs after mcr's.
+# Check 21. SLURM runs the scripts of epilog.d in reverse order, so the script that kills processes runs after 90-mcr.
 a_script_of_epilog_that_kills_the_users_processes_loses_nothing() {
     begin "${FUNCNAME[0]}"
     user_file
@@ -294,7 +298,7 @@ a_script_of_epilog_that_kills_the_users_processes_loses_nothing() {
     stop_daemons n1
 }
 
-# 29.
+# Check 29.
 each_task_of_an_array_is_a_job_of_its_own_in_the_store() {
     local k
     begin "${FUNCNAME[0]}"
@@ -311,7 +315,7 @@ each_task_of_an_array_is_a_job_of_its_own_in_the_store() {
     stop_daemons n1
 }
 
-# 31.
+# Check 31.
 jobs_are_saved_however_they_are_started() {
     local name pids=()
     begin "${FUNCNAME[0]}"
@@ -332,7 +336,7 @@ jobs_are_saved_however_they_are_started() {
     stop_daemons n1
 }
 
-# 33, 34.
+# Checks 33 and 34.
 sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
     local k daemon before since kib
     begin "${FUNCNAME[0]}"
@@ -341,7 +345,7 @@ sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
     daemon=$(daemon_of n1)
     before=$(root_on n1 ls "/proc/$daemon/fd" | wc -l)
     # shellcheck disable=SC2016 # the inner shell's variables
-    batch_of() { # begin|end: 64 commands at once; prints what they say and the longest time in milliseconds
+    batch_of() { # begin|end: starts 64 commands together; prints their output and the longest time in milliseconds
         root_on n1 env SLURM_JOB_UID=6001 SLURM_JOB_WORK_DIR="$home" SLURMD_NODENAME=n1 SLURM_JOB_NTASKS=1 \
             bash -c 'for k in {5001..5064}; do { begin=$(date +%s%3N); SLURM_JOB_ID=$k mcr job "$0" 2>&1
                 echo "$(($(date +%s%3N) - begin)) ms"; } & done; wait' "$1"
@@ -373,8 +377,8 @@ sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
     stop_daemons n1
 }
 
-# 17. A second cluster, in which process 1 of the node is systemd. The daemon is killed, stopped until the watchdog
-# finds it, and restarted. The packages stop both units with the same command.
+# Check 17. A second cluster, in which process 1 of the node is systemd. The daemon is killed, stopped by SIGSTOP
+# until the watchdog kills it, and restarted. The packages stop both units with one command.
 workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
     local work=$work/systemd unit what before daemon
     "$bed" check --systemd || skip "no systemd"
@@ -407,7 +411,7 @@ workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
     [ "$(workers n1)" = "$before" ] || fail "after daemon-reexec, the workers are $(workers n1), not $before"
     hook n1 end 7001 6001
     wait_for 10 one_worker n1
-    # Clients that call all the time must not start the daemon again.
+    # Clients that connect again and again must not start the daemon again.
     root_on n1 sh -c 'while [ ! -e /tmp/over ]; do mcr job list; done >/dev/null 2>&1 &'
     root_on n1 systemctl stop mcr-node.service mcr-node.socket
     sleep 1
@@ -417,12 +421,12 @@ workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
         fail "$(root_on n1 systemctl status mcr-node.socket)"
     one_worker n1 || fail "the worker has ended"
 }
-daemon_is_new() { # the daemon of n1 is not the process $daemon
+daemon_is_new() { # whether the daemon of n1 is not the process $daemon
     local now
     now=$(daemon_of n1) && [ "$now" != "$daemon" ]
 }
 
-# 38. As systemd reads the units, without a running systemd.
+# Check 38. Checks the units with systemd-analyze, without a running systemd.
 the_units_have_no_error_and_a_small_exposure() {
     local said
     command -v systemd-analyze >/dev/null || skip "no systemd-analyze"
@@ -436,7 +440,7 @@ the_units_have_no_error_and_a_small_exposure() {
         tail -n 1
 }
 
-# 13. The job script has one line for restarting, and no line for saving.
+# Check 13. The job script has one line for restarting, and no line for saving.
 a_requeued_job_continues_and_has_no_worker_of_its_first_start() {
     local first
     begin "${FUNCNAME[0]}"
@@ -457,7 +461,8 @@ a_requeued_job_continues_and_has_no_worker_of_its_first_start() {
     stop_daemons n1 n2
 }
 
-# 15. SLURM takes n2 for dead, and the job begins again on n3. On n2, the first start still runs without a network.
+# Check 15. SLURM considers n2 dead, and the job begins again on n3. On n2, the first start still runs without a
+# network.
 a_node_that_was_cut_off_changes_nothing_for_the_next_start_of_its_job() {
     begin "${FUNCNAME[0]}"
     user_file
@@ -472,15 +477,15 @@ a_node_that_was_cut_off_changes_nothing_for_the_next_start_of_its_job() {
     await_end COMPLETED
     expect_continued 3 4 "$(output)"
     expect_newest 12
-    # SLURM ends the tasks on this node when slurmctld reaches the node again, which takes up to 100 s. Then SLURM may
-    # run no Epilog. The worker looks for later starts of its job every 30 s, and tries to commit for 20 s.
+    # SLURM ends the tasks on this node when slurmctld reaches the node again, after up to 100 s. SLURM may never run
+    # Epilog on this node. Then the worker looks for later starts of its job every 30 s, and tries to commit for 20 s.
     wait_for 180 no_worker n2
     wait_for 60 nodes_are_idle
     stop_daemons n1 n2 n3
 }
 continues() { grep -q "continues after step" "$(output)"; }
 
-# 35.
+# Check 35.
 a_node_that_lost_power_saves_jobs_after_it_booted() {
     begin "${FUNCNAME[0]}"
     user_file

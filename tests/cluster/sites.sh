@@ -3,9 +3,9 @@
 #
 #     NEAR=4 FAR=4 LAN=1000 WAN=100 TRUNK=400 DELAY_MS=5 tests/cluster/sites.sh COMMAND [ARGUMENT...]
 #
-# builds the sites, runs COMMAND in the root namespace, and removes the sites when COMMAND ends. The exit status
-# is the status of COMMAND, or 77 with a message if sites cannot be emulated (no root, or a kernel feature is missing).
-# COMMAND gets these environment variables:
+# builds the sites, runs COMMAND in the root namespace, and removes the sites when COMMAND ends. The exit status is
+# the status of COMMAND, or 77 with a message if this machine cannot emulate sites (no root, or a missing kernel
+# feature). COMMAND gets these environment variables:
 #   SITES_MPIRUN   the command that starts Open MPI on all hosts, one rank per host, site 0 first
 #   SITES_TRUNK    a command that prints the bytes sent over the trunk so far, in each direction
 #
@@ -96,7 +96,7 @@ if [ "$DELAY_MS" = 0 ]; then
         ip -n "$tag-r$site" addr add 10.79.0.$((site + 1))/30 dev trunk
         ip -n "$tag-r$site" route add 10.77.$((1 - site)).0/24 via 10.79.0.$((2 - site))
     done
-else # the token bucket is before the delay, so that the bucket can slow down a sender
+else # the token bucket comes before the delay, so that the bucket can slow down a sender
     cc -O2 -pthread -o "$work/delay" "$here/delay.c"
     for site in 0 1; do
         space "$tag-w$site"
@@ -116,7 +116,8 @@ else # the token bucket is before the delay, so that the bucket can slow down a 
     done
 fi
 for site in 0 1; do shape "$tag-r$site" trunk "$TRUNK"; done
-# Use every path once, so that no measurement includes an address lookup. A running host refuses port 9.
+# Use every path once, so that no measurement includes an address lookup. A host that runs refuses a connection to
+# port 9.
 for ((h = 0; h < FAR; h++)); do
     answer=$(in_space "$tag-0-0" timeout 5 bash -c "exec 3<>/dev/tcp/10.77.1.$((h + 1))/9" 2>&1 || true)
     [[ $answer == *refused* ]] || { echo "no path to host $h of site 1: $answer" >&2; exit 1; }

@@ -1,5 +1,5 @@
 /*
- * One rank of a simulation that only writes checkpoints, for tests of restarts.
+ * The program of one rank of a simulation that only writes checkpoints, for tests of restarts.
  *
  *     writer DIR STEPS [--restart]
  *
@@ -7,7 +7,7 @@
  * With --restart, the rank reads its newest file, checks every byte, prints "rank R continues after step S", and
  * continues after this step. Without --restart, it prints "rank R begins".
  *
- * The rank is that of Open MPI, PMIx or SLURM, in this order. Environment variables:
+ * The number of the rank comes from Open MPI, PMIx or SLURM, in this order. Environment variables:
  *   WRITER_RUN    name of the run (default "run")
  *   WRITER_BYTES  bytes of a file (default 200000)
  *   WRITER_MS     time between two steps in milliseconds (default 1000)
@@ -54,7 +54,7 @@ static void path_of(char *path, size_t size, const char *dir, long step, int ran
     }
 }
 
-/* The newest step of which this rank has a file; 0 if there is none. */
+/* The newest step for which this rank has a file; 0 if there is no file. */
 static long newest_step(const char *dir, int my_rank) {
     DIR *entries = opendir(dir);
     if (!entries) fail(dir);
@@ -93,7 +93,7 @@ int main(int argc, char **argv) {
         FILE *file = fopen(path, "rb");
         if (!file) fail(path);
         fill(words, count, run, newest, rank);
-        /* One word more than the file must have. */
+        /* Read one word more than the file must have, so that a longer file is detected. */
         size_t bytes = fread(found, 1, (count + 1) * sizeof *found, file);
         fclose(file);
         if (bytes != count * sizeof *found || memcmp(words, found, bytes)) {

@@ -1,14 +1,14 @@
 //! Compares the number of stored bytes of checkpoints of simulation codes with expected values, for each profile.
 //! `stored_bytes.txt` has the expected values.
 //!
-//! A codec change that makes a set larger fails here. `MCR_COMPRESSION_WRITE=1` writes the file again.
+//! A change of a codec that makes a set larger fails this test. `MCR_COMPRESSION_WRITE=1` writes the file again.
 
 use mcr_test_support::{clean, contents, run_json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Fails if a set is larger than expected by more than this: 0.5 %.
+/// Maximum by which a set may be larger than expected, in 1/1000: 0.5 %.
 const LARGER_MAX_PER_MILLE: u64 = 5;
 const PROFILES: [&str; 3] = ["fast", "balanced", "max"];
 

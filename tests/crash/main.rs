@@ -1,8 +1,8 @@
 //! Tests that a failure of any operation of the store loses no complete checkpoint. Afterwards, a restart finds the
 //! old or the new checkpoint complete, and a second attempt of the failed work succeeds.
 //!
-//! The store keeps only synced data. The store is stopped before every operation in turn. Then it is examined three
-//! times: without the unsynced data, with all unsynced data, and with a part of it.
+//! The store keeps only synced data. The store is stopped before every operation in turn. Then the store is examined
+//! without the unsynced data, with all unsynced data, and with random parts of the unsynced data.
 
 mod records;
 mod remembering;
@@ -17,7 +17,7 @@ use mcrengine::store::{Advice, Fault, FaultyStore, MemoryStore, Store, StoreErro
 use mcrengine::verify::verify;
 use support::*;
 
-/// The unsynced data that survive: none, all, or one of ten random parts.
+/// Choices of the unsynced data that survive a crash: none, all, and ten random parts.
 fn survivals() -> impl Iterator<Item = Survival> {
     [Survival::Synced, Survival::Everything].into_iter().chain((1..=10).map(Survival::Some))
 }
@@ -128,8 +128,7 @@ fn a_prune_stopped_anywhere_leaves_whole_checkpoints_and_can_go_on() {
             assert!(complete.iter().all(|id| all.contains(id)), "{at}: {complete:?}");
             work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
             assert_eq!(good(&after, &at), all[..2], "{at}");
-            // DD0003 refers to the containers of DD0001, so only these containers of DD0001 stay. DD0003 does not
-            // refer to DD0002.
+            // DD0003 refers to both containers of DD0001, so they stay. DD0003 does not refer to DD0002.
             assert_eq!(["DD0001", "DD0002"].map(|id| containers(&after, id)), [2, 0], "{at}");
             let left: Vec<String> = after.paths().iter().map(|path| path.display().to_string()).collect();
             assert!(!left.iter().any(|path| path.contains("DD0001") && path.ends_with(".manifest")), "{at}");
@@ -164,7 +163,7 @@ fn what_a_kept_checkpoint_is_coded_with_is_never_pruned() {
             work(&after).unwrap_or_else(|error| panic!("{at}: again: {error}"));
             assert_eq!(good(&after, &at), all[..1], "{at}");
             assert_eq!(["DD0001", "DD0002"].map(|id| containers(&after, id)), [2, 0], "{at}");
-            // The next checkpoint is still coded against DD0001, although its manifests are gone.
+            // DD0004 is still predicted from DD0001, although the manifests of DD0001 are removed.
             flush_step_since(&after, 4, 3).unwrap_or_else(|error| panic!("{at}: {error}"));
             assert_eq!(good(&after, &at), [step_id(4), step_id(3)], "{at}");
         }
@@ -384,8 +383,8 @@ fn what_was_taken_out_of_a_container_is_never_given_as_zeros() {
     let group = mcrengine::ids::GroupId(0);
     let reader = ContainerReader::open(&store, &job(), &step_id(1), group).expect("opens");
     assert!(reader.is_repacked());
-    // If the manifest of the pruned checkpoint is restored by hand, the checkpoint seems complete. The missing part
-    // must be noticed.
+    // If the manifest of the pruned checkpoint is restored by hand, the checkpoint seems complete. Reading the
+    // checkpoint must fail, because a part is missing.
     let manifest = std::path::Path::new("wave/DD0001/group-0000.manifest");
     store.put(manifest, &kept.get(manifest).expect("there"));
     let report = verify(&store, &job(), &step_id(1), VERIFYING, &|_| ());

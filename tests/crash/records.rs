@@ -16,7 +16,7 @@ fn two_steps() -> MemoryStore {
 }
 
 /// Stops `work` before and in the middle of each of its operations. Then calls `look` for several choices of the
-/// unsynced data that survives. The second argument of `look` is true if `work` had reported success.
+/// unsynced data that survives. The second argument of `look` is true if `work` has reported success.
 fn stopped_anywhere(
     start: &MemoryStore,
     work: impl Fn(&dyn Store) -> Result<(), StoreError>,
@@ -87,7 +87,7 @@ fn an_incarnation_begun_and_stopped_anywhere_has_its_whole_record_or_none_and_no
         let newest = incarnation::newest(after, &job()).unwrap_or_else(|error| panic!("{at}: {error}"));
         assert!(newest.is_some() || !is_done, "{at}: a started incarnation is durable");
         assert!(newest.is_none_or(|newest| newest.whole == [step_id(2)]), "{at}");
-        // The checkpoint that the incarnation set aside is the last in the list.
+        // A checkpoint that the incarnation set aside comes last in the list.
         let complete = good(after, at);
         assert!(complete == [step_id(2), step_id(1)] || complete == [step_id(1), step_id(2)], "{at}: {complete:?}");
         // Another process begins the same incarnation. Both processes must get the same decision.
@@ -117,7 +117,7 @@ fn a_part_that_was_noted_as_restored_is_known_after_a_crash() {
 fn a_container_that_is_repacked_a_second_time_is_whole_for_the_rest_at_every_moment() {
     let start = MemoryStore::new();
     flush_step(&start, 1, None).expect("writes");
-    // DD0001 contains the bases of nearly all segments.
+    // DD0001 contains the bases of nearly all segments of DD0002.
     flush_step_since(&start, 2, 1).expect("writes");
     flush_step(&start, 3, Some(1)).expect("writes");
     let drop = |step: u64| PruneOptions { drop: vec![step_id(step)], repack_below_percent: 100, ..Default::default() };

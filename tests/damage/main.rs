@@ -1,5 +1,5 @@
 //! Damages every part of a store in several ways, then lists, opens and verifies the store. The allowed results are
-//! the right bytes, an error that says what is damaged and where, and an older checkpoint. Wrong bytes and panics are
+//! the right bytes, an error that says which part is damaged, or an older checkpoint. Wrong bytes and panics are
 //! never allowed.
 
 #[path = "../support/group.rs"]
@@ -55,7 +55,7 @@ fn whole() -> MemoryStore {
     store
 }
 
-/// The same checkpoints with different bytes.
+/// Checkpoints with the same names, but different bytes.
 fn other_run() -> MemoryStore {
     let store = MemoryStore::new();
     let mut how = how(2);
@@ -103,7 +103,7 @@ fn range(store: &MemoryStore, part: PartOf, len: usize) -> std::ops::Range<usize
     }
 }
 
-/// The damaged bytes. For stale and foreign bytes, only the part is replaced.
+/// The bytes of the file with the damage. `Stale` and `Foreign` replace only the bytes of the part.
 fn damaged(store: &MemoryStore, part: PartOf, damage: Damage) -> Option<Vec<u8>> {
     let bytes = store.get(&path(part, 1)).expect("there");
     let range = range(store, part, bytes.len());
@@ -144,11 +144,11 @@ fn every_damage_to_every_part_is_noticed() {
             let expected = match (part, damage) {
                 // All containers of a version have the same header.
                 (Header, Stale | Foreign) => continue,
-                // The stale manifest is valid too. Only the container shows that the manifest is not the right
-                // manifest.
+                // The stale manifest is valid too. Only the comparison with the container shows that the manifest is
+                // wrong.
                 (Manifest, Stale) => Noticed::Open,
                 (Manifest, _) => Noticed::List,
-                // A list of checkpoints examines only names and lengths.
+                // Listing examines only the names and lengths of containers.
                 (_, Missing | Cut) => Noticed::List,
                 (Segment, Flipped | Stale | Foreign) => Noticed::Verify,
                 (Older, Flipped) => Noticed::Verify,
@@ -170,7 +170,7 @@ fn every_damage_to_every_part_is_noticed() {
                 (true, Err(_)) => Noticed::Open,
                 (true, Ok(())) => Noticed::Verify,
             };
-            // If the lengths also differ, an earlier operation notices the damage.
+            // If the stale or foreign part has another length, an earlier operation may notice the damage.
             assert!(first <= expected, "{at}: {first:?}, not {expected:?}: {opened:?} {:?}", report.problems);
             if let Err(error) = &opened {
                 assert_eq!(error.advice(), Advice::OlderCheckpoint, "{at}: {error}");
@@ -356,7 +356,7 @@ fn every_flipped_bit_of_a_container_is_noticed_before_wrong_bytes_are_given() {
             });
             failed |= result.is_err();
         }
-        // The ignored flags and the reserved bytes of the header are covered by its checksum too.
+        // The checksum of the header also covers the flags and reserved bytes that a reader ignores.
         assert!(failed, "byte {at} of {}", bytes.len());
     }
 }

@@ -78,7 +78,8 @@ fn a_mutated_index_is_an_error_or_another_valid_index() {
 
 #[test]
 fn an_index_cannot_ask_for_more_memory_than_it_has_bytes_for() {
-    // Counts of items that do not exist, in every position of the head column and of the list of columns.
+    // Every position of the head column and of the list of columns gets a count that is larger than the number of
+    // items.
     let (_, stored, raw_len) = sample();
     let raw = zstd::bulk::decompress(&stored, raw_len as usize).expect("decompresses");
     let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
@@ -86,7 +87,7 @@ fn an_index_cannot_ask_for_more_memory_than_it_has_bytes_for() {
         let mutated = [&raw[..at], &huge, &raw[at + 1..]].concat();
         let _ = parse_index(&frame(&mutated), mutated.len() as u64, Path::new("fuzz"));
     }
-    // A frame with far more raw bytes than recorded is not decompressed to its end.
+    // A frame with far more raw bytes than recorded must not be decompressed to its end.
     let bomb = frame(&vec![0; 64 << 20]);
     assert!(parse_index(&bomb, 100, Path::new("fuzz")).is_err());
 }

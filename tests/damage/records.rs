@@ -24,8 +24,8 @@ fn repack(store: &MemoryStore) {
     assert_eq!(pruned.repacked.len(), 2, "{pruned:?}");
 }
 
-/// Reads the whole second group of a checkpoint. `Err` means that the damage was noticed. Wrong bytes make the test
-/// fail.
+/// Reads the whole second group of the newest checkpoint. `Err` means that the damage was noticed. Wrong bytes make
+/// the test fail.
 fn read_all(store: &MemoryStore, at: &str) -> Result<(), ReadError> {
     let group = group(2..4, 2);
     let set = ContainerSet::open(store, &job(), &step_id(2), GroupId(1))?;
@@ -49,7 +49,7 @@ fn every_flipped_bit_of_a_repacked_container_is_noticed_before_wrong_bytes_are_g
     let bytes = store.get(path).expect("there");
     let mut by_list = 0;
     for at in 0..bytes.len() {
-        // All bits outside the stored bytes of segments, and one bit of each stored byte.
+        // Flip each bit outside the stored bytes of segments, and one bit of each stored byte.
         let is_framing = at < 32 + 72 || at + 600 > bytes.len();
         for bit in (0..8).filter(|bit| is_framing || *bit == at % 8) {
             let mut flipped = bytes.clone();
@@ -186,8 +186,8 @@ fn every_damage_to_the_record_of_an_incarnation_is_named_and_no_list_is_made_wit
         flipped[at] ^= 1 << (at % 8);
         check(&flipped, &format!("byte {at}"));
     }
-    // A missing record cannot be noticed. The checkpoints stay complete, and the previous record sets one checkpoint
-    // aside.
+    // The store cannot show that a record is missing. The checkpoints stay complete, and the older record decides
+    // which checkpoint is set aside.
     store.remove_file(path).expect("removes");
     assert!(list(&store, &job()).expect("lists").iter().all(|state| state.is_complete()));
     store.put(path, &bytes);

@@ -46,7 +46,7 @@ fn bench_schemes_reports_to_the_byte_what_a_save_stores() {
             let text = |key: &str| point[key].as_str().expect("text").to_owned();
             let (size, scheme, coder) = (point["group_size"].to_string(), text("scheme"), text("coder"));
             let mut more = vec!["--scheme", &scheme, "--profile", &coder, "--group-size", &size];
-            // Every container records a block size, with any scheme.
+            // Every container records a block size, also with schemes that do not use it.
             if !point["block_bytes"].is_null() {
                 more.extend(["--block-bytes", "4096"]);
             }
@@ -97,7 +97,8 @@ fn bench_schemes_reports_every_table_and_figure_and_draws_them() {
     }
 }
 
-/// Elements are closed in the right order, attributes are quoted, and markup characters occur only as markup.
+/// Checks that elements are closed in the right order, attributes are quoted, and markup characters occur only as
+/// markup.
 fn assert_is_xml(text: &str) {
     let (mut open, mut rest, mut elements) = (Vec::new(), text, 0);
     while let Some(at) = rest.find('<') {

@@ -21,7 +21,7 @@ use tonic::Streaming;
 
 const LAYOUT: &str = "layout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50";
 
-/// A line of the kernel's status of a process, in KiB.
+/// The value of a line of /proc/PROCESS/status, in KiB.
 fn kib(process: u32, what: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("a line of it");
@@ -121,12 +121,12 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
     let before_kib = kib(aggregator.id(), "VmRSS");
     let check = |what: &str| {
         let grown_mib = kib(aggregator.id(), "VmHWM").saturating_sub(before_kib) >> 10;
-        // Messages that are being read at the moment, on all connections, are not part of the budget.
+        // 32 MiB are for messages that are being read on all connections, because the budget does not include them.
         assert!(grown_mib <= BUDGET_MIB + 32, "{what}: {grown_mib} MiB with a budget of {BUDGET_MIB}");
         eprintln!("{what}: {grown_mib} MiB with a budget of {BUDGET_MIB}");
     };
     runtime().block_on(async {
-        // Peers that send 1 GiB without being asked.
+        // Some peers send 1 GiB although the aggregator requested nothing.
         let part = vec![7; 1 << 20];
         let mut rude = Vec::new();
         for _ in 0..32 {
@@ -144,7 +144,7 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
         }
         check("peers that do not wait");
         // A peer whose stream was reset has received nothing. Other peers may first receive the answer that the
-        // announcement never fits.
+        // announcement is too large.
         for told in heard.into_iter().flatten() {
             match &told {
                 Hear::Abandoned(told) if told.whole && told.reason.contains("never fits") => {}
@@ -153,8 +153,8 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
             }
         }
 
-        // Peers that follow the protocol. One rank is missing, so the announcements of all other ranks wait for this
-        // rank.
+        // Other peers follow the protocol. Rank 0 is missing, so the announcements of all other ranks wait for rank
+        // 0.
         let mut polite = Vec::new();
         for rank in 1..RANKS {
             let peer = Peer::connect(&address, RANKS).await;
@@ -177,7 +177,7 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
             let (peer, told) = task.await.expect("no panic");
             match told {
                 Some(Hear::Room(_)) => asked += 1,
-                None => {} // the peer waits for its turn
+                None => {} // the aggregator has not answered yet
                 other => panic!("{other:?}"),
             }
             peers.push(peer);

@@ -7,7 +7,7 @@ use mcrengine::store::PosixStore;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A directory with the checkpoints of these steps by six ranks, and a store that holds all of them.
+/// A directory with checkpoints of six ranks, and a store that holds all of these checkpoints.
 struct Saved {
     dir: TempDir,
 }
@@ -199,8 +199,7 @@ fn files_with_times_of_long_ago_are_one_checkpoint_all_the_same() {
     for rank in 0..6 {
         write_rank(&saved.data(), 10, rank, 500);
         if rank >= 4 {
-            // After a copy that does not keep times, the times of the second group are nearer to the times of the
-            // earlier checkpoint.
+            // The files of the second group look much older than the files of the first group.
             let file =
                 std::fs::File::options().write(true).open(saved.data().join(format!("sim.it_10.rank_{rank}.h5")));
             let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(1 << 20);
@@ -245,7 +244,7 @@ fn a_chunk_that_does_not_come_back_though_all_before_did_is_stored_as_it_stands(
         last = dataset.chunk_info(3).expect("a chunk").addr as usize;
         file.close().expect("closed");
     }
-    // The last chunk claims to be deflated at another level.
+    // The header of the last chunk names another deflate level.
     let name = data.join("sim.it_2.rank_5.h5");
     let mut bytes = std::fs::read(&name).expect("read");
     assert_eq!(bytes[last..last + 2], [0x78, 0x9c]);
@@ -469,7 +468,7 @@ fn a_group_that_another_process_is_saving_is_waited_for_as_long_as_was_said() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("waited 1 s; save again when the other has ended, or --wait longer"), "{error}");
     assert!(error.contains("another process is saving this at present"), "{error}");
-    // A process that gets the lock while it waits saves the checkpoint.
+    // A process that waits for the lock saves the checkpoint when it gets the lock.
     let waiting = Daemon::start(&mut save("60"));
     std::thread::sleep(std::time::Duration::from_millis(300));
     drop(other);

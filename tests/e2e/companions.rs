@@ -1,4 +1,4 @@
-//! Links, directories and pointer files that are saved with a checkpoint are restored with it.
+//! Links, directories and pointer files that are saved with a checkpoint are restored with the checkpoint.
 
 use crate::support::*;
 use std::fs::{self, Permissions};
@@ -34,7 +34,7 @@ impl Site {
         self.dir.path().join("back")
     }
 
-    /// Two ranks write a step. The files' times are some seconds after 1970, by the number of the step.
+    /// Writes a step of two ranks. The times of the files grow with the number of the step.
     fn step(&self, below: &str, step: u32) -> PathBuf {
         let dir = self.run().join(below).join(format!("DD{step:04}"));
         fs::create_dir_all(&dir).expect("made");
@@ -81,7 +81,7 @@ fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }
 
-/// A checkpoint with every kind of entry inside it and next to it.
+/// Writes a checkpoint, and every kind of entry inside and next to the checkpoint.
 fn furnished(site: &Site) {
     let dir = site.step("", 18);
     fs::create_dir(dir.join("empty")).expect("made");
@@ -184,8 +184,8 @@ fn an_output_directory_that_is_a_link_is_saved_and_restored_through() {
     run(&mut site.restart(&site.run()), 0);
     assert_eq!(link(&site.run().join("out")), Some(site.scratch()), "the link is still there");
     assert_same_files(&before, &contents(&site.scratch().join("DD0001")));
-    // In another directory, the link is restored as a directory, because a copy must never write into the directory
-    // of the run.
+    // With --copy, the link is restored as a directory, because a copy must never write into the directory of the
+    // run.
     run(site.restart(&site.back()).arg("--copy"), 0);
     assert!(link(&site.back().join("out")).is_none());
     assert_same_files(&before, &contents(&site.back().join("out/DD0001")));
@@ -249,7 +249,7 @@ fn a_link_that_moves_on_makes_no_second_checkpoint_of_the_same_files() {
         assert_eq!(link(&to.join("latest")), Some(step.into()), "each has the link it was saved with");
         assert_eq!(fs::read(to.join("checkpoints.txt")).expect("there"), format!("{step}\n").into_bytes());
     }
-    // Restore the first checkpoint. The link to the second one is moved away.
+    // Restore the first checkpoint. The link to the second checkpoint is moved away.
     run(site.restart(&site.run()).args(["--checkpoint", "DD0001"]), 0);
     assert_eq!(link(&site.run().join("latest")), Some("DD0001".into()));
     assert_eq!(link(&site.run().join(".mcr-aside-1/latest")), Some("DD0002".into()));
@@ -265,8 +265,8 @@ fn a_pointer_that_is_written_after_the_checkpoint_travels_with_it_without_a_seco
     agent.wait_for_log("session began");
     for step in 1..=4u32 {
         site.step("", step);
-        // This time is longer than a checkpoint must rest. The pointer file of the first checkpoint comes too late.
-        // For later checkpoints, the agent waits for the pointer file.
+        // The pointer file is written after the quiet time of the checkpoint. For the first checkpoint, this is too
+        // late. For later checkpoints, the agent waits for the pointer file.
         std::thread::sleep(Duration::from_millis(1500));
         fs::write(site.run().join("rpointer.atm"), format!("DD{step:04}\n")).expect("written");
         let wanted = format!("DD{step:04}");
@@ -363,7 +363,7 @@ fn a_socket_within_a_checkpoint_is_named_once_with_a_count() {
 fn a_link_to_a_directory_elsewhere_is_not_restored_where_a_later_restart_would_write_through_it() {
     let site = Site::new();
     let dir = site.step("", 1);
-    // The link was saved without an existing target, as in a malicious checkpoint.
+    // The link points out of the checkpoint. The target of the link does not exist yet, as in a malicious checkpoint.
     symlink(site.scratch(), dir.join("out")).expect("linked");
     site.save(0, &[]);
     run(site.restart(&site.back()).arg("--copy"), 0);

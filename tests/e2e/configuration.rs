@@ -19,7 +19,7 @@ fn every_configuration_that_is_shipped_can_be_used() {
     let mut checked = 0;
     for entry in std::fs::read_dir(&dir).expect("deploy/config is there") {
         let path = entry.expect("an entry").path();
-        // The cluster's file has other tables, and a test of its own.
+        // The cluster's file has other tables, and is tested in settings.rs.
         if path.extension().is_some_and(|e| e == "toml") && !path.ends_with("cluster.toml") {
             run(mcr().args(["config", "check"]).arg(&path), 0);
             checked += 1;

@@ -1,10 +1,10 @@
-//! Tests with checkpoints of simulation codes, from tests/data and, if MCR_CORPUS is set, from the directory that it
+//! Tests with checkpoints of simulation codes: from tests/data, and from the directory that the variable MCR_CORPUS
 //! names.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
 
-/// All available sets of checkpoints: SET/DUMP/files.
+/// The directories of all available sets of checkpoints. The files of a set are SET/DUMP/FILE.
 fn sets() -> Vec<PathBuf> {
     let mut roots = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/checkpoints")];
     match std::env::var_os("MCR_CORPUS") {

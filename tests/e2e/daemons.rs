@@ -191,7 +191,7 @@ fn what_a_dead_run_left_half_committed_is_not_completed_by_the_next_run() {
     let mut cluster = Cluster::new("");
     cluster.write(1);
     wait_complete(&cluster.store(), "sim.it_1");
-    // The run dies after half of its ranks have written step 2.
+    // The run is killed after half of its ranks have written step 2.
     let elsewhere = cluster.dir.path().join("elsewhere");
     std::fs::create_dir(&elsewhere).expect("made");
     for rank in 0..4 {
@@ -226,7 +226,7 @@ fn peak_mib(id: u32) -> u64 {
 
 #[test]
 fn an_aggregator_keeps_to_its_budget() {
-    // 192 MiB of checkpoint with a budget of 16 MiB.
+    // Save a checkpoint of 192 MiB with a budget of 16 MiB.
     let cluster = Cluster::new("budget-mib = 16\nsegment-mib = 1\nprofile = \"raw\"\nthreads = 2");
     (0..RANKS).for_each(|rank| write_rank(&Cluster::node(cluster.dir.path(), rank / 4), 1, rank, 2 << 20));
     wait_complete(&cluster.store(), "sim.it_1");

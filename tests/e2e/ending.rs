@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Each node and each group has two ranks. The quiet times have their defaults, and the drain must not wait for the
-/// quiet times.
+/// Each node and each group has two ranks. The quiet times have their default values. The end of a daemon must not
+/// wait for the quiet times.
 const RANKS: u32 = 4;
 const AGENT: &str = "ranks = 4\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nreconnect-min-ms = 50";
 const NOT_COMMITTED: Option<i32> = Some(5);
@@ -60,7 +60,7 @@ impl Site {
         list(&self.store()).iter().any(|c| c["checkpoint"] == id && c["complete"] == true)
     }
 
-    /// All daemons, the aggregators first.
+    /// The directory of the site, and all daemons, the aggregators first.
     fn daemons(self) -> (TempDir, Vec<Daemon>) {
         let aggregators = self.aggregators.into_iter().map(|(daemon, _)| daemon);
         (self.dir, aggregators.chain(self.agents).collect())
@@ -281,7 +281,7 @@ fn a_flush_returns_once_everything_written_so_far_is_committed() {
     let replies = flush(0, "60");
     assert!(site.is_complete("sim.it_1"));
     assert_eq!(replies[0]["reply"]["committed"][0]["ranks"], "0-1", "{replies}");
-    flush(0, "60"); // there is nothing new
+    flush(0, "60"); // there are no new files
     write_rank(&site.node(0), 2, 0, 900);
     let replies = flush(5, "2");
     assert_eq!(replies[0]["reply"]["uncommitted"][0]["checkpoint"], "sim.it_2", "{replies}");
@@ -332,15 +332,15 @@ fn without_a_number_of_ranks_mcr_run_counts_the_ranks_of_a_checkpoint_that_is_wr
         let output = run(command.current_dir(dir.join("out")).args(["--", "sh", "-c", script]), status);
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    // One checkpoint, and the command ends with success.
+    // The command writes one checkpoint and ends with success.
     let dir = tempfile::tempdir().expect("a directory");
     let log = start(dir.path(), &step(1), 0);
     assert!(is_complete(dir.path(), "s1") && log.contains("ranks=3 checkpoint=s1"), "{log}");
-    // The command is killed in the second checkpoint.
+    // The command is killed while it writes the second checkpoint.
     let dir = tempfile::tempdir().expect("a directory");
     let log = start(dir.path(), &format!("{} sleep 3; echo 0 > s2.rank_0.txt; sleep 3; kill -9 $$", step(1)), 137);
     assert!(is_complete(dir.path(), "s1") && !is_complete(dir.path(), "s2"), "{log}");
-    // The command is killed, and nobody knows whether its first checkpoint was written completely.
+    // The command is killed after its only checkpoint, which may not be written completely.
     let dir = tempfile::tempdir().expect("a directory");
     let log = start(dir.path(), &format!("{} kill -9 $$", step(1)), 137);
     let lines = log.matches("NOT SAVED: the number of ranks is unknown").count();
@@ -377,7 +377,7 @@ fn an_application_that_writes_one_file_for_all_its_tasks_is_saved() {
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(error.contains("ranks is 4") && error.contains("leave ranks out"), "{error}");
 
-    // A guess may see files of further ranks later, so it says what it waits for.
+    // With a guessed layout, files of more ranks may appear later, so the log says what mcr waits for.
     let script = "echo 1 > chk_0001.h5; sleep 1.2; echo 2 > chk_0002.h5; sleep 3";
     let output = run(start("guess", "3").args(["--", "sh", "-c", script]), 5);
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -390,7 +390,7 @@ fn a_layout_that_matches_no_file_is_named_at_the_end_and_gives_5() {
     let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", "echo zero > s1.dat"]), 5);
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(log.contains("no file matches the layout") && log.contains("first=s1.dat"), "{log}");
-    // Files of other names are no reason if checkpoints were saved.
+    // Files that belong to no checkpoint do not change the exit status if checkpoints were saved.
     run(&mut run_with(dir.path(), &["--", "sh", "-c", "echo zero > s1.rank_0.txt; echo one > s1.rank_1.txt"]), 0);
     run(&mut run_with(dir.path(), &["--", "true"]), 0);
 }
@@ -477,7 +477,7 @@ fn a_file_that_was_cut_when_its_writer_was_killed_makes_no_complete_checkpoint()
     }
 }
 
-/// Four steps that overwrite three files of one rank. The fourth step ends after its first file.
+/// A script with four steps that overwrite three files of one rank. The fourth step ends after its first file.
 const OVERWRITES: &str = "for step in 1 2 3 4; do for file in coor vel xsc; do echo step $step $file > run.$file.tmp; \
                           mv run.$file.tmp run.$file; [ $step = 4 ] && exit 9; done; SAVE; done";
 
@@ -569,7 +569,8 @@ fn a_command_whose_processes_run_on_after_its_end_is_reported() {
     assert!(log.contains("processes of the command still run"), "{log}");
 }
 
-/// Whether this test was started by `nohup`, which the processes that it starts respect. Then it says so.
+/// Whether this test ignores SIGHUP, as under `nohup`. Processes that the test starts would ignore SIGHUP too. Prints
+/// a line if the test is skipped.
 fn is_under_nohup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("readable");
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("it is there").trim();

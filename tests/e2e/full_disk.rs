@@ -1,5 +1,5 @@
-//! If the store's file system becomes full, this is reported, nothing is lost, and the checkpoint is saved when there
-//! is free space again.
+//! If the store's file system becomes full, the error is reported, no checkpoint is lost, and the checkpoint is saved
+//! when there is free space again.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use std::time::Duration;
 const NOT_COMMITTED: Option<i32> = Some(5);
 const TWO: &[&str] = &["--ranks", "2"];
 
-/// Whether the store of the directory has this checkpoint, complete.
+/// Whether this checkpoint is complete in the store of the directory.
 fn is_complete(dir: &Path, id: &str) -> bool {
     list(&dir.join("store")).iter().any(|c| c["checkpoint"] == id && c["complete"] == true)
 }
@@ -86,7 +86,7 @@ fn files_without_numbers_of_a_code_with_one_rank_are_saved_when_its_command_ends
             assert_eq!(std::fs::read_to_string(back.join(name)).expect("restored"), "2\n", "{log}");
         }
     }
-    // Nobody knows which of these files belongs to which of the two ranks.
+    // The file names do not show which of the two ranks wrote which file.
     let dir = tempfile::tempdir().expect("a directory");
     let log = run_guessed(dir.path(), TWO, "echo 1 > WAVECAR; echo 1 > CHGCAR; sleep 2.2", 5);
     assert!(log.contains("nothing is saved until they do") && log.contains("name one with --layout"), "{log}");

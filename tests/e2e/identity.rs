@@ -1,5 +1,6 @@
-//! TLS between agents, aggregators and commands: they accept only processes of the same user, and the others read
-//! why. MCR_TLS=always lets all of them use TLS on the loopback address.
+//! Tests TLS between agents, aggregators and commands. All of them accept only processes of the same user, and
+//! processes of other users get an error that says why. With MCR_TLS=always, connections on the loopback address use
+//! TLS too.
 
 use crate::support::*;
 use std::net::TcpStream;
@@ -30,12 +31,12 @@ impl Home {
     fn mcr(&self) -> Command {
         let mut command = mcr();
         command.env("HOME", self.dir.path()).env_remove("XDG_CONFIG_HOME").env("MCR_TLS", "always");
-        // The cluster's file of this machine does not count.
+        // The file does not exist, so the cluster's file of this machine is not read.
         command.env("MCR_CLUSTER", self.path("cluster.toml"));
         command
     }
 
-    /// As [`Home::mcr`], without TLS on the loopback address.
+    /// Like [`Home::mcr`], but without TLS on the loopback address.
     fn plain(&self) -> Command {
         let mut command = self.mcr();
         command.env_remove("MCR_TLS");
@@ -54,7 +55,7 @@ impl Home {
         Daemon::aggregator_by(self.mcr(), self.dir.path(), "a", &self.path("store"), "group-size = 2")
     }
 
-    /// What `mcr status` says. Its exit status must be `expected`.
+    /// Runs `mcr status`, whose exit status must be `expected`. Returns its output.
     fn status(&self, mut by: Command, address: &str, expected: i32) -> String {
         let said = run(by.args(["status", "--aggregators", address]), expected);
         String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
@@ -171,7 +172,7 @@ fn a_key_that_others_may_read_or_replace_is_refused() {
     refused("it must be a file", 78);
     std::fs::remove_file(&key).expect("removed");
     std::fs::rename(home.path("elsewhere"), &key).expect("moved back");
-    // The port has no aggregator, but the key is good.
+    // No aggregator listens on the port, but the key is good.
     home.status(home.mcr(), "127.0.0.1:1", 1);
     // A key is never replaced.
     let before = std::fs::read(&key).expect("readable");
@@ -235,7 +236,7 @@ fn a_key_is_replaced_while_daemons_run_and_no_connection_is_refused() {
     assert_ne!(std::fs::read(home.key()).expect("readable"), before);
     assert_eq!(mode_of(&home.key()), 0o400);
     home.status(home.mcr(), &address, 0);
-    // An agent that was started with the old key finds an aggregator that was started with the new one.
+    // An agent that was started with the old key connects to an aggregator that was started with the new key.
     aggregator.kill();
     let more = format!("group-size = 2\nlisten = {address:?}");
     let config = home.path("b.toml");
@@ -262,7 +263,7 @@ fn the_steps_of_a_rotation_can_be_done_one_by_one_and_an_interrupted_one_goes_on
         text.matches("BEGIN CERTIFICATE").count()
     };
     assert!(step(&["--step"]).contains("step 1 of 3") && certificates() == 2);
-    // As if the command was killed between the two writes of the first step.
+    // The files look as if the command was killed between the two writes of the first step.
     let both = std::fs::read_to_string(home.path(".config/mcr/cluster.pem")).expect("readable");
     let second = both.rfind("-----BEGIN").expect("two certificates");
     std::fs::write(home.path(".config/mcr/cluster.pem"), &both[..second]).expect("written");

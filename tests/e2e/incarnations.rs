@@ -1,5 +1,6 @@
-//! Tests which checkpoint is the newest, which is complete, and which restart decides. The order of checkpoints is
-//! the order in which the application wrote them. It does not depend on the order of the commits or on clocks.
+//! Tests which checkpoint is the newest, which checkpoints are complete, and which restart decides. The order of
+//! checkpoints is the order in which the application wrote them. This order does not depend on the order of the
+//! commits or on clocks.
 
 use crate::support::*;
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 mod parts;
 mod passed_over;
 
-/// Four ranks in one directory, seen by two nodes; two groups, two aggregators.
+/// Four ranks in one directory that two nodes see, two groups, and two aggregators.
 struct Site {
     dir: TempDir,
     aggregators: Vec<Daemon>,
@@ -143,7 +144,7 @@ fn the_newest_is_what_was_written_last_also_where_an_earlier_step_is_committed_l
     site.write(1, 5, 2..RANKS);
     let (before, _) = site.restart(&["--copy"], 0);
     assert_eq!(before, [(1, 6)].into());
-    // Ranks 2 and 3 of step 5 were written after step 6, so step 5 is the newest when it is complete.
+    // Ranks 2 and 3 wrote step 5 after step 6, so step 5 is the newest checkpoint when it is complete.
     wait_complete(&site.store(), &id(5));
     assert_eq!(site.restart(&["--copy"], 0).0, [(1, 5)].into());
 }
@@ -259,7 +260,7 @@ fn what_was_announced_before_a_restart_and_flushed_after_it_is_not_taken_for_the
     let aggregator = site.aggregators[0].id().to_string();
     run(std::process::Command::new("kill").args(["-STOP", &aggregator]), 0);
     site.write(1, 2, 0..2);
-    // The agent has announced, but the stopped aggregator has not read it.
+    // The agent has announced its files, but the stopped aggregator has not read the announcement.
     std::thread::sleep(Duration::from_millis(500));
     site.restart(&[], 0);
     site.write(2, 2, 2..4);
@@ -281,7 +282,7 @@ fn what_a_dead_run_announced_before_its_first_commit_is_not_mixed_with_the_new_r
     };
     signal("-STOP");
     site.write(1, 1, 0..2);
-    // The agent has announced, but the stopped aggregators have not read it.
+    // The agent has announced its files, but the stopped aggregators have not read the announcement.
     std::thread::sleep(Duration::from_millis(500));
     let (_, said) = site.restart(&[], 3);
     assert!(said.contains("new run"), "{said}");
@@ -315,7 +316,8 @@ fn an_older_incarnation_is_told_by_whom_it_was_fenced_and_commits_nothing_more()
     let line = site.agents[0].wait_for_log("is over: incarnation 2 (second");
     assert!(line.contains("incarnation 1 (first"), "{line}");
     assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
-    // A restart of the first job is reported too. A restart without identity decides nothing.
+    // A restart of the first job is refused too, because its start is over. A restart without identity only copies
+    // files.
     let (_, said) = site.restart(&["--incarnation", "first"], 1);
     assert!(said.contains("is over") && said.contains("--copy"), "{said}");
     let (_, said) = site.restart(&[], 0);
@@ -352,7 +354,7 @@ fn agents_that_disagree_on_the_number_of_ranks_are_told_and_nothing_is_saved() {
 fn a_checkpoint_with_files_of_ranks_that_were_not_taken_is_never_complete() {
     let mut site = Site::empty();
     site.start_aggregator("127.0.0.1:0");
-    // As in a Slurm step with one task for each node.
+    // The agent gets the variables of a SLURM step with one task for each node.
     let config = site.path("n0.toml");
     let text = format!(
         "[cnc]\njob = \"job\"\nwatch = {:?}\nstate-file = {:?}\naggregators = {:?}\ngroup-size = 2\nlayout = \
@@ -404,7 +406,7 @@ fn a_code_that_overwrites_one_name_gets_one_step_or_the_other_after_its_daemons_
         site.agents.pop().expect("one").kill();
         site.aggregators.pop().expect("one").kill();
         if state_is_lost {
-            // The agent may have been killed before it wrote the file.
+            // The state file does not exist if the agent was killed before it wrote the file.
             let _ = std::fs::remove_file(site.path("n0.state"));
         }
         // Writing a step takes longer than the daemons need to start.
@@ -475,7 +477,7 @@ fn a_node_whose_clock_is_behind_saves_one_checkpoint_with_the_others_after_a_res
     write(1, 1);
     wait_complete(&site.store(), &id(1));
     assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
-    // The files of ranks 2 and 3 look older than the newest restored file, as copies of an earlier step do.
+    // The files of ranks 2 and 3 look older than the newest restored file, like copies of an earlier step.
     write(2, 2);
     wait_complete(&site.store(), &id(2));
     assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
@@ -548,7 +550,8 @@ fn the_first_step_after_a_restart_is_complete_although_the_run_before_had_begun_
     site.write(1, 2, 0..2);
     site.wait_group(&id(2), 0);
     assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
-    // This time is longer than the time between the previous run and the restart. Ranks 0 and 1 belong to one group.
+    // The pauses are longer than the time between the previous run and the restart. Ranks 0 and 1 belong to one
+    // group.
     for ranks in [2..RANKS, 0..1, 1..2] {
         site.write(2, 2, ranks);
         std::thread::sleep(Duration::from_millis(1500));
@@ -612,7 +615,7 @@ fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_
     assert_eq!(site.restart(&["--copy"], 0).0, [(2, 3)].into());
     assert!(!site.complete().contains(&id(3)), "half of it is of the run before");
     running.kill();
-    // No process is alive any more.
+    // All processes of the job have ended.
     let (found, said) = site.restart(&[], 0);
     assert_eq!(found, [(2, 3)].into());
     assert!(!said.contains("only copied files"), "{said}");
@@ -630,7 +633,7 @@ fn a_run_elsewhere_never_completes_what_the_dead_run_before_it_left_half() {
         site.wait_group(&id(2), 0);
         first.signal(signal);
         first.end();
-        // There is no restart. The next run is started by hand in another directory.
+        // The next run is started by hand in another directory, without a restart.
         let second = start_run(&site, &other, "second", identity);
         (2..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
         let line = second.wait_for_log("another incarnation of the job began");
@@ -714,7 +717,7 @@ fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_chec
     let other = site.path("other");
     std::fs::create_dir(&other).expect("made");
     for (watch, name) in [(site.run_dir(), "x"), (other.clone(), "y")] {
-        // Neither agent states its ranks.
+        // The configurations of both agents do not name the ranks of the node.
         let more = format!(
             "ranks = 4\ngroup-size = 2\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\nincarnation = \"i\"\n{QUICK}"
         );
@@ -729,7 +732,7 @@ fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_chec
     let line = site.aggregators[0].wait_for_log("marked as not whole");
     assert!(line.contains(&id(2)), "{line}");
     wait_for("the mark", Duration::from_secs(10), || site.complete().is_empty().then_some(()));
-    // One of the agents ends, and the files of the other agent are saved.
+    // One agent ends, and the files of the other agent are saved.
     site.agents.remove(0).kill();
     (0..RANKS).for_each(|rank| write_file(&other, 2, 3, rank, None));
     wait_complete(&site.store(), &id(3));
@@ -739,7 +742,7 @@ fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_chec
 #[test]
 fn a_copy_that_is_restored_below_the_watched_directory_is_part_of_no_checkpoint() {
     let site = Site::empty();
-    // The layout is guessed, so all directories below are watched.
+    // The layout is guessed, so all directories below the current directory are watched.
     site.write(1, 1, 0..RANKS);
     let mut command = mcr();
     command.args(["run", "--job", "job", "--ranks", "4", "--store"]).arg(site.store());

@@ -1,5 +1,5 @@
-//! Checkpoints that are coded against older ones: a field that changes slowly, and particles that move from rank to
-//! rank, saved repeatedly by a real process.
+//! Checkpoints that are predicted from older checkpoints: a field that changes slowly, and particles that move from
+//! rank to rank, saved repeatedly by a real process.
 
 use crate::support::*;
 use serde_json::Value;
@@ -8,8 +8,8 @@ use std::path::Path;
 const SIDE: u32 = 20;
 const RANKS: u32 = 2;
 
-/// A rough field through which a wave moves slowly, a second field that is a multiple of it, and a mesh that does not
-/// change.
+/// Writes a rough field through which a wave moves slowly, a second field that is a multiple of the first field, and
+/// a mesh that does not change.
 fn write_slow(dir: &Path, step: u32) {
     for rank in 0..RANKS {
         let noise = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) >> 8) / f64::from(1u32 << 24);
@@ -31,8 +31,8 @@ fn write_slow(dir: &Path, step: u32) {
     }
 }
 
-/// Particles near the points of a lattice, each with a velocity. At every step, different particles are on the second
-/// rank.
+/// Writes particles near the points of a lattice, each with a velocity. At every step, different particles are on the
+/// second rank.
 fn write_particles(dir: &Path, step: u32) {
     let noise = |n: u32| (n.wrapping_mul(2_654_435_761) >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
     let speed = |n: u32| [0, 1, 2].map(|axis| 100.0 * noise(3 * n + axis));
@@ -91,7 +91,7 @@ impl Series {
         run_json(command.arg("--store").arg(self.store()), 0)
     }
 
-    /// The checkpoints against which a checkpoint is coded.
+    /// The names of the checkpoints from which a checkpoint is predicted.
     fn coded_with(&self, step: u32) -> Vec<String> {
         let mut command = mcr();
         command.arg("show").arg(name(step)).arg("--store").arg(self.store());
@@ -129,7 +129,7 @@ fn a_slow_series_is_coded_with_older_checkpoints_of_which_one_in_three_is_whole(
     let text = String::from_utf8(text).expect("text");
     assert!(text.contains("are decoded with those of sim.it_3") && text.contains("since(f64"), "{text}");
 
-    // A kept checkpoint is restored even if all checkpoints against which it is coded were pruned.
+    // A kept checkpoint can be restored even if all checkpoints from which it is predicted were pruned.
     run(mcr().args(["prune", "--keep", "1", "--store"]).arg(series.store()), 0);
     assert_eq!(list(&series.store()).len(), 1);
     assert_eq!(series.restore(5, 0), "sim.it_5");
@@ -142,12 +142,12 @@ fn a_damaged_base_costs_all_that_is_coded_with_it_openly() {
     series.save(&["--whole-every", "3"]);
     let path = series.store().join("j/sim.it_3/group-0000.mcr");
     let mut bytes = std::fs::read(&path).expect("there");
-    let middle = bytes.len() / 2; // in the numbers, which are most of the bytes of the file
+    let middle = bytes.len() / 2; // this byte belongs to the numbers
     bytes[middle] ^= 0x40;
     std::fs::write(&path, bytes).expect("written");
     assert_eq!(series.restore(5, 2), "sim.it_2");
     run(mcr().args(["verify", "sim.it_5", "--store"]).arg(series.store()), 1);
-    // The next checkpoint is not coded against a checkpoint that cannot be read.
+    // The next checkpoint is not predicted from a checkpoint that cannot be read.
     write_slow(&series.from(), 6);
     series.save(&["--whole-every", "8"]);
     assert_eq!(series.coded_with(6), Vec::<String>::new());

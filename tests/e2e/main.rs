@@ -1,4 +1,4 @@
-//! End to end: the real binary, real HDF5 files, real gRPC, and real processes that SIGKILL ends.
+//! End-to-end tests with the real binary, real HDF5 files, real gRPC, and real processes that are killed by SIGKILL.
 
 mod bench;
 mod bounds;

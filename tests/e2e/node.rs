@@ -1,4 +1,4 @@
-//! Tests of `mcr node`, which saves the jobs of this user: begin, end, and what happens if the daemon is not there.
+//! Tests of `mcr node --own`: the begin and the end of jobs of this user, and jobs that run without a daemon.
 
 use crate::support::*;
 use std::collections::BTreeMap;
@@ -39,7 +39,8 @@ impl Site {
         self.daemon_with(&mut mcr())
     }
 
-    /// A daemon whose workers wait this time, and not an hour, for a daemon and for processes of their job.
+    /// A daemon whose workers end after `millis` ms without a daemon and without a process of their job. The default
+    /// is one hour.
     fn daemon_of_impatient_workers(&self, millis: u32) -> Daemon {
         self.daemon_with(mcr().env("MCR_TEST_ALONE_MS", millis.to_string()))
     }
@@ -55,7 +56,7 @@ impl Site {
         self.job_at(what, &self.path("run"))
     }
 
-    /// As [`Site::job`], at the daemon with this directory.
+    /// Like [`Site::job`], for the daemon with the directory `run_dir`.
     fn job_at(&self, what: &str, run_dir: &Path) -> Command {
         let mut command = mcr();
         command.args(["job", what, "--run-dir"]).arg(run_dir);
@@ -83,7 +84,7 @@ impl Site {
         command.env("SLURM_JOB_ID", &self.job_id).env("SLURM_NTASKS", "2").spawn().expect("starts")
     }
 
-    /// Makes this site one of several nodes of a job. All of them are on this machine.
+    /// Makes a node of a job with several nodes. All nodes are on this machine.
     fn node(&self, name: &str) -> Node<'_> {
         let run = self.path(&format!("run_{name}"));
         let daemon = Daemon::start(
@@ -171,7 +172,7 @@ fn each_node_of_a_job_saves_the_ranks_of_its_own_tasks_and_the_nodes_may_end_in_
     for task in &mut tasks {
         task.wait().expect("ended");
     }
-    // The node with the aggregator ends first, and waits for the others.
+    // The node with the aggregator ends first, and waits for the other nodes.
     let first = nodes[0].job("end").spawn().expect("starts");
     std::thread::sleep(Duration::from_millis(700));
     for node in [&nodes[2], &nodes[1]] {
@@ -233,7 +234,7 @@ fn an_aggregator_that_dies_is_started_again_and_what_it_gathered_is_announced_ag
     for node in &nodes {
         site.says(&mut node.job("begin"));
     }
-    // All tasks but one write the last checkpoint, and the aggregator dies while it waits for that task.
+    // All tasks except one write the last checkpoint. The aggregator is killed while it waits for the last task.
     let mut tasks: Vec<Child> = (0..5).map(|rank| nodes[rank as usize / 2].task(rank, 1, 4)).collect();
     let mut last = nodes[2].task(5, 1, 3);
     wait_for("the first checkpoint", Duration::from_secs(30), || (!site.complete().is_empty()).then_some(()));
@@ -356,10 +357,11 @@ fn prolog_and_epilog_end_in_time_and_with_success_if_the_daemon_does_not_answer(
     let (said, took) = site.says(site.job("end").args(["--wait", "0"]));
     assert!(said.contains("no answer") && took < Duration::from_millis(2500), "{took:?}: {said}");
     daemon.signal("CONT");
-    // Without SLURM's variables the commands say so, and succeed.
+    // Without SLURM's variables, the commands print which variable is missing, and succeed.
     let (said, _) = site.says(site.job("begin").env_remove("SLURM_JOB_UID"));
     assert!(said.contains("SLURM_JOB_UID is not set"), "{said}");
-    // The daemon may read only now that the job began. The worker of the job must not stay.
+    // The daemon may read the message about the begin of the job only now. The worker of the job must end
+    // nevertheless.
     std::thread::sleep(Duration::from_millis(500));
     site.says(&mut site.job("end"));
 }
@@ -399,7 +401,7 @@ fn the_check_accepts_the_shipped_scripts_and_names_each_part_that_is_wrong() {
 
     let (status, all) = check(&site, &good);
     assert!(status == Some(0) && all.values().all(|(status, _)| status == "ok") && all.len() == 8, "{all:#?}");
-    // The text has the same checks.
+    // The text output has the same checks as the JSON output.
     let mut command = mcr();
     command.args(["node", "check", "--slurm-conf"]).arg(site.path("slurm.conf"));
     let text = run(command.env("MCR_RUN_DIR", site.path("run")).env("MCR_CLUSTER", site.path("cluster.toml")), 0);
@@ -452,7 +454,7 @@ fn a_worker_without_a_daemon_ends_after_its_job_and_commits_the_last_checkpoint(
     let is_running =
         || std::fs::read_to_string(format!("/proc/{worker}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
     wait_for("the first checkpoint", Duration::from_secs(30), || (!site.complete().is_empty()).then_some(()));
-    // As if the package was removed: the daemon is gone, and its directory too. The job goes on for 3 s.
+    // The daemon and its directory are removed, as if the package was removed. The job runs for 3 s more.
     drop(daemon);
     std::fs::remove_dir_all(site.path("run")).expect("removed");
     application.wait().expect("ended");

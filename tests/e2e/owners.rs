@@ -75,7 +75,7 @@ fn nothing_is_saved_to_a_store_that_a_group_or_everyone_can_change_unless_the_us
     let [mut save, _, mut run_it] = site.writers(&store, &["--shared-store"]);
     run(&mut save, 0);
     run(&mut run_it, 0);
-    // The same for the user's file, and for a command that finds the store there.
+    // The store is also refused if `mcr.toml` names it.
     std::fs::write(site.path("mcr.toml"), format!("job = \"two\"\nstore = {store:?}\n")).expect("written");
     let found = ["save", "run"];
     run(site.mcr().args(found), 77);
@@ -121,7 +121,7 @@ fn a_store_of_another_user_and_a_store_behind_a_link_of_another_user_are_refused
     run(&mut save, 0);
     // Reading a store of another user needs only the permissions of the file system.
     run(site.mcr().args(["verify", "--store"]).arg(&store), 0);
-    // The user's file of another user decides nothing.
+    // A file `mcr.toml` that belongs to another user is not read.
     std::fs::write(site.path("mcr.toml"), "job = \"job\"\n").expect("written");
     chown(site.path("mcr.toml"), Some(OTHER), None).expect("given away");
     let said = String::from_utf8(run(site.mcr().args(["job", "show"]), 1).stderr).expect("UTF-8");
@@ -171,7 +171,7 @@ fn the_aggregator_of_mcr_run_is_reached_only_by_its_user() {
     let status = site.mcr().args(["status", "--aggregators", &address]).output().expect("runs");
     assert!(String::from_utf8_lossy(&status.stdout).contains("sim.it_1"), "{status:?}");
     if nix::unistd::geteuid().is_root() {
-        // Even if the permissions of the socket let another user in, the aggregator does not.
+        // Even if the permissions of the socket let another user connect, the aggregator refuses the user.
         set(site.dir.path(), 0o755);
         set(&socket, 0o666);
         let mut command = Command::new("setpriv");

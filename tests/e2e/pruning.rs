@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A store with the checkpoints of steps 1 to `steps`, by two ranks in groups of one.
+/// A store with the checkpoints of steps 1 to `steps`, with two ranks and one rank in each group.
 fn saved(steps: u32, more: &[&str]) -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
@@ -71,8 +71,8 @@ fn what_stays_of_a_pruned_checkpoint_is_listed_with_its_bytes_and_those_that_nee
     assert!(!String::from_utf8_lossy(&said.stdout).contains("pruned"));
 }
 
-/// Replaces a manifest by a directory, so that it cannot be read. A test can cause this I/O error without a failing
-/// disk.
+/// Replaces a manifest by a directory, so that the manifest cannot be read. A test can cause this I/O error without a
+/// failing disk.
 fn hide(manifest: &Path) {
     std::fs::rename(manifest, manifest.with_extension("hidden")).expect("renamed");
     std::fs::create_dir(manifest).expect("made");
@@ -222,7 +222,7 @@ fn an_aggregator_that_keeps_some_removes_older_ones_after_each_commit() {
     drop((cnc, anc));
 }
 
-/// Measures how long `mcr list` takes with very many checkpoints. It is run by hand: `MCR_MEASURE=1 cargo test -p
+/// Measures how long `mcr list` takes with very many checkpoints. Run this test by hand: `MCR_MEASURE=1 cargo test -p
 /// mcr-cli --test e2e ten_thousand -- --nocapture`.
 #[test]
 fn ten_thousand_checkpoints_are_listed_within_a_second() {

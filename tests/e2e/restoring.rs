@@ -13,7 +13,7 @@ struct Site {
 }
 
 impl Site {
-    /// Each step as `it_STEP/rank_RANK.dat`, in groups of two ranks.
+    /// Saves each step as `it_STEP/rank_RANK.dat`, in groups of two ranks.
     fn new(steps: &[u32], ranks: u32) -> Self {
         let site = Self::empty();
         steps.iter().for_each(|step| (0..ranks).for_each(|rank| site.write(&site.data(), *step, rank)));
@@ -75,7 +75,7 @@ fn a_restart_passes_over_aggregators_that_stand_still_and_fails_where_all_do() {
     let site = Site::new(&[1], 6);
     let (stopped, address) = Daemon::aggregator(site.dir.path(), "stopped", &site.store(), "");
     nix_kill(stopped.id(), "-STOP");
-    // No process accepts connections from this listener; only the kernel does.
+    // The kernel accepts connections to this listener, but no process answers.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let silent = silent.local_addr().expect("an address").to_string();
     let started = Instant::now();
@@ -250,7 +250,7 @@ fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
     until_deleted(3);
     assert!(is_there(1), "what was restored was deleted");
     assert_eq!(complete(&store), ["it_1", "it_2", "it_3"]);
-    // When the application writes the restored file again, it is an ordinary file.
+    // When the application has written the restored file again, the agent deletes it like any other file.
     write(1);
     wait_for("deleted", Duration::from_secs(20), || (!is_there(1)).then_some(()));
 }
@@ -272,10 +272,10 @@ fn restored_files_and_files_that_were_written_since_are_never_one_checkpoint() {
     let mut restart = mcr();
     run(restart.arg("restart").arg("--store").arg(&store).arg("--to").arg(&data), 0);
     write("restart", 2, 0);
-    // An agent that has no record of earlier checkpoints finds both at the same time.
+    // An agent that has no record of earlier checkpoints finds both checkpoints at the same time.
     agent.kill();
     let _agent = Daemon::agent(dir, "another", &data, std::slice::from_ref(&address), &more);
-    // The later checkpoint is complete, so the earlier one was examined.
+    // When the later checkpoint is complete, the agent has examined the earlier checkpoint.
     (0..2).for_each(|rank| write("other", 1, rank));
     wait_complete(&store, "other");
     assert_eq!(complete(&store), ["other", "restart"]);

@@ -1,4 +1,4 @@
-//! Tests which files `mcr save` saves, which it leaves out and reports, and the exit status of commands.
+//! Tests which files `mcr save` saves, which files it leaves out and reports, and the exit status of commands.
 
 use crate::support::*;
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ fn an_hdf5_file_that_is_not_whole_is_not_saved_and_the_others_are() {
             "cut" => bytes.truncate(bytes.len() - 100),
             "empty" => bytes.clear(),
             "zeros" => bytes.fill(0),
-            // A superblock of version 2 whose flags say that the file is open for writing.
+            // Write a superblock of version 2 whose flags say that the file is open for writing.
             _ => {
                 let end = bytes.len() as u64;
                 bytes[8..12].copy_from_slice(&[2, 8, 8, 1]);
@@ -134,7 +134,7 @@ fn a_file_that_changes_while_it_is_saved_fails_its_checkpoint_only() {
                 )
             });
         }
-        // The command waits until new files do not change any more, so these files are made to look old.
+        // The command would wait until new files stop changing, so these files get old times.
         let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
         for path in contents(&site.data()).into_keys() {
             let file = std::fs::File::options().write(true).open(site.data().join(path)).expect("opened");
@@ -143,7 +143,8 @@ fn a_file_that_changes_while_it_is_saved_fails_its_checkpoint_only() {
         let file = site.data().join("c1/f_1.bin");
         let (out, err) = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The delay does not wait for an event. It is varied, so that the change comes at different moments.
+                // The delay does not wait for an event. The delays differ, so that the change comes at different
+                // moments.
                 std::thread::sleep(Duration::from_millis(delay_ms));
                 let file = std::fs::File::options().write(true).open(&file).expect("opened");
                 file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
@@ -219,7 +220,7 @@ fn a_directory_that_cannot_be_read_is_named_and_the_exit_code_says_partly() {
     std::fs::set_permissions(site.data().join("sub"), std::fs::Permissions::from_mode(0o000)).expect("set");
     let is_root = std::fs::read_dir(site.data().join("sub")).is_ok();
     if is_root {
-        // root can read everything, so run as another user.
+        // root can read everything, so the test runs the command as another user.
         std::os::unix::fs::chown(site.store(), Some(65534), None).expect("given away");
         for dir in [site.dir.path().to_owned(), site.data()] {
             std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).expect("set");
@@ -331,7 +332,7 @@ fn a_store_that_is_not_there_is_an_error_that_says_what_to_do() {
 
 #[test]
 fn a_checkpoint_that_is_being_written_is_saved_with_all_of_its_ranks() {
-    // The ranks of a new checkpoint, and the ranks of a checkpoint that is overwritten.
+    // A rank is added to a new checkpoint, and to a checkpoint that is overwritten.
     for name in ["it_1/rank_", "restart.rank_"] {
         let site = Site::new();
         let layout =
@@ -644,7 +645,7 @@ fn older_steps_that_are_saved_again_after_a_restart_stay_older_than_what_it_rest
         let newest = list(&site.store())[0]["checkpoint"].clone();
         assert_eq!(newest, "s3", "{rule:?}");
         assert!(site.back().keys().all(|path| path.starts_with("s3")), "{rule:?}");
-        // Files that are written from now on are newer.
+        // The files that are written next are newer.
         (0..2).for_each(|rank| site.write(format!("s2/r{rank}"), format!("again {rank}").repeat(400).as_bytes()));
         site.save(rule, 0);
         assert!(site.back().keys().all(|path| path.starts_with("s2")), "{rule:?}");
@@ -659,7 +660,7 @@ fn a_number_of_ranks_that_contradicts_the_guess_is_answered_with_what_to_say() {
     }
     let (_, told) = said(&run(site.command().args(["--ranks", "3"]), 1));
     assert!(told.contains("--ranks 3 is given") && told.contains("--layout"), "{told}");
-    // Numbers from 0 on that were written at once may be ranks.
+    // If files with the numbers 0, 1, 2 ... have nearly the same time, the numbers may be ranks.
     let site = Site::new();
     (0..4).for_each(|rank| site.write(format!("restart/swift_00000{rank}.rst"), &[7; 3000]));
     let (_, told) = said(&run(&mut site.command(), 1));

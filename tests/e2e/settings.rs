@@ -56,7 +56,8 @@ const APPLICATION: &str = "for step in 1 2 3; do mkdir -p out/it_$step; \
 fn four_lines_beside_the_job_script_are_enough_to_save_and_to_restart() {
     let site = Site::new(CLUSTER, FOUR_LINES);
     std::fs::create_dir(site.path("work/out")).expect("made");
-    // The first start of a job: there is no store. Its parent belongs to the user, so it is created.
+    // At the first start of a job, there is no store. The parent directory belongs to the user, so the store is
+    // created.
     std::fs::remove_dir(site.path("lustre/store")).expect("removed");
     run(&mut site.mcr(&["restart"]), 3);
     run(&mut site.mcr(&["run", "--ranks", "2", "--", "sh", "-c", APPLICATION]), 0);
@@ -106,6 +107,6 @@ fn a_file_of_the_user_that_cannot_be_used_is_named_with_its_line_and_the_command
     assert!(said.contains("it is not a regular file"), "{said}");
     let said = site.refusal(&["cnc", "--config", "mcr.toml"]);
     assert!(said.contains("it is not a regular file"), "{said}");
-    // A command that names its store does not read the file.
+    // If a command line names the store, the command does not read the unusable `mcr.toml`.
     run(site.mcr(&["list", "--store"]).arg(site.path("lustre/store")), 0);
 }

@@ -1,4 +1,5 @@
-//! Helpers for tests with real processes and real files. They wait with deadlines and do not sleep for fixed times.
+//! Helpers for tests with real processes and real files. The helpers wait with deadlines and do not sleep for fixed
+//! times.
 
 pub use mcr_test_support::{assert_same_files, contents, run, run_json, wait_for};
 
@@ -21,7 +22,7 @@ pub fn mcr_with_files(most: u32) -> Command {
     clean(command)
 }
 
-/// A daemon under test. It is killed when it is dropped.
+/// A daemon under test. The process is killed when this value is dropped.
 pub struct Daemon {
     process: Process,
     log: Arc<Mutex<Vec<String>>>,
@@ -109,7 +110,7 @@ impl Daemon {
         let status = wait_for("the end of a daemon", Duration::from_secs(60), || {
             self.process.0.try_wait().expect("can be waited for")
         });
-        // The last lines are read when the other end of the pipe is closed.
+        // All lines are read when the thread that reads the pipe has ended.
         wait_for("the last lines", Duration::from_secs(10), || (Arc::strong_count(&self.log) == 1).then_some(()));
         (status.code(), self.log())
     }
@@ -133,7 +134,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The numbers of a rank at a step: smooth, different for each rank and step, and partly the same at every step.
+/// The numbers of a rank at a step. The numbers are smooth and depend on rank and step.
 pub fn field(step: u32, rank: u32, len: usize) -> Vec<f64> {
     (0..len).map(|i| (f64::from(step) * 0.1 + f64::from(rank) + i as f64 * 0.01).sin() * 1e3).collect()
 }
@@ -143,12 +144,12 @@ pub fn write_rank(dir: &Path, step: u32, rank: u32, len: usize) {
     begin_rank(dir, step, rank, len).close().expect("closed");
 }
 
-/// The file of [`write_rank`], still open for more writes. After it is closed, it may fail to open again: see the
-/// lock below.
+/// The file of [`write_rank`], still open for more writes. After the file is closed, opening it again may fail,
+/// because of the lock that is explained below.
 pub fn begin_rank(dir: &Path, step: u32, rank: u32, len: usize) -> hdf5::File {
     let path = dir.join(format!("sim.it_{step}.rank_{rank}.h5"));
     // HDF5 locks the file. A process that another test starts at this moment inherits the descriptor and holds the
-    // lock until it executes its program.
+    // lock until that process executes its program.
     let mut created = hdf5::File::create(&path);
     for _ in 0..200 {
         if created.is_ok() {
@@ -172,7 +173,7 @@ pub fn list(store: &Path) -> Vec<serde_json::Value> {
     run_json(mcr().args(["list", "--store"]).arg(store), 0).as_array().expect("a list").clone()
 }
 
-/// Makes a store that only its user can change, whatever the umask is.
+/// Makes a store that only its user can change, with any umask.
 pub fn make_store(path: &Path) {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).expect("made");

@@ -14,7 +14,7 @@ fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// Every file of the golden stores that a test here reads.
+/// The files of the golden stores that the tests in this file read.
 const LOADED: [&str; 4] = [
     "wave/DD0001/group-0000.mcr",
     "wave/DD0001/group-0000.manifest",
@@ -44,7 +44,7 @@ fn the_first_version_is_read() {
     assert_eq!((record.number, record.identity.as_str(), record.from), (1, "SLURM job 4711", None));
 }
 
-/// A store whose second checkpoint is coded against segments of the first.
+/// A store whose second checkpoint is predicted from segments of the first checkpoint.
 const SINCE: &str = "v1/since";
 
 #[test]
@@ -87,7 +87,8 @@ fn is_loaded(root: &Path, more: &[&str]) {
     assert_eq!(found, loaded, "a golden file is added with the test that reads it");
 }
 
-/// Run this once for a new version of the format: `MCR_WRITE_GOLDEN=v1 cargo test --test format write_golden`.
+/// Writes golden files. Run this test once for a new version of the format:
+/// `MCR_WRITE_GOLDEN=v1 cargo test --test format write_golden`.
 #[test]
 fn write_golden_files_of_a_new_version() {
     let Ok(version) = std::env::var("MCR_WRITE_GOLDEN") else { return };

@@ -121,8 +121,8 @@ proptest! {
         check(&store, "a", &group)?;
         prop_assert_eq!(read_manifest(&store, &job(), &checkpoint("a"), GroupId(0)).expect("reads"), manifest.clone());
 
-        // The next checkpoint refers to this checkpoint. The checkpoint after it refers to both directly, and no
-        // reference leads to another reference.
+        // Checkpoint b refers to checkpoint a. The next checkpoint refers to a and to b directly, and no reference
+        // leads to another reference.
         let reuse = ReuseIndex::load(&store, &job(), &manifest).expect("loads");
         how.draft.written_unix_ms += 1;
         let second = flush(&store, &checkpoint("b"), GroupId(0), &next, &how, &reuse).expect("writes");
@@ -136,8 +136,8 @@ proptest! {
         prop_assert!(third.container.bytes <= second.container.bytes + 600, "nothing that was there is stored again");
     }
 
-    /// Filters, several extents of filtered chunks, and stored lengths that differ from raw lengths. The index must
-    /// keep all of them, although these files cannot be reassembled.
+    /// The index must keep filters, several extents of filtered chunks, and stored lengths that differ from raw
+    /// lengths, although these files cannot be reassembled.
     #[test]
     fn the_index_keeps_every_field(
         chunks in prop::collection::vec((0u64..5000, 1u64..3000), 1..6),
@@ -307,7 +307,7 @@ fn what_a_killed_writer_left_is_removed_by_the_next_of_its_group() {
 #[test]
 fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_container_stays() {
     let dir = tempfile::tempdir().expect("a directory");
-    // Two stores of the same directory, as two processes have them.
+    // Two stores use the same directory, like two processes.
     let (store, other) = [(); 2].map(|()| PosixStore::create(dir.path()).expect("a store")).into();
     let id = checkpoint("a");
     let create = || ContainerWriter::create(&other, &job(), &id, GroupId(0)).map(|_| ());
@@ -317,7 +317,7 @@ fn of_two_writers_of_one_group_the_later_is_turned_away_and_the_committed_contai
     let writing = ContainerWriter::create(&store, &job(), &id, GroupId(0)).expect("creates");
     assert!(matches!(create(), Err(StoreError::Busy { .. })), "while the first one writes");
     assert_eq!(names(), 1, "the first one's file is still there, and nothing of the second");
-    // Next to a newer complete checkpoint, this checkpoint looks like a checkpoint that a crash left incomplete.
+    // A newer complete checkpoint exists, so checkpoint a looks as if a crash had left it incomplete.
     flush(&store, &checkpoint("b"), GroupId(0), &group(0..2, 1), &how(1), &ReuseIndex::empty()).expect("writes");
     flush(&store, &checkpoint("b"), GroupId(1), &group(2..4, 1), &how(1), &ReuseIndex::empty()).expect("writes");
     let options = PruneOptions {

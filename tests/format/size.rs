@@ -1,4 +1,4 @@
-//! The length of an index.
+//! Tests the length of an index.
 
 use super::support::*;
 use mcrengine::header::ElementType;

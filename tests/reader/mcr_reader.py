@@ -4,7 +4,7 @@
     python3 mcr_reader.py STORE JOB CHECKPOINT OUT_DIR
     python3 mcr_reader.py --list STORE [JOB]
 
-This reader was written from the pages of docs/format alone. It shares no code with the engine. Every byte is verified
+This reader was written only from the pages of docs/format, and shares no code with mcrEngine. Every byte is verified
 by the digests of the store. Exit code 0: success; 1: failure, and the last line says what is damaged and where.
 """
 

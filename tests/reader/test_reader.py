@@ -128,12 +128,12 @@ class CheckValues(unittest.TestCase):
         self.assertEqual(Elements(4, False, False).nearest(np.array([-0.0]))[0], -1)
 
     def test_range_coder(self):
-        """entropy.md, 4.3."""
+        """entropy.md, 4.3: the example of a block of symbols."""
         block = bytes.fromhex("0142200002200000fd3fff0f00000008")
         self.assertEqual(entropy.decode_symbols(block, 4, entropy.Model(5)), [0, 2, 2, 1])
 
     def test_names(self):
-        """manifest.md, 3 and 2.4."""
+        """manifest.md, 3 and 2.4: the order of names, and escaped paths."""
         self.assertEqual(sorted(["a10", "a9", "a9~2"], key=manifest.name_key), ["a9", "a9~2", "a10"])
         self.assertEqual(manifest.unescape_path(r"a\\b\xff"), b"a\\b\xff")
 
@@ -143,7 +143,7 @@ class CheckValues(unittest.TestCase):
 
 class Golden(TestWithFolder):
     def test_codecs(self):
-        """codecs.md, 15."""
+        """codecs.md, 15: every test vector is decoded to its raw bytes."""
         folder = os.path.join(GOLDEN, "codec")
         names = sorted(os.listdir(folder))
         self.assertTrue(names)

@@ -1,5 +1,5 @@
-//! Measures the time and the memory for a large group. The test is a separate process, because the memory of the
-//! process is measured.
+//! Measures the time and the memory for a large group. This test is a separate program, because it measures the
+//! memory of its process.
 
 #[path = "../support/group.rs"]
 mod support;

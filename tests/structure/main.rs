@@ -1,5 +1,5 @@
-//! Tests that the files of a crate do not import each other in a circle. Then the files can be read in an order in
-//! which each file is read after the files that it imports.
+//! Tests that the files of a crate do not import each other in a circle. Without circles, a reader can read each file
+//! after the files that it imports.
 //!
 //! The imports are read from the `use` lines and the paths of the source text. A re-export (`pub use`) is followed to
 //! the file that defines the name, and does not count as an import. Imports in test code do not count.
@@ -14,7 +14,7 @@ const CRATES: [&str; 6] = ["src", "proto/src", "cnc/src", "anc/src", "cli/src", 
 /// Circles that still exist. Add no circle to this list. Break a new circle by moving the code that both files need
 /// to a third file. Remove a circle from this list when it is broken.
 const ALLOWED: &[&[&str]] = &[
-    // Two codecs divide a segment into parts, and encode each part with a chain of codecs.
+    // The codecs `columns` and `mixed` divide a segment into parts, and encode each part with a chain of codecs.
     &[
         "src/codec/array_to_bytes/columns.rs",
         "src/codec/array_to_bytes/mixed/mod.rs",
@@ -37,7 +37,7 @@ struct Source {
     module: Module,
     /// The source text without comments, strings and test code.
     text: String,
-    /// The imports of its `use` lines, with the local name of each import.
+    /// The imports of the file's `use` lines, with the local name of each import.
     uses: Vec<Import>,
 }
 
@@ -261,7 +261,7 @@ fn resolve(all: &BTreeMap<&Module, &Source>, from: &Module, path: &[String], dep
                 rest = &rest[1..];
             }
         }
-        // A module below this module. Any other name is the name of another crate.
+        // The name is a module below this module. Any other name is the name of another crate.
         Some(child) if all.contains_key(&[at.as_slice(), &[child.to_owned()]].concat()) => {}
         _ => return Vec::new(),
     }

@@ -139,7 +139,7 @@ pub fn file(path: &str, rank: u32, parts: Vec<Part>) -> (FileHeader, Vec<Vec<u8>
     (header, raws)
 }
 
-/// The ranks of a group at a step of the simulation. Each rank has a variable that changes, a variable that does not
+/// The files of a group at a step of the simulation. Each rank has a variable that changes, a variable that does not
 /// change, a variable that is equal on all ranks, and a small variable.
 pub fn group(ranks: std::ops::Range<u32>, step: u64) -> Group {
     let mut group = Group { files: Vec::new(), raw: Vec::new() };
@@ -256,8 +256,8 @@ pub fn write(
     Ok(sealed)
 }
 
-/// Writes the container of a group. With `newest`, each segment of numbers that also exists in the newest checkpoint
-/// is coded against it.
+/// Writes the container of a group. With `newest`, a segment of numbers is predicted from the segment with the same
+/// variables in the checkpoint `newest`, if there is one.
 pub fn finish(
     store: &dyn Store,
     id: &CheckpointId,
@@ -319,7 +319,7 @@ pub fn flush(
     seal_and_commit(store, finish(store, id, number, group, how, reuse, None)?, how)
 }
 
-/// Seals a container and writes its manifest at the same time, as the aggregator does. Both wait for the disk.
+/// Seals a container and writes its manifest at the same time, as the aggregator does.
 pub fn seal_and_commit(store: &dyn Store, container: UnsealedContainer, how: &How) -> Result<Manifest, StoreError> {
     let write = |container: &_| mcrengine::manifest::write(store, container, how.draft.clone());
     let (sealed, manifest) = container.seal(store, write)?;
@@ -332,8 +332,8 @@ pub fn commit_sealed(store: &dyn Store, sealed: SealedContainer, how: &How) -> R
     commit(store, sealed, manifest)
 }
 
-/// Writes all groups of a step. Each group is coded against its checkpoint in `before`, or against the base of that
-/// checkpoint.
+/// Writes all groups of a step. Each group is predicted from the checkpoint of step `before`, or from the base of
+/// this checkpoint.
 pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(), StoreError> {
     let mut how = how(step);
     let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");
@@ -343,7 +343,7 @@ pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(),
         let reuse = ReuseIndex::load(store, &job(), &newest)?;
         let group = group(grouping.ranks_of(number), step);
         let container = match finish(store, &step_id(step), number, &group, &how, &reuse, Some(&newest)) {
-            // An earlier attempt committed this and then died. Nothing is left to do.
+            // An earlier attempt was stopped after it had committed this group.
             Err(StoreError::Committed { .. }) => continue,
             other => other?,
         };
@@ -352,7 +352,7 @@ pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(),
     Ok(())
 }
 
-/// Writes all groups of a step. Each group reuses data of its checkpoint in `before`.
+/// Writes all groups of a step. Each group reuses data of the checkpoint of step `before`.
 pub fn flush_step(store: &dyn Store, step: u64, before: Option<u64>) -> Result<(), StoreError> {
     let mut how = how(step);
     let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");
@@ -367,7 +367,7 @@ pub fn flush_step(store: &dyn Store, step: u64, before: Option<u64>) -> Result<(
         };
         let group = group(grouping.ranks_of(number), step);
         match flush(store, &step_id(step), number, &group, &how, &reuse) {
-            // An earlier attempt committed this and then died. Nothing is left to do.
+            // An earlier attempt was stopped after it had committed this group.
             Err(StoreError::Committed { .. }) => {}
             other => other.map(|_| ())?,
         }

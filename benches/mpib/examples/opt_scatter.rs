@@ -1,5 +1,5 @@
 //! Uses the library inside a program: times an operation of the program, finds the fastest scatter for each size, and
-//! uses it.
+//! calls this scatter.
 //!
 //!     mpirun -n 4 target/debug/examples/opt_scatter
 
@@ -12,7 +12,7 @@ use mpib::timing::{Method, Timer, Timing};
 use mpib::tune::{Candidates, Optimal, estimate};
 use std::time::Duration;
 
-/// An operation in which only the last rank does something, which takes 5 ms.
+/// An operation in which the last rank sleeps for 5 ms, and the other ranks do nothing.
 struct LastSleeps;
 
 impl Operation for LastSleeps {
@@ -38,7 +38,7 @@ impl Operation for LastSleeps {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
-    // Any communicator can be used. Here it has all ranks in reverse order.
+    // Any communicator can be used. This communicator has all ranks in reverse order.
     let world = universe.world();
     let reversed = world
         .split_by_color_with_key(mpi::topology::Color::with_value(1), -world.rank())
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rule = StoppingRule::fixed(7);
     for method in [Method::Maximum, Method::Global] {
         let seconds = timer.measure(&mut LastSleeps, 0, &Timing { method, rule, ..Timing::default() })?;
-        // With each method, the slowest rank determines the time.
+        // With each method, the slowest rank determines the measured time.
         if seconds.min < 5e-3 {
             return Err(format!("{method:?}: {} s for a sleep of 5 ms", seconds.min).into());
         }

@@ -1,13 +1,13 @@
 //! Compares the library's round trips with a plain loop of MPI_Send and MPI_Recv between two readings of the clock,
-//! as in osu_latency. Both alternate within one run:
+//! as in osu_latency. Both measurements alternate within one run:
 //!
 //!     ROUNDS=51 mpirun -n 2 --bind-to core target/release/examples/plain_loop
 //!
-//! For each size it prints the median one-way times of both, and the median of the ratios of neighbouring
-//! measurements with its 95 % interval. The exit status is 1 if a whole interval is above 1.05. If other work comes
-//! and goes, single runs differ by more than that, but neighbouring measurements are milliseconds apart and see the
-//! same machine. The sizes go up to 4 MiB. There are a tenth of osu_latency's round trips, and a tenth of that number
-//! to warm up.
+//! For each size, the program prints the median one-way times of both, and the median of the ratios of neighbouring
+//! measurements with its 95 % interval. The exit status is 1 if a whole interval is above 1.05. Other work on the
+//! machine can make two runs differ by more than 5 %. But neighbouring measurements are only milliseconds apart, so
+//! other work affects both. The sizes go up to 4 MiB. The number of round trips is a tenth of osu_latency's number. A
+//! tenth of these round trips are additional and only warm up.
 
 use mpi::ffi;
 use mpi::traits::AsRaw;
@@ -28,7 +28,7 @@ fn pages(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     &mut buffer[start..start + bytes]
 }
 
-/// Seconds one way: the mean over `trips` round trips.
+/// One-way time in seconds: the mean over `trips` round trips.
 #[expect(unsafe_code, reason = "the loop must not use the library")]
 fn plain(raw: ffi::MPI_Comm, rank: usize, bytes: usize, trips: usize) -> f64 {
     let (mut out, mut back) = (Vec::new(), Vec::new());

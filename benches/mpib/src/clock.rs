@@ -1,22 +1,24 @@
 //! A common time of all ranks, if MPI does not provide one.
 //!
 //! The method is that of HCA3 (S. Hunold, A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", Cluster
-//! 2018). Ranks that know the time teach other ranks. Their number doubles in every round, so all ranks know it after
-//! log2 n rounds. A rank learns the difference from round trips, of which the fastest counts, as in MPIBench and
-//! SKaMPI. Clocks also run at different speeds. The speed difference is visible only over some time, so each
-//! synchronisation adds a point, and the line through the points is used.
+//! 2018). Ranks that know the common time teach other ranks. The number of ranks that know the time doubles in every
+//! round, so all n ranks know the time after log2 n rounds. A rank computes the difference of the clocks from the
+//! fastest of several round trips, as in MPIBench and SKaMPI. Clocks also run at different speeds. The speed
+//! difference is visible only over some time, so each synchronisation adds a point, and the line through the points
+//! is used.
 
 use crate::comm::{Comm, CommError, wtime};
 use std::collections::VecDeque;
 
-/// Number of round trips, of which the fastest counts.
+/// Number of round trips of a synchronisation. Only the fastest round trip counts.
 const ROUND_TRIPS: usize = 30;
 /// Maximum number of points for the line.
 const POINTS: usize = 16;
-/// Points that are closer together do not determine the speed: 1 us in 0.5 s is 2 ppm.
+/// Minimum time between the first and the last point of a line. An error of 1 us in 0.5 s is an error of the speed of
+/// 2 ppm.
 const BASELINE_SECONDS: f64 = 0.5;
-/// Interval between the first synchronisations. An undisciplined clock is wrong by at most about 50 ppm, so the error
-/// in this time is at most 5 us.
+/// Interval between the first synchronisations. A clock without NTP runs too fast or too slow by at most about 50
+/// ppm, so the error after 0.1 s is at most 5 us.
 const FIRST_INTERVAL_SECONDS: f64 = 0.1;
 /// Interval between synchronisations once the speed is known.
 const LATER_INTERVAL_SECONDS: f64 = 2.0;
@@ -25,7 +27,7 @@ const TAG: u16 = 200;
 /// This rank's knowledge of rank 0's time.
 #[derive(Debug)]
 pub struct Clock {
-    /// MPI states that its clock is global, so nothing has to be done.
+    /// MPI states that its clock is global, so no synchronisation is needed.
     native: bool,
     points: VecDeque<ClockPoint>,
     line: ClockLine,
@@ -48,7 +50,7 @@ pub struct ClockPoint {
 pub struct ClockLine {
     /// Time on this rank's clock.
     pub at_seconds: f64,
-    /// The difference at this time.
+    /// Rank 0's clock minus this rank's clock at this time.
     pub ahead_seconds: f64,
     /// Change of the difference in seconds per second.
     pub slope: f64,
@@ -125,12 +127,12 @@ impl Clock {
         self.uncertainty
     }
 
-    /// Synchronises again if it is due, which rank 0 decides. Collective.
+    /// Synchronises again if rank 0 decides that it is time. Collective.
     pub fn keep(&mut self, comm: &Comm) -> Result<(), CommError> {
         if self.native {
             return Ok(());
         }
-        // Only rank 0's number of points counts. All ranks have the same number.
+        // All ranks have the same number of points, and rank 0 decides.
         let known = self.points.len() > 8;
         let interval = if known { LATER_INTERVAL_SECONDS } else { FIRST_INTERVAL_SECONDS };
         let mut due = [f64::from(u8::from(wtime() - self.synchronised_at > interval))];
@@ -201,7 +203,7 @@ impl Clock {
 mod tests {
     use super::*;
 
-    /// This rank's clock is slow by 40 ppm, and started 123.4 s late.
+    /// The teacher's clock, if this rank's clock is slow by 40 ppm and started 123.4 s late.
     fn teacher_at(local: f64) -> f64 {
         local * (1.0 + 40e-6) + 123.4
     }

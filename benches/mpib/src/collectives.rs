@@ -35,7 +35,7 @@ pub enum Algorithm {
     Lanes(Lanes),
 }
 
-const TAG: u16 = 100; // and TAG + 1
+const TAG: u16 = 100; // TAG + 1 is used too
 const READY: u16 = 102;
 
 /// Sends one block of the root to each rank, in rank order. `mine` has `lens[rank]` bytes.
@@ -127,7 +127,7 @@ fn gather_along(comm: &Comm, tree: &Tree, at_once: bool, mine: &[u8], lens: &[us
     let in_place = parent.is_none() && below.windows(2).all(|w| w[1] == w[0] + 1);
     let mut bundle = Vec::new();
     let all: &mut [u8] = if in_place {
-        blocks // root 0 with consecutive branches: the blocks are in rank order
+        blocks // the root is rank 0 and the branches are consecutive, so the blocks are in rank order
     } else {
         bundle.resize(place.len_of(&below), 0);
         &mut bundle
@@ -139,7 +139,8 @@ fn gather_along(comm: &Comm, tree: &Tree, at_once: bool, mine: &[u8], lens: &[us
         branches.insert(child, rest.split_off_mut(..place.len_of(&tree.below(child))).unwrap_or_default());
     }
     comm.overlapped(|pending| {
-        // The child that a scatter serves last has the smallest branch of a binomial tree, which is complete first.
+        // Receive from the children in reverse order of a scatter: in a binomial tree, the last child has the
+        // smallest branch, which is complete first.
         for &child in tree.children(me).iter().rev() {
             let Some(branch) = branches.remove(&child) else { continue };
             if at_once {
@@ -175,7 +176,7 @@ fn scatter_when_ready(comm: &Comm, blocks: &[u8], lens: &[usize], mine: &mut [u8
         for (word, &rank) in words.iter_mut().zip(&others) {
             pending.receive(word, rank, READY)?;
         }
-        // Serve ranks in the order in which they become ready. Sends of this rank may end in between.
+        // Serve ranks in the order in which they become ready. In between, a send of this rank may end.
         let mut served = 0;
         while served < others.len() {
             let Some(ended) = pending.wait_any()? else { break };
@@ -252,7 +253,7 @@ pub fn all_to_all_at_once(comm: &Comm, out: &[u8], blocks: &mut [u8]) -> Result<
                 pending.receive(block, rank, TAG)?;
             }
         }
-        // Each rank begins with another receiver, so that no rank receives from all at the same time.
+        // Each rank begins with another receiver, so that no rank receives from all ranks at the same time.
         (1..n).map(|i| (me + i) % n).try_for_each(|rank| pending.send(&out[rank * len..][..len], rank, TAG).map(|_| ()))
     })
 }

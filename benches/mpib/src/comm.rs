@@ -28,14 +28,14 @@ pub enum CommError {
     /// The message is longer than one MPI message may be.
     #[error("a message of {0} bytes; the maximum of MPI is {MAX_MESSAGE_BYTES}")]
     TooLong(usize),
-    /// A message of another length arrived.
+    /// A message with a wrong length arrived.
     #[error("rank {from} sent {found} bytes, expected {expected}")]
     Length {
-        /// Its sender.
+        /// Sender of the message.
         from: usize,
-        /// Its length.
+        /// Length of the message in bytes.
         found: usize,
-        /// The length it should have.
+        /// Expected length of the message in bytes.
         expected: usize,
     },
     /// An error of a file or a socket on this rank only.
@@ -55,7 +55,7 @@ fn check(call: &'static str, code: c_int) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
     }
-    let mut text = [0u8; 4096]; // MPI_MAX_ERROR_STRING is 256 to 1024 in known libraries
+    let mut text = [0u8; 4096]; // MPI_MAX_ERROR_STRING is 256 to 1024 bytes in known libraries
     let mut len = 0;
     // SAFETY: the buffer is longer than any error string of MPI, and `len` is a valid place for its length.
     unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast(), &mut len) };
@@ -71,7 +71,8 @@ fn counts(bytes: &[usize]) -> Result<Vec<c_int>> {
     bytes.iter().map(|&b| count(b)).collect()
 }
 
-/// The address of a slice. For an empty slice it is null: Rust uses address 1, which is MPI_IN_PLACE in Open MPI.
+/// The address of a slice. For an empty slice, this function returns null, because Rust's address of an empty slice
+/// may be 1, which is MPI_IN_PLACE in Open MPI.
 fn place<T>(slice: &[T]) -> *const c_void {
     if slice.is_empty() { ptr::null() } else { slice.as_ptr().cast() }
 }
@@ -113,7 +114,7 @@ impl Comm {
         Self::adopt(raw)
     }
 
-    /// Duplicates this communicator, so that messages of the two cannot be confused. Collective.
+    /// Duplicates this communicator, so that messages of both communicators cannot be confused. Collective.
     pub fn duplicate(&self) -> Result<Self> {
         let mut raw = self.raw;
         // SAFETY: `self.raw` is valid until `self` is dropped, and `raw` is a valid place for the new handle.
@@ -132,7 +133,7 @@ impl Comm {
         Ok(Self { raw, rank: rank.unsigned_abs() as usize, size: size.unsigned_abs() as usize })
     }
 
-    /// A communicator of the ranks that give the same `color`, in the same order. Collective.
+    /// A communicator of the ranks that pass the same `color`, in the order of this communicator. Collective.
     pub fn split(&self, color: u16) -> Result<Self> {
         let mut raw = self.raw;
         // SAFETY: `self.raw` is valid, and `raw` is a valid place for the new handle.
@@ -165,7 +166,7 @@ impl Comm {
         }
     }
 
-    /// Ends all ranks without waiting for them.
+    /// Ends all ranks at once.
     pub fn abort(&self, code: u8) -> ! {
         // SAFETY: the communicator is valid.
         unsafe { ffi::MPI_Abort(self.raw, c_int::from(code)) };
@@ -197,9 +198,9 @@ impl Comm {
         if found == bytes.len() { Ok(()) } else { Err(CommError::Length { from, found, expected: bytes.len() }) }
     }
 
-    /// As [`Comm::receive`], if the other side is known to send the right number of bytes, as in a timed loop. Asking
-    /// MPI for the received length takes a twentieth of the time of a short message. A shorter message is not
-    /// detected; a longer one is an error.
+    /// Like [`Comm::receive`], for a sender that is known to send the right number of bytes, as in a timed loop. The
+    /// length is not queried from MPI, because the query takes a twentieth of the time of a short message. A shorter
+    /// message is not detected; a longer message is an error.
     pub fn receive_known(&self, bytes: &mut [u8], from: usize, tag: u16) -> Result<()> {
         let (len, from, tag) = (count(bytes.len())?, int(from), c_int::from(tag));
         // SAFETY: the buffer has `len` writable bytes during the call.
@@ -209,7 +210,7 @@ impl Comm {
         })
     }
 
-    /// Waits until all ranks have called it.
+    /// Waits until all ranks have called this method.
     pub fn barrier(&self) -> Result<()> {
         // SAFETY: the communicator is valid.
         check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.raw) })
@@ -254,7 +255,7 @@ impl Comm {
         })
     }
 
-    /// The sum over all ranks, element by element, at the root. There `into` must be as long as `numbers`.
+    /// The sum over all ranks, element by element, at the root. At the root, `into` must be as long as `numbers`.
     pub fn reduce_sum(&self, numbers: &[f64], into: &mut [f64], root: usize) -> Result<()> {
         assert!(self.rank != root || into.len() == numbers.len(), "{} sums of {}", into.len(), numbers.len());
         let len = count(numbers.len())?;
@@ -287,7 +288,8 @@ impl Comm {
         })
     }
 
-    /// Sends one block of `lens[rank]` bytes to each rank. The root's `blocks` contains them one after the other.
+    /// Sends one block of `lens[rank]` bytes to each rank. The root's `blocks` contains the blocks of all ranks, one
+    /// after the other.
     pub fn scatter_varying(&self, blocks: &[u8], lens: &[usize], mine: &mut [u8], root: usize) -> Result<()> {
         let (lens, places) = self.layout(lens, blocks.len(), mine.len(), root)?;
         // SAFETY: `layout` has compared the lengths and places with the buffers.
@@ -410,9 +412,9 @@ impl Comm {
         })
     }
 
-    /// Starts `messages` messages, of which at most `window` are in flight. A place in the window is used again after
-    /// its message has ended. `begin` gets the place. Waits for half of a window at a time, since each call takes as
-    /// long as a short message. All messages have ended when this returns.
+    /// Starts `messages` messages, of which at most `window` are in flight. `begin` starts a message in a place of
+    /// the window. A place is used again after its message has ended. Waits for half of a window at a time, since
+    /// each wait takes as long as a short message. All messages have ended when this function returns.
     fn ring(
         &self,
         messages: usize,
@@ -445,7 +447,7 @@ impl Comm {
         begun.and(ended)
     }
 
-    /// Runs `work` while messages are in flight. All of them have ended when this returns.
+    /// Runs `work` while messages are in flight. All messages have ended when this function returns.
     pub fn overlapped<'b, R>(&self, work: impl FnOnce(&mut Pending<'_, 'b>) -> Result<R>) -> Result<R> {
         let mut pending = Pending { comm: self, requests: Vec::new(), open: 0, buffers: PhantomData };
         let result = work(&mut pending);
@@ -489,12 +491,12 @@ impl<'b> Pending<'_, 'b> {
         self.begin("MPI_Isend", bytes, to, tag, ffi::MPI_Isend)
     }
 
-    /// Starts to send. The message ends only after the receiver has started to receive.
+    /// Starts to send a message, which ends only after the receiver has started to receive.
     pub fn send_synchronously(&mut self, bytes: &'b [u8], to: usize, tag: u16) -> Result<MessageIndex> {
         self.begin("MPI_Issend", bytes, to, tag, ffi::MPI_Issend)
     }
 
-    /// Starts to send to a rank that has already started to receive. The caller must ensure this.
+    /// Starts to send to a rank. The caller must ensure that the rank has already started to receive.
     pub fn send_ready(&mut self, bytes: &'b [u8], to: usize, tag: u16) -> Result<MessageIndex> {
         self.begin("MPI_Irsend", bytes, to, tag, ffi::MPI_Irsend)
     }
@@ -542,14 +544,14 @@ impl<'b> Pending<'_, 'b> {
         MessageIndex(self.requests.len() - 1)
     }
 
-    /// Waits until one of the messages has ended. `None` if all have ended.
+    /// Waits until one of the messages has ended. `None` if all messages have ended.
     pub fn wait_any(&mut self) -> Result<Option<MessageIndex>> {
         if self.open == 0 {
             return Ok(None);
         }
         let mut index = 0;
-        // SAFETY: the slice contains as many requests as the call gets, each active or null. MPI sets the ended one
-        // to null.
+        // SAFETY: the slice contains as many requests as the call gets, each active or null. MPI sets the ended
+        // request to null.
         check("MPI_Waitany", unsafe {
             let (n, all) = (int(self.requests.len()), self.requests.as_mut_ptr());
             ffi::MPI_Waitany(n, all, &mut index, ffi::RSMPI_STATUS_IGNORE)
@@ -576,8 +578,8 @@ impl<'b> Pending<'_, 'b> {
         wait_for(&mut self.requests)
     }
 
-    /// As [`Pending::wait_all`], but yields the processor between checks, and sleeps for `nap` between them after
-    /// `patience`. If ranks share cores, a spinning rank would slow down the working ranks.
+    /// Like [`Pending::wait_all`], but yields the processor between checks. After the time `patience`, sleeps for
+    /// `nap` between checks. If ranks share cores, a spinning rank would slow down the working ranks.
     pub fn wait_all_asleep(&mut self, patience: Duration, nap: Duration) -> Result<()> {
         let begun = std::time::Instant::now();
         loop {
@@ -598,7 +600,7 @@ impl<'b> Pending<'_, 'b> {
 
 impl Drop for Pending<'_, '_> {
     fn drop(&mut self) {
-        // Requests are left here only after a panic in `work`. They must end before the buffers are freed.
+        // Requests are left only after a panic in `work`. The requests must end before the buffers are freed.
         if self.open > 0 {
             self.wait_all().ok();
         }

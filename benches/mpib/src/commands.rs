@@ -1,4 +1,4 @@
-//! One module for each subcommand, and what they share: options, context, and the output of reports.
+//! One module for each subcommand, and their common code: options, context, and the output of reports.
 
 pub mod check;
 pub mod collective;
@@ -23,13 +23,14 @@ use std::path::PathBuf;
 pub enum Command {
     /// Round trips between all pairs of ranks
     P2p(p2p::Options),
-    /// Collective operations, in one implementation or in all of them
+    /// Collective operations, in one or all implementations
     Collective(collective::Options),
-    /// Parameters of Hockney's, LogGP and LMO models, and what they predict
+    /// Parameters of the Hockney, LogGP and LMO models, and the predictions of these models
     Model(model::Options),
     /// Scatter and gather between two sites over several lanes: T(P), measured and modelled, and the best choice
     Lanes(lanes::Options),
-    /// The gain from coupling two sites: Jacobi's iteration on both, unmodified ("artless") and adapted ("artful")
+    /// The gain from coupling two sites: Jacobi's iteration on both sites, unmodified ("artless") and adapted
+    /// ("artful")
     Jor(jor::Options),
     /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; recommends a group size
     Paths(paths::Options),
@@ -50,12 +51,12 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
     }
 }
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug)]
 pub enum Failure {
     /// The input is invalid. All ranks find the same error.
     Input(String),
-    /// Rank 0 could not write a file, or a check failed. All ranks know it.
+    /// Rank 0 could not write a file, or a check failed. All ranks know the error.
     Output(String),
     /// MPI failed, perhaps only on this rank.
     Comm(CommError),
@@ -143,20 +144,20 @@ pub struct TimingOptions {
     /// The time that is reported
     #[arg(long, value_enum, default_value_t = MethodName::Maximum)]
     method: MethodName,
-    /// The isolation of a repetition from the next one
+    /// The isolation of a repetition from the next repetition
     #[arg(long, value_enum, default_value_t = IsolationName::Barrier)]
     isolation: IsolationName,
-    /// Number of repetitions before the first that counts
+    /// Number of repetitions before the measurement
     #[arg(long, default_value_t = 3)]
     warm_up: usize,
-    /// Use other buffers for each repetition, so that they are not in a cache
+    /// Use other buffers for each repetition, so that the buffers are not in a cache
     #[arg(long)]
     fresh: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum MethodName {
-    /// From the first start to the last end, on synchronised clocks
+    /// From the start of the first rank to the end of the last rank, on synchronised clocks
     Global,
     /// The longest time of all ranks, each on its own clock
     Maximum,
@@ -234,7 +235,7 @@ impl SiteOptions {
             return Ok(sites::from_mask(pattern, &hosts(comm)?));
         }
         if let Some(path) = &self.site_file {
-            // Rank 0 reads the file, because it may not exist on other nodes.
+            // Rank 0 reads the file, because the file may not exist on other nodes.
             let read = || std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()));
             let text = comm.agree(if comm.rank() == 0 { read() } else { Ok(String::new()) })?;
             let text = comm.all_bytes(text.as_bytes())?.swap_remove(0);
@@ -243,7 +244,7 @@ impl SiteOptions {
         Ok(sites::find(comm)?)
     }
 
-    /// As [`SiteOptions::sites`]; an error if there are not exactly two.
+    /// Like [`SiteOptions::sites`], but returns an error if there are not exactly two sites.
     pub fn two_sites(&self, comm: &Comm) -> Result<Vec<usize>, Failure> {
         let sites = self.sites(comm)?;
         sites::two(&sites).map_err(|error: SiteError| {
@@ -286,7 +287,7 @@ impl Output {
         self.write_with(comm, report, &[])
     }
 
-    /// As [`Output::write`], with additional files whose content is given.
+    /// Like [`Output::write`], and also writes the files in `more`.
     pub fn write_with(&self, comm: &Comm, report: &Report, more: &[(PathBuf, String)]) -> Result<String, Failure> {
         let write = || -> Result<(), String> {
             let own = self.output.iter().filter_map(|p| Some((p.clone(), report.write(format_of(p).ok()?))));
@@ -344,7 +345,7 @@ pub fn hosts(comm: &Comm) -> Result<Vec<String>, Failure> {
     Ok(comm.all_bytes(mine.as_bytes())?.iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect())
 }
 
-/// Where this run takes place. Collective.
+/// The context of this run: command, MPI library, hosts, sites and clocks. Collective.
 pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Context, Failure> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let processors = read("/proc/cpuinfo");
@@ -377,7 +378,7 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| format!("at most {} bytes fit into a message", mpib::comm::MAX_MESSAGE_BYTES))
 }
 
-/// As [`bytes`]; rejects 0, from which no bandwidth can be computed.
+/// Like [`bytes`], but rejects 0, because no bandwidth can be computed from 0 bytes.
 pub fn bytes_not_zero(text: &str) -> Result<usize, String> {
     match bytes(text)? {
         0 => Err("a message of 0 bytes has no bandwidth; give a size of at least 1".into()),
@@ -385,8 +386,8 @@ pub fn bytes_not_zero(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Maximum bytes of the blocks of all ranks. The root holds them in memory, and varying operations need twice as
-/// much.
+/// Maximum bytes of the blocks of all ranks. The root holds these blocks in memory, and operations with different
+/// lengths need twice as much memory.
 const ALL_BLOCKS_BYTES: usize = 8 << 30;
 
 /// Rejects sizes that would exceed a node's memory.

@@ -1,11 +1,12 @@
-//! Times a checkpoint through mcrEngine itself: starts agents and aggregators with the command `mcr`, and stops them.
-//! The profile is `raw`, and nothing is stored by reference, so every byte takes the whole path every time.
+//! Times a checkpoint through mcrEngine: starts agents and aggregators with the command `mcr`, and stops them at the
+//! end. The profile is `raw`, and no bytes are stored by reference, so every byte takes the whole path in every
+//! repetition.
 //!
 //! As in production, a node has one agent for all of its ranks, and a group has one aggregator, on the node of its
 //! first rank. Each rank's file is in memory and contains noise, not HDF5, so it is one variable. A repetition begins
-//! when all ranks rename their files to the names that the agents wait for. It ends when the manifest of the last
-//! group exists. Then the agents have found, read and hashed the files, the stream has transferred them, and the
-//! aggregators have checked, merged, written and synced them.
+//! when all ranks rename their files to the names that the agents wait for. The repetition ends when the manifest of
+//! the last group exists. By then, the agents have found, read, hashed and sent the files, and the aggregators have
+//! checked, merged, written and synced the bytes.
 
 use crate::collectives::Result;
 use crate::collectives::operation::{Flow, Operation};
@@ -20,7 +21,8 @@ use std::time::{Duration, Instant};
 const TAG: u16 = 600;
 /// The job's name in the store.
 const JOB: &str = "mpib";
-/// Interval in which a rank checks for its manifest or for a message. It is long, because the daemons need the cores.
+/// Interval in which a rank checks for its manifest or for a message. The interval is long, because the daemons need
+/// the cores.
 const NAP: Duration = Duration::from_micros(200);
 /// Time of spinning before the first sleep: none, because spinning would take a core from a daemon.
 const SPIN_TIME: Duration = Duration::ZERO;
@@ -44,7 +46,7 @@ impl Daemon {
         for name in ["MCR_CONFIG", "MCR_STORE", "MCR_JOB", "MCR_AGGREGATORS", "MCR_LOG", "MCR_TLS", "SLURM_NTASKS"] {
             command.env_remove(name);
         }
-        // The files are noise, so nothing is to be protected, and the user need not have a key.
+        // The files contain only noise, so TLS is switched off, and the user needs no key.
         let cluster = directory.join("cluster.toml");
         std::fs::write(&cluster, "tls = \"off\"\n")?;
         std::fs::set_permissions(&cluster, std::fs::Permissions::from_mode(0o600))?;
@@ -58,7 +60,7 @@ impl Daemon {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// An error if the daemon has ended, with the end of its log.
+    /// Returns an error with the end of the daemon's log if the daemon has ended.
     fn lives(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -73,7 +75,7 @@ impl Daemon {
         CommError::Beside(format!("{what}: {}: {}", self.log.display(), end.join("; ")))
     }
 
-    /// The address of an aggregator, once its log contains it.
+    /// Waits until the aggregator's log contains its address, and returns the address.
     fn address(&mut self) -> Result<String> {
         let begun = Instant::now();
         loop {
@@ -111,7 +113,7 @@ impl Drop for Daemon {
 
 /// The paths to use. Files and directories created there are removed at the end.
 pub struct Places {
-    /// The command.
+    /// Path of the command `mcr`.
     pub mcr: PathBuf,
     /// A directory in each node's memory for the ranks' files.
     pub memory: PathBuf,
@@ -147,7 +149,7 @@ impl Stream {
     pub fn new(comm: &Comm, group_size: usize, places: &Places, hosts: &[String]) -> Result<Self> {
         let (rank, n) = (comm.rank(), comm.size());
         let group = comm.split(u16::try_from(rank / group_size).unwrap_or(u16::MAX))?;
-        // All created names contain this tag, so that they differ from those of other runs.
+        // All created names contain this tag, so that they differ from the names of other runs.
         let tag = std::process::id().to_string();
         let tag = String::from_utf8_lossy(&comm.all_bytes(tag.as_bytes())?[0]).into_owned();
         let tag = format!("mpib-{}-{tag}-{group_size}", places.name.replace('/', "-"));
@@ -240,8 +242,8 @@ impl Stream {
 
     /// Waits until all groups are done.
     fn wait_for_all(&self, comm: &Comm) -> Result<()> {
-        // No rank may use a barrier here: it would spin and take a core from the daemons. So the ranks wait for
-        // messages asleep.
+        // No rank may use a barrier here, because a barrier spins and takes a core from the daemons. So the ranks
+        // sleep while they wait for messages.
         if self.rank != 0 {
             return comm.overlapped(|pending| {
                 if self.group.rank() == 0 {
@@ -279,7 +281,7 @@ impl Stream {
         Ok(())
     }
 
-    /// An error if one of this rank's daemons has ended.
+    /// Returns an error if one of this rank's daemons has ended.
     fn daemons_live(&mut self) -> Result<()> {
         self.agent.iter_mut().chain(&mut self.aggregator).try_for_each(Daemon::lives)
     }
@@ -296,8 +298,8 @@ impl Operation for Stream {
         self.bytes = noise(self.rank, block_bytes);
         Ok(())
     }
-    /// Writes the next file next to the watched directory, and removes the files of the checkpoint before the last
-    /// one.
+    /// Writes the next file into a directory next to the watched directory, and removes the files of the checkpoint
+    /// before the last checkpoint.
     fn ready(&mut self) -> Result<()> {
         if let Some(old) = self.checkpoint.checked_sub(1) {
             std::fs::remove_file(self.file(old)).ok(); // it may not exist yet
@@ -305,7 +307,7 @@ impl Operation for Stream {
                 for end in ["mcr", "manifest"] {
                     std::fs::remove_file(self.committed(old, end)).ok();
                 }
-                // Only the last group that removes its files can remove the directory.
+                // The directory can be removed only after the last group has removed its files.
                 std::fs::remove_dir(self.store.join(JOB).join(old.to_string())).ok();
             }
         }
@@ -327,7 +329,7 @@ impl Operation for Stream {
             return true;
         }
         let right = self.restart(&self.back()).is_ok() && self.is_back();
-        std::fs::remove_dir_all(self.back()).ok(); // also after a failure
+        std::fs::remove_dir_all(self.back()).ok(); // the files are removed also after a failure
         right
     }
 }
@@ -355,7 +357,7 @@ impl Stream {
         if ended.success() { Ok(()) } else { Err(std::io::Error::other(format!("mcr restart: {ended}"))) }
     }
 
-    /// Whether the restored bytes equal those that the ranks wrote.
+    /// Whether the restored bytes equal the bytes that the ranks wrote.
     fn is_back(&self) -> bool {
         let name = |rank: usize| self.back().join(format!("c{}.r{rank}", self.checkpoint));
         self.ranks().all(|rank| std::fs::read(name(rank)).is_ok_and(|found| found == noise(rank, self.bytes.len())))
@@ -363,8 +365,8 @@ impl Stream {
 }
 
 /// Times a restart: the first rank of each group restores all files of its group with `mcr restart` from the
-/// containers to its node's memory. The containers are read from the disk if the kernel drops its cached pages. `mcr
-/// restart` compares all digests, as always.
+/// containers to its node's memory. The containers are read from the disk if the kernel drops its cached pages.
+/// `mcr restart` compares all digests, as in normal use.
 pub struct Restart<'s> {
     stream: &'s Stream,
 }
@@ -425,7 +427,7 @@ impl Drop for Stream {
     }
 }
 
-/// The path of the command: as given, else the first in PATH.
+/// The path of the command `mcr`: `given`, or the first `mcr` in PATH.
 pub fn find_command(given: Option<&Path>) -> Option<PathBuf> {
     let paths = || std::env::var_os("PATH").unwrap_or_default();
     let first = || std::env::split_paths(&paths()).map(|d| d.join("mcr")).find(|p| p.is_file());

@@ -1,14 +1,14 @@
 //! The coupled-cluster benchmark of C. Clauss, S. Gsell, S. Lankes, T. Bemmerl, "A fair benchmark for evaluating the
-//! latent potential of heterogeneous coupled clusters". It solves Laplace's equation on 2N x N points with Jacobi's
-//! iteration (JOR) on two sites. The sites exchange their common border only after a given number of iterations, the
-//! period.
+//! latent potential of heterogeneous coupled clusters". The benchmark solves Laplace's equation on 2N x N points with
+//! Jacobi's iteration (JOR) on two sites. The sites exchange their common border only after a given number of
+//! iterations, the period.
 //!
 //! This file contains the parts without MPI: the points, their distribution over the ranks, and the number of
-//! iterations. The boundary values are those of x^2 - y^2, for which the five-point stencil is exact. So the error of
-//! any iterate is known without a second solution. The start value is 0 at all inner points.
+//! iterations. The boundary values come from x^2 - y^2, for which the five-point stencil is exact. So the error of
+//! every iterate is known without computing a second solution. The start value is 0 at all inner points.
 //!
-//! Deviations: the error is the largest difference from the exact solution. It is computed after an exchange between
-//! the sites, as in the paper, and rarely enough to cost little ([`Problem::look_every`]).
+//! Deviation: the error is the largest difference from the exact solution. The error is computed after an exchange
+//! between the sites, as in the paper, but only after some of the exchanges ([`Problem::look_every`]).
 
 pub mod bench;
 #[cfg(feature = "hdf5")]
@@ -29,7 +29,7 @@ pub struct Problem {
     pub cols: usize,
 }
 
-/// The paper's classes with their N. For the last one it prints 1024x1204, which must mean 1024x1024.
+/// The paper's classes with their N. For class C, the paper prints 1024x1204, which must mean 1024x1024.
 pub const CLASSES: [(&str, usize); 5] = [("S", 16), ("W", 128), ("A", 256), ("B", 512), ("C", 1024)];
 
 impl Problem {
@@ -61,8 +61,8 @@ impl Problem {
         rows.map(|(r, c)| self.exact(r, c).abs()).fold(0.0, f64::max)
     }
 
-    /// Number of exchanges between two computations of the error. In this time the error falls by less than a
-    /// thousandth of its start value.
+    /// Number of exchanges between two computations of the error. Between two computations, the error falls by less
+    /// than a thousandth of its start value.
     pub fn look_every(&self, period: usize) -> usize {
         (self.points() / 4096 / period).max(1)
     }
@@ -119,21 +119,21 @@ impl Block {
     }
 
     /// Computes one iteration. Every point is computed by the same expression of the same four values on any rank. No
-    /// operations are fused or reordered, so any number of ranks gets the same bits.
+    /// operations are fused or reordered, so the result has the same bits for any number of ranks.
     pub fn sweep(&mut self) {
         let wide = self.wide;
         for r in 1..=self.area.rows.len() {
             let row = r * wide;
             let (up, here, down) =
                 (&self.old[row - wide..row], &self.old[row..row + wide], &self.old[row + wide..row + 2 * wide]);
-            // Iterate over all slices in step, so that no index is checked.
+            // Iterate over all slices together, so that no index is checked.
             let new = self.new[row + 1..row + wide - 1].iter_mut();
             for (((new, up), beside), down) in new.zip(&up[1..]).zip(here.windows(3)).zip(&down[1..]) {
                 *new = (((up + beside[0]) + beside[2]) + down) * 0.25;
             }
         }
         std::mem::swap(&mut self.old, &mut self.new);
-        // The border is not computed, and must be in both arrays.
+        // The border is not computed, so it is copied to the other array.
         for side in SIDES {
             for at in self.line(side, 0) {
                 self.old[at] = self.new[at];
@@ -154,7 +154,7 @@ impl Block {
     }
 
     /// Indices of the points along a side, without corners: of the border (`inside` 0), or of the inner points next
-    /// to it (1).
+    /// to the border (1).
     fn line(&self, side: Side, inside: usize) -> impl Iterator<Item = usize> + use<> {
         let (high, wide) = (self.area.rows.len() + 2, self.wide);
         let (first, step, count) = match side {
@@ -209,21 +209,21 @@ impl Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cut {
-    /// Whole rows: few long messages. The paper uses this.
+    /// Whole rows: few long messages. The paper uses strips.
     Strips,
     /// Rectangles that are as square as possible: short messages, and several pairs between the sites. The paper
-    /// suggests this.
+    /// suggests blocks.
     Blocks,
 }
 
-/// The part of one rank.
+/// The part of the problem that one rank computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its points.
+    /// The points of the part.
     pub area: Area,
     /// Positions of the neighbours, in the order of [`SIDES`].
     pub neighbours: [Option<usize>; 4],
-    /// Whether that neighbour is at the other site.
+    /// Whether each neighbour is at the other site, in the order of [`SIDES`].
     pub other_site: [bool; 4],
 }
 
@@ -241,9 +241,9 @@ pub enum CutError {
     TooMany {
         /// Number of ranks of the site.
         ranks: usize,
-        /// Its rows.
+        /// Number of rows of the site.
         rows: usize,
-        /// Its columns.
+        /// Number of columns of the site.
         cols: usize,
     },
     /// The blocks of both sites must meet at the border.
@@ -304,7 +304,8 @@ pub fn parts(
     Ok(areas.iter().enumerate().map(part).collect())
 }
 
-/// Number of rows for the upper site if it is `ratio` times as powerful as the lower one. No rank's share is empty.
+/// Number of rows for the upper site if it is `ratio` times as powerful as the lower site. Every rank gets at least
+/// one row.
 pub fn balanced_rows(rows: usize, ratio: f64, upper: usize, lower: usize) -> usize {
     let share = (rows as f64 * ratio / (1.0 + ratio)).round() as usize;
     share.clamp(upper.min(rows), rows.saturating_sub(lower).max(1))
@@ -352,7 +353,8 @@ impl Serial {
     }
 }
 
-/// The error after each exchange, relative to the start, for a number of iterations: figure 3 of the paper.
+/// The error after each exchange, relative to the error at the start, for a number of iterations: figure 3 of the
+/// paper.
 pub fn error_evolution(problem: Problem, upper_rows: usize, period: usize, iterations: usize) -> Vec<(usize, f64)> {
     let mut serial = Serial::new(problem, upper_rows, period);
     let start = serial.error();

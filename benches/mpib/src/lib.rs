@@ -24,10 +24,10 @@
 //! # Invariants
 //!
 //! - Statistics, schedules, models and the points of [`jor`] do not use MPI, and are tested without it.
-//! - One rank decides how often all ranks do something, and broadcasts the decision, because machines may round
+//! - One rank decides how often all ranks repeat a step, and broadcasts the decision, because machines may round
 //!   differently.
 //! - Every [`collectives::operation::Operation`] can check that the right bytes arrived, and `mpib check` checks all
-//!   of them.
+//!   operations.
 //! - A message always ends before its buffer can be used again ([`comm::Comm::overlapped`]).
 
 pub mod clock;

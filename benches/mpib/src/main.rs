@@ -1,4 +1,4 @@
-//! The command `mpib`: the library with options and reports. It runs under mpirun.
+//! The command `mpib`: the library with options and reports. mpib runs under mpirun.
 
 mod commands;
 
@@ -9,7 +9,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// Measures transfer paths: MPI timing with error bars, multi-lane scatter and gather, and the coupled-cluster
-/// benchmark. Run it under mpirun with one rank for each node or core to measure.
+/// benchmark. Run mpib under mpirun with one rank for each node or core to measure.
 #[derive(Parser)]
 #[command(name = "mpib", version)]
 struct Arguments {
@@ -38,13 +38,14 @@ fn main() -> ExitCode {
     };
     let code = match outcome {
         Ok(text) => {
-            // A closed output is not an error of this program.
+            // An error is ignored, because the reader of the output may have exited.
             if comm.rank() == 0 {
                 std::io::stdout().write_all(text.as_bytes()).ok();
             }
             0
         }
-        // All ranks find the same error in the same arguments. Rank 0 prints it, and all ranks end as MPI requires.
+        // All ranks find the same error in the same arguments. Rank 0 prints the error, and all ranks end as MPI
+        // requires.
         Err(Failure::Input(text)) => {
             if comm.rank() == 0 {
                 eprintln!("{}{text}", if text.starts_with("error:") { "" } else { "mpib: " });
@@ -57,12 +58,12 @@ fn main() -> ExitCode {
             }
             1
         }
-        // A single rank has no other way to end the waiting of the other ranks.
+        // The other ranks may wait for this rank, so this rank must end all ranks.
         Err(Failure::Comm(error)) => {
             eprintln!("mpib: rank {}: {error}", comm.rank());
             comm.abort(1)
         }
     };
-    comm.barrier().ok(); // no rank may end while others still communicate
+    comm.barrier().ok(); // no rank may end while other ranks still communicate
     ExitCode::from(code)
 }

@@ -16,7 +16,7 @@ pub struct Hockney {
 }
 
 impl Hockney {
-    /// Fits a line to one-way times (half of round trips) at two or more sizes. It minimises the sum of squared
+    /// Fits a line to one-way times (half of round trips) at two or more sizes. The line minimises the sum of squared
     /// relative errors, since an error of 10 % is as bad at 1 byte as at 1 MiB. Negative parameters are replaced by
     /// 0.
     pub fn fit(points: &[(usize, f64)]) -> Self {
@@ -40,8 +40,8 @@ impl Hockney {
 
     /// Fits one-way times at two or more sizes, of which the smallest is empty. The latency is the time of the empty
     /// message. The time per byte is the slope between the two largest sizes. Long messages begin with a handshake
-    /// that short ones do not need, so a line through both would give neither the latency nor the bandwidth of the
-    /// link.
+    /// that short messages do not need, so a line through both would give neither the latency nor the bandwidth of
+    /// the link.
     pub fn from_ends(points: &[(usize, f64)]) -> Self {
         let [first, .., before, last] = points else { return Self::fit(points) };
         let slope = (last.1 - before.1) / (last.0 as f64 - before.0 as f64);
@@ -115,7 +115,7 @@ pub struct LogGp {
     pub latency_seconds: f64,
     /// o: time in which the sender can do nothing else
     pub overhead_seconds: f64,
-    /// g: time between the beginnings of two messages
+    /// g: minimum time between the starts of two messages
     pub gap_seconds: f64,
     /// G: time per byte of a long message
     pub seconds_per_byte: f64,
@@ -123,8 +123,8 @@ pub struct LogGp {
 
 /// The measurements at one size for [`LogGp::fit`]: round trips after trains of messages, after T. Hoefler et al.,
 /// "Low-overhead LogGP parameter assessment for modern interconnection networks" (2007). PRTT(n, d, s) is the time
-/// from the start of the first of n messages of s bytes to the answer to the last one. Each message starts d seconds
-/// after the previous one was sent.
+/// from the start of the first of n messages of s bytes to the answer to the last message. Each message starts d
+/// seconds after the previous message was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Train {
     /// s
@@ -137,7 +137,7 @@ pub struct Train {
     pub back_to_back_seconds: f64,
     /// d
     pub delay_seconds: f64,
-    /// PRTT(n, d, s), with d larger than any gap. If d is 0, the same as back to back.
+    /// PRTT(n, d, s), with d larger than any gap. If d is 0, equal to `back_to_back_seconds`.
     pub delayed_seconds: f64,
 }
 
@@ -195,7 +195,8 @@ pub struct Lmo {
     /// L of each pair.
     pub latency_seconds: PairMatrix<f64>,
     /// 1/b of each pair: the measured time of a byte minus the parts of both ends, so that the sum is the measured
-    /// time. It is negative if the parts overlap, for example those of a sending and a receiving card.
+    /// time. The value is negative if the parts of both ends overlap, for example in a sending and a receiving
+    /// network card.
     pub seconds_per_byte: PairMatrix<f64>,
 }
 
@@ -217,10 +218,10 @@ impl Lmo {
     /// round trips of all pairs, empty (`empty`) and with `bytes` one way (`loaded`); the time per byte of a long
     /// message of each pair (`per_byte`, as in [`Hockney::from_ends`]); and point-to-two experiments.
     ///
-    /// T_ij(0) = 2 (C_i + L_ij + C_j) and T_ijk(0) = 2 (2 C_i + max (L_ix + C_x)), so C_i is half of their
-    /// difference. Likewise T_ijk(m) - max T_ix(m) = 2 C_i + m t_i. The value of a rank is the mean over its
-    /// experiments. A rank's part is at least 0. It is at most half of an empty one-way time, since the other end has
-    /// as much, and at most the whole time per byte.
+    /// T_ij(0) = 2 (C_i + L_ij + C_j) and T_ijk(0) = 2 (2 C_i + max (L_ix + C_x)), so C_i is half of T_ijk(0) - max
+    /// T_ix(0). Likewise T_ijk(m) - max T_ix(m) = 2 C_i + m t_i. The value of a rank is the mean over its
+    /// experiments. C_i is at least 0, and at most half of an empty one-way time, since the other end needs as much
+    /// time. t_i is at least 0, and at most the whole time per byte.
     pub fn fit(
         bytes: usize,
         empty: &PairMatrix<f64>,
@@ -409,7 +410,7 @@ mod tests {
         near(found.processing_seconds_per_byte[1], card, "t");
         near(found.processing_seconds[1], 0.0, "C");
         near(*found.latency_seconds.get(0, 3), delay, "L");
-        // The time of a message is as measured, and the card determines the time of a scatter.
+        // The model predicts the measured time of a message, and a time of a scatter that the card determines.
         near(found.seconds(0, 3, bytes), delay + bytes as f64 * card, "message");
         near(found.linear_scatter_seconds(0, bytes), delay + 3.0 * bytes as f64 * card, "scatter");
     }

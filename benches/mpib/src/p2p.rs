@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 const TAG: u16 = 400;
 
-/// Buffers begin at a page. If the library copies between the memories of two processes, a message that begins inside
-/// a page needs one page more, and at 4 to 16 KiB the bandwidth is 10 % lower.
+/// Buffers begin at a page boundary. If the MPI library copies between the memories of two processes, a message that
+/// begins inside a page touches one page more, and at 4 to 16 KiB the bandwidth is 10 % lower.
 const PAGE_BYTES: usize = 4096;
 
-/// A buffer that begins at a page. All bytes are written once, so that no page is allocated during a measurement.
+/// A buffer that begins at a page boundary. All bytes are written once, so that no page is allocated during a
+/// measurement.
 struct Pages {
     whole: Vec<u8>,
     start: usize,
@@ -22,7 +23,7 @@ struct Pages {
 impl Pages {
     fn new(bytes: usize) -> Self {
         let whole = vec![1u8; bytes + PAGE_BYTES];
-        // `align_offset` may fail. Then the buffer is not aligned.
+        // If `align_offset` fails, the buffer is not aligned.
         let start = whole.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
         Self { whole, start }
     }
@@ -36,9 +37,10 @@ impl Pages {
 /// Which pairs measure at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// One pair at a time, while all others wait.
+    /// One pair at a time, while all other ranks wait.
     Sequential,
-    /// As many disjoint pairs as possible. This is right for a switched network, and n/2 times as fast.
+    /// As many disjoint pairs as possible. For a switched network, the results are right, and the measurement of n
+    /// ranks is n/2 times as fast.
     Parallel,
 }
 
@@ -84,15 +86,15 @@ fn share(comm: &Comm, n: usize, mine: Vec<(usize, Summary)>) -> Result<PairMatri
     Ok(PairMatrix { ranks: n, values: all.into_iter().map(|(_, summary)| summary).collect() })
 }
 
-/// Time in seconds that reading the clock takes. Each measured difference of two readings contains it. It is a
-/// twentieth of a short round trip within a node.
+/// Time in seconds that reading the clock takes: about a twentieth of a short round trip within a node. Each measured
+/// difference of two readings contains this time.
 fn clock_seconds() -> f64 {
     let readings: Vec<f64> = (0..1001).map(|_| wtime()).collect();
     crate::stats::median(&readings.windows(2).map(|w| w[1] - w[0]).collect::<Vec<_>>())
 }
 
-/// Round trips between `i`, which measures and decides when to stop, and `j`. Both must call it. Only `i` gets times,
-/// from which the time of reading the clock is subtracted.
+/// Round trips between the ranks `i` and `j`. `i` measures and decides when to stop. Both ranks must call this
+/// function. Only `i` gets times, from which the time of reading the clock is subtracted.
 pub fn round_trips(
     comm: &Comm,
     i: usize,
@@ -141,15 +143,15 @@ pub fn round_trips(
     }
 }
 
-/// Maximum bytes of all receive buffers of a stream. They should fit into the cache of one core.
+/// Maximum bytes of all receive buffers of a stream. The buffers should fit into the cache of one core.
 const BUFFERS_BYTES: usize = 128 << 10;
 /// On one host, messages of this length take far longer than the handshake before them.
 const LONG_BYTES: usize = 256 << 10;
-/// Maximum number of messages in flight. At least two are used, so that the next message is expected while one
-/// arrives.
+/// Maximum number of messages in flight. At least two messages are in flight, so that the receiver already waits for
+/// the next message while a message arrives.
 const WINDOW: usize = 64;
 
-/// A stream of messages of one size from one rank to another, with its buffers, which are allocated before the
+/// A stream of messages of one size from one rank to another rank. The buffers of the stream are allocated before the
 /// measurement.
 pub struct Stream {
     from: usize,
@@ -165,9 +167,9 @@ impl Stream {
     ///
     /// If both ranks are on the same host (`beside`), the receiver confirms each window, as in osu_bw. Otherwise a
     /// sender that is ahead fills the library's queue for short messages, and messages of 16 to 64 bytes get only 0.7
-    /// to 0.9 of the bandwidth. Long messages are sent one after the other there: a handshake takes no time, and
-    /// alternating between two large buffers would measure a cache that is too small for both. Between hosts, both
-    /// would wait for the latency of the network.
+    /// to 0.9 of the bandwidth. On the same host, long messages are sent one after the other: a handshake takes
+    /// almost no time, and two large buffers may not fit into the cache together. Between hosts, confirmations and
+    /// single messages would wait for the latency of the network.
     pub fn new(comm: &Comm, from: usize, to: usize, bytes: usize, beside: bool) -> Self {
         let least = if beside && bytes >= LONG_BYTES { 1 } else { 2 };
         let slots = BUFFERS_BYTES.checked_div(bytes).unwrap_or(WINDOW).clamp(least, WINDOW);
@@ -180,8 +182,8 @@ impl Stream {
         Self { from, to, bytes, slot_bytes, beside, buffer: Pages::new(buffer) }
     }
 
-    /// Time in seconds until all messages have arrived and a final answer is back. Both ranks must call it; other
-    /// pairs may do so at the same time. On other ranks the result is 0.
+    /// Time in seconds until all messages have arrived and a final answer is back. Both ranks must call this method;
+    /// other pairs may call it at the same time. On other ranks, the result is 0.
     pub fn seconds(&mut self, comm: &Comm, messages: usize) -> Result<f64> {
         let &mut Self { from, to, bytes, slot_bytes, beside, ref mut buffer } = self;
         let buffer = buffer.bytes();
@@ -205,9 +207,10 @@ impl Stream {
     }
 }
 
-/// Bandwidth in bytes per second of each of `pairs` while all of them are busy: the slowest pair's, as the median of
-/// `reps`. It is computed from the difference between a stream and a stream of twice as many messages. So latencies,
-/// handshakes and first bursts, which are equal in both, cancel out. Collective: ranks in no pair wait.
+/// Bandwidth in bytes per second of the slowest of `pairs` while all pairs send: the median of `reps` measurements.
+/// The bandwidth is computed from the difference between a stream and a stream of twice as many messages. So
+/// latencies, handshakes and first bursts, which are equal in both streams, cancel out. Collective: ranks in no pair
+/// wait.
 pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: usize, reps: usize) -> Result<f64> {
     let mut rates = Vec::with_capacity(reps);
     let pair = pairs.iter().find(|(i, j)| [*i, *j].contains(&comm.rank()));
@@ -232,8 +235,8 @@ pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: us
     Ok(crate::stats::median(&rates[1..])) // the first measurement fills TCP's windows
 }
 
-/// Total bandwidth in bytes per second from `from` to all of `to` at the same time, minus an empty round trip.
-/// Collective.
+/// Total bandwidth in bytes per second from `from` to all ranks in `to` at the same time. `empty_seconds`, the time
+/// of an empty round trip, is subtracted from the measured time. Collective.
 pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize, empty_seconds: f64) -> Result<f64> {
     let mut rates = Vec::with_capacity(reps);
     for _ in 0..reps + 1 {
@@ -258,7 +261,7 @@ pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize
     Ok(crate::stats::median(&rates[1..]))
 }
 
-/// Waits, and sleeps if the time is long, because spinning takes a core from the ranks that carry messages. Returns
+/// Waits for the time `delay`. Sleeps if the time is long, because spinning takes a core from other ranks. Returns
 /// the waited time in seconds.
 fn wait(delay: Duration) -> f64 {
     const SPIN: Duration = Duration::from_micros(500);
@@ -273,7 +276,7 @@ fn wait(delay: Duration) -> f64 {
 }
 
 /// Round trips after trains of messages from `i` to `j`, for LogGP. Delayed trains are included if `delayed`. Both
-/// ranks must call it; only `i` gets times.
+/// ranks must call this function; only `i` gets times.
 pub fn train(
     comm: &Comm,
     i: usize,
@@ -310,15 +313,15 @@ pub fn train(
     };
     let single_seconds = one(1, Duration::ZERO)?;
     let back_to_back_seconds = one(messages, Duration::ZERO)?;
-    // Longer than any gap, and not longer than necessary.
+    // The delay is longer than any gap, but not longer than necessary.
     let delay = Duration::from_secs_f64(if delayed { single_seconds.clamp(0.0, 1.0) } else { 0.0 });
     let delayed_seconds = if delayed { one(messages, delay)? } else { back_to_back_seconds };
     let delay_seconds = delay.as_secs_f64();
     Ok(Train { bytes, messages, single_seconds, back_to_back_seconds, delay_seconds, delayed_seconds })
 }
 
-/// The fastest empty round trip between two ranks in seconds, on every rank. Disturbances can only make it slower.
-/// Collective.
+/// The fastest empty round trip between two ranks in seconds, on every rank. The fastest is used, because
+/// disturbances only make round trips slower. Collective.
 pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
     let mut quickest = [0.0];
     if [i, j].contains(&comm.rank()) {
@@ -329,8 +332,8 @@ pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
     Ok(quickest[0])
 }
 
-/// Point-to-two experiments, `each` of them for every rank if possible. Disjoint ones run at the same time. Every
-/// rank gets all results. Collective.
+/// Point-to-two experiments: `each` experiments for every rank if possible. Experiments without common ranks run at
+/// the same time. Every rank gets all results. Collective.
 pub fn point_to_two(comm: &Comm, bytes: usize, each: usize, reps: usize) -> Result<Vec<PointToTwo>> {
     let rounds = rounds_of_triples(comm.size(), each);
     let mut mine = Vec::new();
@@ -362,8 +365,8 @@ fn triple_seconds(comm: &Comm, triple: &Triple, bytes: usize, reps: usize) -> Re
     for _ in 0..reps + 2 {
         if comm.rank() == triple.from {
             let start = wtime();
-            // Both messages are sent at the same time. Otherwise the rest of the first message's waiting time would
-            // be included.
+            // Both messages are sent at the same time. Otherwise the measured time would include waiting for the
+            // first message.
             comm.overlapped(|pending| {
                 for to in triple.to {
                     pending.receive(&mut [], to, TAG)?;

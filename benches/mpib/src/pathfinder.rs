@@ -1,4 +1,4 @@
-//! Measures the links between two sites: the numbers of a [`PathModel`].
+//! Measures the links within and between two sites, for a [`PathModel`].
 
 use crate::collectives::Result;
 use crate::collectives::lanes::Lanes;

@@ -16,18 +16,18 @@ use std::time::Duration;
 /// A peer that sends nothing for this time counts as dead.
 pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Maximum time until all connections are established. All ranks start at the same time, so later ones count as
-/// failed.
+/// Maximum time until all connections are established. All ranks start at the same time, so a rank that connects
+/// later counts as failed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Maximum number of bytes that are passed at a time.
+/// Maximum number of bytes of one read or write.
 const PIECE_BYTES: usize = 1 << 20;
 
 pub(crate) fn beside(what: &str, error: std::io::Error) -> CommError {
     CommError::Beside(format!("{what}: {error}"))
 }
 
-/// Incompressible bytes, always the same for a rank (xorshift64*, S. Vigna).
+/// Incompressible bytes, which depend only on the rank (xorshift64*, S. Vigna).
 pub(crate) fn noise(rank: usize, len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ (rank as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mut bytes = Vec::with_capacity(len + 8);
@@ -49,9 +49,9 @@ pub struct GroupGather {
 }
 
 impl GroupGather {
-    /// `implementation` is one of [`Kind::Gather`]. `sites` is empty or contains the site of each rank of `comm`.
-    /// Collective. `None` on all ranks if the implementation does not fit every group, for example lanes within one
-    /// site.
+    /// `implementation` is the name of an implementation of [`Kind::Gather`]. `sites` is empty or contains the site
+    /// of each rank of `comm`. Collective. `None` on all ranks if the implementation does not fit every group, for
+    /// example lanes within one site.
     pub fn new(comm: &Comm, group_size: usize, implementation: &str, sites: &[usize]) -> Result<Option<Self>> {
         let first = comm.rank() / group_size * group_size;
         let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
@@ -82,19 +82,19 @@ impl Operation for GroupGather {
     }
 }
 
-/// A gather of each group over plain TCP connections, which stay open. This is what is possible without MPI.
+/// A gather of each group over plain TCP connections, which stay open: the fastest gather without MPI.
 pub struct TcpGather {
     group: Comm,
     group_size: usize,
-    /// At the first rank of a group: connections to all other ranks, in the order of ranks. Elsewhere: a connection
-    /// to the first.
+    /// At the first rank of a group: connections to all other ranks, in the order of ranks. At the other ranks: a
+    /// connection to the first rank.
     links: Vec<TcpStream>,
     out: Vec<u8>,
     into: Vec<Vec<u8>>,
 }
 
 impl TcpGather {
-    /// Connects. Collective; if one rank cannot connect, all ranks get an error.
+    /// Connects the ranks of each group. Collective; if one rank cannot connect, all ranks get an error.
     pub fn new(comm: &Comm, group_size: usize) -> Result<Self> {
         let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
         let leads = group.rank() == 0;
@@ -136,7 +136,8 @@ fn card_address() -> Option<IpAddr> {
     own_address(&std::fs::read_to_string("/proc/net/fib_trie").ok()?)
 }
 
-/// In this table, an address is on the line before the line that marks it as local.
+/// The lowest address in the text `table`, except loopback addresses. Each address is on the line before the line
+/// that marks the address as local.
 fn own_address(table: &str) -> Option<IpAddr> {
     let lines: Vec<_> = table.lines().collect();
     let own = lines.windows(2).filter(|w| w[1].contains("32 host LOCAL"));
@@ -144,7 +145,8 @@ fn own_address(table: &str) -> Option<IpAddr> {
     addresses.filter(|ip| !ip.is_loopback()).min()
 }
 
-/// Accepts the links of ranks 1, 2 ... in any order; each link begins with its rank. Fails after a timeout.
+/// Accepts the links of ranks 1, 2 ... in any order. Each link begins with the number of its rank. Fails after a
+/// timeout.
 fn accept_all(listener: &TcpListener, ranks: usize) -> std::io::Result<Vec<TcpStream>> {
     listener.set_nonblocking(true)?;
     let begun = std::time::Instant::now();
@@ -213,7 +215,7 @@ impl Operation for TcpGather {
             // The operation ends only after the aggregator has received everything.
             return link.read_exact(&mut [0]).map_err(failed);
         }
-        // One thread for each link, because an aggregator's runtime would also serve all links at the same time.
+        // Each link has a thread, because an aggregator also serves all links at the same time.
         let gathered: std::io::Result<()> = std::thread::scope(|scope| {
             let threads: Vec<_> = self
                 .links
@@ -235,11 +237,13 @@ impl Operation for TcpGather {
     }
 }
 
-/// Writes and syncs files: one of every rank, or one of the first rank of every group for the whole group.
+/// Writes and syncs files: every rank writes one file, or the first rank of every group writes one file for the whole
+/// group.
 pub struct WriteFiles {
     what: String,
     directory: PathBuf,
-    /// 1: every rank writes its own file. More: the first of this many ranks writes all their bytes.
+    /// If 1, every rank writes its own file. If more than 1, the first rank of each group writes the bytes of the
+    /// group.
     group_size: usize,
     rank: usize,
     /// Compression ratio: raw bytes divided by written bytes.
@@ -260,8 +264,8 @@ impl WriteFiles {
         Ok(new)
     }
 
-    /// Writes fewer bytes by this factor, as after compression. The factor is at least 1, and at least one byte is
-    /// written for each rank.
+    /// Divides the number of written bytes by this factor, as after compression. The factor is at least 1, and at
+    /// least one byte is written for each rank.
     pub fn compressed(mut self, ratio: f64) -> Self {
         self.ratio = ratio.max(1.0);
         self
@@ -317,7 +321,7 @@ impl Drop for WriteFiles {
     }
 }
 
-/// Reads the files again, as a restart does. They are read from the disk if the kernel drops its cached pages.
+/// Reads the files again, as a restart does. If the kernel drops its cached pages, the files are read from the disk.
 pub struct ReadFiles {
     files: WriteFiles,
     into: Vec<u8>,
@@ -334,7 +338,7 @@ impl ReadFiles {
     }
 }
 
-/// Asks the kernel to drop the cached pages of a file, which must be on the disk. The kernel may ignore this.
+/// Asks the kernel to drop the cached pages of a file, which must be on the disk. The kernel may ignore the request.
 pub(crate) fn forget(path: &Path) -> std::io::Result<()> {
     let file = File::open(path)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).ok();

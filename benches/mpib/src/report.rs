@@ -4,7 +4,8 @@ use crate::stats::Summary;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// Where and how a result was measured. Without this context a result is not reproducible.
+/// The context of a result: the command, the machine and the clocks. Without this context, a result is not
+/// reproducible.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Context {
     /// The command line.
@@ -41,13 +42,13 @@ pub struct Row {
 pub struct Report {
     /// Heading.
     pub title: String,
-    /// Where and how they were measured.
+    /// The context of the results.
     pub context: Context,
     /// The measurements.
     pub rows: Vec<Row>,
-    /// Conclusions, one sentence each.
+    /// The conclusions, one sentence each.
     pub notes: Vec<String>,
-    /// Further results, in a form that depends on the command.
+    /// More results, in a form that depends on the command.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub found: serde_json::Value,
 }
@@ -217,7 +218,7 @@ const RIGHT: f64 = 220.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 60.0;
 
-/// One axis: maps values to the range 0 to 1.
+/// An axis, which maps values to the range 0 to 1.
 struct Axis {
     log: bool,
     low: f64,
@@ -242,7 +243,7 @@ impl Axis {
         }
     }
 
-    /// The place of a value. `None` if a logarithmic axis cannot show it.
+    /// The place of a value. `None` if a logarithmic axis cannot show the value.
     fn place(&self, value: f64) -> Option<f64> {
         let value = if self.log { value.log10() } else { value };
         value.is_finite().then(|| (value - self.low) / (self.high - self.low))

@@ -3,8 +3,8 @@
 //!
 //! For scatter and gather, Open MPI up to at least 4.1 compares the sizes in the file with the size of one element
 //! times the number of ranks, and not with the bytes of the message (`coll_tuned_decision_dynamic.c`). Version 5.0
-//! includes the number of elements. In the older versions only the rule of the smallest size has an effect, in any
-//! format of the file. So for those versions one rule is written: the best for all sizes together
+//! includes the number of elements. In the older versions, only the rule of the smallest size has an effect, in any
+//! format of the file. So for the older versions only one rule is written, for all sizes together
 //! ([`crate::tune::Estimates::rule_for_all`]).
 
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// A collective operation with its number in Open MPI's `coll_base_functions.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Collective {
-    /// 3
+    /// Number 3.
     AllToAll,
     /// 7
     Broadcast,
@@ -23,7 +23,7 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// The collective of an operation's name, for example `scatter/binomial`.
+    /// The collective with the given name, for example `scatter/binomial`.
     pub fn of(operation: &str) -> Option<Self> {
         match operation.split('/').next()? {
             "alltoall" => Some(Self::AllToAll),
@@ -35,7 +35,7 @@ impl Collective {
     }
 
     /// Whether this version of Open MPI, given by MPI_Get_library_version, ignores the number of elements in the
-    /// comparison. False for other MPI libraries, which cannot use the file.
+    /// comparison. Returns false for other MPI libraries, which cannot use the file.
     pub fn ignores_counts(self, library: &str) -> bool {
         let version = library.split("Open MPI v").nth(1).and_then(|v| v.split('.').next()?.parse::<u32>().ok());
         matches!(self, Self::Gather | Self::Scatter) && version.is_some_and(|major| major < 5)
@@ -50,8 +50,8 @@ impl Collective {
         }
     }
 
-    /// Open MPI's number of an implementation's algorithm. 0, Open MPI's own choice, for `native`. `None` if Open MPI
-    /// does not have the algorithm.
+    /// Open MPI's number of the algorithm of an implementation. For `native`, the number is 0, which lets Open MPI
+    /// choose. `None` if Open MPI does not have the algorithm.
     pub fn algorithm(self, implementation: &str) -> Option<u32> {
         match (self, implementation) {
             (_, "native") => Some(0),
@@ -81,7 +81,8 @@ pub struct Rule {
     pub algorithm: u32,
 }
 
-/// The content of the file for one communicator size. Open MPI also uses it for all other sizes.
+/// The content of the file for one communicator size. Open MPI also uses these rules for all other communicator
+/// sizes.
 pub fn write(ranks: usize, mut chosen: Vec<(Collective, Vec<Rule>)>) -> String {
     chosen.sort_by_key(|(collective, _)| collective.number());
     let mut out = format!("{} # number of collectives\n", chosen.len());

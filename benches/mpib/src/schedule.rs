@@ -1,4 +1,4 @@
-//! Schedules of conversations in which no rank takes part in two at the same time.
+//! Schedules of message exchanges, in which each rank takes part in at most one exchange at a time.
 
 /// Rounds in which every pair of `n` ranks meets exactly once, and no rank is in two pairs of a round: a
 /// 1-factorisation of the complete graph, by the circle method. There are n - 1 rounds for even n, and n rounds for
@@ -7,7 +7,7 @@ pub fn rounds_of_pairs(n: usize) -> Vec<Vec<(usize, usize)>> {
     if n < 2 {
         return Vec::new();
     }
-    let even = n + n % 2; // for odd n, an imaginary last rank is added; its partner rests
+    let even = n + n % 2; // for odd n, an imaginary rank is added; its partner rests
     let circle = even - 1;
     (0..circle)
         .map(|round| {
@@ -25,7 +25,7 @@ pub fn rounds_of_pairs(n: usize) -> Vec<Vec<(usize, usize)>> {
         .collect()
 }
 
-/// An experiment of one rank with two others.
+/// An experiment of one rank with two other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Triple {
     /// The rank that sends first.
@@ -35,7 +35,7 @@ pub struct Triple {
 }
 
 /// Rounds of disjoint triples, in which every rank is `from` in `each` triples if n allows, with partners that vary
-/// as much as possible. All n (n-1) (n-2) / 2 triples would be too many for more than a few ranks.
+/// as much as possible. For many ranks, all n (n-1) (n-2) / 2 triples would take too long.
 pub fn rounds_of_triples(n: usize, each: usize) -> Vec<Vec<Triple>> {
     if n < 3 {
         return Vec::new();

@@ -12,12 +12,12 @@ pub enum SiteError {
     /// The text is not a list of ranks.
     #[error("--sites {0:?}: expected ranks of each site, as in 0-3/4-7 or 0,2,4/1,3,5")]
     Syntax(String),
-    /// A rank is in no site, or in two.
+    /// A rank is in no site, or in more than one site.
     #[error("--sites: rank {rank} is in {times} sites; every rank from 0 to {last} must be in one", last = .ranks - 1)]
     Covered {
         /// The rank.
         rank: usize,
-        /// The number of sites that contain it.
+        /// The number of sites that contain the rank.
         times: usize,
         /// The number of ranks.
         ranks: usize,
@@ -27,7 +27,7 @@ pub enum SiteError {
     Line {
         /// Line number, starting at 1.
         line: usize,
-        /// The line.
+        /// Text of the line.
         text: String,
     },
     /// No line of the file matches a host.
@@ -35,7 +35,7 @@ pub enum SiteError {
     Host {
         /// The rank on this host.
         rank: usize,
-        /// Its name.
+        /// Name of the host.
         host: String,
     },
     /// All ranks are in one site, but two sites are needed.
@@ -71,8 +71,8 @@ pub fn from_ranks(text: &str, ranks: usize) -> Result<Vec<usize>, SiteError> {
     }
 }
 
-/// Hosts that match `pattern` (with `*` for any characters) form one site, and the others the other site. Rank 0 is
-/// in site 0.
+/// Hosts that match `pattern` (with `*` for any characters) form one site, and all other hosts form the other site.
+/// Rank 0 is in site 0.
 pub fn from_mask(pattern: &str, hosts: &[String]) -> Vec<usize> {
     let matching: Vec<bool> = hosts.iter().map(|h| matches(pattern, h)).collect();
     matching.iter().map(|m| usize::from(Some(m) != matching.first())).collect()
@@ -119,7 +119,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     last.map_or(rest.is_empty(), |part| text.len() >= first.len() + part.len() && text.ends_with(part))
 }
 
-/// An error unless there are exactly two sites.
+/// Returns an error unless there are exactly two sites.
 pub fn two(sites: &[usize]) -> Result<(), SiteError> {
     let different: std::collections::BTreeSet<_> = sites.iter().collect();
     match different.len() {
@@ -129,9 +129,9 @@ pub fn two(sites: &[usize]) -> Result<(), SiteError> {
     }
 }
 
-/// Which ranks are far: those beyond the largest difference between consecutive sorted times, if this step at least
-/// doubles the time. Differences are compared in seconds, so that the step between the sites counts and not that
-/// between memory and network.
+/// Tells which ranks are far: the ranks after the largest step between consecutive sorted times, if this step at
+/// least doubles the time. Steps are compared in seconds, not as factors, because the factor between memory and
+/// network may be larger than the factor between the sites.
 pub fn far_by_times(times: &[f64]) -> Vec<bool> {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -143,8 +143,9 @@ pub fn far_by_times(times: &[f64]) -> Vec<bool> {
     times.iter().map(|&t| t > step).collect()
 }
 
-/// Finds sites by round trips: of rank 0 with all other ranks, then of the first far rank with the other far ranks,
-/// and so on. For S sites this takes fewer than S n round trips, instead of n (n-1) / 2 for all pairs. Collective.
+/// Finds sites by round trips between rank 0 and all other ranks, then between the first far rank and the other far
+/// ranks, and so on. For S sites this takes fewer than S n round trips, instead of n (n-1) / 2 for all pairs.
+/// Collective.
 pub fn find(comm: &Comm) -> Result<Vec<usize>> {
     let n = comm.size();
     let rule = StoppingRule::fixed(10);
@@ -156,7 +157,7 @@ pub fn find(comm: &Comm) -> Result<Vec<usize>> {
         let mut times = vec![0.0f64; others.len()];
         for (time, &other) in times.iter_mut().zip(others) {
             if [pivot, other].contains(&comm.rank()) {
-                // Take the fastest, because disturbances can only make it slower.
+                // Take the fastest round trip, because disturbances only make round trips slower.
                 let trips = round_trips(comm, pivot, other, 0, 0, &rule)?;
                 *time = trips.into_iter().fold(f64::INFINITY, f64::min);
                 if comm.rank() != pivot {
@@ -167,8 +168,8 @@ pub fn find(comm: &Comm) -> Result<Vec<usize>> {
         comm.broadcast_numbers(&mut times, pivot)?;
         let far = far_by_times(&times);
         if site == 0 {
-            // Later pivots may have no far ranks to compare with. So the limit between near and far of the first
-            // pivot is used.
+            // A later pivot may have no far ranks. So all pivots use the limit between near and far that the first
+            // pivot found.
             let near = times.iter().zip(&far).filter(|(_, far)| !**far).map(|(t, _)| *t).fold(0.0, f64::max);
             let away = times.iter().zip(&far).filter(|(_, far)| **far).map(|(t, _)| *t).fold(f64::INFINITY, f64::min);
             limit = if near > 0.0 { (near + away) / 2.0 } else { away };
@@ -230,7 +231,8 @@ mod tests {
 
     #[test]
     fn far_is_beyond_the_widest_step_and_nobody_is_far_without_one() {
-        // One rank over shared memory, two ranks of the same site, two ranks of the other site.
+        // One rank is reached over shared memory, two ranks are on other hosts of the same site, and two ranks are at
+        // the other site.
         assert_eq!(far_by_times(&[1e-6, 60e-6, 65e-6, 10.1e-3, 10.2e-3]), [false, false, false, true, true]);
         assert_eq!(far_by_times(&[60e-6, 65e-6, 70e-6]), [false; 3]);
         assert_eq!(far_by_times(&[]), [false; 0]);

@@ -1,9 +1,9 @@
 //! Chooses the message sizes to measure: few where the curve is straight, and many where it bends.
 //!
 //! The method is that of mpptest (W. Gropp, E. Lusk, "Reproducible measurements of MPI performance characteristics",
-//! EuroPVM/MPI 1999). The middle between two neighbouring sizes is measured. If it differs from the straight line
-//! between them by more than a tolerance, both halves are refined in the same way. So sizes concentrate at a jump,
-//! for example from eager to rendezvous.
+//! EuroPVM/MPI 1999). The middle between two neighbouring sizes is measured. If its time differs from the straight
+//! line between both neighbours by more than a tolerance, both halves are refined in the same way. So sizes
+//! concentrate at a jump, for example from eager to rendezvous.
 
 /// Limits of the refinement.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ pub fn refine<E>(
     for &size in first {
         points.push((size, measure(size)?));
     }
-    // Breadth first, so that the limit reduces detail and not range.
+    // Intervals are refined in breadth-first order, so that the limit of sizes reduces the detail and not the range.
     let mut intervals: std::collections::VecDeque<_> = points.windows(2).map(|w| (w[0], w[1])).collect();
     while let Some((low, high)) = intervals.pop_front() {
         if points.len() >= limits.max_sizes || high.0 - low.0 < 2 * limits.min_gap_bytes.max(1) {

@@ -1,12 +1,12 @@
 //! Confidence intervals from Student's t and from order statistics of the median, and the rule for the end of
 //! repetitions.
 //!
-//! Times of messages are skewed, with a long tail to the right, so the mean says little about them. Both mean and
-//! median are reported, each with a two-sided confidence interval. The interval of the median needs no assumption
-//! about the distribution: the number of samples below the median is binomial with p = 1/2. Since that is discrete,
-//! an interval of whole order statistics covers more than requested (97.9 % instead of 95 % at n = 10). The interval
-//! is therefore interpolated between two of them, after T. P. Hettmansperger and S. J. Sheather (Statistics and
-//! Probability Letters 4, 1986).
+//! Times of messages are skewed, with a long tail to the right, so the mean does not describe them well. Both mean
+//! and median are reported, each with a two-sided confidence interval. The interval of the median needs no assumption
+//! about the distribution: the number of samples below the median is binomial with p = 1/2. Since the binomial
+//! distribution is discrete, an interval between two order statistics covers more than requested (97.9 % instead of
+//! 95 % at n = 10). The interval is therefore interpolated between two such intervals, after T. P. Hettmansperger and
+//! S. J. Sheather (Statistics and Probability Letters 4, 1986).
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub enum Estimate {
     Median,
 }
 
-/// A stopping rule that is invalid.
+/// The reason why a stopping rule is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RuleError {
     /// There are no repetitions.
@@ -94,9 +94,10 @@ impl StoppingRule {
 
     /// Number of repetitions to add to `samples` before the next check. 0 if the series is good enough or complete.
     ///
-    /// Checking after every repetition, and stopping at the first interval that is narrow by chance, would make
-    /// intervals too narrow. So checks are rare: the next check is 10 % beyond the number of samples at which the
-    /// present spread would reach `alpha`, and at least twice and at most four times the present number.
+    /// With a check after every repetition, the series would stop at the first interval that is narrow by chance, and
+    /// intervals would be too narrow. So checks are rare. With the current spread, a certain number of samples
+    /// reaches `alpha`. The next check is at 10 % more samples than this number, but at 2 to 4 times the current
+    /// number of samples.
     pub fn more_reps(&self, samples: &[f64]) -> usize {
         let n = samples.len();
         if n < self.min_reps {
@@ -114,9 +115,9 @@ impl StoppingRule {
         next.min(self.max_reps) - n
     }
 
-    /// The relative error that decides. The width of a median's interval depends on the few samples next to its ends
-    /// and varies much. Half of an interval that is twice as wide in standard deviations varies less, and so is less
-    /// often narrow by chance.
+    /// The relative error that is compared with `alpha`. The width of a median's interval depends on the few samples
+    /// next to its ends and varies much. So an interval of twice as many standard deviations is computed, and half of
+    /// its width is used, which is less often small by chance.
     fn steady_error(&self, samples: &[f64]) -> f64 {
         let summary = Summary::of(samples, self.confidence);
         let error = summary.relative_error(self.estimate);
@@ -132,9 +133,9 @@ impl StoppingRule {
 /// An interval that contains the true value with the requested confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Its lower end.
+    /// Lower end.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end.
     pub high: f64,
 }
 
@@ -149,7 +150,7 @@ pub struct Summary {
     pub max: f64,
     /// The arithmetic mean.
     pub mean: f64,
-    /// Standard deviation of one repetition; 0 if there is only one.
+    /// Standard deviation of one repetition; 0 if there is only one repetition.
     pub deviation: f64,
     /// The median.
     pub median: f64,
@@ -162,7 +163,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarises samples. There must be at least one, and all must be finite.
+    /// Summarises samples. There must be at least one sample, and all samples must be finite.
     pub fn of(samples: &[f64], confidence: f64) -> Self {
         assert!(!samples.is_empty(), "a summary of no samples");
         let mut sorted = samples.to_vec();
@@ -212,7 +213,7 @@ impl Summary {
     }
 }
 
-/// The median of samples; 0 if there are none.
+/// The median of samples; 0 if there are no samples.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -242,7 +243,7 @@ fn median_interval(sorted: &[f64], confidence: f64) -> Option<Interval> {
         term *= (n - d + 1) as f64 / d as f64; // P(B = d)
         let narrower = 1.0 - 2.0 * (below + term);
         if narrower < confidence || 2 * (d + 1) > n {
-            // Interpolate between the two with the weight of Hettmansperger and Sheather.
+            // Interpolate between both intervals with the weight of Hettmansperger and Sheather.
             let at = (coverage - confidence) / (coverage - narrower).max(f64::MIN_POSITIVE);
             let weight = (n - d) as f64 * at / (d as f64 + (n as f64 - 2.0 * d as f64) * at);
             let weight = if 2 * (d + 1) > n { 0.0 } else { weight.clamp(0.0, 1.0) };
@@ -256,7 +257,7 @@ fn median_interval(sorted: &[f64], confidence: f64) -> Option<Interval> {
     }
 }
 
-/// As [`median_interval`], for so large n that the binomial distribution is practically normal.
+/// Like [`median_interval`], for large n, for which the binomial distribution is nearly normal.
 fn wide_median_interval(sorted: &[f64], confidence: f64) -> Interval {
     let n = sorted.len() as f64;
     let half = t_quantile(0.5 + confidence / 2.0, 1e9) * n.sqrt() / 2.0;

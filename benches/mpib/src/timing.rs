@@ -12,29 +12,30 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// From the first start to the last end on synchronised clocks. This is the definition of the time.
+    /// From the start of the first rank to the end of the last rank, on synchronised clocks: the exact definition of
+    /// the time.
     Global,
     /// The longest of the times that the ranks measured, each on its own clock.
     Maximum,
-    /// The root's time. If other ranks end later (scatter, broadcast), it includes their confirmations, minus the
-    /// time of confirming. It is never less than the root's own time, which the subtraction could give for small
-    /// messages.
+    /// The root's time. If other ranks end later (scatter, broadcast), the root waits for their confirmations, and
+    /// the time of the confirmations alone is subtracted. The result is at least the root's time without
+    /// confirmations.
     Root,
     /// From single tasks, after B. de Supinski and N. Karonis, "Accurately measuring MPI broadcasts in a
-    /// computational grid" (HPDC 1999). For each rank in turn, the root runs the operation until that rank alone
-    /// answers, minus half of a round trip. The slowest task is the time of the operation. For a gather, the rank
-    /// starts after a message of the root. No clock and no barrier are needed. Symmetric operations have no such
-    /// tasks and are timed by `Maximum`.
+    /// computational grid" (HPDC 1999). For each rank in turn, the root measures the time until this rank answers,
+    /// minus half of a round trip. The slowest task is the time of the operation. For a gather, the rank starts after
+    /// a message of the root. No clock and no barrier are needed. Symmetric operations cannot be divided into such
+    /// tasks, so `Maximum` is used.
     Specific,
 }
 
-/// How a repetition is isolated from the next one.
+/// How a repetition is isolated from the next repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolation {
     /// MPI_Barrier.
     Barrier,
-    /// An MPI_Reduce of one number to rank 0, and a broadcast of it.
+    /// An MPI_Reduce of one number to rank 0, and a broadcast of the result.
     Reduce,
     /// Empty messages to rank 0 and back.
     PointToPoint,
@@ -53,7 +54,7 @@ pub struct Timing {
     pub isolation: Isolation,
     /// When repetitions end.
     pub rule: StoppingRule,
-    /// Number of repetitions before the first that counts.
+    /// Number of repetitions before the measurement.
     pub warm_up: usize,
     /// Whether each repetition uses other buffers.
     pub fresh_buffers: bool,
@@ -83,7 +84,7 @@ const TAG: u16 = 300;
 const LATE_SECONDS: f64 = 10e-6;
 
 impl Timer {
-    /// Collective, like all methods.
+    /// A timer for the ranks of `comm`. Collective, like all methods.
     pub fn new(comm: &Comm) -> Result<Self> {
         let comm = comm.duplicate()?;
         let clock = Clock::synchronised(&comm)?;
@@ -113,7 +114,7 @@ impl Timer {
             if more[0] == 0.0 {
                 return Ok(Summary::of(&samples, how.rule.confidence));
             }
-            let more = (more[0] as usize).min(4096); // bounds the time between checks, and the root's memory
+            let more = (more[0] as usize).min(4096); // limits the time between checks, and the root's memory
             let times =
                 if specific { self.tasks(operation, how, more)? } else { self.repetitions(operation, how, more)? };
             samples.extend(times);
@@ -215,7 +216,7 @@ impl Timer {
                 loop {
                     match start[0] - self.clock.now() {
                         left if left <= 0.0 => return Ok(-left > LATE_SECONDS),
-                        // If ranks share cores, other ranks must reach the start too.
+                        // If ranks share cores, other ranks need the core to reach the start.
                         left if left > 50e-6 => std::thread::yield_now(),
                         _ => std::hint::spin_loop(),
                     }
@@ -233,7 +234,7 @@ impl Timer {
         (0..self.comm.size()).filter(|&r| r != root).try_for_each(|rank| self.comm.receive(&mut [], rank, TAG))
     }
 
-    /// Time of the confirmations alone at the root, in seconds: the median of a few.
+    /// Time of the confirmations alone at the root, in seconds: the median of several measurements.
     fn confirmation_seconds(&self, root: usize) -> Result<f64> {
         let mut times = Vec::new();
         for _ in 0..11 {
@@ -245,7 +246,8 @@ impl Timer {
         Ok(median(&times))
     }
 
-    /// Measures `reps` repetitions by single tasks; each result is the slowest task's. It is the same on all ranks.
+    /// Measures `reps` repetitions by single tasks. Each result is the time of the slowest task, and is the same on
+    /// all ranks.
     fn tasks(&mut self, operation: &mut dyn Operation, how: &Timing, reps: usize) -> Result<Vec<f64>> {
         let (comm, me) = (&self.comm, self.comm.rank());
         let (root, gathers) = match operation.flow() {
@@ -287,7 +289,8 @@ impl Timer {
                 }
                 *time = time.max(wtime() - start - one_way);
             }
-            // All other ranks wait here, because a rank without a task could run far ahead. This wait is not timed.
+            // All other ranks wait here, because a rank without a task could continue with later repetitions. The
+            // wait is not timed.
             comm.barrier()?;
         }
         if me != root {

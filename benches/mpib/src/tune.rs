@@ -1,5 +1,5 @@
-//! Finds the fastest implementation for each message size, which can be used afterwards. This is `Opt_Scatter` of the
-//! original library.
+//! Finds and uses the fastest implementation for each message size. In the original library, MPIBlib, this is
+//! `Opt_Scatter`.
 
 use crate::collectives::operation::{self, Collective, Kind, Operation, Setting, SettingError};
 use crate::collectives::{self, Algorithm, Result};
@@ -10,19 +10,20 @@ use crate::stats::Summary;
 use crate::timing::{Timer, Timing};
 use serde::{Deserialize, Serialize};
 
-/// Times of several implementations of one operation at several sizes. They can be stored as JSON for the next run.
+/// Times of several implementations of one operation at several sizes. The times can be stored as JSON for the next
+/// run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimates {
     /// The operation, for example `scatter`.
     pub operation: String,
-    /// For each implementation its name, and its seconds by block size in ascending order of sizes.
+    /// For each implementation: its name, and pairs of block size in bytes and time in seconds, in ascending order of
+    /// sizes.
     pub curves: Vec<(String, Vec<(usize, f64)>)>,
 }
 
 impl Estimates {
     /// The implementation with the smallest time at `block_bytes`, interpolated linearly between the measured sizes.
-    /// The original library took the best one at the next smaller size, which is wrong after a crossing of the
-    /// curves.
+    /// MPIBlib took the best implementation at the next smaller size, which is wrong after a crossing of the curves.
     pub fn best(&self, block_bytes: usize) -> Option<&str> {
         let time = |curve: &[(usize, f64)]| interpolate(curve, block_bytes);
         self.curves
@@ -33,21 +34,21 @@ impl Estimates {
     }
 
     /// Sizes halfway between two measured sizes that have different best implementations. One more measurement is
-    /// most useful there.
+    /// most useful at these sizes.
     pub fn doubtful_sizes(&self, min_gap_bytes: usize) -> Vec<usize> {
         let sizes: Vec<_> = self.curves.first().map(|(_, c)| c.iter().map(|p| p.0).collect()).unwrap_or_default();
         let doubtful = |w: &&[usize]| w[1] - w[0] >= 2 * min_gap_bytes.max(1) && self.best(w[0]) != self.best(w[1]);
         sizes.windows(2).filter(doubtful).map(|w| w[0] + (w[1] - w[0]) / 2).collect()
     }
 
-    /// Only the implementations that Open MPI has.
+    /// The estimates of the implementations that Open MPI has.
     fn known_to(&self, collective: Ruled) -> Self {
         let has = |(name, _): &&(String, _)| collective.algorithm(name).is_some();
         Self { operation: self.operation.clone(), curves: self.curves.iter().filter(has).cloned().collect() }
     }
 
     /// One rule for Open MPI versions that do not distinguish sizes: the implementation with the smallest mean
-    /// slowdown, relative to the best one at each size.
+    /// slowdown, relative to the best implementation at each size.
     pub fn rule_for_all(&self) -> Option<(Ruled, Vec<Rule>)> {
         let collective = Ruled::of(&self.operation)?;
         let known = self.known_to(collective);
@@ -59,7 +60,7 @@ impl Estimates {
         Some((collective, vec![Rule { from_block_bytes: 0, algorithm: collective.algorithm(name)? }]))
     }
 
-    /// Rules for Open MPI, from the implementations that it has.
+    /// Rules for Open MPI, from the implementations that Open MPI has.
     pub fn rules(&self) -> Option<(Ruled, Vec<Rule>)> {
         let collective = Ruled::of(&self.operation)?;
         let known = self.known_to(collective);
@@ -74,7 +75,7 @@ impl Estimates {
 pub struct Candidates<'a> {
     /// The operation.
     pub kind: Kind,
-    /// Its implementations.
+    /// Names of the implementations.
     pub names: &'a [String],
     /// Root and sites.
     pub setting: &'a Setting,
@@ -83,7 +84,8 @@ pub struct Candidates<'a> {
 /// Name, block size and times of all measurements, sorted by name and size.
 pub type Measured = Vec<(String, usize, Summary)>;
 
-/// Measures all candidates at `sizes`, and then where the best one changes, in at most `rounds` rounds. Collective.
+/// Measures all candidates at `sizes`, and then between sizes with different best implementations, in at most
+/// `rounds` rounds. Collective.
 pub fn estimate(
     comm: &Comm,
     timer: &mut Timer,
@@ -99,8 +101,8 @@ pub fn estimate(
     let mut next = sizes.to_vec();
     for _ in 0..=rounds {
         for &size in &next {
-            // All implementations are measured at one size before the next size, so that a disturbance affects all of
-            // them.
+            // All implementations are measured at one size before the next size, so that a disturbance affects all
+            // implementations.
             for (name, curve) in &mut estimates.curves {
                 let mut operation =
                     Collective::new(kind, name, setting, comm.size())?.with_fresh_buffers(how.fresh_buffers);
@@ -119,7 +121,7 @@ pub fn estimate(
     Ok((estimates, all))
 }
 
-/// Why there are no estimates.
+/// The reason why there are no estimates.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
     /// MPI failed.

@@ -19,7 +19,7 @@ fn line<'t>(text: &'t str, start: &str) -> &'t str {
     text.lines().find_map(|l| l.strip_prefix(start)).unwrap_or_else(|| panic!("no line {start:?} in {text}"))
 }
 
-/// The newest iteration of which any file exists.
+/// The newest iteration for which at least one file exists.
 fn newest(directory: &Path) -> usize {
     let names = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.file_name());
     let number =
@@ -62,7 +62,7 @@ fn a_killed_run_continues_and_ends_with_the_same_bits() {
     assert_eq!(line(&older, "digest "), line(&undisturbed, "digest "));
 }
 
-/// The complete path, through the daemons.
+/// Tests the complete path, through agent and aggregator.
 #[test]
 fn a_run_and_its_daemons_are_killed_and_what_the_store_gives_back_ends_with_the_same_bits() {
     let Some(mcr) = support::mcr() else { return };
@@ -77,7 +77,7 @@ fn a_run_and_its_daemons_are_killed_and_what_the_store_gives_back_ends_with_the_
     let log = std::fs::File::create(path("log")).expect("a log");
     daemon.stdout(Stdio::null()).stderr(log);
     let mut daemon = daemon.spawn().expect("mcr runs");
-    // One checkpoint per second. Three of them are kept, so the agent has time to read them.
+    // The run writes one checkpoint per second. Three checkpoints are kept, so the agent has time to read them.
     let slow = words(&path("run")).replace("--checkpoint-every 10", "--checkpoint-every 40") + " --pace 5000,5000";
     let mut ranks = mpirun(4).arg(MPIB).args(slow.split_whitespace()).spawn().expect("timeout(1) runs");
     let deadline = Instant::now() + Duration::from_secs(180);

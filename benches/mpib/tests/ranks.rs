@@ -1,5 +1,5 @@
 //! Tests with oversubscribed ranks on this machine: moved bytes, printed reports, and termination. No times are
-//! compared, since ranks that share cores have no meaningful times.
+//! compared, since times of ranks that share cores are meaningless.
 
 mod support;
 
@@ -57,8 +57,8 @@ fn round_trips_of_all_pairs_are_measured_in_either_order() {
 
 #[test]
 fn streams_of_any_size_have_a_rate() {
-    // Sizes around a page, above the buffers, and so large that one message is in flight at a time. Rank 2 takes no
-    // part.
+    // Sizes around a page, above the buffers, and so large that one message is in flight at a time. Rank 2 sends and
+    // receives no messages.
     for (ranks, sizes) in [(2, "1,4095,4097,200000"), (3, "5000,1048577")] {
         let report =
             json(mpib(ranks, &format!("p2p --sizes {sizes} --stream --min-reps 3 --max-reps 3 --format json")));
@@ -134,7 +134,7 @@ fn results_come_as_files_of_every_kind_and_open_mpi_takes_the_rules() {
     assert!(read("r.svg").starts_with("<svg") && read("r.gp").contains("plot $line0"));
     let estimates: mpib::tune::Estimates = serde_json::from_str(&read("estimates")).expect("estimates");
     assert!(estimates.best(1000).is_some());
-    // For Open MPI before 5.0 the report says that sizes are ignored, and there is one rule.
+    // For Open MPI before 5.0, the report says that sizes are ignored, and the file has one rule.
     let rules = file("scatter-rules");
     let mut scatter = mpirun(4);
     scatter
@@ -221,7 +221,7 @@ fn writing_and_reading_are_drawn_over_the_number_of_ranks() {
         pfs.display(),
         figures.display()
     );
-    // The command `mcr` does not exist, and this is reported before anything is started.
+    // The command `mcr` does not exist. The error is reported before any daemon is started.
     assert_eq!(mpib(5, &words).status.code(), Some(1));
     let mut command = mpirun(5);
     command.env("PATH", "/usr/bin:/bin").env_remove("MCR");
@@ -241,11 +241,11 @@ fn writing_and_reading_are_drawn_over_the_number_of_ranks() {
         let svg = std::fs::read_to_string(figures.join(figure)).expect("drawn");
         (svg.matches("<polyline").count(), svg.matches("<circle").count(), svg)
     };
-    // Plain and aware, written and read, for three numbers of ranks.
+    // Four lines with three points: plain and aware, each written and read, for three numbers of ranks.
     let (polylines, circles, svg) = lines("figure-10.svg");
     assert_eq!((polylines, circles), (4, 12), "{svg}");
     assert!(svg.contains(">read, aware, aggregated<") && !svg.contains("gzip"), "{svg}");
-    // Plain for each rank and aggregated, and gzip.
+    // Six lines with three points: plain for each rank, plain aggregated, and gzip, each written and read.
     let (polylines, circles, svg) = lines("figure-11.svg");
     assert_eq!((polylines, circles), (6, 18), "{svg}");
     assert!(svg.contains(">write, gzip, each rank<") && !svg.contains("aware"), "{svg}");

@@ -1,5 +1,5 @@
-//! Tests between emulated sites (`tests/cluster/sites.sh`) with links of known rates: the measured rates must be the
-//! real ones.
+//! Tests between emulated sites (`tests/cluster/sites.sh`) with links of known rates: the measured rates must be near
+//! the known rates.
 //!
 //! The tests print that they are skipped if the script has no root permission or no namespaces. Other work on the
 //! machine can only make a link seem slower. So each measurement may be repeated, and the fastest time of all
@@ -14,13 +14,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 use support::{MPIB, json, stderr};
 
-/// Only one emulation runs at a time, because two would share the cores.
+/// Only one emulation runs at a time, because two emulations would share the cores.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// LAN, WAN and trunk in Mbit/s, and the one-way delay of the trunk in ms.
 struct Links(u32, u32, u32, u32);
 
-/// Number of hosts at both sites, with one rank on each.
+/// Number of hosts at each site. Each host has one rank.
 type Hosts = (usize, usize);
 
 const EIGHT: Hosts = (4, 4);
@@ -40,7 +40,7 @@ fn between_sites(links: &Links, hosts: Hosts, words: &str) -> Option<(serde_json
     }
     let output = command.output().expect("bash runs");
     if output.status.code() == Some(77) {
-        // Not eprint, whose output the test harness hides if a test passes.
+        // The test harness would hide the output of eprint if the test passes.
         std::io::stderr().write_all(&output.stderr).ok();
         return None;
     }
@@ -54,7 +54,8 @@ fn between_sites(links: &Links, hosts: Hosts, words: &str) -> Option<(serde_json
     Some((json(output), bytes))
 }
 
-/// Number of attempts until `judge` accepts a report. After them the last complaint is the error.
+/// Maximum number of attempts until `judge` accepts a report. If all attempts fail, the error of the last attempt is
+/// reported.
 const ATTEMPTS: usize = 4;
 
 fn found(
@@ -103,16 +104,16 @@ fn number(value: &serde_json::Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
 
-/// Judges each check separately: a check that succeeded in one attempt need not succeed again, because it did not
-/// succeed by chance. Other checks of the same attempt may be repeated.
+/// Records which checks have succeeded. A check that succeeded in one attempt need not succeed again, because no
+/// check succeeds by chance. Only the other checks are repeated.
 #[derive(Default)]
 struct Once {
     met: BTreeSet<&'static str>,
 }
 
 impl Once {
-    /// All of `checks`: a name, whether it succeeds now, and the found value. The error names the checks that never
-    /// succeeded.
+    /// `checks` has the name of each check, whether it succeeds in this attempt, and the found value. The error names
+    /// the checks that never succeeded.
     fn all(&mut self, checks: &[(&'static str, bool, f64)]) -> Result<(), String> {
         self.met.extend(checks.iter().filter(|c| c.1).map(|c| c.0));
         let never = checks.iter().filter(|c| !self.met.contains(c.0));
@@ -126,7 +127,7 @@ fn near(found: f64, truth: f64, within: f64) -> bool {
     (found / truth - 1.0).abs() <= within
 }
 
-/// The results of a direction: times by implementation, and the models' times.
+/// The part of the report for one direction: measured times of each implementation, and modelled times.
 fn direction<'r>(report: &'r serde_json::Value, name: &str) -> &'r serde_json::Value {
     let choices = report["found"]["choices"].as_array().expect("choices");
     choices.iter().find(|c| c["operation"] == name).expect("scatter and gather")
@@ -156,8 +157,9 @@ impl Quickest {
     }
 }
 
-/// Checks for scatter and gather that several lanes are faster than one by at least these factors, that the number of
-/// lanes which the model chooses is within 10 % of the best, and that the model is within 15 % of the measured times.
+/// Checks for scatter and gather that several lanes are faster than one lane by at least the factors in `least`, that
+/// the number of lanes which the model chooses is within 10 % of the best, and that the model is within 15 % of the
+/// measured times.
 fn lanes_bring(links: &Links, least: [f64; 2]) {
     let mut quickest: [Quickest; 2] = Default::default();
     found(links, EIGHT, LANES, |report, trunk| {
@@ -181,7 +183,7 @@ fn lanes_bring(links: &Links, least: [f64; 2]) {
                 }
             }
         }
-        // 4 far blocks each time, in each direction, in seven implementations, four times.
+        // 4 blocks pass the trunk in each of two directions, in seven implementations, with four repetitions.
         let least = 2 * 7 * 4 * (4 << 20);
         if trunk < least { Err(format!("{trunk} bytes over the trunk, at least {least} must be")) } else { Ok(()) }
     });
@@ -194,8 +196,8 @@ fn four_lanes_beat_one_where_the_line_is_wider_than_a_host() {
 
 #[test]
 fn four_lanes_beat_one_where_they_fill_a_long_line() {
-    // The model does not include TCP's slow start: it is 13 % too fast for four lanes on an idle machine, and 22 % at
-    // a load of 8.
+    // The model does not include TCP's slow start: for four lanes, its times are 13 % too short on an idle machine,
+    // and 22 % too short at a load of 8.
     lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5]);
 }
 
@@ -214,7 +216,8 @@ fn linear_is_chosen(links: &Links) {
 
 #[test]
 fn linear_is_chosen_where_the_lan_is_no_wider_than_the_wan() {
-    // The root could send directly what it gives to other lanes over its LAN.
+    // LAN and WAN are equally fast. So instead of sending blocks to another lane over the LAN, the root could send
+    // these blocks directly over the WAN.
     linear_is_chosen(&Links(100, 100, 400, 0));
 }
 
@@ -223,9 +226,9 @@ fn linear_is_chosen_where_one_lane_fills_the_line() {
     linear_is_chosen(&Links(400, 100, 100, 0));
 }
 
-/// Two hosts at one site, and the third at the other, so that every parameter is known. The first two have a separate
-/// card for each of the others, so they have no own part in the time of a byte. Everything that the third host sends
-/// leaves by its WAN card, which therefore is its own part completely.
+/// Two hosts are at one site, and the third host is at the other site, so that every parameter is known. The first
+/// two hosts have a separate card for each of the other hosts, so their processing time per byte is 0. The third host
+/// sends all bytes by its WAN card, so its processing time per byte is the whole time per byte.
 #[test]
 fn models_find_the_links_as_they_are() {
     // A token bucket counts whole frames, of which 1448 of 1514 bytes are payload.
@@ -256,7 +259,7 @@ fn models_find_the_links_as_they_are() {
             ("LMO, t of rank 2, truth 1.673e-7 s", own(t, 2), wan, 0.05),
             ("LMO, t + 1/b + t of the WAN, truth 1.673e-7 s", between(b, 0, 2) + own(t, 0) + own(t, 2), wan, 0.05),
         ];
-        // Times that do not depend on the link must be small compared with it.
+        // Times that do not depend on the link must be small compared with times that do.
         let small = [
             ("LogGP, o, at most a tenth of the delay", loggp("overhead_seconds"), delay / 10.0),
             ("LMO, C of rank 0, at most a tenth of the delay", own(c, 0), delay / 10.0),
@@ -271,8 +274,8 @@ fn models_find_the_links_as_they_are() {
 }
 
 /// 36 rows of 18 points, which a power ratio of 5 to 4 divides without remainder. Each rank simulates 7.2 ms of work
-/// in an iteration, and the sites are 10 ms apart. On two cores, with 1.5 ms more for the sleep and messages of each
-/// iteration, at loads of 1 and 10: artless 0.80, artful 1.34, and the best period 4 to 8.
+/// in an iteration, and the sites are 10 ms apart. Measured on two cores, at loads of 1 and 10, with 1.5 ms more for
+/// the sleep and messages of each iteration: artless 0.80, artful 1.34, and the best period 4 to 8.
 #[test]
 fn sites_are_found_by_round_trips_and_an_artful_program_gains_where_an_artless_one_loses() {
     let words = "jor --size 18 --pace 12500,10000 --periods 4,8,16 --reps 3 --format json";

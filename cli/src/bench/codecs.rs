@@ -1,8 +1,9 @@
 //! `mcr bench codecs`: each codec on each class of variables of a checkpoint.
 //!
-//! Classes are cut and merged as in the scheme Aware. Variables that a save would pool form classes here. A rate is
-//! the number of raw bytes for each second of processor time of one core, from memory to memory. The times to encode
-//! and to decode are each the median of several repetitions. Every encoded segment is decoded and compared.
+//! Classes are cut and merged as in the scheme Aware. Small variables, which a save would put into one pool, form
+//! classes here. A rate is the number of raw bytes for each second of processor time of one core, from memory to
+//! memory. The times to encode and to decode are each the median of several repetitions. Every encoded segment is
+//! decoded and compared.
 
 use super::codecs_report::{self, Cell, Line, ProfileLine, ProfileTotal, Report};
 use super::input::{Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
@@ -23,8 +24,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// A codec or a chain of codecs. If it is a profile, its name is the same as in `mcr save --profile`. Other codecs
-/// are only used as a part of profiles.
+/// A column of the report: a profile with its name from `mcr save --profile`, or a codec that is only used as a part
+/// of profiles.
 struct Column {
     name: &'static str,
     coder: Coder,
@@ -132,7 +133,7 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
 
 struct Job<'a> {
     bench: Bench<'a>,
-    /// The files as captured for profiles that remove filters only if this makes chunks much shorter.
+    /// The files, captured for profiles that remove HDF5 filters only if the chunks become much shorter.
     bench_in_haste: Bench<'a>,
     args: &'a BenchCodecsArgs,
     progress: &'a Progress,
@@ -186,13 +187,13 @@ impl Job<'_> {
             let chosen = part(items.len(), self.args.sample, total);
             rounds.extend(chosen.enumerate().map(|(round, at)| (round, n, items[at])));
         }
-        // Take one segment of every class in turn, the largest class first. If time runs out, each class has been
-        // measured.
+        // Take one segment of every class in turn, the largest class first, so that the classes have similar shares
+        // if time runs out.
         rounds.sort_by_key(|(round, n, _)| (*round, *n));
         let items: Vec<Item> = rounds.iter().map(|(_, _, item)| *item).collect();
         let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
         self.progress.add(items.iter().map(raw_of).sum());
-        // A single class is cut into the shorter segments, so even predicting codecs need no more memory than this.
+        // The segments of a single class are short, so predicting codecs also need at most this memory.
         let memory = columns.iter().map(|column| column.coder.memory_per_raw_byte()).max().unwrap_or(1);
         let cells = self.bench.each(groups, &items, memory, deadline, |group, segment, raw, scratch| {
             let mut cells = Vec::with_capacity(columns.len());
@@ -272,19 +273,19 @@ fn key_of(group: &Planned<'_>, segment: &SegmentPlan) -> String {
     }
 }
 
-/// Indices of evenly spread items. Their share of `things` is the share of `sample` in `total`. There is at least one
-/// index, if there are any items.
+/// Indices of evenly spread items. The share of the items in `things` is the share of `sample` in `total`. Returns at
+/// least one index if there are any items.
 fn part(things: usize, sample: u64, total: u64) -> impl Iterator<Item = usize> {
     let share = (things as u128 * u128::from(sample)).div_ceil(u128::from(total.max(1)));
     let n = usize::try_from(share).unwrap_or(usize::MAX).clamp(1, things.max(1)).min(things);
     (0..n).map(move |i| (2 * i + 1) * things / (2 * n))
 }
 
-/// Repetitions end when they have taken this time together. The resolution of the clock does not matter for times
-/// this long.
+/// No repetition begins after all repetitions together have taken this time. The resolution of the clock does not
+/// matter for a time of 500 ms.
 const REPETITIONS_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// The median processor time of this thread over some repetitions, and the last result.
+/// Calls `work` several times. Returns the median processor time of this thread in ns, and the last result.
 fn timed<T>(repetitions: u32, mut work: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<(u64, T)> {
     let mut taken: Vec<Duration> = Vec::new();
     loop {

@@ -17,7 +17,7 @@ pub struct Cell {
     pub stored_bytes: u64,
     pub encode_ns: u64,
     pub decode_ns: u64,
-    /// Raw bytes by chain.
+    /// Raw bytes that each chain encoded.
     pub chains: BTreeMap<String, u64>,
 }
 
@@ -55,7 +55,7 @@ pub struct Line {
     pub raw_bytes: u64,
     /// One cell for each column. `None` if the codec is not made for the class.
     pub cells: Vec<Option<Cell>>,
-    /// As `cells`. If a codec is not made for the class, this has the result of the codec that the profile chose
+    /// Like `cells`, but if a codec is not made for the class, with the result of the codec that the profile chose
     /// instead.
     pub sums: Vec<Cell>,
 }
@@ -72,8 +72,8 @@ pub struct ProfileTotal {
     pub stored_bytes: u64,
     /// Bytes of the containers without segments: the index and the headers of segments.
     pub index_bytes: u64,
-    /// Whether every segment was encoded. If not, the lengths of the other segments are estimated from the encoded
-    /// segments.
+    /// Whether every segment was encoded. If not, the stored lengths of the remaining segments are estimated from the
+    /// encoded segments.
     pub is_exact: bool,
     pub cell: Cell,
     /// Raw bytes of all segments.
@@ -149,13 +149,13 @@ fn best(line: &Line) -> Option<(usize, &Cell)> {
     })
 }
 
-/// The share of a line that was measured, in percent.
+/// The measured share of the raw bytes of a line, in percent.
 fn measured_percent(line: &Line) -> f64 {
     percent(measured(line).map(|(_, cell)| cell.raw_bytes).max().unwrap_or(0), line.raw_bytes)
 }
 
-/// The sum over lines, if it is meaningful. If time ran out, the measured parts do not have the proportions of the
-/// data, and a ratio over them would be the ratio of different data.
+/// The sum over lines. If time ran out, the measured parts do not have the proportions of the data, and their ratio
+/// would be misleading: then the sum has no results.
 fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
     let mut sum = together(key, lines, report.columns.len());
     if !report.are_lines_complete {
@@ -197,7 +197,7 @@ pub fn text(report: &Report, most: usize) -> String {
     }
     let mut text = format!("{}\n\n{}", report.looked.sentence(), table.render());
 
-    // If everything was measured, no column needs to show the measured share.
+    // The column of the measured share is shown only if a class was measured partly.
     let is_part = rows.iter().any(|(_, line)| measured_percent(line) < 99.95);
     let mut headings = vec![">#".to_owned()];
     headings.extend(is_part.then(|| ">of".to_owned()));

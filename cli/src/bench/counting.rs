@@ -1,4 +1,4 @@
-//! A store that only counts bytes. It gives the exact length of a container without writing it.
+//! A store that only counts bytes, and so gives the exact length of a container without writing the container.
 
 use mcrengine::store::{Entry, Store, StoreError, StoredFile, TempFile};
 use std::io;

@@ -1,4 +1,4 @@
-//! Selects the checkpoints of a directory and the part of them to measure, and describes their files as a save would.
+//! Selects the checkpoints of a directory and the ranks to measure, and describes their files as a save would.
 
 use crate::args::BenchInput;
 use crate::found::{Found, find_checkpoints, missing_ranks, nothing_found};
@@ -16,8 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time after which no new work is begun. Work that was begun before is finished: a segment, or the reading of a
-/// file.
+/// The time after which no new work begins. A segment or a file that is being read at this time is finished.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(pub Option<Instant>);
 
@@ -110,8 +109,8 @@ pub fn wanted(checkpoints: &[Checkpoint], label: Option<&CheckpointId>) -> anyho
     })
 }
 
-/// The ranks to measure. Their files have at most `sample_bytes`. Whole groups are taken, evenly spread. If one group
-/// is too large, only some ranks of the middle group are taken. There is always at least one rank.
+/// The ranks to measure: evenly spread whole groups, whose files have at most `sample_bytes` together. If one group
+/// is larger, only some ranks of the middle group are taken, but at least one rank.
 pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Vec<u32> {
     let all = || (0u32..).zip(bytes_of).map(|(rank, _)| rank);
     if bytes_of.iter().sum::<u64>() <= sample_bytes {
@@ -140,7 +139,7 @@ pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Ve
     all().skip(first).take(size).enumerate().take_while(fits).map(|(_, rank)| rank).collect()
 }
 
-/// Described files, by rank, then by path. The ranks are renumbered without the ranks that are left out.
+/// Described files, sorted by rank, then by path. The measured ranks are numbered from 0 without gaps.
 pub struct Captured {
     pub headers: Vec<FileHeader>,
     pub fingerprints: Vec<Fingerprint>,

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How segments are encoded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Coder {
-    /// As `mcr save --profile` encodes them.
+    /// Like `mcr save --profile`.
     Profile(Profile),
     /// gzip, then gzip again: the paper's double compression of data of unknown structure.
     GzipTwice,
@@ -38,7 +38,7 @@ pub enum Coder {
     Runs,
 }
 
-/// The levels that `fast` uses.
+/// The level of pcodec in the profile `fast`.
 const PCO_LEVEL: u32 = 8;
 const BITSHUFFLE_ZSTD_LEVEL: u32 = 1;
 
@@ -61,7 +61,7 @@ impl Coder {
         }
     }
 
-    /// Bytes of memory for each raw byte of a segment.
+    /// Bytes of memory that encoding needs for each raw byte of a segment.
     pub fn memory_per_raw_byte(&self) -> u64 {
         match self {
             Self::Profile(profile) => profile.memory_per_raw_byte(),
@@ -105,7 +105,7 @@ impl Coder {
 /// The chain of an encoded segment and its stored length.
 pub type Coded = (Chain, u64);
 
-/// Captured and opened files, with the limits for the work on them.
+/// Captured and opened files, and the limits of threads and memory.
 pub struct Bench<'a> {
     captured: &'a Captured,
     open: Vec<OpenFile<&'a FileHeader>>,
@@ -122,7 +122,7 @@ pub struct Planned<'a> {
     options: PlanOptions,
 }
 
-/// Identifies a segment: the index of the group among the planned groups, and the index in the group's plan.
+/// Identifies a segment by the index of its group among the planned groups, and by its index in the group's plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
     pub group: usize,
@@ -218,8 +218,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The bytes that a save of these files in groups of this size would store. Containers with index and skeletons
-    /// count, manifests do not. Every segment is decoded and compared. `None` if the deadline passed.
+    /// The bytes that a save of these files in groups of this size would store: the containers with index and
+    /// skeletons, but not the manifests. Every segment is decoded and compared. `None` if the deadline passed.
     pub fn stored_bytes(
         &self,
         group_size: u32,

@@ -1,8 +1,8 @@
 //! `mcr bench`: measures compression on the user's own checkpoints, before the user installs the daemons.
 //!
-//! It reads checkpoint files and runs the steps of a save on them, up to the stored segments. It writes nothing
-//! except the report. Memory is limited by the budget for segments; the headers of the measured ranks and a few
-//! buffers for each thread are added to that. After `--time-limit`, no new work is begun.
+//! The command reads checkpoint files and runs the steps of a save on them, up to the stored segments. The command
+//! writes only the report. The budget limits the memory for segments. The headers of the measured ranks and a few
+//! buffers for each thread need additional memory. After `--time-limit`, no new work begins.
 
 mod codecs;
 mod codecs_report;
@@ -48,7 +48,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }
 
-/// The measured checkpoint and the measured part of it.
+/// The measured checkpoint, and the measured part of this checkpoint.
 #[derive(Clone, Debug, serde::Serialize)]
 struct Looked {
     checkpoint: String,
@@ -56,7 +56,7 @@ struct Looked {
     ranks: u32,
     files: usize,
     file_bytes: u64,
-    /// The part that was measured.
+    /// The measured part of the checkpoint.
     measured_ranks: u32,
     measured_files: usize,
     measured_file_bytes: u64,

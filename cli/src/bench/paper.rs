@@ -36,7 +36,7 @@ pub struct Improvement {
     pub worst: (f64, u32),
 }
 
-/// The characteristics of the measured files.
+/// Computes Table III for the measured files.
 pub fn characteristics(captured: &Captured) -> Characteristics {
     let mut of_ranks = vec![0u64; captured.ranks as usize];
     // Links, directories and pointer files are not counted, as in the paper.

@@ -1,5 +1,5 @@
-//! The figures of `mcr bench schemes` as SVG. They are readable on light and dark pages: there is no background, and
-//! lines and letters are medium grey.
+//! The figures of `mcr bench schemes` as SVG. The figures are readable on light and dark pages: there is no
+//! background, and lines and letters are medium grey.
 
 use super::schemes_report::Report;
 use super::series::{Point, Series, scheme_name};
@@ -126,7 +126,7 @@ fn draw_on(area: &Area<'_>, figure: &Figure) -> Result<(), Box<dyn std::error::E
         .x_label_area_size(46)
         .y_label_area_size(56)
         .build_cartesian_2d(-0.5..last + 0.5, bottom..top)?;
-    // A label below every position, or below every nth position if there is too little space.
+    // At most 8 positions have a label, because there is no space for more labels.
     let every = figure.places.len().div_ceil(8).max(1);
     let below = |x: &f64| match x.round() {
         place if (x - place).abs() > 1e-6 || place < 0.0 => String::new(),
@@ -160,7 +160,7 @@ fn draw_on(area: &Area<'_>, figure: &Figure) -> Result<(), Box<dyn std::error::E
             };
             chart.draw_series(known().map(bar))?;
         } else {
-            // If two lines coincide, both are visible, because the lower line is wider.
+            // Every second line is narrower, so that two lines are both visible where they coincide.
             let width = if nth % 2 == 0 { 4 } else { 2 };
             chart.draw_series(LineSeries::new(known(), colour.stroke_width(width)))?;
             chart.draw_series(known().map(|point| Circle::new(point, 3, colour.filled())))?;

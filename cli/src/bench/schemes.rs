@@ -5,7 +5,7 @@
 //! and Aware-Block are compressed twice: with FPC, fpzip or a Lempel-Ziv coder, then with gzip. The block schemes use
 //! the best block size. A ratio is the bytes of the files divided by the bytes of the containers, including index and
 //! skeletons. The containers are the same as those of `mcr save --no-reuse`. Unlike in the paper, each segment of at
-//! most 4 MiB is encoded separately, and the second pass of gzip is applied to each segment.
+//! most 4 MiB is encoded separately, including the second pass of gzip.
 
 use super::input::{Captured, Checkpoint, Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coder};
@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Maximum number of checkpoints in the series. If there are more, evenly spread checkpoints are chosen.
+/// Maximum number of checkpoints in the series. If there are more checkpoints, evenly spread checkpoints are chosen.
 const SERIES_MAX: usize = 32;
 
 pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
@@ -122,7 +122,7 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
     Ok(if is_complete { Exit::Done } else { Exit::Partly }.into())
 }
 
-/// The coders that the paper uses for a scheme's segments, with one pass and with two.
+/// The coders that the paper uses for a scheme's segments, with one pass and with two passes.
 fn passes(scheme: Scheme) -> [Coder; 2] {
     let paper = |double| Coder::Profile(Profile::Paper { double });
     match scheme.takes_files_apart() {
@@ -146,7 +146,7 @@ fn block_bytes(scheme: Scheme, blocks: [NonZeroU32; 2]) -> Option<NonZeroU32> {
     }
 }
 
-/// The lines of figures 7 and 9: the paper's schemes, then Aware with our profiles.
+/// The lines of figures 7 and 9: the paper's schemes, then the scheme Aware with the given profiles.
 fn lines(profiles: &[Profile], blocks: [NonZeroU32; 2]) -> Vec<(String, Cell)> {
     let cell = |scheme, coder| Cell { scheme, coder, group_size: 1, block_bytes: block_bytes(scheme, blocks) };
     let of_paper = Scheme::ALL.map(|scheme| (scheme_name(scheme).to_owned(), cell(scheme, as_published(scheme))));
@@ -173,7 +173,7 @@ fn figure_8(
     Ok((figure, best))
 }
 
-/// Ratios with one pass and with two.
+/// Ratios with one pass and with two passes.
 fn figure_6(of: &mut Measured<'_>, blocks: [NonZeroU32; 2], group_size: u32) -> anyhow::Result<Vec<(u32, Point)>> {
     let mut figure = Vec::new();
     for scheme in [Scheme::Agnostic, Scheme::Aware, Scheme::AwareBlock] {
@@ -197,12 +197,12 @@ fn spread(things: usize, most: usize) -> Vec<usize> {
     (1..=n).map(|i| i * things / n - 1).collect()
 }
 
-/// The captured files of a checkpoint: as whole files for the agnostic schemes, split into variables for the other
-/// schemes, and split for profiles that remove filters only if this makes chunks much shorter.
+/// The captured files of a checkpoint, three times: as whole files for the agnostic schemes, split into variables for
+/// the other schemes, and split for profiles that remove HDF5 filters only if the chunks become much shorter.
 struct Files {
     whole: Captured,
     apart: Captured,
-    /// `None` if this capture would be equal to the other capture.
+    /// `None` if this capture would be equal to `apart`.
     in_haste: Option<Captured>,
 }
 

@@ -16,7 +16,7 @@ pub struct Report {
     pub looked: Looked,
     pub bounds: Bounds,
     pub table_3: Characteristics,
-    /// Ratios with passes 1 and 2, for Agnostic, Aware and Aware-Block.
+    /// Ratios with 1 and 2 passes, for Agnostic, Aware and Aware-Block.
     pub figure_6: Vec<(u32, Point)>,
     /// Ratios over group sizes.
     pub figure_7: Vec<Series>,
@@ -26,13 +26,13 @@ pub struct Report {
     pub figure_9: Vec<Series>,
     /// Improvements of Aware-Block and of Aware.
     pub table_4: Vec<Improvement>,
-    /// Number of checkpoints that the series leaves out.
+    /// Number of checkpoints that the series does not contain, because a series has at most `SERIES_MAX` checkpoints.
     pub checkpoints_left_out: usize,
     /// The block sizes with which the block schemes were measured.
     pub best_blocks: [NonZeroU32; 2],
 }
 
-/// Table III as text.
+/// Table III of the paper as text.
 fn characteristics(table: &Characteristics) -> Table {
     let average = |sum: u64, n: u64| sum as f64 / n.max(1) as f64;
     let share = |part| format!("{:.1} %", percent(part, table.variable_bytes));
@@ -77,7 +77,8 @@ fn across(figure: &[Series], first: &str, column: impl Fn(&Point) -> String) -> 
     table
 }
 
-/// A table with a line for each checkpoint, because there may be many, and a column for each scheme or profile.
+/// A table with a column for each scheme or profile, and a line for each checkpoint, because there may be many
+/// checkpoints.
 fn below(figure: &[Series]) -> Table {
     let headings: Vec<String> =
         ["checkpoint".to_owned()].into_iter().chain(figure.iter().map(|line| format!(">{}", line.name))).collect();

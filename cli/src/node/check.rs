@@ -18,21 +18,21 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Where slurm.conf is searched, in this order.
+/// Paths where slurm.conf is searched, in this order.
 const SLURM_CONF: [&str; 2] = ["/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"];
-/// The scripts of the package `mcrengine-node`.
+/// Directory of the scripts of the package `mcrengine-node`.
 const SHIPPED: &str = "/usr/share/mcr/slurm";
-/// `mcr job end` without `--wait` waits so long.
+/// Default of the option `--wait` of `mcr job end`.
 const WAIT_DEFAULT_SECONDS: u64 = 20;
-/// `mcr job end` ends at most this time after its `--wait`. The rest is for the other scripts.
+/// Time that SLURM must permit in addition to `--wait`: for the end of `mcr job end`, and for other scripts.
 const WAIT_MARGIN_SECONDS: u64 = 5;
 /// Maximum time to wait for the daemon.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// The beginning of a script that is searched.
+/// Only this number of bytes at the beginning of a script are searched.
 const SCRIPT_MAX_BYTES: u64 = 1 << 20;
 /// Commands that end processes.
 const KILLERS: [&str; 5] = ["kill", "pkill", "killall", "skill", "slay"];
-/// Values of PrologFlags that include Alloc, or are Alloc.
+/// Values of PrologFlags that are or imply Alloc.
 const ALLOC_FLAGS: [&str; 4] = ["alloc", "contain", "runinjob", "x11"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -185,7 +185,7 @@ impl Script {
     }
 }
 
-/// The words of a line of a script. A comment has none.
+/// The words of a line of a script. A comment line has no words.
 fn words(line: &str) -> Vec<String> {
     if line.trim_start().starts_with('#') {
         return Vec::new();
@@ -198,7 +198,7 @@ fn command_of(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
 
-/// The scripts of Epilog, in the order in which SLURM runs them, and the one that calls `mcr job end`.
+/// The scripts of Epilog, in the order in which SLURM runs them, and the script that calls `mcr job end`.
 struct Found {
     scripts: Vec<Script>,
     own: usize,
@@ -258,7 +258,7 @@ fn files_of(path: &str) -> Result<Vec<PathBuf>, String> {
     Ok(names.iter().map(|name| Path::new(directory).join(name)).collect())
 }
 
-/// A script that kills the user's processes must run after `mcr job end`.
+/// Checks that scripts which kill the user's processes run after `mcr job end`.
 fn order(found: &Found) -> Checked {
     let name = "Epilog order";
     let own = &found.scripts[found.own];
@@ -285,7 +285,7 @@ fn order(found: &Found) -> Checked {
     )
 }
 
-/// SLURM drains the node if Epilog takes longer than its limit.
+/// Checks that `mcr job end` ends before SLURM's time limit of Epilog. After the limit, SLURM drains the node.
 fn timeout(conf: &SlurmConf, found: &Found) -> Checked {
     let (name, limit) = match (conf.value("EpilogTimeout"), conf.value("PrologEpilogTimeout")) {
         (Some(limit), _) => ("EpilogTimeout", Some(limit)),
@@ -350,11 +350,11 @@ fn cluster_file() -> Checked {
     let mut variables: BTreeMap<String, String> = ["JOB_ID", "JOB_NAME", "ARRAY_TASK_ID", "ARRAY_JOB_ID"]
         .map(|name| (format!("SLURM_{name}"), "1".to_owned()))
         .into();
-    // The environment of a job is not known here.
+    // The environment of a job is not known here, so each variable has the value `x`.
     let named_in = text.split("${").skip(1).filter_map(|rest| rest.split_once('}'));
     variables.extend(named_in.map(|(name, _)| (name.to_owned(), "x".to_owned())));
     let mut facts = Facts::of_job(variables, "user".into(), 1000, Path::new("/"));
-    facts.directories.clear(); // the cluster's file alone
+    facts.directories.clear(); // without the user's file
     match Settings::find(&facts) {
         Ok(_) => Checked::ok(name, file.display().to_string()),
         Err(error) => Checked::wrong(name, format!("{error:#}"), "correct the file; no job is saved until then"),

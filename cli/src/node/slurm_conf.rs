@@ -1,4 +1,4 @@
-//! Reads slurm.conf: `Key=Value` pairs, comments, lines that go on after a backslash, and `Include`.
+//! Reads slurm.conf: `Key=Value` pairs, comments, lines that a backslash joins, and `Include`.
 
 use anyhow::{Context, bail};
 use std::fs::OpenOptions;
@@ -6,9 +6,9 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Maximum depth of `Include` lines.
+/// Maximum depth of nested `Include` lines.
 const DEPTH_MAX: u32 = 8;
-/// Maximum size of slurm.conf and of all files that it includes.
+/// Maximum size of slurm.conf and all included files together.
 const SIZE_MAX_BYTES: u64 = 16 << 20;
 
 /// The values of a slurm.conf.
@@ -20,14 +20,14 @@ pub struct SlurmConf {
 }
 
 impl SlurmConf {
-    /// Reads the file, and the files that it includes.
+    /// Reads `file`, and the files that `file` includes.
     pub fn load(file: &Path) -> anyhow::Result<Self> {
         let mut conf = Self::default();
         conf.add_file(file, 0)?;
         Ok(conf)
     }
 
-    /// All values of a key, in the order of the lines. Upper and lower case are the same.
+    /// All values of a key, in the order of the lines. The case of letters in the key is ignored.
     pub fn values(&self, key: &str) -> impl Iterator<Item = &str> {
         let key = key.to_ascii_lowercase();
         self.pairs.iter().filter(move |(known, _)| *known == key).map(|(_, value)| value.as_str())
@@ -70,7 +70,7 @@ impl SlurmConf {
     }
 }
 
-/// The lines without comments. A line that ends with a backslash is joined with the next one.
+/// The lines without comments. A line that ends with a backslash is joined with the next line.
 fn whole_lines(text: &str) -> Vec<String> {
     let (mut lines, mut open) = (Vec::new(), String::new());
     for line in text.lines() {
@@ -116,7 +116,7 @@ fn add_pairs(line: &str, pairs: &mut Vec<(String, String)>) {
         let end = rest.find(|c: char| c == '=' || c.is_whitespace()).unwrap_or(rest.len());
         let (key, after) = rest.split_at(end);
         let Some(after) = after.trim_start().strip_prefix('=') else {
-            rest = after.trim_start(); // a word without a value
+            rest = after.trim_start(); // skips a word without a value
             continue;
         };
         let after = after.trim_start();

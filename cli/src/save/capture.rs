@@ -1,4 +1,5 @@
-//! Captures checkpoints: describes their files, and keeps the bytes of files in memory as far as the budget allows.
+//! Captures checkpoints: describes their files, and keeps the bytes of files in memory, if the budget has memory for
+//! them.
 
 use crate::found::{NotWhole, missing_ranks, rank_list};
 use crate::output::Progress;
@@ -39,7 +40,7 @@ pub struct Captured {
     pub started: Instant,
 }
 
-/// Why a checkpoint is not saved.
+/// The reason why a checkpoint is not saved.
 pub struct NotCaptured {
     /// The outcome in the report.
     pub outcome: &'static str,
@@ -64,14 +65,14 @@ pub struct Capturer<'a> {
     pub budget: &'a Arc<Budget>,
     pub verdicts: Verdicts,
     pub companions: &'a BTreeMap<CheckpointId, Vec<Companion>>,
-    /// Why the number of ranks is higher than the files show, and what the user can do.
+    /// The reason why the number of ranks is higher than in the files, and what the user can do.
     pub ranks_from: Option<String>,
-    /// A checkpoint that is not saved, because it may still be written.
+    /// A checkpoint that is not saved, because the application may still be writing it.
     pub not_whole: Option<&'a NotWhole>,
 }
 
 impl Capturer<'_> {
-    /// Describes the files of one checkpoint, or says why it is not saved.
+    /// Describes the files of one checkpoint, or gives the reason why the checkpoint is not saved.
     pub fn capture(&self, (label, files): &Labelled, progress: &Progress) -> Captured {
         let (started, label) = (Instant::now(), label.clone());
         let captured = match self.not_whole.filter(|not_whole| not_whole.checkpoint == label) {
@@ -118,7 +119,7 @@ impl Capturer<'_> {
         files
     }
 
-    /// Captures files on several threads, in no order.
+    /// Captures files on several threads. The order of the results is arbitrary.
     fn capture_all(&self, files: &[(FilePath, Rank)], progress: &Progress) -> Result<Vec<KeptFile>, NotCaptured> {
         let maps = Maps::new();
         let judge = Judge::new(self.dir, files.iter().map(|(path, _)| path));
@@ -168,9 +169,9 @@ impl Capturer<'_> {
         }
     }
 
-    /// Bytes of the budget that kept files must leave free. This is at least half of the budget, and at least the
-    /// memory for one segment, so that every flush can continue. If several segments are coded at a time, it is at
-    /// least the memory for all of them, up to three quarters of the budget, so that no thread waits for memory.
+    /// Bytes of the budget that kept files must leave free: at least half of the budget, and at least the memory for
+    /// one segment, so that every flush can continue. If several segments are coded at the same time, at least the
+    /// memory for all these segments, up to three quarters of the budget, so that no thread waits for memory.
     fn reserve_bytes(&self) -> u64 {
         let (segment_bytes, profile) = (self.options.plan.segment_bytes, &self.options.profile);
         let of_older = if profile.looks_back() { segment_bytes * profile.memory_per_older_byte() } else { 0 };

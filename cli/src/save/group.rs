@@ -1,4 +1,4 @@
-//! One group of a checkpoint on its way to the store.
+//! Commits one group of a checkpoint to the store.
 
 use super::capture::{KeptImage, changed};
 use super::turns::Turns;
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// A group that was captured.
+/// A captured group.
 pub struct Group {
     /// Index of the checkpoint's line in the report.
     pub nth: usize,
@@ -34,7 +34,7 @@ pub struct Group {
     pub older: usize,
     pub checkpoint: CheckpointId,
     pub place: Place,
-    /// Why it is uncertain whether all files of the checkpoint are of one step, if it is.
+    /// The reason if it is uncertain whether all files of the checkpoint are of one step.
     pub doubt: Option<String>,
     pub group: GroupId,
     pub headers: Arc<Vec<FileHeader>>,
@@ -43,7 +43,7 @@ pub struct Group {
     pub whole: Arc<Whole>,
 }
 
-/// The end of the flush of a group, unless an error ended the whole run.
+/// The result of the flush of a group. An error that ends the whole run is not a result.
 pub enum GroupEnd {
     Committed(Box<CommittedGroup>),
     /// The group cannot be committed, so its checkpoint fails. Other checkpoints continue. The reason is `None` if
@@ -51,10 +51,12 @@ pub enum GroupEnd {
     Failed(Option<String>),
 }
 
-/// All files of a checkpoint. If a file was changed before the first commit, no group of the checkpoint is committed.
+/// All files of a checkpoint. If a file changes before the first group is committed, no group of the checkpoint is
+/// committed.
 pub struct Whole {
     files: Vec<(FilePath, Fingerprint)>,
-    /// The reason if a file changed after its capture. It is checked once, before the first group is committed.
+    /// The reason if a file changed after its capture. The files are checked once, before the first group is
+    /// committed.
     changed: OnceLock<Option<String>>,
     /// Whether a group of the checkpoint failed.
     is_failed: AtomicBool,
@@ -109,7 +111,8 @@ impl Committer<'_> {
         if let Some(manifest) = committed(self.store, self.job, &checkpoint, group, self.grouping, &headers)? {
             return Ok(GroupEnd::Committed(Box::new(CommittedGroup { manifest, was_there: true })));
         }
-        // A manifest without its container: the flush writes the container again, also if the manifest can stay.
+        // If a manifest exists without its container, the flush writes the container again, also if the manifest can
+        // stay.
         let is_mended = manifest::read_manifest(self.store, self.job, &checkpoint, group).is_ok();
         let descriptors = Descriptors::new(256);
         let (mut open, mut leases) = (Vec::with_capacity(files.len()), Vec::new());
@@ -145,9 +148,9 @@ impl Committer<'_> {
             observer: progress,
             now_unix_ms: now_unix_ms(),
         };
-        // Two processes may each hold a container that waits for its turn. A process commits its older groups first,
-        // so two processes wait for each other only if they have their checkpoints in different orders. The deadline
-        // ends such a wait: when one process gives up, the other process continues.
+        // Each of two processes may hold a container that waits for its turn. A process commits its older groups
+        // first, so two processes wait for each other only if they commit their checkpoints in different orders. The
+        // deadline ends such a wait: when one process stops waiting, the other process continues.
         let deadline = Instant::now() + self.wait;
         let wait_for_other = || {
             let pause = Duration::from_millis(50 + u64::from(std::process::id() % 100));
@@ -155,7 +158,7 @@ impl Committer<'_> {
         };
         let error = match commit_group(&flush, &wait_for_other) {
             Ok(done) => {
-                drop((source, leases)); // the bytes, then the leases of their memory
+                drop((source, leases)); // drops the bytes, then the leases of their memory
                 let was_there = done.was_there && !is_mended;
                 return Ok(GroupEnd::Committed(Box::new(CommittedGroup { was_there, ..done })));
             }
@@ -182,8 +185,8 @@ impl Committer<'_> {
             FlushError::NotItsTurn if !whole.may_commit(self.dir) => Some(whole.changed(self.dir).map(str::to_owned)),
             FlushError::Fetch(FetchError::Changed { file, .. }) => Some(Some(changed(file))),
             FlushError::Fetch(_) | FlushError::Compress(_) => Some(Some(error_chain(error))),
-            // A prune removed the checkpoint that another process had committed, or the directory that was created
-            // for this checkpoint.
+            // `mcr prune` removed the checkpoint that another process had committed, or the directory that was
+            // created for this checkpoint.
             FlushError::Store(why) if why.is_not_found() || matches!(why, StoreError::Committed { .. }) => {
                 Some(Some(format!("it was removed from the store while it was being saved; save again ({why})")))
             }

@@ -67,7 +67,8 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
             name_of(&dir)
         );
     }
-    // A rank whose files are all missing is noticed only if the number of ranks is known from elsewhere.
+    // The files do not show that all files of a rank are missing. So the number of ranks must come from an option or
+    // from the store.
     let before = newest.as_ref().filter(|newest| args.ranks.is_none() && of_files.is_some_and(|of| of < newest.ranks));
     let ranks = args.ranks.or(before.map(|before| before.ranks)).or(of_files);
     let ranks_from = before.map(|before| {
@@ -92,7 +93,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     };
 
     let progress = Progress::new("saving", args.json);
-    progress.expect(2 * found.bytes); // each byte is read, then coded
+    progress.expect(2 * found.bytes); // each byte is counted twice: when it is read, and when it is coded
     let budget = Budget::new(budget_mib(&args) << 20);
     let capturer = Capturer {
         dir: &dir,
@@ -130,16 +131,16 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     Ok(exit.into())
 }
 
-/// Number of groups that are flushed at a time. Some groups wait for their syncs while other groups are coded. The
-/// budget limits the memory of all of them together.
+/// Number of groups that are flushed at the same time. Some groups wait for their syncs while other groups are coded.
+/// The budget limits the memory of all groups together.
 const GROUPS_AT_A_TIME: usize = 3;
 
 /// Captures and commits all checkpoints. The next checkpoint is captured while checkpoints are coded and synced.
 ///
 /// If a file changes or cannot be read, its checkpoint fails. An error of the store ends the whole run.
 fn save_all(capturer: &Capturer<'_>, committer: &Committer<'_>, found: &Found, progress: &Progress) -> Report {
-    // A group reuses data of the same group of the previous checkpoint, if that group is committed. So the groups
-    // with one number are always in the same queue.
+    // A group reuses data of the group with the same number in the previous checkpoint, if that group is committed.
+    // So all groups with one number are in one queue.
     let queues = if committer.options.reuse { GROUPS_AT_A_TIME } else { 1 };
     let (to_lanes, queues): (Vec<_>, Vec<_>) = (0..queues).map(|_| mpsc::sync_channel::<Group>(0)).unzip();
     let queues: Vec<_> = queues.into_iter().map(|queue| Arc::new(Mutex::new(queue))).collect();
@@ -148,7 +149,7 @@ fn save_all(capturer: &Capturer<'_>, committer: &Committer<'_>, found: &Found, p
     let is_stopped = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // The receiver is closed when a flush has failed.
+            // Sending fails after a flush has failed, because then the receiver is closed.
             let mut captured = found.checkpoints.iter().map(|found| capturer.capture(found, progress));
             captured.all(|captured| to_hand_out.send(captured).is_ok())
         });
@@ -162,7 +163,7 @@ fn save_all(capturer: &Capturer<'_>, committer: &Committer<'_>, found: &Found, p
             };
             scope.spawn(move || lane.run());
         }
-        drop(queues); // so that the thread that fills a queue sees when all lanes of the queue have ended
+        drop(queues); // the thread that fills a queue notices the end of its lanes only if no other receiver exists
         scope.spawn(move || {
             if let Err(error) = hand_out(committer, captured, &to_lanes, &to_report, progress) {
                 let _ = to_report.send(Err(error));
@@ -174,11 +175,11 @@ fn save_all(capturer: &Capturer<'_>, committer: &Committer<'_>, found: &Found, p
     })
 }
 
-/// A thread that commits one group after the other.
+/// The data of a thread that commits the groups of a queue one after the other.
 struct Lane<'a> {
     queue: Arc<Mutex<Receiver<Group>>>,
     to_report: Sender<anyhow::Result<Event>>,
-    /// Whether the store has failed, so that no further group is begun.
+    /// Whether the store has failed. Then no other group is begun.
     is_stopped: &'a AtomicBool,
     committer: &'a Committer<'a>,
     progress: &'a Progress,
@@ -193,7 +194,8 @@ impl Lane<'_> {
             let end = self.committer.commit(group, self.progress).map(|end| Event::Ended { nth, end });
             let is_well = end.is_ok();
             self.is_stopped.fetch_or(!is_well, Ordering::Relaxed);
-            // The reason is reported before the other lanes fail, because their errors are only consequences.
+            // This lane reports its error before the other lanes fail, because their errors are only consequences of
+            // this error.
             let is_over = self.to_report.send(end).is_err();
             if is_well {
                 turns.wait(older); // a group that was in the store already also waits for its turn
@@ -206,7 +208,7 @@ impl Lane<'_> {
     }
 }
 
-/// Divides checkpoints into groups, for the lanes.
+/// Divides checkpoints into groups, and sends the groups to the lanes.
 fn hand_out(
     committer: &Committer<'_>,
     captured: Receiver<Captured>,
@@ -254,7 +256,8 @@ fn hand_out(
         let (mut checkpoint, mut begun) = choose_for_all(store, &names, job, &label, grouping, &headers)?;
         let written_ms = written_ns / 1_000_000;
         let is_too_late = incarnation.as_ref().filter(|_| is_of_before).and_then(|record| too_late(record, written_ms));
-        // Only the newest checkpoint gets links and pointer files that were written after it was saved.
+        // Only the newest checkpoint is saved again to add links and pointer files that were written after its first
+        // save.
         if nth + 1 == committer.checkpoints
             && begun.is_some()
             && is_too_late.is_none()
@@ -278,8 +281,8 @@ fn hand_out(
         if to_report.send(Ok(begun_event)).is_err() {
             break; // the report takes no more events
         }
-        // If a part of the checkpoint is in the store, its place is known. So two commands that save the same
-        // checkpoint at the same time give it the same place.
+        // If a part of the checkpoint is in the store, its place is known. So two commands that save one checkpoint
+        // at the same time give it one place.
         let place = places.next(&checkpoint, written_ms, is_of_before, begun);
         for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(contents) {
             let lane = &to_lanes[group.0 as usize % to_lanes.len()];
@@ -293,8 +296,8 @@ fn hand_out(
     Ok(())
 }
 
-/// Why a checkpoint that was written before an incarnation began is not saved any more: the nodes of the incarnation
-/// continue from an older one, and a node that restores its part later must not get a newer one.
+/// The reason why a checkpoint from before an incarnation is not saved: the incarnation continues from an older
+/// checkpoint, and a node that restores its part later must not get a newer checkpoint.
 fn too_late(record: &Incarnation, written_ms: i64) -> Option<String> {
     let (from, at) = (record.from.as_ref()?, record.from_place?);
     let is_one_of_several = record.is_restart && !record.identity.is_empty();

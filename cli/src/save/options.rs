@@ -22,7 +22,7 @@ pub fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {
     })
 }
 
-/// The memory for coding: the value that the user gave, or the default of the profile.
+/// The memory for coding in MiB: the value that the user gave, or the default of the profile.
 pub fn budget_mib(args: &SaveArgs) -> u64 {
     args.budget_mib.unwrap_or_else(|| args.profile.budget_mib())
 }

@@ -17,7 +17,7 @@ pub struct Saved {
     pub checkpoint: Option<String>,
     pub outcome: &'static str,
     pub reason: Option<String>,
-    /// Why it is uncertain whether all files are of one step, if it is.
+    /// The reason if it is uncertain whether all files are of one step.
     pub doubt: Option<String>,
     pub files: u64,
     pub ranks: u32,
@@ -28,7 +28,7 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// The line of a checkpoint before any of its groups is saved.
+    /// The line of a checkpoint before its first group is saved.
     pub fn new(label: &CheckpointId, files: usize, ranks: u32, outcome: &'static str) -> Self {
         Self {
             label: label.to_string(),
@@ -46,7 +46,7 @@ impl Saved {
     }
 }
 
-/// An event of a checkpoint. An error in place of an event ends the whole run.
+/// An event of a checkpoint. An error instead of an event ends the whole run.
 pub enum Event {
     /// A checkpoint was captured, or could not be captured. `groups` is the number of its groups that follow.
     Begun { line: Saved, started: Instant, groups: usize },
@@ -60,9 +60,9 @@ pub struct Report {
     lines: Vec<Saved>,
     /// The open groups of each line.
     open: Vec<OpenGroups>,
-    /// The error that ended the run, or that made pruning fail.
+    /// The error that ended the run, or the error of pruning.
     error: Option<anyhow::Error>,
-    /// Whether an error ended the run before its end.
+    /// Whether an error ended the run early.
     is_cut: bool,
 }
 
@@ -112,7 +112,8 @@ impl Report {
         }
     }
 
-    /// No more events follow. Unfinished checkpoints, and checkpoints that were not begun, have failed.
+    /// Ends the report after the last event. Unfinished checkpoints, and checkpoints that were not begun, have
+    /// failed.
     pub fn close(&mut self, found: &[Labelled], ranks: u32) {
         for (line, open) in self.lines.iter_mut().zip(&self.open) {
             // Some groups of the checkpoint may be committed. Without all of its groups, the checkpoint does not
@@ -213,7 +214,7 @@ impl Report {
         print(&format!("{}{why}\n", self.last_line(job, args, left_out, exit)))
     }
 
-    /// The last line: how many checkpoints are saved, and which are missing.
+    /// The last line: the number of saved checkpoints, and the names of missing checkpoints.
     fn last_line(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> String {
         const SHOWN_MAX: usize = 8;
         let of_job = if args.store.job.is_none() { format!(" (job {job})") } else { String::new() };

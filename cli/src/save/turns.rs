@@ -20,8 +20,8 @@ struct State {
     has_failed: bool,
 }
 
-/// The turn of one group. If the turn is dropped and [`Turn::committed`] was not called, the group has failed. So the
-/// other lanes do not wait forever after a panic on one lane.
+/// The turn of one group. If the turn is dropped and [`Turn::committed`] was not called, the group has failed. So
+/// after a panic on one lane, the other lanes do not wait forever.
 pub struct Turn<'a> {
     turns: &'a Turns,
     is_committed: bool,

@@ -1,4 +1,4 @@
-//! What is known about the job: the user, SLURM's variables, and the directories where the user's file may be.
+//! The facts about the job: the user, SLURM's variables, and the directories where the user's file may be.
 
 use anyhow::bail;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ pub struct Facts {
     user: String,
     /// Numeric id of the user.
     uid: u32,
-    /// Where the user's file is searched, in this order.
+    /// Directories where the user's file is searched, in this order.
     pub directories: Vec<PathBuf>,
     variables: Variables,
 }
@@ -47,7 +47,7 @@ impl Facts {
         facts
     }
 
-    /// Whether this is a job of SLURM.
+    /// Whether the job is a job of SLURM.
     pub fn is_job(&self) -> bool {
         self.variable("SLURM_JOB_ID").is_some()
     }
@@ -64,7 +64,7 @@ impl Facts {
 
     /// Replaces variables. As in SLURM's file names, `%u` is the user's name, `%U` the user's number, `%j` the job's
     /// number, `%A` the number of a job array, `%a` the number in the array, and `%x` the job's name. `%%` is a
-    /// percent sign. `${NAME}` is a variable of the environment. The values are not expanded again.
+    /// percent sign. `${NAME}` is a variable of the environment. Variables inside the values are not replaced.
     pub fn expand(&self, text: &str) -> anyhow::Result<String> {
         let (mut out, mut rest) = (String::with_capacity(text.len()), text);
         while let Some(at) = rest.find(['%', '$']) {
@@ -96,7 +96,7 @@ impl Facts {
         Ok(out)
     }
 
-    /// A value from SLURM. In a job that is no array, `%A` is the job's own number.
+    /// The value of the first variable in `names` that is set. In a job that is no array, `%A` is the job's number.
     fn slurm(&self, what: &str, names: &[&str]) -> anyhow::Result<String> {
         match names.iter().find_map(|name| self.variable(name)) {
             Some(value) => Ok(value),

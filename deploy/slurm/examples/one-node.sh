@@ -1,5 +1,6 @@
 #!/bin/bash
-# One node, or several nodes that share the directory DIR. Several starts of this script continue one another.
+# One node, or several nodes that share the directory DIR. Each start of this script continues from the newest
+# checkpoint.
 #
 #     MCR_STORE=/lustre/mcr SIMULATION=./simulation sbatch --job-name=wave --ntasks=64 --time=12:00:00 one-node.sh
 #
@@ -11,10 +12,11 @@ SIMULATION=${SIMULATION:-$PWD/simulation} DIR=${DIR:-$PWD/run}    # the simulati
 mkdir -p "$DIR" && cd "$DIR" || exit 1
 mcr restart --to "$DIR"
 case $? in
-    0 | 2) args=--restart ;;    # the newest checkpoint is in DIR (2: an older or doubtful one)
+    0 | 2) args=--restart ;;    # the newest checkpoint is in DIR (2: an older or doubtful checkpoint)
     3) args= ;;                 # no checkpoint was ever completed: a new run
     *) exit 1 ;;                # nothing was restored, see the output of mcr
 esac
 
-# `exec`: SLURM waits for mcr after scancel or at the time limit. Without, SLURM kills mcr as soon as this shell ends.
+# `exec`: SLURM waits for mcr after scancel or at the time limit. Otherwise SLURM kills mcr as soon as this shell
+# ends.
 exec mcr run --watch "$DIR" --ranks "$SLURM_NTASKS" -- srun $SIMULATION $args

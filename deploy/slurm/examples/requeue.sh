@@ -13,13 +13,13 @@ SIMULATION=${SIMULATION:-$PWD/simulation} DIR=${DIR:-$PWD/run}
 mkdir -p "$DIR" && cd "$DIR" || exit 1
 mcr restart --to "$DIR"
 case $? in
-    0 | 2) args=--restart ;;    # the newest checkpoint is in DIR (2: an older or doubtful one)
+    0 | 2) args=--restart ;;    # the newest checkpoint is in DIR (2: an older or doubtful checkpoint)
     3) args= ;;                 # no checkpoint was ever completed: a new run
     *) exit 1 ;;                # nothing was restored, see the output of mcr
 esac
 
 again=no
-# SIGTERM for the steps of the job: `srun` does not pass SIGTERM on, and kills the simulation instead.
+# Sends SIGTERM to the steps of the job. If `srun` got SIGTERM, it would kill the simulation and not pass SIGTERM on.
 trap 'again=yes; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
 trap : TERM    # After scancel, SLURM kills mcr as soon as this shell ends. With this trap, the shell waits for mcr.
 mcr run --watch "$DIR" --ranks "$SLURM_NTASKS" -- srun $SIMULATION $args & mcr=$!

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Several nodes with local disks: an agent on each node, and an aggregator on the first node. Several starts of this
-# script continue one another, also on other nodes. Run `mcr cert init` once before the first job: it makes a key in
-# your home directory, by which agents and aggregators recognize each other.
+# Several nodes with local disks: an agent on each node, and an aggregator on the first node. Each start of this
+# script continues from the newest checkpoint, also on other nodes. Run `mcr cert init` once before the first job:
+# this command makes a key in your home directory, by which agents and aggregators recognize each other.
 #
 #     MCR_STORE=/lustre/mcr SIMULATION=./simulation sbatch --job-name=wave --nodes=4 --ntasks-per-node=32 \
 #         --time=12:00:00 several-nodes.sh
@@ -20,12 +20,12 @@ END
 
 # One task on each node. `srun` ignores --ntasks-per-node without --ntasks.
 each="srun --overlap --ntasks=$SLURM_JOB_NUM_NODES --ntasks-per-node=1"
-export RANKS=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES))    # of one node
+export RANKS=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES))    # number of ranks of one node
 # shellcheck disable=SC2016 # the words of the shell on each node
 $each bash -c 'first=$((SLURM_NODEID * RANKS))
     mkdir -p "$LOCAL" && exec mcr restart --to "$LOCAL" --ranks $first-$((first + RANKS - 1))'
 case $? in
-    0 | 2) args=--restart ;;    # the newest checkpoint is in LOCAL (2: an older or doubtful one)
+    0 | 2) args=--restart ;;    # the newest checkpoint is in LOCAL (2: an older or doubtful checkpoint)
     3) args= ;;                 # no checkpoint was ever completed: a new run
     *) exit 1 ;;                # nothing was restored, see the output of mcr
 esac

@@ -17,7 +17,7 @@ with h5py.File("lzf.h5", "w", libver="earliest") as f:
     f.create_dataset("lzf", data=x, chunks=(100,), compression="lzf")
     f.create_dataset("lzf shuffled", data=x, chunks=(100,), compression="lzf", shuffle=True, fletcher32=True)
 
-# What h5py calls numpy's types.
+# h5py's names of numpy's types.
 with h5py.File("types.h5", "w", libver="earliest") as f:
     f["f16"] = np.arange(9, dtype="f2")
     f["bool"] = np.arange(9) % 2 == 0
@@ -28,13 +28,13 @@ with h5py.File("types.h5", "w", libver="earliest") as f:
     f["region"] = f["f16"].regionref[2:4]
     f["record"] = np.zeros(9, dtype=[("a", "f8"), ("b", "i4", (2, 2)), ("c", [("d", "u1"), ("e", ">f4")])])
 
-# What HDF5 2 writes when nobody says otherwise, and its newest format.
+# A file in the newest format of HDF5 2.
 with h5py.File("hdf5-2.h5", "w", libver="latest") as f:
     f["contiguous"] = x[:100]
     f.create_dataset("chunked", data=x, chunks=(100,), maxshape=(None,), compression="gzip")
     f.create_group("g", track_order=True)["y"] = x[:10]
 
-# The make-up of a netCDF-4 file: dimension scales, tracked and indexed order, hidden attributes.
+# The structure of a netCDF-4 file: dimension scales, tracked and indexed order, hidden attributes.
 with h5py.File("netcdf4.nc", "w", libver=("v108", "v110"), track_order=True) as f:
     f.attrs["_NCProperties"] = np.bytes_("version=2,netcdf=4.9.2,hdf5=1.14.3")
     for nth, (name, n) in enumerate([("time", 4), ("lat", 6), ("lon", 8)]):
@@ -48,7 +48,7 @@ with h5py.File("netcdf4.nc", "w", libver=("v108", "v110"), track_order=True) as 
     g = f.create_group("forecast", track_order=True)
     g["pressure"] = x[:48].reshape(6, 8)
 
-# netCDF-3, classic format, by hand: one dimension, one variable of doubles.
+# A netCDF-3 file in the classic format, written byte by byte: one dimension, one variable of doubles.
 def name(text):
     return len(text).to_bytes(4, "big") + text + b"\0" * (-len(text) % 4)
 

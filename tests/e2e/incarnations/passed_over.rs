@@ -1,5 +1,5 @@
 //! Tests which checkpoints a restart passes over, because an earlier restart set them aside or they were restored too
-//! often, and what prune then keeps.
+//! often, and which checkpoints prune then keeps.
 
 use super::*;
 
@@ -70,11 +70,11 @@ fn prune_keeps_what_a_restart_goes_on_from_although_newer_ones_were_set_aside() 
     assert!(said.contains(&format!("continues from {} from now on", id(2))) && said.contains(&id(3)), "{said}");
     run(mcr().args(["prune", "--keep", "1", "--store"]).arg(site.store()), 0);
     assert_eq!(site.complete(), [id(2), id(3)].into());
-    // Another node of the same start follows the decision, even if its restart names another checkpoint.
+    // Another node of the same start can only follow the decision. A restart that names another checkpoint fails.
     assert_eq!(site.restart(&["--incarnation", "i"], 2).0, [(1, 2)].into());
     let (found, said) = site.restart(&["--checkpoint", &id(3), "--incarnation", "i"], 1);
     assert!(found.is_empty() && said.contains("which another node decided"), "{said}");
-    // The next start of the job.
+    // The job is started again.
     let (found, said) = site.restart(&["--incarnation", "k"], 2);
     assert_eq!(found, [(1, 2)].into());
     assert!(said.contains(&format!("this is OLDER than {}, which was skipped: incarnation 1", id(3))), "{said}");
@@ -92,7 +92,8 @@ fn prune_keeps_what_the_job_goes_on_from_although_it_was_restored_too_often_and_
     run(mcr().args(["prune", "--keep", "1", "--job", "job", "--store"]).arg(site.store()), 0);
     assert!(site.complete().contains(&id(1)), "{:?}", site.complete());
     assert_eq!(site.restart(&["--copy", "--checkpoint", &id(1)], 0).0, [(1, 1)].into());
-    // If only checkpoints are left that were set aside, the exit status and the output say so.
+    // If only checkpoints are left that were set aside, a restart restores the newest of these checkpoints, and says
+    // so.
     run(mcr().args(["prune", "--drop", &id(1), "--job", "job", "--store"]).arg(site.store()), 0);
     let (found, said) = site.restart(&["--copy"], 2);
     assert!(found == [(1, 3)].into() && said.contains("was SET ASIDE by an earlier restart"), "{said}");
@@ -126,7 +127,7 @@ fn restarts_that_failed_do_not_count_as_restarts_in_a_row() {
     site.write(1, 2, 0..RANKS);
     wait_complete(&site.store(), &id(2));
     let to = site.path("taken");
-    // A file has the name of a directory that must be created.
+    // A file has the name of a directory that the restart must create.
     std::fs::create_dir(&to).expect("made");
     std::fs::create_dir(to.join(id(2))).expect("made");
     std::fs::create_dir(to.join(id(2)).join("rank_1.dat")).expect("made");
@@ -171,7 +172,7 @@ fn save_by_hand(site: &Site, status: i32) -> std::process::Output {
     run(save.args(["--ranks", "4", "--store"]).arg(site.store()), status)
 }
 
-/// Saves steps 1 and 2, and restores step 1 while a part of step 2 is out of reach.
+/// Saves steps 1 and 2, and restores step 1 while a part of step 2 is missing.
 fn restarted_without(part: &str) -> Site {
     let site = Site::empty();
     for step in 1..=2 {
@@ -180,7 +181,7 @@ fn restarted_without(part: &str) -> Site {
     save_by_hand(&site, 0);
     let (part, away) = (site.store().join("job").join(part), site.path("away"));
     std::fs::rename(&part, &away).expect("moved away");
-    // The exit status is 2 if the metadata show the damage.
+    // The exit status is 2 if the list of checkpoints shows the damage.
     let expected = if part.extension().is_some_and(|end| end == "mcr") { 2 } else { 0 };
     assert_eq!(site.restart(&[], expected).0, [(1, 1)].into());
     std::fs::rename(&away, &part).expect("moved back");
@@ -193,7 +194,8 @@ fn a_committed_checkpoint_that_was_only_out_of_reach_during_a_restart_is_set_asi
         let site = restarted_without(part);
         let states = || -> Vec<_> { list(&site.store()).iter().map(|c| c["state"].clone()).collect() };
         assert_eq!(states(), ["set aside", "complete"], "{part}");
-        // The next run commits a newer checkpoint, so both others are older than the newest complete one.
+        // The next run commits a newer checkpoint, so both earlier checkpoints are older than the newest complete
+        // checkpoint.
         std::fs::remove_dir_all(site.run_dir()).expect("removed");
         site.write(2, 3, 0..RANKS);
         save_by_hand(&site, 0);

@@ -1,7 +1,7 @@
 //! Parses any bytes as an HDF5 file. The result is an error, or a map whose extents are disjoint and within the file.
 //!
-//! If the input does not begin with the signature, it is added. Begin with small files of every kind, for example
-//! those in `tests/data/h5`.
+//! If the input does not begin with the signature, the signature is added. Begin with small files of every kind, for
+//! example those in `tests/data/h5`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     if let Some(signature) = whole.first_chunk_mut() {
         *signature = SIGNATURE;
     }
-    // All bytes are in memory, so this file is not read.
+    // All bytes are in memory, so the parser does not read this file.
     let file = File::open("/dev/null").expect("it is on every machine that fuzzes");
     let bytes = whole.len() as u64;
     let input = MapInput { path: Path::new("fuzz"), file: &file, bytes, whole: Some(&whole) };

@@ -1,5 +1,5 @@
-//! Decodes any bytes with the codec `mixed`, and encodes any bytes with it. The bytes to encode repeat words of the
-//! input, so that `mixed` finds numbers.
+//! Decodes any bytes with the codec `mixed`, and encodes any bytes with `mixed`. The bytes to encode repeat words of
+//! the input, so that `mixed` finds numbers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Decodes any header and any codes as the residual of a prediction, alone and with any bytes as the base. The header
-//! is compressed here, so that inputs reach the code behind the decompression.
+//! Decodes any header and any codes with `predict`, and with `since` and any base. The target compresses the header,
+//! so that inputs reach the code after the decompression.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -50,12 +50,12 @@ def crc32c_plain(data):
     return crc ^ 0xFFFFFFFF
 
 
-# BLAKE3 without a package. The words of `_compress` are numbers for one chunk, or arrays of 64-bit numbers with one
-# number for each chunk.
+# BLAKE3 without a package. For one chunk, the words in `_compress` are numbers. For several chunks, they are arrays
+# with one 64-bit number for each chunk.
 
 _CHUNK = 1024
 _BLOCK = 64
-_MANY = 16                      # arrays are faster from this number of chunks on
+_MANY = 16                      # with at least this number of chunks, arrays are faster
 _MASK = 0xFFFFFFFF
 _CHUNK_START, _CHUNK_END, _PARENT, _ROOT = 1, 2, 4, 8
 _IV = [0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19]

@@ -45,7 +45,7 @@ def check_chain(chain):
 
 
 def _parameter_allowed(codec, parameter):
-    """The table of section 1."""
+    """Section 1, table: whether a step may have this parameter."""
     low, high = parameter & 0xFF, parameter >> 16
     width_bits = parameter & 0xFFFF
     if codec in (RAW, LZ4):
@@ -128,7 +128,7 @@ def decode_chain(chain, stored, raw_len, base=None):
 
 
 def _decode_bytes(codec, parameter, data, room):
-    """A step "bytes to bytes"."""
+    """Decodes a step "bytes to bytes"."""
     if codec == SHUFFLE:
         return unshuffle(data, parameter)
     if codec == LZ4:
@@ -143,7 +143,7 @@ def _decode_bytes(codec, parameter, data, room):
 
 
 def _decode_array(codec, parameter, data, raw_len, base):
-    """A step "array to bytes"."""
+    """Decodes a step "array to bytes"."""
     if codec == RAW:
         return data
     if codec == FPC:
@@ -168,7 +168,7 @@ def _decode_array(codec, parameter, data, raw_len, base):
 
 
 def _columns(data, width, raw_len):
-    """Section 5."""
+    """Section 5: decodes `columns`."""
     reader = ByteReader(data, "the payload")
     records, tail = divmod(raw_len, width)
     count = reader.varint()
@@ -199,7 +199,7 @@ def _inner_chain(reader):
 
 
 def _runs(data, width, raw_len):
-    """Section 6."""
+    """Section 6: decodes `runs`."""
     reader = ByteReader(data, "the payload")
     left, tail = divmod(raw_len, width)
     parts = []
@@ -220,7 +220,7 @@ def _runs(data, width, raw_len):
 
 
 def _pco(data, parameter, raw_len):
-    """Section 7."""
+    """Section 7: decodes `pco`."""
     width = parameter & 0xFF
     kind = "f" if not parameter & 0x200 else "u" if parameter & 0x400 else "i"
     count, tail = divmod(raw_len, width)
@@ -232,7 +232,7 @@ def _pco(data, parameter, raw_len):
 
 
 def _mixed(data, raw_len):
-    """Section 8."""
+    """Section 8: decodes `mixed`."""
     reader = ByteReader(data, "the payload")
     count = reader.varint()
     check(1 <= count <= 9, f"the number of streams, {count}, is not possible")
@@ -304,7 +304,7 @@ def _lz4_length(data, length, at):
 
 
 def _gzip(data, room):
-    """Section 12."""
+    """Section 12: decodes `gzip`."""
     stream = zlib.decompressobj(wbits=31)
     try:
         raw = stream.decompress(data, room + 1)
@@ -322,7 +322,7 @@ def _lzma_bits(parameter):
 
 
 def _lzma(data, parameter, room):
-    """Section 14."""
+    """Section 14: decodes `lzma`."""
     lc, lp, pb = _lzma_bits(parameter)
     reader = ByteReader(data, "the payload")
     count = reader.varint()

@@ -58,7 +58,7 @@ class Container:
         return data
 
     def _read_header(self):
-        """4."""
+        """Section 4: reads the file header."""
         check(self.length >= FILE_HEADER + TRAILER, f"{self.length} bytes are too few for a container")
         header = self.header = self.read(0, FILE_HEADER)
         check(header[:8] == FILE_MAGIC, "the file is not a container, or was copied as text")
@@ -71,7 +71,7 @@ class Container:
         self.repacked = bool(flags & 1)
 
     def _read_trailer(self):
-        """6."""
+        """Section 6: reads the trailer."""
         trailer = self.trailer = self.read(self.length - TRAILER, TRAILER)
         check(trailer[40:] == TRAILER_MAGIC, "the end of the file is missing: there is no trailer")
         check(crc32c(trailer[:36]) == _u32(trailer, 36), "the CRC of the trailer does not agree")
@@ -85,7 +85,7 @@ class Container:
               and self.index_raw <= MAX_INDEX, "the position of the index in the trailer is wrong")
 
     def _read_index(self):
-        """7."""
+        """Section 7: reads the index."""
         stored = self.read(self.index_offset, self.index_stored)
         check(crc32c(stored) == self.index_crc, "the CRC of the index does not agree")
         self.index_digest = blake3(stored)
@@ -96,7 +96,7 @@ class Container:
             self.index = Index(data)
 
     def _place_segments(self):
-        """7.2, end: the places of the segments. In a repacked container: 9."""
+        """The places of the segments: 7.2, end; for a repacked container, 9."""
         segments = self.index.segments
         if self.repacked:
             self.places, end = self._read_table()
@@ -110,7 +110,7 @@ class Container:
             check(end == self.index_offset, "the segments do not end where the index begins")
 
     def _read_table(self):
-        """9: the table of a repacked container."""
+        """Section 9: the table of a repacked container."""
         check(self.index_offset >= FILE_HEADER + 12, "the container is too short for a table")
         ending = self.read(self.index_offset - 12, 12)
         table_len = _u64(ending, 0)
@@ -145,7 +145,7 @@ class Container:
     # Segments
 
     def segment_bytes(self, number):
-        """8, step 2: the raw bytes of a segment."""
+        """Section 8, step 2: the raw bytes of a segment."""
         with where(f"{self.path}: segment {number}"):
             check(number < len(self.index.segments), "there is no such segment")
             segment = self.index.segments[number]
@@ -158,7 +158,7 @@ class Container:
             return decode_chain(place.chain, stored, segment.raw_len, base)
 
     def _stored_bytes(self, segment, place):
-        """5: the header of a segment, compared with the index, and the stored bytes after the header."""
+        """Section 5: the header of a segment, compared with the index, and the stored bytes after the header."""
         header = self.read(place.at, SEGMENT_HEADER)
         check(header[:4] == SEGMENT_MAGIC, f"there is no segment header at byte {place.at}")
         check(crc32c(header[:68]) == _u32(header, 68), f"the CRC of the header at byte {place.at} does not agree")
@@ -175,7 +175,7 @@ class Container:
         return stored
 
     def _base_bytes(self, segment):
-        """7.11: the raw bytes of the base."""
+        """Section 7.11: the raw bytes of the base."""
         reference, number, digest = segment.base
         older = self.reference(reference)
         check(number < len(older.index.segments), f"the base, segment {number} of {older.path}, does not exist")
@@ -185,13 +185,13 @@ class Container:
         return base
 
     def reference(self, number):
-        """7.8: the container of a reference."""
+        """Section 7.8: the container of a reference."""
         return self.find(self.index.references[number])
 
     # Variables
 
     def variable_bytes(self, wanted):
-        """8, step 2: a dictionary of raw bytes, for each wanted variable with pieces in this container."""
+        """Section 8, step 2: a dictionary of raw bytes, for each wanted variable with pieces in this container."""
         buffers = {variable: bytearray(variable.raw_bytes) for variable in wanted}
         numbers = sorted({segment for variable in wanted for segment, _ in variable.pieces})
         for number in numbers:
@@ -203,7 +203,7 @@ class Container:
         return buffers
 
     def _check_kept(self, number, buffers):
-        """9: a piece that is needed must be kept."""
+        """Section 9: fails if a needed piece is not kept."""
         place = self.places.get(number)
         if place is None or place.kept is None:
             return          # reading the segment finds out that the segment is missing
@@ -212,7 +212,7 @@ class Container:
                   f"{self.path}: segment {number}: piece {i} was left out when the container was repacked")
 
     def _split(self, number, buffers):
-        """7.10: splits a segment, and copies each piece to its place in the variable."""
+        """Section 7.10: splits a segment, and copies each piece to its place in the variable."""
         segment = self.index.segments[number]
         data = memoryview(self.segment_bytes(number))
         block = segment.block_bytes
@@ -234,7 +234,7 @@ class Container:
 
 
 def _table_entry(table, at, piece_count):
-    """9: the entry of one segment in the table."""
+    """Section 9: the entry of one segment in the table."""
     stored_len = table.number()
     check(stored_len <= MAX_STORED, f"{stored_len} stored bytes")
     record = ByteReader(table.text(), "a chain of the table")

@@ -1,6 +1,6 @@
 """Elements of `predict` and `since`: bytes, orders and values (predict.md, 2.1; floating-point.md, 2 to 4).
 
-An element is represented by its order, as an int64. `Elements` has each conversion twice: for arrays of numpy, and
+An int64, its order, represents each element. `Elements` has each conversion twice: for arrays of numpy, and
 for one number of Python. Sums of orders must wrap around, and arithmetic on int64 arrays does this.
 """
 
@@ -53,7 +53,7 @@ class Elements:
         return floats
 
     def nearest(self, doubles):
-        """floating-point.md, 4."""
+        """nearest(value) of floating-point.md, 4."""
         with np.errstate(all="ignore"):
             if self.width == 8:
                 bits = doubles.view(np.int64)
@@ -64,7 +64,7 @@ class Elements:
         return orders
 
     def turned(self, orders):
-        """5.1: the sign bit is inverted. For a float, this inverts all bits of its order."""
+        """Section 5.1: inverts the sign bit. For a float, all bits of its order are inverted."""
         return orders ^ -self.half if self.integers else ~orders
 
     # Single numbers

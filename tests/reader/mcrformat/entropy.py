@@ -33,7 +33,7 @@ class ByteReader:
         return self.data[self.at - 1]
 
     def varint(self):
-        """entropy.md, 1."""
+        """entropy.md, 1: reads a varint."""
         data, at = self.data, self.at
         value = shift = 0
         while True:
@@ -57,7 +57,7 @@ class ByteReader:
 
 
 def zigzag(number):
-    """entropy.md, 2."""
+    """entropy.md, 2: the signed number of a zigzag number."""
     return number >> 1 if number & 1 == 0 else -((number + 1) >> 1)
 
 
@@ -125,7 +125,7 @@ class Model:
 
 
 def decode_symbols(data, count, model):
-    """entropy.md, 4.2."""
+    """entropy.md, 4.2: decodes `count` symbols."""
     check(len(data) >= 16 and len(data) % 4 == 0, "the length of a block of symbols is wrong")
     states = list(struct.unpack_from("<QQ", data))
     words = struct.unpack_from(f"<{(len(data) - 16) // 4}I", data, 16)

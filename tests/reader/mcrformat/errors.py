@@ -6,7 +6,7 @@ class ReaderError(Exception):
 
 
 class Damaged(ReaderError):
-    """The bytes break a rule of the pages, or a checksum or digest does not agree."""
+    """The bytes break a rule of docs/format, or a checksum or digest does not agree."""
 
 
 class Unsupported(ReaderError):

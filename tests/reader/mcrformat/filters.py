@@ -1,4 +1,4 @@
-"""The filters of HDF5, applied again in the same way as in the application (container.md, 8.2)."""
+"""Applies the filters of HDF5 again, so that the bytes equal those that the application wrote (container.md, 8.2)."""
 
 import struct
 import zlib

@@ -18,7 +18,7 @@ MAX_STORED = 2**30 + 2**26
 MAX_NAME = 65536
 MAX_PATH, MAX_COMPONENT, MAX_LINK = 4096, 255, 4096
 MAX_RANKS = 2**24
-DIGEST_FROM = 4096          # 7.6: a variable with this number of raw bytes or more must have a digest
+DIGEST_FROM = 4096          # Section 7.6: a variable with this number of raw bytes or more must have a digest
 
 REGULAR, DIRECTORY, SYMBOLIC_LINK, POINTER = 0, 1, 2, 3
 
@@ -33,7 +33,7 @@ class Reference:
 
 
 class File:
-    """A file of the application. `hard_link` is the number of places back to the file that it is linked to, or 0."""
+    """A file of the application. `hard_link` is 0, or for a hard link the number of places back to its file."""
 
     def __init__(self, path, rank, size, mode, modified_ns, kind, digest):
         self.path = path
@@ -151,7 +151,7 @@ class Index:
         del self.columns
 
     def _read_tables(self):
-        """7.2: the tables that files, variables and segments point into."""
+        """Section 7.2: the tables that files, variables and segments point into."""
         c = self.columns
         scheme = c["head"].number()
         c["head"].number()      # the number of bytes of a block is only information
@@ -187,7 +187,7 @@ class Index:
     # Files and variables
 
     def _read_files(self):
-        """7.2: the loop over files."""
+        """Section 7.2: reads the files."""
         c = self.columns
         self.files = []
         self.extent_count = 0
@@ -215,7 +215,7 @@ class Index:
         check(total == self.variable_count, f"{total} variables instead of {self.variable_count}")
 
     def _check_kind(self, file):
-        """7.5: rules for the kinds of files."""
+        """Section 7.5: checks the rules for the kinds of files."""
         if file.kind == DIRECTORY:
             check(file.size == 0, "a directory has bytes")
         if file.kind == SYMBOLIC_LINK:
@@ -228,7 +228,7 @@ class Index:
                   "a hard link differs from its file")
 
     def _read_variables(self, file, count):
-        """7.2: the loop over the variables of a file."""
+        """Section 7.2: reads the variables of a file."""
         c = self.columns
         name = b""
         end = 0
@@ -285,7 +285,7 @@ class Index:
         return [column.number() for _ in range(n - 1)]
 
     def _extents(self, variable, end):
-        """7.7: reads the extents of a variable. Returns the new state `end`."""
+        """Section 7.7: reads the extents of a variable. Returns the new state `end`."""
         offsets, lengths = self.columns["offsets"], self.columns["extents"]
         if variable.has(2):
             return end
@@ -312,7 +312,7 @@ class Index:
         return (offset + stored) & U64
 
     def _check_elsewhere(self):
-        """7.6 and 7.8: finds the bytes of a variable, and checks that a long variable has a digest."""
+        """Sections 7.6 and 7.8: finds the bytes of a variable, and checks that a long variable has a digest."""
         for file in self.files:
             for variable in file.variables:
                 with where(f"{show(file.path)}: variable {show(variable.name)}"):
@@ -341,7 +341,7 @@ class Index:
     # Segments and pieces
 
     def _read_segments(self):
-        """7.2: the loop over segments."""
+        """Section 7.2: reads the segments."""
         c = self.columns
         self.order = self._piece_order()
         self.left = [variable.raw_bytes for variable in self.order]
@@ -367,14 +367,14 @@ class Index:
         del self.left
 
     def _piece_order(self):
-        """7.9: the members of class 0, then those of class 1 and so on, then the variables without a class."""
+        """Section 7.9: the members of class 0, then of class 1 and so on, then the variables without a class."""
         in_classes = [variable for _, _, members in self.classes for variable in members]
         seen = set(map(id, in_classes))
         others = [variable for file in self.files for variable in file.variables if id(variable) not in seen]
         return [variable for variable in in_classes + others if variable.raw_bytes and variable.elsewhere is None]
 
     def _piece_list(self, segment, segment_number):
-        """7.9."""
+        """Section 7.9: reads the pieces of a segment."""
         column = self.columns["pieces"]
         kind = column.number()
         check(kind in (0, 1, 2, 4, 6), f"kind {kind} of a list of pieces is not possible")
@@ -406,7 +406,7 @@ class Index:
         check(1 <= segment.raw_len <= MAX_SEGMENT, f"{segment.raw_len} raw bytes")
 
     def _dependencies(self, chain):
-        """7.11: returns the base or None, and the kind of an unknown dependency or None."""
+        """Section 7.11: returns the base or None, and the kind of an unknown dependency or None."""
         column = self.columns["dependencies"]
         base = unknown = None
         count = column.count(MAX_REFERENCES, each=2)
@@ -427,7 +427,7 @@ class Index:
 
 
 def _split_columns(data):
-    """7: the first 35 columns by name."""
+    """Section 7: returns the first 35 columns of the index by name."""
     head = Column(data, "the index")
     count = head.count(len(data))
     check(count >= len(COLUMN_NAMES), f"the index has only {count} columns")
@@ -449,7 +449,7 @@ def _role(column):
 
 
 def _element_type(column, member=False):
-    """7.3: reads an element type. Returns its width, because a reader needs only the width."""
+    """Section 7.3: reads an element type. Returns its width, because a reader needs only the width."""
     kind = column.byte()
     if kind == 0:
         return 1
@@ -484,7 +484,7 @@ def _compound(column):
 
 
 def _filter_set(column):
-    """7.4: reads a set of filters. Returns a list of (filter, width or level)."""
+    """Section 7.4: reads a set of filters. Returns a list of (filter, width or level)."""
     count = column.number()
     check(1 <= count <= 8, f"a set has {count} filters")
     filters = []
@@ -512,7 +512,7 @@ def _product(width, shape):
 
 
 def _find_gaps(file):
-    """7.7: sets the extents of the variable that has the gaps between the other extents."""
+    """Section 7.7: sets the extents of the variable that has the gaps between the other extents."""
     owners = [variable for variable in file.variables if variable.has(2)]
     check(len(owners) <= 1, "two variables have the gaps")
     if not owners:
@@ -530,7 +530,7 @@ def _find_gaps(file):
 
 
 def _check_cover(file):
-    """7.7: checks that the extents cover each byte of the file exactly once, and the lengths of the variables."""
+    """Section 7.7: checks that extents cover each byte of the file exactly once, and the lengths of variables."""
     at = 0
     for offset, stored in sorted((offset, stored) for variable in file.variables
                                  for offset, stored, _ in variable.extents if stored):
@@ -543,7 +543,7 @@ def _check_cover(file):
 
 
 def check_path(path):
-    """10: checks the path of a file."""
+    """Section 10: checks the path of a file."""
     check(0 < len(path) <= MAX_PATH, f"a path has {len(path)} bytes")
     check(b"\0" not in path, "a path contains a NUL byte")
     for component in path.split(b"/"):

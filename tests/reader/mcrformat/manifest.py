@@ -15,7 +15,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def valid_name(name):
-    """1: whether this is a valid name of a job or a checkpoint."""
+    """Section 1: whether this is a valid name of a job or a checkpoint."""
     try:
         data = name.encode("utf-8")
     except UnicodeEncodeError:
@@ -25,12 +25,12 @@ def valid_name(name):
 
 
 def number_name(number):
-    """1: the number of a group or an incarnation as text."""
+    """Section 1: the number of a group or an incarnation as text."""
     return f"{number:04d}"
 
 
 def read_signed_text(path, first_line, limit):
-    """2.1: returns the JSON object of a manifest or of a record."""
+    """Section 2.1: returns the JSON object of a manifest or of a record."""
     with where(path):
         try:
             with open(path, "rb") as file:
@@ -73,7 +73,7 @@ def _digest(keys, key):
 
 
 class FileEntry:
-    """2.4: the entry of a file in a manifest."""
+    """Section 2.4: the entry of a file in a manifest."""
 
     def __init__(self, keys):
         self.path = unescape_path(_get(keys, "path", str))
@@ -88,7 +88,7 @@ class FileEntry:
 
 
 def _file_kind(kind):
-    """2.4: returns the kind, and for a hard link the number of places back to its file."""
+    """Section 2.4: returns the kind, and for a hard link the number of places back to its file."""
     if kind is None:
         return REGULAR, 0
     if isinstance(kind, dict):
@@ -102,7 +102,7 @@ def _file_kind(kind):
 
 
 def unescape_path(text):
-    r"""2.4: `\xNN` is a byte that is not part of valid UTF-8, and `\\` a backslash."""
+    r"""Section 2.4: `\xNN` is a byte that is not part of valid UTF-8, and `\\` a backslash."""
     parts = re.split(r"(\\x[0-9a-fA-F]{2}|\\\\)", text)
     path = b""
     for i, part in enumerate(parts):
@@ -115,7 +115,7 @@ def unescape_path(text):
 
 
 class Manifest:
-    """2.2: reads the manifest of one group. Raises `ReaderError` if the manifest is invalid."""
+    """Section 2.2: reads the manifest of one group. Raises `ReaderError` if the manifest is invalid."""
 
     def __init__(self, store, job, checkpoint, group):
         folder = os.path.join(store, job, checkpoint)
@@ -161,12 +161,12 @@ class Manifest:
               f"{self.first_rank} on, instead of {expected[1]} from {expected[0]} on")
 
     def common(self):
-        """3: the values in which the manifests of one checkpoint must agree."""
+        """Section 3: the values in which the manifests of one checkpoint must agree."""
         return self.incarnation, self.ranks, self.groups, self.group_size
 
 
 class Record:
-    """5: reads the record of an incarnation."""
+    """Section 5: reads the record of an incarnation."""
 
     def __init__(self, path, job, number):
         keys = read_signed_text(path, b"mcr-incarnation 1", MAX_RECORD)
@@ -188,14 +188,14 @@ class Record:
                 self.from_place = (_natural(place, "incarnation"), _get(place, "written_unix_ms", int))
 
     def was_unfinished(self, checkpoint):
-        """5: whether a group of a newer checkpoint was not committed when the record was made."""
+        """Section 5: whether a group of a newer checkpoint was not committed when the record was made."""
         if self.unfinished is None:
             return checkpoint not in self.whole
         return checkpoint in self.unfinished
 
 
 class Checkpoint:
-    """3: a checkpoint and its state: "complete", "set aside", "dead" or "not complete"."""
+    """Section 3: a checkpoint and its state: "complete", "set aside", "dead" or "not complete"."""
 
     def __init__(self, name, state, why="", manifests=(), bad=None, damaged=None):
         self.name = name
@@ -216,13 +216,13 @@ class Checkpoint:
 
 
 def name_key(name):
-    """3: the key for sorting names. A run of digits is compared as a number, and other bytes as bytes."""
+    """Section 3: the key for sorting names. A run of digits is compared as a number, and other bytes as bytes."""
     tokens = re.findall(rb"[0-9]+|[^0-9]", name.encode())
     return [(ord("0"), int(token)) if token.isdigit() else (token[0], 0) for token in tokens]
 
 
 def jobs(store):
-    """1: the jobs of a store."""
+    """Section 1: the jobs of a store."""
     return _directories(store)
 
 
@@ -235,7 +235,7 @@ def _directories(folder):
 
 
 def checkpoints(store, job):
-    """3: all checkpoints of a job, the oldest first, and the newest checkpoint or None."""
+    """Section 3: all checkpoints of a job, the oldest first, and the newest checkpoint or None."""
     records = read_records(store, job)
     found = [read_checkpoint(store, job, name, records) for name in _directories(os.path.join(store, job))]
     found.sort(key=Checkpoint.sort_key)
@@ -245,7 +245,7 @@ def checkpoints(store, job):
 
 
 def read_records(store, job):
-    """5: the records of a job, by number."""
+    """Section 5: the records of a job, by number."""
     folder = os.path.join(store, job, ".incarnations")
     if not os.path.isdir(folder):
         folder = os.path.join(store, f".{job}.incarnations")
@@ -259,7 +259,7 @@ def read_records(store, job):
 
 
 def read_checkpoint(store, job, name, records):
-    """3: the state of one checkpoint."""
+    """Section 3: the state of one checkpoint."""
     folder = os.path.join(store, job, name)
     try:
         manifests = _read_manifests(store, job, name)
@@ -288,7 +288,7 @@ def read_checkpoint(store, job, name, records):
 
 
 def _read_manifests(store, job, name):
-    """2 and 3: the manifests of all groups. Raises `ReaderError` unless they form a complete checkpoint."""
+    """Sections 2 and 3: the manifests of all groups. Raises `ReaderError` unless they form a complete checkpoint."""
     folder = os.path.join(store, job, name)
     names = map(re.compile(r"group-([0-9]{4,8})\.manifest").fullmatch, os.listdir(folder))
     numbers = sorted(int(name[1]) for name in names if name and number_name(int(name[1])) == name[1])
@@ -304,7 +304,7 @@ def _read_manifests(store, job, name):
 
 
 def _check_containers(store, job, manifest):
-    """3: checks that the containers that a manifest names exist."""
+    """Section 3: checks that the containers that a manifest names exist."""
     paths = [manifest.container_path] + [container_path(store, job, checkpoint, group)
                                          for checkpoint, group, _ in manifest.references]
     for path in paths:
@@ -321,7 +321,7 @@ def container_path(store, job, checkpoint, group):
 
 
 def _mark(folder, name):
-    """4: the text of a mark, or None if there is no mark."""
+    """Section 4: the text of a mark, or None if there is no mark."""
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None

@@ -15,7 +15,7 @@ except ImportError:
 
 _HOW_TO_INSTALL = "is not installed: python3 -m pip install -r requirements.txt"
 
-# The largest window of zstd is 2^31 bytes. Memory is allocated only for the real contents of a frame.
+# The largest window of zstd is 2^31 bytes. zstd allocates memory only for the real contents of a frame.
 MAX_WINDOW = 2**31
 
 

@@ -13,7 +13,7 @@ _RESIDUAL_BYTES = (8, 7, 6, 5, 3, 2, 1, 0)
 
 
 def fpc(data, parameter, raw_len):
-    """codecs.md, 3."""
+    """codecs.md, 3: decodes `fpc`."""
     elements, tail = divmod(raw_len, 8)
     reader = ByteReader(data, "the payload")
     codes = reader.take((elements + 1) // 2)
@@ -78,7 +78,7 @@ class _Floats:
 
 
 def fpzip(data, parameter, raw_len):
-    """codecs.md, 4."""
+    """codecs.md, 4: decodes `fpzip`."""
     width = parameter & 0xFF
     elements, tail = divmod(raw_len, width)
     reader = ByteReader(data, "the payload")
@@ -98,7 +98,7 @@ def fpzip(data, parameter, raw_len):
 
 
 def _read_grids(reader, elements):
-    """codecs.md, 4.1: records of (count, x, y, elements). They are not expanded, because there may be many grids."""
+    """codecs.md, 4.1: records of (count, x, y, elements). There may be many grids, so records are not expanded."""
     record_count = reader.varint()
     if record_count == 0:
         return [(1, elements, 1, elements)] if elements else []
@@ -141,7 +141,7 @@ def _restore_grids(grids, differences, floats):
 
 
 def _restore_grid(bits, values, differences, x, y, floats):
-    """codecs.md, 4.2."""
+    """codecs.md, 4.2: restores the elements of a grid from the differences."""
     round_to_type, to_order, from_order = floats.round, floats.unsigned_order, floats.from_unsigned_order
     mask = floats.all
     plane = x * y
@@ -154,7 +154,7 @@ def _restore_grid(bits, values, differences, x, y, floats):
         row, column = divmod(element, x)
         above, behind = row % y > 0, row >= y
         before = values[i - 1] if column else 0.0
-        # The gradient is -0.0 if there is no neighbour. Adding -0.0 changes no number, and not the bits of a NaN.
+        # Without a neighbour, the gradient is -0.0. Adding -0.0 changes no number, and no bit of a NaN.
         prediction = before
         if above and behind:
             prediction = round_to_type(before + round_to_type(

@@ -34,7 +34,7 @@ def decode_since(data, parameter, raw_len, base):
 
 
 def _stream_of_bytes(data, raw_len):
-    """2.3."""
+    """Section 2.3: decodes a stream of bytes."""
     reader = ByteReader(data, "the payload")
     width, lanes, count = reader.varint(), reader.varint(), reader.varint()
     check(width in (4, 8) and lanes >= 1, f"records of {lanes} lanes of {width} bytes are not possible")
@@ -60,7 +60,7 @@ def _stream_of_bytes(data, raw_len):
 
 
 def _stream_of_numbers(reader, elements, raw_len, older=None):
-    """2.2 and 11. `older` has the orders of the older elements, for `since`."""
+    """Sections 2.2 and 11: decodes a stream of numbers. `older` has the orders of the older elements, for `since`."""
     count, tail = divmod(raw_len, elements.width)
     header = _open_header(reader, raw_len, older is not None)
     stream = _Stream(header, elements, count, older)
@@ -82,7 +82,7 @@ def _open_header(reader, raw_len, since):
 
 
 class _Stream:
-    """11: reads a header, then the columns, then the order of rows."""
+    """Section 11: reads a header, then the columns, then the order of rows."""
 
     def __init__(self, header, elements, count, older):
         self.elements = elements
@@ -109,7 +109,7 @@ class _Stream:
         self._place_known(known, older)
 
     def _place_known(self, known, older):
-        """10.1 and 10.3: sets the known elements and their values."""
+        """Sections 10.1 and 10.3: sets the known elements and their values."""
         at = 0
         for group in self.layout.known_groups:
             self.space.orders[raw_places(group)] = known[at:at + group.elements]
@@ -136,7 +136,7 @@ class _Stream:
             ColumnDecoder(self.space, column, predictor, cells, *codes).decode()
 
     def find_slots(self, reader):
-        """9: the slots of all tables."""
+        """Section 9: the slots of all tables."""
         for table, row_order in zip(self.layout.tables, self.row_orders):
             codes = [_optional_code(reader.take(length), count)
                      for length, count in zip(row_order.code_lengths, row_order.counts(table))]
@@ -145,11 +145,11 @@ class _Stream:
             self.slots[table] = slots
 
     def _plain_values(self, column):
-        """9: the values of a column, which are not unwrapped."""
+        """Section 9: the values of a column, which are not unwrapped."""
         return self.elements.values(self.space.orders[column.begin:column.begin + column.size])
 
     def raw_orders(self):
-        """3.2 and 4.2: the elements of the segment in the order of the raw bytes."""
+        """Sections 3.2 and 4.2: the elements of the segment in the order of the raw bytes."""
         parts = [np.zeros(0, np.int64)]
         for group in self.layout.groups[len(self.layout.known_groups):]:
             if group.table is None:
@@ -161,7 +161,7 @@ class _Stream:
         return np.concatenate(parts)
 
     def _key_orders(self, group):
-        """4.2: the numbers of the rows. In each array, the rows without a number come last."""
+        """Section 4.2: the numbers of the rows. In each array, the rows without a number come last."""
         table = group.table
         bits = (self.slots[table].astype(np.uint64) + np.uint64(table.first)).view(np.int64)
         numbers = self.elements.from_bits(bits)
@@ -178,7 +178,7 @@ class _Stream:
         return np.concatenate(parts)
 
     def _member_places(self, group):
-        """4.2: the place in the working order of each element of a member."""
+        """Section 4.2: the place in the working order of each element of a member."""
         table, lanes = group.table, group.lanes
         begins = np.array([column.begin for column in group.columns])
         rest_begins = np.array([column.begin for column in group.rest_columns] or [0] * lanes)
@@ -202,7 +202,7 @@ def raw_places(group):
     if group.kind == JOINED:
         return _joined_places(group)
     parts = []
-    begin = 0                               # of the array in each of its columns
+    begin = 0                               # first place of the array in its column
     column_begins = np.array([column.begin for column in group.columns])
     for extents in group.arrays:
         size = volume(extents)
@@ -221,7 +221,7 @@ def raw_places(group):
 
 
 def _joined_places(group):
-    """All arrays have equal extents, and are put side by side along an axis."""
+    """Section 3.2: the places of a joined group. Its arrays have equal extents and lie side by side along an axis."""
     column = group.columns[0]
     joined = np.arange(column.size).reshape(column.arrays[0]) + column.begin
     return np.concatenate([_in_chunks(part, group) for part in np.split(joined, len(group.arrays), group.axis)])
@@ -240,7 +240,7 @@ def _in_chunks(places, group):
 
 
 def _read_known(header, older, most):
-    """10.1: the number of known groups, and the known elements."""
+    """Section 10.1: the number of known groups, and the known elements."""
     groups = header.varint()
     parts = [np.zeros(0, np.int64)]
     total = 0
@@ -257,7 +257,7 @@ def _read_known(header, older, most):
 
 
 def _place_older_rows(table, layout, space, older):
-    """10.3: the known columns whose elements are the older rows with the same numbers."""
+    """Section 10.3: the known columns whose elements are the older rows with the same numbers."""
     rows = table.older
     bits = space.elements.to_bits(older)
     if space.elements.width == 4:
@@ -269,7 +269,7 @@ def _place_older_rows(table, layout, space, older):
         places = bits[begin:begin + count].view(np.uint64) - np.uint64(table.first)
         row = np.flatnonzero(places < np.uint64(table.places))
         place = places[row].astype(np.int64)
-        # The first row of a place is used, so the rows are set from the last to the first.
+        # The first row of a place counts, so the rows are set from the last to the first.
         free = found_key[place] < 0
         row, place = row[free][::-1], place[free][::-1]
         found_row[place] = row
@@ -304,7 +304,7 @@ def _optional_code(data, count):
 
 
 def _code(data, count, doubles_allowed):
-    """12: decodes the numbers of a code."""
+    """Section 12: decodes the numbers of a code."""
     check(data, "a code has no first byte")
     kind, packed = data[0], data[1:]
     if kind == 0:

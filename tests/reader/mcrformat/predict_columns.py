@@ -10,7 +10,7 @@ LITERAL, EXACT, DERIVED, NEAR = range(4)
 
 
 class Space:
-    """The working order: for each place the order of its element, its value, and how it is coded.
+    """The working order: the order, the value and the kind of coding of the element at each place.
 
     `orders`, `values` and so on are arrays of numpy. `order` and `value` are views of the same memory, which are
     faster for single numbers. Integers have no values.
@@ -27,7 +27,7 @@ class Space:
         self.kinds = np.where(exact.source >= 0, EXACT, np.where(near.source >= 0, NEAR, LITERAL)).astype(np.uint8)
 
     def mark_derived(self, column, cells):
-        """5.1: marks the derived cells. An exact copy stays an exact copy."""
+        """Section 5.1: marks the derived cells. An exact copy stays an exact copy."""
         places = column.begin + np.fromiter(cells, np.int64, len(cells))
         self.kinds[places[self.kinds[places] != EXACT]] = DERIVED
 
@@ -46,7 +46,7 @@ class Space:
 
 
 def unwrap(values, column, about):
-    """4.3."""
+    """Section 4.3: unwraps the values of a periodic column."""
     with np.errstate(all="ignore"):
         values = values + column.period * np.floor((about - values) / column.period + 0.5)
     values[~np.isfinite(values)] = 0.0
@@ -54,7 +54,7 @@ def unwrap(values, column, about):
 
 
 def wrap(predictions, column):
-    """4.3: wraps a prediction."""
+    """Section 4.3: wraps a prediction."""
     period = column.period
     with np.errstate(all="ignore"):
         inside = (predictions > 0) & (predictions < period)
@@ -62,7 +62,7 @@ def wrap(predictions, column):
 
 
 class _Row:
-    """A row of an array: elements (i, j, *) of it. Places are those of the working order."""
+    """A row of an array: its elements (i, j, *). Places are places of the working order."""
 
     def __init__(self, number, extents, array_begin, i, j):
         self.array = number
@@ -72,7 +72,7 @@ class _Row:
         self.begin = array_begin + (i * self.y + j) * self.x
 
     def first_behind(self):
-        """8.2, own(n): the place from which element 0 of the row is predicted, if its own is outside of the row."""
+        """Section 8.2, own(n): the place that predicts element 0 of the row, if own(0) is outside of the row."""
         if self.j > 0:
             return self.begin - self.x
         if self.i > 0:
@@ -101,7 +101,7 @@ class ColumnDecoder:
         self._find_like()
 
     def _find_like(self):
-        """3.3: for each array, its beginning, and the last array before with the same extents, or None."""
+        """Section 3.3: for each array, its beginning, and the last array before with the same extents, or None."""
         self.like = []
         self.array_begins = []
         last = {}
@@ -129,7 +129,7 @@ class ColumnDecoder:
                     self._decode_row(row, sets[next(unit_of)])
 
     def _units(self):
-        """7: the number of the set of each row."""
+        """Section 7: the number of the set of each row."""
         unit, unit_sets = self.predictor.unit, self.predictor.unit_sets
         index = filled = 0
         for z, y, x in self.column.arrays:
@@ -166,11 +166,11 @@ class ColumnDecoder:
                 self._decode_independent(row.begin, row.x, about_orders + numbers)
 
     def _nearest(self, predictions):
-        """8: nearest(prediction), wrapped first if the column is periodic."""
+        """Section 8: nearest(prediction). In a periodic column, the prediction is wrapped before."""
         return self.elements.nearest(wrap(predictions, self.column) if self.column.period else predictions)
 
     def _decode_independent(self, begin, count, literal_orders):
-        """Places whose literals do not depend on each other: all literals at once, then the others in order."""
+        """Sets places with independent literals: all literals at once, then the other places in order."""
         kinds = self.space.kinds[begin:begin + count]
         if len(literal_orders) == count:
             places = slice(begin, begin + count)
@@ -194,14 +194,14 @@ class ColumnDecoder:
     # Elements that are not literals
 
     def _decode_others(self, begin, count):
-        """5.1: copies, derived cells and near elements of some places, in order."""
+        """Section 5.1: copies, derived cells and near elements of some places, in order."""
         kinds = self.space.kinds[begin:begin + count]
         others = begin + np.flatnonzero(kinds != LITERAL)
         kinds = kinds[kinds != LITERAL]
         if not np.any(kinds == DERIVED):
             exact, near = others[kinds == EXACT], others[kinds == NEAR]
             if np.all(self.space.exact.source[exact] < begin) and np.all(self.space.near.source[near] < begin):
-                # All sources are decoded already, so the order does not matter.
+                # All sources are decoded already, so these places can be set in any order.
                 self._set(exact, self._copies(self.space.exact, exact))
                 self._set(near, self.elements.cut(self._copies(self.space.near, near) + self._take_near(len(near))))
                 return
@@ -209,7 +209,7 @@ class ColumnDecoder:
             self._set_one(place, self._other(place, kind))
 
     def _copies(self, sources, places):
-        """The orders of the sources of some places, turned or not."""
+        """The orders of the sources of some places, turned where the source says so."""
         orders = self.space.orders[sources.source[places]]
         return np.where(sources.turned[places], self.elements.turned(orders), orders)
 
@@ -235,18 +235,18 @@ class ColumnDecoder:
             self.space.value[place] = self._unwrap_one(value, place) if self.column.period else value
 
     def _unwrap_one(self, value, place):
-        """4.3."""
+        """Section 4.3: unwraps the value at a place."""
         period = self.column.period
         value += period * floor((self.about_one[place - self.column.begin] - value) / period + 0.5)
         return value if value - value == 0.0 else 0.0
 
     def _wrap_one(self, y):
-        """4.3: wraps a prediction."""
+        """Section 4.3: wraps a prediction."""
         period = self.column.period
         return y if 0 < y < period else y - period * floor(y / period)
 
     def _derived_value(self, place):
-        """6.2."""
+        """Section 6.2: the value of a derived cell."""
         value = self.space.value
         begin = self.column.begin
         cell = self.cells[place - begin]
@@ -269,7 +269,7 @@ class ColumnDecoder:
     # Integer Lorenzo
 
     def _decode_lorenzo(self, row, chosen, numbers):
-        """8, and 10.4 for the sets of codec `since`.
+        """Section 8, and 10.4 for the sets of codec `since`.
 
         `behind` is the part of the sum from earlier rows for each element, with the sign for one step along x less.
         So Lorenzo(q) of element n is behind[n] - behind[n - 1] + order[n - 1].
@@ -278,7 +278,7 @@ class ColumnDecoder:
         extra = np.zeros(count, np.int64)
         shift = 0
         if chosen.known is not None:
-            # For the known column: the difference of its element at the same place and its own Lorenzo.
+            # With a known column: its element at the same place minus the Lorenzo prediction of the known column.
             shift = chosen.known.begin - self.column.begin
             extra = self._lorenzo_rest(row, chosen.dimensions, shift)
         if chosen.dimensions == 0:
@@ -297,7 +297,7 @@ class ColumnDecoder:
         return self.space.kinds[row.begin:row.begin + row.x] == LITERAL
 
     def _lorenzo_rest(self, row, dimensions, shift):
-        """10.4: order of the known element minus Lorenzo(q) of the known column."""
+        """Section 10.4: order of the known element minus Lorenzo(q) of the known column."""
         begin = row.begin + shift
         orders = self.space.orders[begin:begin + row.x]
         if dimensions == 0:
@@ -334,7 +334,7 @@ class ColumnDecoder:
     # Weights
 
     def _decode_weights(self, row, sums, noted, numbers):
-        """8.2: the literals of a row with terms that need elements of this row. A term is (weight, steps back)."""
+        """Section 8.2: decodes the literals of a row with terms from the row itself: (weight, steps back)."""
         value, elements, column = self.space.value, self.elements, self.column
         kinds = self.space.kinds[row.begin:row.begin + row.x].tolist()
         sums = sums.tolist()
@@ -359,7 +359,7 @@ class ColumnDecoder:
             self._set_one(place, elements.cut_one(elements.nearest_one(s) + next(number)))
 
     def _sums(self, row, terms):
-        """8.2: sum[n] of the terms that need no element of the row, and the list of the other terms."""
+        """Section 8.2: sum[n] of the terms that need no element of this row, and the list of the remaining terms."""
         sums = np.zeros(row.x)
         noted = []
         with np.errstate(all="ignore"):
@@ -373,7 +373,7 @@ class ColumnDecoder:
         return sums, noted
 
     def _add_steps(self, sums, noted, row, term):
-        """8.2, terms 1; 10.4, terms 7."""
+        """The values of terms 1 (section 8.2) and of terms 7 (section 10.4)."""
         a, b, c = term.steps
         values = self.space.values
         other = term.columns[0]
@@ -399,7 +399,7 @@ class ColumnDecoder:
         return self.clipped[x, c]
 
     def _known_own(self, row, back, shift):
-        """10.4: the values of the known column at the places of own(n)."""
+        """Section 10.4: the values of the known column at the places of own(n)."""
         n = np.arange(row.x)
         places = row.begin + np.where(n >= back, n - back, n - 1)
         places[0] = row.first_behind()
@@ -409,7 +409,7 @@ class ColumnDecoder:
         return values
 
     def _term_values(self, row, term):
-        """8.1: the values of a term that is not 1 or 7 for a row; None if there is no such term."""
+        """Section 8.1: the values of a term that is not 1 or 7 for a row; None if there is no such term."""
         values = self.space.values
 
         def of(column):
@@ -439,7 +439,7 @@ class ColumnDecoder:
         return float((row.i, row.j)[term.number])
 
     def _powers(self, column, power):
-        """8.3, for a whole column."""
+        """Section 8.3: the powers of a whole column."""
         key = column.place, power
         if key not in self.powers:
             self.powers[key] = powers(self.space.values[column.begin:column.begin + column.size], power)
@@ -447,7 +447,7 @@ class ColumnDecoder:
 
 
 def powers(values, power):
-    """8.3."""
+    """Section 8.3: the powers of some values."""
     positive = values > 0
     x = np.where(positive, values, 1.0)
     if power == 0:

@@ -18,7 +18,7 @@ ORDERS, LORENZO, WEIGHTS = "orders", "lorenzo", "weights"
 
 
 class Group:
-    """3: a list of arrays. `columns` are set by `Layout`."""
+    """Section 3: a list of arrays. `columns` are set by `Layout`."""
 
     def __init__(self, kind, axis, lanes, together, chunk, arrays):
         self.kind = kind
@@ -37,26 +37,26 @@ class Group:
 
 
 class Column:
-    """3: the elements that are coded one after the other. `begin` is its first place in the working order."""
+    """Section 3: a column, whose elements are coded in sequence. `begin` is its first place in the working order."""
 
     def __init__(self, arrays, known):
         self.arrays = arrays
         self.known = known
         self.size = sum(volume(extents) for extents in arrays)
         self.begin = 0
-        self.place = 0                  # in the order of coding
+        self.place = 0                  # position in the order of coding
         self.period = None              # 4.3
         self.offset = self.axis = None
 
     def about(self):
-        """4.3: for each element of a periodic column, the number `about`."""
+        """Section 4.3: for each element of a periodic column, the number `about`."""
         extents = self.arrays[0]
         index = np.indices(extents)[self.axis].ravel().astype(np.float64)
         return self.offset + self.period / np.float64(extents[self.axis]) * index
 
 
 class Table:
-    """4: groups whose rows have numbers."""
+    """Section 4: groups whose rows have numbers."""
 
     def __init__(self, key, first, extents, rests):
         self.key = key
@@ -72,7 +72,7 @@ class Table:
 
 
 class OlderRows:
-    """10.3."""
+    """Section 10.3: the older rows that predict the rows of a table."""
 
     def __init__(self, first_known, keys, members):
         self.first_known = first_known
@@ -81,7 +81,7 @@ class OlderRows:
 
 
 class Set:
-    """7: a set, which predicts literals."""
+    """Section 7: a set, which predicts literals."""
 
     def __init__(self, kind, dimensions=0, known=None, terms=()):
         self.kind = kind
@@ -91,7 +91,7 @@ class Set:
 
 
 class Term:
-    """8.1: fields are columns, steps or numbers."""
+    """Section 8.1: a term, whose fields are columns, steps or numbers."""
 
     def __init__(self, kind, columns=(), steps=None, number=0):
         self.kind = kind
@@ -102,7 +102,7 @@ class Term:
 
 
 class Predictor:
-    """7: `weights` is the column of weights of derived cells; `unit_sets` has the set of each unit."""
+    """Section 7: a predictor. `weights` is the column of weights of derived cells; `unit_sets`, the sets of units."""
 
     def __init__(self):
         self.derived = False
@@ -114,7 +114,7 @@ class Predictor:
 
 
 class Sources:
-    """5: for each place of the working order its source, or -1, and whether it is turned."""
+    """Section 5: for each place of the working order its source, or -1, and whether it is turned."""
 
     def __init__(self, total):
         self.source = np.full(total, -1, np.int64)
@@ -131,7 +131,7 @@ def volume(extents):
 
 
 class Layout:
-    """3 and 4: groups, tables, and the columns in both orders."""
+    """Sections 3 and 4: groups, tables, and the columns in both orders."""
 
     def __init__(self, header, elements, known_groups, known, since, integers):
         self.known = known
@@ -156,7 +156,7 @@ class Layout:
         self._make_columns()
         self._order_columns(header)
 
-    # 3.1
+    # 3.1. Groups
 
     def _read_groups(self, header):
         count = header.varint()
@@ -205,7 +205,7 @@ class Layout:
             arrays.extend([extents] * count)
         return arrays
 
-    # 4.1
+    # 4.1. Tables
 
     def _free_group(self, header):
         number = header.varint()
@@ -251,7 +251,7 @@ class Layout:
         table.members.append(group)
 
     def _read_periods(self, header, table):
-        """4.1 and 4.3: reads which columns with places are periodic."""
+        """Sections 4.1 and 4.3: reads which columns with places are periodic."""
         tiny = np.finfo(np.float64).tiny
         for member in sorted(table.members, key=self.groups.index):
             member.periods = []
@@ -267,7 +267,7 @@ class Layout:
                 member.periods.append((axis - 1, period, offset))
 
     def _read_older_rows(self, header, table):
-        """10.3."""
+        """Section 10.3: reads the older rows of a table. Returns None if there are none."""
         if header.varint() == 0:
             return None
         first_known = header.varint()
@@ -312,7 +312,7 @@ class Layout:
         return columns
 
     def _make_member_columns(self, group):
-        """4.2: columns with places, then columns of the rest."""
+        """Section 4.2: columns with places, then columns of the rest."""
         group.columns = self._new_columns([group.table.extents], group.lanes, False)
         for column, periodic in zip(group.columns, group.periods):
             if periodic:
@@ -324,7 +324,7 @@ class Layout:
             group.rest_columns = self._new_columns(lines, group.lanes, False)
 
     def _copy_periods(self, older):
-        """10.3, end: such a column is periodic in the same way as the column of the same lane of the member."""
+        """Section 10.3, end: a known column gets the period of the same lane of its member."""
         number = older.first_known
         for group, _ in older.members:
             for column in group.columns:
@@ -333,7 +333,7 @@ class Layout:
                 number += 1
 
     def _order_columns(self, header):
-        """3.1, end: the order of coding, and the places of the columns in the working order."""
+        """Section 3.1, end: the order of coding, and the places of the columns in the working order."""
         self.columns = self.own_order
         if self.flags & 1:
             numbers = [header.varint() for _ in self.own_order]
@@ -349,7 +349,7 @@ class Layout:
 
 
 def _check_group(group):
-    """3.2: checks the rules for the kinds of groups."""
+    """Section 3.2: checks the rules for the kinds of groups."""
     arrays, lanes = set(group.arrays), group.lanes
     if group.kind == JOINED:
         check(len(arrays) == 1, "joined arrays have different extents")
@@ -363,14 +363,14 @@ def _check_group(group):
 
 
 def check_chunks(group):
-    """3.2: each extent of an array is a multiple of the extent of the chunk."""
+    """Section 3.2: checks that each extent of an array is a multiple of the extent of the chunk."""
     check(min(group.chunk) >= 1 and all(extent % chunk == 0 for extents in set(group.arrays)
                                         for extent, chunk in zip(extents, group.chunk)),
           "chunks do not divide their array")
 
 
 def _column_arrays(group):
-    """3.2: the arrays of each column."""
+    """Section 3.2: the arrays of each column."""
     if group.kind == JOINED:
         extents = list(group.arrays[0])
         extents[group.axis] *= len(group.arrays)
@@ -386,7 +386,7 @@ def _column_arrays(group):
 
 
 def read_runs(header, working, known, near):
-    """5.2: exact or near runs."""
+    """Section 5.2: reads the exact or near runs."""
     result = Sources(working)
     count = header.varint()
     skips, lengths, sources = (ByteReader(header.take(header.varint()), f"the {name} of runs")
@@ -410,7 +410,7 @@ def read_runs(header, working, known, near):
 
 
 def read_step_runs(header, result, known, near):
-    """5.3: runs with steps, which replace what section 5.2 gave for the same places."""
+    """Section 5.3: reads runs with steps, which replace the runs of section 5.2 for their places."""
     count = header.varint()
     skips, lengths, sources, steps = (ByteReader(header.take(header.varint()), f"the {name} of runs with steps")
                                       for name in ("skips", "lengths", "sources", "steps"))
@@ -433,7 +433,7 @@ def read_step_runs(header, result, known, near):
 
 
 def _set_run(result, at, source, step, length, turned, least):
-    """5: the sources of a run; each is before its place."""
+    """Section 5: the sources of a run; each is before its place."""
     check(at + length <= len(result.source), "a run continues after the last place")
     last = source + step * (length - 1)
     check(min(source, last) >= least and source < at and last < at + length - 1,
@@ -445,7 +445,7 @@ def _set_run(result, at, source, step, length, turned, least):
 
 
 class DerivedCell:
-    """6.2: a cell that follows from a block of a fine grid. All cells are numbers of elements in the column."""
+    """Section 6.2: a cell that follows from a block of a fine grid. Cells are numbers of elements in the column."""
 
     def __init__(self, block, coarse, last):
         self.block = block              # the cells of the block, without the last cell if the last cell is derived
@@ -454,7 +454,7 @@ class DerivedCell:
 
 
 def read_families(header, columns):
-    """6.1: for each column of a family (by place) a dictionary from element to `DerivedCell`."""
+    """Section 6.1: for each column of a family (by place) a dictionary from element to `DerivedCell`."""
     derived = {}
     for _ in range(header.varint()):
         first = _column(header.varint(), columns)
@@ -479,7 +479,7 @@ def _column(number, columns):
 
 
 def _add_link(cells, arrays, fine, coarse, corner):
-    """6.2: the derived cells of one fine array."""
+    """Section 6.2: the derived cells of one fine array."""
     check(fine < len(arrays) and coarse < len(arrays) and fine != coarse, "a link refers to arrays that do not exist")
     extents = arrays[fine]
     check(all(extent == 1 or extent % 2 == 0 for extent in extents) and sum(extent > 1 for extent in extents) >= 2,
@@ -510,7 +510,7 @@ def _add_link(cells, arrays, fine, coarse, corner):
 
 
 class PredictorReader:
-    """7: reads the predictors of the columns."""
+    """Section 7: reads the predictors of the columns."""
 
     def __init__(self, header, columns, since, integers):
         self.header = header
@@ -562,7 +562,7 @@ class PredictorReader:
         return Set(LORENZO, q - 5, known=self._before(column, self.header.varint(), known=True))
 
     def _term(self, column):
-        """8.1."""
+        """Section 8.1: reads a term."""
         header = self.header
         kind = header.varint()
         if kind == 0:

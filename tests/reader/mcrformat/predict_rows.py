@@ -10,7 +10,7 @@ _AXES = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 
 
 class RowOrder:
-    """9: the description of the slots of a table."""
+    """Section 9: the description of the slots of a table."""
 
     def __init__(self, header, table, columns):
         way = header.varint()
@@ -46,14 +46,14 @@ class RowOrder:
 
 
 def slots_by_steps(table, code_a):
-    """9.1."""
+    """Section 9.1: the slots of a table without a curve."""
     slots = np.cumsum(code_a + 1) - 1
     check(len(slots) == 0 or (slots.min() >= 0 and slots.max() < table.places), "a slot is not a place of the table")
     return slots
 
 
 def slots_by_runs(listed, jumps, lengths, rows):
-    """9.2, end: `taken` has a byte for each place of the list, and `find` returns the next byte that is 0."""
+    """Section 9.2, end: `taken` has a byte for each place of the list, and `find` returns the next byte that is 0."""
     taken = bytearray(len(listed))
     slots = []
     following = 0
@@ -74,7 +74,7 @@ def slots_by_runs(listed, jumps, lengths, rows):
 
 
 class Curve:
-    """9.2: a curve through a cube, which gives each position a key."""
+    """Section 9.2: a curve through a cube, which gives each position a key."""
 
     def __init__(self, header, places):
         self.begin = [header.double() for _ in range(3)]
@@ -124,7 +124,7 @@ class Curve:
 
 
 def turned(turn, octant):
-    """9.2: the octant to which a turn maps an octant."""
+    """Section 9.2: the octant to which a turn maps an octant."""
     axes = _AXES[turn >> 3]
     mapped = sum((octant >> (2 - axes[a]) & 1) << (2 - a) for a in range(3))
     return mapped ^ (turn & 7)

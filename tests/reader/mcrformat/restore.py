@@ -10,7 +10,7 @@ from .errors import ReaderError, check, where
 from .index import DIRECTORY, SYMBOLIC_LINK, show
 from .manifest import container_path
 
-# The restored bits of a mode. A restored file belongs to the restoring user. Its set-user-ID and set-group-ID bits
+# The restored bits of a mode. A restored file belongs to the restoring user. The set-user-ID and set-group-ID bits
 # are not restored, because the file must not run as this user for other users.
 FILE_MODE = 0o1777
 DIRECTORY_MODE = 0o3777
@@ -37,7 +37,7 @@ class Containers:
         return self.opened[path]
 
     def reference(self, reference):
-        """7.8: the container of a reference, which must have the index digest of the reference."""
+        """Section 7.8: the container of a reference, which must have the index digest of the reference."""
         path = container_path(self.store, self.job, reference.checkpoint, reference.group)
         container = self.open(path)
         check(container.index_digest == reference.index_digest,
@@ -60,7 +60,7 @@ def restore_checkpoint(store, job, checkpoint, out_dir):
 
 
 def restore_group(manifest, containers, writer):
-    """8: restores the files of one group."""
+    """Section 8: restores the files of one group."""
     container = containers.open(manifest.container_path)
     with where(manifest.container_path):
         check_manifest(manifest, container)
@@ -94,7 +94,7 @@ def check_manifest(manifest, container):
 
 
 def all_variable_bytes(container):
-    """8, step 2: a dictionary of raw bytes, for each variable. Some bytes are in older containers."""
+    """Section 8, step 2: a dictionary of raw bytes, for each variable. Some bytes are in older containers."""
     variables = [variable for file in container.index.files for variable in file.variables]
     contents = container.variable_bytes([v for v in variables if v.elsewhere is None])
     contents.update(_bytes_of_references(container, variables))
@@ -109,7 +109,7 @@ def all_variable_bytes(container):
 
 
 def _bytes_of_references(container, variables):
-    """7.8, k >= 1: the raw bytes of the variables that are in older containers."""
+    """Section 7.8, k >= 1: the raw bytes of the variables that are in older containers."""
     contents = {}
     for number in range(len(container.index.references)):
         mine = [v for v in variables if v.elsewhere is not None and v.elsewhere[0] == number + 1]
@@ -124,7 +124,7 @@ def _bytes_of_references(container, variables):
 
 
 def _variable_there(older, variable):
-    """7.8: the variable of the older container. Checks the rules for this variable."""
+    """Section 7.8: the variable of the older container. Checks the rules for this variable."""
     other = older.index.variable(*variable.elsewhere[1:])
     with where(f"variable {show(variable.name)}"):
         check(other.elsewhere is None, "its bytes are not in the older container either")
@@ -136,7 +136,7 @@ def _variable_there(older, variable):
 
 
 def file_bytes(file, contents):
-    """8, steps 3 and 4: returns the bytes of a file."""
+    """Section 8, steps 3 and 4: returns the bytes of a file."""
     result = bytearray(file.size)
     for variable in file.variables:
         raw = contents[variable]
@@ -202,7 +202,7 @@ class Writer:
             self.directories[path] = None
 
     def finish(self):
-        """7.5: creates symbolic links last; then sets the modes of directories, the deepest first."""
+        """Section 7.5: creates symbolic links last; then sets the modes of directories, the deepest first."""
         for file, text in self.links:
             check(file.path not in self.directories, f"the path {show(file.path)} is a link and a directory")
             path = os.path.join(self.out_dir, file.path)
@@ -214,7 +214,7 @@ class Writer:
 
 
 def _write_file(path, data, file):
-    """8, step 4: writes a file. The file gets its final name only after its bytes are verified and written."""
+    """Section 8, step 4: writes a file, which gets its final name after its bytes are verified and written."""
     temporary = path + b".mcr-part" if len(os.path.basename(path)) < 240 else os.path.join(
         os.path.dirname(path), b".mcr-part")
     try:

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def unshuffle(data, width):
-    """Section 9."""
+    """Section 9: decodes `shuffle`."""
     elements = len(data) // width
     whole = elements * width
     planes = np.frombuffer(data, np.uint8, whole).reshape(width, elements)
@@ -12,7 +12,7 @@ def unshuffle(data, width):
 
 
 def unbitshuffle(data, width):
-    """Section 13."""
+    """Section 13: decodes `bitshuffle`."""
     elements = len(data) // width // 8 * 8
     whole = elements * width
     planes = np.frombuffer(data, np.uint8, whole).reshape(width * 8, elements // 8)

@@ -1,9 +1,9 @@
-//! Running the command under test.
+//! Functions that run the command under test.
 
 use std::process::{Command, Output};
 
-/// Removes the variables of mcrEngine and of Slurm, which would change the behaviour of the command under test, from
-/// the environment of a command.
+/// Removes the variables of mcrEngine and of SLURM from the environment of a command, because they would change its
+/// behaviour.
 pub fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("MCR_") || name.starts_with("SLURM_")) {

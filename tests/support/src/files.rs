@@ -1,4 +1,4 @@
-//! The files below a directory.
+//! Functions for the files below a directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
-//! What tests and benchmarks of several crates need: random numbers, processes that end with the test, waiting with a
-//! deadline, the files below a directory, and measured values.
+//! Helpers for tests and benchmarks of several crates: random numbers, processes that end with the test, waiting with
+//! a deadline, the files below a directory, and measured values.
 //!
 //! This crate uses no other crate of the workspace. The module `group.rs`, in the folder above, makes test data with
-//! `mcrengine`. The integration tests of `mcrengine` include it by its path. It is not part of this crate, because then
-//! the unit tests of `mcrengine` would compile `mcrengine` twice.
+//! `mcrengine`. The integration tests of `mcrengine` include `group.rs` by its path. `group.rs` is not part of this
+//! crate, because then the unit tests of `mcrengine` would compile `mcrengine` twice.
 
 mod command;
 mod files;

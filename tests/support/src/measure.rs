@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How often each thing is measured: MCR_BENCH_REPETITIONS, or `default`.
+/// Number of repetitions of each measurement: MCR_BENCH_REPETITIONS, or `default`.
 pub fn repetitions(default: usize) -> usize {
     let given = std::env::var("MCR_BENCH_REPETITIONS").ok().and_then(|text| text.parse().ok());
     given.unwrap_or(default).max(1)
@@ -18,7 +18,7 @@ pub fn is_asked_for() -> bool {
 pub struct Sample(Vec<f64>);
 
 impl Sample {
-    /// No values yet.
+    /// A sample without values.
     pub const fn new() -> Self {
         Self(Vec::new())
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::process::{Child, Command, ExitStatus};
 
-/// A running process. It is killed when this value is dropped.
+/// A running process. The process is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Process(pub Child);
 
@@ -24,7 +24,7 @@ impl Process {
         sent.is_ok_and(|status| status.success())
     }
 
-    /// Sends the signal with this name, and waits for the end.
+    /// Sends the signal with this name, and waits until the process ends.
     pub fn end(mut self, signal: &str) -> io::Result<ExitStatus> {
         self.signal(signal);
         self.0.wait()

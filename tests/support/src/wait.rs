@@ -1,8 +1,8 @@
-//! Waiting for a condition.
+//! Waits for a condition.
 
 use std::time::{Duration, Instant};
 
-/// Time between two looks.
+/// Time between two calls of `look`.
 const STEP: Duration = Duration::from_millis(20);
 
 /// Waits until `look` returns a value. Panics with `what` at the deadline.

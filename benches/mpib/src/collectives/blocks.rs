@@ -32,7 +32,7 @@ impl<'l> Blocks<'l> {
         ranks.iter().map(|&r| self.lens[r]).sum()
     }
 
-    /// The concatenated blocks of `ranks`. They are not copied if they are already adjacent.
+    /// The concatenated blocks of `ranks`. Adjacent blocks are not copied.
     pub(super) fn bundle<'b>(&self, blocks: &'b [u8], ranks: &[usize]) -> Cow<'b, [u8]> {
         if ranks.windows(2).all(|w| w[1] == w[0] + 1) {
             return Cow::Borrowed(&blocks[self.starts[ranks[0]]..][..self.len_of(ranks)]);

@@ -3,16 +3,16 @@
 //! A lane is a pair of ranks, Dep_send at the root's site and Dep_recv at the other site, with a separate connection
 //! over the WAN. Scatter: (1) the root sends the blocks of each lane to its Dep_send over the LAN; (2) each lane
 //! transfers its blocks over the WAN, the root's own lane from the start; (3) each Dep_recv distributes the blocks at
-//! its site, and the root serves its own site. Gather is the same in reverse.
+//! its site, and the root serves its own site. A gather does these steps in reverse order.
 //!
-//! Deviation: the root does not wait for the turn of its own lane, and does not finish step 2 before step 3. If LAN
-//! and WAN use different network cards, as in the paper's figure, both work at the same time.
+//! Deviation: the root sends on its own lane from the start, and does not finish step 2 before step 3. If LAN and WAN
+//! use different network cards, as in the paper's figure, both cards work at the same time.
 
 use super::blocks::Blocks;
 use crate::comm::{Comm, CommError};
 use crate::models::lanes::share;
 
-/// The role of each rank. Every rank computes it from the same data.
+/// The role of each rank. Every rank computes all roles from the same data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lanes {
     /// Ranks of the root's site, the root first.
@@ -57,7 +57,7 @@ impl Lanes {
         Ok(Self { near, far })
     }
 
-    /// Dep_send and Dep_recv of each lane.
+    /// The ranks Dep_send and Dep_recv of each lane.
     pub fn pairs(&self) -> Vec<(usize, usize)> {
         self.near.iter().zip(&self.far).map(|(&near, far)| (near, far[0])).collect()
     }

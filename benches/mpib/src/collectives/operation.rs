@@ -5,16 +5,16 @@ use super::tree::Tree;
 use super::{Algorithm, Result};
 use crate::comm::Comm;
 
-/// An operation of all ranks that can be timed. A program may implement this for its own operations.
+/// An operation of all ranks that can be timed. A program may implement this trait for its operations.
 pub trait Operation {
-    /// For example `scatter/binomial`: the operation before the slash, and the implementation after it.
+    /// For example `scatter/binomial`: the operation, a slash, and the implementation.
     fn name(&self) -> String;
 
     /// The direction of the data, and its root if there is one.
     fn flow(&self) -> Flow;
 
-    /// Allocates buffers for blocks of `block_bytes` and touches them. All ranks call it before the first `run`, and
-    /// again for every size.
+    /// Allocates and touches buffers for blocks of `block_bytes`. All ranks call this method before the first `run`,
+    /// and again for every size.
     fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()>;
 
     /// Preparation that each run needs and that is not timed. Called before each run.
@@ -22,24 +22,25 @@ pub trait Operation {
         Ok(())
     }
 
-    /// Runs once. All ranks must call it equally often.
+    /// Runs the operation once. All ranks must call this method equally often.
     fn run(&mut self, comm: &Comm) -> Result<()>;
 
-    /// Switches to other buffers, which are not in a cache. Does nothing if there are none.
+    /// Switches to other buffers, which are not in a cache. Does nothing if there are no other buffers.
     fn freshen(&mut self) {}
 
     /// Whether this rank has the right data after a run.
     fn is_right(&self, comm: &Comm) -> bool;
 }
 
-/// The direction of the data. It determines what a single rank can know about the end of the operation.
+/// The direction of the data. The direction determines whether a rank can know that the operation has ended on all
+/// ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Scatter and broadcast: the root ends before the other ranks.
     From(usize),
     /// Gather and reduce: when the root ends, the operation is complete.
     To(usize),
-    /// All-to-all, barrier.
+    /// All-to-all and barrier: no rank is special.
     Symmetric,
 }
 
@@ -111,7 +112,7 @@ impl Kind {
         named.chain((1..=lanes).map(|p| format!("lanes-{p}"))).collect()
     }
 
-    /// Whether this is a scatter or a gather.
+    /// Whether the operation is a scatter or a gather.
     pub fn moves_blocks(self) -> bool {
         matches!(self, Self::Scatter | Self::ScatterVarying | Self::Gather | Self::GatherVarying)
     }
@@ -170,7 +171,7 @@ pub struct Collective {
     setting: Setting,
     how: Option<Algorithm>,
     lens: Vec<usize>,
-    /// Several sets of buffers if fresh ones are requested, otherwise one.
+    /// Several sets of buffers if fresh buffers are requested, otherwise one set.
     sets: Vec<Buffers>,
     fresh_sets: usize,
     at: usize,
@@ -216,13 +217,13 @@ impl Collective {
         })
     }
 
-    /// If `fresh`, each run uses buffers that were not touched for a long time.
+    /// If `fresh`, each run uses buffers that are not in a cache.
     pub fn with_fresh_buffers(mut self, fresh: bool) -> Self {
         self.fresh_sets = if fresh { usize::MAX } else { 1 };
         self
     }
 
-    /// The algorithm depends on the lengths, so it is determined for each size.
+    /// The algorithm for the current size. The algorithm depends on the lengths of the blocks.
     fn algorithm(&self, ranks: usize) -> Algorithm {
         debug_assert_eq!(self.lens.len(), ranks);
         // `new` has rejected all unknown names.
@@ -238,7 +239,7 @@ impl Collective {
     }
 }
 
-/// The algorithm of a name, for blocks of these lengths. `None` for `native` and for unknown names.
+/// The algorithm with this name, for blocks of these lengths. `None` for `native` and for unknown names.
 pub fn named(name: &str, lens: &[usize], setting: &Setting) -> Option<Algorithm> {
     let (ranks, root) = (lens.len(), setting.root);
     Some(match name {
@@ -255,8 +256,8 @@ pub fn named(name: &str, lens: &[usize], setting: &Setting) -> Option<Algorithm>
     })
 }
 
-/// The byte at `at` of the block that `from` sends to `to`. It differs between blocks, so that swapped blocks are
-/// detected.
+/// The byte at `at` of the block that `from` sends to `to`. Different blocks have different bytes, so that swapped
+/// blocks are detected.
 fn pattern(from: usize, to: usize, at: usize) -> u8 {
     (at.wrapping_mul(31) ^ from.wrapping_mul(131) ^ to.wrapping_mul(241).wrapping_add(at >> 8)) as u8
 }

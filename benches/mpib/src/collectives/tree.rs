@@ -21,15 +21,16 @@ impl Tree {
         Self::flat(ranks, root, (1..ranks).map(|i| (root + i) % ranks))
     }
 
-    /// The rank with the most bytes is served first, so that the long messages of a slow receiver overlap the others.
+    /// A flat tree. The rank with the most bytes is served first, so that long messages to a slow receiver overlap
+    /// the other messages.
     pub fn sorted(lens: &[usize], root: usize) -> Self {
         let mut order: Vec<_> = (0..lens.len()).filter(|&r| r != root).collect();
         order.sort_by_key(|&r| (std::cmp::Reverse(lens[r]), r));
         Self::flat(lens.len(), root, order)
     }
 
-    /// The rank with the largest cost, for example distance, is served first, so that its latency overlaps the
-    /// others.
+    /// A flat tree. The rank with the largest cost, for example distance, is served first, so that its latency
+    /// overlaps the other messages.
     pub fn sorted_by(cost: &[f64], root: usize) -> Self {
         let mut order: Vec<_> = (0..cost.len()).filter(|&r| r != root).collect();
         order.sort_by(|&a, &b| cost[b].total_cmp(&cost[a]).then(a.cmp(&b)));
@@ -56,14 +57,15 @@ impl Tree {
 
     /// J. L. Traeff, "Hierarchical gather/scatter algorithms with graceful degradation" (IPDPS 2004), for blocks of
     /// different lengths. A block that is longer than all other remaining blocks together is sent directly, since
-    /// passing it on would cost more than the saved latency. The rest is a binomial tree with longer blocks nearer to
-    /// the root.
+    /// passing the block on would cost more than the saved latency. The remaining ranks form a binomial tree, in
+    /// which longer blocks are nearer to the root.
     pub fn traeff(lens: &[usize], root: usize) -> Self {
         let mut rest: Vec<_> = (0..lens.len()).filter(|&r| r != root).collect();
         rest.sort_by_key(|&r| (std::cmp::Reverse(lens[r]), r));
         let mut left: usize = rest.iter().map(|&r| lens[r]).sum();
         let mut direct = Vec::new();
-        // If all blocks are equal, no block is longer than all others together, except for the last two.
+        // If all blocks have equal lengths, no block is longer than all others together, unless only two blocks are
+        // left.
         while rest.len() > 2 && lens[rest[0]] > left - lens[rest[0]] {
             let rank = rest.remove(0);
             left -= lens[rank];
@@ -103,12 +105,12 @@ impl Tree {
     }
 
     /// A rank and all ranks below it, each rank before the ranks below it: the order in which their blocks travel
-    /// together. Branches are in the order of ranks, not of service, so that the blocks below rank 0 are often in
-    /// this order already.
+    /// together. Branches are in the order of ranks, not in the order of service. So the root's blocks are often in
+    /// this order already, if the root is rank 0.
     pub fn below(&self, rank: usize) -> Vec<usize> {
         let mut found = vec![rank];
         let mut at = 0;
-        // Depth first: the branch of a child stays together.
+        // Visit the ranks in depth-first order, so that the ranks of a branch stay together.
         while at < found.len() {
             let place = at + 1;
             found.splice(place..place, self.branches(found[at]));

@@ -1,4 +1,4 @@
-//! `mpib check`: checks that each operation moves the right bytes, before its measured times are trusted.
+//! `mpib check`: checks that each operation moves the right bytes. Times of an operation that fails are meaningless.
 
 use super::{Failure, SiteOptions, bytes};
 use clap::Args;

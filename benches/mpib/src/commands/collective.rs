@@ -1,4 +1,5 @@
-//! `mpib collective`: times one operation in some or all implementations over sizes, and reports the fastest.
+//! `mpib collective`: times one operation in some or all implementations over sizes, and reports the fastest
+//! implementation.
 
 use super::{Common, Failure, all_fit, bytes, context};
 use clap::{Args, ValueEnum};
@@ -18,7 +19,7 @@ pub struct Options {
     /// scatter, scatterv, gather, gatherv, broadcast, reduce, allgather, alltoall or barrier
     #[arg(value_enum)]
     operation: KindName,
-    /// Implementations, separated by commas; "all" means all of them
+    /// Implementations, separated by commas; "all" means all implementations
     #[arg(long = "impl", value_delimiter = ',', default_values_t = ["all".to_string()])]
     implementations: Vec<String>,
     /// Block sizes, separated by commas

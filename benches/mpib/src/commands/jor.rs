@@ -1,4 +1,4 @@
-//! `mpib jor`: measures the gain from coupling two sites, for an unmodified program and for an adapted one.
+//! `mpib jor`: measures the gain from coupling two sites, for an unmodified program and for an adapted program.
 
 use super::{Failure, Output, SiteOptions, at_least, context};
 use clap::{Args, ValueEnum};
@@ -23,7 +23,7 @@ pub struct Options {
     /// Limit each rank of site 0 and of site 1 to this number of points per second, for example 200000,100000
     #[arg(long, value_delimiter = ',', value_name = "POINTS,POINTS")]
     pace: Vec<f64>,
-    /// Power of site 0 divided by that of site 1, instead of measuring it
+    /// Power of site 0 divided by the power of site 1; default: measured
     #[arg(long)]
     balance: Option<f64>,
     /// How an area is divided among the ranks of a site
@@ -32,7 +32,7 @@ pub struct Options {
     /// Ranks of both sites to use, separated by commas, for example 1+1,2+2,4+2; default: all
     #[arg(long, value_delimiter = ',', value_name = "NEAR+FAR")]
     procs: Vec<String>,
-    /// Number of repetitions of each run; the median counts
+    /// Number of repetitions of each run; the median is reported
     #[arg(long, default_value_t = 1)]
     reps: usize,
     /// Maximum number of iterations of each run (at least one period); times are scaled
@@ -66,7 +66,7 @@ enum CutName {
     Strips,
     /// Rectangles
     Blocks,
-    /// Both, one after the other
+    /// First strips, then blocks
     Both,
 }
 
@@ -102,7 +102,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         CutName::Blocks => vec![Cut::Blocks],
         CutName::Both => vec![Cut::Strips, Cut::Blocks],
     };
-    // Reject invalid partitions now, not after an hour.
+    // Reject invalid partitions before the runs, which may take an hour.
     for (&cut, &(upper, lower)) in cuts.iter().flat_map(|c| runs.iter().map(move |r| (c, r))) {
         for (problem, far) in [(Problem::whole(plan.n), lower), (Problem::half(plan.n), 0)] {
             let rows = balanced_rows(problem.rows, plan.ratio.unwrap_or(1.0), upper, lower);
@@ -156,8 +156,8 @@ fn application(_: &Comm, _: &Options, _: &Plan, _: &Path) -> Result<String, Fail
     Err(Failure::Input("--checkpoint-dir: this build has no HDF5 (cargo build --release --features hdf5)".into()))
 }
 
-/// A run that writes checkpoints and starts from them. Its last line is a digest of all points, which does not depend
-/// on how often the run was killed.
+/// A run that writes checkpoints and starts from them. The last line of its output is a digest of all points, which
+/// does not depend on how often the run was killed.
 #[cfg(feature = "hdf5")]
 fn application(comm: &Comm, options: &Options, plan: &Plan, directory: &Path) -> Result<String, Failure> {
     use mpib::jor::bench::solve_from;
@@ -192,7 +192,7 @@ fn application(comm: &Comm, options: &Options, plan: &Plan, directory: &Path) ->
     Ok(format!("started at iteration {from}, ended at {count}\ndigest {digest:016x}\n"))
 }
 
-/// The plan without the sites.
+/// The plan from the options, with empty sites.
 fn plan(options: &Options) -> Result<Plan, Failure> {
     let class = CLASSES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&options.class));
     let n = match (options.size, class) {
@@ -298,7 +298,7 @@ fn lines(o: &Outcome, near: usize, far: usize, cut: Cut, plan: &Plan) -> Vec<Str
     lines
 }
 
-/// Compares the whole solution at period 1 on all ranks with that of one process.
+/// Compares the whole solution at period 1 on all ranks with the solution of one process.
 fn verify(comm: &Comm, plan: &Plan) -> Result<String, Failure> {
     let plan = Plan { pace: None, ..plan.clone() };
     let count = iterations(Problem::whole(plan.n), 0, 1).min(1000);
@@ -315,7 +315,7 @@ fn verify(comm: &Comm, plan: &Plan) -> Result<String, Failure> {
     }
 }
 
-/// Figures 3 and 5 to 9 of the paper, as far as the runs contain their data.
+/// Writes figures 3 and 5 to 9 of the paper, except figures for which the runs contain no data.
 fn figures(directory: &Path, plan: &Plan, outcomes: &[(usize, usize, Cut, Outcome)]) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let write = |name: &str, title: &str, x: &str, y: &str, lines: Vec<Line>| {

@@ -89,7 +89,7 @@ pub fn paths(model: &PathModel) -> Vec<String> {
     ]
 }
 
-/// The times of the models, the measured times, and the conclusions.
+/// The modelled times, the measured times, and the conclusions for one size and direction.
 struct Choice<'m> {
     size: usize,
     direction: Direction,

@@ -12,7 +12,7 @@ use mpib::timing::{Timer, Timing};
 
 #[derive(Args)]
 pub struct Options {
-    /// Message sizes in addition to the empty message, separated by commas; the LMO model uses the largest one
+    /// Message sizes in addition to the empty message, separated by commas; the LMO model uses the largest size
     #[arg(long, value_parser = bytes_not_zero, value_delimiter = ',', default_values_t = [4096, 262_144, 1 << 20])]
     sizes: Vec<usize>,
     /// Number of messages in a train, for LogGP
@@ -30,9 +30,9 @@ pub struct Options {
     output: Output,
 }
 
-/// Number of point-to-two experiments of each kind, for the median.
+/// Number of point-to-two experiments of each kind. The median counts.
 const TRIPLES: usize = 11;
-/// Number of trains of each kind, for the median.
+/// Number of trains of each kind. The median counts.
 const TRAINS: usize = 21;
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
@@ -56,7 +56,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     sizes.dedup();
     let largest = sizes.last().copied().unwrap_or(1);
     let mut rows = Vec::new();
-    // The answer is empty. So the way there gives the time per byte, and an empty way is half of an empty round trip.
+    // The answer is empty, so its time is half of an empty round trip. The rest of a round trip is the one-way time
+    // of the message.
     let mut trips = Vec::new();
     for &size in &sizes {
         let found = all_pairs(comm, Order::Parallel, size, 0, &rule)?;
@@ -84,7 +85,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         None
     };
     let mut trains = Vec::new();
-    // One byte, and all sizes that have a bandwidth.
+    // Trains of one byte, and of all larger sizes.
     let mut lengths = vec![1];
     lengths.extend(sizes.iter().copied().filter(|&s| s > 1));
     let reps = rule.max_reps.min(TRAINS);
@@ -107,7 +108,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     let loggp = LogGp::fit(&trains);
     let mut timer = Timer::new(comm)?;
-    // In Hockney's model the blocks follow each other. In LMO they overlap, except for the root's part.
+    // In Hockney's model the blocks follow each other. In LMO the blocks overlap, except for the root's part.
     let mut scatter = |name: &str| -> Result<mpib::stats::Summary, Failure> {
         let mut linear = Collective::new(Kind::Scatter, name, &Setting::default(), n).map_err(Failure::input)?;
         Ok(timer.measure(&mut linear, largest, &Timing { rule, ..Timing::default() })?)

@@ -1,4 +1,4 @@
-//! `mpib p2p`: round trips between all pairs: C(n,2) estimates with errors.
+//! `mpib p2p`: measures round trips between all n (n-1) / 2 pairs of ranks, with error bars.
 
 use super::{Failure, Output, Repetitions, at_least, bytes, context, hosts};
 use clap::{Args, ValueEnum};
@@ -12,7 +12,7 @@ pub struct Options {
     /// Bytes of the message, separated by commas
     #[arg(long, value_parser = bytes, value_delimiter = ',', default_values_t = [0, 1024, 65536, 1 << 20])]
     sizes: Vec<usize>,
-    /// Bytes of the answer; default: the same as the message
+    /// Bytes of the answer; default: the bytes of the message
     #[arg(long, value_parser = bytes)]
     back: Option<usize>,
     /// Measure pairs one after the other, or as many disjoint pairs as possible at the same time

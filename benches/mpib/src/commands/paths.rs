@@ -25,18 +25,17 @@ pub struct Options {
     /// A directory on the parallel file system
     #[arg(long, value_name = "DIR")]
     pfs: Option<PathBuf>,
-    /// The command `mcr`, for the stream through agent and aggregator; default: the first in PATH
+    /// The command `mcr`, for the stream through agent and aggregator; default: the first `mcr` in PATH
     #[arg(long, value_name = "FILE", env = "MCR")]
     mcr: Option<PathBuf>,
-    /// A directory in each node's memory, for the files that the stream reads, and for its store if the PFS is not
-    /// used
+    /// A directory in each node's memory, for the files that the stream reads, and without --pfs also for the store
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     memory: PathBuf,
     /// Write a picture of all paths over the group size (SVG)
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
     /// Also measure writing to and reading from the PFS with these numbers of ranks, separated by commas: each rank
-    /// for itself, and one rank for each group of the largest of --groups (figures 10 and 11 of mcrEngine's paper);
+    /// alone, and one rank for each group of the largest size in --groups (figures 10 and 11 of mcrEngine's paper);
     /// needs --pfs
     #[arg(long, value_delimiter = ',', value_name = "RANKS", requires = "pfs")]
     scaling: Vec<usize>,
@@ -70,7 +69,7 @@ fn scheme(text: &str) -> Result<Scheme, String> {
     }
 }
 
-/// One path at one group size.
+/// The measurement of one path at one group size.
 struct Way {
     name: &'static str,
     group: usize,
@@ -183,13 +182,14 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.common.output.write_with(comm, &report, &figures)
 }
 
-/// From files in memory to containers in memory, through agents and aggregators.
+/// Path from files in memory to containers in memory, through agents and aggregators.
 const GRPC: &str = "grpc";
-/// From files in memory to containers on the PFS, through agents and aggregators.
+/// Path from files in memory to containers on the PFS, through agents and aggregators.
 const WHOLE: &str = "grpc to pfs";
-/// From files on the PFS to memory, without mcrEngine.
+/// Path from files on the PFS to memory, without mcrEngine.
 const READ: &str = "read";
-/// From containers to files in memory with `mcr restart`: containers on the PFS, and containers in memory.
+/// Paths from containers to files in memory with `mcr restart`: from containers on the PFS, and from containers in
+/// memory.
 const RESTART: &str = "restart";
 const RESTART_MEMORY: &str = "restart from memory";
 /// Paths that are not gathers, and therefore not part of a recommendation.
@@ -208,8 +208,8 @@ struct Scaled {
 }
 
 impl Scaled {
-    /// Figure 11 compares plain bytes with and without aggregation, and schemes in which each rank compresses for
-    /// itself.
+    /// Figure 11 compares plain bytes with and without aggregation, and schemes in which each rank compresses its
+    /// file alone.
     fn in_figure_11(&self) -> bool {
         !self.aggregated || self.scheme == PLAIN
     }
@@ -218,8 +218,8 @@ impl Scaled {
 /// The scheme without compression.
 const PLAIN: &str = "plain";
 
-/// Writing and reading with the first `ranks` ranks, each for itself or one for each group. Each scheme writes its
-/// compressed number of bytes. Collective; ranks beyond the first `ranks` have no data in it.
+/// Measures writing and reading with the first `ranks` ranks: each rank alone, or one rank for each group. Each
+/// scheme writes its compressed number of bytes. Collective; the other ranks have no data.
 fn scaling(
     comm: &Comm,
     options: &Options,
@@ -262,14 +262,14 @@ fn scaling(
         Ok(found)
     };
     let mine = match if part { measure() } else { Ok(Vec::new()) } {
-        // An error of one rank alone: the other ranks may wait for it and cannot be informed.
+        // Only this rank has the error. Other ranks may wait for this rank and cannot be informed.
         Err(error) if !matches!(error, CommError::Told(_)) => return Err(error.into()),
         mine => mine.map_err(|e| e.to_string()),
     };
     Ok(comm.agree(mine)?)
 }
 
-/// For each number of ranks: the gain from aggregation, and the gain of each scheme over plain bytes.
+/// One sentence for each number of ranks: the gain from aggregation, and the gain of each scheme over plain bytes.
 fn in_words(scaled: &[Scaled]) -> Vec<String> {
     let median = |ranks, scheme: &str, aggregated, reads| {
         let at = scaled
@@ -306,8 +306,8 @@ fn in_words(scaled: &[Scaled]) -> Vec<String> {
 }
 
 /// The group size with the smallest time from the ranks to the store. The time is the fastest gather plus the writing
-/// by the aggregators. This sum is an upper bound, since both overlap in the running system. The measured time
-/// through agents and aggregators is considered too. Without a PFS, only gathers count.
+/// by the aggregators. This sum is an upper bound, since gathers and writes overlap in the running system. The
+/// measured time through agents and aggregators is also compared. Without a PFS, only gathers count.
 fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<String> {
     let median = |group: usize, name: &str| {
         let way = ways.iter().find(|w| w.group == group && w.name == name);
@@ -352,7 +352,7 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
             people(total),
             rate(whole / total)
         ));
-        // What mcrEngine itself achieves, if the recommended path is one that it does not use.
+        // If mcrEngine does not use the recommended path, the time of mcrEngine is reported too.
         let daemons = if median(group, "pfs").is_some() { WHOLE } else { GRPC };
         let of_daemons = groups.iter().filter_map(|&g| Some((median(g, daemons)?, g)));
         if let Some((seconds, group)) = of_daemons.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|_| name != daemons) {

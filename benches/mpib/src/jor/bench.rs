@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 const TAG: u16 = 500;
 /// Sleep of ranks that only simulate computing while they wait, so that the cores are free for the other ranks.
 const NAP: Duration = Duration::from_micros(50);
-/// Time of spinning before the first sleep. The neighbour often arrives within it, and a sleep takes twice as long as
-/// requested.
+/// Time of spinning before the first sleep. The message of a neighbour often arrives within this time, and a sleep
+/// takes twice as long as requested.
 const SPIN_TIME: Duration = Duration::from_micros(300);
 
 /// Why a run is impossible.
@@ -31,15 +31,15 @@ pub enum JorError {
 pub struct Plan {
     /// N
     pub n: usize,
-    /// The site of each rank: 0 or 1. Both must occur.
+    /// The site of each rank, 0 or 1. Both sites must have at least one rank.
     pub sites: Vec<usize>,
     /// Points per second to which each rank of a site is limited. `None`: no limit.
     pub pace: Option<[f64; 2]>,
-    /// Numbers of iterations between exchanges of the sites. They must include 1.
+    /// Numbers of iterations between exchanges of the sites. One of the numbers must be 1.
     pub periods: Vec<usize>,
-    /// How areas are divided.
+    /// How the area of a site is divided among its ranks.
     pub cut: Cut,
-    /// Power of site 0 divided by that of site 1. Measured if not given.
+    /// Power of site 0 divided by the power of site 1. `None`: the ratio is measured.
     pub ratio: Option<f64>,
     /// Number of repetitions of each run. The median counts.
     pub reps: usize,
@@ -48,43 +48,45 @@ pub struct Plan {
     pub sample: Option<usize>,
 }
 
-/// The results, the same on all ranks.
+/// The results. All ranks have equal results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The ranks that exchange the border, of site 0 and of site 1.
     pub front_ends: [usize; 2],
-    /// The round trip time between them.
+    /// The round trip time between the front-ends in seconds.
     pub front_end_seconds: f64,
     /// Time of each site alone on N x N points.
     pub half_seconds: [f64; 2],
     /// Time of each site alone on 2N x N points.
     pub whole_seconds: [f64; 2],
-    /// Power of site 0 divided by that of site 1 on N x N points: the ratio of the median iterations.
+    /// Power of site 0 divided by the power of site 1 on N x N points: the ratio of the median times of an iteration.
     pub ratio: f64,
-    /// The same ratio on 2N x N points.
+    /// Power of site 0 divided by the power of site 1 on 2N x N points.
     pub ratio_whole: f64,
-    /// The two ratios differ: at one site, half of the problem fits into a cache, but the whole problem does not.
+    /// Whether `ratio` and `ratio_whole` differ. Then half of the problem fits into a cache at one site, but the
+    /// whole problem does not.
     pub cache_crossed: bool,
-    /// Rows of site 0, of 2N, if the load is balanced.
+    /// Number of the 2N rows that site 0 has if the load is balanced.
     pub balanced_rows: usize,
     /// Time of both sites with equal load and an exchange after each iteration.
     pub transparent_seconds: f64,
     /// Period, number of iterations, and seconds of the balanced runs.
     pub periods: Vec<(usize, usize, f64)>,
-    /// The error after each balanced run as a fraction of the start: a tenth or a little less; more for a sample.
+    /// The error after each balanced run as a fraction of the error at the start: 0.1 or a little less, or more if
+    /// only a sample of the iterations was computed.
     pub errors_left: Vec<f64>,
     /// The period of the fastest balanced run.
     pub best_period: usize,
     /// The period that was predicted to be the best, from `inner_seconds` and `exchange_seconds`. `periods` contains
-    /// it.
+    /// this period.
     pub chosen_period: usize,
     /// Time of an iteration without an exchange of the sites.
     pub inner_seconds: f64,
     /// Additional time of an exchange.
     pub exchange_seconds: f64,
-    /// Speedup of the transparent run over the best site alone.
+    /// Speedup of both sites with an exchange after each iteration over the faster site alone.
     pub artless: f64,
-    /// Speedup of the best balanced run over the best site alone.
+    /// Speedup of the fastest balanced run over the faster site alone.
     pub artful: f64,
 }
 
@@ -164,8 +166,8 @@ pub fn solve(comm: &Comm, plan: &Plan, ratio: f64, period: usize, count: usize) 
     solve_from(comm, plan, ratio, period, |_| Ok(0), count, |_, _| Ok(()))
 }
 
-/// As [`solve`], starting at the iteration that `load` returns after it has filled this rank's part. `after` is
-/// called after each iteration. Collective, and so is `load`.
+/// Like [`solve`], but starts from a saved state: `load` fills this rank's part and returns its iteration. `after` is
+/// called after each iteration. Collective; `load` must be collective too.
 pub fn solve_from(
     comm: &Comm,
     plan: &Plan,
@@ -201,7 +203,7 @@ pub fn solve_from(
     Ok(values)
 }
 
-/// The numbers of iterations of several problems. Each is computed by another rank. Collective.
+/// The numbers of iterations of several problems. Different ranks compute different problems. Collective.
 fn counts(comm: &Comm, wanted: &[(Problem, usize, usize)]) -> Result<Vec<usize>, CommError> {
     let mut found = vec![0.0; wanted.len()];
     for (i, &(problem, rows, period)) in wanted.iter().enumerate() {
@@ -213,8 +215,8 @@ fn counts(comm: &Comm, wanted: &[(Problem, usize, usize)]) -> Result<Vec<usize>,
     Ok(found.into_iter().map(|n| n as usize).collect())
 }
 
-/// The pair of ranks of both sites with the fastest round trip of a border. As many pairs are measured at the same
-/// time as the smaller site has ranks.
+/// The pair of ranks of both sites with the fastest round trip of a border. The number of pairs that are measured at
+/// the same time is the number of ranks of the smaller site.
 fn front_ends(comm: &Comm, near: &[usize], far: &[usize], n: usize) -> Result<([usize; 2], f64), CommError> {
     let (few, many, turned) = if near.len() <= far.len() { (near, far, false) } else { (far, near, true) };
     let mut times = vec![f64::NEG_INFINITY; few.len() * many.len()];
@@ -247,7 +249,8 @@ const PROBE_PERIOD: usize = 16;
 
 /// The period with the smallest `iterations (inner + exchange / period)`, from the smallest to the largest of
 /// `known`. Fewer exchanges need more iterations. `known` contains the iterations of some periods in ascending order.
-/// Other periods are interpolated linearly, since counting them all would take longer than a run.
+/// The iterations of other periods are interpolated linearly, since computing all of these numbers would take longer
+/// than a run.
 fn choose_period(known: &[(usize, usize)], inner_seconds: f64, exchange_seconds: f64) -> usize {
     let seconds = |period: f64, count: f64| count * (inner_seconds + exchange_seconds / period);
     let mut best = known.first().map_or((1, f64::INFINITY), |&(p, count)| (p, seconds(p as f64, count as f64)));
@@ -285,7 +288,8 @@ impl Runner<'_> {
         self.order.iter().position(|&r| r == self.comm.rank()).unwrap_or(0)
     }
 
-    /// Number of iterations to compute, in whole periods, and the factor by which all `count` iterations take longer.
+    /// Number of iterations to compute, in whole periods, and the factor from their time to the time of all `count`
+    /// iterations.
     fn sampled(&self, count: usize, period: usize) -> (usize, f64) {
         let some = self.plan.sample.map_or(count, |most| (most / period).max(1) * period).min(count);
         (some, count as f64 / some.max(1) as f64)
@@ -328,7 +332,7 @@ impl Runner<'_> {
         let mut longest = [run.seconds * longer, run.block.error(problem) / problem.start_error()];
         self.comm.all_max(&mut longest)?;
         let [seconds, left] = longest;
-        // The prediction rounds differently from the iteration on the points.
+        // The tolerance is for rounding errors, which differ between the prediction and the iteration on the points.
         if some == count && left > 0.1 * (1.0 + 1e-9) {
             let text = format!("period {period}: after {count} iterations {left} of the error is left, not a tenth");
             return Err(CommError::Told(text).into());
@@ -355,7 +359,7 @@ impl Runner<'_> {
         Ok([each - exchange, exchange])
     }
 
-    /// This rank's part of a timed run of the positions from `first` on.
+    /// A timed run. Computes this rank's part. The run uses the positions from `first` on.
     fn timed(
         &self,
         problem: Problem,
@@ -436,8 +440,8 @@ impl Runner<'_> {
     }
 }
 
-/// Limits a rank to a number of points per second by sleeping after each iteration. If it sleeps too long, the next
-/// sleep is shorter.
+/// Limits a rank to a number of points per second by sleeping after each iteration. After a sleep that was too long,
+/// the next sleep is shorter.
 struct Pace {
     seconds_per_point: f64,
     begun: Instant,

@@ -1,12 +1,13 @@
-//! JOR as an application with checkpoints: each rank writes an HDF5 file after a number of iterations, named as
-//! Carpet names them, `jor.chkpt.it_ITERATION.file_RANK.h5`. A run starts from the newest iteration of which every
+//! JOR as an application with checkpoints: each rank writes an HDF5 file after a number of iterations. The names are
+//! like those of Carpet: `jor.chkpt.it_ITERATION.file_RANK.h5`. A run starts from the newest iteration of which every
 //! rank has a valid file.
 
 use super::Block;
 use crate::comm::{Comm, CommError};
 use std::path::{Path, PathBuf};
 
-/// Number of checkpoints that are kept for each rank. Older ones are removed after a new one is written.
+/// Number of checkpoints that are kept for each rank. After a new checkpoint is written, older checkpoints are
+/// removed.
 const KEPT_CHECKPOINTS: usize = 3;
 
 /// The checkpoints of one rank in a directory.
@@ -20,7 +21,7 @@ fn file_error(path: &Path, error: impl std::fmt::Display) -> CommError {
 }
 
 impl Checkpoints {
-    /// For this rank, in a directory that must exist.
+    /// The checkpoints of this rank, in a directory that must exist.
     pub fn new(directory: &Path, rank: usize) -> Self {
         Self { directory: directory.into(), rank }
     }
@@ -66,8 +67,8 @@ impl Checkpoints {
         (number == [iteration as u64]).then_some(values)
     }
 
-    /// Loads the newest state that every rank has into `block`. Returns its iteration; 0 if there is none.
-    /// Collective.
+    /// Loads the newest state that every rank has into `block`. Returns the iteration of this state, or 0 if there is
+    /// no such state. Collective.
     pub fn newest(&self, comm: &Comm, block: &mut Block) -> Result<usize, CommError> {
         let mine: Vec<u8> = self.iterations().iter().flat_map(|&i| (i as u64).to_ne_bytes()).collect();
         let all = comm.all_bytes(&mine)?;

@@ -7,13 +7,15 @@
 //! work on the points, and less for larger problems: instead of 0.4 N^2 iterations of 2 N^2 points, about 20 N^3
 //! operations.
 //!
-//! Rounding differs from that on the points. The error falls by about a thousandth between two checks, and both ways
-//! differ by at most 1e-10. A test compares the counts with those found by iterating.
+//! The rounding errors differ from those of the iteration on the points. The error falls by about a thousandth
+//! between two checks, and both computations of the error differ by at most 1e-10. A test compares the counts with
+//! counts from the iteration on the points.
 
 use super::Problem;
 use std::f64::consts::PI;
 
-/// Sines whose factors are all below this fraction of the target error are dropped. Even their sum is invisible.
+/// Sines whose factors are all below this fraction of the target error are dropped. Even the sum of all dropped sines
+/// is negligible.
 const NEGLIGIBLE: f64 = 1e-16;
 
 /// One sine over the columns, with the factor of each row, including the rows beyond the ends.
@@ -78,7 +80,7 @@ impl Mode {
 pub(super) struct Error {
     problem: Problem,
     modes: Vec<Mode>,
-    /// The sines of k pi / (columns + 1), for k from 0 and for two periods.
+    /// The sines of k pi / (columns + 1), for two periods, beginning with k = 0.
     sines: Vec<f64>,
 }
 
@@ -131,18 +133,18 @@ impl Error {
     }
 }
 
-/// Number of iterations, in whole periods, until the error is a tenth of its start value. It is checked as often as
-/// [`Problem::look_every`] says. If `upper_rows` is 0 or all rows, there is no border.
+/// Number of iterations, in whole periods, until the error is a tenth of its start value. The error is checked as
+/// often as [`Problem::look_every`] says. If `upper_rows` is 0 or all rows, there is no border.
 pub fn iterations(problem: Problem, upper_rows: usize, period: usize) -> usize {
     let mut error = Error::new(problem, upper_rows);
     let aim = problem.start_error() / 10.0;
     let stride = period * problem.look_every(period);
-    // A sample of the points can show that the error is still too large. Only all points can show that it is small
-    // enough.
+    // A sample of the points can show that the error is still too large. Only all points can show that the error is
+    // small enough.
     let steps = ((problem.rows / 32).max(1), (problem.cols / 16).max(1));
     let mut worst = (0, 0);
     let mut done = 0;
-    // About 0.4 N^2 iterations are needed at period 1. The limit only ends a loop that would not end.
+    // About 0.4 N^2 iterations are needed at period 1. The limit only prevents an endless loop.
     while done < 1000 * problem.points() {
         error.advance(stride, period, aim);
         done += stride;
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
     use crate::jor::Serial;
 
-    /// Computes every point in every iteration.
+    /// Counts the iterations by iterating on all points.
     fn by_doing(problem: Problem, upper_rows: usize, period: usize) -> usize {
         let mut serial = Serial::new(problem, upper_rows, period);
         let aim = serial.error() / 10.0;

@@ -1,6 +1,6 @@
-//! Models of the time of a scatter or gather between two sites with P lanes. Two are from T. Chiba, T. Endo, S.
-//! Matsuoka, "Optimization of MPI_Scatter/Gather algorithm for grid environment" (2009). The third also models which
-//! steps overlap.
+//! Models of the time of a scatter or gather between two sites with P lanes. Two models are from T. Chiba, T. Endo,
+//! S. Matsuoka, "Optimization of MPI_Scatter/Gather algorithm for grid environment" (2009). The third model also
+//! describes which steps overlap.
 //!
 //! The paper prints its model twice, and the two versions differ for n0 < n1:
 //! - section 4.2: `T(P) = L + X M / b_WAN(P) + Y M / b_LAN + a` with `X = ceil(n1 / P)`. If n0 >= n1,
@@ -9,9 +9,10 @@
 //!   and `a + n1 M / (P b_LAN)` within the far site. Nothing is rounded up here, and the LAN transfers
 //!   `n1 + P - 1 + n1 / P` blocks.
 //!
-//! In both, the root sends nothing to its own site while its lane's block is on the WAN. [`Variant::Overlapped`]
-//! follows the schedule of `collectives::lanes`, in which each network card does one thing at a time. So it also
-//! shows when the plain linear algorithm is faster: if b_LAN = b_WAN, or if one lane fills the WAN.
+//! In both versions, the root sends nothing to its own site while its lane's block is on the WAN.
+//! [`Variant::Overlapped`] follows the schedule of `collectives::lanes`, in which each network card does one thing at
+//! a time. So this variant also shows when the plain linear algorithm is faster: if b_LAN = b_WAN, or if one lane
+//! fills the WAN.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +31,8 @@ pub struct PathModel {
     pub lan_bytes_per_second: f64,
     /// b_WAN(P): bandwidth of each of P concurrent pairs, in bytes per second. The first entry is for P = 1.
     pub wan_bytes_per_second: Vec<f64>,
-    /// Bandwidth from the root to all far ranks at the same time, in bytes per second. It is more than b_WAN(1) if
-    /// the window of a connection is the limit, and equal if the network card is the limit.
+    /// Bandwidth from the root to all far ranks at the same time, in bytes per second. This bandwidth is more than
+    /// b_WAN(1) if the window of a connection is the limit, and equal to b_WAN(1) if the network card is the limit.
     pub root_wan_bytes_per_second: f64,
 }
 
@@ -43,7 +44,7 @@ pub enum Variant {
     Section42,
     /// The paper's table 1.
     Table1,
-    /// The model of this project.
+    /// The model of this project, in which steps overlap.
     Overlapped,
 }
 
@@ -54,9 +55,9 @@ pub const VARIANTS: [Variant; 3] = [Variant::Section42, Variant::Table1, Variant
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// From the root.
+    /// From the root to the ranks.
     Scatter,
-    /// To the root.
+    /// From the ranks to the root.
     Gather,
 }
 
@@ -100,11 +101,11 @@ impl PathModel {
 
     /// Time of all lanes, which work at the same time.
     ///
-    /// Scatter: the root's WAN card sends its own lane's blocks from the start. Its LAN card feeds the other lanes
-    /// one after the other, and then the ranks of its own site. A far end passes blocks on after all blocks of its
-    /// lane have arrived. A gather is the same in reverse: a far end waits for the blocks of its neighbours, and the
-    /// root's LAN card first receives the blocks of its own site, and then the other lanes in the order of their
-    /// arrival.
+    /// Scatter: the root's WAN card sends its own lane's blocks from the start. The root's LAN card feeds the other
+    /// lanes one after the other, and then the ranks of the root's site. A far end passes blocks on after all blocks
+    /// of its lane have arrived. A gather reverses these steps: a far end waits for the blocks of its neighbours. The
+    /// root's LAN card first receives the blocks of its own site, and then the blocks of the other lanes in the order
+    /// of their arrival.
     fn overlapped(&self, direction: Direction, lanes: usize, m: f64) -> f64 {
         let lan = self.lan_bytes_per_second;
         let (latency, overhead) = (self.wan_latency_seconds, self.lan_latency_seconds);
@@ -130,7 +131,8 @@ impl PathModel {
                 let mut arrivals: Vec<(f64, f64)> = ends.iter().map(|e| e + latency).zip(lengths).collect();
                 let own = arrivals.remove(0).0;
                 arrivals.sort_by(|a, b| a.0.total_cmp(&b.0));
-                // First the root's own site, and then the lanes in the order of their arrival.
+                // The LAN card first receives the blocks of the root's own site, and then the lanes in the order of
+                // their arrival.
                 let mut lan_free = if self.near_ranks > 1 { overhead + own_site } else { 0.0 };
                 for (arrived, bytes) in arrivals {
                     lan_free = lan_free.max(arrived) + overhead + bytes / lan;
@@ -140,8 +142,8 @@ impl PathModel {
         }
     }
 
-    /// The time at which each lane has sent its bytes, if k concurrent lanes have b_WAN(k) each. A lane that ends
-    /// early leaves its share of the WAN to the others.
+    /// The time at which each lane has sent its bytes, if k concurrent lanes have b_WAN(k) each. When a lane ends,
+    /// the other lanes share its part of the WAN.
     fn wan_ends(&self, starts: &[f64], lengths: &[f64]) -> Vec<f64> {
         let mut left = lengths.to_vec();
         let mut ends = starts.to_vec();
@@ -187,8 +189,8 @@ impl PathModel {
             .unwrap_or(1)
     }
 
-    /// The number of lanes that the overlapped model chooses. `None` if linear is at least as fast within `margin`
-    /// (for example 0.05), because the plain algorithm is disturbed less often.
+    /// The number of lanes that the overlapped model chooses. `None` if lanes are not faster than linear by at least
+    /// `margin` (for example 0.05), because the linear algorithm is disturbed less often.
     pub fn choose(&self, direction: Direction, block_bytes: usize, margin: f64) -> Option<usize> {
         let lanes = self.best_lanes(Variant::Overlapped, direction, block_bytes);
         let time = self.lanes_seconds(Variant::Overlapped, direction, lanes, block_bytes);
@@ -227,7 +229,7 @@ mod tests {
         assert_eq!(ms(&fast_lan, Variant::Section42), [377, 219, 219, 140]);
         // P = 1: 0.1 + 4 * 8.775 + 351.0 + 0.1 + 35.1; P = 4: 0.1 + 7 * 8.775 + 87.75 + 0.1 + 8.775
         assert_eq!(ms(&fast_lan, Variant::Table1), [421, 237, 182, 158]);
-        // For n0 < n1 the two differ, as section 4.2 has n1 + P - 2.
+        // For n0 < n1, Y is n1 + P - 2 in section 4.2.
         let few = PathModel { near_ranks: 2, ..fast_lan };
         let time = few.lanes_seconds(Variant::Section42, Direction::Scatter, 2, MIB);
         assert!((time - (2.0 * 0.087_75 + 4.0 * 0.008_775 + 1e-4)).abs() < 1e-4, "{time}");
@@ -235,7 +237,8 @@ mod tests {
 
     #[test]
     fn ours_is_within_15_percent_of_what_was_measured_where_the_wan_is_the_limit() {
-        // Medians in ms on the emulated sites. P = 3 is left out, since the measured program let its root wait there.
+        // Medians in ms on the emulated sites. P = 3 is left out, since in the measured program the root waited at P
+        // = 3.
         for (model, measured) in [
             (sites(1000.0, 100.0, 400.0, 0.0), [(1, 374.0), (2, 201.0), (4, 122.0)]),
             (sites(100.0, 100.0, 400.0, 0.0), [(1, 615.0), (2, 513.0), (4, 525.0)]),
@@ -257,16 +260,16 @@ mod tests {
             assert_eq!(sites(100.0, 100.0, 400.0, 0.0).choose(direction, MIB, 0.05), None, "b_LAN = b_WAN");
             assert_eq!(sites(400.0, 100.0, 100.0, 0.0).choose(direction, MIB, 0.05), None, "B_WAN = b_WAN");
         }
-        // The paper's case: a window limits each connection, and the root may have many connections. Then linear is
-        // as good.
+        // The paper's case: the TCP window limits each connection, and the root may have many connections. Then
+        // linear is as fast as lanes.
         let window = PathModel { root_wan_bytes_per_second: 4.0 * 11.95e6, ..sites(1000.0, 100.0, 400.0, 5e-3) };
         assert_eq!(window.choose(Direction::Scatter, MIB, 0.05), None);
     }
 
     #[test]
     fn who_is_done_early_leaves_the_line_to_the_others() {
-        // Measured: three lanes on a line that one lane fills take 359 ms. With a third of the line for each lane it
-        // would be 554.
+        // Measured: three lanes on a line that one lane fills take 359 ms. If each lane had a third of the line until
+        // the end, three lanes would take 554 ms.
         let model = sites(400.0, 100.0, 100.0, 0.0);
         for direction in [Direction::Scatter, Direction::Gather] {
             let found = 1e3 * model.lanes_seconds(Variant::Overlapped, direction, 3, MIB);

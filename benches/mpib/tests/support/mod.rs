@@ -9,7 +9,8 @@ pub const MPIB: &str = env!("CARGO_BIN_EXE_mpib");
 /// Time limit in seconds: long enough for a loaded machine with two cores.
 const DEADLINE_S: &str = "240";
 
-/// Runs a program with the time limit. After it mpirun gets a signal first, and then all processes are killed.
+/// Runs a program with the time limit. At the time limit, mpirun gets a signal first, and then all processes are
+/// killed.
 pub fn bounded(program: &str) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=20", DEADLINE_S, program]);
@@ -62,8 +63,8 @@ pub fn example(name: &str) -> PathBuf {
     Path::new(MPIB).with_file_name("examples").join(name)
 }
 
-/// The command `mcr`: from the environment variable MCR, else as built in the workspace. If it is missing: `None`,
-/// and a message.
+/// The path of `mcr`: from the environment variable MCR, or the file that the workspace builds. If there is no file,
+/// prints a message and returns `None`.
 pub fn mcr() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("MCR") {
         return Some(path.into());
