@@ -1,11 +1,13 @@
 //! The command line, which clap parses.
 
 use crate::exit;
+use crate::node::RUN_DIR;
 use clap::{Args, Parser, Subcommand};
 use mcr_anc::flush::WHOLE_EVERY;
 use mcrengine::codec::Profile;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::plan::Scheme;
+use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -491,10 +493,13 @@ pub struct JobArgs {
 pub enum JobCommand {
     /// Show the settings of the job in this directory, and where each value comes from
     ///
-    /// The settings are those of the cluster's file /etc/mcr/mcr.toml and of the user's file mcr.toml. Other commands
-    /// use these settings if --store, --to or --config is missing.
+    /// The settings are those of the cluster's file /etc/mcr/mcr.toml, of the user's file mcr.toml, and of the words
+    /// that begin with mcr: in the job's comment. Other commands use them if --store, --to or --config is missing.
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Show {
+        /// Show the settings as for a job with this comment, as in sbatch --comment "mcr:job=NAME,watch=DIR"
+        #[arg(long, value_name = "COMMENT")]
+        comment: Option<OsString>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -535,7 +540,7 @@ pub enum JobCommand {
 #[derive(Debug, Args)]
 pub struct NodeSocket {
     /// Directory of the daemon's socket
-    #[arg(long, env = "MCR_RUN_DIR", default_value = "/run/mcr", value_name = "DIR")]
+    #[arg(long, env = "MCR_RUN_DIR", default_value = RUN_DIR, value_name = "DIR")]
     pub run_dir: PathBuf,
 }
 

@@ -7,8 +7,10 @@ use crate::output::{Table, print, print_json, tell};
 use crate::settings::{Facts, Setting, Settings};
 use anyhow::{Context, bail};
 use mcr_node::client::ask;
+use mcr_node::comment::{Comment, words_of};
 use mcr_node::facts::{JobFacts, job_id_of};
 use mcr_node::protocol::{End, Reply, Request};
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 pub fn run(args: JobArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        JobCommand::Show { json } => show(json)?,
+        JobCommand::Show { comment, json } => show(comment, json)?,
         JobCommand::List { node, json } => list(&node, json)?,
         // If Prolog or Epilog fail, SLURM drains the node. So these commands always succeed.
         JobCommand::Begin { node, wait } => {
@@ -34,7 +36,7 @@ pub fn run(args: JobArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn variable(name: &str) -> Option<std::ffi::OsString> {
+fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
@@ -87,8 +89,13 @@ fn list(node: &NodeSocket, json: bool) -> anyhow::Result<()> {
     print(&table.render())
 }
 
-fn show(json: bool) -> anyhow::Result<()> {
-    let Some(settings) = Settings::find(&Facts::of_this_process())? else {
+fn show(comment: Option<OsString>, json: bool) -> anyhow::Result<()> {
+    let mut facts = Facts::of_this_process();
+    if let Some(comment) = comment {
+        let (uid, words, work_dir) = (nix::unistd::geteuid().as_raw(), words_of(&comment), facts.directory());
+        facts.comment = (!words.is_empty()).then(|| Comment { uid, words, work_dir: work_dir.into() });
+    }
+    let Some(settings) = Settings::find(&facts)? else {
         bail!(
             "there is no mcr.toml in this directory (or, within a SLURM job, in the directory of the job), and no \
              /etc/mcr/mcr.toml"

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Name of the socket in the daemon's directory.
 pub const SOCKET: &str = "socket";
+/// The daemon's directory.
+pub const RUN_DIR: &str = "/run/mcr";
 
 pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     if let Some(NodeCommand::Check(args)) = args.command {

@@ -62,6 +62,7 @@ mod tests {
             nodes: 10,
             node_list: "n[01-10]".into(),
             tasks: None,
+            comment: String::new(),
         };
         let options = NodeOptions { aggregators, address: "%n-ib0".into(), ..NodeOptions::default() };
         Placement::of(&facts, &options).expect("placed").expect("several nodes")
@@ -88,6 +89,7 @@ mod tests {
             nodes,
             node_list: list.into(),
             tasks: None,
+            comment: String::new(),
         };
         let of = |facts: JobFacts| Placement::of(&facts, &NodeOptions::default()).map_err(|e| e.to_string());
         assert_eq!(of(facts("n1", 1, "")), Ok(None));

@@ -1,11 +1,12 @@
-//! The settings of a job: the cluster's file, then the user's file `mcr.toml`, then variables.
+//! The settings of a job: the cluster's file, then the user's file `mcr.toml`, then the job's comment, then variables.
 //!
-//! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. The cluster's file has the tables
-//! `[cnc]` and `[anc]` of every configuration file, and a table `[limits]`, which limits the values of the user's
-//! file. The user's file is `mcr.toml` in the directory of the job. The user's file has a few keys without a table
-//! ([`UserFile`]). The user's file overrides the cluster's file, and variables override both files. All commands
-//! resolve the settings here, so a restart finds the store to which the agents save.
+//! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. It has the tables `[cnc]` and `[anc]` of
+//! every configuration file, and `[limits]` for the next layers. The user's file is `mcr.toml` in the directory of the
+//! job. It has a few keys without a table ([`UserFile`]). The comment is that of SLURM's `sbatch --comment`
+//! ([`comment::JobComment`]). A later layer overrides an earlier one. All commands resolve the settings here, so a
+//! restart finds the store to which the agents save.
 
+use self::comment::COMMENT;
 use crate::config::ConfigFile;
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
@@ -15,8 +16,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
+mod comment;
 mod facts;
 
+pub use comment::JobComment;
 pub use facts::Facts;
 
 /// Default path of the cluster's file. The variable `MCR_CLUSTER` names another file.
@@ -137,11 +140,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Finds and resolves the settings. `None` if there is neither a cluster's file nor a user's file.
+    /// Finds and resolves the settings. `None` if there is neither a cluster's file nor a user's file nor a comment.
     pub fn find(facts: &Facts) -> anyhow::Result<Option<Self>> {
         let cluster = cluster_file();
         let user = facts.directories.iter().map(|dir| dir.join(USER_FILE)).find(|file| file.exists());
-        if cluster.is_none() && user.is_none() {
+        if cluster.is_none() && user.is_none() && facts.comment.is_none() {
             return Ok(None);
         }
         Self::resolve(cluster.as_deref(), user.as_deref(), facts).map(Some)
@@ -153,17 +156,21 @@ impl Settings {
         if facts.is_job() {
             settings.set("cnc", "job", "%u-%j".into(), DEFAULT);
         }
-        // Without a user's file, the current directory may be any directory, so files are not restored into it.
-        if user.is_some() {
+        // The administrator's file alone is no reason to restore into the current directory.
+        if user.is_some() || facts.comment.is_some() {
             settings.set("cnc", "watch", ".".into(), DEFAULT);
         }
         let mut limits = Table::new();
         if let Some(file) = cluster {
             limits = settings.add_cluster(file)?;
         }
-        let directory = user.and_then(Path::parent).map_or_else(|| facts.directory(), Path::to_owned);
+        let of_comment = facts.comment.as_ref().map(|comment| Path::new(&comment.work_dir));
+        let directory = user.and_then(Path::parent).or(of_comment).map_or_else(|| facts.directory(), Path::to_owned);
         if let Some(file) = user {
             settings.add_user(file, &limits)?;
+        }
+        if let Some(comment) = &facts.comment {
+            settings.add_comment(&JobComment::parse(&comment.words)?, &limits)?;
         }
         for (table, key, variable) in [("anc", "store", "MCR_STORE"), ("cnc", "job", "MCR_JOB")] {
             if let Some(value) = facts.variable(variable) {
@@ -218,6 +225,18 @@ impl Settings {
         let values = load_found_toml::<UserFile>(file)?.values();
         values.into_iter().try_for_each(|(key, value)| self.set_by_user(&key, value, &from, limits))?;
         self.config_file().and_then(|_| self.node_options()).map(drop).context(from)
+    }
+
+    fn add_comment(&mut self, comment: &JobComment, limits: &Table) -> anyhow::Result<()> {
+        for (key, value) in [("job", &comment.job), ("watch", &comment.watch)] {
+            if let Some(value) = value {
+                self.set_by_user(key, value.as_str().into(), COMMENT, limits)?;
+            }
+        }
+        if comment.is_off {
+            self.set(JOB, "off", true.into(), COMMENT);
+        }
+        Ok(())
     }
 
     fn set_by_user(&mut self, key: &str, value: Value, from: &str, limits: &Table) -> anyhow::Result<()> {
@@ -296,7 +315,8 @@ impl Settings {
     /// The options of agents and aggregators.
     pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
         let mut file = Table::new();
-        for ((table, key), setting) in self.values.iter().filter(|((table, _), _)| table != NODE) {
+        let is_of_file = |table: &str| ![NODE, JOB].contains(&table);
+        for ((table, key), setting) in self.values.iter().filter(|((table, _), _)| is_of_file(table)) {
             let table = file.entry(table).or_insert_with(|| Value::Table(Table::new()));
             if let Value::Table(table) = table {
                 table.insert(key.to_owned(), setting.value.clone());
@@ -308,6 +328,8 @@ impl Settings {
 
 /// Name of the table of [`NodeOptions`].
 const NODE: &str = "node";
+/// Name of the table of `off`, which only a comment can set.
+const JOB: &str = "job";
 
 /// The table `[node]` of the cluster's file: the aggregators of jobs with several nodes, which `mcr node` saves.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -493,6 +515,48 @@ mod tests {
         assert_eq!(settings.text("cnc", "job"), Some(hostile));
         assert_eq!(settings.text("anc", "store"), Some("/lustre/alice/mcr"));
         assert!(settings.config_file().expect("options").cnc.check().is_err(), "such a name is refused later");
+    }
+
+    /// Settings of a job with these words in its comment, in the work directory /work.
+    fn with_comment(cluster: &str, user: Option<&str>, words: &str) -> anyhow::Result<Settings> {
+        let comment = mcr_node::comment::Comment { uid: 6001, words: words.into(), work_dir: "/work".into() };
+        let mut facts = facts(&[("SLURM_JOB_ID", "7"), ("PART", "b")]);
+        facts.comment = Some(comment);
+        let dir = tempfile::tempdir().expect("a directory");
+        let [of_cluster, of_user] = ["cluster.toml", "mcr.toml"].map(|name| dir.path().join(name));
+        std::fs::write(&of_cluster, cluster).expect("written");
+        if let Some(user) = user {
+            std::fs::write(&of_user, user).expect("written");
+        }
+        Settings::resolve(Some(&of_cluster), user.map(|_| of_user.as_path()), &facts)
+    }
+
+    #[test]
+    fn a_comment_overrides_the_users_file_and_sets_only_its_own_keys() {
+        let settings = with_comment(CLUSTER, Some("job = \"a\"\nwatch = \"out\"\nkeep = 5\n"), "mcr:job=melt_${PART}");
+        let settings = settings.expect("resolved");
+        assert_eq!(settings.text("cnc", "job"), Some("melt_b"));
+        assert_eq!(settings.job_is_from(), Some("--comment"));
+        assert!(settings.by_key()["watch"].from.ends_with("mcr.toml") && settings.by_key()["keep"].value == 5.into());
+        // Without a file of the user, directories are relative to the work directory.
+        for (words, watch) in [("mcr:job=x", "/work"), ("mcr:watch=out", "/work/out"), ("mcr:watch=/tmp/o", "/tmp/o")] {
+            let settings = with_comment(CLUSTER, None, words).expect("resolved");
+            assert_eq!(settings.text("cnc", "watch"), Some(watch), "{words}");
+            assert!(!settings.by_key().contains_key("off"));
+        }
+        let settings = with_comment(CLUSTER, None, "mcr:off").expect("resolved");
+        assert_eq!(settings.by_key()["off"].from, "--comment");
+        assert_eq!(settings.config_file().expect("options").cnc.job.as_deref(), Some("alice-7"));
+        // The comment is text: it cannot end a value and begin another key.
+        let hostile = "mcr:job=x\"\u{b}store=\"/bob\"$(id)`id`";
+        let settings = with_comment(CLUSTER, None, hostile).expect("resolved");
+        assert_eq!(settings.text("cnc", "job"), hostile.strip_prefix("mcr:job="));
+        assert_eq!(settings.text("anc", "store"), Some("/lustre/alice/mcr"));
+        assert!(settings.config_file().expect("options").cnc.check().is_err(), "such a name is refused later");
+        // The limits of the cluster hold.
+        let limited = format!("{CLUSTER}watch = [\"out*\"]\n");
+        let error = with_comment(&limited, None, "mcr:watch=/etc").map(drop).expect_err("refused").to_string();
+        assert!(error.starts_with("--comment: watch = \"/etc\", but the cluster's file permits only"), "{error}");
     }
 
     #[test]

@@ -4,12 +4,14 @@ use crate::args::WorkerArgs;
 use crate::config::ConfigFile;
 use crate::daemon::{Aggregators, LOOPBACK, Life, run_worker, start_logging};
 use crate::exit::Exit;
+use crate::is_configuration;
 use crate::node::SOCKET;
 use crate::orphan::Watch;
 use crate::placement::Placement;
-use crate::settings::{Facts, Settings, USER_FILE, may_create};
+use crate::settings::{Facts, JobComment, Settings, USER_FILE, may_create};
 use anyhow::{Context, bail};
 use mcr_cnc::settle::NodeRanks;
+use mcr_node::comment::Comment;
 use mcr_node::record::{Record, Records};
 use mcr_node::{environment, user};
 use mcr_proto::tls::needs_tls;
@@ -42,24 +44,35 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         tracing::error!(job_id = facts.job_id, work_dir = %work_dir.display(), %error, "the job is not saved");
         return Ok(Exit::Configuration.into());
     }
-    if !Path::new(USER_FILE).exists() {
-        tracing::info!(job_id = facts.job_id, "the job is not saved: its work directory has no file {USER_FILE}");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let Some(variables) = variables_of_job(&record, &user) else {
-        tracing::info!(job_id = facts.job_id, "the job is not saved: it started no process");
-        return Ok(ExitCode::SUCCESS);
-    };
     let not_saved = |error: anyhow::Error| {
         tracing::error!(job_id = facts.job_id, error = format!("{error:#}"), "the job is not saved");
         let exit = Exit::of_error(&error);
         // If a worker ends with this status, the daemon does not start it again.
         Ok(if exit == Exit::Failed { Exit::Configuration } else { exit }.into())
     };
+    match JobComment::parse(&facts.comment) {
+        Ok(JobComment { is_off: true, .. }) => {
+            tracing::info!(job_id = facts.job_id, "the job is not saved: its --comment has mcr:off");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Ok(_) => {}
+        Err(error) => return not_saved(error),
+    }
+    if facts.comment.is_empty() && !Path::new(USER_FILE).exists() {
+        tracing::info!(
+            job_id = facts.job_id,
+            "the job is not saved: its work directory has no file {USER_FILE}, and its --comment has no word mcr:..."
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(variables) = variables_of_job(&record, &user) else {
+        tracing::info!(job_id = facts.job_id, "the job is not saved: it started no process");
+        return Ok(ExitCode::SUCCESS);
+    };
     let life = if record.is_over { Life::Over } else { Life::OfJob(watch_of(&args.record, facts.job_id.clone())) };
     match resolve(&record, variables.clone(), user.name, &work_dir) {
         Ok((file, place)) => match run_worker(file, &|name| variables.get(name).cloned(), life, place) {
-            Err(error) if Exit::of_error(&error) != Exit::Failed => not_saved(error),
+            Err(error) if Exit::of_error(&error) != Exit::Failed || is_configuration(&error) => not_saved(error),
             ended => ended,
         },
         Err(error) => not_saved(error),
@@ -117,7 +130,11 @@ fn resolve(
     work_dir: &Path,
 ) -> anyhow::Result<(ConfigFile, Aggregators)> {
     let job = &record.facts;
-    let facts = Facts::of_job(variables, user, job.uid, work_dir);
+    let mut facts = Facts::of_job(variables, user, job.uid, work_dir);
+    if !job.comment.is_empty() {
+        let (words, work_dir) = (job.comment.clone(), job.work_dir.clone());
+        facts.comment = Some(Comment { uid: job.uid, words, work_dir });
+    }
     let Some(settings) = Settings::find(&facts)? else { bail!("{USER_FILE} was removed") };
     let mut file = settings.config_file()?;
     file.anc.create |= may_create(&file.anc.store);

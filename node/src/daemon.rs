@@ -1,6 +1,7 @@
 //! The daemon: accepts requests on a Unix socket. The daemon also starts workers, ends workers, and finds the workers
 //! that an earlier daemon started.
 
+use crate::comment::{Comment, Comments};
 use crate::facts::{JobFacts, job_id_of};
 use crate::process::Process;
 use crate::protocol::{End, JobLine, Reply, Request, receive, send};
@@ -62,6 +63,7 @@ pub struct Options {
 pub struct Daemon {
     options: Options,
     records: Records,
+    comments: Comments,
     jobs: Mutex<BTreeMap<String, Job>>,
     connections: AtomicUsize,
     /// Connections of users who may not begin or end jobs. `connections` does not count them.
@@ -101,6 +103,7 @@ impl Daemon {
     /// Makes a daemon that knows the workers of earlier daemons.
     pub fn new(options: Options) -> io::Result<Self> {
         let records = Records::open(&options.run_dir)?;
+        let comments = Comments::open(&options.run_dir)?;
         let mut jobs = BTreeMap::new();
         for Record { facts, worker, is_over } in records.all()? {
             let job_id = facts.job_id.clone();
@@ -116,6 +119,7 @@ impl Daemon {
         Ok(Self {
             options,
             records,
+            comments,
             jobs: Mutex::new(jobs),
             connections: AtomicUsize::new(0),
             connections_of_others: AtomicUsize::new(0),
@@ -231,6 +235,12 @@ impl Daemon {
             Request::Begin(facts) => self.begin(facts),
             Request::End { job_id, wait_ms } => self.end(&job_id, Duration::from_millis(wait_ms).min(WAIT_MAX)),
             Request::Jobs => Reply::Jobs(self.lines(|facts| may_command || facts.uid == uid)),
+            Request::Comment { job_id } => match job_id_of(job_id) {
+                Ok(job_id) => {
+                    Reply::Comment(self.comments.get(&job_id).filter(|comment| may_command || comment.uid == uid))
+                }
+                Err(error) => Reply::Refused(error.to_string()),
+            },
         }
     }
 
@@ -320,6 +330,7 @@ impl Daemon {
             }
             _ => {}
         }
+        self.keep_comment(&facts);
         let mut jobs = self.jobs();
         if let Some(mut earlier) = jobs.remove(&facts.job_id) {
             tracing::warn!(
@@ -349,6 +360,18 @@ impl Daemon {
                 self.records.remove(&facts.job_id);
                 Reply::Refused(format!("the worker cannot be started: {error}"))
             }
+        }
+    }
+
+    /// Keeps the words for `mcr` in the comment of a job until the job is over, even if the job is not saved.
+    fn keep_comment(&self, facts: &JobFacts) {
+        let JobFacts { job_id, uid, comment: words, work_dir, .. } = facts;
+        if words.is_empty() {
+            return self.comments.remove(job_id); // of an earlier start of the job
+        }
+        let comment = Comment { uid: *uid, words: words.clone(), work_dir: work_dir.clone() };
+        if let Err(error) = self.comments.put(job_id, &comment) {
+            tracing::warn!(job_id, %error, "the comment of a job cannot be kept; its processes do not find it");
         }
     }
 
@@ -392,6 +415,7 @@ impl Daemon {
         if let Err(error) = job_id_of(job_id.to_owned()) {
             return Reply::Refused(error.to_string());
         }
+        self.comments.remove(job_id);
         let until = Instant::now() + wait;
         loop {
             let Some(worker) = self.tell_that_it_is_over(job_id) else { return Reply::Ended(End::NotSaved) };
@@ -483,6 +507,7 @@ mod tests {
                 nodes: 1,
                 node_list: String::new(),
                 tasks: None,
+                comment: String::new(),
             }
         }
 
@@ -622,6 +647,26 @@ mod tests {
         let daemon = Daemon::new(root).expect("starts");
         let reply = daemon.reply(0, Request::Begin(JobFacts { uid: 999, ..site.facts("7", 0) }));
         assert!(matches!(&reply, Reply::Refused(why) if why.contains("at least the number 1000")), "{reply:?}");
+    }
+
+    #[test]
+    fn the_words_of_a_comment_are_kept_until_the_job_is_over_and_only_its_user_sees_them() {
+        let site = Site::new(WORKER);
+        let own = nix::unistd::geteuid().as_raw();
+        let words_for = |uid| match site.daemon.reply(uid, Request::Comment { job_id: "7".into() }) {
+            Reply::Comment(comment) => comment.map(|comment| comment.words),
+            other => panic!("{other:?}"),
+        };
+        let facts = |comment: &str| JobFacts { comment: comment.into(), ..site.facts("7", 0) };
+        assert!(matches!(site.own(Request::Begin(facts("mcr:job=melt"))), Reply::Begun { .. }));
+        assert_eq!((words_for(own).as_deref(), words_for(own + 1)), (Some("mcr:job=melt"), None));
+        assert!(matches!(site.own(Request::Comment { job_id: "../7".into() }), Reply::Refused(_)));
+        site.end("7", 10_000);
+        assert_eq!(words_for(own), None);
+        // The job begins again without a comment.
+        assert!(matches!(site.own(Request::Begin(facts("mcr:job=melt"))), Reply::Begun { .. }));
+        site.begin("7", 1);
+        assert_eq!(words_for(own), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What SLURM's Prolog knows about a job.
 
+use crate::comment::{WORDS_BYTES_MAX, words_of};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::Path;
@@ -32,6 +33,9 @@ pub struct JobFacts {
     pub node_list: String,
     /// `SLURM_JOB_NTASKS`: number of tasks. `None` if the user did not ask for a number of tasks.
     pub tasks: Option<u32>,
+    /// The words for `mcr` in `SLURM_JOB_COMMENT`, see [`crate::comment`]. It is text that the user wrote.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub comment: String,
 }
 
 /// Why a job is not served.
@@ -71,6 +75,7 @@ impl JobFacts {
             nodes: number("SLURM_JOB_NUM_NODES", or("SLURM_JOB_NUM_NODES", "1"))?,
             node_list: text("SLURM_NODELIST").or_else(|_| text("SLURM_JOB_NODELIST")).unwrap_or_default(),
             tasks: text("SLURM_JOB_NTASKS").ok().map(|tasks| number("SLURM_JOB_NTASKS", tasks)).transpose()?,
+            comment: variable("SLURM_JOB_COMMENT").map(|comment| words_of(&comment)).unwrap_or_default(),
         };
         facts.check().map(|()| facts)
     }
@@ -85,6 +90,10 @@ impl JobFacts {
         if self.node_list.len() > NODE_LIST_BYTES_MAX {
             let (name, value) = ("SLURM_NODELIST", shortened(&self.node_list));
             return Err(FactsError::Invalid { name, value, expected: "at most 32768 bytes are expected" });
+        }
+        if self.comment.len() > WORDS_BYTES_MAX {
+            let (name, value) = ("SLURM_JOB_COMMENT", shortened(&self.comment));
+            return Err(FactsError::Invalid { name, value, expected: "at most 4096 bytes for mcr are expected" });
         }
         Ok(())
     }
@@ -136,10 +145,15 @@ mod tests {
             let back: JobFacts = serde_json::from_str(&sent).expect("JSON");
             assert_eq!(back.work_dir, OsString::from_vec(dir.to_vec()));
         }
+        // A daemon of an older version does not know the field.
+        assert!(!serde_json::to_string(&facts).expect("JSON").contains("comment"));
+        let long = format!("{} mcr:off", "x".repeat(2 * WORDS_BYTES_MAX));
+        assert_eq!(of(&[("SLURM_JOB_COMMENT", Some(long.as_bytes()))]).expect("valid").comment, "mcr:off");
     }
 
     #[test]
-    fn values_that_slurm_does_not_write_are_refused_with_the_name_of_the_variable() {
+    fn values_that_cannot_be_used_are_refused_with_the_name_of_the_variable() {
+        let long_word = format!("mcr:job={}", "x".repeat(WORDS_BYTES_MAX));
         for (name, value) in [
             ("SLURM_JOB_ID", Some(&b"../x"[..])),
             ("SLURM_JOB_ID", Some(b"")),
@@ -150,6 +164,7 @@ mod tests {
             ("SLURM_JOB_WORK_DIR", Some(b"relative")),
             ("SLURM_JOB_WORK_DIR", Some(&[b'/'; 5000])),
             ("SLURMD_NODENAME", None),
+            ("SLURM_JOB_COMMENT", Some(long_word.as_bytes())),
         ] {
             let error = of(&[(name, value)]).expect_err(name).to_string();
             assert!(error.starts_with(name) && error.len() < 200, "{error}");

@@ -11,6 +11,7 @@
 //! Workers outlive the daemon: the next daemon finds them by their records ([`record`]).
 
 pub mod client;
+pub mod comment;
 pub mod daemon;
 pub mod environment;
 pub mod facts;

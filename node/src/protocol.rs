@@ -1,5 +1,6 @@
 //! The protocol over the Unix socket: one request and one reply, each a line of JSON.
 
+use crate::comment::Comment;
 use crate::facts::JobFacts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,11 @@ pub enum Request {
     },
     /// Asks which jobs are saved. The reply contains only the user's own jobs.
     Jobs,
+    /// The words for `mcr` in the comment of a job. A user sees only those of the user's own jobs.
+    Comment {
+        /// The number of the job.
+        job_id: String,
+    },
 }
 
 /// The daemon's reply.
@@ -40,6 +46,8 @@ pub enum Reply {
     Ended(End),
     /// The jobs that are saved.
     Jobs(Vec<JobLine>),
+    /// The words for `mcr` in the comment of a job. `None`: there are none, or the job belongs to another user.
+    Comment(Option<Comment>),
     /// The request is refused. The text says why.
     Refused(String),
 }

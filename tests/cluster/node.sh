@@ -168,7 +168,54 @@ hostile_names_of_work_directories_are_only_names() {
     stop_daemons n1
 }
 
-# Check 25.
+# 24. Words of `--comment` that begin with mcr: name the job, also for the commands of its script.
+hostile_comments_name_the_job_or_are_refused_and_change_nothing_else() {
+    # shellcheck disable=SC2016 # it must not be executed
+    local -A saved=(
+        [plain]='mcr:job=plain'
+        [among]='project=7 "quoted" $(touch /tmp/executed)`touch /tmp/executed` mcr:job=among'
+        ['x"y']='mcr:job=x"y'
+        [two]=$'mcr:job=two\nstore = "/tmp/x"\nmcr:watch=.'
+    ) refused=(
+        [key]='mcr:store=/tmp/x' [bytes]=$'mcr:job=not-\xff' [off]='mcr:job=other,off'
+        [long]="mcr:job=$(printf 'x%.0s' {1..1000})" # SLURM permits 1024 bytes
+    ) says=(
+        [long]='cnc.job is' [key]='--comment: unknown key .*store' [bytes]='not UTF-8' [off]='has mcr:off'
+    ) jobs=()
+    local name said
+    start_daemons n1
+    begin "${FUNCNAME[0]}"
+    settings=()
+    job_script 'mcr job show | grep "^job" && srun --ntasks=1 /shared/bin/writer . 2'
+    for name in "${!saved[@]}" "${!refused[@]}"; do
+        user_file "$name"
+        submit --nodelist=n1 --ntasks=1 --output="$home/$name.out" --chdir="$home/$name" \
+            --comment="${saved[$name]-}${refused[$name]-}" job.sh
+        jobs[$name]=$job
+    done
+    for name in "${!jobs[@]}"; do
+        job=${jobs[$name]}
+        wait_for 120 is_over
+        grep -H . "$work$home/$name.out"
+        if [ -n "${saved[$name]-}" ]; then
+            state_is COMPLETED || fail "$name: the job was touched"
+            grep -qE "^job .* --comment *\$" "$work$home/$name.out" || fail "$name: the script has another name"
+            expect_newest 2 "$name"
+        else
+            grep -qE "the job is not saved.*${says[$name]}" <(grep "job_id=\"$job\"" "$(node_log n1)") ||
+                fail "$name: $(grep "job_id=\"$job\"" "$(node_log n1)")"
+        fi
+    done
+    said=$(hook n1 begin 4004 6001 SLURM_JOB_COMMENT="mcr:job=$(printf 'x%.0s' {1..4096})") || fail "exit status $?"
+    [[ $said = *"not saved: SLURM_JOB_COMMENT is "*"at most 4096 bytes"* && $said != *$'\n'* ]] || fail "it says: $said"
+    [ "$(as_user ls "$home/store" | sort)" = $'among\nplain\ntwo\nx"y' ] || fail "the store has $(ls "$work$home/store")"
+    root_on n1 test ! -e /tmp/executed -a ! -e /tmp/x || fail "a comment was executed"
+    [ -z "$(root_on n1 ls /run/mcr/comments)" ] || fail "comments are left: $(root_on n1 ls /run/mcr/comments)"
+    no_drain
+    stop_daemons n1
+}
+
+# 25.
 jobs_of_root_and_of_the_system_are_not_saved() {
     local said uid
     begin "${FUNCNAME[0]}"

@@ -344,6 +344,58 @@ fn a_job_without_settings_or_with_wrong_ones_is_not_touched() {
 }
 
 #[test]
+fn the_comment_of_a_job_names_it_and_a_job_with_a_comment_needs_no_file() {
+    let site = Site::new(12);
+    let cluster = format!("[anc]\nstore = {:?}\n", site.path("store"));
+    std::fs::write(site.path("cluster.toml"), cluster).expect("written");
+    std::fs::remove_file(site.path("work/mcr.toml")).expect("removed");
+    let daemon = site.daemon_with(mcr().env("MCR_CLUSTER", site.path("cluster.toml")));
+    // What a process of the job resolves. The comment is not in its environment.
+    let of_job = |args: &[&str]| {
+        let mut command = mcr();
+        command.args(args).current_dir(site.path("work")).env("SLURM_JOB_ID", &site.job_id);
+        command.env("MCR_CLUSTER", site.path("cluster.toml")).env("MCR_RUN_DIR", site.path("run"));
+        command
+    };
+    let name = format!("melt{}", site.job_id);
+    let comment = format!("of the site, mcr:job={name},watch=out \"$(touch executed)\"");
+    assert_eq!(site.says(site.job("begin").env("SLURM_JOB_COMMENT", &comment)).0, "");
+    run(&mut of_job(&["restart"]), 3);
+    let shown = run(&mut of_job(&["job", "show", "--json"]), 0).stdout;
+    let shown: serde_json::Value = serde_json::from_slice(&shown).expect("JSON");
+    assert_eq!((&shown["job"]["value"], &shown["job"]["from"]), (&name.as_str().into(), &"--comment".into()));
+    assert_eq!(shown["watch"]["value"], site.path("work/out").to_str().expect("UTF-8"));
+    site.application(1, 3).wait().expect("ended");
+    assert_eq!(site.says(&mut site.job("end")).0, "");
+    assert_eq!(site.complete().first().map(String::as_str), Some("it_3"));
+    assert!(!site.path("work/executed").exists());
+
+    // After the job, only a preview knows the comment.
+    let preview = |comment: &str, status| {
+        let said = run(of_job(&["job", "show"]).arg("--comment").arg(comment), status);
+        String::from_utf8(if status == 0 { said.stdout } else { said.stderr }).expect("UTF-8")
+    };
+    assert!(preview(&comment, 0).contains(&name) && !preview("of the site", 0).contains(&name));
+    assert!(preview("mcr:jop=x", 1).contains("--comment: unknown key \"jop\"; did you mean \"job\"?"));
+
+    // `off`, and comments that cannot be used. The job is not touched.
+    for (comment, said) in
+        [("mcr:off", "has mcr:off"), ("mcr:job=", "job needs a value"), ("mcr:job=a/b", "it holds a slash")]
+    {
+        let mut application = site.application(4, 20);
+        assert_eq!(site.says(site.job("begin").env("SLURM_JOB_COMMENT", comment)).0, "");
+        let line = daemon.wait_for_log(said);
+        assert!(line.contains("the job is not saved"), "{line}");
+        assert!(application.try_wait().expect("looked").is_none(), "the application still runs");
+        application.kill().and_then(|()| application.wait()).expect("ended");
+        site.says(&mut site.job("end"));
+    }
+    let (said, _) = site.says(site.job("begin").env("SLURM_JOB_COMMENT", format!("mcr:job={}", "x".repeat(5000))));
+    assert!(said.contains("the job is not saved: SLURM_JOB_COMMENT is") && said.len() < 300, "{said}");
+    assert_eq!(site.complete().len(), 3);
+}
+
+#[test]
 fn prolog_and_epilog_end_in_time_and_with_success_if_the_daemon_does_not_answer() {
     let site = Site::new(5);
     for what in ["begin", "end"] {

@@ -1,8 +1,18 @@
-//! The facts about the job: the user, SLURM's variables, and the directories where the user's file may be.
+//! What is known about the job: the user, SLURM's variables, the words for `mcr` in the job's comment, and the
+//! directories where the user's file may be.
 
+use crate::node::{RUN_DIR, SOCKET};
+use crate::output::tell;
 use anyhow::bail;
+use mcr_node::client::ask;
+use mcr_node::comment::Comment;
+use mcr_node::protocol::{Reply, Request};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Maximum time to wait for the daemon of the node.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// The facts of a job.
 pub struct Facts {
@@ -12,6 +22,8 @@ pub struct Facts {
     uid: u32,
     /// Directories where the user's file is searched, in this order.
     pub directories: Vec<PathBuf>,
+    /// The words for `mcr` in the job's comment.
+    pub comment: Option<Comment>,
     variables: Variables,
 }
 
@@ -23,7 +35,8 @@ impl Facts {
         let uid = nix::unistd::geteuid();
         // If the user has no name, the number is the name.
         let user = nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
-        Self::new(Box::new(|name| std::env::var(name).ok()), user, uid.as_raw())
+        let facts = Self::new(Box::new(|name| std::env::var(name).ok()), user, uid.as_raw());
+        Self { comment: facts.kept_comment(), ..facts }
     }
 
     /// The facts of another job, with the environment of its processes and its work directory.
@@ -41,13 +54,30 @@ impl Facts {
     }
 
     fn new(variables: Variables, user: String, uid: u32) -> Self {
-        let mut facts = Self { user, uid, directories: Vec::new(), variables };
+        let mut facts = Self { user, uid, directories: Vec::new(), comment: None, variables };
         let submitted = facts.variable("SLURM_SUBMIT_DIR").filter(|_| facts.is_job()).map(PathBuf::from);
         facts.directories = std::env::current_dir().ok().into_iter().chain(submitted).collect();
         facts
     }
 
-    /// Whether the job is a job of SLURM.
+    /// The words that the daemon of this node keeps. SLURM does not pass the comment of a job to its processes.
+    fn kept_comment(&self) -> Option<Comment> {
+        let job_id = self.variable("SLURM_JOB_ID")?;
+        let socket = PathBuf::from(self.variable("MCR_RUN_DIR").unwrap_or_else(|| RUN_DIR.to_owned())).join(SOCKET);
+        if !socket.exists() {
+            return None;
+        }
+        match ask(&socket, &Request::Comment { job_id }, ANSWER_MAX) {
+            Ok(Reply::Comment(comment)) => comment,
+            Ok(_) => None, // a daemon of an older version, which keeps no comments
+            Err(error) => {
+                tell(format!("mcr node does not answer ({error}), so a --comment of this job is not known"));
+                None
+            }
+        }
+    }
+
+    /// Whether this is a job of SLURM.
     pub fn is_job(&self) -> bool {
         self.variable("SLURM_JOB_ID").is_some()
     }
