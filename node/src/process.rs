@@ -31,10 +31,7 @@ impl Process {
     /// The process, and whether it has ended.
     fn read(pid: i32) -> Option<(Self, bool)> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name of the process, in parentheses, may contain spaces and parentheses.
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        let (state, started_ticks) = (fields.next()?, fields.nth(18)?.parse().ok()?);
-        Some((Self { pid, started_ticks }, state == "Z"))
+        parse(&stat).map(|(started_ticks, has_ended)| (Self { pid, started_ticks }, has_ended))
     }
 
     /// Whether the process is running.
@@ -71,10 +68,32 @@ impl Process {
     }
 }
 
+/// The start time in `/proc/PID/stat`, and whether the process has ended. If the first thread of a process has ended
+/// and another thread waits in the kernel, for example for a file system that does not answer, the state is `Z` too.
+/// Such a process has not ended, and waiting for it may take for ever.
+fn parse(stat: &str) -> Option<(u64, bool)> {
+    // The name of the process, in parentheses, may contain spaces and parentheses. The state is field 3.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let (state, threads) = (fields.next()?, fields.nth(16)?.parse::<u32>().ok()?);
+    let started_ticks = fields.nth(1)?.parse().ok()?;
+    Some((started_ticks, state == "Z" && threads <= 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn a_process_has_ended_only_if_all_of_its_threads_have_ended() {
+        let stat = |state: &str, threads: u32| {
+            format!("7 (a) b (c) {state} 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 {threads} 0 4711 99 1 2")
+        };
+        assert_eq!(parse(&stat("S", 3)), Some((4711, false)));
+        assert_eq!(parse(&stat("Z", 1)), Some((4711, true)));
+        assert_eq!(parse(&stat("Z", 2)), Some((4711, false)), "a thread waits in the kernel");
+        assert_eq!(parse("7 (a) Z 1 2"), None);
+    }
 
     #[test]
     fn a_process_is_known_by_its_start_and_can_be_signalled_and_waited_for() {
