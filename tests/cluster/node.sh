@@ -140,7 +140,30 @@ expect_refusals() { # EXIT_STATUS
     no_drain
 }
 
-# Check 24. The user chooses the name of the directory in which a job runs. Only the last of these names is refused.
+# 23. The store belongs to bob, is reached through a link of bob, or can be written by others.
+stores_of_others_are_not_used_and_do_not_touch_the_job() {
+    declare -A says=(
+        [bobs]='store .*/bob/theirs is not used: .*bob'
+        [link]='store /tmp/of-bob is not used: it is a symbolic link of bob'
+        [open]='store .*/for-all is not used: .*0777'
+        [none]='Permission denied|no such directory'
+    )
+    start_daemons n1
+    begin "${FUNCNAME[0]}"
+    "$bed" as "$work" bob n1 sh -c "chmod 711 . && mkdir -m 777 theirs && ln -s $home/store /tmp/of-bob"
+    as_user mkdir -m 777 "$home/for-all"
+    user_file bobs 'store = "/shared/home/bob/theirs"'
+    user_file link 'store = "/tmp/of-bob"'
+    user_file open "store = \"$home/for-all\""
+    user_file none 'store = "/root/mcr"'
+    expect_refusals "77|78"
+    find "$work/shared/home/bob/theirs" "$work$home/for-all" "$work$home/store" -mindepth 1 >"$work/log/found"
+    [ ! -s "$work/log/found" ] || fail "a store has files: $(cat "$work/log/found")"
+    "$bed" as "$work" bob n1 chmod 700 .
+    stop_daemons n1
+}
+
+# 24. The directory in which a job runs is text that the user wrote. The last name is refused.
 hostile_names_of_work_directories_are_only_names() {
     # shellcheck disable=SC2016 # it must not be executed
     local names=("a 'quoted' \"name\"" $'two\nlines' '$(touch /tmp/executed)`touch /tmp/executed`' $'not-\xff-utf-8')
@@ -181,7 +204,8 @@ hostile_comments_name_the_job_or_are_refused_and_change_nothing_else() {
         [long]="mcr:job=$(printf 'x%.0s' {1..1000})" # SLURM permits 1024 bytes
     ) says=(
         [long]='cnc.job is' [key]='--comment: unknown key .*store' [bytes]='not UTF-8' [off]='has mcr:off'
-    ) jobs=()
+    )
+    local -A numbers=()
     local name said
     start_daemons n1
     begin "${FUNCNAME[0]}"
@@ -191,10 +215,10 @@ hostile_comments_name_the_job_or_are_refused_and_change_nothing_else() {
         user_file "$name"
         submit --nodelist=n1 --ntasks=1 --output="$home/$name.out" --chdir="$home/$name" \
             --comment="${saved[$name]-}${refused[$name]-}" job.sh
-        jobs[$name]=$job
+        numbers[$name]=$job
     done
-    for name in "${!jobs[@]}"; do
-        job=${jobs[$name]}
+    for name in "${!numbers[@]}"; do
+        job=${numbers[$name]}
         wait_for 120 is_over
         grep -H . "$work$home/$name.out"
         if [ -n "${saved[$name]-}" ]; then
@@ -207,8 +231,9 @@ hostile_comments_name_the_job_or_are_refused_and_change_nothing_else() {
         fi
     done
     said=$(hook n1 begin 4004 6001 SLURM_JOB_COMMENT="mcr:job=$(printf 'x%.0s' {1..4096})") || fail "exit status $?"
-    [[ $said = *"not saved: SLURM_JOB_COMMENT is "*"at most 4096 bytes"* && $said != *$'\n'* ]] || fail "it says: $said"
-    [ "$(as_user ls "$home/store" | sort)" = $'among\nplain\ntwo\nx"y' ] || fail "the store has $(ls "$work$home/store")"
+    [[ $said = *"not saved: SLURM_JOB_COMMENT is "*"at most 4096 bytes"* && $said != *$'\n'* ]] || fail "$said"
+    [ "$(as_user ls "$home/store" | sort)" = $'among\nplain\ntwo\nx"y' ] ||
+        fail "the store has $(ls "$work$home/store")"
     root_on n1 test ! -e /tmp/executed -a ! -e /tmp/x || fail "a comment was executed"
     [ -z "$(root_on n1 ls /run/mcr/comments)" ] || fail "comments are left: $(root_on n1 ls /run/mcr/comments)"
     no_drain
@@ -326,7 +351,85 @@ without_an_answer_of_the_daemon_jobs_run_and_nodes_stay_idle() {
 }
 nodes_are_idle() { [ "$(as_user sinfo --noheader --format=%T | sort -u)" = idle ]; }
 
-# Check 21. SLURM runs the scripts of epilog.d in reverse order, so the script that kills processes runs after 90-mcr.
+# 20. One store is read-only when its job begins. Another store becomes read-only while its job runs.
+a_store_that_is_read_only_touches_no_job_and_no_node() {
+    local since first
+    begin "${FUNCNAME[0]}"
+    start_daemons n1
+    # The second mount hides the first, which a worker may use for writing.
+    # shellcheck disable=SC2016 # the inner shell's words
+    make_read_only() { root_on n1 sh -c 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"' "$1"; }
+    as_user mkdir -m 700 "$home/closed"
+    user_file before 'job = "before"' "store = \"$home/closed\""
+    user_file
+    make_read_only "$home/closed"
+    job_script "srun /shared/bin/writer . 4"
+    settings=()
+    submit --nodelist=n1 --ntasks=2 --chdir="$home/before" --output="$home/slurm-%j.out" job.sh
+    first=$job
+    submit --nodelist=n1 --ntasks=2 job.sh
+    wait_for 60 is_committed 1
+    make_read_only "$home/store"
+    since=$(milliseconds)
+    await_end COMPLETED
+    job=$first
+    await_end COMPLETED
+    wait_for 40 nodes_are_idle
+    expect_within 35000 "$since" "the jobs and their Epilogs"
+    [ -z "$(ls "$work$home/closed")" ] || fail "the store has $(ls "$work$home/closed")"
+    log_has n1 "Read-only file system" || fail "the log does not say why"
+    no_drain
+    root_on n1 umount "$home/store" "$home/closed"
+    wait_for 30 no_worker n1
+    as_user mcr verify --store "$home/store" --job wave || fail "mcr verify: exit code $?"
+    stop_daemons n1
+}
+
+# 20. Every write to the store waits, as on a file system whose server does not answer. A frozen file system does so.
+a_store_that_hangs_touches_no_job_and_no_node_and_the_daemon_answers() {
+    local since
+    for tool in mkfs.ext4 fsfreeze; do command -v $tool >/dev/null || skip "no $tool"; done
+    begin "${FUNCNAME[0]}"
+    start_daemons n1
+    truncate -s 64M "$work/shared/store.image"
+    mkfs.ext4 -q "$work/shared/store.image"
+    # shellcheck disable=SC2016 # the inner shell's words
+    root_on n1 sh -c 'mknod /dev/loop-control c 10 237; for k in 0 1 2 3 4 5 6 7; do mknod /dev/loop$k b 7 $k; done
+        mkdir /mnt/store && mount -o loop /shared/store.image /mnt/store && chown alice /mnt/store &&
+        chmod 700 /mnt/store' || skip "no loop devices"
+    trap 'root_on n1 fsfreeze -u /mnt/store' EXIT # nothing can end a process that writes to a frozen file system
+    user_file . 'store = "/mnt/store"'
+    job_script "srun /shared/bin/writer . 4"
+    settings=()
+    submit --nodelist=n1 --ntasks=2 job.sh
+    wait_for 60 hung_store_has 1
+    root_on n1 fsfreeze -f /mnt/store
+    since=$(milliseconds)
+    await_end COMPLETED
+    wait_for 40 nodes_are_idle
+    expect_within 35000 "$since" "the job and Epilog"
+    sleep 6 # until the worker gives up, with a thread that waits in the kernel
+    since=$(milliseconds)
+    [ -z "$(hook n1 begin 4005 6001 SLURM_JOB_WORK_DIR=/tmp)" ] || fail "the daemon does not answer"
+    expect_within 2000 "$since" "mcr job begin with a store that hangs"
+    no_drain
+    root_on n1 fsfreeze -u /mnt/store
+    trap - EXIT
+    hook n1 end 4005 6001
+    wait_for 30 no_worker n1
+    job_script "srun /shared/bin/writer . 5"
+    submit --nodelist=n1 --ntasks=2 job.sh
+    await_end COMPLETED
+    hung_store_has 5 || fail "the next job is not saved"
+    root_on n1 umount /mnt/store
+    stop_daemons n1
+}
+hung_store_has() { # STEP
+    root_on n1 setpriv --reuid alice --clear-groups mcr list --store /mnt/store --job wave |
+        grep -q "$(printf 'step_%06d *complete' "$1")"
+}
+
+# 21. SLURM runs the scripts of epilog.d in reverse order, so the script that kills runs after mcr's.
 a_script_of_epilog_that_kills_the_users_processes_loses_nothing() {
     begin "${FUNCNAME[0]}"
     user_file
@@ -383,7 +486,47 @@ jobs_are_saved_however_they_are_started() {
     stop_daemons n1
 }
 
-# Checks 33 and 34.
+# 32. The directory is made after the first look of the worker, then removed with its content, and made again.
+a_watched_directory_may_appear_later_and_may_be_removed_and_made_again() {
+    begin "${FUNCNAME[0]}"
+    user_file . 'watch = "out"'
+    start_daemons n1
+    # shellcheck disable=SC2016 # the job's shell
+    job_script 'sleep 4; mkdir out; srun /shared/bin/writer out 2
+while [ ! -e saved ]; do sleep 0.2; done
+mv out gone; rm -r gone; sleep 3; mkdir out; WRITER_RUN=again srun /shared/bin/writer out 4'
+    settings=()
+    submit --nodelist=n1 --ntasks=2 job.sh
+    wait_for 60 is_committed 2
+    as_user touch "$home/saved"
+    await_end COMPLETED
+    expect_newest 4
+    no_drain
+    stop_daemons n1
+}
+
+# 37. The key is replaced while the job runs. Then the aggregator of n1 is killed, so all connections are new.
+a_job_is_saved_while_its_users_key_is_replaced() {
+    local worker
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n1 n2
+    job_script "srun /shared/bin/writer . 20"
+    settings=()
+    submit --nodes=2 --nodelist=n[1-2] --ntasks-per-node=2 job.sh
+    wait_for 60 is_committed 1
+    as_user mcr cert rotate --wait 2
+    worker=$(workers n1)
+    root_on n1 kill -KILL "$worker"
+    await_end COMPLETED
+    expect_newest 20
+    [ "$(complete_checkpoints | wc -l)" = 20 ] || fail "not every step is complete"
+    ! grep -hE "another certificate authority|not committed" "$(node_log n1)" "$(node_log n2)" || fail "see the logs"
+    no_drain
+    stop_daemons n1 n2
+}
+
+# 33, 34.
 sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
     local k daemon before since kib
     begin "${FUNCNAME[0]}"
@@ -416,10 +559,14 @@ sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
     batch_of end >"$work/log/ends"
     wait_for 20 no_worker n1
     since=$(milliseconds)
-    for k in {1..30}; do hook n1 begin $((5100 + k)) 6001; hook n1 end $((5100 + k)) 6001; done
-    expect_within 60000 "$since" "30 jobs one after the other"
+    # shellcheck disable=SC2016 # the inner shell's variables
+    root_on n1 env SLURM_JOB_UID=6001 SLURM_JOB_WORK_DIR="$home" SLURMD_NODENAME=n1 SLURM_JOB_NTASKS=1 \
+        SLURM_JOB_COMMENT=mcr:job=wave bash -c 'for k in {6001..6200}; do
+            export SLURM_JOB_ID=$k; mcr job begin; mcr job end; done' >"$work/log/said" 2>&1
+    expect_within 50000 "$since" "200 jobs one after the other"
+    ! grep "is not saved" "$work/log/said" || fail "see above"
     wait_for 20 no_worker n1
-    [ -z "$(root_on n1 ls /run/mcr/jobs)" ] || fail "records are left: $(root_on n1 ls /run/mcr/jobs)"
+    [ -z "$(root_on n1 find /run/mcr -name '*.json')" ] || fail "left: $(root_on n1 find /run/mcr -name '*.json')"
     [ "$(root_on n1 ls "/proc/$daemon/fd" | wc -l)" = "$before" ] || fail "descriptors are left"
     stop_daemons n1
 }
