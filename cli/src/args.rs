@@ -442,10 +442,11 @@ pub struct CertArgs {
 pub enum CertCommand {
     /// Make cluster.key and cluster.pem, once for each user
     ///
-    /// Each agent and aggregator that talks to another node makes its own certificate with these files. The files are
-    /// in ~/.config/mcr, so all nodes find them if the nodes share the home directories. Otherwise copy both files to
-    /// all nodes. Keep cluster.key secret: a user who has cluster.key can read and write your checkpoints through
-    /// your aggregators.
+    /// If the files exist and can be used, nothing is changed, so a job script may run this command each time.
+    ///
+    /// Each agent and aggregator that talks to another node makes its own certificate with these files. They are in
+    /// ~/.config/mcr, so all nodes find them if they share the home directories. Otherwise copy both files to all nodes.
+    /// Keep cluster.key secret: a user who has it can read and write your checkpoints through your aggregators.
     #[command(after_help = exit::CERT)]
     Init(CertInitArgs),
     /// Replace the key while jobs run

@@ -21,13 +21,15 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const KEY: &str = "cluster.key";
 const CERTIFICATES: &str = "cluster.pem";
 /// File of the new key, until it replaces `cluster.key`.
 const NEW_KEY: &str = "cluster.key.new";
-/// Maximum length of each file in bytes.
+/// Maximum time to wait for another `mcr cert init` that has made the key, and not yet the certificate.
+const OTHER_INIT_MAX: Duration = Duration::from_secs(2);
+/// Maximum length of each file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 pub fn run(command: CertCommand) -> anyhow::Result<ExitCode> {
@@ -39,6 +41,9 @@ pub fn run(command: CertCommand) -> anyhow::Result<ExitCode> {
 
 fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
     let dir = dir.map_or_else(directory, Ok)?;
+    if dir.join(KEY).symlink_metadata().is_ok() {
+        return keep(&dir);
+    }
     let authority = Authority::make(&name)?;
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700).create(&dir).with_context(|| dir.display().to_string())?;
@@ -46,7 +51,7 @@ fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
     let key = dir.join(KEY);
     if let Err(error) = write_new(&key, 0o400, &authority.key) {
         if error.kind() == ErrorKind::AlreadyExists {
-            bail!("{} exists already; nothing was changed", key.display());
+            return keep(&dir);
         }
         return Err(error).with_context(|| key.display().to_string());
     }
@@ -61,7 +66,29 @@ fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::Done.into())
 }
 
-/// A step of the replacement of a key. The existing files show which step is next.
+/// Job scripts may call `mcr cert init` each time, also two scripts at the same time. So a key that can be used stays.
+fn keep(dir: &Path) -> anyhow::Result<ExitCode> {
+    let key = dir.join(KEY).display().to_string();
+    let until = Instant::now() + OTHER_INIT_MAX;
+    loop {
+        let unusable = match identity(dir) {
+            Ok(Some(_)) => {
+                print(&format!("{key} exists already; nothing was changed\n"))?;
+                return Ok(Exit::Done.into());
+            }
+            Ok(None) => anyhow::anyhow!("{key} was removed at this moment; run mcr cert init again"),
+            Err(error) if error.is::<NotPermitted>() => return Err(error),
+            Err(error) => error.context("there is a key already, which cannot be used"),
+        };
+        // Another process may be making the files.
+        if Instant::now() > until {
+            return Err(unusable);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A step of the replacement of a key. The files say which step is the next one.
 enum Step {
     /// Both keys are trusted.
     Added,

@@ -6,7 +6,7 @@ use crate::support::*;
 use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -176,9 +176,32 @@ fn a_key_that_others_may_read_or_replace_is_refused() {
     home.status(home.mcr(), "127.0.0.1:1", 1);
     // A key is never replaced.
     let before = std::fs::read(&key).expect("readable");
-    let said = run(home.mcr().args(["cert", "init"]), 1);
-    assert!(String::from_utf8_lossy(&said.stderr).contains("exists already"));
+    let said = run(home.mcr().args(["cert", "init"]), 0);
+    let said = String::from_utf8(said.stdout).expect("UTF-8");
+    assert!(said.contains("exists already; nothing was changed") && said.lines().count() == 1, "{said}");
     assert_eq!(std::fs::read(&key).expect("readable"), before);
+    // A key that cannot be used is named, and not replaced.
+    set(&key, 0o644);
+    let said = run(home.mcr().args(["cert", "init"]), 77);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("mode 0644"));
+    set(&key, 0o400);
+    std::fs::remove_file(dir.join("cluster.pem")).expect("removed");
+    let said = run(home.mcr().args(["cert", "init"]), 1);
+    let said = String::from_utf8(said.stderr).expect("UTF-8");
+    assert!(said.contains("there is a key already, which cannot be used") && said.contains("copy it from"), "{said}");
+    assert_eq!(std::fs::read(&key).expect("readable"), before);
+}
+
+#[test]
+fn several_processes_may_make_the_key_of_a_user_at_the_same_time() {
+    let home = Home::empty();
+    let all: Vec<_> =
+        (0..8).map(|_| home.mcr().args(["cert", "init"]).stdout(Stdio::piped()).spawn().expect("starts")).collect();
+    let said = all.into_iter().map(|process| process.wait_with_output().expect("ended"));
+    let said: Vec<_> = said.inspect(|output| assert!(output.status.success(), "{output:?}")).collect();
+    let made = said.iter().filter(|output| output.stdout.starts_with(b"made "));
+    assert_eq!(made.count(), 1);
+    home.status(home.mcr(), "127.0.0.1:1", 1);
 }
 
 #[test]
