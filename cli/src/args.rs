@@ -558,6 +558,17 @@ pub struct NodeArgs {
     /// Lowest number of a user whose jobs are saved
     #[arg(long, default_value_t = 1000, value_name = "UID")]
     pub min_uid: u32,
+    /// Put each worker into a control group of its own, below the group of this daemon
+    ///
+    /// For a unit of systemd with Delegate=. If no controller is delegated, the daemon logs it once and goes on.
+    #[arg(long)]
+    pub cgroups: bool,
+    /// With --cgroups: maximum memory of a worker, in MiB; 0: no limit
+    ///
+    /// A worker needs budget-mib of [cnc] and of [anc], and up to 64 MiB more. The kernel kills a worker that needs
+    /// more than this maximum, and its job goes on.
+    #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=1 << 24))]
+    pub worker_memory_mib: u64,
     /// Write the log as JSON
     #[arg(long)]
     pub log_json: bool,
@@ -565,6 +576,11 @@ pub struct NodeArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
+    /// For ExecStopPost= of the daemon's unit: let systemd start a process in the unit's control group
+    ///
+    /// Workers have no limits until the daemon has started. Always succeeds.
+    #[command(hide = true)]
+    ReleaseCgroups,
     /// Check that SLURM and this node are set up for mcr node
     ///
     /// Compares slurm.conf, the scripts of Prolog and Epilog, the daemon's socket and the cluster's file with the

@@ -7,7 +7,9 @@ use crate::args::{NodeArgs, NodeCommand};
 use crate::daemon::start_logging;
 use crate::guard::NotPermitted;
 use anyhow::{Context, bail};
+use mcr_node::cgroup::{Groups, Limits};
 use mcr_node::daemon::{Daemon, Options};
+use mcrengine::error_chain::error_chain;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use sd_notify::NotifyState;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -19,12 +21,24 @@ use std::sync::Arc;
 
 /// Name of the socket in the daemon's directory.
 pub const SOCKET: &str = "socket";
+/// A worker's share of the processors, if there are not enough. A job has 100.
+const WORKER_CPU_WEIGHT: u32 = 20;
+/// Maximum number of threads of a worker, without the threads for each core.
+const WORKER_THREADS: u32 = 256;
+/// Further threads of a worker for each core of the node.
+const WORKER_THREADS_PER_CORE: u32 = 8;
 /// The daemon's directory.
 pub const RUN_DIR: &str = "/run/mcr";
 
 pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
-    if let Some(NodeCommand::Check(args)) = args.command {
-        return check::run(&args);
+    match args.command {
+        Some(NodeCommand::Check(args)) => return check::run(&args),
+        Some(NodeCommand::ReleaseCgroups) => {
+            // Without controllers there is nothing to release, and the daemon logs what is wrong.
+            let _ = mcr_node::cgroup::release();
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => {}
     }
     start_logging(args.log_json);
     let run_dir = &args.node.run_dir;
@@ -43,6 +57,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         own: args.own.then_some(uid.as_raw()),
         min_uid: args.min_uid,
         worker: vec![program.into(), "worker".into()],
+        groups: args.cgroups.then(|| groups(args.worker_memory_mib)).flatten(),
     };
     let daemon = Arc::new(Daemon::new(options).with_context(|| run_dir.display().to_string())?);
     let listener = match of_systemd()? {
@@ -59,7 +74,24 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ignores SIGHUP, because the daemon has no configuration to reload. Workers inherit the ignored signal.
+/// The control groups of the workers. Without them, jobs are saved too.
+fn groups(memory_mib: u64) -> Option<Groups> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+    let threads = WORKER_THREADS + WORKER_THREADS_PER_CORE * cores;
+    match Groups::of_this_process(&Limits { memory_mib, cpu_weight: WORKER_CPU_WEIGHT, threads }) {
+        Ok(groups) => {
+            let missing = groups.missing().join(" ");
+            tracing::info!(missing, "each worker has a control group of its own");
+            Some(groups)
+        }
+        Err(error) => {
+            tracing::warn!(error = error_chain(&error), "workers have no limits of memory, processors and threads");
+            None
+        }
+    }
+}
+
+/// The daemon has no configuration that it could read again. Workers inherit the ignored signal.
 #[expect(unsafe_code, reason = "no safe call sets the action of a signal")]
 fn ignore_hangup() {
     // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler.

@@ -1,6 +1,7 @@
 //! The daemon: accepts requests on a Unix socket. The daemon also starts workers, ends workers, and finds the workers
 //! that an earlier daemon started.
 
+use crate::cgroup::Groups;
 use crate::comment::{Comment, Comments};
 use crate::facts::{JobFacts, job_id_of};
 use crate::process::Process;
@@ -57,6 +58,8 @@ pub struct Options {
     pub min_uid: u32,
     /// The command of a worker. The path of its job's record is appended.
     pub worker: Vec<OsString>,
+    /// The control groups of the workers, if the daemon has a group that it may divide.
+    pub groups: Option<Groups>,
 }
 
 /// The daemon of a node.
@@ -273,7 +276,7 @@ impl Daemon {
                     );
                     let is_final = status.is_some_and(|status| status.code().is_some_and(|code| FINAL.contains(&code)));
                     if is_final || job.is_over || job.restarts >= RESTARTS_MAX {
-                        self.records.remove(id);
+                        self.forget(id);
                         return false;
                     }
                     *job.again_at.insert(now + RESTART_DELAY * 2u32.pow(job.restarts))
@@ -294,7 +297,7 @@ impl Daemon {
                 }
                 Err(error) => {
                     tracing::error!(job_id = id, %error, "the worker of a job died and cannot be started again");
-                    self.records.remove(id);
+                    self.forget(id);
                     false
                 }
             }
@@ -357,9 +360,17 @@ impl Daemon {
                 Reply::Begun { pid: worker.pid }
             }
             Err(error) => {
-                self.records.remove(&facts.job_id);
+                self.forget(&facts.job_id);
                 Reply::Refused(format!("the worker cannot be started: {error}"))
             }
+        }
+    }
+
+    /// Removes what is kept for the worker of a job, which has ended.
+    fn forget(&self, job_id: &str) {
+        self.records.remove(job_id);
+        if let Some(groups) = &self.options.groups {
+            groups.remove_empty();
         }
     }
 
@@ -407,7 +418,12 @@ impl Daemon {
         if recorded.is_err() {
             let _ = child.kill().and_then(|()| child.wait().map(drop));
         }
-        recorded.map(|worker| (child, worker))
+        let worker = recorded?;
+        if let Some(Err(error)) = self.options.groups.as_ref().map(|groups| groups.put(&facts.job_id, worker.pid)) {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::warn!(job_id = facts.job_id, %error, source, "the worker of a job has not all of its limits");
+        }
+        Ok((child, worker))
     }
 
     /// Signals the worker of a job that the job is over, and waits until the worker has ended.
@@ -441,7 +457,7 @@ impl Daemon {
                 self.wake();
                 continue;
             }
-            self.records.remove(job_id);
+            self.forget(job_id);
             tracing::info!(job_id, status = status.map(|status| status.to_string()), "a job is over");
             return Reply::Ended(status.and_then(|status| status.code()).map_or(End::Unknown, End::Status));
         }
@@ -491,7 +507,8 @@ mod tests {
             let dir = tempfile::tempdir().expect("a directory");
             let own = nix::unistd::geteuid().as_raw();
             let worker = ["sh", "-c", script, "worker"].map(OsString::from).into();
-            let options = Options { run_dir: dir.path().join("run"), own: Some(own), min_uid: 1000, worker };
+            let options =
+                Options { run_dir: dir.path().join("run"), own: Some(own), min_uid: 1000, worker, groups: None };
             let daemon = Arc::new(Daemon::new(options).expect("starts"));
             Self { dir, daemon }
         }
@@ -647,6 +664,21 @@ mod tests {
         let daemon = Daemon::new(root).expect("starts");
         let reply = daemon.reply(0, Request::Begin(JobFacts { uid: 999, ..site.facts("7", 0) }));
         assert!(matches!(&reply, Reply::Refused(why) if why.contains("at least the number 1000")), "{reply:?}");
+    }
+
+    #[test]
+    fn workers_are_in_control_groups_and_a_group_that_cannot_be_made_changes_nothing() {
+        let unit = crate::cgroup::tests::unit("memory pids");
+        let mut site = Site::new(WORKER);
+        let options = Options { groups: Some(crate::cgroup::tests::groups(&unit)), ..site.daemon.options.clone() };
+        site.daemon = Arc::new(Daemon::new(options).expect("starts"));
+        let pid = site.begin("7", 0);
+        let procs = std::fs::read_to_string(unit.path().join("job_7/cgroup.procs")).expect("readable");
+        assert_eq!(procs, pid.to_string());
+        assert_eq!(site.end("7", 10_000), Reply::Ended(End::Status(5)));
+        drop(unit);
+        site.begin("8", 0);
+        assert_eq!(site.end("8", 10_000), Reply::Ended(End::Status(5)));
     }
 
     #[test]

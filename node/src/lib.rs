@@ -10,6 +10,7 @@
 //! no network connection. Only the worker touches the user's files, and it drops all privileges first ([`user`]).
 //! Workers outlive the daemon: the next daemon finds them by their records ([`record`]).
 
+pub mod cgroup;
 pub mod client;
 pub mod comment;
 pub mod daemon;

@@ -22,8 +22,8 @@ log_has() { grep -qE "$2" "$(node_log "$1")"; }           # NODE PATTERN
 workers() { root_on "$1" pgrep -f '^[^ ]*mcr worker'; }   # NODE: prints their process numbers
 no_worker() { ! workers "$1" >/dev/null; }                # NODE
 one_worker() { [ "$(workers "$1" | wc -l)" = 1 ]; }       # NODE
-daemon_of() { root_on "$1" pgrep -f '^[^ ]*mcr node$'; }  # NODE: prints its process number
-has_begun() { files_of_step 1 "$1" "$work$home/${2:-.}"; } # RANKS [DIR]: whether all ranks have written step 1
+daemon_of() { root_on "$1" pgrep -f '^[^ ]*mcr node( --cgroups)?$'; } # NODE: its process number
+has_begun() { files_of_step 1 "$1" "$work$home/${2:-.}"; } # RANKS [DIR]: all ranks have written the first step
 milliseconds() { date +%s%3N; }
 expect_within() { # MILLISECONDS SINCE WHAT
     local took=$(($(milliseconds) - $2))
@@ -601,6 +601,8 @@ workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
         [ "$(root_on n1 mcr job list | awk 'NR > 1 { print $3 }' | sort)" = "$(sort <<<"$before")" ] ||
             fail "after $what: $(root_on n1 mcr job list)"
     done
+    [ "$(root_on n1 journalctl --quiet --unit=mcr-node --grep='no limits of memory' | wc -l)" -ge 1 ] ||
+        root_on n1 ls "/sys/fs/cgroup$(group_of_unit)/daemon" || fail "the daemon does not say that there are no limits"
     root_on n1 systemctl daemon-reexec
     [ "$(workers n1)" = "$before" ] || fail "after daemon-reexec, the workers are $(workers n1), not $before"
     hook n1 end 7001 6001
@@ -615,7 +617,8 @@ workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
         fail "$(root_on n1 systemctl status mcr-node.socket)"
     one_worker n1 || fail "the worker has ended"
 }
-daemon_is_new() { # whether the daemon of n1 is not the process $daemon
+group_of_unit() { root_on n1 systemctl show --property=ControlGroup --value mcr-node.service; }
+daemon_is_new() { # the daemon of n1 is not the process $daemon
     local now
     now=$(daemon_of n1) && [ "$now" != "$daemon" ]
 }
