@@ -505,6 +505,47 @@ mv out gone; rm -r gone; sleep 3; mkdir out; WRITER_RUN=again srun /shared/bin/w
     stop_daemons n1
 }
 
+# 3. A worker reads a file twice: for its digest, and for the aggregator. It reads no file of another node.
+each_file_is_read_on_one_node_only() {
+    local node bytes of_node=$((2 * 4 * 2000000)) # two ranks, four steps
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n1 n2 n3 n4
+    job_script "srun --distribution=cyclic /shared/bin/writer . 5"
+    settings=(WRITER_HOLD=4 WRITER_BYTES=2000000)
+    submit --nodes=4 --nodelist=n[1-4] --ntasks-per-node=2 job.sh
+    wait_for 60 is_committed 4
+    for node in n1 n2 n3 n4; do
+        bytes=$(root_on $node cat "/proc/$(workers $node)/io" | awk '$1 == "rchar:" { print $2 }')
+        echo "the worker on $node has read $bytes bytes"
+        [ "$bytes" -le $((of_node * 22 / 10)) ] || fail "the ranks on $node have written $of_node bytes"
+    done
+    as_user scancel "$job"
+    await_end CANCELLED
+    stop_daemons n1 n2 n3 n4
+}
+
+# 14. The first node of the job has the aggregator. SLURM starts the job again on other nodes.
+a_job_continues_after_the_node_with_its_aggregator_lost_power() {
+    begin "${FUNCNAME[0]}"
+    user_file
+    restarting_script 6
+    start_daemons n1 n2 n3
+    settings=(WRITER_HOLD=3)
+    submit --nodes=2 --exclude=n4,n5 --ntasks-per-node=2 job.sh
+    wait_for 60 is_committed 3
+    "$bed" node-kill "$work" n1
+    wait_for 90 continues
+    await_end COMPLETED
+    expect_continued 3 4 "$(output)"
+    expect_newest 6
+    ! as_user sinfo --noheader --format=%T --nodes=n2,n3 | grep -q drain || fail "$(as_user sinfo -R)"
+    "$bed" node-start "$work" n1
+    wait_for 60 nodes_are_idle
+    wait_for 30 no_worker n2
+    stop_daemons n2 n3
+}
+
 # 37. The key is replaced while the job runs. Then the aggregator of n1 is killed, so all connections are new.
 a_job_is_saved_while_its_users_key_is_replaced() {
     local worker
