@@ -63,6 +63,7 @@ mod tests {
             node_list: "n[01-10]".into(),
             tasks: None,
             comment: String::new(),
+            het_job_id: None,
         };
         let options = NodeOptions { aggregators, address: "%n-ib0".into(), ..NodeOptions::default() };
         Placement::of(&facts, &options).expect("placed").expect("several nodes")
@@ -90,6 +91,7 @@ mod tests {
             node_list: list.into(),
             tasks: None,
             comment: String::new(),
+            het_job_id: None,
         };
         let of = |facts: JobFacts| Placement::of(&facts, &NodeOptions::default()).map_err(|e| e.to_string());
         assert_eq!(of(facts("n1", 1, "")), Ok(None));

@@ -21,7 +21,12 @@ const KEPT_MAX: usize = 1024;
 /// The words for `mcr` in a comment, separated by spaces. Bytes that are not UTF-8 become U+FFFD.
 pub fn words_of(comment: &OsStr) -> String {
     let text = comment.to_string_lossy();
-    text.split_ascii_whitespace().filter(|word| word.starts_with(PREFIX)).collect::<Vec<_>>().join(" ")
+    let mut words = text.split_ascii_whitespace().filter(|word| word.starts_with(PREFIX)).collect::<Vec<_>>().join(" ");
+    // The daemon refuses too many words, and a request has a bound.
+    if let Some(end) = (WORDS_BYTES_MAX + 1..words.len()).find(|at| words.is_char_boundary(*at)) {
+        words.truncate(end);
+    }
+    words
 }
 
 /// The words of a job.
@@ -109,6 +114,8 @@ mod tests {
         ] {
             assert_eq!(words_of(OsStr::from_bytes(comment)), words, "{comment:?}");
         }
+        let long = words_of(OsStr::new(&format!("mcr:job={}", "\u{e4}".repeat(WORDS_BYTES_MAX))));
+        assert!((WORDS_BYTES_MAX + 1..WORDS_BYTES_MAX + 4).contains(&long.len()), "{}", long.len());
     }
 
     #[test]

@@ -525,6 +525,7 @@ mod tests {
                 node_list: String::new(),
                 tasks: None,
                 comment: String::new(),
+                het_job_id: None,
             }
         }
 

@@ -36,6 +36,9 @@ pub struct JobFacts {
     /// The words for `mcr` in `SLURM_JOB_COMMENT`, see [`crate::comment`]. It is text that the user wrote.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub comment: String,
+    /// `SLURM_HET_JOB_ID`: the number of the heterogeneous job to which this job belongs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub het_job_id: Option<String>,
 }
 
 /// Why a job is not served.
@@ -44,6 +47,11 @@ pub enum FactsError {
     /// A variable is missing.
     #[error("{0} is not set; this command is for SLURM's Prolog and Epilog")]
     Missing(&'static str),
+    /// Each component has a Prolog, a number and a list of nodes of its own, and their ranks are those of one job.
+    #[error(
+        "it is a part of the heterogeneous job {0}; mcr node does not save such jobs, so run the agents in its script"
+    )]
+    Heterogeneous(String),
     /// A variable has an invalid value.
     #[error("{name} is {value:?}; {expected}")]
     Invalid {
@@ -66,7 +74,7 @@ impl JobFacts {
             value.parse::<u32>().map_err(|_| invalid())
         };
         let or = |name: &'static str, default: &str| text(name).unwrap_or_else(|_| default.to_owned());
-        let facts = Self {
+        Ok(Self {
             job_id: job_id_of(text("SLURM_JOB_ID")?)?,
             restart_count: number("SLURM_JOB_RESTART_COUNT", or("SLURM_JOB_RESTART_COUNT", "0"))?,
             uid: number("SLURM_JOB_UID", text("SLURM_JOB_UID")?)?,
@@ -76,12 +84,16 @@ impl JobFacts {
             node_list: text("SLURM_NODELIST").or_else(|_| text("SLURM_JOB_NODELIST")).unwrap_or_default(),
             tasks: text("SLURM_JOB_NTASKS").ok().map(|tasks| number("SLURM_JOB_NTASKS", tasks)).transpose()?,
             comment: variable("SLURM_JOB_COMMENT").map(|comment| words_of(&comment)).unwrap_or_default(),
-        };
-        facts.check().map(|()| facts)
+            het_job_id: text("SLURM_HET_JOB_ID").ok().map(|id| shortened(&id)),
+        })
     }
 
-    /// Checks facts that arrived over a socket.
+    /// Checks facts that arrived over a socket. Only the daemon calls this function, so that the reason is in its log:
+    /// SLURM does not log what a successful Prolog prints.
     pub fn check(&self) -> Result<(), FactsError> {
+        if let Some(id) = &self.het_job_id {
+            return Err(FactsError::Heterogeneous(shortened(id)));
+        }
         job_id_of(self.job_id.clone())?;
         if !Path::new(&self.work_dir).is_absolute() || self.work_dir.len() > WORK_DIR_BYTES_MAX {
             let (name, value) = ("SLURM_JOB_WORK_DIR", shortened(&self.work_dir.to_string_lossy()));
@@ -128,11 +140,12 @@ mod tests {
             ("SLURMD_NODENAME", b"n1"),
             ("SLURM_JOB_NUM_NODES", b"4"),
         ];
-        JobFacts::of_prolog(&|name| {
+        let facts = JobFacts::of_prolog(&|name| {
             let changed = changes.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
             let value = changed.unwrap_or_else(|| usual.iter().find(|(n, _)| *n == name).map(|(_, value)| *value));
             value.map(|value| OsString::from_vec(value.to_vec()))
-        })
+        })?;
+        facts.check().map(|()| facts)
     }
 
     #[test]
@@ -169,5 +182,7 @@ mod tests {
             let error = of(&[(name, value)]).expect_err(name).to_string();
             assert!(error.starts_with(name) && error.len() < 200, "{error}");
         }
+        let error = of(&[("SLURM_HET_JOB_ID", Some(b"6"))]).expect_err("a component").to_string();
+        assert!(error.starts_with("it is a part of the heterogeneous job 6; "), "{error}");
     }
 }

@@ -465,7 +465,26 @@ each_task_of_an_array_is_a_job_of_its_own_in_the_store() {
     stop_daemons n1
 }
 
-# Check 31.
+# 30. The ranks of all components are one job for mcr, and the Prolog of a component knows only its own nodes.
+a_heterogeneous_job_is_not_touched_and_a_sentence_says_that_it_is_not_saved() {
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n1 n2
+    job_script "srun --het-group=0,1 /shared/bin/writer . 2"
+    settings=()
+    submit --ntasks=1 --nodelist=n1 : --ntasks=1 --nodelist=n2 job.sh
+    await_end COMPLETED
+    for node in n1 n2; do
+        no_worker $node || fail "a worker runs on $node"
+        ! log_has $node "a job begins" || fail "the job has a worker on $node"
+        [ "$(grep -c "a request is refused .*part of the heterogeneous job $job;" "$(node_log $node)")" = 1 ] ||
+            fail "the log of $node does not say why: $(cat "$(node_log $node)")"
+    done
+    no_drain
+    stop_daemons n1 n2
+}
+
+# 31.
 jobs_are_saved_however_they_are_started() {
     local name pids=()
     begin "${FUNCNAME[0]}"
