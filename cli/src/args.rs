@@ -444,9 +444,10 @@ pub enum CertCommand {
     ///
     /// If the files exist and can be used, nothing is changed, so a job script may run this command each time.
     ///
-    /// Each agent and aggregator that talks to another node makes its own certificate with these files. They are in
-    /// ~/.config/mcr, so all nodes find them if they share the home directories. Otherwise copy both files to all nodes.
-    /// Keep cluster.key secret: a user who has it can read and write your checkpoints through your aggregators.
+    /// Each agent and aggregator that talks to another node makes its own certificate with these files. The files are
+    /// in ~/.config/mcr, so all nodes find them if the nodes share the home directories. Otherwise copy both files to
+    /// all nodes. Keep cluster.key secret: a user who has cluster.key can read and write your checkpoints through
+    /// your aggregators.
     #[command(after_help = exit::CERT)]
     Init(CertInitArgs),
     /// Replace the key while jobs run
@@ -495,7 +496,8 @@ pub enum JobCommand {
     /// Show the settings of the job in this directory, and where each value comes from
     ///
     /// The settings are those of the cluster's file /etc/mcr/mcr.toml, of the user's file mcr.toml, and of the words
-    /// that begin with mcr: in the job's comment. Other commands use them if --store, --to or --config is missing.
+    /// that begin with mcr: in the job's comment. Other commands use these settings if --store, --to or --config is
+    /// missing.
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Show {
         /// Show the settings as for a job with this comment, as in sbatch --comment "mcr:job=NAME,watch=DIR"

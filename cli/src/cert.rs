@@ -29,7 +29,7 @@ const CERTIFICATES: &str = "cluster.pem";
 const NEW_KEY: &str = "cluster.key.new";
 /// Maximum time to wait for another `mcr cert init` that has made the key, and not yet the certificate.
 const OTHER_INIT_MAX: Duration = Duration::from_secs(2);
-/// Maximum length of each file.
+/// Maximum length of each file in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 pub fn run(command: CertCommand) -> anyhow::Result<ExitCode> {
@@ -66,7 +66,7 @@ fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::Done.into())
 }
 
-/// Job scripts may call `mcr cert init` each time, also two scripts at the same time. So a key that can be used stays.
+/// Job scripts may call `mcr cert init` each time, also two scripts at the same time. So a usable key is kept.
 fn keep(dir: &Path) -> anyhow::Result<ExitCode> {
     let key = dir.join(KEY).display().to_string();
     let until = Instant::now() + OTHER_INIT_MAX;
@@ -88,7 +88,7 @@ fn keep(dir: &Path) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A step of the replacement of a key. The files say which step is the next one.
+/// A step of the replacement of a key. The existing files show which step is next.
 enum Step {
     /// Both keys are trusted.
     Added,

@@ -91,7 +91,7 @@ fn groups(memory_mib: u64) -> Option<Groups> {
     }
 }
 
-/// The daemon has no configuration that it could read again. Workers inherit the ignored signal.
+/// Ignores SIGHUP, because the daemon has no configuration to reload. Workers inherit the ignored signal.
 #[expect(unsafe_code, reason = "no safe call sets the action of a signal")]
 fn ignore_hangup() {
     // SAFETY: `signal` is unsafe because a handler might not be async-signal-safe. This call installs no handler.

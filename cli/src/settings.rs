@@ -1,10 +1,11 @@
 //! The settings of a job: the cluster's file, then the user's file `mcr.toml`, then the job's comment, then variables.
 //!
-//! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. It has the tables `[cnc]` and `[anc]` of
-//! every configuration file, and `[limits]` for the next layers. The user's file is `mcr.toml` in the directory of the
-//! job. It has a few keys without a table ([`UserFile`]). The comment is that of SLURM's `sbatch --comment`
-//! ([`comment::JobComment`]). A later layer overrides an earlier one. All commands resolve the settings here, so a
-//! restart finds the store to which the agents save.
+//! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. The cluster's file has the tables
+//! `[cnc]` and `[anc]` of every configuration file, and a table `[limits]`, which limits the values of the user's
+//! file and of the comment. The user's file is `mcr.toml` in the directory of the job. The user's file has a few keys
+//! without a table ([`UserFile`]). The comment is that of SLURM's `sbatch --comment` ([`comment::JobComment`]). The
+//! user's file overrides the cluster's file, the comment overrides both files, and variables override the comment. All
+//! commands resolve the settings here, so a restart finds the store to which the agents save.
 
 use self::comment::COMMENT;
 use crate::config::ConfigFile;
@@ -156,7 +157,8 @@ impl Settings {
         if facts.is_job() {
             settings.set("cnc", "job", "%u-%j".into(), DEFAULT);
         }
-        // The administrator's file alone is no reason to restore into the current directory.
+        // Without a user's file and a comment, the current directory may be any directory, so files are not restored
+        // into it.
         if user.is_some() || facts.comment.is_some() {
             settings.set("cnc", "watch", ".".into(), DEFAULT);
         }

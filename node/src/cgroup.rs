@@ -113,7 +113,7 @@ impl Groups {
         &self.missing
     }
 
-    /// Moves the worker of a job into the job's group. If the group cannot have a limit, the worker moves nevertheless.
+    /// Moves the worker of a job into the job's group, even if a limit of the group cannot be set.
     pub fn put(&self, job_id: &str, pid: i32) -> Result<(), GroupsError> {
         let group = self.base.join(format!("{JOB}{job_id}"));
         fs::create_dir(&group).or_else(ignore_existing).map_err(of(&group))?;

@@ -1,7 +1,7 @@
 //! The words for `mcr` in `--comment` of SLURM's `sbatch`. The other words of a comment belong to the site.
 //!
-//! SLURM's Prolog knows the comment of a job, and the processes of the job do not. So the daemon keeps the words until
-//! the job is over, and tells them to processes of the job's user.
+//! SLURM passes the comment of a job to Prolog, but not to the processes of the job. So the daemon keeps the words
+//! until the job is over, and sends the words to processes of the job's user.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -21,7 +21,8 @@ const KEPT_MAX: usize = 1024;
 /// The words for `mcr` in a comment, separated by spaces. Bytes that are not UTF-8 become U+FFFD.
 pub fn words_of(comment: &OsStr) -> String {
     let text = comment.to_string_lossy();
-    let mut words = text.split_ascii_whitespace().filter(|word| word.starts_with(PREFIX)).collect::<Vec<_>>().join(" ");
+    let words: Vec<_> = text.split_ascii_whitespace().filter(|word| word.starts_with(PREFIX)).collect();
+    let mut words = words.join(" ");
     // The daemon refuses too many words, and a request has a bound.
     if let Some(end) = (WORDS_BYTES_MAX + 1..words.len()).find(|at| words.is_char_boundary(*at)) {
         words.truncate(end);

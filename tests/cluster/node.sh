@@ -22,8 +22,8 @@ log_has() { grep -qE "$2" "$(node_log "$1")"; }           # NODE PATTERN
 workers() { root_on "$1" pgrep -f '^[^ ]*mcr worker'; }   # NODE: prints their process numbers
 no_worker() { ! workers "$1" >/dev/null; }                # NODE
 one_worker() { [ "$(workers "$1" | wc -l)" = 1 ]; }       # NODE
-daemon_of() { root_on "$1" pgrep -f '^[^ ]*mcr node( --cgroups)?$'; } # NODE: its process number
-has_begun() { files_of_step 1 "$1" "$work$home/${2:-.}"; } # RANKS [DIR]: all ranks have written the first step
+daemon_of() { root_on "$1" pgrep -f '^[^ ]*mcr node( --cgroups)?$'; } # NODE: prints its process number
+has_begun() { files_of_step 1 "$1" "$work$home/${2:-.}"; } # RANKS [DIR]: whether all ranks have written step 1
 milliseconds() { date +%s%3N; }
 expect_within() { # MILLISECONDS SINCE WHAT
     local took=$(($(milliseconds) - $2))
@@ -140,7 +140,7 @@ expect_refusals() { # EXIT_STATUS
     no_drain
 }
 
-# 23. The store belongs to bob, is reached through a link of bob, or can be written by others.
+# Check 23. The store belongs to bob, is reached through a link of bob, or can be written by others.
 stores_of_others_are_not_used_and_do_not_touch_the_job() {
     declare -A says=(
         [bobs]='store .*/bob/theirs is not used: .*bob'
@@ -163,7 +163,7 @@ stores_of_others_are_not_used_and_do_not_touch_the_job() {
     stop_daemons n1
 }
 
-# 24. The directory in which a job runs is text that the user wrote. The last name is refused.
+# Check 24. The user chooses the name of the directory in which a job runs. Only the last of these names is refused.
 hostile_names_of_work_directories_are_only_names() {
     # shellcheck disable=SC2016 # it must not be executed
     local names=("a 'quoted' \"name\"" $'two\nlines' '$(touch /tmp/executed)`touch /tmp/executed`' $'not-\xff-utf-8')
@@ -191,7 +191,7 @@ hostile_names_of_work_directories_are_only_names() {
     stop_daemons n1
 }
 
-# 24. Words of `--comment` that begin with mcr: name the job, also for the commands of its script.
+# Check 24. Words of `--comment` that begin with mcr: name the job, also for the commands of its script.
 hostile_comments_name_the_job_or_are_refused_and_change_nothing_else() {
     # shellcheck disable=SC2016 # it must not be executed
     local -A saved=(
@@ -240,7 +240,7 @@ hostile_comments_name_the_job_or_are_refused_and_change_nothing_else() {
     stop_daemons n1
 }
 
-# 25.
+# Check 25.
 jobs_of_root_and_of_the_system_are_not_saved() {
     local said uid
     begin "${FUNCNAME[0]}"
@@ -351,7 +351,7 @@ without_an_answer_of_the_daemon_jobs_run_and_nodes_stay_idle() {
 }
 nodes_are_idle() { [ "$(as_user sinfo --noheader --format=%T | sort -u)" = idle ]; }
 
-# 20. One store is read-only when its job begins. Another store becomes read-only while its job runs.
+# Check 20. One store is read-only when its job begins. Another store becomes read-only while its job runs.
 a_store_that_is_read_only_touches_no_job_and_no_node() {
     local since first
     begin "${FUNCNAME[0]}"
@@ -385,7 +385,8 @@ a_store_that_is_read_only_touches_no_job_and_no_node() {
     stop_daemons n1
 }
 
-# 20. Every write to the store waits, as on a file system whose server does not answer. A frozen file system does so.
+# Check 20. Every write to the store waits, as on a file system whose server does not answer. A frozen file system
+# behaves so.
 a_store_that_hangs_touches_no_job_and_no_node_and_the_daemon_answers() {
     local since
     for tool in mkfs.ext4 fsfreeze; do command -v $tool >/dev/null || skip "no $tool"; done
@@ -429,7 +430,7 @@ hung_store_has() { # STEP
         grep -q "$(printf 'step_%06d *complete' "$1")"
 }
 
-# 21. SLURM runs the scripts of epilog.d in reverse order, so the script that kills runs after mcr's.
+# Check 21. SLURM runs the scripts of epilog.d in reverse order, so the script that kills processes runs after 90-mcr.
 a_script_of_epilog_that_kills_the_users_processes_loses_nothing() {
     begin "${FUNCNAME[0]}"
     user_file
@@ -465,7 +466,7 @@ each_task_of_an_array_is_a_job_of_its_own_in_the_store() {
     stop_daemons n1
 }
 
-# 30. The ranks of all components are one job for mcr, and the Prolog of a component knows only its own nodes.
+# Check 30. The ranks of all components are one job for mcr, and the Prolog of a component knows only its own nodes.
 a_heterogeneous_job_is_not_touched_and_a_sentence_says_that_it_is_not_saved() {
     begin "${FUNCNAME[0]}"
     user_file
@@ -484,7 +485,7 @@ a_heterogeneous_job_is_not_touched_and_a_sentence_says_that_it_is_not_saved() {
     stop_daemons n1 n2
 }
 
-# 31.
+# Check 31.
 jobs_are_saved_however_they_are_started() {
     local name pids=()
     begin "${FUNCNAME[0]}"
@@ -505,7 +506,7 @@ jobs_are_saved_however_they_are_started() {
     stop_daemons n1
 }
 
-# 32. The directory is made after the first look of the worker, then removed with its content, and made again.
+# Check 32. The directory is made after the first look of the worker, then removed with its content, and made again.
 a_watched_directory_may_appear_later_and_may_be_removed_and_made_again() {
     begin "${FUNCNAME[0]}"
     user_file . 'watch = "out"'
@@ -524,7 +525,7 @@ mv out gone; rm -r gone; sleep 3; mkdir out; WRITER_RUN=again srun /shared/bin/w
     stop_daemons n1
 }
 
-# 3. A worker reads a file twice: for its digest, and for the aggregator. It reads no file of another node.
+# Check 3. A worker reads a file twice: for its digest, and for the aggregator. It reads no file of another node.
 each_file_is_read_on_one_node_only() {
     local node bytes of_node=$((2 * 4 * 2000000)) # two ranks, four steps
     begin "${FUNCNAME[0]}"
@@ -544,7 +545,7 @@ each_file_is_read_on_one_node_only() {
     stop_daemons n1 n2 n3 n4
 }
 
-# 14. The first node of the job has the aggregator. SLURM starts the job again on other nodes.
+# Check 14. The first node of the job has the aggregator. SLURM starts the job again on other nodes.
 a_job_continues_after_the_node_with_its_aggregator_lost_power() {
     begin "${FUNCNAME[0]}"
     user_file
@@ -565,7 +566,7 @@ a_job_continues_after_the_node_with_its_aggregator_lost_power() {
     stop_daemons n2 n3
 }
 
-# 37. The key is replaced while the job runs. Then the aggregator of n1 is killed, so all connections are new.
+# Check 37. The key is replaced while the job runs. Then the aggregator of n1 is killed, so all connections are new.
 a_job_is_saved_while_its_users_key_is_replaced() {
     local worker
     begin "${FUNCNAME[0]}"
@@ -586,7 +587,7 @@ a_job_is_saved_while_its_users_key_is_replaced() {
     stop_daemons n1 n2
 }
 
-# 33, 34.
+# Checks 33 and 34.
 sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
     local k daemon before since kib
     begin "${FUNCNAME[0]}"
@@ -678,7 +679,7 @@ workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
     one_worker n1 || fail "the worker has ended"
 }
 group_of_unit() { root_on n1 systemctl show --property=ControlGroup --value mcr-node.service; }
-daemon_is_new() { # the daemon of n1 is not the process $daemon
+daemon_is_new() { # whether the daemon of n1 is not the process $daemon
     local now
     now=$(daemon_of n1) && [ "$now" != "$daemon" ]
 }

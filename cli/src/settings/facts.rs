@@ -1,5 +1,5 @@
-//! What is known about the job: the user, SLURM's variables, the words for `mcr` in the job's comment, and the
-//! directories where the user's file may be.
+//! The facts about the job: the user, SLURM's variables, the words for `mcr` in the job's comment, and the directories
+//! where the user's file may be.
 
 use crate::node::{RUN_DIR, SOCKET};
 use crate::output::tell;
@@ -77,7 +77,7 @@ impl Facts {
         }
     }
 
-    /// Whether this is a job of SLURM.
+    /// Whether the job is a job of SLURM.
     pub fn is_job(&self) -> bool {
         self.variable("SLURM_JOB_ID").is_some()
     }
