@@ -10,6 +10,7 @@ use crate::guard::check_store;
 use crate::node_agent::NodeAgent;
 use crate::orphan::{Start, Watch};
 use crate::output::Log;
+use crate::overlooked;
 use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
 use anyhow::Context;
@@ -522,7 +523,9 @@ impl Both {
             Some(aggregator) => Some(aggregator.drain(until).await),
             None => None,
         };
-        let are_named = report_unplaced(left) && !report_misnamed(&self.config, &self.store);
+        let are_named = report_unplaced(left)
+            && !report_misnamed(&self.config, &self.store)
+            && overlooked::report(&self.config, &self.store);
         // The agent logs all ranks of this node that are not committed, including ranks that the aggregator lacks.
         Ok(match (by_agent, by_aggregator) {
             (Some(drained), _) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),

@@ -28,6 +28,7 @@ mod node;
 mod node_agent;
 mod orphan;
 mod output;
+mod overlooked;
 mod placement;
 mod places;
 mod prepare;

@@ -396,6 +396,23 @@ fn a_layout_that_matches_no_file_is_named_at_the_end_and_gives_5() {
 }
 
 #[test]
+fn links_that_are_not_followed_are_named_at_the_end_and_give_5() {
+    // Each rank's file is a link; and the directory of the output is a link to a directory that does not exist.
+    for (script, named) in [
+        (
+            "mkdir ../data; for rank in 0 1; do echo $rank > ../data/$rank; ln -s ../data/$rank s1.rank_$rank.txt; done",
+            "all files of this checkpoint are symbolic links",
+        ),
+        ("ln -s ../nowhere out", "holds no files, only symbolic links that are not followed"),
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", script]), 5);
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(log.contains(named), "{log}");
+    }
+}
+
+#[test]
 fn a_command_that_succeeds_and_whose_checkpoint_is_not_committed_gives_5() {
     for (script, status) in [("echo zero > s1.rank_0.txt", 5), ("echo zero > s1.rank_0.txt; exit 4", 4), ("true", 0)] {
         let dir = tempfile::tempdir().expect("a directory");
