@@ -35,7 +35,7 @@ pub struct TlsError(pub(super) String);
 const SAME_SETTING: &str = "use the same setting of tls in the cluster's file on all nodes";
 const SAME_FILES: &str = "all nodes need the same files cluster.key and cluster.pem, which mcr cert init makes once \
     for each user";
-const GATE_FILES: &str = "the node of the agent needs the file cluster.pem of the gate (gate-certificates in [node]), and \
+const GATE_FILES: &str = "the node of the agent needs the file cluster.pem of the gate (directory in [gate]), and \
     the node of the gate needs the file cluster.pem of the user";
 const CLOCKS: &str = "compare the clocks of both nodes";
 
