@@ -596,6 +596,17 @@ mod tests {
     }
 
     #[test]
+    fn every_setting_of_the_shipped_cluster_file_is_known_and_shows_its_default() {
+        let shipped = include_str!("../../deploy/config/cluster.toml");
+        let set = |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
+        let text: Vec<String> = shipped.lines().filter_map(set).collect();
+        let (settings, dir) = resolve(&text.join("\n"), "", &facts(&[("SLURM_JOB_ID", "7")])).expect("resolved");
+        assert_eq!(settings.node_options().expect("valid").gates, ["agg0:7117", "agg1:7117"]);
+        let file: ClusterFile = load_toml(&dir.path().join("cluster.toml")).expect("read");
+        assert_eq!(file.gate, GateOptions::default());
+    }
+
+    #[test]
     fn a_cluster_file_that_others_can_write_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().expect("a directory");
