@@ -4,6 +4,7 @@
 mod standing;
 
 pub use standing::CERTIFICATES_ARGUMENT;
+use standing::Failures;
 
 use crate::facts::{JobFacts, job_id_of};
 use crate::process::Process;
@@ -76,6 +77,8 @@ pub struct Daemon {
     connections_of_others: AtomicUsize,
     /// Connections of the gate.
     connections_of_gate: AtomicUsize,
+    /// Aggregators that ended with an error a short time ago.
+    failures: Failures,
     /// Number of processes that read certificates.
     readers: Arc<AtomicUsize>,
     /// When the last refused request of a user who may not begin or end jobs was logged.
@@ -144,6 +147,7 @@ impl Daemon {
             connections: AtomicUsize::new(0),
             connections_of_others: AtomicUsize::new(0),
             connections_of_gate: AtomicUsize::new(0),
+            failures: Failures::default(),
             readers: Arc::default(),
             refusal_logged: Mutex::new(None),
             wake,
@@ -298,6 +302,9 @@ impl Daemon {
                     );
                     let is_final = status.is_some_and(|status| status.code().is_some_and(|code| FINAL.contains(&code)));
                     if is_final || job.is_over || job.restarts >= RESTARTS_MAX {
+                        if let (Some(_), Some(status)) = (&job.standing, status) {
+                            self.failures.add(id, status, now);
+                        }
                         self.records.remove(id);
                         return false;
                     }
@@ -691,6 +698,23 @@ mod tests {
         // The next daemon finds it.
         let next = Daemon::new(site.daemon.options.clone()).expect("starts");
         assert!(matches!(next.standing(), Reply::Standing(all) if all[0].pid == pid));
+    }
+
+    #[test]
+    fn an_aggregator_that_fails_is_not_started_again_at_once() {
+        for (script, is_started_again) in [("exit 78", false), ("exit 5", true)] {
+            let site = Site::new(script);
+            assert!(matches!(site.own(Request::Stand(standing(&site, "d"))), Reply::Begun { .. }));
+            let until = Instant::now() + Duration::from_secs(20);
+            while site.own(Request::Standing) != Reply::Standing(Vec::new()) {
+                assert!(Instant::now() < until);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let again = site.own(Request::Stand(standing(&site, "d")));
+            assert_eq!(matches!(again, Reply::Begun { .. }), is_started_again, "{again:?}");
+            assert!(matches!(&again, Reply::Begun { .. }) || format!("{again:?}").contains("exit status: 78"));
+            assert!(matches!(site.own(Request::Stand(standing(&site, "e"))), Reply::Begun { .. }));
+        }
     }
 
     #[test]

@@ -85,10 +85,11 @@ impl Cluster {
         Aggregators { node, gate, address }
     }
 
-    fn compute(&self, name: &'static str, gates: &[&Aggregators]) -> Compute<'_> {
+    /// A node of the job. Its cluster's file has these gates and further lines of `[gate]`.
+    fn compute(&self, name: &'static str, gates: &[&Aggregators], of_gate: &str) -> Compute<'_> {
         let gates: Vec<&str> = gates.iter().map(|gate| gate.address.as_str()).collect();
         let file = format!("[cnc]\nshared-directory = true\n[node]\ngates = {gates:?}\naggregators = 1\n");
-        let daemon = self.daemon(name, &file, "", &["node", "--own"]);
+        let daemon = self.daemon(name, &file, of_gate, &["node", "--own"]);
         daemon.wait_for_log("serving jobs");
         Compute { cluster: self, name, daemon }
     }
@@ -169,7 +170,7 @@ fn end(nodes: &[Compute<'_>; 2]) {
 fn a_job_of_two_nodes_is_saved_by_a_standing_aggregator_and_restored_byte_for_byte() {
     let cluster = Cluster::new(51);
     let gate = cluster.aggregators("g1", "7411-7414", IDLE);
-    let nodes = ["n1", "n2"].map(|name| cluster.compute(name, &[&gate]));
+    let nodes = ["n1", "n2"].map(|name| cluster.compute(name, &[&gate], ""));
     begin(&nodes);
     tasks(&nodes, 1, 3);
     end(&nodes);
@@ -191,7 +192,7 @@ fn a_job_of_two_nodes_is_saved_by_a_standing_aggregator_and_restored_byte_for_by
 fn the_agents_of_a_job_go_to_the_next_gate_if_an_aggregator_node_dies() {
     let cluster = Cluster::new(52);
     let gates = [cluster.aggregators("g1", "7421-7424", IDLE), cluster.aggregators("g2", "7431-7434", IDLE)];
-    let nodes = ["n1", "n2"].map(|name| cluster.compute(name, &[&gates[0], &gates[1]]));
+    let nodes = ["n1", "n2"].map(|name| cluster.compute(name, &[&gates[0], &gates[1]], ""));
     begin(&nodes);
     // The processes must run until the workers have found them.
     tasks(&nodes, 1, 5);
@@ -202,21 +203,45 @@ fn the_agents_of_a_job_go_to_the_next_gate_if_an_aggregator_node_dies() {
     // The node dies with its daemons and its aggregator.
     dead.gate.signal("KILL");
     dead.node.signal("KILL");
-    let line = dead.node.wait_for_log("an aggregator begins");
-    let pid: i32 = line
-        .split("pid=")
-        .nth(1)
-        .and_then(|rest| rest.split_whitespace().next())
-        .expect("a pid")
-        .parse()
-        .expect("a number");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).expect("killed");
+    let aggregator = pid_after(&dead.node.wait_for_log("an aggregator begins"));
+    nix::sys::signal::kill(aggregator, nix::sys::signal::Signal::SIGKILL).expect("killed");
     tasks(&nodes, 6, 7);
     cluster.wait_complete("it_7");
     other.node.wait_for_log("aggregator listens");
     tasks(&nodes, 8, 8);
     end(&nodes);
     assert_eq!(cluster.complete()[0], "it_8");
+}
+
+#[test]
+fn an_agent_that_is_started_again_finds_its_aggregator_although_the_gate_has_died() {
+    let cluster = Cluster::new(57);
+    let gates = [cluster.aggregators("g1", "7481-7484", IDLE), cluster.aggregators("g2", "7485-7488", IDLE)];
+    // Without its gate, an agent tries the ports that the cluster's file has.
+    let compute = |name| cluster.compute(name, &[&gates[0], &gates[1]], "ports = \"7481-7488\"");
+    let nodes = ["n1", "n2"].map(compute);
+    begin(&nodes);
+    tasks(&nodes, 1, 4);
+    cluster.wait_complete("it_4");
+    let used = gates.iter().find(|gate| gate.node.log().contains("aggregator listens")).expect("a gate is used");
+    used.gate.signal("KILL");
+    let worker = pid_after(&nodes[0].daemon.wait_for_log("a job begins"));
+    nix::sys::signal::kill(worker, nix::sys::signal::Signal::SIGKILL).expect("killed");
+    let mut tasks: Vec<Child> = (0..4).map(|rank| nodes[rank as usize / 2].task(rank, 5, 16)).collect();
+    nodes[0].daemon.wait_for_log("a gate does not answer");
+    for task in &mut tasks {
+        task.wait().expect("ended");
+    }
+    end(&nodes);
+    assert_eq!(cluster.complete()[0], "it_16");
+    let begun: usize = gates.iter().map(|gate| gate.node.log().matches("an aggregator begins").count()).sum();
+    assert_eq!(begun, 1, "the job has one aggregator for its whole life");
+}
+
+/// The process number in a line of the log.
+fn pid_after(line: &str) -> nix::unistd::Pid {
+    let pid = line.split("pid=").nth(1).and_then(|rest| rest.split_whitespace().next()).expect("a pid");
+    nix::unistd::Pid::from_raw(pid.parse().expect("a number"))
 }
 
 /// A client of a gate, as any program of a user can be one.

@@ -270,6 +270,15 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_of_other_versions_reads_what_to_do() {
+        assert_eq!((chosen(1, 0).expect("chosen"), chosen(1, 9).expect("chosen")), (1, 1));
+        let refused = chosen(2, 3).expect_err("refused");
+        assert!(
+            refused.message().contains("speaks versions 2 to 3") && refused.message().contains("install the newer")
+        );
+    }
+
+    #[test]
     fn a_start_needs_a_name_of_a_job_and_a_printable_identity() {
         let of = |job: &str, identity: &str| {
             start_of(Some(Start { job: job.into(), identity: identity.into() })).map(|(_, key)| key)

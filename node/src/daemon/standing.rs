@@ -9,11 +9,12 @@ use crate::facts::JobFacts;
 use crate::process::Process;
 use crate::protocol::{Reply, Standing, StandingLine};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::process::{Child, ChildStdout, Stdio};
-use std::sync::Arc;
+use std::process::{Child, ChildStdout, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of aggregators on a node that the gate started.
@@ -28,8 +29,37 @@ const READ_MAX: Duration = Duration::from_secs(2);
 const CERTIFICATES_BYTES_MAX: u64 = 32 << 10;
 /// Maximum number of processes that read certificates. A process that hangs counts until it ends.
 pub(super) const READERS_MAX: usize = 16;
+/// An aggregator that ended with an error is not started again for this time, however often agents ask for it.
+const FAILURE_REST: Duration = Duration::from_secs(30);
+/// Maximum number of such aggregators.
+const FAILURES_MAX: usize = 4096;
 /// The argument of a worker that prints the certificates of a user.
 pub const CERTIFICATES_ARGUMENT: &str = "--certificates";
+
+/// The aggregators that ended with an error, and are not started again for [`FAILURE_REST`].
+#[derive(Default)]
+pub(super) struct Failures(Mutex<BTreeMap<String, (Instant, ExitStatus)>>);
+
+impl Failures {
+    /// The aggregator ended. 0 and 5 are no errors: the aggregator served its agents.
+    pub(super) fn add(&self, id: &str, status: ExitStatus, now: Instant) {
+        if !matches!(status.code(), Some(0 | 5)) {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|_, (ended, _)| now.saturating_duration_since(*ended) < FAILURE_REST);
+            if all.len() < FAILURES_MAX {
+                all.insert(id.to_owned(), (now, status));
+            }
+        }
+    }
+
+    /// Why an aggregator is not started now.
+    fn why(&self, id: &str) -> Option<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, status) = all.get(id).filter(|(ended, _)| ended.elapsed() < FAILURE_REST)?;
+        let rest = FAILURE_REST.as_secs();
+        Some(format!("the aggregator ended with {status} less than {rest} s ago; the log of mcr node says why"))
+    }
+}
 
 impl Daemon {
     /// Whether this user may start aggregators for jobs on other nodes.
@@ -46,6 +76,9 @@ impl Daemon {
         let mut jobs = self.jobs();
         if let Some(job) = jobs.get(&id) {
             return Reply::Begun { pid: job.worker.pid };
+        }
+        if let Some(why) = self.failures.why(&id) {
+            return Reply::Refused(why);
         }
         if jobs.values().filter(|job| job.standing.is_some()).count() >= STANDING_MAX {
             return Reply::Refused(format!("{STANDING_MAX} aggregators run on this node already"));

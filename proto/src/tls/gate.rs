@@ -7,7 +7,7 @@
 
 use super::{
     ALPN, Authority, BACK_DATED, DOMAIN, HANDSHAKE_MAX, Identity, IdentityError, LIFE, Other, TlsError, check_name,
-    cluster_of, leaf, let_reason_arrive, name_of, prepare, roots_of, server_name,
+    cluster_of, leaf, let_reason_arrive, name_of, prepare, roots_of, server_name, too_long,
 };
 use hyper_util::rt::TokioIo;
 use mcrengine::error_chain::error_chain;
@@ -96,14 +96,14 @@ impl GateDoor {
         stream: TcpStream,
         handshakes: &Semaphore,
     ) -> Result<(GateStream, u32), TlsError> {
-        let accept = async {
-            // A client that sends nothing takes no room.
-            stream.readable().await.map_err(|error| TlsError::of_handshake(&error, Other::Client))?;
-            let _room = handshakes.acquire().await;
-            self.meet(stream).await
-        };
-        let accepted = tokio::time::timeout(HANDSHAKE_MAX, accept).await;
-        accepted.map_err(|_| TlsError::silent(HANDSHAKE_MAX, Other::Client))?
+        let silent = |after| TlsError::silent(after, Other::Client);
+        // A client that sends nothing takes no room.
+        let _ = tokio::time::timeout(HANDSHAKE_MAX, stream.readable()).await.map_err(|_| silent(HANDSHAKE_MAX))?;
+        let _room = handshakes.acquire().await;
+        tokio::select! {
+            met = self.meet(stream) => met,
+            after = too_long(handshakes) => Err(silent(after)),
+        }
     }
 
     async fn meet(self: &Arc<Self>, stream: TcpStream) -> Result<(GateStream, u32), TlsError> {
@@ -142,16 +142,23 @@ impl GateDoor {
             return Ok(known);
         }
         let door = Arc::clone(self);
-        let known = tokio::task::spawn_blocking(move || door.read(uid)).await.map_err(|error| error.to_string())??;
-        let known = Arc::new(known);
+        // The files are remembered even if the client does not wait for them.
+        let read = move || {
+            let known = Arc::new(door.read(uid)?);
+            door.remember(uid, &known);
+            Ok(known)
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
+    }
+
+    fn remember(&self, uid: u32, known: &Arc<Known>) {
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= USERS_MAX {
             all.retain(|_, known| known.is_new());
         }
         if all.len() < USERS_MAX {
-            all.insert(uid, Arc::clone(&known));
+            all.insert(uid, Arc::clone(known));
         }
-        Ok(known)
     }
 
     fn remembered(&self, uid: u32) -> Option<Arc<Known>> {
@@ -329,6 +336,33 @@ mod tests {
         // The authority of the gate is nobody's authority.
         let (at_gate, _) = meet(&door, &gate, &as_user(&gate, 7000)).await;
         assert_eq!(at_gate, Err("user 7000: there is no such user".into()));
+    }
+
+    #[tokio::test]
+    async fn clients_that_stop_in_their_handshakes_make_room_for_others_after_a_second() {
+        let (gate, alice) = (authority("bed"), authority("bed"));
+        let door = door(&gate, [&alice, &alice]);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let room = Arc::new(Semaphore::new(1));
+        let next = async || listener.accept().await.expect("a connection").0;
+        let serve = |stream| {
+            let (door, room) = (Arc::clone(&door), Arc::clone(&room));
+            let accept = async move { door.accept(stream, &room).await.map(|(_, uid)| uid).map_err(|e| e.to_string()) };
+            tokio::spawn(accept)
+        };
+        let mut stuck = TcpStream::connect(&address).await.expect("connected");
+        stuck.write_all(&[22]).await.expect("the first byte of a handshake");
+        let stuck_served = serve(next().await);
+        tokio::task::yield_now().await;
+        let identity = Identity::new(&alice, 6001).expect("an identity");
+        let trust = GateTrust::new(&gate.certificates).expect("trusted");
+        let began = Instant::now();
+        let served = async { serve(next().await).await.expect("no panic") };
+        let (served, dialled) = tokio::join!(served, trust.dial(&address, &identity));
+        assert!(dialled.is_ok() && began.elapsed() < Duration::from_secs(5), "{dialled:?}");
+        assert_eq!(served, Ok(6001));
+        assert!(stuck_served.await.expect("no panic").is_err_and(|why| why.contains("did not finish")));
     }
 
     #[tokio::test]
