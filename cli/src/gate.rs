@@ -11,10 +11,11 @@ mod service;
 
 use crate::args::GateArgs;
 use crate::cert::authority_in;
-use crate::daemon::{Signals, start_logging, within_runtime};
+use crate::daemon::{start_logging, within_runtime};
 use crate::guard::{NoIdentity, NotPermitted};
 use crate::node::SOCKET;
 use crate::settings::{GateOptions, cluster_has_tls, gate_options};
+use crate::signals::Signals;
 use anyhow::Context;
 use door::{Door, incoming};
 use mcr_node::client::ask;

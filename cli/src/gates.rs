@@ -1,8 +1,8 @@
 //! The agent's side of gates: which gates a start of a job uses, and where its aggregators are.
 //!
-//! All agents of a start compute the same order of the gates, from a hash of the start. They ask the first two gates of
-//! this order that answer for the agreement. If there is none, they propose one by the load of the gates, and the first
-//! of the two gates decides. The second one remembers the agreement too.
+//! All agents of a start compute the same order of the gates, from a hash of the start. They ask the first two gates
+//! of this order that answer for the agreement. If there is none, they propose one by the load of the gates, and the
+//! first of the two gates decides. The second one remembers the agreement too.
 
 use crate::cert::security;
 use crate::guard::NoIdentity;

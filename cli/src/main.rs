@@ -40,6 +40,7 @@ mod restorers;
 mod save;
 mod settings;
 mod show;
+mod signals;
 mod standing;
 mod status;
 mod verify;

@@ -186,7 +186,8 @@ impl Settings {
     }
 
     /// The settings of an aggregator for a job on other nodes. `text` has the keys of a user's file that concern
-    /// aggregators, with their values; `facts` is about the user. The cluster's file of this node permits them, or not.
+    /// aggregators, with their values; `facts` is about the user. The cluster's file of this node permits them, or
+    /// not.
     pub fn of_gate(text: &str, facts: &Facts) -> anyhow::Result<ConfigFile> {
         const FROM: &str = "the settings of the agent";
         let mut settings = Self::default();
@@ -382,8 +383,8 @@ pub struct NodeOptions {
     pub ports: String,
     /// Host name or address of a node. `%n` is SLURM's name of the node. Default `%n`.
     pub address: String,
-    /// `HOST:PORT` of the gate of each aggregator node. With gates, no aggregator runs on the nodes of a job. Default:
-    /// none.
+    /// `HOST:PORT` of the gate of each aggregator node. With gates, no aggregator runs on the nodes of a job.
+    /// Default: none.
     pub gates: Vec<String>,
 }
 

@@ -1,12 +1,13 @@
 //! The aggregator of a job that runs on other nodes, as the job's user. `mcr node` starts it for the gate.
 //!
-//! The aggregator serves one start of a job. It ends when as many agents as the job has nodes have left, or when it had
-//! no agent for a while.
+//! The aggregator serves one start of a job. It ends when as many agents as the job has nodes have left, or when it
+//! had no agent for a while.
 
 use crate::cert::security;
-use crate::daemon::{NOT_COMMITTED, Signals, at_once, report_aggregator, start_aggregator, within_runtime};
+use crate::daemon::{NOT_COMMITTED, at_once, report_aggregator, start_aggregator, within_runtime};
 use crate::exit::Exit;
 use crate::settings::{Facts, Settings, gate_options, may_create};
+use crate::signals::Signals;
 use anyhow::Context;
 use mcr_anc::attendance::Attendance;
 use mcr_anc::config::AncConfig;

@@ -356,8 +356,8 @@ pub struct CncConfig {
     pub own_aggregators: bool,
     /// `HOST:PORT` or `HOST:FIRST-LAST` of each aggregator; at least one.
     pub aggregators: Vec<String>,
-    /// Finds the aggregators. Then `aggregators` has a name for each of them, for messages. The configuration does not
-    /// set this.
+    /// Finds the aggregators. Then `aggregators` has a name for each of them, for messages. The configuration does
+    /// not set this.
     pub finder: Option<Arc<dyn Finder>>,
     /// How connections to aggregators are protected. The configuration cannot set this field.
     pub security: Security,

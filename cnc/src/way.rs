@@ -1,7 +1,7 @@
 //! The addresses that a link tries. They are configured, or gates of aggregator nodes tell them.
 //!
-//! Each group of ranks must reach one aggregator from all nodes. So all agents of a job try the gates of a place in the
-//! same order. An agent goes to the next gate only after a while, and returns as soon as the first gate has an
+//! Each group of ranks must reach one aggregator from all nodes. So all agents of a job try the gates of a place in
+//! the same order. An agent goes to the next gate only after a while, and returns as soon as the first gate has an
 //! aggregator that answers. If agents use different aggregators for a short time, a checkpoint lacks ranks in each of
 //! them and is not committed, but nothing wrong is written.
 

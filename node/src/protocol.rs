@@ -25,8 +25,8 @@ pub enum Request {
     },
     /// Asks which jobs are saved. The reply contains only the user's own jobs.
     Jobs,
-    /// Start the aggregator of a job that runs on other nodes, if it does not run. Only the gate, root, or the daemon's
-    /// own user with `--own`. The same holds for the following requests.
+    /// Start the aggregator of a job that runs on other nodes, if it does not run. Only the gate, root, or the
+    /// daemon's own user with `--own`. The same holds for the following requests.
     Stand(Standing),
     /// Which aggregators of jobs on other nodes run.
     Standing,

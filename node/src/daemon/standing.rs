@@ -1,8 +1,8 @@
 //! Aggregators of jobs that run on other nodes. The gate of this node asks for them.
 //!
-//! The gate is a daemon without privileges, and is not trusted further than needed. It can start a worker as a user who
-//! is served, with text that only this worker reads, after it has become the user. And it can read which certificate
-//! authorities a user trusts, which is no secret.
+//! The gate is a daemon without privileges, and is not trusted further than needed. It can start a worker as a user
+//! who is served, with text that only this worker reads, after it has become the user. And it can read which
+//! certificate authorities a user trusts, which is no secret.
 
 use super::{Daemon, Job};
 use crate::facts::JobFacts;

@@ -1,9 +1,9 @@
 //! TLS between the agents of all users and the gate of an aggregator node.
 //!
 //! The gate has a certificate authority of its own, which all nodes trust. An agent asks for the server
-//! `uUID.gate.CLUSTER.mcr.internal`, so the gate knows before its answer which user the agent claims to be. The gate then
-//! accepts only a certificate of the authority that this user has on the gate's node. So a user proves the number by
-//! the files in the user's home directory, as with the `authorized_keys` of ssh.
+//! `uUID.gate.CLUSTER.mcr.internal`, so the gate knows before its answer which user the agent claims to be. The gate
+//! then accepts only a certificate of the authority that this user has on the gate's node. So a user proves the
+//! number by the files in the user's home directory, as with the `authorized_keys` of ssh.
 
 use super::{
     ALPN, Authority, BACK_DATED, DOMAIN, HANDSHAKE_MAX, Identity, IdentityError, LIFE, Other, TlsError, check_name,
@@ -89,8 +89,8 @@ impl GateDoor {
         Ok(door)
     }
 
-    /// The handshake with a client. Returns the connection and the number of the client's user. `handshakes` bounds the
-    /// number of handshakes at the same time.
+    /// The handshake with a client. Returns the connection and the number of the client's user. `handshakes` bounds
+    /// the number of handshakes at the same time.
     pub async fn accept(
         self: &Arc<Self>,
         stream: TcpStream,
