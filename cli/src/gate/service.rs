@@ -85,7 +85,7 @@ impl Service {
             own_aggregators: count(running.iter().filter(|line| line.uid == uid).count()),
             own_aggregators_max: self.options.user_aggregators,
             groups: running.iter().fold(0, |sum, line| sum.saturating_add(line.groups)),
-            free_memory_bytes: free_memory_bytes().unwrap_or(0),
+            free_memory_bytes: free_memory_bytes(running).unwrap_or(0),
         }
     }
 
@@ -240,11 +240,16 @@ fn full(load: &LoadReply, budget_mib: u64) -> Option<String> {
     }
 }
 
-/// Memory that is available on this node.
-fn free_memory_bytes() -> Option<u64> {
+/// Memory that is available on this node, and that no running aggregator may still use.
+fn free_memory_bytes(running: &[StandingLine]) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+    let kib_of = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let promised_mib = running.iter().fold(0u64, |sum, line| sum.saturating_add(line.budget_mib));
+    let not_promised_kib = kib_of("MemTotal:")?.saturating_sub(promised_mib.saturating_mul(1024));
+    kib_of("MemAvailable:")?.min(not_promised_kib).checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -266,7 +271,11 @@ mod tests {
         assert!(full(LoadReply { aggregators: 4, ..load.clone() }, 1).contains("4 aggregators run on this node"));
         assert!(full(LoadReply { own_aggregators: 2, ..load.clone() }, 1).contains("2 aggregators of this user"));
         assert!(full(load, 512).contains("400 MiB of free memory, and the aggregator may use 512 MiB"));
-        assert!(free_memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
+        let promised = |budget_mib| {
+            let line = StandingLine { key: String::new(), uid: 1, groups: 1, budget_mib, pid: 1 };
+            free_memory_bytes(&[line]).expect("/proc/meminfo")
+        };
+        assert!(promised(1) > 1 << 20 && promised(1 << 40) == 0, "an aggregator may use its whole budget later");
     }
 
     #[test]
