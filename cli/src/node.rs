@@ -40,6 +40,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         run_dir: run_dir.clone(),
         own: args.own.then_some(uid.as_raw()),
         min_uid: args.min_uid,
+        gate: args.gate_user.as_deref().map(uid_of).transpose()?,
         worker: vec![program.into(), "worker".into()],
     };
     let daemon = Arc::new(Daemon::new(options).with_context(|| run_dir.display().to_string())?);
@@ -55,6 +56,12 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         true
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn uid_of(name: &str) -> anyhow::Result<u32> {
+    let user = nix::unistd::User::from_name(name)?;
+    let user = user.with_context(|| format!("there is no user {name}, who is the user of the gate"))?;
+    Ok(user.uid.as_raw())
 }
 
 /// Ignores SIGHUP, because the daemon has no configuration to reload. Workers inherit the ignored signal.
