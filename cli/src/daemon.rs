@@ -650,7 +650,7 @@ fn report(named: usize, failed: bool) -> bool {
              start"
         );
     } else {
-        tracing::info!("ended; nothing is left to commit");
+        tracing::info!("ended; all announced files are committed");
     }
     named == 0 && !failed
 }

@@ -79,7 +79,7 @@ fn a_checkpoint_that_was_closed_just_before_the_agents_got_sigterm_is_saved() {
     for agent in std::mem::take(&mut site.agents) {
         let (status, log) = agent.end();
         assert_eq!(status, Some(0), "{log}");
-        assert!(log.contains("nothing is left to commit"), "{log}");
+        assert!(log.contains("all announced files are committed"), "{log}");
     }
     assert!(site.is_complete("sim.it_1"));
 }
