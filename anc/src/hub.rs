@@ -17,6 +17,7 @@ mod status;
 pub use event::{Flushed, HubEvent};
 pub use shared::Shared;
 
+use crate::attendance::Attendance;
 use crate::budget::Budget;
 use crate::drain::{GRACE_MS, Uncommitted, Verdict};
 use crate::fetch::{AgentLink, Announced};
@@ -126,6 +127,7 @@ pub struct Hub {
     /// The nodes whose agents have reported their end. The hub uses this set only if the aggregator serves one start
     /// of a job.
     left: BTreeSet<String>,
+    attendance: Arc<Attendance>,
     /// Removes old checkpoints.
     pub(crate) retention: Retention,
     /// Starts a flush. Tests replace this function to decide when and how a flush ends.
@@ -160,6 +162,7 @@ impl Hub {
             refused: BTreeSet::new(),
             draining: None,
             left: BTreeSet::new(),
+            attendance: Arc::default(),
             launch: launch_flush,
         };
         (hub, events, receiver)
@@ -168,6 +171,11 @@ impl Hub {
     /// The state that all flushes and the service for agents share.
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
+    }
+
+    /// The agents, as other tasks see them.
+    pub fn attendance(&self) -> Arc<Attendance> {
+        Arc::clone(&self.attendance)
     }
 
     /// Handles the events one after the other until shutdown. A timer tick occurs only while a checkpoint or the
@@ -288,6 +296,7 @@ impl Hub {
             HubEvent::Looked { session, leaving } => self.looked(session, leaving),
             HubEvent::Shutdown { until, done } => self.begin_drain(until, done),
         }
+        self.attendance.set(self.agents.len(), self.left.len());
         self.start_flushes();
     }
 

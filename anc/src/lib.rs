@@ -9,6 +9,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod announcing;
+pub mod attendance;
 pub mod budget;
 pub mod choosing;
 pub mod commit_group;
@@ -42,6 +43,7 @@ pub mod source;
 pub mod spare;
 mod unpanicked;
 
+use attendance::Attendance;
 use config::AncConfig;
 use drain::Uncommitted;
 use hub::{Hub, HubEvent};
@@ -56,6 +58,8 @@ use tokio::sync::oneshot;
 pub struct Aggregator {
     /// The address on which the aggregator listens. If the configured port is 0, the operating system chose the port.
     pub address: String,
+    /// The agents of the aggregator.
+    pub attendance: Arc<Attendance>,
     stop: oneshot::Sender<Instant>,
     ended: tokio::task::JoinHandle<Drained>,
 }
@@ -88,7 +92,7 @@ impl Aggregator {
         let (hub, events, received) = Hub::new(Arc::clone(&store), config.hub, Arc::clone(&budget));
         let service = Service::new(events.clone(), store, budget, take_apart, in_haste, group_size, threads);
         let service = service.with_ranks(ranks).with_of_job(of_job).with_shared(hub.shared());
-        let retention = hub.retention.clone();
+        let (retention, attendance) = (hub.retention.clone(), hub.attendance());
         let hub = tokio::spawn(hub.run(received));
         let (stop, stopped) = oneshot::channel::<Instant>();
         let (shut, shutting) = oneshot::channel::<()>();
@@ -127,7 +131,7 @@ impl Aggregator {
             Drained { uncommitted: uncommitted.unwrap_or_default(), failed }
         });
         tracing::info!(%address, "aggregator listens");
-        Ok(Self { address, stop, ended })
+        Ok(Self { address, attendance, stop, ended })
     }
 
     /// Finishes the checkpoints that agents have announced or may still announce, and abandons all other checkpoints.

@@ -75,6 +75,13 @@ pub enum Command {
     /// finds the workers.
     #[command(after_help = exit::NODE)]
     Node(NodeArgs),
+    /// Let jobs of other nodes use aggregators on this node
+    ///
+    /// This daemon runs on an aggregator node, together with mcr node, and as a user without privileges. It listens
+    /// on the network with TLS. The agents of a job ask it for an aggregator, and mcr node starts the aggregator as
+    /// the user of the job. The options are in the table [gate] of the cluster's file /etc/mcr/mcr.toml.
+    #[command(after_help = exit::GATE)]
+    Gate(GateArgs),
     /// Save one job on one node; started by mcr node
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -560,6 +567,9 @@ pub struct NodeArgs {
     /// Lowest number of a user whose jobs are saved
     #[arg(long, default_value_t = 1000, value_name = "UID")]
     pub min_uid: u32,
+    /// User of mcr gate on this node, who may start aggregators for jobs of other nodes
+    #[arg(long, env = "MCR_GATE_USER", value_name = "NAME", conflicts_with = "own")]
+    pub gate_user: Option<String>,
     /// Put each worker into a control group of its own, below the group of this daemon
     ///
     /// For a unit of systemd with Delegate=. If no controller is delegated, the daemon logs it once and goes on.
@@ -607,7 +617,23 @@ pub struct NodeCheckArgs {
 #[derive(Debug, Args)]
 pub struct WorkerArgs {
     /// File with the record of the job
-    pub record: PathBuf,
+    #[arg(required_unless_present = "certificates")]
+    pub record: Option<PathBuf>,
+    /// Print the file cluster.pem of this user
+    #[arg(long, value_name = "UID", conflicts_with = "record")]
+    pub certificates: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct GateArgs {
+    #[command(flatten)]
+    pub node: NodeSocket,
+    /// Directory in which the gate remembers the gates of each job
+    #[arg(long, env = "STATE_DIRECTORY", default_value = "/var/lib/mcr-gate", value_name = "DIR")]
+    pub state: PathBuf,
+    /// Write the log as JSON
+    #[arg(long)]
+    pub log_json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -121,7 +121,7 @@ fn rotate(CertRotateArgs { dir, wait, step }: CertRotateArgs) -> anyhow::Result<
 }
 
 fn next_step(dir: &Path) -> anyhow::Result<Step> {
-    let Some(files) = authority(dir)? else {
+    let Some(files) = authority_in(dir)? else {
         bail!("there is no {}; run mcr cert init once", dir.join(KEY).display());
     };
     let failed = |error: IdentityError| anyhow::anyhow!("{}: {}", dir.display(), error_chain(&error));
@@ -208,7 +208,7 @@ pub fn security(listen: Option<&Listen>, dialled: &[String]) -> anyhow::Result<S
     let dir = directory()?;
     match identity(&dir) {
         Ok(Some(identity)) => {
-            let again = move || match authority(&dir) {
+            let again = move || match authority_in(&dir) {
                 Ok(Some(files)) => Ok(files),
                 Ok(None) => Err(format!("there is no {}", dir.join(KEY).display())),
                 Err(error) => Err(format!("{error:#}")),
@@ -231,14 +231,29 @@ pub fn security(listen: Option<&Listen>, dialled: &[String]) -> anyhow::Result<S
 
 /// The identity of this user. `None` if there is no key.
 fn identity(dir: &Path) -> anyhow::Result<Option<Identity>> {
-    let Some(files) = authority(dir)? else { return Ok(None) };
+    let Some(files) = authority_in(dir)? else { return Ok(None) };
     let identity = Identity::new(&files, geteuid().as_raw());
     identity.map(Some).map_err(|error| anyhow::anyhow!("{}: {}", dir.display(), error_chain(&error)))
 }
 
+/// The text of this user's `cluster.pem`. The key is not read.
+pub fn own_certificates() -> anyhow::Result<String> {
+    let dir = directory()?;
+    let path = dir.join(CERTIFICATES);
+    let file = match open(&path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            bail!("there is no {}; run mcr cert init once", path.display());
+        }
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    check_directory(&dir)?;
+    read(&path, file, 0o022, "chmod 644")
+}
+
 /// `cluster.key` and `cluster.pem` of this user. The owner and the mode of both files must be right. `None` if there
 /// is no key.
-fn authority(dir: &Path) -> anyhow::Result<Option<Authority>> {
+pub fn authority_in(dir: &Path) -> anyhow::Result<Option<Authority>> {
     let path = dir.join(KEY);
     let key = match open(&path) {
         Ok(key) => key,

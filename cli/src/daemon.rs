@@ -6,12 +6,15 @@ use crate::child::{Application, code_of};
 use crate::common::open_own;
 use crate::config::ConfigFile;
 use crate::counted;
+use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
 use crate::node_agent::NodeAgent;
 use crate::orphan::{Start, Watch};
 use crate::output::Log;
+use crate::overlooked;
 use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
+use crate::signals::Signals;
 use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
@@ -171,6 +174,13 @@ pub enum Aggregators {
         /// The ranks that this node saves, if they are not configured. `None`: all ranks.
         ranks: Option<NodeRanks>,
     },
+    /// On aggregator nodes, whose gates start them for this job.
+    Gates {
+        /// What to ask for.
+        wish: Wish,
+        /// As above.
+        ranks: Option<NodeRanks>,
+    },
 }
 
 impl Aggregators {
@@ -179,7 +189,7 @@ impl Aggregators {
         match self {
             Self::Here { .. } => true,
             Self::InJob { placement, .. } => placement.is_aggregator,
-            Self::Standing { .. } => false,
+            Self::Standing { .. } | Self::Gates { .. } => false,
         }
     }
 }
@@ -227,7 +237,7 @@ fn run_in_one_process(
 ) -> anyhow::Result<ExitCode> {
     match &aggregators {
         // The real address is set later. This address is a placeholder for the check of the configuration.
-        Aggregators::Here { .. } => file.cnc.aggregators = vec!["127.0.0.1:7117".into()],
+        Aggregators::Here { .. } | Aggregators::Gates { .. } => file.cnc.aggregators = vec!["127.0.0.1:7117".into()],
         Aggregators::InJob { placement, .. } => file.cnc.aggregators.clone_from(&placement.aggregators),
         Aggregators::Standing { .. } => {}
     }
@@ -241,8 +251,15 @@ fn run_in_one_process(
     }
     let is_here = matches!(aggregators, Aggregators::Here { .. });
     let by_socket = matches!(aggregators, Aggregators::Here { by_socket: true });
+    let mut asking = None;
     let ranks = match aggregators {
         Aggregators::Here { .. } => None,
+        Aggregators::Gates { wish, ranks } => {
+            agent.own_aggregators = true;
+            agent.aggregators.clone_from(&wish.gates);
+            asking = Some(Arc::new(Asking::new(wish, &agent)?));
+            ranks
+        }
         Aggregators::InJob { placement, ranks } => {
             agent.own_aggregators = true;
             if let Some(aggregator) = &mut aggregator {
@@ -278,6 +295,22 @@ fn run_in_one_process(
             agent.aggregators = vec![aggregator.address.clone()];
         }
         let bound = agent.drain;
+        let mut is_signalled = false;
+        if let Some(asking) = asking {
+            let gates = tokio::select! {
+                gates = Arc::clone(&asking).agree() => Some(gates),
+                () = signals.next() => {
+                    is_signalled = true;
+                    tokio::time::timeout(bound / 2, asking.agree()).await.ok()
+                }
+            };
+            let Some(gates) = gates else {
+                tracing::error!(exit_status = NOT_COMMITTED, "no gate answered: nothing of the job was saved");
+                return Ok(ExitCode::from(NOT_COMMITTED));
+            };
+            agent.aggregators = gates.names();
+            agent.finder = Some(Arc::new(gates));
+        }
         let start = Start { store: store.clone(), job: agent.job.clone(), identity: agent.incarnation.clone() };
         let mut both = Both { config: agent, store, sees_all_ranks: is_here, node: None, aggregator };
         let ended = match command.is_empty() {
@@ -287,6 +320,8 @@ fn run_in_one_process(
                 // jobs.
                 let processes = match &life {
                     Life::Over => Processes::Gone,
+                    _ if is_signalled && signals.last == Signal::SIGUSR1 => Processes::Gone,
+                    _ if is_signalled => Processes::MayRun,
                     life => tokio::select! {
                         error = both.run_agent() => return Err(error),
                         () = life.until_orphaned(&start) => Processes::Gone,
@@ -522,7 +557,9 @@ impl Both {
             Some(aggregator) => Some(aggregator.drain(until).await),
             None => None,
         };
-        let are_named = report_unplaced(left) && !report_misnamed(&self.config, &self.store);
+        let are_named = report_unplaced(left)
+            && !report_misnamed(&self.config, &self.store)
+            && overlooked::report(&self.config, &self.store);
         // The agent logs all ranks of this node that are not committed, including ranks that the aggregator lacks.
         Ok(match (by_agent, by_aggregator) {
             (Some(drained), _) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),
@@ -589,7 +626,7 @@ fn report_agent(drained: &mcr_cnc::agent::Drained) -> bool {
 }
 
 /// Logs the groups that the aggregator did not commit. Returns whether all written files are committed.
-fn report_aggregator(drained: &mcr_anc::Drained) -> bool {
+pub fn report_aggregator(drained: &mcr_anc::Drained) -> bool {
     for left in drained.uncommitted.iter().take(NAMED_MAX) {
         let (job, checkpoint, group, why) = (&left.job, &left.checkpoint, left.group.0, &left.why);
         let missing = RankRanges(&left.missing);
@@ -613,19 +650,19 @@ fn report(named: usize, failed: bool) -> bool {
              start"
         );
     } else {
-        tracing::info!("ended; nothing is left to commit");
+        tracing::info!("ended; all announced files are committed");
     }
     named == 0 && !failed
 }
 
 /// Logs that a second signal ended the daemon, and returns the exit status.
-fn at_once() -> ExitCode {
+pub fn at_once() -> ExitCode {
     tracing::error!(exit_status = NOT_COMMITTED, "a second signal: ended at once, without committing the rest");
     ExitCode::from(NOT_COMMITTED)
 }
 
 /// Runs `main` to its end. Does not wait for threads that hang in a file system; such threads end with the process.
-fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+pub fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = runtime(2)?;
     let result = runtime.block_on(main);
     runtime.shutdown_background();
@@ -672,7 +709,7 @@ pub fn aggregator_socket_of(state_file: &Path) -> PathBuf {
     name.into()
 }
 
-async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
+pub async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
     let how = ", or --create, or create = true in [anc]";
     let store = open_own(&config.store, config.create, config.shared_store, how)?;
     let listen = match &config.socket {
@@ -767,79 +804,6 @@ fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
         .enable_all()
         .build();
     runtime.context("starting the network threads")
-}
-
-/// Receives SIGTERM, SIGINT, and SIGUSR1, which `mcr node` sends when the job is over. SIGHUP ends no daemon.
-struct Signals {
-    term: tokio::signal::unix::Signal,
-    int: tokio::signal::unix::Signal,
-    over: tokio::signal::unix::Signal,
-    /// `None` if this process was started with SIGHUP ignored, as by `nohup`. Then its children ignore SIGHUP too.
-    hangup: Option<tokio::signal::unix::Signal>,
-    /// The signal that was received last.
-    last: Signal,
-}
-
-impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let hangup = (!is_ignored(Signal::SIGHUP)).then(|| signal(SignalKind::hangup())).transpose()?;
-        Ok(Self { term, int, over: signal(SignalKind::user_defined1())?, hangup, last: Signal::SIGTERM })
-    }
-
-    /// Waits for a signal that ends this process.
-    async fn next(&mut self) {
-        loop {
-            self.next_or_hangup().await;
-            if self.last != Signal::SIGHUP {
-                return;
-            }
-            tracing::info!("SIGHUP changes nothing: a configuration is read only at the start");
-        }
-    }
-
-    async fn next_or_hangup(&mut self) {
-        let hangup = async {
-            match &mut self.hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
-            }
-        };
-        self.last = tokio::select! {
-            _ = self.term.recv() => Signal::SIGTERM,
-            _ = self.int.recv() => Signal::SIGINT,
-            _ = self.over.recv() => Signal::SIGUSR1,
-            _ = hangup => Signal::SIGHUP,
-        };
-        if self.last != Signal::SIGHUP {
-            tracing::info!(signal = self.last.as_str(), "shutting down");
-        }
-    }
-
-    /// Waits for `end`. Returns `None` if another signal is received before. A repeated SIGUSR1 is ignored.
-    async fn unless_again<T>(&mut self, end: impl Future<Output = T>) -> Option<T> {
-        let again = async {
-            loop {
-                self.next().await;
-                if self.last != Signal::SIGUSR1 {
-                    break;
-                }
-            }
-        };
-        tokio::select! {
-            end = end => Some(end),
-            () = again => None,
-        }
-    }
-}
-
-/// Whether this process was started with a signal ignored.
-fn is_ignored(signal: Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask >> (signal as u32 - 1) & 1 == 1)
 }
 
 /// The layout of an agent that must end before its layout is known.

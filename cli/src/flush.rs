@@ -57,7 +57,8 @@ async fn ask(state: PathBuf, timeout: Duration) -> Result<Reply, String> {
         Ok(reply) if reply.refused.is_empty() => Ok(reply),
         Ok(reply) => Err(format!("{}: {}", socket_of(&state).display(), reply.refused)),
         Err(error) => Err(format!(
-            "{}: no agent answers there: {error}; is it running on this node, with this state file?",
+            "{}: no agent answers there: {error}. Either it does not run on this node with this state file, or it waits \
+             for files whose names show the layout, as its log says",
             socket_of(&state).display()
         )),
     }

@@ -58,6 +58,8 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             if !state.is_complete() && !state.is_pruned && reasons.len() < REASONS_MAX {
                 let why = state.problems.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join("; ");
                 reasons.push(format!("{} is {}: {why}\n", state.id, state.condition()));
+            } else if let (Some(why), true) = (reason_of(&state), reasons.len() < REASONS_MAX) {
+                reasons.push(format!("{} is {}: {why}\n", state.id, word_of(&state)));
             }
             lines.push(to_json(job.as_str(), place, &state, held.get(&state.id)));
         }
@@ -89,6 +91,13 @@ fn word_of(state: &CheckpointState) -> String {
         state if state.is_complete() && state.is_set_aside => "set aside".to_owned(),
         state => state.condition().to_string(),
     }
+}
+
+/// Why a restart does not take a checkpoint although all of its groups are committed.
+fn reason_of(state: &CheckpointState) -> Option<String> {
+    let set_aside = || "a restart continued from another checkpoint; --checkpoint ID restores this one".to_owned();
+    let found = state.bad.as_ref().or(state.found_damaged.as_ref()).or(state.doubt.as_ref()).cloned();
+    found.or_else(|| (state.is_complete() && state.is_set_aside).then(set_aside)).filter(|_| !state.is_pruned)
 }
 
 /// Maximum number of checkpoints for which the list says why they are not complete. `mcr show ID` prints the reason

@@ -18,6 +18,8 @@ mod decide;
 mod exit;
 mod flush;
 mod found;
+mod gate;
+mod gates;
 mod guard;
 mod job;
 mod list;
@@ -28,6 +30,7 @@ mod node;
 mod node_agent;
 mod orphan;
 mod output;
+mod overlooked;
 mod placement;
 mod places;
 mod prepare;
@@ -38,6 +41,8 @@ mod restorers;
 mod save;
 mod settings;
 mod show;
+mod signals;
+mod standing;
 mod status;
 mod verify;
 mod worker;
@@ -85,7 +90,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() || printed.is_err() { Exit::Failed } else { Exit::Done }.into();
         }
     };
-    let is_daemon = matches!(cli.command, Command::Cnc(_) | Command::Anc(_) | Command::Run(_));
+    let is_daemon = matches!(cli.command, Command::Cnc(_) | Command::Anc(_) | Command::Run(_) | Command::Gate(_));
     let result = match cli.command {
         Command::Save(args) => save::run(args),
         Command::Restart(args) => restart::run(args),
@@ -102,6 +107,7 @@ fn main() -> ExitCode {
         Command::Config(args) => config::run(args),
         Command::Job(args) => job::run(args),
         Command::Node(args) => node::run(args),
+        Command::Gate(args) => gate::run(args),
         Command::Worker(args) => worker::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Manual(args) => manual::run(args),

@@ -56,6 +56,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         run_dir: run_dir.clone(),
         own: args.own.then_some(uid.as_raw()),
         min_uid: args.min_uid,
+        gate: args.gate_user.as_deref().map(uid_of).transpose()?,
         worker: vec![program.into(), "worker".into()],
         groups: args.cgroups.then(|| groups(args.worker_memory_mib)).flatten(),
     };
@@ -72,6 +73,12 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         true
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn uid_of(name: &str) -> anyhow::Result<u32> {
+    let user = nix::unistd::User::from_name(name)?;
+    let user = user.with_context(|| format!("there is no user {name}, who is the user of the gate"))?;
+    Ok(user.uid.as_raw())
 }
 
 /// The control groups of the workers. Without them, jobs are saved too.

@@ -80,10 +80,12 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         return Ok(code);
     }
     for id in &args.mark_bad {
-        print(&format!("{id} is marked as bad: a restart skips it\n"))?;
+        let is = if args.dry_run { "would be" } else { "is" };
+        print(&format!("{id} {is} marked as bad: a restart skips it\n"))?;
     }
     for id in &args.unmark {
-        print(&format!("{id} is not marked as bad any more\n"))?;
+        let is = if args.dry_run { "would no longer be" } else { "is no longer" };
+        print(&format!("{id} {is} marked as bad\n"))?;
         if manifest::state(&store, &job, id)?.is_set_aside {
             print(&format!(
                 "since then, a restart continued from an older one and set {id} aside: use --checkpoint {id} to \

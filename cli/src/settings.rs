@@ -11,7 +11,8 @@ use self::comment::COMMENT;
 use crate::config::ConfigFile;
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
-use mcr_cnc::config::{load_found_toml, load_toml, nearest};
+use mcr_cnc::config::{is_host_and_port, load_found_toml, load_toml, nearest};
+use mcr_proto::GATES_MAX;
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -19,9 +20,11 @@ use toml::{Table, Value};
 
 mod comment;
 mod facts;
+mod gate;
 
 pub use comment::JobComment;
 pub use facts::Facts;
+pub use gate::GateOptions;
 
 /// Default path of the cluster's file. The variable `MCR_CLUSTER` names another file.
 pub const CLUSTER_FILE: &str = "/etc/mcr/mcr.toml";
@@ -96,6 +99,8 @@ struct ClusterFile {
     anc: Table,
     /// See [`NodeOptions`].
     node: Table,
+    /// See [`GateOptions`].
+    gate: GateOptions,
     /// Limits for keys of the user's file: the largest number, or the list of permitted texts. A text `abc*` permits
     /// every text that begins with `abc`.
     limits: Table,
@@ -124,6 +129,13 @@ pub fn cluster_has_tls() -> anyhow::Result<bool> {
     let Some(file) = cluster_file() else { return Ok(true) };
     check_owner(&file)?;
     Ok(load_toml::<ClusterFile>(&file)?.tls == Tls::On)
+}
+
+/// The options of gates. Only the cluster's file has them.
+pub fn gate_options() -> anyhow::Result<GateOptions> {
+    let Some(file) = cluster_file() else { return Ok(GateOptions::default()) };
+    check_owner(&file)?;
+    load_toml::<ClusterFile>(&file)?.gate.check().with_context(|| format!("{}: [gate]", file.display()))
 }
 
 /// A value, and the file or variable that it comes from.
@@ -183,6 +195,46 @@ impl Settings {
         Ok(settings)
     }
 
+    /// The settings of an aggregator for a job on other nodes. `text` has the keys of a user's file that concern
+    /// aggregators, with their values; `facts` is about the user. The cluster's file of this node permits them, or
+    /// not.
+    pub fn of_gate(text: &str, facts: &Facts) -> anyhow::Result<ConfigFile> {
+        const FROM: &str = "the settings of the agent";
+        let mut settings = Self::default();
+        let limits = cluster_file().map_or(Ok(Table::new()), |file| settings.add_cluster(&file))?;
+        let own_store = settings.text("anc", "store").and_then(|store| facts.expand(store).ok());
+        let values: Table = text.parse().map_err(|_| anyhow::anyhow!("{FROM} are no TOML"))?;
+        for (key, value) in values {
+            if !tables_of(&key).is_some_and(|tables| tables.contains(&ANC)) {
+                bail!("{FROM} have the key {key:?}, which an agent may not set");
+            }
+            match (key.as_str(), value.as_str()) {
+                ("store", None) => bail!("{FROM}: store is no text"),
+                ("store", Some(store)) if !Path::new(store).is_absolute() => {
+                    bail!("{FROM}: store = {store:?} is a relative path");
+                }
+                // The administrator's own choice needs no permission.
+                ("store", Some(store)) if Some(store) == own_store.as_deref() => {}
+                _ => check_limit(&key, &value, FROM, &expanded(&limits, facts))?,
+            }
+            settings.set(ANC, &key, value, FROM);
+        }
+        if settings.text(ANC, "store").is_none() {
+            bail!("{FROM} name no store");
+        }
+        settings.config_file().context(FROM)
+    }
+
+    /// The text for [`Settings::of_gate`].
+    pub fn for_gate(&self) -> String {
+        let of_anc = self
+            .values
+            .iter()
+            .filter(|((table, key), _)| table == ANC && tables_of(key).is_some_and(|tables| tables.contains(&ANC)));
+        let table: Table = of_anc.map(|((_, key), setting)| (key.clone(), setting.value.clone())).collect();
+        table.to_string()
+    }
+
     /// Source of the name of the job.
     pub fn job_is_from(&self) -> Option<&str> {
         self.values.get(&("cnc".to_owned(), "job".to_owned())).map(|setting| setting.from.as_str())
@@ -194,7 +246,7 @@ impl Settings {
 
     fn add_cluster(&mut self, file: &Path) -> anyhow::Result<Table> {
         check_owner(file)?;
-        let ClusterFile { tls: _, cnc, anc, node, limits } = load_toml(file)?;
+        let ClusterFile { tls: _, gate: _, cnc, anc, node, limits } = load_toml(file)?;
         for key in limits.keys() {
             if tables_of(key).is_none() {
                 let known: Vec<String> = UserFile::KEYS.iter().map(|(key, _)| key.replace('_', "-")).collect();
@@ -328,10 +380,22 @@ impl Settings {
     }
 }
 
+/// The limits of the stores, for one user.
+fn expanded(limits: &Table, facts: &Facts) -> Table {
+    let mut limits = limits.clone();
+    if let Some(Value::Array(stores)) = limits.get_mut("store") {
+        let one = |store: &Value| Some(Value::String(facts.expand(store.as_str()?).ok()?));
+        *stores = stores.iter().filter_map(one).collect();
+    }
+    limits
+}
+
 /// Name of the table of [`NodeOptions`].
 const NODE: &str = "node";
 /// Name of the table of `off`, which only a comment can set.
 const JOB: &str = "job";
+/// Name of the table of aggregators.
+const ANC: &str = "anc";
 
 /// The table `[node]` of the cluster's file: the aggregators of jobs with several nodes, which `mcr node` saves.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -344,11 +408,14 @@ pub struct NodeOptions {
     pub ports: String,
     /// Host name or address of a node. `%n` is SLURM's name of the node. Default `%n`.
     pub address: String,
+    /// `HOST:PORT` of the gate of each aggregator node. With gates, no aggregator runs on the nodes of a job.
+    /// Default: none.
+    pub gates: Vec<String>,
 }
 
 impl Default for NodeOptions {
     fn default() -> Self {
-        Self { aggregators: None, ports: "7117-7180".into(), address: "%n".into() }
+        Self { aggregators: None, ports: "7117-7180".into(), address: "%n".into(), gates: Vec::new() }
     }
 }
 
@@ -367,6 +434,12 @@ impl NodeOptions {
         }
         if self.address.is_empty() {
             bail!("address is empty; it must be a host name or an address, in which %n is SLURM's name of the node");
+        }
+        if let Some(wrong) = self.gates.iter().find(|gate| !is_host_and_port(gate)) {
+            bail!("gates has {wrong:?}; each must be HOST:PORT, as in \"agg0:7117\"");
+        }
+        if self.gates.len() > GATES_MAX {
+            bail!("gates has {} addresses; at most {GATES_MAX} are possible", self.gates.len());
         }
         Ok(self)
     }
@@ -559,6 +632,46 @@ mod tests {
         let limited = format!("{CLUSTER}watch = [\"out*\"]\n");
         let error = with_comment(&limited, None, "mcr:watch=/etc").map(drop).expect_err("refused").to_string();
         assert!(error.starts_with("--comment: watch = \"/etc\", but the cluster's file permits only"), "{error}");
+    }
+
+    #[test]
+    fn an_agent_sends_only_what_a_user_may_set_and_a_gate_accepts_nothing_else() {
+        let facts = facts(&[]);
+        let user = "watch = \"out\"\nstore = \"/lustre/%u/x\"\nkeep = 5\nquiet-ms = 7\ngroup-size = 4\n";
+        let (settings, _dir) = resolve("[anc]\nthreads = 3\n", user, &facts).expect("resolved");
+        let text = settings.for_gate();
+        assert_eq!(text, "group-size = 4\nkeep = 5\nstore = \"/lustre/alice/x\"\n");
+        let file = Settings::of_gate(&text, &facts).expect("accepted");
+        assert_eq!((file.anc.group_size, file.anc.keep), (4, 5));
+        for (text, why) in [
+            ("listen = \"0.0.0.0:22\"\nstore = \"/s\"", "\"listen\", which an agent may not set"),
+            ("create = true\nstore = \"/s\"", "\"create\""),
+            ("budget-mib = 100000\nstore = \"/s\"", "\"budget-mib\""),
+            ("watch = \"/etc\"\nstore = \"/s\"", "\"watch\""),
+            ("store = \"s\"", "relative path"),
+            ("keep = 1", "name no store"),
+            ("keep = \"x\"\nstore = \"/s\"", "the settings of the agent"),
+            ("\u{0}", "no TOML"),
+        ] {
+            let refused = Settings::of_gate(text, &facts).map(drop).expect_err(text);
+            assert!(format!("{refused:#}").contains(why), "{text}: {refused:#}");
+        }
+        // The permitted stores are those of the user of the certificate.
+        let limits: Table = "store = [\"/lustre/%u/*\"]".parse().expect("TOML");
+        let limits = expanded(&limits, &facts);
+        assert!(check_limit("store", &"/lustre/alice/x".into(), "", &limits).is_ok());
+        assert!(check_limit("store", &"/lustre/bob/x".into(), "", &limits).is_err());
+    }
+
+    #[test]
+    fn every_setting_of_the_shipped_cluster_file_is_known_and_shows_its_default() {
+        let shipped = include_str!("../../deploy/config/cluster.toml");
+        let set = |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
+        let text: Vec<String> = shipped.lines().filter_map(set).collect();
+        let (settings, dir) = resolve(&text.join("\n"), "", &facts(&[("SLURM_JOB_ID", "7")])).expect("resolved");
+        assert_eq!(settings.node_options().expect("valid").gates, ["agg0:7117", "agg1:7117"]);
+        let file: ClusterFile = load_toml(&dir.path().join("cluster.toml")).expect("read");
+        assert_eq!(file.gate, GateOptions::default());
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! `mcr worker`: saves one job on one node, as the job's user. `mcr node` starts this process.
 
 use crate::args::WorkerArgs;
+use crate::cert::own_certificates;
 use crate::config::ConfigFile;
 use crate::daemon::{Aggregators, LOOPBACK, Life, run_worker, start_logging};
 use crate::exit::Exit;
+use crate::gates::Wish;
 use crate::is_configuration;
 use crate::node::SOCKET;
 use crate::orphan::Watch;
+use crate::output::print;
 use crate::placement::Placement;
-use crate::settings::{Facts, JobComment, Settings, USER_FILE, may_create};
+use crate::settings::{Facts, JobComment, Settings, USER_FILE, gate_options, may_create};
+use crate::standing;
 use anyhow::{Context, bail};
 use mcr_cnc::settle::NodeRanks;
 use mcr_node::comment::Comment;
@@ -33,12 +37,19 @@ const RECONNECT_MAX_SECONDS: u64 = 2;
 
 pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     start_logging(false);
-    let record = Records::read(&args.record).with_context(|| args.record.display().to_string())?;
+    if let Some(uid) = args.certificates {
+        return print_certificates(uid);
+    }
+    let path = args.record.context("the record of the job is not named")?;
+    let record = Records::read(&path).with_context(|| path.display().to_string())?;
     let facts = &record.facts;
     let user = user::become_user(facts.uid).with_context(|| format!("becoming user {}", facts.uid))?;
     // If these two calls fail, the job is saved nevertheless.
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT);
     let _ = rustix::process::nice(NICE);
+    if let Some(standing) = &record.standing {
+        return standing::run(standing, &user);
+    }
     let work_dir = PathBuf::from(&facts.work_dir);
     if let Err(error) = std::env::set_current_dir(&work_dir) {
         tracing::error!(job_id = facts.job_id, work_dir = %work_dir.display(), %error, "the job is not saved");
@@ -69,13 +80,22 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         tracing::info!(job_id = facts.job_id, "the job is not saved: it started no process");
         return Ok(ExitCode::SUCCESS);
     };
-    let life = if record.is_over { Life::Over } else { Life::OfJob(watch_of(&args.record, facts.job_id.clone())) };
+    let life = if record.is_over { Life::Over } else { Life::OfJob(watch_of(&path, facts.job_id.clone())) };
     match resolve(&record, variables.clone(), user.name, &work_dir) {
         Ok((file, place)) => match run_worker(file, &|name| variables.get(name).cloned(), life, place) {
             Err(error) if Exit::of_error(&error) != Exit::Failed || is_configuration(&error) => not_saved(error),
             ended => ended,
         },
         Err(error) => not_saved(error),
+    }
+}
+
+/// Prints the certificates of a user, or one line that says why they cannot be used. `mcr node` reads it.
+fn print_certificates(uid: u32) -> anyhow::Result<ExitCode> {
+    let read = user::become_user(uid).map_err(anyhow::Error::from).and_then(|_| own_certificates());
+    match read {
+        Ok(text) => print(&text).map(|()| ExitCode::SUCCESS),
+        Err(error) => print(&format!("{error:#}\n")).map(|()| Exit::Failed.into()),
     }
 }
 
@@ -144,6 +164,18 @@ fn resolve(
         let (job_id, node) = (job.job_id.clone(), job.node.clone());
         NodeRanks::new(placement.index, placement.nodes, move || environment::ranks_of(&job_id, &node))
     };
+    if !options.gates.is_empty() && file.cnc.aggregators.is_empty() {
+        let wish = Wish {
+            gates: options.gates.clone(),
+            options: gate_options()?,
+            nodes: job.nodes.max(1),
+            aggregators: options.aggregators,
+            budget_bytes: file.anc.check()?.budget_bytes,
+            settings: settings.for_gate(),
+        };
+        file.cnc.reconnect_max_seconds = file.cnc.reconnect_max_seconds.min(RECONNECT_MAX_SECONDS);
+        return Ok((file, Aggregators::Gates { wish, ranks: placement.as_ref().map(of_node) }));
+    }
     let aggregators = match placement {
         placement if !file.cnc.aggregators.is_empty() => {
             Aggregators::Standing { ranks: placement.as_ref().map(of_node) }

@@ -96,6 +96,7 @@ impl Agent {
                 let options = LinkOptions {
                     link,
                     address: address.clone(),
+                    finder: config.finder.clone(),
                     node: config.node.clone(),
                     job: config.job.clone(),
                     identity: config.incarnation.clone(),

@@ -2,6 +2,7 @@
 //! checked configuration. Only a check of [`CncOptions`] can create it. Each error names the key and the value, and
 //! says how to correct the value.
 
+use crate::finder::Finder;
 use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, list};
 use crate::settle::{OwnRanks, SettleRules};
 use crate::watch::WatchOptions;
@@ -18,6 +19,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The `[cnc]` table, as the operator wrote it.
@@ -354,6 +356,9 @@ pub struct CncConfig {
     pub own_aggregators: bool,
     /// `HOST:PORT` or `HOST:FIRST-LAST` of each aggregator; at least one.
     pub aggregators: Vec<String>,
+    /// Finds the aggregators. Then `aggregators` has a name for each of them, for messages. The configuration does
+    /// not set this.
+    pub finder: Option<Arc<dyn Finder>>,
     /// How connections to aggregators are protected. The configuration cannot set this field.
     pub security: Security,
     /// Memory for variables that are being sent, in bytes.
@@ -519,6 +524,7 @@ impl CncOptions {
             own: self.local_ranks.as_deref().map_or_else(|| Ok(OwnRanks::all()), own_ranks)?,
             group_size: self.group_size,
             aggregators: self.aggregators.clone(),
+            finder: None,
             security: Security::Plain,
             budget_bytes: self.budget_mib << 20,
             capture_threads: match self.capture_threads {
@@ -597,6 +603,11 @@ pub fn one_by_one(address: &str) -> Vec<String> {
         Some((host, ports)) => ports.map(|port| format!("{host}:{port}")).collect(),
         None => vec![address.to_owned()],
     }
+}
+
+/// Whether the text is `HOST:PORT`.
+pub fn is_host_and_port(address: &str) -> bool {
+    check_address(address).is_ok() && one_by_one(address).len() == 1
 }
 
 fn check_address(address: &str) -> Result<(), ConfigError> {

@@ -7,9 +7,10 @@
 
 use crate::capture::CaptureError;
 use crate::capture::CaptureMode;
-use crate::config::one_by_one;
+use crate::finder::Finder;
 use crate::memory;
 use crate::source::OpenFile;
+use crate::way::Way;
 use bytes::Bytes;
 use mcr_proto::clock::steady_ns;
 use mcr_proto::data::WithData;
@@ -131,6 +132,8 @@ pub struct LinkOptions {
     pub link: usize,
     /// `host:port` of the aggregator, or `host:first-last`.
     pub address: String,
+    /// Finds the aggregator. `None`: it is at `address`.
+    pub finder: Option<Arc<dyn Finder>>,
     /// Host name of this node, for log messages.
     pub node: String,
     /// The job.
@@ -192,19 +195,23 @@ impl Kept {
 pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<News>) {
     let (mut kept, mut told) = (Kept::default(), String::new());
     let mut wait = options.reconnect.0;
-    let addresses = one_by_one(&options.address);
-    // Index of the address that is tried, and number of addresses that were tried since the last session or the last
-    // wait.
-    let (mut at, mut tried) = (0, 0);
+    let mut way = Way::new(options.link, &options.address, options.finder.clone());
+    // How many addresses were tried since the last session or the last wait.
+    let mut tried = 0;
     loop {
-        let address = &addresses[at % addresses.len()];
         let began = tokio::time::Instant::now();
+        let connected = async {
+            if tried == 0 {
+                way.begin_round().await?;
+            }
+            connect(way.address(), &options.security).await
+        };
         let connected = tokio::select! {
-            connected = connect(address, &options.security) => connected,
+            connected = connected => connected,
             ended = no_orders(&mut orders, &mut kept) => return ended,
         };
         let ended = match connected {
-            Ok(channel) => run_session(&options, address, channel, &mut orders, &mut kept, &news).await,
+            Ok(channel) => run_session(&options, &way, channel, &mut orders, &mut kept, &news).await,
             Err(error) => Ended::Failed(error),
         };
         tried += 1;
@@ -212,17 +219,24 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
             Ended::NoOrders => return,
             // Another port of the same host may be the right port. But if this port does not answer, the other ports
             // probably do not answer either.
-            Ended::Failed(reason) if tried < addresses.len() && began.elapsed() < SLOW => {
-                tracing::debug!(aggregator = address, reason, "no session; the next port is tried");
-                at += 1;
+            Ended::Failed(reason) if tried < way.len() && began.elapsed() < SLOW => {
+                tracing::debug!(aggregator = way.address(), reason, "no session; the next port is tried");
+                way.next_address();
                 continue;
             }
             Ended::Left(reason) => {
+                way.succeeded();
                 wait = options.reconnect.0;
                 reason
             }
+            Ended::Returned => {
+                way.go_back();
+                wait = options.reconnect.0;
+                "the first gate has an aggregator again".to_owned()
+            }
             Ended::Failed(reason) => {
-                at += 1;
+                way.next_address();
+                way.round_failed(tokio::time::Instant::now(), kept.hurry);
                 reason
             }
             Ended::Refused(reason) => {
@@ -274,6 +288,8 @@ enum Ended {
     NoOrders,
     /// The session was established, and has ended.
     Left(String),
+    /// The session worked, and the link returns to its first gate.
+    Returned,
     /// The session was never established.
     Failed(String),
     /// The aggregator refused the session. Another attempt to connect does not help.
@@ -338,7 +354,7 @@ async fn send(out: &Out, message: From) -> Result<(), String> {
 
 async fn run_session(
     options: &LinkOptions,
-    address: &str,
+    way: &Way,
     channel: Channel,
     orders: &mut mpsc::Receiver<Order>,
     kept: &mut Kept,
@@ -384,7 +400,7 @@ async fn run_session(
             if options.own_aggregators && welcome.serves != options.identity {
                 return Ended::Failed("an aggregator that does not belong to this start of the job".into());
             }
-            tracing::info!(aggregator = address, software = welcome.software, "session began");
+            tracing::info!(aggregator = way.address(), software = welcome.software, "session began");
             let mode = CaptureMode::wanted(welcome.take_apart, welcome.in_haste);
             let welcome = News::Welcome { link: options.link, mode };
             if news.send(welcome).await.is_err() {
@@ -420,6 +436,9 @@ async fn run_session(
     // Whether the agent has reported to the aggregator that no announcement waits for an answer. After this report no
     // timer runs here, and only the kernel's keep-alive probes check the connection.
     let mut at_rest = false;
+    let answers = async |address: String| connect(&address, &options.security).await.is_ok();
+    let first_is_back = Way::first_is_back(way.detour(), options.link, answers);
+    tokio::pin!(first_is_back);
     loop {
         // Each arm only makes an event, so cancellation loses no work.
         tokio::select! {
@@ -503,6 +522,7 @@ async fn run_session(
                     None => return Ended::Refused("the aggregator sent a message of an unknown kind".into()),
                 }
             }
+            () = &mut first_is_back => return Ended::Returned,
             _ = heartbeat.tick(), if !at_rest => {
                 if heard.elapsed() > deadline {
                     return Ended::Left(format!("the aggregator sent no message for {SILENCE_SECONDS} s"));

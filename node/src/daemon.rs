@@ -1,11 +1,16 @@
 //! The daemon: accepts requests on a Unix socket. The daemon also starts workers, ends workers, and finds the workers
 //! that an earlier daemon started.
 
+mod standing;
+
+pub use standing::CERTIFICATES_ARGUMENT;
+use standing::Failures;
+
 use crate::cgroup::Groups;
 use crate::comment::{Comment, Comments};
 use crate::facts::{JobFacts, job_id_of};
 use crate::process::Process;
-use crate::protocol::{End, JobLine, Reply, Request, receive, send};
+use crate::protocol::{End, JobLine, Reply, Request, Standing, receive, send};
 use crate::record::{Record, Records};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -28,6 +33,8 @@ const CONNECTIONS_MAX: usize = 64;
 /// Maximum number of open connections of users who may not begin or end jobs. These connections are counted
 /// separately, so that these users cannot block the requests of Prolog and Epilog.
 const CONNECTIONS_OF_OTHERS_MAX: usize = 16;
+/// Maximum number of open connections of the gate, which are counted separately too.
+const CONNECTIONS_OF_GATE_MAX: usize = 16;
 /// Time between two log lines about refused requests of users who may not begin or end jobs.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of jobs on a node.
@@ -56,6 +63,8 @@ pub struct Options {
     pub own: Option<u32>,
     /// Users with lower numbers are accounts of the system, so their jobs are not saved.
     pub min_uid: u32,
+    /// The user of the gate, who may start aggregators for jobs on other nodes.
+    pub gate: Option<u32>,
     /// The command of a worker. The path of its job's record is appended.
     pub worker: Vec<OsString>,
     /// The control groups of the workers, if the daemon has a group that it may divide.
@@ -71,6 +80,12 @@ pub struct Daemon {
     connections: AtomicUsize,
     /// Connections of users who may not begin or end jobs. `connections` does not count them.
     connections_of_others: AtomicUsize,
+    /// Connections of the gate.
+    connections_of_gate: AtomicUsize,
+    /// Aggregators that ended with an error a short time ago.
+    failures: Failures,
+    /// Number of processes that read certificates.
+    readers: Arc<AtomicUsize>,
     /// When the last refused request of a user who may not begin or end jobs was logged.
     refusal_logged: Mutex<Option<Instant>>,
     /// Wakes [`Daemon::serve`] if the jobs have changed.
@@ -80,6 +95,8 @@ pub struct Daemon {
 /// A job whose worker is running.
 struct Job {
     facts: JobFacts,
+    /// `None`: a job that runs on this node.
+    standing: Option<Standing>,
     worker: Process,
     /// `None` if an earlier daemon started the worker.
     child: Option<Child>,
@@ -98,7 +115,17 @@ struct Job {
 
 impl Job {
     fn new(facts: JobFacts, worker: Process, child: Option<Child>) -> Self {
-        Self { facts, worker, child, is_late: false, is_over: false, waiting: 0, restarts: 0, again_at: None }
+        Self {
+            facts,
+            standing: None,
+            worker,
+            child,
+            is_late: false,
+            is_over: false,
+            waiting: 0,
+            restarts: 0,
+            again_at: None,
+        }
     }
 }
 
@@ -108,12 +135,12 @@ impl Daemon {
         let records = Records::open(&options.run_dir)?;
         let comments = Comments::open(&options.run_dir)?;
         let mut jobs = BTreeMap::new();
-        for Record { facts, worker, is_over } in records.all()? {
+        for Record { facts, standing, worker, is_over } in records.all()? {
             let job_id = facts.job_id.clone();
             match worker.filter(Process::is_alive) {
                 Some(worker) => {
                     tracing::info!(job_id, uid = facts.uid, pid = worker.pid, "found the worker of a job");
-                    jobs.insert(job_id, Job { is_over, ..Job::new(facts, worker, None) });
+                    jobs.insert(job_id, Job { is_over, standing, ..Job::new(facts, worker, None) });
                 }
                 None => records.remove(&job_id),
             }
@@ -126,6 +153,9 @@ impl Daemon {
             jobs: Mutex::new(jobs),
             connections: AtomicUsize::new(0),
             connections_of_others: AtomicUsize::new(0),
+            connections_of_gate: AtomicUsize::new(0),
+            failures: Failures::default(),
+            readers: Arc::default(),
             refusal_logged: Mutex::new(None),
             wake,
         })
@@ -192,6 +222,7 @@ impl Daemon {
     fn connections_like(&self, uid: u32) -> (&AtomicUsize, usize) {
         match self.may_command(uid) {
             true => (&self.connections, CONNECTIONS_MAX),
+            false if self.may_stand(uid) => (&self.connections_of_gate, CONNECTIONS_OF_GATE_MAX),
             false => (&self.connections_of_others, CONNECTIONS_OF_OTHERS_MAX),
         }
     }
@@ -238,6 +269,14 @@ impl Daemon {
             Request::Begin(facts) => self.begin(facts),
             Request::End { job_id, wait_ms } => self.end(&job_id, Duration::from_millis(wait_ms).min(WAIT_MAX)),
             Request::Jobs => Reply::Jobs(self.lines(|facts| may_command || facts.uid == uid)),
+            Request::Stand(_) | Request::Standing | Request::Certificates { .. } if !self.may_stand(uid) => {
+                Reply::Refused(format!(
+                    "user {uid} may not start aggregators; only the gate (mcr node --gate-user) may"
+                ))
+            }
+            Request::Stand(standing) => self.stand(standing),
+            Request::Standing => self.standing(),
+            Request::Certificates { uid } => self.certificates(uid),
             Request::Comment { job_id } => match job_id_of(job_id) {
                 Ok(job_id) => {
                     Reply::Comment(self.comments.get(&job_id).filter(|comment| may_command || comment.uid == uid))
@@ -276,6 +315,9 @@ impl Daemon {
                     );
                     let is_final = status.is_some_and(|status| status.code().is_some_and(|code| FINAL.contains(&code)));
                     if is_final || job.is_over || job.restarts >= RESTARTS_MAX {
+                        if let (Some(_), Some(status)) = (&job.standing, status) {
+                            self.failures.add(id, status, now);
+                        }
                         self.forget(id);
                         return false;
                     }
@@ -288,7 +330,7 @@ impl Daemon {
                 return true;
             }
             (job.again_at, job.restarts) = (None, job.restarts + 1);
-            match self.start(&job.facts, false) {
+            match self.start(&job.facts, job.standing.as_ref(), false) {
                 Ok((child, worker)) => {
                     tracing::warn!(job_id = id, pid = worker.pid, "the worker of a job died, and was started again");
                     (job.child, job.worker) = (Some(child), worker);
@@ -312,9 +354,21 @@ impl Daemon {
 
     fn lines(&self, is_seen: impl Fn(&JobFacts) -> bool) -> Vec<JobLine> {
         let jobs = self.jobs();
-        let seen = jobs.values().filter(|job| is_seen(&job.facts));
+        let seen = jobs.values().filter(|job| job.standing.is_none() && is_seen(&job.facts));
         let line = |job: &Job| JobLine { job_id: job.facts.job_id.clone(), uid: job.facts.uid, pid: job.worker.pid };
         seen.map(line).collect()
+    }
+
+    /// Why no worker is started for a user.
+    fn not_served(&self, uid: u32) -> Option<String> {
+        let Options { own, min_uid, .. } = &self.options;
+        match own {
+            Some(own) if uid != *own => Some(format!("only jobs of user {own} are saved here")),
+            None if uid < *min_uid => Some(format!(
+                "jobs of user {uid} are not saved: only users with at least the number {min_uid} are served"
+            )),
+            _ => None,
+        }
     }
 
     /// Starts the worker of a job. If an earlier start of the job still has a worker, that worker is killed first,
@@ -323,15 +377,8 @@ impl Daemon {
         if let Err(error) = facts.check() {
             return Reply::Refused(error.to_string());
         }
-        match self.options.own {
-            Some(own) if facts.uid != own => return Reply::Refused(format!("only jobs of user {own} are saved here")),
-            None if facts.uid < self.options.min_uid => {
-                return Reply::Refused(format!(
-                    "jobs of user {} are not saved: only users with at least the number {} are served",
-                    facts.uid, self.options.min_uid
-                ));
-            }
-            _ => {}
+        if let Some(why) = self.not_served(facts.uid) {
+            return Reply::Refused(why);
         }
         self.keep_comment(&facts);
         let mut jobs = self.jobs();
@@ -349,10 +396,10 @@ impl Daemon {
             }
             drop(earlier.child.as_mut().map(Child::wait));
         }
-        if jobs.len() >= JOBS_MAX {
+        if jobs.values().filter(|job| job.standing.is_none()).count() >= JOBS_MAX {
             return Reply::Refused(format!("{JOBS_MAX} jobs are saved on this node already"));
         }
-        match self.start(&facts, false) {
+        match self.start(&facts, None, false) {
             Ok((child, worker)) => {
                 tracing::info!(job_id = facts.job_id, uid = facts.uid, pid = worker.pid, "a job begins");
                 jobs.insert(facts.job_id.clone(), Job::new(facts, worker, Some(child)));
@@ -386,9 +433,8 @@ impl Daemon {
         }
     }
 
-    fn start(&self, facts: &JobFacts, is_over: bool) -> io::Result<(Child, Process)> {
-        // The worker reads the facts from the record.
-        self.records.put(&Record { facts: facts.clone(), worker: None, is_over })?;
+    /// The program that becomes a user and works for this user. Its arguments are missing.
+    fn worker_command(&self) -> io::Result<Command> {
         let [program, arguments @ ..] = &self.options.worker[..] else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no command"));
         };
@@ -402,24 +448,33 @@ impl Daemon {
             "MCR_TEST_ALONE_MS",
             "JOURNAL_STREAM",
         ];
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(arguments)
-            .arg(self.records.path(&facts.job_id))
             .env_clear()
             .envs(kept.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .current_dir("/")
-            .spawn()?;
+            .current_dir("/");
+        Ok(command)
+    }
+
+    fn start(&self, facts: &JobFacts, standing: Option<&Standing>, is_over: bool) -> io::Result<(Child, Process)> {
+        // The worker reads the facts from the record.
+        let record = |worker| Record { facts: facts.clone(), standing: standing.cloned(), worker, is_over };
+        self.records.put(&record(None))?;
+        let mut child = self.worker_command()?.arg(self.records.path(&facts.job_id)).spawn()?;
         let worker = i32::try_from(child.id()).ok().and_then(Process::of_child);
-        let recorded = worker.ok_or_else(|| io::Error::other("/proc does not show it")).and_then(|worker| {
-            self.records.put(&Record { facts: facts.clone(), worker: Some(worker), is_over }).map(|()| worker)
-        });
+        let recorded = worker
+            .ok_or_else(|| io::Error::other("/proc does not show it"))
+            .and_then(|worker| self.records.put(&record(Some(worker))).map(|()| worker));
         if recorded.is_err() {
             let _ = child.kill().and_then(|()| child.wait().map(drop));
         }
         let worker = recorded?;
-        if let Some(Err(error)) = self.options.groups.as_ref().map(|groups| groups.put(&facts.job_id, worker.pid)) {
+        // The gate, not the job, limits the memory of an aggregator for other nodes.
+        let groups = self.options.groups.as_ref().filter(|_| standing.is_none());
+        if let Some(Err(error)) = groups.map(|groups| groups.put(&facts.job_id, worker.pid)) {
             let source = std::error::Error::source(&error).map(ToString::to_string);
             tracing::warn!(job_id = facts.job_id, %error, source, "the worker of a job has not all of its limits");
         }
@@ -451,7 +506,7 @@ impl Daemon {
             // SIGUSR1 killed the worker, because the worker had no handler for the signal yet. Another worker saves
             // the files.
             if status.is_some_and(|status| status.signal() == Some(Signal::USR1.as_raw()))
-                && let Ok((child, worker)) = self.start(&job.facts, true)
+                && let Ok((child, worker)) = self.start(&job.facts, None, true)
             {
                 jobs.insert(job_id.to_owned(), Job { worker, child: Some(child), is_late: true, ..job });
                 self.wake();
@@ -469,7 +524,7 @@ impl Daemon {
         let job = jobs.get_mut(job_id)?;
         // The worker died and waits for a restart. The job is over, so a worker for a job that is over is started.
         if job.again_at.take().is_some() {
-            match self.start(&job.facts, true) {
+            match self.start(&job.facts, None, true) {
                 Ok((child, worker)) => (job.child, job.worker, job.is_late) = (Some(child), worker, true),
                 Err(error) => tracing::error!(job_id, %error, "the worker of a job cannot be started again"),
             }
@@ -478,7 +533,7 @@ impl Daemon {
         if job.is_late {
             return Some(job.worker);
         }
-        let record = Record { facts: job.facts.clone(), worker: Some(job.worker), is_over: true };
+        let record = Record { facts: job.facts.clone(), standing: None, worker: Some(job.worker), is_over: true };
         if let Err(error) = self.records.put(&record) {
             tracing::warn!(job_id, %error, "the record of a job cannot be written");
         }
@@ -507,8 +562,14 @@ mod tests {
             let dir = tempfile::tempdir().expect("a directory");
             let own = nix::unistd::geteuid().as_raw();
             let worker = ["sh", "-c", script, "worker"].map(OsString::from).into();
-            let options =
-                Options { run_dir: dir.path().join("run"), own: Some(own), min_uid: 1000, worker, groups: None };
+            let options = Options {
+                run_dir: dir.path().join("run"),
+                own: Some(own),
+                min_uid: 1000,
+                gate: None,
+                worker,
+                groups: None,
+            };
             let daemon = Arc::new(Daemon::new(options).expect("starts"));
             Self { dir, daemon }
         }
@@ -665,6 +726,84 @@ mod tests {
         let daemon = Daemon::new(root).expect("starts");
         let reply = daemon.reply(0, Request::Begin(JobFacts { uid: 999, ..site.facts("7", 0) }));
         assert!(matches!(&reply, Reply::Refused(why) if why.contains("at least the number 1000")), "{reply:?}");
+    }
+
+    fn standing(site: &Site, key: &str) -> Standing {
+        let uid = site.facts("7", 0).uid;
+        Standing { key: key.repeat(32), uid, groups: 3, budget_mib: 256, settings: "store = \"/s\"".into() }
+    }
+
+    #[test]
+    fn an_aggregator_for_a_job_elsewhere_is_started_once_and_is_no_job_of_this_node() {
+        let site = Site::new("exec sleep 600");
+        let Reply::Begun { pid } = site.own(Request::Stand(standing(&site, "a"))) else { panic!("refused") };
+        assert_eq!(site.own(Request::Stand(standing(&site, "a"))), Reply::Begun { pid });
+        assert_eq!(site.own(Request::Jobs), Reply::Jobs(Vec::new()));
+        let lines = site.own(Request::Standing);
+        assert!(matches!(&lines, Reply::Standing(all) if all.len() == 1 && all[0].pid == pid && all[0].groups == 3));
+        let record = format!("a{}-{}", site.facts("7", 0).uid, "a".repeat(32));
+        let record = Records::read(&site.daemon.records.path(&record)).expect("recorded");
+        assert_eq!(record.standing, Some(standing(&site, "a")), "the worker reads the settings");
+        assert!(matches!(site.end(&format!("a{}", record.facts.uid), 0), Reply::Refused(_)), "no job can be named so");
+        // The next daemon finds it.
+        let next = Daemon::new(site.daemon.options.clone()).expect("starts");
+        assert!(matches!(next.standing(), Reply::Standing(all) if all[0].pid == pid));
+    }
+
+    #[test]
+    fn an_aggregator_that_fails_is_not_started_again_at_once() {
+        for (script, is_started_again) in [("exit 78", false), ("exit 5", true)] {
+            let site = Site::new(script);
+            assert!(matches!(site.own(Request::Stand(standing(&site, "d"))), Reply::Begun { .. }));
+            let until = Instant::now() + Duration::from_secs(20);
+            while site.own(Request::Standing) != Reply::Standing(Vec::new()) {
+                assert!(Instant::now() < until);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let again = site.own(Request::Stand(standing(&site, "d")));
+            assert_eq!(matches!(again, Reply::Begun { .. }), is_started_again, "{again:?}");
+            assert!(matches!(&again, Reply::Begun { .. }) || format!("{again:?}").contains("exit status: 78"));
+            assert!(matches!(site.own(Request::Stand(standing(&site, "e"))), Reply::Begun { .. }));
+        }
+    }
+
+    #[test]
+    fn only_the_gate_may_start_aggregators_and_it_may_do_nothing_else() {
+        let site = Site::new("exec sleep 600");
+        let own = site.facts("7", 0).uid;
+        let (gate, other) = (own + 1, own + 2);
+        let daemon = Daemon::new(Options { gate: Some(gate), ..site.daemon.options.clone() }).expect("starts");
+        for request in [Request::Stand(standing(&site, "b")), Request::Standing, Request::Certificates { uid: own }] {
+            let reply = daemon.reply(other, request);
+            assert!(matches!(&reply, Reply::Refused(why) if why.contains("may not start aggregators")), "{reply:?}");
+        }
+        assert!(matches!(daemon.reply(gate, Request::Standing), Reply::Standing(all) if all.is_empty()));
+        for request in [Request::Begin(site.facts("7", 0)), Request::End { job_id: "7".into(), wait_ms: 0 }] {
+            assert!(matches!(daemon.reply(gate, request), Reply::Refused(why) if why.contains("may not begin")));
+        }
+        let refused = |change: &dyn Fn(&mut Standing)| {
+            let mut wrong = standing(&site, "c");
+            change(&mut wrong);
+            match daemon.reply(gate, Request::Stand(wrong)) {
+                Reply::Refused(why) => why,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(refused(&|it| it.uid += 7).contains("only jobs of user"));
+        assert!(refused(&|it| it.key = "../../../../../../../../../etc/x".into()).contains("hexadecimal"));
+        assert!(refused(&|it| it.settings = "x".repeat(20_000)).contains("more than 16384 bytes"));
+    }
+
+    #[test]
+    fn certificates_are_read_by_another_process_within_a_bound() {
+        let uid = nix::unistd::geteuid().as_raw();
+        let of = |script: &str| Site::new(script).own(Request::Certificates { uid });
+        assert_eq!(of("echo \"$1 $2\""), Reply::Certificates(format!("--certificates {uid}\n")));
+        assert_eq!(of("echo there is no key; exit 1"), Reply::Refused("there is no key".into()));
+        let began = Instant::now();
+        assert!(matches!(of("exec sleep 600"), Reply::Refused(why) if why.contains("timed out")));
+        assert!(matches!(of("yes"), Reply::Refused(why) if why.contains("more than 32768 bytes")));
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     }
 
     #[test]

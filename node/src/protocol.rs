@@ -31,6 +31,48 @@ pub enum Request {
         /// The number of the job.
         job_id: String,
     },
+    /// Start the aggregator of a job that runs on other nodes, if it does not run. Only the gate, root, or the
+    /// daemon's own user with `--own`. The same holds for the following requests.
+    Stand(Standing),
+    /// Which aggregators of jobs on other nodes run.
+    Standing,
+    /// The file `cluster.pem` of a user.
+    Certificates {
+        /// The user's number.
+        uid: u32,
+    },
+}
+
+/// The aggregator of a job that runs on other nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Standing {
+    /// 32 hexadecimal digits that stand for the start of the job. A user has one aggregator with this key.
+    pub key: String,
+    /// The user's number.
+    pub uid: u32,
+    /// Number of groups that the aggregator will serve.
+    pub groups: u32,
+    /// Memory that the aggregator may use, in MiB.
+    pub budget_mib: u64,
+    /// Text for the worker, which reads it as the user. The daemon does not read it.
+    pub settings: String,
+}
+
+/// A running aggregator of a job on other nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct StandingLine {
+    /// See [`Standing::key`].
+    pub key: String,
+    /// The user's number.
+    pub uid: u32,
+    /// See [`Standing::groups`].
+    pub groups: u32,
+    /// See [`Standing::budget_mib`].
+    pub budget_mib: u64,
+    /// Process number of the worker.
+    pub pid: i32,
 }
 
 /// The daemon's reply.
@@ -48,6 +90,10 @@ pub enum Reply {
     Jobs(Vec<JobLine>),
     /// The words for `mcr` in the comment of a job. `None`: there are none, or the job belongs to another user.
     Comment(Option<Comment>),
+    /// The aggregators of jobs on other nodes.
+    Standing(Vec<StandingLine>),
+    /// The text of the file `cluster.pem`.
+    Certificates(String),
     /// The request is refused. The text says why.
     Refused(String),
 }

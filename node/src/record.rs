@@ -3,6 +3,7 @@
 
 use crate::facts::JobFacts;
 use crate::process::Process;
+use crate::protocol::Standing;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -14,6 +15,10 @@ use std::path::{Path, PathBuf};
 pub struct Record {
     /// The job.
     pub facts: JobFacts,
+    /// The aggregator of a job that runs on other nodes. `None`: a job of this node. Then `facts` has only the name
+    /// of the record and the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing: Option<Standing>,
     /// The worker. `None` before the worker is started.
     pub worker: Option<Process>,
     /// Whether the job is over. A worker reads this field after it has installed its handler for SIGUSR1.
@@ -34,7 +39,7 @@ impl Records {
         Ok(Self { dir })
     }
 
-    /// The path of a job's record. The caller has checked that `job_id` consists of digits.
+    /// The path of a record. The caller has checked that `job_id` consists of digits, lower-case letters and hyphens.
     pub fn path(&self, job_id: &str) -> PathBuf {
         self.dir.join(format!("{job_id}.json"))
     }

@@ -14,6 +14,18 @@ pub mod v1 {
     tonic::include_proto!("mcr.v1");
 }
 
+/// The messages between agents and the gate of an aggregator node.
+#[expect(missing_docs, reason = "generated; the .proto file documents it")]
+pub mod gate {
+    tonic::include_proto!("mcr.gate.v1");
+}
+
+/// Maximum length of a request to a gate, in bytes.
+pub const GATE_MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Maximum length of the settings in a request to a gate, in bytes.
+pub const GATE_SETTINGS_BYTES_MAX: usize = 16 << 10;
+/// Maximum number of gates of a cluster.
+pub const GATES_MAX: usize = 64;
 /// Maximum length of a message, in bytes. The receiver rejects longer messages.
 pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
 /// Maximum payload of a data frame, in bytes.

@@ -5,9 +5,10 @@
 //! key, in memory, and renews the certificate at two thirds of its life ([`Identity`]). A certificate has the DNS
 //! name `uUID.CLUSTER.mcr.internal`. Only TLS 1.3 is spoken, and no session is resumed.
 
+pub mod gate;
 mod sentences;
 
-pub use sentences::{Other, TlsError, explain};
+pub use sentences::{Other, TlsError, explain, explain_of};
 
 use crate::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS, unix};
 use hyper_util::rt::TokioIo;
@@ -140,8 +141,7 @@ impl Authority {
 
     /// The name of the cluster.
     pub fn cluster(&self) -> Result<&str, IdentityError> {
-        let line = self.certificates.lines().find_map(|line| line.strip_prefix(CLUSTER_LINE));
-        Ok(line.ok_or(IdentityError::NoCluster)?.trim())
+        cluster_of(&self.certificates)
     }
 
     /// Each certificate of the file, and whether it belongs to the key.
@@ -199,6 +199,7 @@ pub type Source = Arc<dyn Fn() -> Result<Authority, String> + Send + Sync>;
 /// Makes the certificates of this process, and checks the certificates of other processes.
 pub struct Identity {
     provider: Arc<CryptoProvider>,
+    uid: u32,
     /// The DNS name of this user. The certificate of the other side must have this name too.
     name: ServerName<'static>,
     life: Duration,
@@ -229,11 +230,7 @@ impl Current {
         life: Duration,
     ) -> Result<Self, IdentityError> {
         let issuer = Issuer::new(authority(files.cluster()?)?, KeyPair::from_pem(&files.key)?);
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(files.certificates.as_bytes()) {
-            roots.add(certificate?)?;
-        }
-        let (roots, now) = (Arc::new(roots), SystemTime::now());
+        let (roots, now) = (Arc::new(roots_of(&files.certificates)?), SystemTime::now());
         let keys = Arc::new(keys(&issuer, &roots, provider, name, now - BACK_DATED..now + life)?);
         Ok(Self { files, issuer, roots, keys, told: String::new() })
     }
@@ -242,6 +239,8 @@ impl Current {
 /// A certificate with its key, for both sides of a connection.
 struct Keys {
     made: SystemTime,
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
     acceptor: TlsAcceptor,
     connector: TlsConnector,
 }
@@ -265,11 +264,12 @@ impl Identity {
     }
 
     fn with_life(files: &Authority, uid: u32, life: Duration) -> Result<Self, IdentityError> {
-        let name = name_of(files, uid)?;
+        let name = name_of(&files.certificates, uid)?;
         let provider = Arc::new(ring::default_provider());
         let current = Current::new(files.clone(), &provider, &name, life)?;
         Ok(Self {
             provider,
+            uid,
             name,
             life,
             current: Mutex::new(current),
@@ -349,10 +349,45 @@ impl Identity {
     }
 }
 
-/// The DNS name in the certificates of a user.
-fn name_of(files: &Authority, uid: u32) -> Result<ServerName<'static>, IdentityError> {
-    let name = format!("u{uid}.{}.{DOMAIN}", files.cluster()?);
+/// The DNS name in the certificates of a user. `certificates` is the file of the user's authority.
+fn name_of(certificates: &str, uid: u32) -> Result<ServerName<'static>, IdentityError> {
+    server_name(format!("u{uid}.{}.{DOMAIN}", cluster_of(certificates)?))
+}
+
+fn server_name(name: String) -> Result<ServerName<'static>, IdentityError> {
     ServerName::try_from(name).map_err(|error| IdentityError::Name(error.to_string()))
+}
+
+/// Makes a certificate with its key.
+fn leaf(
+    issuer: &Issuer<'static, KeyPair>,
+    name: &ServerName<'static>,
+    valid: &std::ops::Range<SystemTime>,
+) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), IdentityError> {
+    let text = name.to_str().into_owned();
+    let mut params = CertificateParams::new([text.clone()])?;
+    params.distinguished_name = called(&text);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    (params.not_before, params.not_after) = (valid.start.into(), valid.end.into());
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, issuer)?.der().clone();
+    Ok((certificate, PrivatePkcs8KeyDer::from(key.serialize_der()).into()))
+}
+
+/// The certificate authorities of a file.
+fn roots_of(certificates: &str) -> Result<RootCertStore, IdentityError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(certificates.as_bytes()) {
+        roots.add(certificate?)?;
+    }
+    Ok(roots)
+}
+
+/// The name of the cluster in a file of certificates.
+fn cluster_of(certificates: &str) -> Result<&str, IdentityError> {
+    let line = certificates.lines().find_map(|line| line.strip_prefix(CLUSTER_LINE));
+    Ok(line.ok_or(IdentityError::NoCluster)?.trim())
 }
 
 /// Makes a certificate, and checks the certificate like the other side does.
@@ -363,15 +398,7 @@ fn keys(
     name: &ServerName<'static>,
     valid: std::ops::Range<SystemTime>,
 ) -> Result<Keys, IdentityError> {
-    let text = name.to_str().into_owned();
-    let mut params = CertificateParams::new([text.clone()])?;
-    params.distinguished_name = called(&text);
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    (params.not_before, params.not_after) = (valid.start.into(), valid.end.into());
-    let key = KeyPair::generate()?;
-    let certificate = params.signed_by(&key, issuer)?.der().clone();
-    let key: PrivateKeyDer<'static> = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+    let (certificate, key) = leaf(issuer, name, &valid)?;
     let versions = [&rustls::version::TLS13];
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(provider)).build()?;
     verifier.verify_client_cert(&certificate, &[], UnixTime::since_unix_epoch(age_of(valid.start + BACK_DATED)))?;
@@ -385,11 +412,13 @@ fn keys(
     let mut client = ClientConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(&versions)?
         .with_root_certificates(Arc::clone(roots))
-        .with_client_auth_cert(vec![certificate], key)?;
+        .with_client_auth_cert(vec![certificate.clone()], key.clone_key())?;
     client.alpn_protocols = vec![ALPN.to_vec()];
     client.resumption = Resumption::disabled();
     Ok(Keys {
         made: valid.start + BACK_DATED,
+        certificate,
+        key,
         acceptor: TlsAcceptor::from(Arc::new(server)),
         connector: TlsConnector::from(Arc::new(client)),
     })

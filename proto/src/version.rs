@@ -6,6 +6,9 @@ use std::ops::RangeInclusive;
 /// The versions that this build speaks.
 pub const WIRE_VERSIONS: RangeInclusive<u32> = 1..=1;
 
+/// The versions of the protocol of gates that this build speaks.
+pub const GATE_VERSIONS: RangeInclusive<u32> = 1..=1;
+
 /// The versions that a message offers. Programs of releases without ranges send only `oldest`, so `newest` is 0.
 pub fn offered(oldest: u32, newest: u32) -> RangeInclusive<u32> {
     oldest..=newest.max(oldest)

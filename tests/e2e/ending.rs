@@ -79,7 +79,7 @@ fn a_checkpoint_that_was_closed_just_before_the_agents_got_sigterm_is_saved() {
     for agent in std::mem::take(&mut site.agents) {
         let (status, log) = agent.end();
         assert_eq!(status, Some(0), "{log}");
-        assert!(log.contains("nothing is left to commit"), "{log}");
+        assert!(log.contains("all announced files are committed"), "{log}");
     }
     assert!(site.is_complete("sim.it_1"));
 }
@@ -393,6 +393,23 @@ fn a_layout_that_matches_no_file_is_named_at_the_end_and_gives_5() {
     // Files that belong to no checkpoint do not change the exit status if checkpoints were saved.
     run(&mut run_with(dir.path(), &["--", "sh", "-c", "echo zero > s1.rank_0.txt; echo one > s1.rank_1.txt"]), 0);
     run(&mut run_with(dir.path(), &["--", "true"]), 0);
+}
+
+#[test]
+fn links_that_are_not_followed_are_named_at_the_end_and_give_5() {
+    // Each rank's file is a link; and the directory of the output is a link to a directory that does not exist.
+    for (script, named) in [
+        (
+            "mkdir ../data; for rank in 0 1; do echo $rank > ../data/$rank; ln -s ../data/$rank s1.rank_$rank.txt; done",
+            "all files of this checkpoint are symbolic links",
+        ),
+        ("ln -s ../nowhere out", "holds no files, only symbolic links that are not followed"),
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", script]), 5);
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(log.contains(named), "{log}");
+    }
 }
 
 #[test]

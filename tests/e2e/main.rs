@@ -9,6 +9,7 @@ mod corpus;
 mod daemons;
 mod ending;
 mod full_disk;
+mod gate;
 mod guessing;
 mod identity;
 mod incarnations;

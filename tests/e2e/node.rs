@@ -479,6 +479,11 @@ fn the_check_accepts_the_shipped_scripts_and_names_each_part_that_is_wrong() {
     bad(&good, "PrologEpilogTimeout", "wrong", "waits 60 s");
     script("cluster.toml", "[anc]\nstoer = \"/x\"\n", 0o644);
     bad(&good, "cluster file", "wrong", "stoer");
+    let gate = format!("[node]\ngates = [\"agg0:7117\"]\n[gate]\ndirectory = {:?}\n", site.path("gate"));
+    script("cluster.toml", &gate, 0o644);
+    bad(&good, "gates", "wrong", "gate/cluster.pem");
+    run(mcr().args(["cert", "init", "--dir"]).arg(site.path("gate")), 0);
+    assert_eq!(check(&site, &good).1["gates"], ("ok".to_owned(), "agg0:7117".to_owned()));
     drop(daemon);
     bad(&good, "mcr node", "wrong", "does not answer");
 }

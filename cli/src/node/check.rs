@@ -6,11 +6,12 @@ use super::slurm_conf::SlurmConf;
 use crate::args::NodeCheckArgs;
 use crate::exit::Exit;
 use crate::output::{print, print_json, printable};
-use crate::settings::{CLUSTER_FILE, Facts, Settings, cluster_path};
+use crate::settings::{CLUSTER_FILE, Facts, Settings, cluster_path, gate_options};
 use anyhow::Context;
 use globset::Glob;
 use mcr_node::client::ask;
 use mcr_node::protocol::{Reply, Request};
+use mcr_proto::tls::gate::GateTrust;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -92,6 +93,7 @@ pub fn run(args: &NodeCheckArgs) -> anyhow::Result<ExitCode> {
     };
     all.push(socket(&args.node.run_dir.join(SOCKET)));
     all.push(cluster_file());
+    all.extend(gates());
     if args.json {
         print_json(&all)?;
     } else {
@@ -346,7 +348,15 @@ fn cluster_file() -> Checked {
             }
         };
     }
-    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    match example_of(&file) {
+        Ok(_) => Checked::ok(name, file.display().to_string()),
+        Err(error) => Checked::wrong(name, format!("{error:#}"), "correct the file; no job is saved until then"),
+    }
+}
+
+/// The settings of an example of a job, from the cluster's file alone.
+fn example_of(file: &Path) -> anyhow::Result<Option<Settings>> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
     let mut variables: BTreeMap<String, String> = ["JOB_ID", "JOB_NAME", "ARRAY_TASK_ID", "ARRAY_JOB_ID"]
         .map(|name| (format!("SLURM_{name}"), "1".to_owned()))
         .into();
@@ -355,10 +365,26 @@ fn cluster_file() -> Checked {
     variables.extend(named_in.map(|(name, _)| (name.to_owned(), "x".to_owned())));
     let mut facts = Facts::of_job(variables, "user".into(), 1000, Path::new("/"));
     facts.directories.clear(); // without the user's file
-    match Settings::find(&facts) {
-        Ok(_) => Checked::ok(name, file.display().to_string()),
-        Err(error) => Checked::wrong(name, format!("{error:#}"), "correct the file; no job is saved until then"),
+    Settings::find(&facts)
+}
+
+/// Whether this node trusts the gates. `None`: there are no gates.
+fn gates() -> Option<Checked> {
+    let name = "gates";
+    let settings = example_of(&cluster_path()).ok()??;
+    let gates = settings.node_options().ok()?.gates;
+    if gates.is_empty() {
+        return None;
     }
+    let file = gate_options().ok()?.directory.join("cluster.pem");
+    let read = std::fs::read_to_string(&file).map_err(anyhow::Error::from);
+    Some(match read.and_then(|text| Ok(GateTrust::new(&text)?)) {
+        Ok(_) => Checked::ok(name, gates.join(", ")),
+        Err(error) => {
+            let advice = "copy the file from a node of a gate; no job is saved until then";
+            Checked::wrong(name, format!("{}: {error:#}", file.display()), advice)
+        }
+    })
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ pub enum Other {
     Aggregator,
     /// An agent, or a command.
     Client,
+    /// The gate of an aggregator node.
+    Gate,
 }
 
 impl fmt::Display for Other {
@@ -20,6 +22,7 @@ impl fmt::Display for Other {
         f.write_str(match self {
             Self::Aggregator => "the aggregator",
             Self::Client => "the client",
+            Self::Gate => "the gate",
         })
     }
 }
@@ -27,11 +30,13 @@ impl fmt::Display for Other {
 /// A connection failed because of TLS. The text says what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct TlsError(String);
+pub struct TlsError(pub(super) String);
 
 const SAME_SETTING: &str = "use the same setting of tls in the cluster's file on all nodes";
 const SAME_FILES: &str = "all nodes need the same files cluster.key and cluster.pem, which mcr cert init makes once \
     for each user";
+const GATE_FILES: &str = "the node of the agent needs the file cluster.pem of the gate (directory in [gate]), and \
+    the node of the gate needs the file cluster.pem of the user";
 const CLOCKS: &str = "compare the clocks of both nodes";
 
 impl TlsError {
@@ -63,11 +68,12 @@ impl TlsError {
 fn sentence(error: &Rustls, other: Other) -> String {
     use AlertDescription as Alert;
     use CertificateError as Certificate;
+    let same_files = if other == Other::Gate { GATE_FILES } else { SAME_FILES };
     match error {
         Rustls::InvalidMessage(_) => format!("{other} does not use TLS, but this process does; {SAME_SETTING}"),
-        Rustls::NoCertificatesPresented => format!("{other} has no certificate; {SAME_FILES}"),
+        Rustls::NoCertificatesPresented => format!("{other} has no certificate; {same_files}"),
         Rustls::AlertReceived(Alert::CertificateRequired) => {
-            format!("this process has no certificate, but {other} needs one; {SAME_FILES}")
+            format!("this process has no certificate, but {other} needs one; {same_files}")
         }
         Rustls::InvalidCertificate(Certificate::NotValidForName | Certificate::NotValidForNameContext { .. }) => {
             format!("{other} belongs to another user or to another cluster; this process refuses it")
@@ -76,10 +82,10 @@ fn sentence(error: &Rustls, other: Other) -> String {
             format!("{other} belongs to another user or to another cluster; it refuses this process")
         }
         Rustls::InvalidCertificate(Certificate::UnknownIssuer | Certificate::BadSignature) => {
-            format!("another certificate authority made the certificate of {other}; {SAME_FILES}")
+            format!("another certificate authority made the certificate of {other}; {same_files}")
         }
         Rustls::AlertReceived(Alert::UnknownCA | Alert::DecryptError) => {
-            format!("{other} trusts another certificate authority and refuses this process; {SAME_FILES}")
+            format!("{other} trusts another certificate authority and refuses this process; {same_files}")
         }
         Rustls::InvalidCertificate(Certificate::Expired | Certificate::ExpiredContext { .. }) => {
             format!("the certificate of {other} has expired; {CLOCKS}")
@@ -96,28 +102,32 @@ fn sentence(error: &Rustls, other: Other) -> String {
 
 /// The message for an error of a connection to an aggregator. `None` if TLS is not the cause.
 pub fn explain(error: &(dyn Error + 'static)) -> Option<String> {
+    explain_of(error, Other::Aggregator)
+}
+
+/// The sentence for an error of a connection to another process, if TLS is the cause.
+pub fn explain_of(error: &(dyn Error + 'static), other: Other) -> Option<String> {
     let mut causes = std::iter::successors(Some(error), |error| (*error).source());
     causes.find_map(|cause| {
         let of_io =
             cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref).map(|inner| inner as &(dyn Error + 'static));
-        [Some(cause), of_io].into_iter().flatten().find_map(of_one)
+        [Some(cause), of_io].into_iter().flatten().find_map(|cause| of_one(cause, other))
     })
 }
 
-fn of_one(cause: &(dyn Error + 'static)) -> Option<String> {
+fn of_one(cause: &(dyn Error + 'static), other: Other) -> Option<String> {
     if let Some(TlsError(sentence)) = cause.downcast_ref() {
         return Some(sentence.clone());
     }
     if let Some(error) = cause.downcast_ref() {
-        return Some(sentence(error, Other::Aggregator));
+        return Some(sentence(error, other));
     }
     // hyper reads the first bytes of TLS as a frame of HTTP/2 with an invalid size.
     let uses_tls = cause.to_string().contains("frame with invalid size");
     uses_tls.then(|| {
         format!(
-            "{} uses TLS, but this process does not; dial it by the name of its node instead of a loopback address, or \
-             {SAME_SETTING}",
-            Other::Aggregator
+            "{other} uses TLS, but this process does not; dial it by the name of its node instead of a loopback address, or \
+             {SAME_SETTING}"
         )
     })
 }

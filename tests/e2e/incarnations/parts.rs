@@ -38,7 +38,20 @@ fn a_node_fails_if_the_checkpoint_that_the_others_restored_is_dropped_or_marked_
         let site = saved(2);
         let restart = &|ranks: &str, status| site.restart(&["--ranks", ranks, "--incarnation", "start 1"], status);
         assert_eq!(restart("0-1", 0).0, [(1, 2)].into());
-        run(mcr().args(["prune", change, "it_000002", "--job", "job", "--store"]).arg(site.store()), 0);
+        let prune = |more: &[&str]| {
+            let output = run(
+                mcr().args(["prune", change, "it_000002", "--job", "job"]).args(more).arg("--store").arg(site.store()),
+                0,
+            );
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        assert!(prune(&["--dry-run"]).contains("it_000002") && site.complete().contains("it_000002"));
+        let said = prune(&["--dry-run"]);
+        assert!(said.contains("would "), "{said}");
+        prune(&[]);
+        let listed = run(mcr().args(["list", "--job", "job", "--store"]).arg(site.store()), 0);
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        assert_eq!(listed.contains("it_000002 is bad: marked by hand"), change == "--mark-bad", "{listed}");
         let (second, said) = restart("2-3", 1);
         assert!(second.is_empty() && said.contains("it_000002 was removed or marked as bad since"), "{said}");
         assert!(said.contains("Run the restart again on all nodes"), "{said}");

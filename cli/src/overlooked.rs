@@ -1,0 +1,67 @@
+//! At the end of a job: paths below the watched directory that the agent could not save, although they may belong to a
+//! checkpoint. The watcher reports such paths only if it sees a change of them.
+
+use crate::daemon::NOT_COMMITTED;
+use mcr_cnc::config::{CncConfig, LayoutChoice};
+use mcr_cnc::layout::{Layout, Listing, ScanLimits, list};
+use mcrengine::ids::{CheckpointId, FilePath};
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Logs the paths that could not be saved. Returns whether there are none.
+pub fn report(config: &CncConfig, store: &Path) -> bool {
+    // If the directory cannot be read, the agent has reported it.
+    let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return true };
+    if let (Ok(watch), Ok(store)) = (config.watch.canonicalize(), store.canonicalize())
+        && let Ok(below) = store.strip_prefix(watch)
+    {
+        listing.leave_out(below);
+    }
+    let unreadable: Vec<_> = listing.skipped.iter().filter(|skipped| skipped.hides_files).collect();
+    if let Some(first) = unreadable.first() {
+        tracing::error!(
+            exit_status = NOT_COMMITTED, paths = unreadable.len(), first = %first.path.display(), why = first.reason,
+            "not committed: these paths cannot be read"
+        );
+        return false;
+    }
+    let layout = match &config.layout {
+        LayoutChoice::Known(layout) => layout,
+        LayoutChoice::Whole | LayoutChoice::Guess => return true,
+    };
+    if let Some((checkpoint, link)) = linked(layout, &listing) {
+        tracing::error!(
+            exit_status = NOT_COMMITTED, %checkpoint, first = %link.display(),
+            "not committed: all files of this checkpoint are symbolic links, and only links to directories of the same \
+             owner are followed; let the application write files, or watch the directory to which the links lead"
+        );
+        return false;
+    }
+    if let (None, Some(link)) = (listing.files.first(), listing.links.first()) {
+        tracing::error!(
+            exit_status = NOT_COMMITTED, first = %link.display(),
+            "not committed: the watched directory holds no files, only symbolic links that are not followed, because \
+             they lead to no directory of the same owner; watch the directory to which the link leads"
+        );
+        return false;
+    }
+    true
+}
+
+/// A checkpoint whose names are all symbolic links, and the first of these links.
+fn linked(layout: &Layout, listing: &Listing) -> Option<(CheckpointId, PathBuf)> {
+    let mut links: BTreeMap<CheckpointId, &PathBuf> = BTreeMap::new();
+    for link in &listing.links {
+        if let Some(placed) = FilePath::new(link.as_os_str().as_bytes()).ok().and_then(|path| layout.place(&path)) {
+            links.entry(placed.checkpoint).or_insert(link);
+        }
+    }
+    if links.is_empty() {
+        return None;
+    }
+    for placed in listing.files.iter().filter_map(|path| layout.place(path)) {
+        links.remove(&placed.checkpoint);
+    }
+    links.into_iter().next().map(|(checkpoint, link)| (checkpoint, link.clone()))
+}
