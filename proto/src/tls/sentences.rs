@@ -126,8 +126,8 @@ fn of_one(cause: &(dyn Error + 'static), other: Other) -> Option<String> {
     let uses_tls = cause.to_string().contains("frame with invalid size");
     uses_tls.then(|| {
         format!(
-            "{other} uses TLS, but this process does not; dial it by the name of its node instead of a loopback address, or \
-             {SAME_SETTING}"
+            "{other} uses TLS, but this process does not; dial it by the name of its node instead of a loopback \
+             address, or {SAME_SETTING}"
         )
     })
 }
