@@ -174,11 +174,11 @@ pub enum Aggregators {
         /// The ranks that this node saves, if they are not configured. `None`: all ranks.
         ranks: Option<NodeRanks>,
     },
-    /// On aggregator nodes, whose gates start them for this job.
+    /// On aggregator nodes. The gates of these nodes start the aggregators of this job.
     Gates {
-        /// What to ask for.
+        /// The demand for which the gates are asked.
         wish: Wish,
-        /// As above.
+        /// The ranks that this node saves, if they are not configured. `None`: all ranks.
         ranks: Option<NodeRanks>,
     },
 }

@@ -105,7 +105,7 @@ pub fn explain(error: &(dyn Error + 'static)) -> Option<String> {
     explain_of(error, Other::Aggregator)
 }
 
-/// The sentence for an error of a connection to another process, if TLS is the cause.
+/// A sentence that explains an error of a connection to the process `other`, if TLS is the cause.
 pub fn explain_of(error: &(dyn Error + 'static), other: Other) -> Option<String> {
     let mut causes = std::iter::successors(Some(error), |error| (*error).source());
     causes.find_map(|cause| {
