@@ -174,7 +174,7 @@ pub enum Aggregators {
         /// The ranks that this node saves, if they are not configured. `None`: all ranks.
         ranks: Option<NodeRanks>,
     },
-    /// On aggregator nodes. The gates of these nodes start the aggregators of this job.
+    /// The aggregators run on aggregator nodes, and the gates of these nodes start the aggregators for this job.
     Gates {
         /// The demand for which the gates are asked.
         wish: Wish,

@@ -36,13 +36,13 @@ const FILE_TIME_MARGIN: Duration = Duration::from_millis(25);
 /// The ranks that other restarts of the same incarnation have restored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Others {
-    /// No ranks.
+    /// No ranks were restored.
     None,
     /// Only ranks that this restart does not restore.
     OtherRanks,
-    /// Also ranks of this restart, on other nodes.
+    /// Ranks of this restart were also restored on other nodes.
     SameRanks,
-    /// Also ranks of this restart, on this node. Then this restart begins the application again.
+    /// Ranks of this restart were also restored on this node. Then this restart begins the application again.
     SameRanksHere,
 }
 

@@ -173,8 +173,8 @@ impl GateDoor {
             let name = name_of(&certificates, uid).map_err(|error| error_chain(&error))?;
             Ok((name, roots_of(&certificates).map_err(|error| error_chain(&error))?))
         });
-        // The gate's authority makes no certificates of users. So TLS refuses the client with the reason that its
-        // authority is not known.
+        // If a user has no file that can be used, TLS must refuse the client. Therefore the gate then accepts only
+        // certificates from its own authority, which makes no certificates of users.
         let (name, roots) = match user {
             Ok((name, roots)) => (Ok(name), Ok(roots)),
             Err(why) => (Err(why), roots_of(&files.certificates)),
