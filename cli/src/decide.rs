@@ -111,9 +111,9 @@ impl<'a> Decider<'a> {
                 return Ok(Role::Decide { after });
             }
             let others = self.others(newest)?;
-            // If the job committed a checkpoint after the decision, the application was started, or `mcr save` ran. But
-            // if only other ranks were restored, the application was not started with the ranks of this restart. Then
-            // this restart still belongs to the same start.
+            // If the job committed a checkpoint after the decision, the application was started, or `mcr save` ran.
+            // But if only other ranks were restored, the application was not started with the ranks of this restart.
+            // Then this restart still belongs to the same start.
             if has_committed(all, newest.number) && others != Others::OtherRanks {
                 return Ok(Role::Decide { after });
             }

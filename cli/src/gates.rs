@@ -35,7 +35,7 @@ const HOMES: usize = 2;
 /// Without a configured number, a job has one aggregator for this many nodes.
 const NODES_PER_AGGREGATOR: usize = 8;
 
-/// The demand of a worker, for which it asks the gates.
+/// The data with which a worker asks the gates for aggregators.
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// `HOST:PORT` of each gate.

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// A future of an answer. Unlike `async fn`, it can be used in a trait object.
+/// A boxed future, because a trait object cannot have an `async fn`.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Finds aggregators whose addresses are not configured.

@@ -507,7 +507,8 @@ a_gate_under_systemd_starts_an_aggregator_as_the_user_of_the_job() {
     root_on n1 install -d -o mcr -g mcr -m 755 /etc/mcr/gate
     root_on n1 setpriv --reuid=mcr --regid=mcr --clear-groups /shared/bin/mcr cert init --dir /etc/mcr/gate
     root_on n1 sh -c 'printf "[node]\ngates = [\"n1:7117\"]\n" >/etc/mcr/mcr.toml'
-    root_on n1 systemctl start mcr-node.socket mcr-gate.service || fail "$(root_on n1 journalctl -u mcr-gate --no-pager)"
+    root_on n1 systemctl start mcr-node.socket mcr-gate.service ||
+        fail "$(root_on n1 journalctl -u mcr-gate --no-pager)"
     "$bed" as "$work" alice n1 env -C "$home" SLURM_JOB_ID=7101 SLURM_NTASKS=1 \
         sh -c 'echo data >step_000001.rank_0.bin; exec timeout 50 sleep 40' &
     hook n1 begin 7101 6001

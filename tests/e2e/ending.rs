@@ -401,7 +401,8 @@ fn links_that_are_not_followed_are_named_at_the_end_and_give_5() {
     // missing directory.
     for (script, named) in [
         (
-            "mkdir ../data; for rank in 0 1; do echo $rank > ../data/$rank; ln -s ../data/$rank s1.rank_$rank.txt; done",
+            "mkdir ../data; for rank in 0 1; do echo $rank > ../data/$rank; \
+             ln -s ../data/$rank s1.rank_$rank.txt; done",
             "all files of this checkpoint are symbolic links",
         ),
         ("ln -s ../nowhere out", "holds no files, only symbolic links that are not followed"),

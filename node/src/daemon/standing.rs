@@ -54,7 +54,7 @@ impl Failures {
         }
     }
 
-    /// The reason why an aggregator must not be started now. `None` if it may be started.
+    /// The reason why an aggregator must not be started now. `None` if the aggregator may be started.
     fn why(&self, id: &str) -> Option<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, status) = all.get(id).filter(|(ended, _)| ended.elapsed() < FAILURE_REST)?;

@@ -133,7 +133,8 @@ impl GateDoor {
         }
     }
 
-    /// Returns the remembered file of a user. Reads the file if it is not remembered, or too old.
+    /// Returns the remembered file of a user. Reads the file if it is not remembered, or was remembered
+    /// too long ago.
     async fn known(self: &Arc<Self>, uid: u32) -> Result<Arc<Known>, String> {
         if let Some(known) = self.remembered(uid) {
             return Ok(known);
