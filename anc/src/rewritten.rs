@@ -5,7 +5,8 @@
 //! previous step. The committed contents show which files a step rewrites. If only some of these files of a rank are
 //! rewritten, the rank is still being written, or its process was killed.
 //!
-//! If the files of a step are written at different times, the times show which files belong together: see [`times`].
+//! If the files of a step are written at different times, the times show which files belong to one step: see
+//! [`times`].
 //!
 //! Files that no step rewrites, such as a mesh, do not count. A content counts as whole if it rewrites only files
 //! that the previous steps did not rewrite, because some applications use two sets of files in turn.
@@ -52,8 +53,9 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
             Some(Times::TwoSteps { awaited, is_sure: false }) => {
                 unknown.get_or_insert_with(|| {
                     format!(
-                        "{awaited} was written long before the other files, as files of the step before are, and it is not \
-                         known yet whether each step writes it: it is uncertain whether the files are of one step"
+                        "{awaited} was written long before the other files, as files of the step before are, and it \
+                         is not known yet whether each step writes it: it is uncertain whether the files are of one \
+                         step"
                     )
                 });
                 continue;
@@ -88,7 +90,8 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
 
 fn still_of(awaited: &FilePath, last: &CheckpointId, rank: Rank) -> String {
     format!(
-        "{awaited} is still that of {last}, although other files of {rank} were written again: the files are of two steps"
+        "{awaited} is still that of {last}, although other files of {rank} were written again: the files are of two \
+         steps"
     )
 }
 

@@ -162,23 +162,23 @@ pub enum Aggregators {
         /// Whether the aggregator listens on a socket next to the agent's state file, and not on a port.
         by_socket: bool,
     },
-    /// On some nodes of the job.
+    /// The aggregators run on some nodes of the job.
     InJob {
         /// The nodes with aggregators.
         placement: Placement,
         /// The ranks that this node saves, if they are not configured.
         ranks: NodeRanks,
     },
-    /// On nodes that serve all jobs.
+    /// The aggregators run on nodes that serve all jobs.
     Standing {
         /// The ranks that this node saves, if they are not configured. `None`: all ranks.
         ranks: Option<NodeRanks>,
     },
-    /// On aggregator nodes, whose gates start them for this job.
+    /// The aggregators run on aggregator nodes, and the gates of these nodes start the aggregators for this job.
     Gates {
-        /// What to ask for.
+        /// The data with which the agent asks the gates for aggregators.
         wish: Wish,
-        /// As above.
+        /// The ranks that this node saves, if they are not configured. `None`: all ranks.
         ranks: Option<NodeRanks>,
     },
 }
