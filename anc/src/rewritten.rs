@@ -12,10 +12,10 @@
 //! that the previous steps did not rewrite, because some applications use two sets of files in turn.
 
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
-use mcrengine::manifest::{Manifest, ManifestFile};
+use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use mcrengine::manifest::Manifest;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use times::Times;
+use times::{Content, Times};
 
 mod times;
 
@@ -98,24 +98,6 @@ fn still_of(awaited: &FilePath, last: &CheckpointId, rank: Rank) -> String {
 /// The files of each rank of a content.
 type Contents<'a> = BTreeMap<Rank, Vec<Content<'a>>>;
 
-/// The properties that show whether a file was written again.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Content<'a> {
-    path: &'a FilePath,
-    digest: Digest,
-    modified_ns: i64,
-}
-
-impl<'a> Content<'a> {
-    fn of(file: &'a FileHeader) -> Self {
-        Self { path: &file.path, digest: file.digest, modified_ns: file.modified_ns }
-    }
-
-    fn of_manifest(file: &'a ManifestFile) -> Self {
-        Self { path: &file.path, digest: file.digest, modified_ns: file.modified_ns }
-    }
-}
-
 fn contents_of(manifest: &Manifest) -> Contents<'_> {
     let files = manifest.files.iter().filter(|file| !file.kind.is_companion());
     by_rank(files.map(|file| (file.rank, Content::of_manifest(file))))
@@ -143,6 +125,7 @@ fn differences<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mcrengine::ids::Digest;
 
     /// Judges the last of these contents of one rank. Each content is a list of files, such as `a1` for the first
     /// version of the file `a`.

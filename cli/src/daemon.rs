@@ -6,6 +6,7 @@ use crate::child::{Application, code_of};
 use crate::common::open_own;
 use crate::config::ConfigFile;
 use crate::counted;
+use crate::exit::NOT_COMMITTED;
 use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
 use crate::node_agent::NodeAgent;
@@ -49,8 +50,6 @@ pub fn start_logging(json: bool) {
 
 /// An address of this node, with a port that the system picks.
 pub const LOOPBACK: &str = "127.0.0.1:0";
-/// Exit status: not all written files are committed.
-pub const NOT_COMMITTED: u8 = 5;
 /// Maximum number of log lines at the end that name ranks or groups that are not committed.
 const NAMED_MAX: usize = 64;
 

@@ -4,6 +4,9 @@
 use crate::guard::{NoIdentity, NotPermitted};
 use std::process::ExitCode;
 
+/// Exit status of daemons and of `mcr flush`: not all written files are committed.
+pub const NOT_COMMITTED: u8 = 5;
+
 /// The exit status of every command. A script may rely on these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

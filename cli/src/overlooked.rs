@@ -1,7 +1,7 @@
 //! At the end of a job, reports paths below the watched directory that the agent could not save, although these paths
 //! may belong to a checkpoint. The watcher reports such a path only if the path changes.
 
-use crate::daemon::NOT_COMMITTED;
+use crate::exit::NOT_COMMITTED;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, list};
 use mcrengine::ids::{CheckpointId, FilePath};

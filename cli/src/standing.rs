@@ -5,8 +5,9 @@
 //! agent was connected for [`GateOptions::idle_seconds`](crate::settings::GateOptions::idle_seconds).
 
 use crate::cert::security;
-use crate::daemon::{NOT_COMMITTED, at_once, report_aggregator, start_aggregator, within_runtime};
+use crate::daemon::{at_once, report_aggregator, start_aggregator, within_runtime};
 use crate::exit::Exit;
+use crate::exit::NOT_COMMITTED;
 use crate::settings::{Facts, Settings, gate_options, may_create};
 use crate::signals::Signals;
 use anyhow::Context;

@@ -6,9 +6,28 @@
 //! is between two files of the content, the content has files of two steps, and the files before the longest time are
 //! of the previous step.
 
-use super::Content;
-use mcrengine::ids::FilePath;
+use mcrengine::header::FileHeader;
+use mcrengine::ids::{Digest, FilePath};
+use mcrengine::manifest::ManifestFile;
 use std::collections::BTreeMap;
+
+/// The properties that show whether a file was written again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Content<'a> {
+    pub(super) path: &'a FilePath,
+    pub(super) digest: Digest,
+    pub(super) modified_ns: i64,
+}
+
+impl<'a> Content<'a> {
+    pub(super) fn of(file: &'a FileHeader) -> Self {
+        Self { path: &file.path, digest: file.digest, modified_ns: file.modified_ns }
+    }
+
+    pub(super) fn of_manifest(file: &'a ManifestFile) -> Self {
+        Self { path: &file.path, digest: file.digest, modified_ns: file.modified_ns }
+    }
+}
 
 /// The result of judging the times of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +96,6 @@ fn median_interval(versions: &[i128]) -> Option<i128> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mcrengine::ids::Digest;
 
     /// Judges the last content. Each content has pairs of a file name and a time in tenths of a second.
     fn of(contents: &[&[(&str, i64)]]) -> &'static str {
