@@ -415,11 +415,11 @@ fn begin_in(store: &dyn Store, job: &JobId, dir: &Path, record: &Incarnation) ->
 /// A part of a job that a restart restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// Name of the node, without blanks.
+    /// Name of the node. The name has no blanks.
     pub node: String,
     /// The ranks, as in `0-31,40-40`; empty if all ranks were restored.
     pub ranks: String,
-    /// The absolute path of the directory, without symbolic links.
+    /// The absolute path of the directory with the restored files. The path has no symbolic links.
     pub directory: String,
 }
 

@@ -1,8 +1,9 @@
-//! Which agents an aggregator has. An aggregator that serves one job only ends when its agents have left.
+//! Counts the agents of an aggregator. An aggregator that serves only one job ends when the agents of the job have
+//! left.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The agents of an aggregator.
+/// Numbers of agents of an aggregator.
 #[derive(Debug, Default)]
 pub struct Attendance {
     sessions: AtomicUsize,
@@ -21,7 +22,7 @@ impl Attendance {
     }
 
     pub(crate) fn set(&self, sessions: usize, left: usize) {
-        // A reader that sees no session sees who has left.
+        // `sessions` is stored last. So a task that reads `sessions` first also sees the new value of `left`.
         self.left.store(left, Ordering::Release);
         self.sessions.store(sessions, Ordering::Release);
     }

@@ -173,7 +173,7 @@ impl Hub {
         Arc::clone(&self.shared)
     }
 
-    /// The agents, as other tasks see them.
+    /// The numbers of agents, for other tasks of this process.
     pub fn attendance(&self) -> Arc<Attendance> {
         Arc::clone(&self.attendance)
     }

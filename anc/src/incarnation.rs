@@ -26,21 +26,22 @@ pub struct Current {
     pub record: Arc<Incarnation>,
     /// When the incarnation began, in nanoseconds of this process's steady clock.
     pub began_ns: i64,
-    /// The last restart by hand, if the incarnation has no identity and a restart came before it.
+    /// The last restart by hand. `None` if the incarnation has an identity, or if no restart was made by hand.
     pub by_hand: Option<Restart>,
 }
 
-/// A restart that was started by hand, so that its run has no identity.
+/// A restart by hand, which has no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restart {
     /// The number of the incarnation that the restart began.
     pub number: u32,
-    /// When the incarnation began, in nanoseconds of this process's steady clock.
+    /// Time at which the incarnation began, in nanoseconds of this process's steady clock.
     pub began_ns: i64,
 }
 
 impl Restart {
-    /// The directories into which the nodes of the job restored their ranks. Empty if a node restored all ranks.
+    /// The directories into which the nodes of the job restored their ranks. Empty if one restart restored all
+    /// ranks.
     pub fn directories(&self, store: &dyn Store, job: &JobId) -> Result<BTreeSet<String>, StoreError> {
         let parts = incarnation::parts(store, job, self.number)?;
         let has_all_ranks = parts.iter().any(|part| part.ranks.is_empty());

@@ -58,7 +58,7 @@ use tokio::sync::oneshot;
 pub struct Aggregator {
     /// The address on which the aggregator listens. If the configured port is 0, the operating system chose the port.
     pub address: String,
-    /// The agents of the aggregator.
+    /// The numbers of agents of the aggregator.
     pub attendance: Arc<Attendance>,
     stop: oneshot::Sender<Instant>,
     ended: tokio::task::JoinHandle<Drained>,

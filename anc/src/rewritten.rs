@@ -5,16 +5,17 @@
 //! previous step. The committed contents show which files a step rewrites. If only some of these files of a rank are
 //! rewritten, the rank is still being written, or its process was killed.
 //!
-//! If the files of a step are written at different times, the times show which files belong together: see [`times`].
+//! If the files of a step are written at different times, the times show which files belong to one step: see
+//! [`times`].
 //!
 //! Files that no step rewrites, such as a mesh, do not count. A content counts as whole if it rewrites only files
 //! that the previous steps did not rewrite, because some applications use two sets of files in turn.
 
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
-use mcrengine::manifest::{Manifest, ManifestFile};
+use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use mcrengine::manifest::Manifest;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use times::Times;
+use times::{Content, Times};
 
 mod times;
 
@@ -52,8 +53,9 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
             Some(Times::TwoSteps { awaited, is_sure: false }) => {
                 unknown.get_or_insert_with(|| {
                     format!(
-                        "{awaited} was written long before the other files, as files of the step before are, and it is not \
-                         known yet whether each step writes it: it is uncertain whether the files are of one step"
+                        "{awaited} was written long before the other files, as files of the step before are, and it \
+                         is not known yet whether each step writes it: it is uncertain whether the files are of one \
+                         step"
                     )
                 });
                 continue;
@@ -88,30 +90,13 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
 
 fn still_of(awaited: &FilePath, last: &CheckpointId, rank: Rank) -> String {
     format!(
-        "{awaited} is still that of {last}, although other files of {rank} were written again: the files are of two steps"
+        "{awaited} is still that of {last}, although other files of {rank} were written again: the files are of two \
+         steps"
     )
 }
 
 /// The files of each rank of a content.
 type Contents<'a> = BTreeMap<Rank, Vec<Content<'a>>>;
-
-/// The properties that show whether a file was written again.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Content<'a> {
-    path: &'a FilePath,
-    digest: Digest,
-    modified_ns: i64,
-}
-
-impl<'a> Content<'a> {
-    fn of(file: &'a FileHeader) -> Self {
-        Self { path: &file.path, digest: file.digest, modified_ns: file.modified_ns }
-    }
-
-    fn of_manifest(file: &'a ManifestFile) -> Self {
-        Self { path: &file.path, digest: file.digest, modified_ns: file.modified_ns }
-    }
-}
 
 fn contents_of(manifest: &Manifest) -> Contents<'_> {
     let files = manifest.files.iter().filter(|file| !file.kind.is_companion());
@@ -140,6 +125,7 @@ fn differences<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mcrengine::ids::Digest;
 
     /// Judges the last of these contents of one rank. Each content is a list of files, such as `a1` for the first
     /// version of the file `a`.

@@ -6,6 +6,7 @@ use crate::child::{Application, code_of};
 use crate::common::open_own;
 use crate::config::ConfigFile;
 use crate::counted;
+use crate::exit::NOT_COMMITTED;
 use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
 use crate::node_agent::NodeAgent;
@@ -49,8 +50,6 @@ pub fn start_logging(json: bool) {
 
 /// An address of this node, with a port that the system picks.
 pub const LOOPBACK: &str = "127.0.0.1:0";
-/// Exit status: not all written files are committed.
-pub const NOT_COMMITTED: u8 = 5;
 /// Maximum number of log lines at the end that name ranks or groups that are not committed.
 const NAMED_MAX: usize = 64;
 
@@ -162,23 +161,23 @@ pub enum Aggregators {
         /// Whether the aggregator listens on a socket next to the agent's state file, and not on a port.
         by_socket: bool,
     },
-    /// On some nodes of the job.
+    /// The aggregators run on some nodes of the job.
     InJob {
         /// The nodes with aggregators.
         placement: Placement,
         /// The ranks that this node saves, if they are not configured.
         ranks: NodeRanks,
     },
-    /// On nodes that serve all jobs.
+    /// The aggregators run on nodes that serve all jobs.
     Standing {
         /// The ranks that this node saves, if they are not configured. `None`: all ranks.
         ranks: Option<NodeRanks>,
     },
-    /// On aggregator nodes, whose gates start them for this job.
+    /// The aggregators run on aggregator nodes, and the gates of these nodes start the aggregators for this job.
     Gates {
-        /// What to ask for.
+        /// The data with which the agent asks the gates for aggregators.
         wish: Wish,
-        /// As above.
+        /// The ranks that this node saves, if they are not configured. `None`: all ranks.
         ranks: Option<NodeRanks>,
     },
 }

@@ -24,8 +24,8 @@ pub enum Role {
     Follow(Incarnation),
     /// The restart decides for a new incarnation, with a number after `after`.
     Decide { after: u32 },
-    /// Other nodes of the same start have restored a checkpoint that this node cannot restore any more. The text says
-    /// which one.
+    /// Other nodes of the same start have restored a checkpoint that this node cannot restore. The text names this
+    /// checkpoint.
     Lost(String),
 }
 
@@ -33,16 +33,16 @@ pub enum Role {
 /// the application writes next must not look older than the decision.
 const FILE_TIME_MARGIN: Duration = Duration::from_millis(25);
 
-/// The parts that other restarts of the same incarnation have restored.
+/// The ranks that other restarts of the same incarnation have restored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Others {
-    /// No part.
+    /// No ranks were restored.
     None,
     /// Only ranks that this restart does not restore.
     OtherRanks,
-    /// Also ranks of this restart, on other nodes.
+    /// Ranks of this restart were also restored on other nodes.
     SameRanks,
-    /// Also ranks of this restart, on this node. Then this restart begins the application again.
+    /// Ranks of this restart were also restored on this node. Then this restart begins the application again.
     SameRanksHere,
 }
 
@@ -98,8 +98,9 @@ impl<'a> Decider<'a> {
         }
         if let Some(run) = self.living_elsewhere() {
             return Ok(Role::Look(Some(format!(
-                "job {} is running: {run}. This restart is into another directory, so it only copied files and recorded no decision. If \
-                 the application starts from here, end that mcr run and run this restart again, or give --incarnation NAME",
+                "job {} is running: {run}. This restart is into another directory, so it only copied files and \
+                 recorded no decision. If the application starts from here, end that mcr run and run this restart \
+                 again, or give --incarnation NAME",
                 self.job
             ))));
         }
@@ -110,8 +111,9 @@ impl<'a> Decider<'a> {
                 return Ok(Role::Decide { after });
             }
             let others = self.others(newest)?;
-            // What the job committed after the decision comes from an application that was started with this part, or
-            // from `mcr save`. An application was not started with ranks that only this restart restores.
+            // If the job committed a checkpoint after the decision, the application was started, or `mcr save` ran.
+            // But if only other ranks were restored, the application was not started with the ranks of this restart.
+            // Then this restart still belongs to the same start.
             if has_committed(all, newest.number) && others != Others::OtherRanks {
                 return Ok(Role::Decide { after });
             }
@@ -136,8 +138,8 @@ impl<'a> Decider<'a> {
                 )),
                 Some(from) if !is_good(from) => {
                     eprintln!(
-                        "mcr: {} continued from {from}, which was removed or marked as bad since: this restart decides \
-                         again",
+                        "mcr: {} continued from {from}, which was removed or marked as bad since: this restart \
+                         decides again",
                         newest.describe()
                     );
                     Role::Decide { after }
@@ -168,8 +170,8 @@ impl<'a> Decider<'a> {
     /// A running `mcr run` of this start that watches another directory than the target directory. A restarted
     /// application would run in the watched directory.
     ///
-    /// An `mcr run` runs as long as its application. An agent may run longer, so a running agent does not count: if its
-    /// application is dead, the next run must not complete a checkpoint of the dead application.
+    /// Only `mcr run` counts, because it ends when its application ends. An agent may run longer than its
+    /// application. If the application has died, the next run must not complete a checkpoint of the dead application.
     fn living_elsewhere(&self) -> Option<LivingRun> {
         let to = real_path(&self.args.to);
         let all = LivingRun::all(self.store, self.job).unwrap_or_default();
@@ -200,7 +202,7 @@ impl<'a> Decider<'a> {
         Ok(is_part && !incarnation::has_part(self.store, self.job, newest.number, &self.part())?)
     }
 
-    /// Which other parts of the job were restored for an incarnation.
+    /// Compares the ranks of this restart with the ranks that were restored for an incarnation.
     fn others(&self, newest: &Incarnation) -> Result<Others, StoreError> {
         let parts = incarnation::parts(self.store, self.job, newest.number)?;
         if parts.is_empty() {
@@ -208,7 +210,7 @@ impl<'a> Decider<'a> {
         }
         let are_other = |part: &Part| match (ranks(&part.ranks), &self.args.ranks) {
             (Ok(restored), Some(own)) => own.is_disjoint(&restored),
-            _ => false, // all ranks, or a part that cannot be read
+            _ => false, // one of the restarts restores all ranks, or the part cannot be read
         };
         let is_of_this_node = |part: &&Part| part.node == self.host;
         Ok(match parts.iter().find(|part| !are_other(part)) {

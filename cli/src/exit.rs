@@ -4,6 +4,9 @@
 use crate::guard::{NoIdentity, NotPermitted};
 use std::process::ExitCode;
 
+/// Exit status of daemons and of `mcr flush`: not all written files are committed.
+pub const NOT_COMMITTED: u8 = 5;
+
 /// The exit status of every command. A script may rely on these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -92,8 +95,8 @@ pub const FLUSH: &str = "Exit status: 0 all files are committed, 1 no agent was 
 pub const NODE: &str = "Exit status: 1 the daemon did not start, or its socket failed, 77 the daemon is not root, and \
     --own is not given.";
 /// For `mcr gate --help`.
-pub const GATE: &str = "Exit status: 0 the gate was ended by a signal, 1 the gate did not start, 77 other users could \
-    read or change its key, 78 the cluster's file cannot be used, or the gate has no key that it can use.";
+pub const GATE: &str = "Exit status: 0 the gate was ended by a signal, 1 the gate did not start, 77 other users \
+    could read or change its key, 78 the cluster's file cannot be used, or the gate has no key that it can use.";
 /// For `mcr node check --help`.
 pub const NODE_CHECK: &str = "Exit status: 0 every check is ok, 1 a check has a warning or is wrong.";
 /// For `mcr job --help`.

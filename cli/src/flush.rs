@@ -2,7 +2,7 @@
 
 use crate::args::FlushArgs;
 use crate::config::ConfigFile;
-use crate::daemon::NOT_COMMITTED;
+use crate::exit::NOT_COMMITTED;
 use crate::output::{print, print_json};
 use crate::settings::{Facts, Settings};
 use mcr_cnc::control::{Reply, ask_to_flush, socket_of};

@@ -1,8 +1,8 @@
 //! `mcr gate`: lets jobs of other nodes use aggregators on this node.
 //!
-//! The gate runs on an aggregator node, without privileges, and is its only daemon that listens on the network. It
-//! learns the user of an agent from the agent's certificate, and asks `mcr node` on this node to start an aggregator
-//! as this user. The protocol is in proto/mcr/gate/v1/gate.proto.
+//! The gate runs on an aggregator node, without privileges. No other daemon of this node listens on the network,
+//! except the aggregators. The gate learns the user of an agent from the agent's certificate, and asks `mcr node` on
+//! this node to start an aggregator as this user. The protocol is in proto/mcr/gate/v1/gate.proto.
 
 mod door;
 mod memory;
@@ -32,11 +32,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum time to wait for the certificates of a user.
+/// Maximum time to wait until `mcr node` has read the certificates of a user.
 const CERTIFICATES_MAX: Duration = Duration::from_secs(4);
-/// Maximum time of a call.
+/// Maximum time in which the gate answers a call.
 const CALL_MAX: Duration = Duration::from_secs(10);
-/// A connection is closed after this time. An agent makes few calls over a connection.
+/// Maximum age of a connection: the gate then closes the connection. An agent makes few calls over a connection.
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of calls at the same time over one connection.
 const CALLS_MAX: usize = 4;
@@ -70,7 +70,7 @@ pub fn run(args: GateArgs) -> anyhow::Result<ExitCode> {
             .add_service(service)
             .serve_with_incoming(incoming(listener, Door::new(tls, refusals)));
         tracing::info!(%address, "gate listens");
-        let _ = sd_notify::notify(&[NotifyState::Ready]); // without systemd there is nobody to notify
+        let _ = sd_notify::notify(&[NotifyState::Ready]); // fails if systemd did not start the gate
         tokio::select! {
             served = serving => served.context("the gate")?,
             () = signals.next() => {}
@@ -79,10 +79,10 @@ pub fn run(args: GateArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Who may connect. `socket`: the socket of `mcr node`, which reads the users' certificates.
+/// Decides which clients may connect. `socket`: the socket of `mcr node`, which reads the users' certificates.
 fn door_of(options: &GateOptions, socket: &Path) -> anyhow::Result<Arc<GateDoor>> {
     let (directory, socket) = (options.directory.clone(), socket.to_owned());
-    // The error of the first read decides the exit status.
+    // If the files cannot be read at the start, the type of the error decides the exit status.
     if authority_in(&directory)?.is_none() {
         let dir = directory.display();
         let why = format!("there is no {dir}/cluster.key; as the user of the gate: mcr cert init --dir {dir}");

@@ -1,8 +1,9 @@
-//! The agent's side of gates: which gates a start of a job uses, and where its aggregators are.
+//! The agent's side of gates: chooses the gates of a start of a job, and finds the aggregators of this start.
 //!
-//! All agents of a start compute the same order of the gates, from a hash of the start. They ask the first two gates
-//! of this order that answer for the agreement. If there is none, they propose one by the load of the gates, and the
-//! first of the two gates decides. The second one remembers the agreement too.
+//! All agents of a start compute the same order of the gates, from a hash of the start. An agent tries the gates in
+//! this order, and asks the first two gates that answer for the agreement of this start. If neither gate has an
+//! agreement, the agent proposes an agreement, in which the gates with the least load come first. The first of the
+//! two gates remembers the first proposal for the start. The agents copy this agreement to the second gate.
 
 use crate::cert::security;
 use crate::guard::NoIdentity;
@@ -25,7 +26,7 @@ use tonic::{Code, Request, Status};
 
 /// Maximum time to connect to a gate.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Maximum time of a call.
+/// Maximum time to wait for the answer of a gate.
 const CALL_MAX: Duration = Duration::from_secs(12);
 /// Time between two attempts to agree.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -34,7 +35,7 @@ const HOMES: usize = 2;
 /// Without a configured number, a job has one aggregator for this many nodes.
 const NODES_PER_AGGREGATOR: usize = 8;
 
-/// What a worker asks the gates for.
+/// The data with which a worker asks the gates for aggregators.
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// `HOST:PORT` of each gate.
@@ -45,13 +46,13 @@ pub struct Wish {
     pub nodes: u32,
     /// The configured number of aggregators.
     pub aggregators: Option<u32>,
-    /// Memory of an aggregator.
+    /// Memory that each aggregator may use, in bytes.
     pub budget_bytes: u64,
-    /// The settings of the aggregators.
+    /// The settings of the aggregators, as text for [`OpenRequest::settings`].
     pub settings: String,
 }
 
-/// The gates, before the agreement is known.
+/// The data for requests to the gates. These data are known before the agreement.
 pub struct Asking {
     wish: Wish,
     start: Start,
@@ -64,7 +65,7 @@ pub struct Asking {
 pub struct Gates {
     asking: Arc<Asking>,
     agreement: Agreement,
-    /// The reason that was logged last, so that it is logged once.
+    /// The reason in the last warning. A warning with the same reason is not repeated.
     told: Mutex<String>,
 }
 
@@ -74,11 +75,11 @@ impl fmt::Debug for Gates {
     }
 }
 
-/// Why a gate did not do what it was asked for.
+/// The reason why a gate did not fulfil a request.
 enum Failure {
-    /// The gate could not be asked.
+    /// The gate did not answer, or the answer cannot be used.
     Unreachable(String),
-    /// The gate refused.
+    /// The gate answered with a refusal.
     Refused(String),
 }
 
@@ -110,7 +111,7 @@ impl Asking {
         Ok(Self { wish, start, groups, identity })
     }
 
-    /// Agrees with the other agents of this start. Tries until a gate answers.
+    /// Finds the agreement that all agents of this start use. Tries again until a gate answers.
     pub async fn agree(self: Arc<Self>) -> Gates {
         let mut told = String::new();
         loop {
@@ -158,7 +159,7 @@ impl Asking {
             }
         };
         for (gate, _) in asked.iter().skip(1).filter(|(_, known)| known.is_none()) {
-            // Without this, another agreement is possible if the first gate ends for good.
+            // If the first gate never answers again, agents ask the second gate, and must get the same agreement.
             let _ = self.ask_agreement(gate, Some(agreement.clone())).await;
         }
         let Agreement { places, gates } = &agreement;
@@ -221,7 +222,8 @@ impl Asking {
         Ok(reply.agreement)
     }
 
-    /// Returns the first and the last port of the aggregator. `groups`: the number of groups that it will serve.
+    /// Asks a gate to start the aggregator. Returns the first and the last port on which the aggregator may listen.
+    /// `groups`: the number of groups that the aggregator will serve.
     async fn open(&self, gate: &str, groups: u32) -> Result<(u16, u16), Failure> {
         let (version, newest_version) = versions();
         let (start, nodes) = (Some(self.start.clone()), self.wish.nodes);
@@ -253,8 +255,8 @@ async fn answer<T>(call: impl Future<Output = Result<tonic::Response<T>, Status>
     }
 }
 
-/// The gates in the order of a start. All agents of the start compute the same order, and different starts compute
-/// different ones (rendezvous hashing).
+/// The gates in the order of a start. All agents of the start compute the same order. Different starts compute
+/// different orders (rendezvous hashing).
 fn in_order(start: &Start, gates: &[String]) -> Vec<String> {
     let weight = |gate: &String| Digest::of(format!("{}\0{}\0{gate}", start.job, start.identity).as_bytes()).0;
     let mut order = gates.to_vec();
@@ -263,7 +265,8 @@ fn in_order(start: &Start, gates: &[String]) -> Vec<String> {
     order
 }
 
-/// Chooses gates by their load. `wanted`: number of aggregators. Gates that are full or did not answer come last.
+/// Sorts the gates by their load. Full gates, and then gates that did not answer, come last. `wanted`: the number of
+/// aggregators to ask for.
 fn propose(loads: Vec<(String, Option<LoadReply>)>, wanted: usize, budget_bytes: u64) -> Agreement {
     let has_room = |load: &LoadReply| {
         load.aggregators < load.aggregators_max
@@ -282,7 +285,7 @@ fn propose(loads: Vec<(String, Option<LoadReply>)>, wanted: usize, budget_bytes:
 }
 
 impl Gates {
-    /// A name for the aggregator of each place, for messages.
+    /// A name for the aggregator of each place, for log messages. A place is an index below [`Agreement::places`].
     pub fn names(&self) -> Vec<String> {
         self.agreement.gates.iter().take(self.agreement.places as usize).cloned().collect()
     }
@@ -306,7 +309,7 @@ impl Finder for Gates {
             match self.asking.open(gate, self.groups_of(link)).await {
                 Ok((first, last)) => Ok(format!("{host}:{first}-{last}")),
                 Err(Failure::Refused(why)) => Err(format!("{gate}: {why}")),
-                // The aggregator may run although its gate does not.
+                // The aggregator may run even if its gate does not run.
                 Err(Failure::Unreachable(why)) => {
                     let why = format!("{gate}: {why}");
                     let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -344,7 +347,7 @@ mod tests {
             let mut reversed = gates.clone();
             reversed.reverse();
             assert_eq!(order, in_order(&start, &reversed));
-            // A gate that is added or removed does not change the order of the others.
+            // Adding or removing a gate does not change the order of the remaining gates.
             let without: Vec<_> = order.iter().filter(|gate| *gate != "b:1").cloned().collect();
             assert_eq!(without, in_order(&start, &names(&["a:1", "c:1", "d:1"])));
             *first.entry(order[0].clone()).or_insert(0) += 1;
@@ -366,7 +369,7 @@ mod tests {
         ]);
         let chosen = propose(loads.clone(), 2, 256 << 20);
         assert_eq!((chosen.places, chosen.gates), (2, names(&["x", "y", "busy", "small", "dead"])));
-        // No more aggregators than gates with room, and at least one.
+        // The proposal has at most one aggregator for each gate with room, and at least one aggregator.
         assert_eq!(propose(loads.clone(), 9, 256 << 20).places, 3);
         assert_eq!(propose(loads.clone(), 9, 1 << 40).places, 1);
         assert_eq!(propose(loads, 0, 0).places, 1);

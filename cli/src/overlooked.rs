@@ -1,7 +1,7 @@
-//! At the end of a job: paths below the watched directory that the agent could not save, although they may belong to a
-//! checkpoint. The watcher reports such paths only if it sees a change of them.
+//! At the end of a job, reports paths below the watched directory that the agent could not save, although these paths
+//! may belong to a checkpoint. The watcher reports such a path only if the path changes.
 
-use crate::daemon::NOT_COMMITTED;
+use crate::exit::NOT_COMMITTED;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, list};
 use mcrengine::ids::{CheckpointId, FilePath};
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Logs the paths that could not be saved. Returns whether there are none.
+/// Logs the paths that could not be saved. Returns `true` if there are no such paths.
 pub fn report(config: &CncConfig, store: &Path) -> bool {
-    // If the directory cannot be read, the agent has reported it.
+    // If the directory cannot be read, the agent has reported the error.
     let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return true };
     if let (Ok(watch), Ok(store)) = (config.watch.canonicalize(), store.canonicalize())
         && let Ok(below) = store.strip_prefix(watch)
@@ -33,8 +33,8 @@ pub fn report(config: &CncConfig, store: &Path) -> bool {
     if let Some((checkpoint, link)) = linked(layout, &listing) {
         tracing::error!(
             exit_status = NOT_COMMITTED, %checkpoint, first = %link.display(),
-            "not committed: all files of this checkpoint are symbolic links, and only links to directories of the same \
-             owner are followed; let the application write files, or watch the directory to which the links lead"
+            "not committed: all files of this checkpoint are symbolic links, and only links to directories of the \
+             same owner are followed; let the application write files, or watch the directory to which the links lead"
         );
         return false;
     }
@@ -49,7 +49,7 @@ pub fn report(config: &CncConfig, store: &Path) -> bool {
     true
 }
 
-/// A checkpoint whose names are all symbolic links, and the first of these links.
+/// A checkpoint whose files are all symbolic links, and the first of these links.
 fn linked(layout: &Layout, listing: &Listing) -> Option<(CheckpointId, PathBuf)> {
     let mut links: BTreeMap<CheckpointId, &PathBuf> = BTreeMap::new();
     for link in &listing.links {

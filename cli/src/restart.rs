@@ -95,7 +95,7 @@ fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
 const ATTEMPTS_MAX: u32 = 3;
 /// Maximum time to wait for the decision of another node, if the checkpoint of the last decision is gone.
 const DECISION_MAX: Duration = Duration::from_secs(10);
-/// Interval of the looks for this decision.
+/// Time between two checks whether the other node has decided.
 const DECISION_INTERVAL: Duration = Duration::from_millis(250);
 
 fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> {
@@ -107,7 +107,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         let all = manifest::list(&store, &job)?;
         let incarnations = Incarnations::load(&store, &job)?;
         match decider.role(&all, &incarnations)? {
-            // The other nodes may be running their restart again, too.
+            // Another node may run its restart again and decide soon, so this restart waits for the decision.
             Role::Lost(_) if started.elapsed() < DECISION_MAX => std::thread::sleep(DECISION_INTERVAL),
             Role::Lost(why) => bail!("{why}"),
             role => break (all, incarnations, role),

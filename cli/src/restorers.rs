@@ -20,14 +20,14 @@ pub enum Failure {
     Receiver(anyhow::Error),
 }
 
-/// Converts an error of reading a checkpoint to a [`Failure`]. Only bytes that are missing or wrong are a fault of the
-/// checkpoint. An I/O error is not.
+/// Converts an error of reading a checkpoint to a [`Failure`]. Only bytes that are missing or wrong are a fault of
+/// the checkpoint. An I/O error is not.
 pub fn unread(error: ReadError) -> Failure {
     let advice = error.advice();
     of_advice(advice, anyhow::anyhow!(error))
 }
 
-/// The failure with this error, of a part of a checkpoint that was read with this advice as the result.
+/// Converts an error of reading a part of a checkpoint to a [`Failure`]. `advice` is the advice of the error.
 pub fn of_advice(advice: Advice, error: anyhow::Error) -> Failure {
     if advice == Advice::OlderCheckpoint { Failure::Checkpoint(error) } else { Failure::Unreadable(error) }
 }

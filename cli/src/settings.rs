@@ -131,7 +131,7 @@ pub fn cluster_has_tls() -> anyhow::Result<bool> {
     Ok(load_toml::<ClusterFile>(&file)?.tls == Tls::On)
 }
 
-/// The options of gates. Only the cluster's file has them.
+/// The options of gates. Only the cluster's file can set these options.
 pub fn gate_options() -> anyhow::Result<GateOptions> {
     let Some(file) = cluster_file() else { return Ok(GateOptions::default()) };
     check_owner(&file)?;
@@ -196,8 +196,8 @@ impl Settings {
     }
 
     /// The settings of an aggregator for a job on other nodes. `text` has the keys of a user's file that concern
-    /// aggregators, with their values; `facts` is about the user. The cluster's file of this node permits them, or
-    /// not.
+    /// aggregators, with their values. `facts` is about the user. Fails if the cluster's file of this node does not
+    /// permit a value.
     pub fn of_gate(text: &str, facts: &Facts) -> anyhow::Result<ConfigFile> {
         const FROM: &str = "the settings of the agent";
         let mut settings = Self::default();
@@ -213,7 +213,7 @@ impl Settings {
                 ("store", Some(store)) if !Path::new(store).is_absolute() => {
                     bail!("{FROM}: store = {store:?} is a relative path");
                 }
-                // The administrator's own choice needs no permission.
+                // A store from the cluster's file needs no permission.
                 ("store", Some(store)) if Some(store) == own_store.as_deref() => {}
                 _ => check_limit(&key, &value, FROM, &expanded(&limits, facts))?,
             }
@@ -225,7 +225,7 @@ impl Settings {
         settings.config_file().context(FROM)
     }
 
-    /// The text for [`Settings::of_gate`].
+    /// The settings of an aggregator as text for [`Settings::of_gate`].
     pub fn for_gate(&self) -> String {
         let of_anc = self
             .values
@@ -403,8 +403,8 @@ const ANC: &str = "anc";
 pub struct NodeOptions {
     /// Number of aggregators of a job. Default: one for every 8 nodes.
     pub aggregators: Option<u32>,
-    /// The ports on which aggregators listen, as `FIRST-LAST`. Aggregators of different jobs on one node use different
-    /// ports. Default 7117-7180.
+    /// The ports on which aggregators listen, as `FIRST-LAST`. Aggregators of different jobs on one node use
+    /// different ports. Default 7117-7180.
     pub ports: String,
     /// Host name or address of a node. `%n` is SLURM's name of the node. Default `%n`.
     pub address: String,
@@ -656,7 +656,7 @@ mod tests {
             let refused = Settings::of_gate(text, &facts).map(drop).expect_err(text);
             assert!(format!("{refused:#}").contains(why), "{text}: {refused:#}");
         }
-        // The permitted stores are those of the user of the certificate.
+        // Only the stores of the user in the certificate are permitted.
         let limits: Table = "store = [\"/lustre/%u/*\"]".parse().expect("TOML");
         let limits = expanded(&limits, &facts);
         assert!(check_limit("store", &"/lustre/alice/x".into(), "", &limits).is_ok());

@@ -1,13 +1,14 @@
-//! The signals by which daemons are ended.
+//! The signals that end a daemon.
 
 use nix::sys::signal::Signal;
 
-/// Receives SIGTERM and SIGINT, and SIGUSR1, by which `mcr node` says that the job is over. SIGHUP ends no daemon.
+/// Receives SIGTERM, SIGINT and SIGUSR1. `mcr node` sends SIGUSR1 when the job is over. SIGHUP ends no daemon.
 pub struct Signals {
     term: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,
     over: tokio::signal::unix::Signal,
-    /// `None` if this process was started with SIGHUP ignored, as by `nohup`. Its children ignore it too.
+    /// `None` if this process was started with SIGHUP ignored, for example by `nohup`. Then its children ignore
+    /// SIGHUP too.
     hangup: Option<tokio::signal::unix::Signal>,
     /// The signal that was received last.
     pub last: Signal,
@@ -50,7 +51,8 @@ impl Signals {
         }
     }
 
-    /// Waits for `end`. Returns `None` if another signal is received first. A repeated SIGUSR1 changes nothing.
+    /// Waits for `end`. Returns `None` if this process receives SIGTERM or SIGINT before `end`. SIGUSR1 changes
+    /// nothing.
     pub async fn unless_again<T>(&mut self, end: impl Future<Output = T>) -> Option<T> {
         let again = async {
             loop {
@@ -67,7 +69,7 @@ impl Signals {
     }
 }
 
-/// Whether this process was started with a signal ignored.
+/// Whether this process ignores a signal.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,11 +1,13 @@
-//! The aggregator of a job that runs on other nodes, as the job's user. `mcr node` starts it for the gate.
+//! A process with the aggregator of a job that runs on other nodes. `mcr node` starts this process for the gate, as
+//! the job's user.
 //!
-//! The aggregator serves one start of a job. It ends when as many agents as the job has nodes have left, or when it
-//! had no agent for a while.
+//! The aggregator serves one start of a job. It ends when the agents of all nodes of the job have left, or when no
+//! agent was connected for [`GateOptions::idle_seconds`](crate::settings::GateOptions::idle_seconds).
 
 use crate::cert::security;
-use crate::daemon::{NOT_COMMITTED, at_once, report_aggregator, start_aggregator, within_runtime};
+use crate::daemon::{at_once, report_aggregator, start_aggregator, within_runtime};
 use crate::exit::Exit;
+use crate::exit::NOT_COMMITTED;
 use crate::settings::{Facts, Settings, gate_options, may_create};
 use crate::signals::Signals;
 use anyhow::Context;
@@ -20,10 +22,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Interval of the checks whether agents have left.
+/// Time between two checks whether the aggregator is still needed.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What the gate orders, as text in [`Standing::settings`].
+/// The order of the gate. The gate sends this order as JSON in [`Standing::settings`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Order {
@@ -35,12 +37,12 @@ pub struct Order {
     pub settings: String,
 }
 
-/// Runs the aggregator. This process belongs to the user already.
+/// Runs the aggregator. The caller has already made this process a process of the user.
 pub fn run(standing: &Standing, user: &User) -> anyhow::Result<ExitCode> {
     let not_started = |error: anyhow::Error| {
         tracing::error!(uid = standing.uid, error = format!("{error:#}"), "the aggregator is not started");
         let exit = Exit::of_error(&error);
-        // The daemon does not start an aggregator again that ends with this status.
+        // After this exit status, `mcr node` does not start the aggregator again.
         Ok(if exit == Exit::Failed { Exit::Configuration } else { exit }.into())
     };
     let (config, idle_max) = match config(standing, user) {
@@ -79,7 +81,7 @@ async fn serve(config: AncConfig, idle_max: Duration) -> anyhow::Result<ExitCode
     Ok(if report_aggregator(&drained) { ExitCode::SUCCESS } else { ExitCode::from(NOT_COMMITTED) })
 }
 
-/// Returns when no agent needs the aggregator any more.
+/// Waits until no agent needs the aggregator. Returns the reason.
 async fn over(attendance: &Attendance, nodes: usize, idle_max: Duration) -> &'static str {
     let mut busy = Instant::now();
     loop {

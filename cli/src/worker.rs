@@ -90,7 +90,8 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints the certificates of a user, or one line that says why they cannot be used. `mcr node` reads it.
+/// Prints the certificates of a user, or one line with the reason why the certificates cannot be used. `mcr node`
+/// reads the output.
 fn print_certificates(uid: u32) -> anyhow::Result<ExitCode> {
     let read = user::become_user(uid).map_err(anyhow::Error::from).and_then(|_| own_certificates());
     match read {

@@ -356,8 +356,8 @@ pub struct CncConfig {
     pub own_aggregators: bool,
     /// `HOST:PORT` or `HOST:FIRST-LAST` of each aggregator; at least one.
     pub aggregators: Vec<String>,
-    /// Finds the aggregators. Then `aggregators` has a name for each of them, for messages. The configuration does
-    /// not set this.
+    /// Finds the aggregators, if their addresses are not configured. Then `aggregators` has only names for log
+    /// messages. The program sets this value, not the configuration file.
     pub finder: Option<Arc<dyn Finder>>,
     /// How connections to aggregators are protected. The configuration cannot set this field.
     pub security: Security,
@@ -704,8 +704,8 @@ fn default_state_directory(environment: &dyn Fn(&str) -> Option<String>) -> Opti
 
 impl CncConfig {
     /// Returns the layout. If necessary, the layout is guessed from the files below the watched directory. If a guess
-    /// is not certain, for example because there are no files yet, the caller should guess again later. `all_written`:
-    /// the application writes no more files.
+    /// is not certain, for example because there are no files yet, the caller should guess again later.
+    /// `all_written`: the application writes no more files.
     pub fn resolve_layout(&self, all_written: bool) -> Result<(Layout, Option<Explanation>), ScanError> {
         match &self.layout {
             LayoutChoice::Known(layout) => Ok((layout.clone(), None)),

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// An answer that comes later.
+/// A boxed future, because a trait object cannot have an `async fn`.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Finds aggregators whose addresses are not configured.
@@ -13,11 +13,11 @@ pub trait Finder: Debug + Send + Sync {
     fn gates(&self) -> usize;
 
     /// Asks a gate for the aggregator of a link, and lets the gate start the aggregator if it does not run. `nth` is
-    /// the position in the order of this link, below [`Finder::gates`]. Returns `HOST:FIRST-LAST`, or why there is no
-    /// aggregator.
+    /// the index of the gate in the order of this link, below [`Finder::gates`]. Returns `HOST:FIRST-LAST`, or the
+    /// reason why there is no aggregator.
     fn find(&self, link: usize, nth: usize) -> Later<'_, Result<String, String>>;
 
-    /// Interval of the checks whether the first gate has an aggregator again.
+    /// Time between two checks whether the first gate has an aggregator again.
     fn return_interval(&self) -> Duration {
         Duration::from_secs(60)
     }

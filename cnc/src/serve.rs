@@ -132,7 +132,7 @@ pub struct LinkOptions {
     pub link: usize,
     /// `host:port` of the aggregator, or `host:first-last`.
     pub address: String,
-    /// Finds the aggregator. `None`: it is at `address`.
+    /// Finds the aggregator. `None`: the aggregator is at `address`.
     pub finder: Option<Arc<dyn Finder>>,
     /// Host name of this node, for log messages.
     pub node: String,
@@ -196,7 +196,7 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
     let (mut kept, mut told) = (Kept::default(), String::new());
     let mut wait = options.reconnect.0;
     let mut way = Way::new(options.link, &options.address, options.finder.clone());
-    // How many addresses were tried since the last session or the last wait.
+    // Number of addresses that were tried since the last session or the last wait.
     let mut tried = 0;
     loop {
         let began = tokio::time::Instant::now();
@@ -288,7 +288,7 @@ enum Ended {
     NoOrders,
     /// The session was established, and has ended.
     Left(String),
-    /// The session worked, and the link returns to its first gate.
+    /// The session worked, but ends because the first gate has an aggregator again.
     Returned,
     /// The session was never established.
     Failed(String),

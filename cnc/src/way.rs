@@ -1,9 +1,10 @@
-//! The addresses that a link tries. They are configured, or gates of aggregator nodes tell them.
+//! The addresses that a link tries. The addresses are configured, or the link asks the gates of aggregator nodes for
+//! them.
 //!
-//! Each group of ranks must reach one aggregator from all nodes. So all agents of a job try the gates of a place in
-//! the same order. An agent goes to the next gate only after a while, and returns as soon as the first gate has an
-//! aggregator that answers. If agents use different aggregators for a short time, a checkpoint lacks ranks in each of
-//! them and is not committed, but nothing wrong is written.
+//! The agents on all nodes must send the ranks of one group to the same aggregator. So all agents of a job try the
+//! gates for a link in the same order. An agent changes to the next gate only after [`PATIENCE`], and changes back
+//! when the first gate has an aggregator that answers. If agents use different aggregators for a short time, each of
+//! these aggregators lacks ranks of the checkpoint, and the checkpoint is not committed. No wrong data are written.
 
 use crate::config::one_by_one;
 use crate::finder::Finder;
@@ -11,21 +12,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A link goes to the next gate after this time without a session.
+/// Time without a session after which a link changes to the next gate.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same while the agent drains.
+/// Time without a session after which a link changes to the next gate while the agent drains.
 const HURRIED_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The way of a link to its aggregator.
+/// The addresses of the aggregator of a link.
 pub(crate) struct Way {
     link: usize,
     finder: Option<Arc<dyn Finder>>,
-    /// Position of the gate in the order of this link.
+    /// Index of the current gate in the order of this link. 0: the first gate.
     nth: usize,
     failing_since: Option<Instant>,
-    /// `HOST:PORT` of each address.
+    /// `HOST:PORT` of each address to try.
     addresses: Vec<String>,
-    /// The address that is tried next, modulo the number of addresses.
+    /// Index of the current address, modulo the number of addresses.
     at: usize,
 }
 
@@ -36,7 +37,7 @@ impl Way {
         Self { link, finder, nth: 0, failing_since: None, addresses, at: 0 }
     }
 
-    /// Begins to try all addresses once. Fails if there is none.
+    /// Begins a round, in which each address is tried once. Fails if the gate names no aggregator.
     pub(crate) async fn begin_round(&mut self) -> Result<(), String> {
         let Some(finder) = &self.finder else { return Ok(()) };
         let found = one_by_one(&finder.find(self.link, self.nth).await?);
@@ -46,27 +47,28 @@ impl Way {
         Ok(())
     }
 
-    /// Number of addresses in a round.
+    /// Number of addresses to try in a round.
     pub(crate) fn len(&self) -> usize {
         self.addresses.len()
     }
 
-    /// The address to try now.
+    /// The current address.
     pub(crate) fn address(&self) -> &str {
         self.addresses.get(self.at % self.addresses.len().max(1)).map_or("", String::as_str)
     }
 
-    /// The address failed.
+    /// Makes the next address the current address, after the current address has failed.
     pub(crate) fn next_address(&mut self) {
         self.at += 1;
     }
 
-    /// There was a session.
+    /// Notes that there was a session.
     pub(crate) fn succeeded(&mut self) {
         self.failing_since = None;
     }
 
-    /// No address of a round led to a session. `now`: when the round ended.
+    /// Notes that a round led to no session. Changes to the next gate if rounds have failed for long enough. `now`:
+    /// the end of the round. `is_hurried`: whether the agent drains.
     pub(crate) fn round_failed(&mut self, now: Instant, is_hurried: bool) {
         let gates = self.finder.as_ref().map_or(1, |finder| finder.gates());
         let patience = if is_hurried { HURRIED_PATIENCE } else { PATIENCE };
@@ -76,7 +78,7 @@ impl Way {
         }
     }
 
-    /// Returns when the first gate has an aggregator again. `answers` says whether an address answers.
+    /// Waits until the first gate has an aggregator that answers. `answers` checks whether an address answers.
     pub(crate) async fn first_is_back<F: Future<Output = bool>>(
         finder: Option<Arc<dyn Finder>>,
         link: usize,
@@ -94,12 +96,12 @@ impl Way {
         }
     }
 
-    /// The finder, if the session is at another gate than the first one.
+    /// The finder, if the current gate is not the first gate.
     pub(crate) fn detour(&self) -> Option<Arc<dyn Finder>> {
         self.finder.clone().filter(|_| self.nth > 0)
     }
 
-    /// The next round begins at the first gate.
+    /// Makes the first gate the current gate.
     pub(crate) fn go_back(&mut self) {
         (self.nth, self.failing_since) = (0, None);
     }
@@ -111,7 +113,7 @@ mod tests {
     use crate::finder::Later;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Two gates, of which the first one may be down.
+    /// Two gates. The test decides whether the first gate answers.
     #[derive(Debug)]
     struct Gates {
         first_is_up: AtomicBool,

@@ -33,7 +33,8 @@ const CONNECTIONS_MAX: usize = 64;
 /// Maximum number of open connections of users who may not begin or end jobs. These connections are counted
 /// separately, so that these users cannot block the requests of Prolog and Epilog.
 const CONNECTIONS_OF_OTHERS_MAX: usize = 16;
-/// Maximum number of open connections of the gate, which are counted separately too.
+/// Maximum number of open connections of the gate. These connections are counted separately, so that other users
+/// cannot block the gate.
 const CONNECTIONS_OF_GATE_MAX: usize = 16;
 /// Time between two log lines about refused requests of users who may not begin or end jobs.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -80,11 +81,11 @@ pub struct Daemon {
     connections: AtomicUsize,
     /// Connections of users who may not begin or end jobs. `connections` does not count them.
     connections_of_others: AtomicUsize,
-    /// Connections of the gate.
+    /// Number of open connections of the gate.
     connections_of_gate: AtomicUsize,
-    /// Aggregators that ended with an error a short time ago.
+    /// Aggregators that ended with an error, and must not be started again yet.
     failures: Failures,
-    /// Number of processes that read certificates.
+    /// Number of running processes that read certificates.
     readers: Arc<AtomicUsize>,
     /// When the last refused request of a user who may not begin or end jobs was logged.
     refusal_logged: Mutex<Option<Instant>>,
@@ -95,7 +96,7 @@ pub struct Daemon {
 /// A job whose worker is running.
 struct Job {
     facts: JobFacts,
-    /// `None`: a job that runs on this node.
+    /// The aggregator of a job that runs on other nodes. `None`: the job runs on this node.
     standing: Option<Standing>,
     worker: Process,
     /// `None` if an earlier daemon started the worker.
@@ -359,7 +360,7 @@ impl Daemon {
         seen.map(line).collect()
     }
 
-    /// Why no worker is started for a user.
+    /// The reason why no worker is started for a user. `None` if workers are started.
     fn not_served(&self, uid: u32) -> Option<String> {
         let Options { own, min_uid, .. } = &self.options;
         match own {
@@ -433,7 +434,7 @@ impl Daemon {
         }
     }
 
-    /// The program that becomes a user and works for this user. Its arguments are missing.
+    /// The command of a worker, without the arguments that name the record or the user. The worker becomes this user.
     fn worker_command(&self) -> io::Result<Command> {
         let [program, arguments @ ..] = &self.options.worker[..] else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no command"));
@@ -745,7 +746,7 @@ mod tests {
         let record = Records::read(&site.daemon.records.path(&record)).expect("recorded");
         assert_eq!(record.standing, Some(standing(&site, "a")), "the worker reads the settings");
         assert!(matches!(site.end(&format!("a{}", record.facts.uid), 0), Reply::Refused(_)), "no job can be named so");
-        // The next daemon finds it.
+        // The next daemon finds the running aggregator.
         let next = Daemon::new(site.daemon.options.clone()).expect("starts");
         assert!(matches!(next.standing(), Reply::Standing(all) if all[0].pid == pid));
     }

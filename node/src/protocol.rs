@@ -31,12 +31,12 @@ pub enum Request {
         /// The number of the job.
         job_id: String,
     },
-    /// Start the aggregator of a job that runs on other nodes, if it does not run. Only the gate, root, or the
-    /// daemon's own user with `--own`. The same holds for the following requests.
+    /// Starts the aggregator of a job that runs on other nodes, if the aggregator does not run. This request and the
+    /// two requests below are permitted only to the gate, and to root or, with `--own`, to the daemon's own user.
     Stand(Standing),
-    /// Which aggregators of jobs on other nodes run.
+    /// Asks for the running aggregators of jobs on other nodes.
     Standing,
-    /// The file `cluster.pem` of a user.
+    /// Asks for the text of the file `cluster.pem` of a user.
     Certificates {
         /// The user's number.
         uid: u32,
@@ -47,7 +47,7 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Standing {
-    /// 32 hexadecimal digits that stand for the start of the job. A user has one aggregator with this key.
+    /// 32 hexadecimal digits that identify the start of the job among the user's starts.
     pub key: String,
     /// The user's number.
     pub uid: u32,
@@ -55,7 +55,7 @@ pub struct Standing {
     pub groups: u32,
     /// Memory that the aggregator may use, in MiB.
     pub budget_mib: u64,
-    /// Text for the worker, which reads it as the user. The daemon does not read it.
+    /// Text for the worker. The worker reads this text as the user; the daemon does not read it.
     pub settings: String,
 }
 
@@ -90,7 +90,7 @@ pub enum Reply {
     Jobs(Vec<JobLine>),
     /// The words for `mcr` in the comment of a job. `None`: there are none, or the job belongs to another user.
     Comment(Option<Comment>),
-    /// The aggregators of jobs on other nodes.
+    /// The running aggregators of jobs on other nodes.
     Standing(Vec<StandingLine>),
     /// The text of the file `cluster.pem`.
     Certificates(String),

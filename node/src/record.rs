@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 pub struct Record {
     /// The job.
     pub facts: JobFacts,
-    /// The aggregator of a job that runs on other nodes. `None`: a job of this node. Then `facts` has only the name
-    /// of the record and the user.
+    /// The aggregator of a job that runs on other nodes; `facts` then has only the name of the record and the user.
+    /// `None`: a job of this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standing: Option<Standing>,
     /// The worker. `None` before the worker is started.

@@ -700,7 +700,7 @@ the_units_have_no_error_and_a_small_exposure() {
         tail -n 1
 }
 
-# 44. n5 is an aggregator node. Its gate is the user `daemon`.
+# Check 44. Node n5 is an aggregator node, whose gate runs as the user `daemon`.
 two_users_use_aggregators_behind_a_gate_on_another_node() {
     local name=${FUNCNAME[0]} jobs=() node pid uids=() uid
     cluster_file='[node]\ngates = ["n5:7117"]\n' start_daemons n1 n2
@@ -732,7 +732,7 @@ two_users_use_aggregators_behind_a_gate_on_another_node() {
     done
     wait_for 20 no_worker n5
     [ "$(grep -c "the agents of all nodes of the job have left" "$(node_log n5)")" = 2 ] || fail "see the log of n5"
-    # Alice may not ask the socket of the node for what the gate may ask for.
+    # The daemon refuses the requests of the gate if alice sends them.
     # shellcheck disable=SC2016 # perl's variables
     pid=$("$bed" as "$work" alice n5 sh -c 'echo "{\"certificates\":{\"uid\":6002}}" |
         perl -MIO::Socket::UNIX -e '"'"'$s = IO::Socket::UNIX->new(Peer => "/run/mcr/socket") or die; print $s <STDIN>;
@@ -744,7 +744,7 @@ two_users_use_aggregators_behind_a_gate_on_another_node() {
 }
 two_workers_on() { [ "$(workers "$1" | wc -l)" = 2 ]; } # NODE
 
-# 45. The node of the job and the aggregator node are one node here.
+# Check 45. The job and its aggregator run on one node.
 a_gate_under_systemd_starts_an_aggregator_as_the_user_of_the_job() {
     local work=$work/gate unit
     "$bed" check --systemd || skip "no systemd"
@@ -765,7 +765,8 @@ a_gate_under_systemd_starts_an_aggregator_as_the_user_of_the_job() {
     root_on n1 install -d -o mcr -g mcr -m 755 /etc/mcr/gate
     root_on n1 setpriv --reuid=mcr --regid=mcr --clear-groups /shared/bin/mcr cert init --dir /etc/mcr/gate
     root_on n1 sh -c 'printf "[node]\ngates = [\"n1:7117\"]\n" >/etc/mcr/mcr.toml'
-    root_on n1 systemctl start mcr-node.socket mcr-gate.service || fail "$(root_on n1 journalctl -u mcr-gate --no-pager)"
+    root_on n1 systemctl start mcr-node.socket mcr-gate.service ||
+        fail "$(root_on n1 journalctl -u mcr-gate --no-pager)"
     "$bed" as "$work" alice n1 env -C "$home" SLURM_JOB_ID=7101 SLURM_NTASKS=1 \
         sh -c 'echo data >step_000001.rank_0.bin; exec timeout 50 sleep 40' &
     hook n1 begin 7101 6001

@@ -397,10 +397,12 @@ fn a_layout_that_matches_no_file_is_named_at_the_end_and_gives_5() {
 
 #[test]
 fn links_that_are_not_followed_are_named_at_the_end_and_give_5() {
-    // Each rank's file is a link; and the directory of the output is a link to a directory that does not exist.
+    // In the first case, each rank's file is a link. In the second case, the directory of the output is a link to a
+    // missing directory.
     for (script, named) in [
         (
-            "mkdir ../data; for rank in 0 1; do echo $rank > ../data/$rank; ln -s ../data/$rank s1.rank_$rank.txt; done",
+            "mkdir ../data; for rank in 0 1; do echo $rank > ../data/$rank; \
+             ln -s ../data/$rank s1.rank_$rank.txt; done",
             "all files of this checkpoint are symbolic links",
         ),
         ("ln -s ../nowhere out", "holds no files, only symbolic links that are not followed"),
@@ -538,7 +540,7 @@ fn files_that_a_step_writes_at_different_times_are_not_saved_with_files_of_anoth
         restart.args(["restart", "--copy", "--checkpoint", id, "--store"]).arg(dir.path().join("store"));
         run(restart.arg("--to").arg(back.path()), 2 * doubtful);
         let text = |name: &str| std::fs::read_to_string(back.path().join(name)).ok();
-        // Before the second step, nobody can know that CHGCAR is written again.
+        // Before the second step, the agent cannot know that the application writes CHGCAR again.
         let is_one_step = text("CHGCAR").is_none_or(|of| Some(of) == text("WAVECAR"));
         assert!(is_one_step || doubtful == 1, "{id}: {:?} {:?}\n{log}", text("WAVECAR"), text("CHGCAR"));
     }

@@ -1,5 +1,5 @@
-//! Tests of `mcr gate`: jobs whose aggregators run on other nodes. All nodes are on this machine, and belong to one
-//! user.
+//! Tests of `mcr gate`: jobs whose aggregators run on other nodes. In these tests, each node is a set of daemons on
+//! this machine, and all daemons belong to one user.
 
 use crate::support::*;
 use mcr_proto::gate::gate_client::GateClient;
@@ -14,13 +14,13 @@ use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-/// No aggregator outlives its test for long.
+/// An aggregator ends soon after its test, even if the test fails.
 const IDLE: &str = "idle-seconds = 20";
 
 /// A cluster with a job of two nodes.
 struct Cluster {
     dir: TempDir,
-    /// A number that no job of another test has, because workers search the processes of this machine.
+    /// A number that no other test uses, because workers search all processes of this machine for the number.
     job_id: String,
 }
 
@@ -62,7 +62,8 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// Starts a daemon on a node with this cluster's file. `of_gate`: further lines of the table `[gate]`.
+    /// Starts a daemon on the node `name`. `cluster_file` and `of_gate` are lines of the cluster's file; `of_gate`
+    /// has lines of the table `[gate]`.
     fn daemon(&self, name: &str, cluster_file: &str, of_gate: &str, arguments: &[&str]) -> Daemon {
         let file = self.path(&format!("{name}.toml"));
         let text = format!("{cluster_file}\n[gate]\ndirectory = {:?}\n{of_gate}\n", self.path("gate"));
@@ -74,7 +75,7 @@ impl Cluster {
         Daemon::start(&mut command)
     }
 
-    /// Starts an aggregator node. `ports` are those of its aggregators.
+    /// Starts the daemons of an aggregator node. `ports` are the ports of its aggregators.
     fn aggregators(&self, name: &str, ports: &str, of_gate: &str) -> Aggregators {
         let of_gate = format!("listen = \"127.0.0.1:0\"\nports = {ports:?}\n{of_gate}");
         let [node, gate] = [&["node", "--own"][..], &["gate"]]
@@ -85,7 +86,8 @@ impl Cluster {
         Aggregators { node, gate, address }
     }
 
-    /// A node of the job. Its cluster's file has these gates and further lines of `[gate]`.
+    /// Starts the daemon of a node of the job. The cluster's file of the node names `gates`, and has the lines
+    /// `of_gate` in the table `[gate]`.
     fn compute(&self, name: &'static str, gates: &[&Aggregators], of_gate: &str) -> Compute<'_> {
         let gates: Vec<&str> = gates.iter().map(|gate| gate.address.as_str()).collect();
         let file = format!("[cnc]\nshared-directory = true\n[node]\ngates = {gates:?}\naggregators = 1\n");
@@ -94,7 +96,7 @@ impl Cluster {
         Compute { cluster: self, name, daemon }
     }
 
-    /// The names of the complete checkpoints, newest first.
+    /// The names of the complete checkpoints, the newest checkpoint first.
     fn complete(&self) -> Vec<String> {
         let all = list(&self.path("store"));
         let complete = all.iter().filter(|c| c["complete"] == true);
@@ -105,7 +107,7 @@ impl Cluster {
         wait_for(name, Duration::from_secs(60), || self.complete().iter().any(|found| found == name).then_some(()));
     }
 
-    /// The files of this user's authority.
+    /// The certificate authority of this user.
     fn authority(&self) -> Authority {
         let read = |name: &str| std::fs::read_to_string(self.path("cert").join(name)).expect("readable");
         Authority { key: read("cluster.key"), certificates: read("cluster.pem") }
@@ -127,11 +129,11 @@ impl Compute<'_> {
         command
     }
 
-    /// A task of the job on this node, which writes steps FIRST to LAST.
+    /// Starts a task of the job on this node. The task writes the steps `first` to `last`.
     fn task(&self, rank: u32, first: u32, last: u32) -> Child {
         let script = format!(
-            "for step in $(seq {first} {last}); do mkdir -p out/it_$step; echo $step {rank} > out/it_$step/rank_{rank}.dat; \
-             sleep 0.4; done"
+            "for step in $(seq {first} {last}); do mkdir -p out/it_$step; \
+             echo $step {rank} > out/it_$step/rank_{rank}.dat; sleep 0.4; done"
         );
         let mut command = Command::new("sh");
         command.args(["-c", &script]).current_dir(self.cluster.path("work"));
@@ -154,7 +156,7 @@ fn begin(nodes: &[Compute<'_>; 2]) {
     }
 }
 
-/// Ends the job on both nodes. Nothing may be left uncommitted.
+/// Ends the job on both nodes. Fails if an uncommitted file is reported.
 fn end(nodes: &[Compute<'_>; 2]) {
     let ends: Vec<Child> = nodes
         .iter()
@@ -217,7 +219,7 @@ fn the_agents_of_a_job_go_to_the_next_gate_if_an_aggregator_node_dies() {
 fn an_agent_that_is_started_again_finds_its_aggregator_although_the_gate_has_died() {
     let cluster = Cluster::new(57);
     let gates = [cluster.aggregators("g1", "7481-7484", IDLE), cluster.aggregators("g2", "7485-7488", IDLE)];
-    // Without its gate, an agent tries the ports that the cluster's file has.
+    // If the gate does not answer, an agent tries the ports in its cluster's file.
     let compute = |name| cluster.compute(name, &[&gates[0], &gates[1]], "ports = \"7481-7488\"");
     let nodes = ["n1", "n2"].map(compute);
     begin(&nodes);
@@ -244,7 +246,7 @@ fn pid_after(line: &str) -> nix::unistd::Pid {
     nix::unistd::Pid::from_raw(pid.parse().expect("a number"))
 }
 
-/// A client of a gate, as any program of a user can be one.
+/// A client of a gate. Any program of a user can be such a client.
 struct Client {
     gate: GateClient<Channel>,
 }
@@ -300,7 +302,7 @@ async fn a_gate_without_room_refuses_with_a_sentence_and_says_its_load() {
     let load = client.load().await.expect("a load");
     assert_eq!((load.aggregators, load.own_aggregators, load.own_aggregators_max, load.groups), (1, 1, 1, 3));
     assert!(load.free_memory_bytes > 1 << 20);
-    // The first proposal of a start wins, also after the gate was started again.
+    // The gate returns the first proposal of a start, also after the gate was started again.
     assert_eq!(client.agree(Vec::new()).await.expect("nothing is known"), None);
     let first = client.agree(vec!["a:1".into(), "b:1".into()]).await.expect("remembered");
     let second = client.agree(vec!["c:1".into()]).await.expect("remembered");
@@ -327,12 +329,13 @@ async fn a_client_of_another_cluster_or_with_another_number_gets_nothing() {
     assert!(refused.contains("UnknownCA") || refused.contains("DecryptError"), "{refused}");
     let line = gate.gate.wait_for_log("a request is refused");
     assert!(line.contains("another certificate authority made the certificate of the client"), "{line}");
-    // The own authority can make a certificate for every number, but the gate asks which files that user has.
+    // A user's authority can make a certificate for every user number. But the gate accepts only a certificate from
+    // the authority of the user with this number.
     for uid in [own_uid() + 1, 0, u32::MAX].into_iter().filter(|uid| *uid != own_uid()) {
         assert!(Client::connect(&cluster, &gate, &cluster.authority(), uid).await.is_err(), "{uid}");
     }
     assert_eq!(gate.node.log().matches("an aggregator begins").count(), 0);
-    // A client that speaks no TLS is refused too, and the gate goes on.
+    // The gate also refuses a client without TLS, and continues to answer other clients.
     drop(
         std::net::TcpStream::connect(&gate.address)
             .and_then(|mut it| std::io::Write::write_all(&mut it, b"GET / HTTP/1.1\n\n")),
@@ -365,7 +368,7 @@ async fn a_client_can_set_no_more_than_the_user_of_a_job_and_opens_no_file_of_ot
     let long = client.open(&"x".repeat(100_000), &store).await.expect_err("too long");
     assert!(long.message().contains("65536") || long.code() == Code::OutOfRange, "{long:?}");
     assert_eq!(gate.node.log().matches("an aggregator begins").count(), 0);
-    // The aggregator checks the store as its user. Only root can give a directory to another user.
+    // The aggregator refuses a store of another user. Only root can make such a store.
     if nix::unistd::geteuid().is_root() {
         let bobs = cluster.path("bobs");
         make_store(&bobs);

@@ -219,9 +219,10 @@ impl FlushWork {
         Ok(newest.place_of_older(written_unix_ms).unwrap_or(place))
     }
 
-    /// Refuses ranks of agents that save the run before a restart by hand. Such an agent began before the restart, and
-    /// watches a directory into which no node restored its ranks, while another agent watches one of the directories
-    /// into which nodes restored theirs. Returns these directories, or none if no agent watches one of them.
+    /// Refuses ranks of older agents, which still save the run before a restart by hand. An older agent began before
+    /// the restart, and watches a directory into which no node restored files. An agent is only older if another
+    /// agent watches a directory into which a node restored files. Returns the directories into which nodes restored
+    /// files, or no directories if no agent watches one of these directories.
     fn keep_apart_from_older_agents(&self) -> Result<BTreeSet<String>, FlushError> {
         let (store, job) = (&*self.store, &self.key.job);
         let current = self.shared.currents.of(store, job).map_err(FlushError::Store)?;
@@ -240,8 +241,8 @@ impl FlushWork {
         let is_older = |rank: &&RankOfFlush| !restored.contains(&rank.link.about.watch) && began_before(rank);
         let refuse = |rank: &RankOfFlush| {
             let why = format!(
-                "the agent of node {} was running before the restart of job {job}, and watches {}, into which no node \
-                 restored files: its files may belong to the run before. If they do not, start this agent again",
+                "the agent of node {} was running before the restart of job {job}, and watches {}, into which no \
+                 node restored files: its files may belong to the run before. If they do not, start this agent again",
                 rank.link.node, rank.link.about.watch
             );
             (rank.rank, why)
@@ -253,7 +254,8 @@ impl FlushWork {
     /// Begins another incarnation with this run, if the previous run watched other directories and left a checkpoint
     /// partly committed. Thereby no file of this run completes that checkpoint.
     ///
-    /// `restored` are the directories into which nodes restored their ranks, if there are older agents.
+    /// `restored` are the directories into which nodes restored files. If `restored` is not empty, watched
+    /// directories outside `restored` do not count for this run.
     fn keep_apart_from_the_run_before(&self, number: u32, restored: &BTreeSet<String>) -> Result<(), FlushError> {
         let Some(rank) = self.ranks.first() else { return Ok(()) };
         let (store, job, identity) = (&*self.store, &self.key.job, &rank.link.about.identity);

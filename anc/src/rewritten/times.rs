@@ -1,34 +1,56 @@
 //! Finds out from modification times whether the files of a rank belong to one step.
 //!
-//! An application writes its files one after the other, and each step rewrites them. So the times of writing form a
-//! cycle: the files of a step, a pause, the files of the next step. A content is of one step if the pause is the
-//! longest time between two files of the cycle. If a longer time is inside the content, the files before it are of the
-//! previous step. The length of the cycle is known from the earlier contents.
+//! An application writes the files of a step one after the other, and rewrites these files in each step. So the times
+//! of writing form a cycle: the files of a step, a pause, the files of the next step. The earlier contents show the
+//! length of the cycle. The pause is the longest time between two successive files of the cycle. If the longest time
+//! is between two files of the content, the content has files of two steps, and the files before the longest time are
+//! of the previous step.
 
-use super::Content;
-use mcrengine::ids::FilePath;
+use mcrengine::header::FileHeader;
+use mcrengine::ids::{Digest, FilePath};
+use mcrengine::manifest::ManifestFile;
 use std::collections::BTreeMap;
 
-/// What the times show.
+/// The properties that show whether a file was written again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Content<'a> {
+    pub(super) path: &'a FilePath,
+    pub(super) digest: Digest,
+    pub(super) modified_ns: i64,
+}
+
+impl<'a> Content<'a> {
+    pub(super) fn of(file: &'a FileHeader) -> Self {
+        Self { path: &file.path, digest: file.digest, modified_ns: file.modified_ns }
+    }
+
+    pub(super) fn of_manifest(file: &'a ManifestFile) -> Self {
+        Self { path: &file.path, digest: file.digest, modified_ns: file.modified_ns }
+    }
+}
+
+/// The result of judging the times of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times<'a> {
     /// The files belong to one step.
     OneStep,
-    /// The files belong to two steps. `awaited` is a file of the earlier step. `is_sure` says whether earlier contents
-    /// show that the application rewrites this file.
+    /// The files belong to two steps. `awaited` is a file of the earlier step. `is_sure`: whether the earlier
+    /// contents show that the application rewrites all files of the earlier step.
     TwoSteps { awaited: &'a FilePath, is_sure: bool },
 }
 
-/// Maximum number of rewrites from which the length of the cycle is computed.
+/// Maximum number of the last rewrites of a file from which the length of the cycle is computed.
 const REWRITES_MAX: usize = 8;
-/// If the longest time between two files of a content and the pause after the content differ by less than this part of
-/// the shorter one, in percent, the times show nothing. Then the application may use several files in turn.
+/// Minimum difference between the pause after a content and the longest time between two files of the content, in
+/// percent of the shorter time. With a smaller difference, the times show nothing, because the application may use
+/// several files in turn.
 const ALIKE_PERCENT: i128 = 25;
-/// A file that the application rewrites in longer intervals than this, in percent of the cycle, is not in each cycle.
+/// Maximum interval between two rewrites of a file that belongs to the cycle, in percent of the length of the cycle.
+/// A file with a longer interval is not rewritten in each step.
 const CYCLE_PERCENT: i128 = 150;
 
-/// Judges the files of a rank. `before` has the earlier contents of the rank, the oldest first. `None` if the times
-/// show nothing.
+/// Judges the files of a rank. `before` has the earlier contents of the rank, the oldest content first. Returns
+/// `None` if the times show nothing.
 pub fn judge<'a>(before: &[&[Content<'a>]], files: &[Content<'a>]) -> Option<Times<'a>> {
     let mut versions: BTreeMap<&FilePath, Vec<i128>> = BTreeMap::new();
     for file in before.iter().flat_map(|content| content.iter()).chain(files) {
@@ -40,7 +62,8 @@ pub fn judge<'a>(before: &[&[Content<'a>]], files: &[Content<'a>]) -> Option<Tim
     let interval = |path: &FilePath| median_interval(versions.get(path)?);
     let cycle = files.iter().filter_map(|file| interval(file.path)).min().filter(|cycle| *cycle > 0)?;
     let in_cycle = |path: &FilePath| interval(path).is_some_and(|own| own * 100 <= cycle * CYCLE_PERCENT);
-    // A file that has had only one version may be in the cycle if it is younger than the previous step of other files.
+    // A file with only one version may belong to the cycle if it is newer than the previous versions of the other
+    // files.
     let previous = |path: &FilePath| versions.get(path)?.iter().rev().nth(1).copied();
     let oldest = files.iter().filter(|file| in_cycle(file.path)).filter_map(|file| previous(file.path)).min()?;
     let is_candidate = |file: &Content<'_>| previous(file.path).is_none() && i128::from(file.modified_ns) > oldest;
@@ -73,9 +96,8 @@ fn median_interval(versions: &[i128]) -> Option<i128> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mcrengine::ids::Digest;
 
-    /// Judges the last of these contents. Each content has pairs of a name and a time in tenths of a second.
+    /// Judges the last content. Each content has pairs of a file name and a time in tenths of a second.
     fn of(contents: &[&[(&str, i64)]]) -> &'static str {
         let paths: BTreeMap<&str, FilePath> = (contents.iter().flat_map(|content| content.iter()))
             .map(|(name, _)| (*name, FilePath::new(name.as_bytes()).expect("valid")))

@@ -1,4 +1,4 @@
-//! Accepts connections to the gate. Their number is limited, for all users together and for each user.
+//! Accepts connections to the gate. The number of connections is limited, for all users together and for each user.
 
 use super::refusals::Refusals;
 use mcr_proto::tls::HANDSHAKES_MAX;
@@ -15,14 +15,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-/// Maximum number of connections at the same time. Further ones wait.
+/// Maximum number of connections at the same time. Further connections wait.
 const CONNECTIONS_MAX: usize = 1024;
-/// Maximum number of connections of one user at the same time. Further ones are closed.
+/// Maximum number of connections of one user at the same time. Further connections are closed.
 const OF_USER_MAX: usize = 256;
-/// Wait after a connection could not be accepted.
+/// Time to wait after an error of accepting a connection.
 const BACKOFF: Duration = Duration::from_millis(200);
 
-/// What a connection needs before it is served.
+/// Checks and limits that a new connection must pass before it is served.
 pub struct Door {
     tls: Arc<GateDoor>,
     handshakes: Arc<Semaphore>,
@@ -36,7 +36,7 @@ impl Door {
     }
 }
 
-/// The stream of new connections. The task that accepts them ends when the stream is dropped.
+/// The stream of new connections. The task that accepts connections ends when the stream is dropped.
 pub fn incoming(listener: TcpListener, door: Door) -> ReceiverStream<io::Result<Connection>> {
     let (to, connections) = mpsc::channel(1);
     tokio::spawn(accept(listener, Arc::new(door), to));
@@ -69,10 +69,13 @@ async fn accept(listener: TcpListener, door: Arc<Door>, to: mpsc::Sender<io::Res
             match door.users.enter(uid) {
                 Some(place) => {
                     let client = Client { uid, peer };
-                    // If this fails, the gate ends.
+                    // Sending fails only if the gate ends.
                     let _ = to.send(Ok(Connection { stream, client, _place: place, _permit: permit })).await;
                 }
-                None => door.refusals.log(&peer, Some(uid), &format!("the user has {OF_USER_MAX} connections already")),
+                None => {
+                    let why = format!("the user has {OF_USER_MAX} connections already");
+                    door.refusals.log(&peer, Some(uid), &why);
+                }
             }
         });
     }
@@ -94,7 +97,7 @@ impl Users {
     }
 }
 
-/// A connection of a user, which counts until this value is dropped.
+/// One connection in the count of [`Users`]. Dropping this value reduces the count.
 struct Place {
     users: Users,
     uid: u32,
@@ -112,12 +115,12 @@ impl Drop for Place {
     }
 }
 
-/// The other side of a connection. Each request has this value in its extensions.
+/// The client of a connection. Each request has this value in its extensions.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// The user, which the certificate proves.
+    /// The number of the user, which the client's certificate proves.
     pub uid: u32,
-    /// The address.
+    /// The address and port of the client.
     pub peer: String,
 }
 

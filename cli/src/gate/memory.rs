@@ -1,4 +1,5 @@
-//! Which gates each start of a job uses. The gate remembers this in files, so that it outlives the gate.
+//! The gates that each start of a job uses. The gate remembers them in files, so that the next process of the gate
+//! knows them too.
 
 use mcr_proto::gate::Agreement;
 use serde::{Deserialize, Serialize};
@@ -8,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// Maximum number of remembered starts of one user. The oldest is forgotten first.
+/// Maximum number of remembered starts of one user. The oldest start is forgotten first.
 const OF_USER_MAX: usize = 256;
-/// Maximum number of remembered starts.
+/// Maximum number of remembered starts of all users.
 const ALL_MAX: usize = 16 << 10;
 
-/// The directory of the files.
+/// The directory with one file for each remembered start.
 #[derive(Debug)]
 pub struct Memory {
     dir: PathBuf,
@@ -21,7 +22,7 @@ pub struct Memory {
     writing: Mutex<()>,
 }
 
-/// The content of a file.
+/// The content of the file of a start, see [`Agreement`].
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Remembered {
@@ -36,14 +37,15 @@ impl Memory {
         Ok(Self { dir: dir.to_owned(), writing: Mutex::default() })
     }
 
-    /// What was agreed for a start of a user's job. `key` has hexadecimal digits only.
+    /// The remembered agreement for a start of a user's job. `key` identifies the start and consists of hexadecimal
+    /// digits.
     pub fn get(&self, uid: u32, key: &str) -> Option<Agreement> {
         let text = std::fs::read(self.path(uid, key)).ok()?;
         let Remembered { places, gates } = serde_json::from_slice(&text).ok()?;
         Some(Agreement { places, gates })
     }
 
-    /// Remembers the proposal, if nothing is known yet. Returns what is known now.
+    /// Remembers the proposal, unless an agreement for this start is known. Returns the agreement.
     pub fn agree(&self, uid: u32, key: &str, proposal: Agreement) -> io::Result<Agreement> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = self.get(uid, key) {

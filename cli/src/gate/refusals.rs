@@ -1,9 +1,9 @@
-//! The log of refused connections and requests. Clients cannot fill it.
+//! The log of refused connections and requests. Its rate is limited, so clients cannot fill the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Minimum time between two lines.
+/// Minimum time between two lines of the log.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Writes one line for each refusal, but at most one line for each [`INTERVAL`].
@@ -13,7 +13,7 @@ pub struct Refusals(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     logged: Option<Instant>,
-    /// Number of refusals since the last line.
+    /// Number of refusals without a line since the last line.
     left_out: u64,
 }
 
@@ -25,7 +25,8 @@ impl Refusals {
         }
     }
 
-    /// Number of refusals that were not logged, if this one is to be logged.
+    /// Counts a refusal. If a line for this refusal may be written, returns the number of refusals since the last
+    /// line.
     fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.logged.is_some_and(|logged| now.saturating_duration_since(logged) < INTERVAL) {

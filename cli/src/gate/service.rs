@@ -1,4 +1,4 @@
-//! The calls of agents to the gate.
+//! Answers the calls of agents to the gate.
 
 use super::door::Client;
 use super::memory::Memory;
@@ -22,17 +22,17 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
 use tonic::{Request, Response, Status};
 
-/// Maximum time to wait for `mcr node`.
+/// Maximum time to wait for a reply of `mcr node`.
 const NODE_MAX: Duration = Duration::from_secs(3);
 /// Maximum number of requests to `mcr node` at the same time.
 const NODE_REQUESTS_MAX: usize = 6;
 /// Maximum number of nodes of a job.
 const NODES_MAX: u32 = 1 << 20;
-/// Maximum length of the address of a gate, in bytes.
+/// Maximum length of the address `HOST:PORT` of a gate, in bytes.
 const ADDRESS_BYTES_MAX: usize = 262;
-/// Length of the key of a start, in hexadecimal digits.
+/// Length of the key that identifies a start of a job, in hexadecimal digits.
 const KEY_DIGITS: usize = 32;
-/// Memory that a new aggregator must leave free, in MiB.
+/// Memory that must stay free on this node in addition to the budget of a new aggregator, in MiB.
 const SPARE_MIB: u64 = 64;
 
 pub struct Service {
@@ -42,7 +42,8 @@ pub struct Service {
     memory: Arc<Memory>,
     refusals: Arc<Refusals>,
     requests: Semaphore,
-    /// Held from the look at the running aggregators to the start of another one.
+    /// Held from counting the running aggregators until the start of a new aggregator, so that two requests at the
+    /// same time cannot exceed the limits.
     opening: Mutex<()>,
 }
 
@@ -52,7 +53,7 @@ impl Service {
         Self { options, socket, memory: Arc::new(memory), refusals, requests, opening: Mutex::default() }
     }
 
-    /// Asks `mcr node`.
+    /// Sends a request to `mcr node`. A refusal becomes an error.
     async fn ask(&self, request: NodeRequest) -> Result<Reply, Status> {
         let _room = self.requests.acquire().await;
         let socket = self.socket.clone();
@@ -142,7 +143,7 @@ impl Service {
         Ok(reply)
     }
 
-    /// The answer, or one line in the log.
+    /// Converts a result to the answer of a call. Logs an error.
     fn answer<T>(&self, client: &Client, result: Result<T, Status>) -> Result<Response<T>, Status> {
         if let Err(status) = &result {
             self.refusals.log(&client.peer, Some(client.uid), status.message());
@@ -184,13 +185,13 @@ fn chosen(oldest: u32, newest: u32) -> Result<u32, Status> {
     choose(&GATE_VERSIONS, &theirs).ok_or_else(|| {
         let (theirs, ours) = (named(&theirs), named(&GATE_VERSIONS));
         Status::failed_precondition(format!(
-            "the caller speaks {theirs} of the protocol of gates, and this gate ({SOFTWARE}) {ours}: install the newer \
-             release everywhere"
+            "the caller speaks {theirs} of the protocol of gates, and this gate ({SOFTWARE}) {ours}: install the \
+             newer release everywhere"
         ))
     })
 }
 
-/// The start, and its key.
+/// Checks the start in a request. Returns the start and its key.
 fn start_of(start: Option<Start>) -> Result<(Start, String), Status> {
     let start = start.ok_or_else(|| Status::invalid_argument("the request names no start of a job"))?;
     if let Err(error) = start.job.parse::<JobId>() {
@@ -198,7 +199,10 @@ fn start_of(start: Option<Start>) -> Result<(Start, String), Status> {
     }
     let identity = &start.identity;
     if !(1..=IDENTITY_BYTES_MAX).contains(&identity.len()) || identity.chars().any(char::is_control) {
-        let why = format!("the identity of the start must have 1 to {IDENTITY_BYTES_MAX} bytes, all of them printable");
+        let why = format!(
+            "the identity of the start must have 1 to {IDENTITY_BYTES_MAX} bytes, all of them \
+             printable"
+        );
         return Err(Status::invalid_argument(why));
     }
     let mut key = Digest::of(format!("{}\0{identity}", start.job).as_bytes()).to_hex();
@@ -219,14 +223,15 @@ fn checked(agreement: Agreement) -> Result<Agreement, Status> {
     }
 }
 
-/// Memory that an aggregator with these settings may use, in MiB. Opens no path of the settings.
+/// Memory that an aggregator with these settings may use, in MiB. Opens no file or directory that the settings
+/// name.
 fn budget_mib(uid: u32, settings: &str) -> anyhow::Result<u64> {
     let user = User::from_uid(Uid::from_raw(uid))?.map_or_else(|| uid.to_string(), |user| user.name);
     let facts = Facts::of_job(BTreeMap::new(), user, uid, Path::new("/"));
     Ok(Settings::of_gate(settings, &facts)?.anc.check()?.budget_bytes >> 20)
 }
 
-/// Why there is no room for another aggregator.
+/// The reason why this node has no room for another aggregator. `None` if there is room.
 fn full(load: &LoadReply, budget_mib: u64) -> Option<String> {
     let free_mib = load.free_memory_bytes >> 20;
     if load.aggregators >= load.aggregators_max {
@@ -240,7 +245,7 @@ fn full(load: &LoadReply, budget_mib: u64) -> Option<String> {
     }
 }
 
-/// Memory that is available on this node, and that no running aggregator may still use.
+/// Memory in bytes that is available on this node, and not promised to a running aggregator.
 fn free_memory_bytes(running: &[StandingLine]) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib_of = |name: &str| -> Option<u64> {

@@ -368,7 +368,7 @@ fn example_of(file: &Path) -> anyhow::Result<Option<Settings>> {
     Settings::find(&facts)
 }
 
-/// Whether this node trusts the gates. `None`: there are no gates.
+/// Checks whether this node can use the certificate of the gates. `None`: there are no gates.
 fn gates() -> Option<Checked> {
     let name = "gates";
     let settings = example_of(&cluster_path()).ok()??;

@@ -1,25 +1,25 @@
-//! The options of gates, which only the cluster's file has.
+//! The options of gates. Only the cluster's file can set these options.
 
 use anyhow::bail;
 use mcr_anc::config::Listen;
 use std::path::PathBuf;
 
-/// The table `[gate]` of the cluster's file, which must be the same on all nodes.
+/// The table `[gate]` of the cluster's file. All nodes need the same values.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct GateOptions {
-    /// Where the gate listens, as `ADDRESS:PORT`. Default 0.0.0.0:7117.
+    /// The address on which the gate listens, as `ADDRESS:PORT`. Default 0.0.0.0:7117.
     pub listen: String,
-    /// The ports on which the aggregators of this node listen, as `FIRST-LAST`. Default 7118-7180.
+    /// The ports on which the aggregators of an aggregator node listen, as `FIRST-LAST`. Default 7118-7180.
     pub ports: String,
     /// Directory of the gate's key `cluster.key` and certificates `cluster.pem`. Nodes without a gate need only the
     /// certificates. Default /etc/mcr/gate.
     pub directory: PathBuf,
-    /// Maximum number of aggregators on this node. Default 32.
+    /// Maximum number of aggregators on an aggregator node. Default 32.
     pub aggregators: u32,
-    /// Maximum number of aggregators of one user on this node. Default 8.
+    /// Maximum number of aggregators of one user on an aggregator node. Default 8.
     pub user_aggregators: u32,
-    /// An aggregator without any agent for this time ends. Default 600 seconds.
+    /// Time in seconds without any agent, after which an aggregator ends. Default 600 seconds.
     pub idle_seconds: u64,
 }
 

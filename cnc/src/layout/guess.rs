@@ -34,8 +34,8 @@ pub struct Explanation {
     /// Whether more files may show another layout. With this layout the present files make one checkpoint. If true,
     /// `certain` is false.
     pub awaits_files: bool,
-    /// Whether the names show neither ranks nor checkpoints, so that all files are one checkpoint. If true, `certain` is
-    /// false.
+    /// Whether the names show neither ranks nor checkpoints, so that all files are one checkpoint. If true, `certain`
+    /// is false.
     pub is_whole: bool,
     /// A question for the user. `Some` means that the layout must not be used. The text says why, and which options
     /// the user can specify instead.
@@ -428,7 +428,7 @@ fn digits_in(text: &[u8]) -> usize {
 /// The length of the date at the beginning of a text, as in `2010-10-01`, `0001-02-01-00000` (with the seconds of the
 /// day), and `2010-10-01_00.00.00`. `None` if the text does not begin with a date.
 fn date_length(text: &[u8]) -> Option<usize> {
-    // The digits after one of these separators, if their number is right.
+    // The end of a separator at `at` and the digits after it. `None` if there is no separator, or not `count` digits.
     let after = |at: usize, separators: &[u8], count: usize| {
         let digits = text.get(at).filter(|b| separators.contains(b)).map(|_| digits_in(&text[at + 1..]));
         (digits == Some(count)).then_some(at + 1 + count)
@@ -442,7 +442,7 @@ fn date_length(text: &[u8]) -> Option<usize> {
     Some(time.unwrap_or(day))
 }
 
-/// Whether a layout takes a part of a date for the rank, or for the end of the label.
+/// Whether the rank or the label that a layout finds in a path ends inside a date.
 fn splits_a_date(layout: &Layout, path: &FilePath) -> bool {
     let Some((_, within)) = layout.place_within(path) else { return false };
     let bytes = path.as_bytes();
@@ -459,7 +459,7 @@ fn splits_a_date(layout: &Layout, path: &FilePath) -> bool {
     false
 }
 
-/// Whether a number of a template is a date, which has separators.
+/// Whether the digits of a slot are a date. Dates have separators, and other numbers have only digits.
 fn is_date(digits: &[u8]) -> bool {
     !digits.iter().all(u8::is_ascii_digit)
 }
@@ -795,8 +795,8 @@ fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
 }
 
 /// For files without ranks: whether each value of the span's last number is a checkpoint. If the values are not
-/// checkpoints, all files form one checkpoint. The files of the only rank are checkpoints if the application wrote them
-/// one after the other, at least 1 s apart.
+/// checkpoints, all files form one checkpoint. The files of the only rank are checkpoints if the application wrote
+/// them one after the other, at least 1 s apart.
 fn is_series(templates: &[Template<'_>], span: &[u8], one_rank: bool) -> bool {
     let mut values = BTreeSet::new();
     let mut says = false;

@@ -1,8 +1,9 @@
-//! Aggregators of jobs that run on other nodes. The gate of this node asks for them.
+//! Starts aggregators for jobs that run on other nodes, when the gate of this node asks for them.
 //!
-//! The gate is a daemon without privileges, and is not trusted further than needed. It can start a worker as a user
-//! who is served, with text that only this worker reads, after it has become the user. And it can read which
-//! certificate authorities a user trusts, which is no secret.
+//! The gate is a daemon without privileges. The gate can start a worker as a user whose jobs this daemon saves. Only
+//! the worker reads the gate's text, after the worker has become the user. The gate can also list the running
+//! aggregators, and read the certificate authorities that a user trusts, which are public. This daemon permits
+//! nothing else to the gate.
 
 use super::{Daemon, Job};
 use crate::facts::JobFacts;
@@ -17,31 +18,32 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of aggregators on a node that the gate started.
+/// Maximum number of running aggregators that the gate has started on this node.
 const STANDING_MAX: usize = 256;
-/// Maximum length of the settings of an aggregator, in bytes.
+/// Maximum length of [`Standing::settings`] in bytes.
 const SETTINGS_BYTES_MAX: usize = 16 << 10;
-/// Length of the key of an aggregator, in hexadecimal digits.
+/// Length of [`Standing::key`] in hexadecimal digits.
 const KEY_DIGITS: usize = 32;
 /// Maximum time to read the certificates of a user. The home directory may be on a file system that hangs.
 const READ_MAX: Duration = Duration::from_secs(2);
 /// Maximum length of the certificates of a user, in bytes.
 const CERTIFICATES_BYTES_MAX: u64 = 32 << 10;
-/// Maximum number of processes that read certificates. A process that hangs counts until it ends.
+/// Maximum number of processes that read certificates. A process that hangs is counted until it ends.
 pub(super) const READERS_MAX: usize = 16;
-/// An aggregator that ended with an error is not started again for this time, however often agents ask for it.
+/// Minimum time from the end of an aggregator with an error to the next start of this aggregator.
 const FAILURE_REST: Duration = Duration::from_secs(30);
-/// Maximum number of such aggregators.
+/// Maximum number of remembered aggregators that ended with an error.
 const FAILURES_MAX: usize = 4096;
-/// The argument of a worker that prints the certificates of a user.
+/// With this argument, a worker only prints the certificates of a user.
 pub const CERTIFICATES_ARGUMENT: &str = "--certificates";
 
-/// The aggregators that ended with an error, and are not started again for [`FAILURE_REST`].
+/// The aggregators that ended with an error less than [`FAILURE_REST`] ago: the time of the end, and the status.
 #[derive(Default)]
 pub(super) struct Failures(Mutex<BTreeMap<String, (Instant, ExitStatus)>>);
 
 impl Failures {
-    /// The aggregator ended. 0 and 5 are no errors: the aggregator served its agents.
+    /// Notes the end of an aggregator. The exit statuses 0 and 5 are no errors, because the aggregator has served its
+    /// agents.
     pub(super) fn add(&self, id: &str, status: ExitStatus, now: Instant) {
         if !matches!(status.code(), Some(0 | 5)) {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +54,7 @@ impl Failures {
         }
     }
 
-    /// Why an aggregator is not started now.
+    /// The reason why an aggregator must not be started now. `None` if the aggregator may be started.
     fn why(&self, id: &str) -> Option<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, status) = all.get(id).filter(|(ended, _)| ended.elapsed() < FAILURE_REST)?;
@@ -109,7 +111,7 @@ impl Daemon {
         }
     }
 
-    /// The aggregators that run.
+    /// The running aggregators of jobs on other nodes.
     pub(super) fn standing(&self) -> Reply {
         let jobs = self.jobs();
         let line = |job: &Job| {
@@ -155,7 +157,8 @@ impl Daemon {
         }
     }
 
-    /// Waits for the end of a process that reads certificates. Returns its status, if it ends soon.
+    /// Waits for the end of a process that reads certificates. Returns its exit status, or `None` if the process has
+    /// not ended after [`super::KILL_PATIENCE`].
     fn end_reader(&self, mut child: Child) -> Option<i32> {
         let process = i32::try_from(child.id()).ok().and_then(Process::of_child);
         if process.is_none_or(|process| process.wait(super::KILL_PATIENCE)) {
@@ -168,13 +171,13 @@ impl Daemon {
             let _ = child.wait();
             readers.fetch_sub(1, Ordering::Relaxed);
         };
-        // Without a thread, the process counts until this daemon ends.
+        // If the thread cannot be started, the process is counted until this daemon ends.
         let _ = std::thread::Builder::new().name("reader".into()).stack_size(64 << 10).spawn(wait);
         None
     }
 }
 
-/// Why an aggregator is not started.
+/// The error in a request for an aggregator. `None` if the request is valid.
 fn wrong(standing: &Standing) -> Option<String> {
     let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     if standing.key.len() != KEY_DIGITS || !standing.key.bytes().all(is_digit) {

@@ -1,9 +1,9 @@
 //! TLS between the agents of all users and the gate of an aggregator node.
 //!
-//! The gate has a certificate authority of its own, which all nodes trust. An agent asks for the server
-//! `uUID.gate.CLUSTER.mcr.internal`, so the gate knows before its answer which user the agent claims to be. The gate
-//! then accepts only a certificate of the authority that this user has on the gate's node. So a user proves the
-//! number by the files in the user's home directory, as with the `authorized_keys` of ssh.
+//! All nodes trust the gate's certificate authority, which is not the authority of a user. An agent asks for the
+//! server `uUID.gate.CLUSTER.mcr.internal`. From this name, the gate knows the number of the agent's user before it
+//! answers. The gate then accepts only a certificate that was made by the authority in this user's home directory on
+//! the gate's node. So the files in the home directory prove the user, like the file `authorized_keys` of ssh.
 
 use super::{
     ALPN, Authority, BACK_DATED, DOMAIN, HANDSHAKE_MAX, Identity, IdentityError, LIFE, Other, TlsError, check_name,
@@ -27,15 +27,16 @@ use tokio::sync::Semaphore;
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector, client, server};
 use tonic::transport::{Channel, Endpoint};
 
-/// The part of the names of gates that names of agents and aggregators do not have.
+/// Part of the DNS names of gates. The DNS names of agents and aggregators do not have this part.
 const GATE: &str = "gate";
-/// Time after which the files of a user are read again.
+/// Time after which the file of a user is read again.
 const READ_AGAIN: Duration = Duration::from_secs(60);
-/// Time after which the files of a user are read again, if they could not be used.
+/// Time after which the file of a user is read again, if the file could not be used.
 const READ_AGAIN_REFUSED: Duration = Duration::from_secs(5);
-/// Maximum number of reads of users' files at the same time. Anyone who reaches the port can cause such a read.
+/// Maximum number of users' files that are read at the same time. Any process that can connect to the port can cause
+/// such a read.
 const READS_MAX: usize = 2;
-/// Maximum number of users whose files are remembered.
+/// Maximum number of users whose file is remembered.
 const USERS_MAX: usize = 4096;
 
 /// Reads the authority of the gate.
@@ -45,7 +46,7 @@ pub type UserSource = Box<dyn Fn(u32) -> Result<String, String> + Send + Sync>;
 /// A connection to a gate whose user is known.
 pub type GateStream = server::TlsStream<TcpStream>;
 
-/// The gate's side: who may connect.
+/// The gate's side of TLS. Decides which clients may connect.
 pub struct GateDoor {
     provider: Arc<CryptoProvider>,
     source: GateSource,
@@ -54,11 +55,11 @@ pub struct GateDoor {
     reads: Semaphore,
 }
 
-/// What the gate knows about a user.
+/// The remembered file of a user.
 struct Known {
     read: Instant,
     config: Arc<ServerConfig>,
-    /// The name in the certificates of the user, or why the user is refused.
+    /// The DNS name in the certificates of the user, or the reason why the user is refused.
     name: Result<ServerName<'static>, String>,
 }
 
@@ -97,7 +98,7 @@ impl GateDoor {
         handshakes: &Semaphore,
     ) -> Result<(GateStream, u32), TlsError> {
         let silent = |after| TlsError::silent(after, Other::Client);
-        // A client that sends nothing takes no room.
+        // A client that sends nothing does not count as a handshake.
         let _ = tokio::time::timeout(HANDSHAKE_MAX, stream.readable()).await.map_err(|_| silent(HANDSHAKE_MAX))?;
         let _room = handshakes.acquire().await;
         tokio::select! {
@@ -132,7 +133,8 @@ impl GateDoor {
         }
     }
 
-    /// Reads the files of a user, unless they were read a short time ago.
+    /// Returns the remembered file of a user. Reads the file if it is not remembered, or was remembered
+    /// too long ago.
     async fn known(self: &Arc<Self>, uid: u32) -> Result<Arc<Known>, String> {
         if let Some(known) = self.remembered(uid) {
             return Ok(known);
@@ -142,7 +144,7 @@ impl GateDoor {
             return Ok(known);
         }
         let door = Arc::clone(self);
-        // The files are remembered even if the client does not wait for them.
+        // The file is remembered even if the client disconnects while the file is being read.
         let read = move || {
             let known = Arc::new(door.read(uid)?);
             door.remember(uid, &known);
@@ -172,7 +174,8 @@ impl GateDoor {
             let name = name_of(&certificates, uid).map_err(|error| error_chain(&error))?;
             Ok((name, roots_of(&certificates).map_err(|error| error_chain(&error))?))
         });
-        // The roots of the gate refuse every user, so a refused client reads that its authority is not known.
+        // If a user has no file that can be used, TLS must refuse the client. Therefore the gate then accepts only
+        // certificates from its own authority, which makes no certificates of users.
         let (name, roots) = match user {
             Ok((name, roots)) => (Ok(name), Ok(roots)),
             Err(why) => (Err(why), roots_of(&files.certificates)),
@@ -211,17 +214,17 @@ fn gate_name(cluster: &str, uid: u32) -> Result<ServerName<'static>, IdentityErr
     server_name(format!("u{uid}.{GATE}.{cluster}.{DOMAIN}"))
 }
 
-/// The user who is part of the name of a gate.
+/// The number of the user in the DNS name of a gate.
 fn uid_of(name: &str) -> Option<u32> {
     let (user, rest) = name.split_once('.')?;
     rest.strip_prefix(GATE)?.strip_prefix('.')?;
     let number = user.strip_prefix('u')?;
     let uid: u32 = number.parse().ok()?;
-    // No two names stand for one user.
+    // A number with a sign or leading zeros is refused, so each user has only one name.
     (uid.to_string() == number).then_some(uid)
 }
 
-/// The agent's side: the gates that it trusts.
+/// The agent's side of TLS. Knows the certificate authority of the gates.
 #[derive(Clone, Debug)]
 pub struct GateTrust {
     cluster: String,
@@ -285,7 +288,7 @@ mod tests {
         Authority::make(cluster).expect("made")
     }
 
-    /// A gate on whose node the users 6001 and 6002 have these files.
+    /// A gate. On its node, the users 6001 and 6002 have the files `users`.
     fn door(gate: &Authority, users: [&Authority; 2]) -> Arc<GateDoor> {
         let (gate, users) = (gate.clone(), users.map(|user| user.certificates.clone()));
         let of_user = move |uid: u32| match uid {
@@ -295,7 +298,8 @@ mod tests {
         Arc::new(GateDoor::new(Box::new(move || Ok(gate.clone())), Box::new(of_user)).expect("a gate"))
     }
 
-    /// What the gate and the client say about a connection. The gate answers with one byte.
+    /// Connects a client to a gate, which sends one byte. Returns the result of the gate and the result of the
+    /// client.
     async fn meet(
         door: &Arc<GateDoor>,
         trust: &Authority,
@@ -326,14 +330,14 @@ mod tests {
         let as_user = |files: &Authority, uid| Identity::new(files, uid).expect("an identity");
         assert_eq!(meet(&door, &gate, &as_user(&alice, 6001)).await, (Ok(6001), Ok(())));
         assert_eq!(meet(&door, &gate, &as_user(&bob, 6002)).await, (Ok(6002), Ok(())));
-        // Bob can make every certificate with his own authority, but not with that of Alice.
+        // Bob can make every certificate with his own authority, but not with Alice's authority.
         let (at_gate, at_bob) = meet(&door, &gate, &as_user(&bob, 6001)).await;
         assert!(at_gate.expect_err("refused").starts_with("user 6001: "));
         assert!(at_bob.expect_err("refused").contains("the gate trusts another certificate authority"));
         let (at_gate, at_other) = meet(&door, &gate, &as_user(&bob, 7000)).await;
         assert_eq!(at_gate, Err("user 7000: there is no such user".into()));
         assert!(at_other.is_err());
-        // The authority of the gate is nobody's authority.
+        // The authority of the gate is not the authority of any user.
         let (at_gate, _) = meet(&door, &gate, &as_user(&gate, 7000)).await;
         assert_eq!(at_gate, Err("user 7000: there is no such user".into()));
     }

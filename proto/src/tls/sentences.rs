@@ -105,7 +105,7 @@ pub fn explain(error: &(dyn Error + 'static)) -> Option<String> {
     explain_of(error, Other::Aggregator)
 }
 
-/// The sentence for an error of a connection to another process, if TLS is the cause.
+/// A sentence that explains an error of a connection to the process `other`, if TLS is the cause.
 pub fn explain_of(error: &(dyn Error + 'static), other: Other) -> Option<String> {
     let mut causes = std::iter::successors(Some(error), |error| (*error).source());
     causes.find_map(|cause| {
@@ -126,8 +126,8 @@ fn of_one(cause: &(dyn Error + 'static), other: Other) -> Option<String> {
     let uses_tls = cause.to_string().contains("frame with invalid size");
     uses_tls.then(|| {
         format!(
-            "{other} uses TLS, but this process does not; dial it by the name of its node instead of a loopback address, or \
-             {SAME_SETTING}"
+            "{other} uses TLS, but this process does not; dial it by the name of its node instead of a loopback \
+             address, or {SAME_SETTING}"
         )
     })
 }

@@ -1,8 +1,8 @@
-//! The nodes of a job each restore their ranks, and all continue from one checkpoint.
+//! Each node of a job restores its ranks. All nodes must continue from one checkpoint.
 
 use super::*;
 
-/// A site with four files for each step, saved by `mcr save`.
+/// A site with four files for each step. `mcr save` has saved all steps.
 fn saved(steps: u32) -> Site {
     let site = Site::empty();
     (1..=steps).for_each(|step| save(&site, step));
@@ -26,7 +26,7 @@ fn a_node_restores_what_the_others_restored_although_mcr_save_commits_a_newer_ch
         let (second, said) = restart("2-3", 2);
         assert_eq!(second, [(1, 1)].into(), "{said}");
         assert!(said.contains("continues from it_000001, which another node decided"), "{said}");
-        // All ranks are restored, so the next restart of the same ranks is another start.
+        // All ranks are restored. So a further restart of ranks belongs to the next start of the job.
         assert_eq!(restart("2-3", 0).0, [(1, 2)].into());
         assert_eq!(restart("0-1", 0).0, [(1, 2)].into());
     }
@@ -55,7 +55,7 @@ fn a_node_fails_if_the_checkpoint_that_the_others_restored_is_dropped_or_marked_
         let (second, said) = restart("2-3", 1);
         assert!(second.is_empty() && said.contains("it_000002 was removed or marked as bad since"), "{said}");
         assert!(said.contains("Run the restart again on all nodes"), "{said}");
-        // This restart waits until the other node has decided again.
+        // The restart of ranks 2 and 3 waits until the restart of ranks 0 and 1 has decided again.
         std::thread::scope(|scope| {
             let status = 2 * i32::from(change == "--mark-bad");
             let waits = scope.spawn(move || restart("2-3", status).0);
@@ -72,14 +72,14 @@ fn a_container_that_cannot_be_read_just_now_is_not_damaged_and_no_older_checkpoi
     let container = site.store().join("job/it_000002/group-0001.mcr");
     let good = std::fs::read(&container).expect("read");
     std::fs::remove_file(&container).expect("removed");
-    // No user can open this file.
+    // The link points to itself, so no user can open the container.
     std::os::unix::fs::symlink("group-0001.mcr", &container).expect("linked");
     let verify = || {
         let output = mcr().args(["verify", "--job", "job", "--store"]).arg(site.store()).output().expect("runs");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert!(verify().contains("cannot be read at present and may be complete: it_000002"), "{}", verify());
-    // First the restart that decides, then one that follows.
+    // In the first pass, no restart has decided. In the second pass, another restart has decided.
     for decided in [false, true] {
         let (files, said) = site.restart(&["--ranks", "2-3", "--incarnation", "start 1"], 1);
         assert!(files.is_empty() && said.contains("cannot be read at present"), "{said}");
@@ -105,7 +105,7 @@ fn an_agent_that_still_saves_the_run_before_never_completes_a_checkpoint_of_the_
         (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
         site.write(1, 1, 0..RANKS);
         wait_complete(&site.store(), &id(1));
-        // The processes on node 0 die, and the agent of node 1 does not.
+        // The agent of node 0 dies, and the agent of node 1 continues.
         drop(site.agents.remove(0));
         let (a, b) = (site.path("run-a"), site.path("run-b"));
         for (to, ranks) in [(&a, "0-1"), (&b, "2-3")] {
@@ -126,7 +126,7 @@ fn an_agent_that_still_saves_the_run_before_never_completes_a_checkpoint_of_the_
         (0..2).for_each(|rank| write_file(&a, 2, 2, rank, None));
         std::thread::sleep(Duration::from_secs(2));
         assert_eq!(site.complete(), [id(1)].into());
-        // The next run is saved once the agent of the run before has ended.
+        // The next run is saved after the agent of the previous run has ended.
         drop(site.agents.remove(0));
         site.start_agent_of(&b, "b", 1, "ranks = 4");
         site.agents[1].wait_for_log("session began");
