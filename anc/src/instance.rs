@@ -186,15 +186,25 @@ fn step_ms(own: &[Manifest], newest_ms: i64) -> Option<i64> {
     Some(usual.map_or(since_last_ms, |usual| since_last_ms.min(*usual)))
 }
 
-/// Marks the content of a label that was written at `written_ms` as not whole. The content may have no committed
-/// group.
+/// A rank whose files are not taken.
+#[derive(Clone, Copy, Debug)]
+pub struct NotTaken {
+    /// The rank.
+    pub rank: Rank,
+    /// When the newest of the rank's files was written, in milliseconds since 1970.
+    pub written_ms: i64,
+}
+
+/// Marks the content of a label as not whole, because files of a rank are not taken. The content may have no committed
+/// group. A complete checkpoint that has these files of the rank is not marked: an earlier run with more ranks saved it.
 pub fn spoil_instance(
     store: &dyn Store,
     key: &Key,
-    written_ms: i64,
+    not_taken: NotTaken,
     spread: Duration,
     why: &str,
 ) -> Result<(), StoreError> {
+    let NotTaken { rank, written_ms } = not_taken;
     // The remembered names are not used, because the content may belong to any incarnation.
     let generations = Names::default().newest(store, key, 0)?;
     let newest = generations.last().copied().unwrap_or(0);
@@ -205,10 +215,30 @@ pub fn spoil_instance(
     };
     let id = match newest {
         0 => key.label.clone(),
-        newest if is_it(manifest::state(store, &key.job, &name(newest))?.place) => name(newest),
-        newest => name(newest.saturating_add(1)),
+        newest => {
+            let state = manifest::state(store, &key.job, &name(newest))?;
+            let has_rank = state.is_complete() && rank.0 < state.ranks;
+            match has_rank {
+                true if has_files(store, key, &state, not_taken)? => return Ok(()),
+                false if is_it(state.place) => name(newest),
+                _ => name(newest.saturating_add(1)),
+            }
+        }
     };
     manifest::spoil(store, &key.job, &id, why)
+}
+
+/// Whether a checkpoint has the files of a rank that were written at this time.
+fn has_files(
+    store: &dyn Store,
+    key: &Key,
+    state: &manifest::CheckpointState,
+    of: NotTaken,
+) -> Result<bool, StoreError> {
+    let Some(grouping) = Grouping::new(state.ranks, state.group_size) else { return Ok(false) };
+    let manifest = manifest::read_manifest(store, &key.job, &state.id, grouping.group_of(of.rank))?;
+    let times = manifest.files.iter().filter(|file| file.rank == of.rank).map(|file| file.modified_ns / 1_000_000);
+    Ok(times.max() == Some(of.written_ms))
 }
 
 /// The reason why it is uncertain whether the files of a first content belong to one step. There is doubt if the

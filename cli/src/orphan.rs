@@ -169,6 +169,11 @@ mod tests {
         drop(listener);
         let mut process = std::process::Command::new("sleep");
         let mut process = process.arg("600").env("SLURM_JOB_ID", &watch.job_id).spawn().expect("starts");
+        // The environment of a process is empty for a moment while the process starts its program.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while watch.look(&start) == Seen::Nobody && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         assert_eq!(watch.look(&start), Seen::Somebody);
         process.kill().and_then(|()| process.wait()).expect("ended");
         assert_eq!(watch.look(&start), Seen::Nobody);

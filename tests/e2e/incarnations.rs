@@ -379,6 +379,31 @@ fn a_checkpoint_with_files_of_ranks_that_were_not_taken_is_never_complete() {
 }
 
 #[test]
+fn a_start_with_too_small_a_number_of_ranks_spoils_no_checkpoint_of_the_start_before() {
+    let mut site = Site::empty();
+    site.start_aggregator("127.0.0.1:0");
+    let agent = |site: &Site, name: &str, ranks: u32| {
+        let more = format!("group-size = 2\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\n{QUICK}\nranks = {ranks}");
+        Daemon::agent(site.dir.path(), name, &site.run_dir(), &site.addresses, &more)
+    };
+    let first = agent(&site, "first", 4);
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    drop(first);
+    let second = agent(&site, "second", 2);
+    second.wait_for_log("NOT SAVED");
+    // The second start writes the step again, and another step. Neither is complete without ranks 2 and 3.
+    site.write(2, 1, 0..RANKS);
+    site.write(2, 2, 0..RANKS);
+    for spoiled in ["it_000001~2", "it_000002"] {
+        let mark = site.store().join("job").join(spoiled).join("spoiled");
+        wait_for(spoiled, Duration::from_secs(30), || mark.exists().then_some(()));
+    }
+    assert_eq!(site.complete(), [id(1)].into());
+    assert_eq!(site.restart(&["--copy", "--checkpoint", &id(1)], 0).0, [(1, 1)].into());
+}
+
+#[test]
 fn an_agent_that_cannot_know_the_number_of_ranks_says_so_when_it_starts() {
     let mut site = Site::empty();
     site.start_aggregator("127.0.0.1:0");

@@ -4,7 +4,7 @@ use super::gather::{Gather, LOOK_FIRST_MS, Overwritten, content, give_back, is_o
 use super::{Agent, GATHERS_MAX, Hub, WAITING_MAX, is_elsewhere};
 use crate::fetch::{About, Announced};
 use crate::group::{Event, Key, Phase};
-use crate::instance::spoil_instance;
+use crate::instance::{NotTaken, spoil_instance};
 use crate::own_thread::on_own_thread;
 use crate::unpanicked::unpanicked;
 use mcrengine::error_chain::error_chain;
@@ -188,11 +188,11 @@ impl Hub {
         if highest.0 < rank {
             *highest = this;
         }
-        let (store, spread, written_ms) =
-            (Arc::clone(&self.store), self.options.spread, announced.written_unix_ns / 1_000_000);
+        let (store, spread) = (Arc::clone(&self.store), self.options.spread);
+        let not_taken = NotTaken { rank, written_ms: announced.written_unix_ns / 1_000_000 };
         let (key, why) = (Key { job: job.clone(), group: GroupId(0), label: label.clone() }, why.to_owned());
         let spoil = move || {
-            let spoiled = unpanicked(|| Ok(spoil_instance(&*store, &key, written_ms, spread, &why)?));
+            let spoiled = unpanicked(|| Ok(spoil_instance(&*store, &key, not_taken, spread, &why)?));
             if let Err(error) = spoiled {
                 let error = error_chain(&error);
                 tracing::error!(
