@@ -196,7 +196,8 @@ pub struct NotTaken {
 }
 
 /// Marks the content of a label as not whole, because files of a rank are not taken. The content may have no committed
-/// group. A complete checkpoint that has these files of the rank is not marked: an earlier run with more ranks saved it.
+/// group. If a complete checkpoint already has these files of the rank, nothing is marked. An earlier run with more
+/// ranks saved such a checkpoint.
 pub fn spoil_instance(
     store: &dyn Store,
     key: &Key,

@@ -571,9 +571,10 @@ pub struct NodeArgs {
     /// User of mcr gate on this node, who may start aggregators for jobs of other nodes
     #[arg(long, env = "MCR_GATE_USER", value_name = "NAME", conflicts_with = "own")]
     pub gate_user: Option<String>,
-    /// Put each worker into a control group of its own, below the group of this daemon
+    /// Put each worker into a separate control group, below the group of this daemon
     ///
-    /// For a unit of systemd with Delegate=. If no controller is delegated, the daemon logs it once and goes on.
+    /// For a unit of systemd with Delegate=. If no controller is delegated, the daemon logs one warning, and workers
+    /// have no limits.
     #[arg(long)]
     pub cgroups: bool,
     /// With --cgroups: maximum memory of a worker, in MiB; 0: no limit

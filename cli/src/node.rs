@@ -88,7 +88,7 @@ fn groups(memory_mib: u64) -> Option<Groups> {
     match Groups::of_this_process(&Limits { memory_mib, cpu_weight: WORKER_CPU_WEIGHT, threads }) {
         Ok(groups) => {
             let missing = groups.missing().join(" ");
-            tracing::info!(missing, "each worker has a control group of its own");
+            tracing::info!(missing, "each worker runs in a separate control group");
             Some(groups)
         }
         Err(error) => {

@@ -7,7 +7,7 @@
 //!     job_7/                  the worker of job 7
 //! ```
 //!
-//! A job is saved without these groups too: if a group cannot be made, the daemon logs it and goes on.
+//! If a group cannot be made, the daemon logs a warning, and the job is saved without limits.
 
 use std::fs;
 use std::io;
@@ -20,15 +20,15 @@ type Limit = (&'static str, &'static str, String);
 const DAEMON: &str = "daemon";
 /// systemd runs ExecStopPost= of a delegated unit in this group.
 const CONTROL: &str = ".control";
-/// The group of a job begins so. Its number follows.
+/// Beginning of the name of a job's group. The number of the job follows.
 const JOB: &str = "job_";
 
 /// The limits of each worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Maximum memory, in MiB. The kernel kills a worker that needs more. 0: no limit.
+    /// Maximum memory, in MiB. The kernel kills a worker that needs more memory. 0: no limit.
     pub memory_mib: u64,
-    /// Share of the processors if there are not enough, from 1 to 10000. A job has 100.
+    /// Weight of a worker if processors are short, from 1 to 10000. The weight of a job is 100.
     pub cpu_weight: u32,
     /// Maximum number of threads.
     pub threads: u32,
@@ -48,7 +48,7 @@ impl Limits {
     }
 }
 
-/// Why there are no groups for workers.
+/// The reason why workers have no groups.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupsError {
     /// The process is in no group of version 2, or in the root group.
@@ -93,7 +93,7 @@ impl Groups {
         let groups = Self { base, limits, missing: missing.into_iter().map(|(controller, ..)| controller).collect() };
         let daemon = groups.base.join(DAEMON);
         fs::create_dir(&daemon).or_else(ignore_existing).map_err(of(&daemon))?;
-        // Workers that an earlier daemon started without groups are here too.
+        // The group may also contain workers that an earlier daemon started without groups.
         for pid in read(&groups.base.join("cgroup.procs"))?.split_whitespace() {
             let moved = fs::write(daemon.join("cgroup.procs"), pid);
             if pid == std::process::id().to_string() {
@@ -133,8 +133,8 @@ impl Groups {
     }
 }
 
-/// Takes the limits from the groups of workers, until the next daemon sets them again. Otherwise systemd cannot start
-/// a process in the unit's group: a group with limits for its children must not have processes itself.
+/// Removes the limits from the groups of workers. The next daemon sets the limits again. With limits, systemd cannot
+/// start a process in the unit's group, because a group with limits for its children must not contain processes.
 pub fn release() -> Result<(), GroupsError> {
     release_at(&base_of_this_process()?)
 }

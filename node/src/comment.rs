@@ -10,12 +10,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// A word for `mcr` begins so.
+/// Beginning of a word for `mcr`.
 pub const PREFIX: &str = "mcr:";
 /// Maximum length of the words of a job, in bytes.
 pub const WORDS_BYTES_MAX: usize = 4096;
-/// Maximum number of jobs whose words are kept. SLURM runs no Epilog for a job on a node that it cannot reach, so the
-/// words of such a job stay.
+/// Maximum number of jobs whose words are kept. SLURM runs no Epilog on a node that SLURM cannot reach, so the words of
+/// such a job are not removed at its end.
 const KEPT_MAX: usize = 1024;
 
 /// The words for `mcr` in a comment, separated by spaces. Bytes that are not UTF-8 become U+FFFD.
@@ -56,7 +56,7 @@ impl Comments {
         Ok(Self { dir })
     }
 
-    /// `job_id` was checked before: it has digits only.
+    /// The file of a job. The caller has checked that `job_id` consists of digits.
     fn path(&self, job_id: &str) -> PathBuf {
         self.dir.join(format!("{job_id}.json"))
     }
@@ -87,7 +87,7 @@ impl Comments {
         Ok(())
     }
 
-    /// The words of a job, if it has any.
+    /// The words of a job. `None` if the comment of the job has no words for `mcr`.
     pub fn get(&self, job_id: &str) -> Option<Comment> {
         serde_json::from_slice(&std::fs::read(self.path(job_id)).ok()?).ok()
     }

@@ -7,10 +7,10 @@ use mcr_node::comment::PREFIX;
 /// All keys.
 const KEYS: [&str; 3] = ["job", "watch", "off"];
 
-/// Where the values of the words come from.
+/// Source of the values, for messages.
 pub const COMMENT: &str = "--comment";
 
-/// What the words of a comment say.
+/// The values of the words of a comment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobComment {
     /// Name of the job.
