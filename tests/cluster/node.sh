@@ -74,6 +74,48 @@ two_users_on_the_same_nodes_save_and_neither_reaches_the_others_aggregator() {
     stop_daemons n1 n2
 }
 
+# Reads all packets of the bed's network for SECONDS, and prints the number of packets and of packets with PATTERN.
+sniff() { # SECONDS PATTERN
+    # shellcheck disable=SC2016 # variables of Perl
+    root_on ctl perl -e '
+        socket(my $all, 17, 3, unpack("n", pack("S", 3))) or die "socket: $!"; # AF_PACKET, SOCK_RAW, ETH_P_ALL
+        my ($packets, $found, $end) = (0, 0, time + $ARGV[0]);
+        while ((my $left = $end - time) > 0) {
+            vec(my $ready = "", fileno($all), 1) = 1;
+            next unless select($ready, undef, undef, $left);
+            recv($all, my $packet, 65536, 0);
+            $packets++;
+            $found++ if $packet =~ /$ARGV[1]/;
+        }
+        print "$packets $found\n"' "$@"
+}
+
+# Check 9. The agents announce the names of the files to aggregators on other nodes, and send the bytes of the files.
+nothing_of_a_job_can_be_read_on_the_network_except_with_tls_off() {
+    local name=${FUNCNAME[0]} tls packets found sniffer
+    for tls in on off; do
+        cluster_top="tls = \"$tls\"\n" start_daemons n1 n2
+        begin "$name-$tls"
+        user_file
+        job_script "srun /shared/bin/writer . 3"
+        settings=()
+        sniff 20 'step_00000[123]\.rank' >"$work/packets" & sniffer=$!
+        submit --nodes=2 --nodelist=n[1-2] --ntasks-per-node=2 job.sh
+        await_end COMPLETED
+        expect_newest 3
+        wait $sniffer
+        read -r packets found <"$work/packets"
+        echo "tls = $tls: $packets packets, and $found of them show names of files"
+        [ "$packets" -gt 100 ] || fail "too few packets were read"
+        if [ $tls = on ]; then
+            [ "$found" = 0 ] || fail "names of files can be read"
+        else
+            [ "$found" -gt 0 ] || fail "without TLS, the names of files were not found, so this check shows nothing"
+        fi
+        stop_daemons n1 n2
+    done
+}
+
 # Check 5. Bob's aggregator finds no free port while alice's job runs. Bob's worker is started again later.
 of_two_users_with_one_port_one_saves_and_the_job_of_the_other_is_not_touched() {
     local name=${FUNCNAME[0]} jobs=()
