@@ -6,8 +6,7 @@
 
 use crate::cert::security;
 use crate::daemon::{at_once, report_aggregator, start_aggregator, within_runtime};
-use crate::exit::Exit;
-use crate::exit::NOT_COMMITTED;
+use crate::exit::{Exit, NOT_COMMITTED};
 use crate::settings::{Facts, Settings, gate_options, may_create};
 use crate::signals::Signals;
 use anyhow::Context;
