@@ -10,7 +10,24 @@
 //! The crates: `mcrengine` (this crate, `src/`) makes the decisions and defines the formats. `mcr-proto` is the
 //! network protocol. `mcr-cnc` is the agent, `mcr-anc` is the aggregator, and `mcr-cli` is the command `mcr`. Each of
 //! these words has one meaning in all crates: *rank, group, checkpoint, variable, header, class, segment, container,
-//! manifest, fetch, merge, split, flush, restart, raw* and *stored* bytes.
+//! manifest, fetch, merge, split, flush, restart, raw* (before compression) and *stored* (after compression) bytes.
+//!
+//! Further words:
+//!
+//! | word | meaning |
+//! |---|---|
+//! | label | the application's name of a checkpoint, taken from the names of its files. If an application overwrites a name, the second content is the checkpoint `LABEL~2` |
+//! | incarnation | one start of a job. The first restart of the start, or its first agent, begins the incarnation |
+//! | identity | the name that SLURM or the user gives a start. All processes of the start know it |
+//! | capture, announcement | the agent captures (describes) the files of a rank, and sends the headers as an announcement |
+//! | link, session | an agent has one link to each aggregator. A session is one connection of a link |
+//! | hub | the task of an aggregator that decides which group is flushed, and when |
+//! | frame | a part of the data stream between two processes, at most 1 MiB |
+//! | extent, piece | an extent is a range of bytes of a file. A piece is the part of a variable that is in one segment |
+//! | lease | a reservation of memory in the budget of a process |
+//! | base | an older segment that predicts the bytes of a new segment |
+//! | pointer file | a small file of the application that names the newest checkpoint |
+//! | point, lane | an array of points has several numbers (lanes) for each point, such as x, y and z |
 //!
 //! # A file is a skeleton and variables
 //!
@@ -47,7 +64,8 @@
 //! | 12 | commit | `src/manifest/commit.rs` | [`manifest::commit`] | a [`manifest::Manifest`]: every later restart sees the group |
 //!
 //! - Row 1: `cnc/src/settle.rs` decides when a file is finished. Row 2: `cnc/src/h5.rs` finds the variables of an
-//!   HDF5 file. Row 4: `anc/src/hub.rs` executes the effects that `step` returns.
+//!   HDF5 file. `capture_keeping` also keeps small files in memory. Row 4: `anc/src/hub.rs` executes the effects that
+//!   `step` returns.
 //! - Row 6: [`plan::plan`] makes the plan. The plan leaves out the variables that [`reuse::reusable`] finds in the
 //!   store. [`bases::Bases`] finds the older segments for row 8.
 //! - Row 7: a budget limits the memory of all segments together. In the schemes `agnostic-block` and `aware-block`,
@@ -58,18 +76,21 @@
 //! `anc/src/hub/flush_work.rs` checks this rule before row 5 (`anc/src/incarnation.rs`) and again before row 12. If a
 //! rank's files are older than that incarnation, the aggregator waits for new files.
 //!
-//! A variable's bytes come from a `Source` (`anc/src/source.rs`). `RemoteSource` (`anc/src/fetch.rs`) asks the
-//! agents, which read the file again. `LocalSource` (`cli/src/local.rs`) reads the file in the same process. The
-//! bytes are compared with the digest of row 2 before they are committed. So a file that changed after row 2 makes
-//! this checkpoint fail with an error, and harms no other checkpoint. Bytes that are kept in memory since row 2 are
-//! not hashed again (`Source::is_checked`). In a file that is kept in memory, variables of fewer than 4096 bytes get
-//! no digest.
+//! A variable's bytes come from a `Source` (`anc/src/source.rs`). `LocalSource` (`cli/src/local.rs`) reads the file
+//! in the same process. `RemoteSource` (`anc/src/fetch.rs`) asks the agents, which read the file again:
+//! `AgentLink::ask` sends the request, and `answer` in `cnc/src/serve.rs` reads the extents of the file by
+//! `read_ranges` and sends frames. `AgentLink::data` receives the frames, and `Asked::fill` puts the bytes in their
+//! places. The bytes are compared with the digest of row 2 before they are committed. So a file that changed after
+//! row 2 makes this checkpoint fail with an error, and harms no other checkpoint. Bytes that are kept in memory since
+//! row 2 are not hashed again (`Source::is_checked`). In a file that is kept in memory, variables of fewer than 4096
+//! bytes get no digest.
 //!
 //! # Restart: the same path in the opposite direction
 //!
-//! `cli/src/restart.rs` does rows 1 and 8. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7, and `publish` does
-//! row 9. If a checkpoint is damaged and cannot be restored, `cli/src/restart.rs` reports the damage and tries the
-//! next older checkpoint.
+//! `cli/src/restart.rs` does rows 1 and 8: `candidates` chooses from the list of row 1, except if another node of the
+//! start has decided. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7, and `publish` does row 9. The call of row
+//! 6 contains the calls of rows 3 to 5, for each segment. If a checkpoint is damaged and cannot be restored,
+//! `cli/src/restart.rs` reports the damage and tries the next older checkpoint.
 //!
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|
@@ -86,8 +107,8 @@
 //! # Invariants
 //!
 //! - **A checkpoint exists if and only if valid manifests in its directory cover all of its groups**
-//!   ([`manifest::CheckpointState::is_complete`]). There is no root file and no lock, and no state is kept anywhere
-//!   else.
+//!   ([`manifest::CheckpointState::is_complete`]). A reader needs no root file and no lock. The records of
+//!   incarnations only decide which complete checkpoint is the newest, and marks exclude checkpoints.
 //! - **The newest checkpoint of a job is the checkpoint of the newest incarnation that the application wrote last**
 //!   ([`manifest::Place`]). A checkpoint that was incomplete when a newer incarnation began never becomes complete.
 //! - The types allow only one order of a commit. Only [`container::UnsealedContainer::seal`] makes a

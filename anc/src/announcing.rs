@@ -43,7 +43,7 @@ pub(crate) struct Assembly {
     pub rank: Rank,
     pub total_bytes: u64,
     pub bytes: BytesMut,
-    /// The lease of the memory that the announcement takes.
+    /// The reserved memory for this announcement. An announcement has the headers of the files of a rank.
     pub room: Lease,
     /// When the last part arrived. Before the first part: when the agent was asked for the parts.
     heard: Instant,

@@ -29,7 +29,7 @@ pub enum Phase {
     Gathering {
         /// The ranks whose announcements are missing. Never empty.
         missing: BTreeSet<Rank>,
-        /// When to give up, in milliseconds of the hub's clock.
+        /// When to stop waiting for the missing ranks, in milliseconds of the clock of the hub.
         deadline_ms: u64,
         /// Number of earlier flushes that failed because of the store.
         attempts: u32,

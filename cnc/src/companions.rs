@@ -45,7 +45,8 @@ pub struct Companion {
     fingerprint: Fingerprint,
     /// Permission bits.
     mode: u32,
-    /// The target of a link, or the bytes of a pointer file.
+    /// The target of a link, or the bytes of a pointer file. A pointer file names the newest checkpoint, as
+    /// `rpointer.ocn` does.
     content: Arc<[u8]>,
 }
 

@@ -100,7 +100,7 @@ fn nearest(near: &Option<&'static str>) -> String {
 /// The positions of the label and the rank in a path, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Within {
-    /// Position of the label. `None` if the pattern has a constant label, and the path contains no label.
+    /// Position of the label. `None` if the pattern gives the same label to all files, so that the path has no label.
     pub(crate) label: Option<std::ops::Range<usize>>,
     pub(crate) rank: Option<std::ops::Range<usize>>,
 }

@@ -242,7 +242,7 @@ fn edges(sources: &[Source]) -> BTreeMap<String, BTreeSet<String>> {
     sources.iter().map(edges).collect()
 }
 
-/// Maximum number of re-exports of re-exports that are followed.
+/// Maximum length of a chain of re-exports that is followed.
 const DEPTH_MAX: usize = 8;
 
 /// Finds the files that define the item of a path in a module. Empty if the item is in another crate.

@@ -243,7 +243,8 @@ fn median_interval(sorted: &[f64], confidence: f64) -> Option<Interval> {
         term *= (n - d + 1) as f64 / d as f64; // P(B = d)
         let narrower = 1.0 - 2.0 * (below + term);
         if narrower < confidence || 2 * (d + 1) > n {
-            // Interpolate between both intervals with the weight of Hettmansperger and Sheather.
+            // Interpolate between the narrower and the wider interval with the weight of T. P. Hettmansperger and
+            // S. J. Sheather, "Confidence intervals based on interpolated order statistics" (1986).
             let at = (coverage - confidence) / (coverage - narrower).max(f64::MIN_POSITIVE);
             let weight = (n - d) as f64 * at / (d as f64 + (n as f64 - 2.0 * d as f64) * at);
             let weight = if 2 * (d + 1) > n { 0.0 } else { weight.clamp(0.0, 1.0) };

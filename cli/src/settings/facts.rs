@@ -60,7 +60,8 @@ impl Facts {
         facts
     }
 
-    /// The words that the daemon of this node keeps. SLURM does not pass the comment of a job to its processes.
+    /// The words `mcr:...` of the job's comment, which the daemon of this node keeps. SLURM does not pass the comment of a
+    /// job to the processes of the job.
     fn kept_comment(&self) -> Option<Comment> {
         let job_id = self.variable("SLURM_JOB_ID")?;
         let socket = PathBuf::from(self.variable("MCR_RUN_DIR").unwrap_or_else(|| RUN_DIR.to_owned())).join(SOCKET);
