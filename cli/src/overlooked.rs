@@ -2,10 +2,11 @@
 //! may belong to a checkpoint. The watcher reports such a path only if the path changes.
 
 use crate::exit::NOT_COMMITTED;
+use mcr_cnc::companions::is_pointer_name;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, list};
 use mcrengine::ids::{CheckpointId, FilePath};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,13 @@ pub fn report(config: &CncConfig, store: &Path) -> bool {
         LayoutChoice::Known(layout) => layout,
         LayoutChoice::Whole | LayoutChoice::Guess => return true,
     };
+    let unnamed = unnamed(layout, &listing);
+    if let Some(first) = unnamed.first() {
+        tracing::warn!(
+            files = unnamed.len(), %first,
+            "files in the directories of checkpoints match no pattern of the layout, and are not saved"
+        );
+    }
     if let Some((checkpoint, link)) = linked(layout, &listing) {
         tracing::error!(
             exit_status = NOT_COMMITTED, %checkpoint, first = %link.display(),
@@ -47,6 +55,19 @@ pub fn report(config: &CncConfig, store: &Path) -> bool {
         return false;
     }
     true
+}
+
+/// The files that match no pattern of the layout although they are in the directory of a checkpoint. Pointer files need
+/// no pattern.
+fn unnamed<'a>(layout: &Layout, listing: &'a Listing) -> Vec<&'a FilePath> {
+    let of_checkpoints: BTreeSet<PathBuf> = (listing.files.iter())
+        .filter(|path| layout.place(path).is_some())
+        .filter_map(|path| layout.own_directory(path))
+        .filter(|directory| directory != Path::new(""))
+        .collect();
+    let is_in_one = |path: &&FilePath| path.as_path().ancestors().skip(1).any(|dir| of_checkpoints.contains(dir));
+    let is_unnamed = |path: &&FilePath| layout.place(path).is_none() && !is_pointer_name(path.name());
+    listing.files.iter().filter(is_in_one).filter(is_unnamed).collect()
 }
 
 /// A checkpoint whose files are all symbolic links, and the first of these links.

@@ -415,6 +415,20 @@ fn links_that_are_not_followed_are_named_at_the_end_and_give_5() {
 }
 
 #[test]
+fn files_in_the_directory_of_a_checkpoint_that_the_layout_does_not_name_are_named_at_the_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = mcr();
+    std::fs::create_dir_all(dir.path().join("out")).expect("made");
+    command.args(["run", "--create", "--job", "job", "--ranks", "1", "--layout", "{checkpoint}/rank_{rank}.dat"]);
+    command.arg("--watch").arg(dir.path().join("out")).arg("--store").arg(dir.path().join("store"));
+    command.arg("--state").arg(dir.path().join("state")).current_dir(dir.path().join("out"));
+    let script = "mkdir it_1; echo 0 > it_1/rank_0.dat; echo mesh > it_1/mesh.txt; echo log > run.txt";
+    let output = run(command.args(["--", "sh", "-c", script]), 0);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(log.contains("files=1 first=it_1/mesh.txt") && is_complete(dir.path(), "it_1"), "{log}");
+}
+
+#[test]
 fn a_command_that_succeeds_and_whose_checkpoint_is_not_committed_gives_5() {
     for (script, status) in [("echo zero > s1.rank_0.txt", 5), ("echo zero > s1.rank_0.txt; exit 4", 4), ("true", 0)] {
         let dir = tempfile::tempdir().expect("a directory");
