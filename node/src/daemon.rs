@@ -317,6 +317,20 @@ impl Daemon {
                     );
                     let is_final = status.is_some_and(|status| status.code().is_some_and(|code| FINAL.contains(&code)));
                     if is_final || job.is_over || job.restarts >= RESTARTS_MAX {
+                        let restarts = job.restarts;
+                        match &job.standing {
+                            _ if is_final || job.is_over => {}
+                            None => tracing::error!(
+                                job_id = id,
+                                restarts,
+                                "the worker of a job died too often: the job is not saved any more on this node"
+                            ),
+                            Some(_) => tracing::error!(
+                                aggregator = id,
+                                restarts,
+                                "an aggregator died too often: it starts again only if an agent asks the gate"
+                            ),
+                        }
                         if let (Some(_), Some(status)) = (&job.standing, status) {
                             self.failures.add(id, status, now);
                         }
@@ -675,6 +689,10 @@ mod tests {
         dies(pid);
         assert_eq!(pid_now(), Some(pid));
         assert_eq!(site.end("7", 10_000), Reply::Ended(End::Status(5)), "another worker saves what is left");
+        let pid = site.begin("8", 0);
+        site.daemon.lock().get_mut("8").expect("known").restarts = RESTARTS_MAX;
+        dies(pid);
+        assert_eq!(pid_now(), None, "the daemon gives the worker up");
         let refused = Site::new("exit 78");
         refused.begin("7", 0);
         let until = Instant::now() + Duration::from_secs(20);
