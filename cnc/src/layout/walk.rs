@@ -138,26 +138,40 @@ pub struct Scan {
 /// Maximum number of entries in [`Listing::skipped`].
 pub const SKIPPED_MAX: usize = 1000;
 
-/// Minimum difference of times that contradicts the names. The names determine the order of checkpoints, unless the
-/// modification times contradict the names. If files were copied without their times, their times are nearly equal.
-/// The times of a run's checkpoints differ more.
+/// Minimum difference of times that contradicts the numbers in two names. If names differ only in their numbers, the
+/// numbers determine the order of checkpoints, unless the modification times contradict the numbers. If files were
+/// copied without their times, the times show the order of the copies, and differ by less.
 const CONTRADICTION_MIN: Duration = Duration::from_secs(60);
+/// Minimum time between two checkpoints of a code that counts from the beginning again, or uses a few names in turn.
+const STEP_MIN: Duration = Duration::from_secs(1);
 
 /// A checkpoint's label and its files, see [`Scan::checkpoints`].
 pub type Labelled = (CheckpointId, Vec<(FilePath, Rank)>);
 
 impl Scan {
     /// Returns the checkpoints, oldest first, and a message if this order is not the order of the names. If an
-    /// application reuses a few names (`restart.a`, `restart.b`; `state`, `state_prev`), only modification times give
-    /// the order.
+    /// application reuses a few names (`restart.a`, `restart.b`; `state`, `state_prev`), or counts from the beginning
+    /// again (`it_999`, `it_1`), only modification times give the order.
     pub fn in_order(self) -> (Vec<Labelled>, Option<String>) {
         let Self { checkpoints, modified, .. } = self;
         let time = |label: &CheckpointLabel| modified.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
+        let mut shapes: BTreeMap<Vec<u8>, Vec<(u64, SystemTime)>> = BTreeMap::new();
+        for label in checkpoints.keys() {
+            shapes.entry(shape_of(label)).or_default().push((last_number_of(label), time(label)));
+        }
+        let begin_again: BTreeSet<Vec<u8>> =
+            shapes.into_iter().filter(|(_, numbered)| begins_again(numbered)).map(|(shape, _)| shape).collect();
+        // How much later a checkpoint must be than a checkpoint whose name is after its name.
+        let contradiction_min = |before: &CheckpointLabel, label: &CheckpointLabel| match shape_of(label) {
+            shape if shape != shape_of(before) => Duration::from_nanos(1),
+            shape if begin_again.contains(&shape) => STEP_MIN,
+            _ => CONTRADICTION_MIN,
+        };
         let mut newest: Option<&CheckpointLabel> = None;
         let mut contradiction = None;
         for label in checkpoints.keys() {
             match newest {
-                Some(before) if time(label) + CONTRADICTION_MIN <= time(before) => {
+                Some(before) if time(label) + contradiction_min(before, label) <= time(before) => {
                     contradiction.get_or_insert_with(|| {
                         format!("{} was written after {}: the order is that of the files' times", before.0, label.0)
                     });
@@ -172,6 +186,39 @@ impl Scan {
         }
         (order.into_iter().map(|(label, files)| (label.0, files)).collect(), contradiction)
     }
+}
+
+/// A name with `#` for each number.
+fn shape_of(label: &CheckpointLabel) -> Vec<u8> {
+    let mut shape: Vec<u8> = Vec::new();
+    for byte in label.0.as_str().bytes() {
+        match byte.is_ascii_digit() {
+            true if shape.last() == Some(&b'#') => {}
+            true => shape.push(b'#'),
+            false => shape.push(byte),
+        }
+    }
+    shape
+}
+
+/// The last number in a name; 0 if the name has no number.
+fn last_number_of(label: &CheckpointLabel) -> u64 {
+    let digits = |part: &&str| !part.is_empty();
+    let last = label.0.as_str().split(|c: char| !c.is_ascii_digit()).rfind(digits);
+    last.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+/// Whether an application counted to the highest number and then began again with the lowest number, with at least
+/// [`STEP_MIN`] between two checkpoints, or used two numbers in turn. If three or more numbers follow one another without
+/// a gap, they may also be copies in another order. `numbered` has the numbers and times in the order of the numbers.
+fn begins_again(numbered: &[(u64, SystemTime)]) -> bool {
+    let is_later = |one: SystemTime, other: SystemTime| one + STEP_MIN <= other;
+    let mut breaks = numbered.windows(2).filter(|pair| !is_later(pair[0].1, pair[1].1));
+    let (Some([before, after]), None) = (breaks.next(), breaks.next()) else { return false };
+    let wraps = numbered.last().zip(numbered.first()).is_some_and(|(last, first)| is_later(last.1, first.1));
+    let step =
+        numbered.windows(2).map(|pair| pair[1].0.saturating_sub(pair[0].0)).filter(|step| *step > 0).min().unwrap_or(1);
+    wraps && (numbered.len() == 2 || after.0.saturating_sub(before.0) > step)
 }
 
 /// Why a directory could not be walked.
@@ -511,6 +558,14 @@ mod tests {
         assert!(contradiction.is_some_and(|line| line.contains("restart.1 was written after restart.2")));
         let (order, contradiction) = order_of(&[("step_9", 9005), ("step_10", 9000), ("step_11", 9001)]);
         assert_eq!((&order[..], contradiction), (&["step_9", "step_10", "step_11"].map(String::from)[..], None));
+        let (order, _) = order_of(&[("step_998", 9000), ("step_999", 9003), ("step_1", 9006), ("step_2", 9009)]);
+        assert_eq!(order, ["step_998", "step_999", "step_1", "step_2"], "the code began to count again");
+        let (order, _) = order_of(&[("chk_1", 9000), ("chk_0", 9005)]);
+        assert_eq!(order, ["chk_1", "chk_0"], "two numbers in turn");
+        let (order, _) = order_of(&[("chk_1", 9000), ("chk_0", 9000)]);
+        assert_eq!(order, ["chk_0", "chk_1"], "copies");
+        let (order, _) = order_of(&[("01-JAN", 9000), ("01-FEB", 9002), ("01-MAR", 9004), ("01-APR", 9006)]);
+        assert_eq!(order, ["01-JAN", "01-FEB", "01-MAR", "01-APR"], "the letters differ");
         let (order, _) = order_of(&[("state_prev", 1000), ("state", 2000)]);
         assert_eq!(order, ["state_prev", "state"], "the newest is the last; the names have no influence");
     }
