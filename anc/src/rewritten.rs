@@ -60,6 +60,15 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
                 });
                 continue;
             }
+            Some(Times::Unclear) => {
+                unknown.get_or_insert_with(|| {
+                    format!(
+                        "the files of {rank} were written at equal intervals, so that their times do not show which files \
+                         belong to one step: it is uncertain whether the files are of one step"
+                    )
+                });
+                continue;
+            }
             None => {}
         }
         let Some(old_file) = old.first() else { continue }; // all files are new

@@ -93,6 +93,8 @@ fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
 /// Maximum number of attempts. A restart begins again if all checkpoints that it found were pruned in the meantime
 /// because newer checkpoints had been saved, or if another node of the same start decided first.
 const ATTEMPTS_MAX: u32 = 3;
+/// Maximum number of doubtful checkpoints that are skipped in favour of an older checkpoint without doubt.
+const DOUBTFUL_SKIPPED_MAX: usize = 3;
 /// Maximum time to wait for the decision of another node, if the checkpoint of the last decision is gone.
 const DECISION_MAX: Duration = Duration::from_secs(10);
 /// Time between two checks whether the other node has decided.
@@ -423,6 +425,8 @@ fn candidates<'a>(
     }
     // A restart with --copy starts no application, so there is no limit for such restarts.
     let limit = if args.copy { 0 } else { args.give_up_after as usize };
+    // If more of the newest checkpoints are doubtful, the doubt is about the application, and not about one step.
+    let skips_doubtful = chosen.iter().take(DOUBTFUL_SKIPPED_MAX + 1).any(|state| state.doubt.is_none());
     let mut kept = None;
     for (n, state) in chosen.iter().enumerate() {
         let reason = if limit > 0 && incarnations.restarts_in_a_row(store, job, &state.id, limit)? >= limit {
@@ -433,7 +437,7 @@ fn candidates<'a>(
             )
         } else if let Some(why) = &state.bad {
             format!("it is marked as bad ({why}); --checkpoint {} restores it anyway", state.id)
-        } else if let (Some(doubt), true) = (&state.doubt, chosen.iter().any(|other| other.doubt.is_none())) {
+        } else if let (Some(doubt), true) = (&state.doubt, skips_doubtful) {
             format!("{doubt}; --checkpoint {} restores it anyway", state.id)
         } else {
             kept = Some(n);

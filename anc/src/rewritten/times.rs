@@ -37,6 +37,9 @@ pub enum Times<'a> {
     /// The files belong to two steps. `awaited` is a file of the earlier step. `is_sure`: whether the earlier
     /// contents show that the application rewrites all files of the earlier step.
     TwoSteps { awaited: &'a FilePath, is_sure: bool },
+    /// The pause and the longest time inside the content are about equal: the application uses several files in turn,
+    /// or writes without a pause.
+    Unclear,
 }
 
 /// Maximum number of the last rewrites of a file from which the length of the cycle is computed.
@@ -45,9 +48,9 @@ const REWRITES_MAX: usize = 8;
 /// percent of the shorter time. With a smaller difference, the times show nothing, because the application may use
 /// several files in turn.
 const ALIKE_PERCENT: i128 = 25;
-/// Maximum interval between two rewrites of a file that belongs to the cycle, in percent of the length of the cycle.
-/// A file with a longer interval is not rewritten in each step.
-const CYCLE_PERCENT: i128 = 150;
+/// Minimum interval between two rewrites of a file that the application does not rewrite in each step, in percent of the
+/// length of the cycle. The interval of another file is twice the cycle if a content between two steps was not saved.
+const RARE_PERCENT: i128 = 250;
 
 /// Judges the files of a rank. `before` has the earlier contents of the rank, the oldest content first. Returns
 /// `None` if the times show nothing.
@@ -59,38 +62,58 @@ pub fn judge<'a>(before: &[&[Content<'a>]], files: &[Content<'a>]) -> Option<Tim
             times.push(i128::from(file.modified_ns));
         }
     }
-    let interval = |path: &FilePath| median_interval(versions.get(path)?);
-    let cycle = files.iter().filter_map(|file| interval(file.path)).min().filter(|cycle| *cycle > 0)?;
-    let in_cycle = |path: &FilePath| interval(path).is_some_and(|own| own * 100 <= cycle * CYCLE_PERCENT);
-    // A file with only one version may belong to the cycle if it is newer than the previous versions of the other
-    // files.
+    // The files that were written since the newest file was written before may belong to the cycle.
+    let newest = files.iter().max_by_key(|file| file.modified_ns)?;
     let previous = |path: &FilePath| versions.get(path)?.iter().rev().nth(1).copied();
-    let oldest = files.iter().filter(|file| in_cycle(file.path)).filter_map(|file| previous(file.path)).min()?;
-    let is_candidate = |file: &Content<'_>| previous(file.path).is_none() && i128::from(file.modified_ns) > oldest;
-    let mut times: Vec<(i128, &'a FilePath)> = files
-        .iter()
-        .filter(|file| in_cycle(file.path) || is_candidate(file))
-        .map(|file| (i128::from(file.modified_ns), file.path))
-        .collect();
+    let since = previous(newest.path)?;
+    let interval = |path: &FilePath| versions.get(path).and_then(|times| median_interval(times));
+    let recent = || files.iter().filter(|file| i128::from(file.modified_ns) > since);
+    let cycle = recent().filter_map(|file| interval(file.path)).min().filter(|cycle| *cycle > 0)?;
+    let is_rare = |path: &FilePath| interval(path).is_some_and(|own| own * 100 > cycle * RARE_PERCENT);
+    let in_cycle = recent().filter(|file| !is_rare(file.path));
+    let mut times: Vec<(i128, &'a FilePath)> = in_cycle.map(|file| (i128::from(file.modified_ns), file.path)).collect();
     times.sort_unstable();
-    let ((first, _), (last, _)) = (times.first()?, times.last()?);
+    let ((first, _), (last, newest)) = (times.first()?, times.last()?);
     let longest = times.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[0].0)).max()?;
     let (inside, until) = longest;
-    let pause = (cycle - (last - first)).max(0);
+    // The pause before the content. It is computed in two ways, because contents may be missing, and because the
+    // application may take different times for its steps.
+    let before = previous(newest).map(|time| first - time);
+    let pause = before.unwrap_or(i128::MAX).min(cycle - (last - first)).max(0);
     let is_longer = |one: i128, other: i128| one * 100 > other * (100 + ALIKE_PERCENT);
     if is_longer(pause, inside) {
         return Some(Times::OneStep);
     }
     let mut earlier = times.iter().filter(|(time, _)| *time <= until).map(|(_, path)| *path);
     let is_sure = earlier.clone().all(|path| previous(path).is_some());
-    is_longer(inside, pause).then(|| earlier.next().map(|awaited| Times::TwoSteps { awaited, is_sure }))?
+    match is_longer(inside, pause) {
+        true => earlier.next().map(|awaited| Times::TwoSteps { awaited, is_sure }),
+        false if times.len() == 2 && are_used_in_turn(times[0].1, times[1].1) => None,
+        false => Some(Times::Unclear),
+    }
 }
 
-/// The median of the last intervals between the versions of a file. `None` if the file has had only one version.
+/// Whether two names differ only in one letter, in a number, or in a word for an older file, as in `restart.a` and
+/// `restart.b`, or `state` and `state_prev`. Applications use such names in turn.
+fn are_used_in_turn(one: &FilePath, other: &FilePath) -> bool {
+    const WORDS: [&[u8]; 6] = [b"old", b"new", b"prev", b"bak", b"odd", b"even"];
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let front = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let rest = one.len().min(other.len()) - front;
+    let back = one.iter().rev().zip(other.iter().rev()).take(rest).take_while(|(a, b)| a == b).count();
+    let differs = |name: &[u8]| {
+        let middle: Vec<u8> = name[front..name.len() - back].iter().filter(|b| !b"._-".contains(b)).copied().collect();
+        middle.len() <= 1 || middle.iter().all(u8::is_ascii_digit) || WORDS.contains(&&middle[..])
+    };
+    differs(one) && differs(other)
+}
+
+/// The median of the last intervals between the versions of a file; of two middle intervals, the shorter interval, because
+/// a longer interval may be the time of several steps. `None` if the file has had only one version.
 fn median_interval(versions: &[i128]) -> Option<i128> {
     let mut intervals: Vec<i128> = versions.windows(2).rev().take(REWRITES_MAX).map(|pair| pair[1] - pair[0]).collect();
     intervals.sort_unstable();
-    intervals.get(intervals.len() / 2).copied()
+    intervals.get(intervals.len().saturating_sub(1) / 2).copied()
 }
 
 #[cfg(test)]
@@ -115,6 +138,7 @@ mod tests {
             Some(Times::OneStep) => "one step",
             Some(Times::TwoSteps { is_sure: true, .. }) => "two steps",
             Some(Times::TwoSteps { is_sure: false, .. }) => "perhaps two steps",
+            Some(Times::Unclear) => "unclear",
         }
     }
 
@@ -135,9 +159,33 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_used_in_turn_or_rewritten_rarely_or_never_show_nothing() {
-        assert_eq!(of(&[&[("a", 0)], &[("a", 0), ("b", 10)], &[("a", 20), ("b", 10)]]), "nothing");
-        assert_eq!(of(&[&[("a", 0), ("b", 10)], &[("a", 20), ("b", 10)], &[("a", 20), ("b", 30)]]), "nothing");
+    fn steps_of_different_lengths_are_told_apart_by_the_pause_before_the_content() {
+        let (one, two, three) = ([("a", 0), ("b", 5)], [("a", 40), ("b", 60)], [("a", 140), ("b", 150)]);
+        assert_eq!(of(&[&one, &two, &three]), "one step");
+        assert_eq!(of(&[&one, &two, &[("a", 140), ("b", 60)]]), "two steps");
+        assert_eq!(of(&[&one, &two, &three, &[("a", 170), ("b", 150)]]), "two steps");
+        assert_eq!(of(&[&one, &two, &three, &[("a", 170), ("b", 175)]]), "one step");
+        // Two steps were not saved, and the third is half written.
+        let regular = |step: i64| [("a", step * 40), ("b", step * 40 + 10)];
+        assert_eq!(of(&[&regular(0), &regular(1), &[("a", 160), ("b", 130)]]), "two steps");
+        assert_eq!(of(&[&regular(0), &regular(1), &regular(4)]), "one step");
+    }
+
+    #[test]
+    fn files_that_are_written_without_a_pause_are_unclear_and_files_that_are_used_in_turn_are_not() {
+        for [one, other] in [["WAVECAR", "CHGCAR"], ["run.coor", "run.vel"]] {
+            let first = [(one, 0), (other, 10)];
+            assert_eq!(of(&[&first, &[(one, 20), (other, 10)], &[(one, 20), (other, 30)]]), "unclear");
+        }
+        let three = [("a", 0), ("b", 10), ("c", 20)];
+        assert_eq!(of(&[&three, &[("a", 30), ("b", 10), ("c", 20)]]), "unclear");
+        for [one, other] in [["r.a", "r.b"], ["chk.0.h5", "chk.1.h5"], ["s", "s_prev"], ["x.old", "x.new"]] {
+            assert_eq!(of(&[&[(one, 0)], &[(one, 0), (other, 10)], &[(one, 20), (other, 10)]]), "nothing");
+        }
+    }
+
+    #[test]
+    fn files_that_are_rewritten_rarely_or_never_show_nothing() {
         assert_eq!(of(&[&[("m", 0), ("a", 10)], &[("m", 0), ("a", 20)]]), "nothing", "m is older than a step");
         let rarely = [("p", 5), ("a", 10)];
         let later = [("p", 45), ("a", 50)];
