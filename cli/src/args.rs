@@ -1,9 +1,9 @@
 //! The command line, which clap parses.
 
 use crate::exit;
-use crate::node::RUN_DIR;
 use clap::{Args, Parser, Subcommand};
 use mcr_anc::flush::WHOLE_EVERY;
+use mcr_node::client::RUN_DIR;
 use mcrengine::codec::Profile;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::plan::Scheme;
@@ -798,10 +798,24 @@ impl RankSet {
         self.0.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// Whether no rank is in both sets.
-    pub fn is_disjoint(&self, other: &Self) -> bool {
-        let overlap = |a: &RangeInclusive<u32>, b: &RangeInclusive<u32>| a.start() <= b.end() && b.start() <= a.end();
-        !self.0.iter().any(|range| other.0.iter().any(|other| overlap(range, other)))
+    /// The ranks 0 to `count - 1`.
+    pub fn all(count: u32) -> Self {
+        Self(if count == 0 { Vec::new() } else { vec![0..=count - 1] })
+    }
+
+    /// Whether each rank is in one of the other sets.
+    pub fn is_covered_by<'a>(&self, others: impl Iterator<Item = &'a Self>) -> bool {
+        let mut ranges: Vec<&RangeInclusive<u32>> = others.flat_map(|other| &other.0).collect();
+        ranges.sort_unstable_by_key(|range| *range.start());
+        self.0.iter().all(|own| {
+            let mut next = u64::from(*own.start());
+            for range in &ranges {
+                if u64::from(*range.start()) <= next {
+                    next = next.max(u64::from(*range.end()) + 1);
+                }
+            }
+            next > u64::from(*own.end())
+        })
     }
 
     /// The highest rank.

@@ -4,7 +4,7 @@
 //! checkpoint. The restarts on other nodes follow the record, or fail with an error. A restart with --copy or
 //! --dry-run decides nothing.
 
-use crate::args::{RestartArgs, ranks};
+use crate::args::{RankSet, RestartArgs, ranks};
 use crate::common::now_unix_ms;
 use anyhow::bail;
 use mcr_cnc::config::{incarnation_of, node_name, real_path};
@@ -38,11 +38,11 @@ const FILE_TIME_MARGIN: Duration = Duration::from_millis(25);
 enum Others {
     /// No ranks were restored.
     None,
-    /// Only ranks that this restart does not restore.
+    /// Other ranks. At least one rank of this restart was not restored, so this restart is a part of the same start.
     OtherRanks,
-    /// Ranks of this restart were also restored on other nodes.
+    /// All ranks of this restart, some of them on other nodes.
     SameRanks,
-    /// Ranks of this restart were also restored on this node. Then this restart begins the application again.
+    /// All ranks of this restart, on this node. Then this restart begins the application again.
     SameRanksHere,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Decider<'a> {
             if !newest.is_restart || !self.may_follow(newest)? {
                 return Ok(Role::Decide { after });
             }
-            let others = self.others(newest)?;
+            let others = self.others(newest, all)?;
             // If the job committed a checkpoint after the decision, the application was started, or `mcr save` ran.
             // But if only other ranks were restored, the application was not started with the ranks of this restart.
             // Then this restart still belongs to the same start.
@@ -204,20 +204,23 @@ impl<'a> Decider<'a> {
     }
 
     /// Compares the ranks of this restart with the ranks that were restored for an incarnation.
-    fn others(&self, newest: &Incarnation) -> Result<Others, StoreError> {
+    fn others(&self, newest: &Incarnation, all: &[CheckpointState]) -> Result<Others, StoreError> {
         let parts = incarnation::parts(self.store, self.job, newest.number)?;
         if parts.is_empty() {
             return Ok(Others::None);
         }
-        let are_other = |part: &Part| match (ranks(&part.ranks), &self.args.ranks) {
-            (Ok(restored), Some(own)) => own.is_disjoint(&restored),
-            _ => false, // one of the restarts restores all ranks, or the part cannot be read
-        };
-        let is_of_this_node = |part: &&Part| part.node == self.host;
-        Ok(match parts.iter().find(|part| !are_other(part)) {
-            None => Others::OtherRanks,
-            Some(_) if parts.iter().filter(is_of_this_node).any(|part| !are_other(part)) => Others::SameRanksHere,
-            Some(_) => Others::SameRanks,
+        // If the number of ranks is not known, all ranks of a part count as one rank.
+        let from = newest.from.as_ref().and_then(|from| all.iter().find(|state| state.id == *from));
+        let every = RankSet::all(from.map_or(1, |state| state.ranks.max(1)));
+        let own = self.args.ranks.as_ref().unwrap_or(&every);
+        // The ranks of a part that cannot be read may be all ranks.
+        let ranks_of = |part: &Part| (part.node == self.host, ranks(&part.ranks).unwrap_or_else(|_| every.clone()));
+        let restored: Vec<(bool, RankSet)> = parts.iter().map(ranks_of).collect();
+        let here = restored.iter().filter(|(is_here, _)| *is_here).map(|(_, ranks)| ranks);
+        Ok(match own.is_covered_by(restored.iter().map(|(_, ranks)| ranks)) {
+            false => Others::OtherRanks,
+            true if own.is_covered_by(here) => Others::SameRanksHere,
+            true => Others::SameRanks,
         })
     }
 

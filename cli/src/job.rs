@@ -2,10 +2,10 @@
 //! to the daemon of the node.
 
 use crate::args::{JobArgs, JobCommand, NodeSocket};
-use crate::node::SOCKET;
 use crate::output::{Table, print, print_json, tell};
 use crate::settings::{Facts, Setting, Settings};
 use anyhow::{Context, bail};
+use mcr_node::client::SOCKET;
 use mcr_node::client::ask;
 use mcr_node::comment::{Comment, words_of};
 use mcr_node::facts::{JobFacts, job_id_of};

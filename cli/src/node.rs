@@ -8,6 +8,7 @@ use crate::daemon::start_logging;
 use crate::guard::NotPermitted;
 use anyhow::{Context, bail};
 use mcr_node::cgroup::{Groups, Limits};
+use mcr_node::client::SOCKET;
 use mcr_node::daemon::{Daemon, Options};
 use mcrengine::error_chain::error_chain;
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -19,16 +20,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Name of the socket in the daemon's directory.
-pub const SOCKET: &str = "socket";
 /// A worker's share of the processors, if there are not enough. A job has 100.
 const WORKER_CPU_WEIGHT: u32 = 20;
 /// Maximum number of threads of a worker, without the threads for each core.
 const WORKER_THREADS: u32 = 256;
 /// Further threads of a worker for each core of the node.
 const WORKER_THREADS_PER_CORE: u32 = 8;
-/// The daemon's directory.
-pub const RUN_DIR: &str = "/run/mcr";
 
 pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     match args.command {

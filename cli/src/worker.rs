@@ -7,7 +7,6 @@ use crate::daemon::{Aggregators, LOOPBACK, Life, run_worker, start_logging};
 use crate::exit::Exit;
 use crate::gates::Wish;
 use crate::is_configuration;
-use crate::node::SOCKET;
 use crate::orphan::Watch;
 use crate::output::print;
 use crate::placement::Placement;
@@ -15,6 +14,7 @@ use crate::settings::{Facts, JobComment, Settings, USER_FILE, gate_options, may_
 use crate::standing;
 use anyhow::{Context, bail};
 use mcr_cnc::settle::NodeRanks;
+use mcr_node::client::SOCKET;
 use mcr_node::comment::Comment;
 use mcr_node::record::{Record, Records};
 use mcr_node::{environment, user};

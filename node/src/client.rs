@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+/// The daemon's directory.
+pub const RUN_DIR: &str = "/run/mcr";
+/// Name of the socket in the daemon's directory.
+pub const SOCKET: &str = "socket";
+
 /// Sends a request, and waits for the reply. The whole call takes at most `most`, even if the daemon is stopped.
 pub fn ask(socket: &Path, request: &Request, most: Duration) -> io::Result<Reply> {
     let (to_us, from_thread) = mpsc::channel();

@@ -1,7 +1,6 @@
 //! `mcr node check`: compares slurm.conf, Prolog and Epilog, the daemon's socket and the cluster's file with
 //! the requirements of `mcr node`.
 
-use super::SOCKET;
 use super::slurm_conf::SlurmConf;
 use crate::args::NodeCheckArgs;
 use crate::exit::Exit;
@@ -9,6 +8,7 @@ use crate::output::{print, print_json, printable};
 use crate::settings::{CLUSTER_FILE, Facts, Settings, cluster_path, gate_options};
 use anyhow::Context;
 use globset::Glob;
+use mcr_node::client::SOCKET;
 use mcr_node::client::ask;
 use mcr_node::protocol::{Reply, Request};
 use mcr_proto::tls::gate::GateTrust;

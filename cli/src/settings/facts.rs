@@ -1,10 +1,9 @@
 //! The facts about the job: the user, SLURM's variables, the words for `mcr` in the job's comment, and the directories
 //! where the user's file may be.
 
-use crate::node::{RUN_DIR, SOCKET};
 use crate::output::tell;
 use anyhow::bail;
-use mcr_node::client::ask;
+use mcr_node::client::{RUN_DIR, SOCKET, ask};
 use mcr_node::comment::Comment;
 use mcr_node::protocol::{Reply, Request};
 use std::collections::BTreeMap;
