@@ -187,7 +187,7 @@ fn weigh(
     let shares = [percent(files as u128, (all.len() - logs) as u128), percent(bytes, all_bytes - bytes_of_logs)];
     let left = all.len() - files;
     // If there is only one checkpoint, files that belong to no checkpoint give no information about the layout.
-    let is_judged = rest == Rest::IsTaken || labels.len() > 1;
+    let is_judged = rest == Rest::IsTaken || labels.len() != 1;
     let few = is_judged && shares.iter().any(|share| *share < MOST_PERCENT);
     let Some(first) = first_left.filter(|_| few) else {
         let of_files = match left {
@@ -291,7 +291,8 @@ fn all_one_checkpoint(label: CheckpointId) -> (Layout, Explanation) {
 const SLOT: u8 = 0;
 
 /// A run of digits or a date, as a regular expression.
-const NUMBER: &str = "(?:[0-9]{4,6}-[0-9]{2}-[0-9]{2}(?:[-_T](?:[0-9]{5}|[0-9]{2}(?:[-_:.][0-9]{2}){1,2}))?|[0-9]+)";
+const NUMBER: &str = "(?:[0-9]{4,6}-[0-9]{2}-[0-9]{2}(?:[-_T](?:[0-9]{5}|[0-9]{2}(?:[-_:.][0-9]{2}){1,2}))?|\
+                      [0-9]{8}T[0-9]{4,6}Z?|[0-9]{2}(?::[0-9]{2}){1,2}|[0-9]+)";
 
 /// A set of names that differ only in their digits.
 struct Template<'a> {
@@ -435,6 +436,9 @@ fn date_length(text: &[u8]) -> Option<usize> {
     };
     let in_range = |end: usize, most: u64| (1..=most).contains(&number(&text[end - 2..end]));
     let year = digits_in(text);
+    if let Some(length) = time_length(text) {
+        return Some(length);
+    }
     let month = after(year, b"-", 2).filter(|end| (4..=6).contains(&year) && in_range(*end, 12))?;
     let day = after(month, b"-", 2).filter(|end| in_range(*end, 31))?;
     let minute = || after(after(day, b"-_T", 2)?, b"-_:.", 2);
@@ -459,7 +463,22 @@ fn splits_a_date(layout: &Layout, path: &FilePath) -> bool {
     false
 }
 
-/// Whether the digits of a slot are a date. Dates have separators, and other numbers have only digits.
+/// The length of the time at the beginning of a text, as in `12:30`, `12:30:00`, `20260101T000000` and
+/// `20260101T000000Z`. `None` if the text does not begin with a time.
+fn time_length(text: &[u8]) -> Option<usize> {
+    let pair = |at: usize| text.get(at) == Some(&b':') && digits_in(&text[at + 1..]) == 2;
+    match digits_in(text) {
+        2 if pair(2) && pair(5) => Some(8),
+        2 if pair(2) => Some(5),
+        8 if text.get(8) == Some(&b'T') && [4, 6].contains(&digits_in(&text[9..])) => {
+            let end = 9 + digits_in(&text[9..]);
+            Some(end + usize::from(text.get(end) == Some(&b'Z')))
+        }
+        _ => None,
+    }
+}
+
+/// Whether the digits of a slot are a date or a time. Dates and times have other characters, and numbers do not.
 fn is_date(digits: &[u8]) -> bool {
     !digits.iter().all(u8::is_ascii_digit)
 }

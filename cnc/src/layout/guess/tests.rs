@@ -477,6 +477,14 @@ fn dates_name_checkpoints_and_are_no_ranks() {
         ["2010-10-01", "2010-11-01"].iter().flat_map(|date| numbered(&format!("rst_{date}_00.00.00.#"), 3)).collect();
     let expected = expect(&[("rst_2010-10-01_00.00.00", 3, 3), ("rst_2010-11-01_00.00.00", 3, 3)]);
     assert_eq!(place_all(&guess_in_order(&paths(&ranked)).0, &paths(&ranked)), expected);
+    for (names, labels) in [
+        (["chk_12:00:00_p#.dat", "chk_12:30:00_p#.dat"], ["chk_12:00:00", "chk_12:30:00"]),
+        (["s_20260101T000000Z_r#.dat", "s_20260102T000000Z_r#.dat"], ["s_20260101T000000Z", "s_20260102T000000Z"]),
+    ] {
+        let names = paths(names.map(|name| numbered(name, 3)).concat());
+        let expected = expect(&labels.map(|label| (label, 3, 3)));
+        assert_eq!(place_all(&guess_in_order(&names).0, &names), expected);
+    }
     // A month is at most 12, so these are other numbers.
     assert_eq!(date_length(b"2010-13-01"), None);
     assert_eq!(date_length(b"0001-02-01-00000.nc"), Some(16));
