@@ -534,7 +534,8 @@ impl Both {
     /// Ends the agent, then the aggregator. Returns whether all written files are committed.
     async fn drain(mut self, until: Instant, processes: Processes) -> anyhow::Result<bool> {
         if self.node.is_none() && self.config.watch.is_dir() {
-            match last_layout(&self.config, self.sees_all_ranks)? {
+            // If the command failed, the files of several ranks may be only a part of a checkpoint.
+            match last_layout(&self.config, self.sees_all_ranks && processes == Processes::EndedWell)? {
                 LastLayout::Layout(layout) => {
                     if self.must_count_ranks() {
                         counted::set(&mut self.config, &layout, processes == Processes::EndedWell).await;
