@@ -78,7 +78,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Divides the group of this process. The process moves to the group [`DAEMON`].
+    /// Divides the group of this process. The process moves to the group `daemon`.
     pub fn of_this_process(limits: &Limits) -> Result<Self, GroupsError> {
         Self::divide(base_of_this_process()?, limits)
     }
