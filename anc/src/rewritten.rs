@@ -6,7 +6,7 @@
 //! rewritten, the rank is still being written, or its process was killed.
 //!
 //! If the files of a step are written at different times, the times show which files belong to one step: see
-//! [`times`].
+//! `anc/src/rewritten/times.rs`.
 //!
 //! Files that no step rewrites, such as a mesh, do not count. A content counts as whole if it rewrites only files
 //! that the previous steps did not rewrite, because some applications use two sets of files in turn.

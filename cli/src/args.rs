@@ -79,7 +79,7 @@ pub enum Command {
     ///
     /// This daemon runs on an aggregator node, together with mcr node, and as a user without privileges. It listens
     /// on the network with TLS. The agents of a job ask the gate for an aggregator, and mcr node starts the
-    /// aggregator as the user of the job. The options are in the table [gate] of the cluster's file
+    /// aggregator as the user of the job. The options are in the table gate of the cluster's file
     /// /etc/mcr/mcr.toml.
     #[command(after_help = exit::GATE)]
     Gate(GateArgs),
@@ -579,7 +579,7 @@ pub struct NodeArgs {
     pub cgroups: bool,
     /// With --cgroups: maximum memory of a worker, in MiB; 0: no limit
     ///
-    /// A worker needs budget-mib of [cnc] and of [anc], and up to 64 MiB more. The kernel kills a worker that needs
+    /// A worker needs budget-mib of the tables cnc and anc, and up to 64 MiB more. The kernel kills a worker that needs
     /// more than this maximum, and its job goes on.
     #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=1 << 24))]
     pub worker_memory_mib: u64,
