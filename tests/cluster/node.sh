@@ -43,6 +43,17 @@ submit_for_both() { # NAME STEPS: submits a job of alice and a job of bob on two
     done
 }
 
+# Submits a job on n1 and n2 that SLURM can start again on n3, and waits until step 3 is committed.
+submit_that_restarts() { # NAME STEPS
+    begin "$1"
+    user_file
+    restarting_script "$2"
+    start_daemons n1 n2 n3
+    settings=(WRITER_HOLD=3)
+    submit --nodes=2 --exclude=n4,n5 --ntasks-per-node=2 job.sh
+    wait_for 60 is_committed 3
+}
+
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 # Checks 6 and 7. The aggregators use the first free ports, so the agents of each user also connect to the other
@@ -589,13 +600,7 @@ each_file_is_read_on_one_node_only() {
 
 # Check 14. The first node of the job has the aggregator. SLURM starts the job again on other nodes.
 a_job_continues_after_the_node_with_its_aggregator_lost_power() {
-    begin "${FUNCNAME[0]}"
-    user_file
-    restarting_script 6
-    start_daemons n1 n2 n3
-    settings=(WRITER_HOLD=3)
-    submit --nodes=2 --exclude=n4,n5 --ntasks-per-node=2 job.sh
-    wait_for 60 is_committed 3
+    submit_that_restarts "${FUNCNAME[0]}" 6
     "$bed" node-kill "$work" n1
     wait_for 90 continues
     await_end COMPLETED
@@ -844,13 +849,7 @@ a_requeued_job_continues_and_has_no_worker_of_its_first_start() {
 # Check 15. SLURM considers n2 dead, and the job begins again on n3. On n2, the first start still runs without a
 # network.
 a_node_that_was_cut_off_changes_nothing_for_the_next_start_of_its_job() {
-    begin "${FUNCNAME[0]}"
-    user_file
-    restarting_script 12
-    start_daemons n1 n2 n3
-    settings=(WRITER_HOLD=3)
-    submit --nodes=2 --exclude=n4,n5 --ntasks-per-node=2 job.sh
-    wait_for 60 is_committed 3
+    submit_that_restarts "${FUNCNAME[0]}" 12
     "$bed" net-cut "$work" n2
     wait_for 90 continues
     "$bed" net-heal "$work" n2

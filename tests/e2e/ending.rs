@@ -417,14 +417,8 @@ fn links_that_are_not_followed_are_named_at_the_end_and_give_5() {
 #[test]
 fn files_in_the_directory_of_a_checkpoint_that_the_layout_does_not_name_are_named_at_the_end() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut command = mcr();
-    std::fs::create_dir_all(dir.path().join("out")).expect("made");
-    command.args(["run", "--create", "--job", "job", "--ranks", "1", "--layout", "{checkpoint}/rank_{rank}.dat"]);
-    command.arg("--watch").arg(dir.path().join("out")).arg("--store").arg(dir.path().join("store"));
-    command.arg("--state").arg(dir.path().join("state")).current_dir(dir.path().join("out"));
     let script = "mkdir it_1; echo 0 > it_1/rank_0.dat; echo mesh > it_1/mesh.txt; echo log > run.txt";
-    let output = run(command.args(["--", "sh", "-c", script]), 0);
-    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let log = run_one_rank(dir.path(), "{checkpoint}/rank_{rank}.dat", script, 0);
     assert!(log.contains("files=1 first=it_1/mesh.txt") && is_complete(dir.path(), "it_1"), "{log}");
 }
 
@@ -510,6 +504,16 @@ fn a_file_that_was_cut_when_its_writer_was_killed_makes_no_complete_checkpoint()
     }
 }
 
+/// Runs a script of an application with one rank under `mcr run`. Returns the log.
+fn run_one_rank(dir: &Path, layout: &str, script: &str, status: i32) -> String {
+    let mut command = mcr();
+    std::fs::create_dir_all(dir.join("out")).expect("made");
+    command.args(["run", "--create", "--job", "job", "--ranks", "1", "--layout", layout, "--watch"]);
+    command.arg(dir.join("out")).arg("--store").arg(dir.join("store")).arg("--state").arg(dir.join("state"));
+    let output = run(command.current_dir(dir.join("out")).args(["--", "sh", "-c", script]), status);
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 /// A script with four steps that overwrite three files of one rank. The fourth step ends after its first file.
 const OVERWRITES: &str = "for step in 1 2 3 4; do for file in coor vel xsc; do echo step $step $file > run.$file.tmp; \
                           mv run.$file.tmp run.$file; [ $step = 4 ] && exit 9; done; SAVE; done";
@@ -517,13 +521,7 @@ const OVERWRITES: &str = "for step in 1 2 3 4; do for file in coor vel xsc; do e
 #[test]
 fn a_step_that_overwrote_only_some_of_its_files_is_not_saved_as_a_whole_one() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut command = mcr();
-    std::fs::create_dir_all(dir.path().join("out")).expect("made");
-    command.args(["run", "--create", "--job", "job", "--ranks", "1", "--layout", "single", "--watch"]);
-    command.arg(dir.path().join("out")).arg("--store").arg(dir.path().join("store"));
-    command.arg("--state").arg(dir.path().join("state")).current_dir(dir.path().join("out"));
-    let output = run(command.args(["--", "sh", "-c", &OVERWRITES.replace("SAVE", "sleep 3")]), 9);
-    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let log = run_one_rank(dir.path(), "single", &OVERWRITES.replace("SAVE", "sleep 3"), 9);
     assert!(log.contains("the files are of two steps"), "{log}");
     let back = dir.path().join("back");
     run(mcr().args(["restart", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
@@ -536,15 +534,9 @@ fn a_step_that_overwrote_only_some_of_its_files_is_not_saved_as_a_whole_one() {
 #[test]
 fn files_that_a_step_writes_at_different_times_are_not_saved_with_files_of_another_step() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut command = mcr();
-    std::fs::create_dir_all(dir.path().join("out")).expect("made");
-    command.args(["run", "--create", "--job", "job", "--ranks", "1", "--layout", "single", "--watch"]);
-    command.arg(dir.path().join("out")).arg("--store").arg(dir.path().join("store"));
-    command.arg("--state").arg(dir.path().join("state")).current_dir(dir.path().join("out"));
     let script = "for step in 1 2 3 4; do echo step $step > WAVECAR; sleep 0.8; [ $step = 4 ] && exit 9; \
                   echo step $step > CHGCAR; sleep 2.2; done";
-    let output = run(command.args(["--", "sh", "-c", script]), 9);
-    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let log = run_one_rank(dir.path(), "single", script, 9);
     assert!(log.contains("CHGCAR is still that of"), "{log}");
     for checkpoint in list(&dir.path().join("store")) {
         let back = tempfile::tempdir().expect("a directory");

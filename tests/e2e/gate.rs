@@ -43,18 +43,10 @@ impl Cluster {
     fn new(job_id: u32) -> Self {
         let job_id = format!("{}{job_id}", std::process::id());
         let cluster = Self { dir: tempfile::tempdir().expect("a directory"), job_id };
-        std::fs::create_dir_all(cluster.path("work/out")).expect("made");
-        make_store(&cluster.path("store"));
         for dir in ["cert", "gate"] {
             run(mcr().args(["cert", "init", "--dir"]).arg(cluster.path(dir)), 0);
         }
-        let settings = format!(
-            "job = \"melt{}\"\nwatch = \"out\"\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\nstore = {:?}\n\
-             quiet-ms = 20\ncheckpoint-quiet-ms = 40\ngroup-size = 2\n",
-            cluster.job_id,
-            cluster.path("store")
-        );
-        std::fs::write(cluster.path("work/mcr.toml"), settings).expect("written");
+        write_job_files(cluster.dir.path(), &cluster.job_id, "group-size = 2\n");
         cluster
     }
 

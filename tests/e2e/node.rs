@@ -19,15 +19,7 @@ impl Site {
     fn new(job_id: u32) -> Self {
         let site =
             Self { dir: tempfile::tempdir().expect("a directory"), job_id: format!("{}{job_id}", std::process::id()) };
-        std::fs::create_dir_all(site.path("work/out")).expect("made");
-        make_store(&site.path("store"));
-        let settings = format!(
-            "job = \"melt{}\"\nwatch = \"out\"\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\nstore = {:?}\nquiet-ms = 20\n\
-             checkpoint-quiet-ms = 40\n",
-            site.job_id,
-            site.path("store")
-        );
-        std::fs::write(site.path("work/mcr.toml"), settings).expect("written");
+        write_job_files(site.dir.path(), &site.job_id, "");
         site
     }
 

@@ -188,3 +188,16 @@ pub fn wait_complete(store: &Path, id: &str) {
             .and_then(|all| all.into_iter().find(|c| c["checkpoint"] == id && c["complete"] == true))
     });
 }
+
+/// Makes the work directory and the store of a job of SLURM below `dir`, and the user's file. `more` are further lines
+/// of this file.
+pub fn write_job_files(dir: &Path, job_id: &str, more: &str) {
+    std::fs::create_dir_all(dir.join("work/out")).expect("made");
+    make_store(&dir.join("store"));
+    let settings = format!(
+        "job = \"melt{job_id}\"\nwatch = \"out\"\nlayout = \"{{checkpoint}}/rank_{{rank}}.dat\"\nstore = {:?}\n\
+         quiet-ms = 20\ncheckpoint-quiet-ms = 40\n{more}",
+        dir.join("store")
+    );
+    std::fs::write(dir.join("work/mcr.toml"), settings).expect("written");
+}

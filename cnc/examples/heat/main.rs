@@ -2,9 +2,9 @@
 //!
 //! `heat --launch 8 --dir DIR` starts eight processes that solve the heat equation together. The processes exchange
 //! the edges of their parts over Unix-domain sockets, and each process writes an HDF5 checkpoint every few steps.
-//! `--restart` continues from the newest checkpoint in DIR that is complete on every rank. The final state is bit for
-//! bit the same with any number of ranks, and with or without interruptions. At the end the digest of the final state
-//! is printed.
+//! `--restart` continues from the newest checkpoint in DIR that is complete on every rank. Any number
+//! of ranks, with or without interruptions, computes the same bits of the final state. At the end, heat prints the
+//! digest of the final state.
 
 mod checkpoint;
 mod net;
