@@ -189,6 +189,19 @@ impl CheckpointId {
     }
 }
 
+/// A name with `#` for each number. Names of one shape differ only in their numbers.
+pub fn shape_of(name: &str) -> Vec<u8> {
+    let mut shape: Vec<u8> = Vec::new();
+    for byte in name.bytes() {
+        match byte.is_ascii_digit() {
+            true if shape.last() == Some(&b'#') => {}
+            true => shape.push(b'#'),
+            false => shape.push(byte),
+        }
+    }
+    shape
+}
+
 /// Compares names: runs of digits by their value, and all other bytes one by one (`it_9` is before `it_10`).
 pub fn natural_cmp(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     use std::cmp::Ordering;

@@ -1,6 +1,6 @@
 //! The places of the checkpoints of one `mcr save` in the order of the job's checkpoints.
 
-use mcrengine::ids::{CheckpointId, natural_cmp};
+use mcrengine::ids::{CheckpointId, natural_cmp, shape_of};
 use mcrengine::incarnation::Incarnation;
 use mcrengine::manifest::Place;
 
@@ -50,20 +50,9 @@ impl Places {
 /// Whether two names differ only by their numbers, and `id` has the smaller number. False if one of the names was
 /// used for several checkpoints.
 fn is_before(id: &CheckpointId, other: &CheckpointId) -> bool {
-    let shape = |id: &CheckpointId| {
-        let mut shape: Vec<u8> = Vec::new();
-        for byte in id.label().bytes() {
-            match byte.is_ascii_digit() {
-                true if shape.last() == Some(&b'#') => {}
-                true => shape.push(b'#'),
-                false => shape.push(byte),
-            }
-        }
-        shape
-    };
     id.generation() == 1
         && other.generation() == 1
-        && shape(id) == shape(other)
+        && shape_of(id.label()) == shape_of(other.label())
         && natural_cmp(id.as_str().as_bytes(), other.as_str().as_bytes()).is_lt()
 }
 

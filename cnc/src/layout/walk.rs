@@ -5,7 +5,7 @@
 
 use super::{Layout, is_own_name};
 use crate::timeline::Timeline;
-use mcrengine::ids::{CheckpointId, FILE_PATH_MAX, FilePath, Rank, natural_cmp};
+use mcrengine::ids::{CheckpointId, FILE_PATH_MAX, FilePath, Rank, natural_cmp, shape_of};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
@@ -157,13 +157,13 @@ impl Scan {
         let time = |label: &CheckpointLabel| modified.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
         let mut shapes: BTreeMap<Vec<u8>, Vec<(u64, SystemTime)>> = BTreeMap::new();
         for label in checkpoints.keys() {
-            shapes.entry(shape_of(label)).or_default().push((last_number_of(label), time(label)));
+            shapes.entry(shape_of(label.0.as_str())).or_default().push((last_number_of(label), time(label)));
         }
         let begin_again: BTreeSet<Vec<u8>> =
             shapes.into_iter().filter(|(_, numbered)| begins_again(numbered)).map(|(shape, _)| shape).collect();
         // How much later a checkpoint must be than a checkpoint whose name is after its name.
-        let contradiction_min = |before: &CheckpointLabel, label: &CheckpointLabel| match shape_of(label) {
-            shape if shape != shape_of(before) => Duration::from_nanos(1),
+        let contradiction_min = |before: &CheckpointLabel, label: &CheckpointLabel| match shape_of(label.0.as_str()) {
+            shape if shape != shape_of(before.0.as_str()) => Duration::from_nanos(1),
             shape if begin_again.contains(&shape) => STEP_MIN,
             _ => CONTRADICTION_MIN,
         };
@@ -188,19 +188,6 @@ impl Scan {
     }
 }
 
-/// A name with `#` for each number.
-fn shape_of(label: &CheckpointLabel) -> Vec<u8> {
-    let mut shape: Vec<u8> = Vec::new();
-    for byte in label.0.as_str().bytes() {
-        match byte.is_ascii_digit() {
-            true if shape.last() == Some(&b'#') => {}
-            true => shape.push(b'#'),
-            false => shape.push(byte),
-        }
-    }
-    shape
-}
-
 /// The last number in a name; 0 if the name has no number.
 fn last_number_of(label: &CheckpointLabel) -> u64 {
     let digits = |part: &&str| !part.is_empty();
@@ -209,8 +196,9 @@ fn last_number_of(label: &CheckpointLabel) -> u64 {
 }
 
 /// Whether an application counted to the highest number and then began again with the lowest number, with at least
-/// [`STEP_MIN`] between two checkpoints, or used two numbers in turn. If three or more numbers follow one another without
-/// a gap, they may also be copies in another order. `numbered` has the numbers and times in the order of the numbers.
+/// [`STEP_MIN`] between two checkpoints, or used two numbers in turn. If three or more numbers follow one another
+/// without a gap, they may also be copies in another order. `numbered` has the numbers and times in the order of the
+/// numbers.
 fn begins_again(numbered: &[(u64, SystemTime)]) -> bool {
     let is_later = |one: SystemTime, other: SystemTime| one + STEP_MIN <= other;
     let mut breaks = numbered.windows(2).filter(|pair| !is_later(pair[0].1, pair[1].1));
