@@ -88,7 +88,15 @@ impl<'a> Decider<'a> {
     pub fn new(store: &'a dyn Store, job: &'a JobId, args: &'a RestartArgs, started: Instant) -> anyhow::Result<Self> {
         let environment = |name: &str| std::env::var(name).ok();
         let identity = incarnation_of(args.incarnation.as_deref(), &environment)?;
-        Ok(Self { store, job, args, identity, host: node_name(&environment), began_unix_ms: now_unix_ms(), started })
+        Ok(Self {
+            store,
+            job,
+            args,
+            identity,
+            host: node_name(&environment).replace(' ', "_"),
+            began_unix_ms: now_unix_ms(),
+            started,
+        })
     }
 
     /// The role of this restart, which the existing records decide.
@@ -112,8 +120,8 @@ impl<'a> Decider<'a> {
             }
             let others = self.others(newest, all)?;
             // If the job committed a checkpoint after the decision, the application was started, or `mcr save` ran.
-            // But if only other ranks were restored, the application was not started with the ranks of this restart.
-            // Then this restart still belongs to the same start.
+            // But if a rank of this restart was not restored, the application was not started with this rank. Then this
+            // restart still belongs to the same start.
             if has_committed(all, newest.number) && others != Others::OtherRanks {
                 return Ok(Role::Decide { after });
             }
@@ -170,9 +178,9 @@ impl<'a> Decider<'a> {
     /// A running `mcr run` of this start that watches another directory than the target directory. A restarted
     /// application would run in the watched directory.
     ///
-    /// Only `mcr run` counts, because it ends when its application ends. An agent may run longer than its application. If
-    /// agents counted, a restart after the death of the application would begin no incarnation, and the next run could
-    /// complete a checkpoint of the dead application.
+    /// Only `mcr run` counts, because it ends when its application ends. An agent may run longer than its
+    /// application. If agents counted, a restart after the death of the application would begin no incarnation, and
+    /// the next run could complete a checkpoint of the dead application.
     fn living_elsewhere(&self) -> Option<LivingRun> {
         let to = real_path(&self.args.to);
         let all = LivingRun::all(self.store, self.job).unwrap_or_default();
@@ -295,7 +303,7 @@ impl<'a> Decider<'a> {
     pub fn done(&self, number: u32) -> Result<(), StoreError> {
         std::thread::sleep(FILE_TIME_MARGIN);
         let part = Part {
-            node: self.host.replace(' ', "_"),
+            node: self.host.clone(),
             ranks: self.args.ranks.as_ref().map(ToString::to_string).unwrap_or_default(),
             directory: real_path(&self.args.to),
         };
