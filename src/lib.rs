@@ -16,14 +16,14 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | label | the application's name of a checkpoint, taken from the names of its files. If an application overwrites a name, the second content is the checkpoint `LABEL~2` |
+//! | label | the application's name of a checkpoint. If a name is overwritten, the second content is `LABEL~2` |
 //! | incarnation | one start of a job. The first restart of the start, or its first agent, begins the incarnation |
 //! | identity | the name that SLURM or the user gives a start. All processes of the start know it |
-//! | capture, announcement | the agent captures (describes) the files of a rank, and sends the headers as an announcement |
+//! | capture, announcement | the agent captures (describes) the files of a rank, and announces the headers |
 //! | link, session | an agent has one link to each aggregator. A session is one connection of a link |
 //! | hub | the task of an aggregator that decides which group is flushed, and when |
 //! | frame | a part of the data stream between two processes, at most 1 MiB |
-//! | extent, piece | an extent is a range of bytes of a file. A piece is the part of a variable that is in one segment |
+//! | extent, piece | an extent is a range of bytes of a file. A piece is a part of a variable in one segment |
 //! | lease | a reservation of memory in the budget of a process |
 //! | base | an older segment that predicts the bytes of a new segment |
 //! | pointer file | a small file of the application that names the newest checkpoint |
@@ -95,7 +95,7 @@
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|
 //! | 1 | choose | `src/manifest/list.rs` | [`manifest::list`] | a [`manifest::CheckpointState`] for each checkpoint, newest first |
-//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the indexes of a container and of the older containers to which the container refers |
+//! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the indexes of a container and of its references |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | a [`container::StoredSegment`], compared with its checksum |
 //! | 4 | decompress | `src/codec/chain.rs` | [`codec::Chain::decode`] | the raw bytes of a segment. The base, if there is one, is decoded first |
 //! | 5 | split | `src/container/set.rs` | [`container::ContainerSet::run`] | the pieces of each variable, cut along [`merge::runs`] |

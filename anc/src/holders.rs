@@ -5,8 +5,8 @@
 //! aggregator holds a file in `JOB/.holders` from its first commit for a group until the last agent of the job has
 //! disconnected. An aggregator commits nothing for a group that another aggregator holds for the same identity, or
 //! while another aggregator saves another run of the job. If the identities differ, the run with the newer identity
-//! is saved. The aggregator locks the file by `flock`, and the kernel removes the lock when the process ends. On a file
-//! system without locks between nodes, only runs on the same node are separated.
+//! is saved. The aggregator locks the file by `flock`, and the kernel removes the lock when the process ends. On a
+//! file system without locks between nodes, only runs on the same node are separated.
 
 use crate::group::Key;
 use mcrengine::ids::{GroupId, JobId};

@@ -195,9 +195,9 @@ pub struct NotTaken {
     pub written_ms: i64,
 }
 
-/// Marks the content of a label as not whole, because files of a rank are not taken. The content may have no committed
-/// group. If a complete checkpoint already has these files of the rank, nothing is marked. An earlier run with more
-/// ranks saved such a checkpoint.
+/// Marks the content of a label as not whole, because files of a rank are not taken. The content may have no
+/// committed group. If a complete checkpoint already has these files of the rank, nothing is marked. An earlier run
+/// with more ranks saved such a checkpoint.
 pub fn spoil_instance(
     store: &dyn Store,
     key: &Key,

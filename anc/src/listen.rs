@@ -26,7 +26,8 @@ use tonic::transport::server::{Connected, TcpIncoming};
 /// Maximum time that a connection may be open without a call.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Maximum time that a connection may be open without a call while new connections wait for a file descriptor. Agents
-/// and the `mcr` command send their first call right after they connect, so this limit does not close their connections.
+/// and the `mcr` command send their first call right after they connect, so this limit does not close their
+/// connections.
 const CROWDED_IDLE_MAX: Duration = Duration::from_secs(5);
 /// Maximum number of open connections. With few file descriptors the maximum is lower.
 const CONNECTIONS_MAX: usize = 8192;

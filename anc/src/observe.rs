@@ -1,5 +1,5 @@
-//! Reports the progress of a flush or restart. The command line shows the progress as a bar, a daemon adds the numbers
-//! to its counters, and a test checks the numbers.
+//! Reports the progress of a flush or restart. The command line shows the progress as a bar, a daemon adds the
+//! numbers to its counters, and a test checks the numbers.
 
 use mcrengine::codec::Reason;
 use mcrengine::units::{RawBytes, StoredBytes};

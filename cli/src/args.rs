@@ -579,8 +579,8 @@ pub struct NodeArgs {
     pub cgroups: bool,
     /// With --cgroups: maximum memory of a worker, in MiB; 0: no limit
     ///
-    /// A worker needs budget-mib of the tables cnc and anc, and up to 64 MiB more. The kernel kills a worker that needs
-    /// more than this maximum, and its job goes on.
+    /// A worker needs budget-mib of the tables cnc and anc, and up to 64 MiB more. The kernel kills a worker that
+    /// needs more than this maximum. The job of the worker continues.
     #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=1 << 24))]
     pub worker_memory_mib: u64,
     /// Write the log as JSON

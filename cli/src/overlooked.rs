@@ -57,8 +57,8 @@ pub fn report(config: &CncConfig, store: &Path) -> bool {
     true
 }
 
-/// The files that match no pattern of the layout although they are in the directory of a checkpoint. Pointer files need
-/// no pattern.
+/// The files that match no pattern of the layout although they are in the directory of a checkpoint. Pointer files
+/// need no pattern.
 fn unnamed<'a>(layout: &Layout, listing: &'a Listing) -> Vec<&'a FilePath> {
     let of_checkpoints: BTreeSet<PathBuf> = (listing.files.iter())
         .filter(|path| layout.place(path).is_some())

@@ -1,11 +1,12 @@
-//! The settings of a job: the cluster's file, then the user's file `mcr.toml`, then the job's comment, then variables.
+//! The settings of a job: the cluster's file, then the user's file `mcr.toml`, then the job's comment, then
+//! variables.
 //!
 //! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. The cluster's file has the tables
 //! `[cnc]` and `[anc]` of every configuration file, and a table `[limits]`, which limits the values of the user's
 //! file and of the comment. The user's file is `mcr.toml` in the directory of the job. The user's file has a few keys
 //! without a table ([`UserFile`]). The comment is that of SLURM's `sbatch --comment` ([`comment::JobComment`]). The
-//! user's file overrides the cluster's file, the comment overrides both files, and variables override the comment. All
-//! commands resolve the settings here, so a restart finds the store to which the agents save.
+//! user's file overrides the cluster's file, the comment overrides both files, and variables override the comment.
+//! All commands resolve the settings here, so a restart finds the store to which the agents save.
 
 use self::comment::COMMENT;
 use crate::config::ConfigFile;
@@ -592,9 +593,9 @@ mod tests {
         assert!(settings.config_file().expect("options").cnc.check().is_err(), "such a name is refused later");
     }
 
-    /// Settings of a job with these words in its comment, in the work directory /work.
+    /// Settings of a job with these words in its comment, in the work directory /home/alice.
     fn with_comment(cluster: &str, user: Option<&str>, words: &str) -> anyhow::Result<Settings> {
-        let comment = mcr_node::comment::Comment { uid: 6001, words: words.into(), work_dir: "/work".into() };
+        let comment = mcr_node::comment::Comment { uid: 6001, words: words.into(), work_dir: "/home/alice".into() };
         let mut facts = facts(&[("SLURM_JOB_ID", "7"), ("PART", "b")]);
         facts.comment = Some(comment);
         let dir = tempfile::tempdir().expect("a directory");
@@ -614,7 +615,9 @@ mod tests {
         assert_eq!(settings.job_is_from(), Some("--comment"));
         assert!(settings.by_key()["watch"].from.ends_with("mcr.toml") && settings.by_key()["keep"].value == 5.into());
         // Without a file of the user, directories are relative to the work directory.
-        for (words, watch) in [("mcr:job=x", "/work"), ("mcr:watch=out", "/work/out"), ("mcr:watch=/tmp/o", "/tmp/o")] {
+        for (words, watch) in
+            [("mcr:job=x", "/home/alice"), ("mcr:watch=out", "/home/alice/out"), ("mcr:watch=/tmp/o", "/tmp/o")]
+        {
             let settings = with_comment(CLUSTER, None, words).expect("resolved");
             assert_eq!(settings.text("cnc", "watch"), Some(watch), "{words}");
             assert!(!settings.by_key().contains_key("off"));

@@ -67,9 +67,9 @@ impl Way {
         self.failing_since = None;
     }
 
-    /// Notes that none of the tried addresses led to a session. If no address has led to a session for [`PATIENCE`], or
-    /// for [`HURRIED_PATIENCE`] while the agent drains, changes to the next gate. `now`: the time of the last attempt.
-    /// `is_hurried`: whether the agent drains.
+    /// Notes that none of the tried addresses led to a session. If no address has led to a session for [`PATIENCE`],
+    /// or for [`HURRIED_PATIENCE`] while the agent drains, changes to the next gate. `now`: the time of the last
+    /// attempt. `is_hurried`: whether the agent drains.
     pub(crate) fn round_failed(&mut self, now: Instant, is_hurried: bool) {
         let gates = self.finder.as_ref().map_or(1, |finder| finder.gates());
         let patience = if is_hurried { HURRIED_PATIENCE } else { PATIENCE };

@@ -14,8 +14,8 @@ use std::time::SystemTime;
 pub const PREFIX: &str = "mcr:";
 /// Maximum length of the words of a job, in bytes.
 pub const WORDS_BYTES_MAX: usize = 4096;
-/// Maximum number of jobs whose words are kept. SLURM runs no Epilog on a node that SLURM cannot reach, so the words of
-/// such a job are not removed at its end.
+/// Maximum number of jobs whose words are kept. SLURM runs no Epilog on a node that SLURM cannot reach, so the words
+/// of such a job are not removed at its end.
 const KEPT_MAX: usize = 1024;
 
 /// The words for `mcr` in a comment, separated by spaces. Bytes that are not UTF-8 become U+FFFD.

@@ -233,8 +233,8 @@ impl Daemon {
         uid == self.options.own.unwrap_or(0)
     }
 
-    /// Whether a refused request of user `uid` is logged. For users who may not begin or end jobs, one request in each
-    /// [`REFUSAL_LOG_INTERVAL`] is logged, so that these users cannot fill the log.
+    /// Whether a refused request of user `uid` is logged. For users who may not begin or end jobs, one request in
+    /// each [`REFUSAL_LOG_INTERVAL`] is logged, so that these users cannot fill the log.
     fn is_logged(&self, uid: u32) -> bool {
         let mut logged = self.refusal_logged.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = logged.is_none_or(|logged| logged.elapsed() >= REFUSAL_LOG_INTERVAL);

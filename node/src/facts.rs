@@ -88,8 +88,8 @@ impl JobFacts {
         })
     }
 
-    /// Checks the description of a job that Prolog sent over the socket. Only the daemon calls this function, so the daemon's log has the
-    /// reason. SLURM does not log what a successful Prolog prints.
+    /// Checks the description of a job that Prolog sent over the socket. Only the daemon calls this function, so the
+    /// daemon's log has the reason. SLURM does not log what a successful Prolog prints.
     pub fn check(&self) -> Result<(), FactsError> {
         if let Some(id) = &self.het_job_id {
             return Err(FactsError::Heterogeneous(shortened(id)));

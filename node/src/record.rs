@@ -21,8 +21,8 @@ pub struct Record {
     pub standing: Option<Standing>,
     /// The worker. `None` before the worker is started.
     pub worker: Option<Process>,
-    /// Whether the job is over. A worker first installs its handler for SIGUSR1 and then reads this field, so it misses no
-    /// change.
+    /// Whether the job is over. A worker first installs its handler for SIGUSR1 and then reads this field, so it
+    /// misses no change.
     pub is_over: bool,
 }
 

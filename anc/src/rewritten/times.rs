@@ -48,8 +48,9 @@ const REWRITES_MAX: usize = 8;
 /// percent of the shorter time. With a smaller difference, the times show nothing, because the application may use
 /// several files in turn.
 const ALIKE_PERCENT: i128 = 25;
-/// Minimum interval between two rewrites of a file that the application does not rewrite in each step, in percent of the
-/// length of the cycle. The interval of another file is twice the cycle if a content between two steps was not saved.
+/// Minimum interval between two rewrites of a file that the application does not rewrite in each step, in percent of
+/// the length of the cycle. The interval of another file is twice the cycle if a content between two steps was not
+/// saved.
 const RARE_PERCENT: i128 = 250;
 
 /// Judges the files of a rank. `before` has the earlier contents of the rank, the oldest content first. Returns
@@ -108,8 +109,8 @@ fn are_used_in_turn(one: &FilePath, other: &FilePath) -> bool {
     differs(one) && differs(other)
 }
 
-/// The median of the last intervals between the versions of a file; of two middle intervals, the shorter interval, because
-/// a longer interval may be the time of several steps. `None` if the file has had only one version.
+/// The median of the last intervals between the versions of a file; of two middle intervals, the shorter interval,
+/// because a longer interval may be the time of several steps. `None` if the file has had only one version.
 fn median_interval(versions: &[i128]) -> Option<i128> {
     let mut intervals: Vec<i128> = versions.windows(2).rev().take(REWRITES_MAX).map(|pair| pair[1] - pair[0]).collect();
     intervals.sort_unstable();

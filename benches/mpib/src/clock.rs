@@ -127,7 +127,8 @@ impl Clock {
         self.uncertainty
     }
 
-    /// Synchronises the clocks of all ranks again if rank 0 finds that the last synchronisation is too old. Collective.
+    /// Synchronises the clocks of all ranks again if rank 0 finds that the last synchronisation is too old.
+    /// Collective.
     pub fn keep(&mut self, comm: &Comm) -> Result<(), CommError> {
         if self.native {
             return Ok(());

@@ -121,10 +121,10 @@ pub struct LogGp {
     pub seconds_per_byte: f64,
 }
 
-/// The measurements at one message size for [`LogGp::fit`]: round trip times of trains of messages. The method is from
-/// T. Hoefler et al., "Low-overhead LogGP parameter assessment for modern interconnection networks" (2007). PRTT(n, d, s) is the time
-/// from the start of the first of n messages of s bytes to the answer to the last message. Each message starts d
-/// seconds after the previous message was sent.
+/// The measurements at one message size for [`LogGp::fit`]: round trip times of trains of messages. The method is
+/// from T. Hoefler et al., "Low-overhead LogGP parameter assessment for modern interconnection networks" (2007).
+/// PRTT(n, d, s) is the time from the start of the first of n messages of s bytes to the answer to the last message.
+/// Each message starts d seconds after the previous message was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Train {
     /// s

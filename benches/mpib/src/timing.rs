@@ -134,8 +134,8 @@ impl Timer {
                 self.clock.keep(&self.comm)?;
             }
             let wanted = reps - good.len();
-            // Three numbers for each repetition: the end and minus the start, in seconds, and 1 if a rank was late. One
-            // maximum over all ranks then gives the last end, the first start, and whether any rank was late.
+            // Three numbers for each repetition: the end and minus the start, in seconds, and 1 if a rank was late.
+            // One maximum over all ranks then gives the last end, the first start, and whether any rank was late.
             let mut ends = Vec::with_capacity(3 * wanted);
             let me = self.comm.rank();
             let seen_by = match (how.method, operation.flow()) {

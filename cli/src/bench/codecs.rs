@@ -273,8 +273,8 @@ fn key_of(group: &Planned<'_>, segment: &SegmentPlan) -> String {
     }
 }
 
-/// Chooses `things * sample / total` indices that are spread evenly over 0 to `things - 1`. Returns at least one index
-/// if `things` is not 0.
+/// Chooses `things * sample / total` indices that are spread evenly over 0 to `things - 1`. Returns at least one
+/// index if `things` is not 0.
 fn part(things: usize, sample: u64, total: u64) -> impl Iterator<Item = usize> {
     let share = (things as u128 * u128::from(sample)).div_ceil(u128::from(total.max(1)));
     let n = usize::try_from(share).unwrap_or(usize::MAX).clamp(1, things.max(1)).min(things);

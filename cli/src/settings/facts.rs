@@ -1,5 +1,5 @@
-//! The facts about the job: the user, SLURM's variables, the words for `mcr` in the job's comment, and the directories
-//! where the user's file may be.
+//! The facts about the job: the user, SLURM's variables, the words for `mcr` in the job's comment, and the
+//! directories where the user's file may be.
 
 use crate::output::tell;
 use anyhow::bail;
@@ -59,8 +59,8 @@ impl Facts {
         facts
     }
 
-    /// The words `mcr:...` of the job's comment, which the daemon of this node keeps. SLURM does not pass the comment of a
-    /// job to the processes of the job.
+    /// The words `mcr:...` of the job's comment, which the daemon of this node keeps. SLURM does not pass the comment
+    /// of a job to the processes of the job.
     fn kept_comment(&self) -> Option<Comment> {
         let job_id = self.variable("SLURM_JOB_ID")?;
         let socket = PathBuf::from(self.variable("MCR_RUN_DIR").unwrap_or_else(|| RUN_DIR.to_owned())).join(SOCKET);

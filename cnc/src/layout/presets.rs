@@ -89,7 +89,8 @@ const TABLE: &[Preset] = &[
     Preset { name: "chombo", words: &["d.hdf5"], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]{4,}}.{1d,2d,3d}.hdf5",
     ]},
-    // Athena++: blast.00010.rst. Athena 4 with MPI: id0/blast.0010.rst of rank 0, and id3/blast-id3.0010.rst of rank 3.
+    // Athena++: blast.00010.rst. Athena 4 with MPI: rank 0 writes id0/blast.0010.rst, and rank 3 writes
+    // id3/blast-id3.0010.rst.
     Preset { name: "athena", words: &[".rst"], first_rank: 0, telling: true, patterns: &[
         r"**/id{rank}/*.{checkpoint:[0-9]{4}\.rst}",
         r"**/{checkpoint:[^/]+\.(?:[0-9]{5}|final)}.rst",

@@ -79,8 +79,8 @@ impl Stream {
         let record = Some(region.lanes).filter(|&lanes| lanes > 1);
         let dims: Vec<u64> =
             region.dims.into_iter().skip_while(|&n| n == 1).chain(record).map(|extent| extent as u64).collect();
-        // Coordinates of points, values on grids of points, and all other numbers are coded in separate columns, because
-        // these kinds of numbers do not predict each other.
+        // Coordinates of points, values on grids of points, and all other numbers are coded in separate columns,
+        // because these kinds of numbers do not predict each other.
         let point = |dims: &[u64]| {
             let last = dims.last().copied().filter(|&last| last <= predict::LANES_POINT_MAX as u64);
             last.filter(|_| dims.len() > 1).map(|last| (last, dims.len() > 2))

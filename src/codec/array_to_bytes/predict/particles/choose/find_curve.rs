@@ -68,8 +68,8 @@ fn wall(values: &[f64], period: f64) -> Option<f64> {
     let parts = 2 * PARTS;
     let per_period = parts as f64 / period;
     let part = |x: f64| whole(x * per_period) as usize & (parts - 1);
-    // Two walls divide the box. The second wall is half a box further than the first wall. `more[p]` says how many more
-    // steps from row to row cross a wall if the first wall is at place p, compared with place p - 1.
+    // Two walls divide the box. The second wall is half a box further than the first wall. `more[p]` says how many
+    // more steps from row to row cross a wall if the first wall is at place p, compared with place p - 1.
     let mut more = vec![0i64; PARTS];
     let mut passing = 0i64;
     let mut before = part(*values.first()?);
