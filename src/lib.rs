@@ -176,6 +176,7 @@ pub mod retention;
 pub mod reuse;
 pub mod slabs;
 pub mod store;
+pub mod turns;
 pub mod units;
 pub mod varint;
 pub mod verify;

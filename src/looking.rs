@@ -13,7 +13,7 @@ use crate::manifest::{
     CheckpointState, PRUNED, SPOILED, group_of_manifest, manifest_name, manifest_path, missing_groups, read_head,
     spoiled, unknown_state,
 };
-use crate::marks::{BAD, DAMAGED, bad, damaged};
+use crate::marks::{BAD, DAMAGED, DOUBTFUL, bad, damaged, doubt};
 use crate::remembered::Remembered;
 use crate::store::{Advice, Entry, Store};
 use look::{Found, Look};
@@ -170,6 +170,9 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
     }
     if entries.iter().any(|entry| entry.name == DAMAGED) {
         found.found_damaged = damaged(store, job, id);
+    }
+    if entries.iter().any(|entry| entry.name == DOUBTFUL) {
+        found.doubt = doubt(store, job, id);
     }
     for group in entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| group_of_container(&entry.name)) {
         containers.insert(group, Found::Named);

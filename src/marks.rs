@@ -5,6 +5,7 @@
 //! - `damaged`: `mcr verify` or a restart read the checkpoint and found damage that the metadata of the checkpoint do
 //!   not show. Retention does not count the checkpoint among the checkpoints that it keeps. A restart still tries the
 //!   checkpoint. If `mcr verify` later finds no damage, `mcr verify` removes the mark.
+//! - `doubtful`: the application wrote more files of the same step after the checkpoint was committed.
 
 use crate::container::checkpoint_dir;
 use crate::ids::{CheckpointId, JobId};
@@ -14,6 +15,8 @@ use crate::store::{Store, StoreError};
 pub(crate) const BAD: &str = "bad";
 /// The name of the file of the mark `damaged`.
 pub(crate) const DAMAGED: &str = "damaged";
+/// The name of the file of the mark `doubtful`.
+pub(crate) const DOUBTFUL: &str = "doubtful";
 /// Maximum length of a reason, in bytes. A longer reason is cut.
 const REASON_BYTES_MAX: usize = 4096;
 
@@ -49,6 +52,16 @@ pub fn unmark_damaged(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Resu
 /// The damage that was found in a checkpoint; `None` if the checkpoint is not marked as damaged.
 pub fn damaged(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
     reason_of(store, job, id, DAMAGED)
+}
+
+/// Marks a checkpoint as doubtful, durably. A restart prefers an older checkpoint without doubt.
+pub fn mark_doubtful(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Result<(), StoreError> {
+    put(store, job, id, DOUBTFUL, why)
+}
+
+/// Why a checkpoint was marked as doubtful; `None` if it was not marked.
+pub fn doubt(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
+    reason_of(store, job, id, DOUBTFUL)
 }
 
 fn put(store: &dyn Store, job: &JobId, id: &CheckpointId, name: &str, reason: &str) -> Result<(), StoreError> {

@@ -374,6 +374,8 @@ pub struct Announced {
     /// Time from the newest modification time to the last change of any file, in nanoseconds. The time is long for
     /// files that were copied together with their modification times.
     pub kept_time_ns: i64,
+    /// Whether the agent found that the files may be of two steps.
+    pub is_doubtful: bool,
     /// The lease for the memory of the announcement. The bytes are returned when the last copy is dropped.
     pub room: Option<Arc<Lease>>,
 }

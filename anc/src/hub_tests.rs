@@ -106,6 +106,7 @@ impl Site {
             written_unix_ns: file(rank as u32, step).modified_ns,
             changed_clock_ns: 0,
             kept_time_ns: 0,
+            is_doubtful: false,
             room: None,
         };
         let (job, label, rank) = (job(), label(), Rank(rank as u32));

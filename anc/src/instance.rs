@@ -9,7 +9,7 @@
 
 use crate::group::Key;
 use crate::names::Names;
-use crate::rewritten::{Rewritten, rewritten};
+use crate::rewritten::{Rewritten, first_written_after, rewritten};
 use mcrengine::container::ReadError;
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
@@ -24,9 +24,15 @@ use std::time::Duration;
 pub enum Instance {
     /// The content is already committed.
     There(Box<Manifest>),
-    /// Commit the content under this name. The text is the reason why it is uncertain whether all files belong to one
-    /// step. `None` if there is no doubt.
-    New(CheckpointId, Option<String>),
+    /// Commit the content under a new name.
+    New {
+        /// The new name.
+        checkpoint: CheckpointId,
+        /// Why it is uncertain whether all files belong to one step. `None` if there is no doubt.
+        doubt: Option<String>,
+        /// A committed checkpoint that lacks files of its step, and the reason for the mark `doubtful`.
+        part: Option<(CheckpointId, String)>,
+    },
     /// These ranks have files of an earlier step. Each rank has a reason.
     Stale(Vec<(Rank, String)>),
 }
@@ -45,6 +51,8 @@ pub struct Written<'a> {
     pub newest_ms: i64,
     /// When the newest file of each rank was written, in milliseconds since 1970.
     pub ranks_ms: &'a [(Rank, i64)],
+    /// A rank whose agent found that the files may be of two steps. `None` if there is none.
+    pub doubtful: Option<Rank>,
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
     pub unseen: Option<Rank>,
     /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
@@ -113,17 +121,32 @@ pub fn choose_instance(
         }
         Rewritten::Unknown(why) => doubt.or(Some(why)),
     };
+    let doubt = doubt.or_else(|| written.doubtful.map(doubt_of_agent));
     // A name under which no group has committed, and that another group began to use, or that this group began to use
     // before a failure.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
     let joined = fitting(&taken, ours_ms, written);
     let doubt = doubt.or_else(|| joined.and_then(|joined| doubt_of_joining(&key.label, joined, &taken, &own, ours_ms)));
     let doubt = doubt.or_else(|| doubt_of_times(&key.label, grouping, &own, written));
-    let id = match joined.or(begun).map(|taken| &taken.id) {
+    let checkpoint = match joined.or(begun).map(|taken| &taken.id) {
         Some(id) => id.clone(),
         None => key.label.with_generation(free).unwrap_or_else(|_| key.label.clone()),
     };
-    Ok(Instance::New(id, doubt))
+    let of_this_run: Vec<&Manifest> = own.iter().filter(|own| own.incarnation == written.incarnation).collect();
+    let part = part_of_step(&of_this_run, files).filter(|(part, _)| *part != checkpoint);
+    Ok(Instance::New { checkpoint, doubt, part })
+}
+
+/// The newest committed content of a run, if it probably lacks files of its step, and the reason. `files` is the next
+/// content of the same name.
+fn part_of_step(own: &[&Manifest], files: &[FileHeader]) -> Option<(CheckpointId, String)> {
+    let (last, late) = (own.last()?, first_written_after(own, files)?);
+    let why = format!(
+        "the application wrote {} of {} for the first time after the commit: it is uncertain whether the checkpoint has \
+         all files of its step",
+        late.path, late.rank
+    );
+    Some((last.checkpoint.clone(), why))
 }
 
 /// Maximum age of the last committed step, in steps. The length of a step is not used if more steps were missed.
@@ -240,6 +263,13 @@ fn has_files(
     let manifest = manifest::read_manifest(store, &key.job, &state.id, grouping.group_of(of.rank))?;
     let times = manifest.files.iter().filter(|file| file.rank == of.rank).map(|file| file.modified_ns / 1_000_000);
     Ok(times.max() == Some(of.written_ms))
+}
+
+fn doubt_of_agent(rank: Rank) -> String {
+    format!(
+        "the code was writing its files again under the same names when the files of {rank} were taken, and their times do \
+         not show which files belong to one step: it is uncertain whether the files are of one step"
+    )
 }
 
 /// The reason why it is uncertain whether the files of a first content belong to one step. There is doubt if the
@@ -528,6 +558,7 @@ mod tests {
         incarnation: 0,
         newest_ms: 0,
         ranks_ms: &[],
+        doubtful: None,
         unseen: None,
         set_back: None,
     };

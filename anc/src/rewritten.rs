@@ -12,9 +12,10 @@
 //! that the previous steps did not rewrite, because some applications use two sets of files in turn.
 
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use mcrengine::manifest::Manifest;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use mcrengine::turns::are_named_in_turn;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use times::{Content, Times};
 
 mod times;
@@ -37,6 +38,35 @@ pub fn rewritten(own: &[Manifest], files: &[FileHeader]) -> Rewritten {
     let now = by_rank(files.iter().filter(|file| !file.kind.is_companion()).map(|file| (file.rank, Content::of(file))));
     let then: Vec<Contents<'_>> = own.iter().map(contents_of).collect();
     judge(&then, &now, &last.checkpoint)
+}
+
+/// A file that the newest committed content probably lacks, because the application wrote it after the commit. `own` has
+/// the contents that the group committed under the name in this run, the oldest first, and `files` is the next content.
+///
+/// Only the contents of the first step can lack files. The next contents show which files a step has. A file does not
+/// count if the application uses it in turn with a file of the newest content.
+pub fn first_written_after<'a>(own: &[&Manifest], files: &'a [FileHeader]) -> Option<&'a FileHeader> {
+    let last = own.last()?;
+    let content = |manifest: &'_ Manifest| -> HashMap<FilePath, (Digest, i64)> {
+        manifest.files.iter().map(|file| (file.path.clone(), (file.digest, file.modified_ns))).collect()
+    };
+    let is_rewritten = own.windows(2).any(|pair| {
+        let before = content(pair[0]);
+        content(pair[1]).iter().any(|(path, is)| before.get(path).is_some_and(|was| was != is))
+    });
+    if is_rewritten {
+        return None;
+    }
+    let mut there: BTreeMap<Rank, Vec<&FilePath>> = BTreeMap::new();
+    for file in last.files.iter().filter(|file| !file.kind.is_companion()) {
+        there.entry(file.rank).or_default().push(&file.path);
+    }
+    let is_late = |file: &&FileHeader| {
+        there
+            .get(&file.rank)
+            .is_some_and(|paths| paths.iter().all(|path| **path != file.path && !are_named_in_turn(path, &file.path)))
+    };
+    files.iter().filter(|file| !file.kind.is_companion()).find(is_late)
 }
 
 fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewritten {
@@ -134,7 +164,6 @@ fn differences<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mcrengine::ids::Digest;
 
     /// Judges the last of these contents of one rank. Each content is a list of files, such as `a1` for the first
     /// version of the file `a`.

@@ -470,9 +470,10 @@ impl Service {
         });
         let parsed = parsed.await.map_err(|_| "reading an announcement failed".to_owned())??;
         let (files, room) = (Arc::new(parsed.files), Some(Arc::new(room)));
-        let Parsed { written_unix_ns, changed_clock_ns, kept_time_ns, .. } = parsed;
+        let Parsed { written_unix_ns, changed_clock_ns, kept_time_ns, is_doubtful, .. } = parsed;
         let link = Arc::clone(link);
-        let announced = Announced { link, announce_id, files, written_unix_ns, changed_clock_ns, kept_time_ns, room };
+        let announced =
+            Announced { link, announce_id, files, written_unix_ns, changed_clock_ns, kept_time_ns, is_doubtful, room };
         let event = HubEvent::Announced { announced, job: job.clone(), ranks, label, rank };
         self.hub.send(event).await.map_err(|_| "the aggregator is shutting down".to_owned())
     }
@@ -484,12 +485,13 @@ struct Parsed {
     written_unix_ns: i64,
     changed_clock_ns: i64,
     kept_time_ns: i64,
+    is_doubtful: bool,
 }
 
 fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
     let announcement =
         v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
-    let v1::Announcement { written_unix_ns, changed_clock_ns, kept_time_ns, .. } = announcement;
+    let v1::Announcement { written_unix_ns, changed_clock_ns, kept_time_ns, is_doubtful, .. } = announcement;
     let files: Result<Vec<FileHeader>, _> =
         announcement.files.into_iter().map(|file| file_from_wire(file, rank)).collect();
     let mut files = files.map_err(|error| error_chain(&error))?;
@@ -507,7 +509,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         ));
     }
     files.shrink_to_fit();
-    Ok(Parsed { files, written_unix_ns, changed_clock_ns, kept_time_ns })
+    Ok(Parsed { files, written_unix_ns, changed_clock_ns, kept_time_ns, is_doubtful })
 }
 
 async fn goodbye(out: &mpsc::Sender<Result<v1::ToAgent, Status>>, end: End) {

@@ -560,6 +560,7 @@ fn describe(
         .map(|(header, print, image)| OpenFile::new(root, Arc::new(header), print, descriptors).with_image(image))
         .collect();
     wire.files = files.iter().map(|file| file_to_wire(file.header())).collect();
+    wire.is_doubtful = ready.is_doubtful;
     wire.kept_time_ns = newest.map_or(0, |newest| newest.changed_ns.saturating_sub(wire.written_unix_ns));
     wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| {
         let age_ns = newest.age_ns(ahead_ns(root));

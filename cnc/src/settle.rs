@@ -8,6 +8,7 @@
 
 mod own;
 mod readiness;
+mod rewrites;
 
 use crate::fingerprint::Fingerprint;
 use crate::h5::End;

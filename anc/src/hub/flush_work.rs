@@ -20,6 +20,7 @@ use mcrengine::ids::{Grouping, Rank};
 use mcrengine::incarnation::{self, COPIED_NS, Draft};
 use mcrengine::living::GroupHolder;
 use mcrengine::manifest::{self, Place};
+use mcrengine::marks::mark_doubtful;
 use mcrengine::store::{Store, StoreError};
 use mcrengine::watched::Watched;
 use std::collections::BTreeSet;
@@ -84,6 +85,7 @@ impl FlushWork {
             incarnation: place.incarnation,
             newest_ms: place.written_unix_ms,
             ranks_ms: &ranks_ms,
+            doubtful: self.ranks.iter().find(|rank| rank.is_doubtful).map(|rank| rank.rank),
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
                 .max_by_key(|rank| rank.kept_time_ns)
@@ -98,7 +100,7 @@ impl FlushWork {
         let (manifest, was_there) = match chosen {
             Instance::Stale(ranks) => return Err(FlushError::Stale(ranks)),
             Instance::There(manifest) => (*manifest, true),
-            Instance::New(checkpoint, doubt) => {
+            Instance::New { checkpoint, doubt, part } => {
                 let flush = Flush {
                     store,
                     job: job.clone(),
@@ -121,6 +123,10 @@ impl FlushWork {
                 };
                 // If another process is writing the same group, the hub starts the flush again later.
                 let CommittedGroup { manifest, was_there } = commit_group(&flush, &|| false)?;
+                if let Some((part, why)) = part {
+                    tracing::warn!(%job, checkpoint = %part, why, "an older checkpoint is doubtful");
+                    mark_doubtful(store, &job, &part, &why)?;
+                }
                 (manifest, was_there)
             }
         };
@@ -334,6 +340,7 @@ pub(super) struct RankOfFlush {
     /// Time from the newest modification time of the rank's files to their last change, in nanoseconds. The time is
     /// long if the files are copies that kept the modification times of the originals.
     kept_time_ns: i64,
+    is_doubtful: bool,
 }
 
 impl RankOfFlush {
@@ -345,6 +352,7 @@ impl RankOfFlush {
             changed_clock_ns: announced.changed_clock_ns,
             was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
             kept_time_ns: announced.kept_time_ns,
+            is_doubtful: announced.is_doubtful,
         }
     }
 

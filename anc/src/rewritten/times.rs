@@ -9,6 +9,7 @@
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{Digest, FilePath};
 use mcrengine::manifest::ManifestFile;
+use mcrengine::turns::{WrittenFile, are_sets_in_turn, may_be_used_in_turn};
 use std::collections::BTreeMap;
 
 /// The properties that show whether a file was written again.
@@ -85,28 +86,15 @@ pub fn judge<'a>(before: &[&[Content<'a>]], files: &[Content<'a>]) -> Option<Tim
     if is_longer(pause, inside) {
         return Some(Times::OneStep);
     }
+    let sorted: Vec<WrittenFile<'_>> =
+        times.iter().map(|(at_ns, path)| WrittenFile { rank: None, path, at_ns: *at_ns }).collect();
     let mut earlier = times.iter().filter(|(time, _)| *time <= until).map(|(_, path)| *path);
     let is_sure = earlier.clone().all(|path| previous(path).is_some());
     match is_longer(inside, pause) {
         true => earlier.next().map(|awaited| Times::TwoSteps { awaited, is_sure }),
-        false if times.len() == 2 && are_used_in_turn(times[0].1, times[1].1) => None,
+        false if are_sets_in_turn(&sorted, may_be_used_in_turn) => None,
         false => Some(Times::Unclear),
     }
-}
-
-/// Whether two names differ only in one letter, in a number, or in a word for an older file, as in `restart.a` and
-/// `restart.b`, or `state` and `state_prev`. Applications use such names in turn.
-fn are_used_in_turn(one: &FilePath, other: &FilePath) -> bool {
-    const WORDS: [&[u8]; 6] = [b"old", b"new", b"prev", b"bak", b"odd", b"even"];
-    let (one, other) = (one.as_bytes(), other.as_bytes());
-    let front = one.iter().zip(other).take_while(|(a, b)| a == b).count();
-    let rest = one.len().min(other.len()) - front;
-    let back = one.iter().rev().zip(other.iter().rev()).take(rest).take_while(|(a, b)| a == b).count();
-    let differs = |name: &[u8]| {
-        let middle: Vec<u8> = name[front..name.len() - back].iter().filter(|b| !b"._-".contains(b)).copied().collect();
-        middle.len() <= 1 || middle.iter().all(u8::is_ascii_digit) || WORDS.contains(&&middle[..])
-    };
-    differs(one) && differs(other)
 }
 
 /// The median of the last intervals between the versions of a file; of two middle intervals, the shorter interval,

@@ -1,11 +1,13 @@
 //! Decides which ranks of a checkpoint are ready. A rank is ready if all its files are settled, and nothing indicates
 //! that more files will follow.
 
+use super::rewrites::{Clock, Rest, Rewrites};
 use super::{Answer, OwnRanks, SettleRules};
 use crate::companions::Companion;
 use crate::fingerprint::Fingerprint;
 use crate::timeline::Timeline;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
+use mcrengine::turns::WrittenFile;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A file that may be read.
@@ -31,6 +33,8 @@ pub struct ReadyRank {
     /// Whether the rank was announced before and has changed since. If the rank was announced before, the new
     /// announcement replaces the earlier announcement.
     pub again: bool,
+    /// Whether the application was writing files again under the same names, so that the files may be of two steps.
+    pub is_doubtful: bool,
 }
 
 /// A rank whose files are all settled, and that was not yet reported.
@@ -67,6 +71,8 @@ pub struct Readiness {
     doubt_quiet_ms: u64,
     /// Whether processes may have ended while they were writing.
     may_be_cut: bool,
+    /// Whether the job's processes have ended with success.
+    have_ended_well: bool,
     /// Number of files and bytes of each rank in its last report.
     usual: BTreeMap<Rank, Usual>,
     checkpoints: BTreeMap<CheckpointId, Gathered>,
@@ -111,6 +117,8 @@ impl Usual {
 #[derive(Clone, Debug, Default)]
 struct Gathered {
     last_event_ms: u64,
+    /// When a file was last written, by the caller's clock. A file settles some time after it was written.
+    written_ms: u64,
     marked: bool,
     /// Files by rank. The key `None` has the files that belong to no single rank. A file without fingerprint is not
     /// settled. The files are in sorted lists, which need less memory than maps. Most ranks have one file, and there
@@ -126,6 +134,7 @@ struct Gathered {
     pointer_ms: Option<u64>,
     /// Whether a pointer was written after the report of rank 0.
     pointer_was_late: bool,
+    rewrites: Rewrites,
 }
 
 impl Readiness {
@@ -138,6 +147,7 @@ impl Readiness {
             files_per_rank: layout.files_per_rank(),
             doubt_quiet_ms: rules.doubt_quiet_ms,
             may_be_cut: false,
+            have_ended_well: false,
             usual: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             restored: BTreeSet::new(),
@@ -183,8 +193,16 @@ impl Readiness {
     ) {
         let gathered = self.gathered(checkpoint);
         let files = gathered.files.entry(rank).or_insert_with(|| Vec::with_capacity(1));
+        let mut is_written = true;
         let is_new = match files.binary_search_by(|(other, _)| other.cmp(path)) {
-            Ok(at) => std::mem::replace(&mut files[at].1, settled) != settled,
+            Ok(at) => {
+                let before = std::mem::replace(&mut files[at].1, settled);
+                if let (Some(before), true) = (before, before != settled) {
+                    gathered.rewrites.replaced(path, before.modified_ns);
+                }
+                is_written = before.is_some();
+                before != settled
+            }
             Err(at) => {
                 files.insert(at, (path.clone(), settled));
                 true
@@ -195,6 +213,7 @@ impl Readiness {
         }
         if is_new {
             gathered.last_event_ms = now_ms;
+            gathered.written_ms = if is_written { now_ms } else { gathered.written_ms };
             gathered.changed.insert(rank.unwrap_or(Rank(0)));
         }
     }
@@ -215,6 +234,7 @@ impl Readiness {
         if let Some(files) = gathered.files.get_mut(&rank) {
             if let Ok(at) = files.binary_search_by(|(other, _)| other.cmp(path)) {
                 was_settled = files.remove(at).1.is_some();
+                gathered.rewrites.forget(path);
             }
             if files.is_empty() {
                 gathered.files.remove(&rank);
@@ -250,9 +270,15 @@ impl Readiness {
     pub fn due(&mut self, now_ms: u64, most: usize) -> (Vec<ReadyRank>, Option<u64>) {
         let (mut ready, mut next_ms) = (Vec::new(), None::<u64>);
         for (checkpoint, gathered) in &mut self.checkpoints {
-            let quiet_at_ms = gathered.last_event_ms.saturating_add(self.quiet_ms);
+            let mut quiet_at_ms = gathered.last_event_ms.saturating_add(self.quiet_ms);
             if gathered.changed.is_empty() {
                 continue;
+            }
+            let mut is_doubtful = false;
+            if quiet_at_ms <= now_ms {
+                let rest = gathered.rest(now_ms, self.doubt_quiet_ms);
+                quiet_at_ms = quiet_at_ms.max(rest.until_ms);
+                is_doubtful = rest.is_doubtful && !self.have_ended_well && !self.needs_marker;
             }
             let complete = if self.needs_marker { gathered.marked } else { quiet_at_ms <= now_ms };
             if !complete && !self.needs_marker {
@@ -300,7 +326,7 @@ impl Readiness {
                 }
                 if complete || enough {
                     let (checkpoint, again, companions) = (checkpoint.clone(), before.is_some(), Vec::new());
-                    ready.push(ReadyRank { checkpoint, rank, files, companions, again });
+                    ready.push(ReadyRank { checkpoint, rank, files, companions, again, is_doubtful });
                 }
             }
         }
@@ -324,7 +350,7 @@ impl Readiness {
     /// checkpoint never becomes ready, because its process may have ended while it was writing.
     pub fn without_quiet_times(&mut self, ended_well: bool) {
         (self.quiet_ms, self.doubt_quiet_ms) = (0, 0);
-        self.may_be_cut = !ended_well;
+        (self.may_be_cut, self.have_ended_well) = (!ended_well, ended_well);
     }
 
     /// Returns at most `most` ranks whose files are all settled and whose present state was not yet reported. Each
@@ -366,6 +392,7 @@ impl Readiness {
         }
         let is_late = gathered.is_late(ready.rank);
         gathered.announced.insert(ready.rank, digest_of(&ready.files, is_late));
+        gathered.rewrites.announced();
         gathered.changed.remove(&ready.rank);
     }
 
@@ -407,6 +434,15 @@ impl Gathered {
         let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
         let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);
         (rank == Rank(0)).then(|| self.pointer_ms.map(at_rest).or(usual.after_ms.map(expected))).flatten()
+    }
+
+    /// Judges whether the checkpoint must be at rest for longer, because the application writes its files again.
+    fn rest(&mut self, now_ms: u64, longest_ms: u64) -> Rest {
+        let files = self.files.iter().flat_map(|(rank, files)| files.iter().map(move |file| (*rank, file)));
+        let settled = files.filter_map(|(rank, (path, print))| {
+            print.map(|print| WrittenFile { rank, path, at_ns: i128::from(print.modified_ns) })
+        });
+        self.rewrites.rest(Clock { now_ms, written_ms: self.written_ms, longest_ms }, settled)
     }
 
     /// Whether a restart wrote all files of a rank. Files that belong to no single rank count only if the rank has no

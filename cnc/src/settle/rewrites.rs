@@ -1,0 +1,188 @@
+//! Computes how long a checkpoint must be at rest if the application writes its files again under the same names.
+//!
+//! Such an application writes the files of a step one after the other, makes a pause, and begins the next step. The
+//! checkpoint is whole only during the pause. During a step, the files of two steps are in the directory, and the time
+//! between these two steps is the longest time between two files. So a checkpoint that was at rest for longer than the
+//! longest time between two of its files has the files of one step.
+
+use mcrengine::ids::FilePath;
+use mcrengine::turns::{WrittenFile, are_alike, are_named_in_turn, are_sets_in_turn, may_be_used_in_turn};
+use std::collections::BTreeMap;
+
+/// Minimum time at rest, in percent of the longest time between two files of the checkpoint.
+const REST_PERCENT: i128 = 125;
+/// Maximum time for which a checkpoint that changes again and again is not announced, in multiples of the longest
+/// quiet time. After this time the aggregator judges the files.
+const POSTPONED_MAX: u64 = 20;
+
+/// The previous times of the files of a checkpoint. Only files that were written again have an entry.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rewrites {
+    versions: BTreeMap<FilePath, Version>,
+    /// Since when the checkpoint has waited for a longer time at rest, in milliseconds of the caller's clock.
+    waits_since_ms: Option<u64>,
+}
+
+/// Times in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    /// Time of the last content that was replaced.
+    last_ns: i64,
+    /// Time of the content before.
+    before_ns: Option<i64>,
+}
+
+/// Times by the caller's clock, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    pub(super) now_ms: u64,
+    /// When a file of the checkpoint was last written.
+    pub(super) written_ms: u64,
+    /// The longest quiet time.
+    pub(super) longest_ms: u64,
+}
+
+/// The result of judging the times of a checkpoint's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rest {
+    /// The time until which the checkpoint must be at rest, in milliseconds of the caller's clock.
+    pub(super) until_ms: u64,
+    /// Whether the files may be of two steps, if they are taken now.
+    pub(super) is_doubtful: bool,
+}
+
+impl Rewrites {
+    /// Records that a content is replaced, or is about to be replaced.
+    pub(super) fn replaced(&mut self, path: &FilePath, at_ns: i64) {
+        let first = || Version { last_ns: at_ns, before_ns: None };
+        let version = self.versions.entry(path.clone()).or_insert_with(first);
+        if version.last_ns != at_ns {
+            *version = Version { last_ns: at_ns, before_ns: Some(version.last_ns) };
+        }
+    }
+
+    /// Forgets a file that was removed.
+    pub(super) fn forget(&mut self, path: &FilePath) {
+        self.versions.remove(path);
+    }
+
+    /// Records that the checkpoint was announced.
+    pub(super) fn announced(&mut self) {
+        self.waits_since_ms = None;
+    }
+
+    fn previous_ns(&self, file: &WrittenFile<'_>) -> Option<i128> {
+        let version = self.versions.get(file.path)?;
+        let before = if i128::from(version.last_ns) == file.at_ns { version.before_ns } else { Some(version.last_ns) };
+        before.map(i128::from)
+    }
+
+    /// Judges the files of the checkpoint. No file was written again: the checkpoint needs no rest.
+    pub(super) fn rest<'a>(&mut self, clock: Clock, files: impl Iterator<Item = WrittenFile<'a>> + Clone) -> Rest {
+        let Clock { now_ms, written_ms, longest_ms } = clock;
+        let none = Rest { until_ms: written_ms, is_doubtful: false };
+        if self.versions.is_empty() {
+            return none;
+        }
+        // `newest` is the newest file that was written again. Files that were not written since its previous version
+        // are not written in each step.
+        let again = files.clone().filter_map(|file| Some((file, self.previous_ns(&file)?)));
+        let Some((newest, since_ns)) = again.max_by_key(|(file, _)| file.at_ns) else { return none };
+        let mut step: Vec<WrittenFile<'a>> = files.filter(|file| file.at_ns > since_ns).collect();
+        step.sort_unstable_by_key(|file| file.at_ns);
+        let times = || step.windows(2).map(|pair| pair[1].at_ns - pair[0].at_ns);
+        let longest_ns = times().max().unwrap_or(0);
+        let before_ns = step.first().map_or(0, |first| first.at_ns - since_ns);
+        // With equal intervals there is no pause. So no time at rest shows whether the files are of one step.
+        let is_regular = are_alike(longest_ns, before_ns);
+        let are_partners = if is_regular { may_be_used_in_turn } else { are_named_in_turn };
+        let are_in_turn = are_sets_in_turn(&step, are_partners);
+        let needed_ns = match (are_in_turn, is_regular) {
+            (true, _) => times().filter(|ns| !are_alike(*ns, longest_ns)).max().unwrap_or(0),
+            (false, true) => 0,
+            (false, false) => longest_ns,
+        };
+        let needed_ms = ms_of(needed_ns * REST_PERCENT / 100);
+        let cycle_ms = ms_of(newest.at_ns - since_ns);
+        let postponed_ms = cycle_ms.clamp(longest_ms, longest_ms.saturating_mul(POSTPONED_MAX));
+        let since_ms = *self.waits_since_ms.get_or_insert(now_ms);
+        let until_ms = written_ms.saturating_add(needed_ms.min(longest_ms));
+        let rested_ms = now_ms.saturating_sub(written_ms);
+        let was_pause = before_ns > longest_ns && !is_regular;
+        Rest {
+            until_ms: until_ms.min(since_ms.saturating_add(postponed_ms)),
+            is_doubtful: !are_in_turn && !was_pause && (is_regular || rested_ms < needed_ms),
+        }
+    }
+}
+
+fn ms_of(ns: i128) -> u64 {
+    u64::try_from(ns / 1_000_000).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::ids::Rank;
+
+    /// The time at rest that the checkpoint needs after these writes, in milliseconds, and whether there is doubt
+    /// without this rest. Each write is a name and a time in milliseconds. The longest quiet time is 30 s.
+    fn rest(writes: &[(&str, i64)]) -> (u64, bool) {
+        let (mut rewrites, mut now) = (Rewrites::default(), BTreeMap::new());
+        for (name, at_ms) in writes {
+            let path = FilePath::new(name.as_bytes()).expect("valid");
+            if let Some(before_ns) = now.insert(path.clone(), at_ms * 1_000_000) {
+                rewrites.replaced(&path, before_ns);
+            }
+        }
+        let files =
+            now.iter().map(|(path, at_ns)| WrittenFile { rank: Some(Rank(0)), path, at_ns: i128::from(*at_ns) });
+        let clock = Clock { now_ms: 100, written_ms: 100, longest_ms: 30_000 };
+        let Rest { until_ms, is_doubtful } = rewrites.rest(clock, files);
+        (until_ms - 100, is_doubtful)
+    }
+
+    #[test]
+    fn files_of_two_steps_need_a_longer_rest_than_the_pause_between_the_steps() {
+        let step = |at: i64| [("r", at), ("s", at + 400), ("t", at + 800)];
+        let whole = [step(0), step(2_000)].concat();
+        let then = |writes: &[(&'static str, i64)]| rest(&[&whole[..], writes].concat());
+        assert_eq!(rest(&step(0)), (0, false), "no name was written again");
+        assert_eq!(rest(&whole), (500, false), "the files of a step are written 400 ms apart, after a pause");
+        assert_eq!(then(&[("r", 4_000)]), (1_500, true), "the pause is 1.2 s");
+        assert_eq!(then(&[("r", 4_000), ("s", 4_400)]), (1_500, true));
+        assert_eq!(then(&step(4_000)), (500, false));
+        assert_eq!(rest(&[&step(0)[..], &[("r", 2_000), ("new", 2_100)]].concat()), (1_500, true), "a new name");
+        assert_eq!(then(&[("r", 60_000)]), (30_000, true), "at most the longest quiet time");
+        assert_eq!(rest(&[("r", 0), ("s", 1_000), ("r", 5_000)]), (5_000, true), "two files of a step");
+    }
+
+    #[test]
+    fn files_that_are_used_in_turn_or_that_are_never_rewritten_need_no_longer_rest() {
+        assert_eq!(rest(&[("c.a", 0), ("c.b", 10_000), ("c.a", 20_000)]), (0, false));
+        let sets = [("c.a", 0), ("d.a", 200), ("c.b", 10_000), ("d.b", 10_200), ("c.a", 20_000), ("d.a", 20_200)];
+        assert_eq!(rest(&sets), (250, false));
+        assert_eq!(rest(&[("c.a", 0), ("c.b", 10_000), ("c.a", 60_000)]), (0, false), "irregular");
+        assert_eq!(rest(&[("a", 0), ("b", 10_000), ("a", 20_000)]), (0, false), "regular");
+        assert_eq!(rest(&[("mesh", 0), ("w", 10), ("w", 9_000), ("w", 18_000)]), (0, false));
+    }
+
+    #[test]
+    fn files_that_are_written_at_equal_intervals_are_doubtful() {
+        assert_eq!(rest(&[("w", 0), ("coor", 10_000), ("w", 20_000)]), (0, true));
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_never_at_rest_is_announced_after_a_cycle() {
+        let paths = ["w", "coor"].map(|name| FilePath::new(name.as_bytes()).expect("valid"));
+        let (mut rewrites, mut until) = (Rewrites::default(), Vec::new());
+        rewrites.replaced(&paths[0], 0);
+        for now_ms in [50_000, 70_000, 90_000] {
+            let clock = Clock { now_ms, written_ms: now_ms, longest_ms: 30_000 };
+            let files = [(0, 50_000_000_000), (1, 10_000_000_000)];
+            let files = files.map(|(nth, at_ns)| WrittenFile { rank: None, path: &paths[nth], at_ns });
+            until.push(rewrites.rest(clock, files.into_iter()).until_ms);
+        }
+        assert_eq!(until, [80_000, 100_000, 100_000], "30 s at rest, and at most 50 s after the first wait");
+    }
+}
