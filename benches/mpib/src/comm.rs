@@ -106,7 +106,7 @@ pub fn wtime() -> f64 {
 }
 
 impl Comm {
-    /// Duplicates a communicator. All of its ranks must call this.
+    /// Duplicates a communicator. All of its ranks must call this function.
     pub fn of(communicator: &impl AsRaw<Raw = ffi::MPI_Comm>) -> Result<Self> {
         let mut raw = communicator.as_raw();
         // SAFETY: the communicator is borrowed and therefore valid, and `raw` is a valid place for the new handle.

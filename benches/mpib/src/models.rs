@@ -410,7 +410,8 @@ mod tests {
         near(found.processing_seconds_per_byte[1], card, "t");
         near(found.processing_seconds[1], 0.0, "C");
         near(*found.latency_seconds.get(0, 3), delay, "L");
-        // The model predicts the measured time of a message, and a time of a scatter that the card determines.
+        // The model predicts the measured time of a message. The speed of the root's card determines the time of a
+        // scatter.
         near(found.seconds(0, 3, bytes), delay + bytes as f64 * card, "message");
         near(found.linear_scatter_seconds(0, bytes), delay + 3.0 * bytes as f64 * card, "scatter");
     }

@@ -209,8 +209,8 @@ impl Stream {
 
 /// Bandwidth in bytes per second of the slowest of `pairs` while all pairs send: the median of `reps` measurements.
 /// The bandwidth is computed from the difference between a stream and a stream of twice as many messages. So
-/// latencies, handshakes and first bursts, which are equal in both streams, cancel out. Collective: ranks in no pair
-/// wait.
+/// latencies, handshakes and first bursts, which are equal in both streams, cancel out. All ranks must call this
+/// function; ranks in no pair wait.
 pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: usize, reps: usize) -> Result<f64> {
     let mut rates = Vec::with_capacity(reps);
     let pair = pairs.iter().find(|(i, j)| [*i, *j].contains(&comm.rank()));

@@ -94,7 +94,8 @@ pub struct TcpGather {
 }
 
 impl TcpGather {
-    /// Connects the ranks of each group. Collective; if one rank cannot connect, all ranks get an error.
+    /// Connects the ranks of each group. All ranks must call this function. If one rank cannot connect, all ranks get
+    /// an error.
     pub fn new(comm: &Comm, group_size: usize) -> Result<Self> {
         let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
         let leads = group.rank() == 0;

@@ -84,7 +84,7 @@ const TAG: u16 = 300;
 const LATE_SECONDS: f64 = 10e-6;
 
 impl Timer {
-    /// A timer for the ranks of `comm`. Collective, like all methods.
+    /// A timer for the ranks of `comm`. All ranks must call this function and all methods.
     pub fn new(comm: &Comm) -> Result<Self> {
         let comm = comm.duplicate()?;
         let clock = Clock::synchronised(&comm)?;

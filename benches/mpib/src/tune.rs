@@ -1,5 +1,5 @@
-//! Finds and uses the fastest implementation for each message size. In the original library, MPIBlib, this is
-//! `Opt_Scatter`.
+//! Finds and uses the fastest implementation for each message size. `Opt_Scatter` of the original library, MPIBlib,
+//! does the same for scatter.
 
 use crate::collectives::operation::{self, Collective, Kind, Operation, Setting, SettingError};
 use crate::collectives::{self, Algorithm, Result};
