@@ -139,7 +139,7 @@ impl Incarnations {
         Ok(Self(records))
     }
 
-    /// The newest record, if there is one.
+    /// The newest record. `None` if there are no records.
     pub fn newest(&self) -> Option<&Incarnation> {
         self.0.last()
     }
@@ -333,7 +333,7 @@ pub fn newest_number(store: &dyn Store, job: &JobId) -> Result<u32, ReadError> {
     Ok(numbers(store, job)?.last().copied().unwrap_or(0))
 }
 
-/// The newest incarnation of a job, if there is one.
+/// The newest incarnation of a job. `None` if the job has no incarnation.
 pub fn newest(store: &dyn Store, job: &JobId) -> Result<Option<Incarnation>, ReadError> {
     match newest_number(store, job)? {
         0 => Ok(None),
