@@ -431,8 +431,8 @@ impl Core {
         }
     }
 
-    /// Finds the announcement that an answer belongs to. `None` if the announcement was replaced. Then the answer
-    /// does not apply to the present files, and is ignored.
+    /// Finds the announcement that an answer belongs to. `None` if the announcement was replaced. The answer to a
+    /// replaced announcement does not apply to the present files, and is ignored.
     fn answered(&mut self, announce_id: u64, key: &RankKey) -> Option<HeldRank> {
         let is_this = self.held.get(key).is_some_and(|held| held.announce_id == announce_id);
         if is_this { self.forget(key, None) } else { None }

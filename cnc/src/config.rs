@@ -356,8 +356,8 @@ pub struct CncConfig {
     pub own_aggregators: bool,
     /// `HOST:PORT` or `HOST:FIRST-LAST` of each aggregator; at least one.
     pub aggregators: Vec<String>,
-    /// Finds the aggregators, if their addresses are not configured. Then `aggregators` has only names for log
-    /// messages. The program sets this value, not the configuration file.
+    /// Finds the aggregators, if their addresses are not configured. With a finder, `aggregators` has only names for
+    /// log messages. The program sets this value, not the configuration file.
     pub finder: Option<Arc<dyn Finder>>,
     /// How connections to aggregators are protected. The configuration cannot set this field.
     pub security: Security,

@@ -25,7 +25,7 @@ impl Verdicts {
     /// Maximum number of names. When this number is reached, all verdicts are discarded. If an application writes the
     /// time step into the names of datasets, every checkpoint has new names.
     const NAMES_MAX: usize = 1 << 13;
-    /// Number of datasets for which one verdict is used. Then the next dataset is sampled, because data changes with
+    /// Number of datasets for which one verdict is used. The dataset after them is sampled, because data changes with
     /// time.
     pub(super) const USES: u32 = 64;
 

@@ -319,7 +319,7 @@ pub(crate) enum Found<'a> {
     File(FilePath, Metadata),
     /// A symbolic link that is not followed.
     Link(&'a Path),
-    /// An entry of another kind, or an entry that cannot be read. The text is the reason.
+    /// An entry that is neither a file nor a directory nor a link, or that cannot be read. The text is the reason.
     Skipped(&'a Path, &'static str),
 }
 

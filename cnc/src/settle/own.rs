@@ -51,8 +51,8 @@ impl OwnRanks {
         Self(Own::OfNode(Arc::new(node)))
     }
 
-    /// The ranks to take in a directory that only this node sees. If the ranks are those of the node, the agent takes
-    /// all files that it finds.
+    /// The ranks to take in a directory that only this node sees. If the ranks are the ranks of this node, the agent
+    /// takes all files that it finds.
     #[must_use]
     pub fn in_directory_of_this_node(self) -> Self {
         if matches!(self.0, Own::OfNode(_)) { Self::all() } else { self }
