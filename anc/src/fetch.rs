@@ -47,7 +47,7 @@ pub struct AgentLink {
     /// Whether data arrived since [`AgentLink::sent_data`] was last called.
     sent_data: AtomicBool,
     next_fetch: AtomicU64,
-    /// The async runtime. Flush threads do not run on it, but use it to wait with a deadline for space in the queue.
+    /// The async runtime. Flush threads use the runtime only to wait with a deadline for space in the queue.
     runtime: tokio::runtime::Handle,
 }
 

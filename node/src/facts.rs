@@ -33,7 +33,7 @@ pub struct JobFacts {
     pub node_list: String,
     /// `SLURM_JOB_NTASKS`: number of tasks. `None` if the user did not ask for a number of tasks.
     pub tasks: Option<u32>,
-    /// The words for `mcr` in `SLURM_JOB_COMMENT`, see [`crate::comment`]. It is text that the user wrote.
+    /// The words for `mcr` in `SLURM_JOB_COMMENT`, see [`crate::comment`]. The user wrote this text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub comment: String,
     /// `SLURM_HET_JOB_ID`: the number of the heterogeneous job to which this job belongs.

@@ -147,7 +147,7 @@ impl FlushWork {
     }
 
     /// Milliseconds by which the clock that sets the files' times went back since the newest checkpoint of this
-    /// group. 0 if it did not go back. The clock went back if the files were written after the commit of that
+    /// group. 0 if the clock did not go back. The clock went back if the files were written after the commit of that
     /// checkpoint, although their times are earlier. The order of writing and commit is known without this clock.
     fn clock_went_back_ms(&self, incarnation: u32, newest_ms: i64) -> Result<i64, FlushError> {
         let is_fresh = |rank: &RankOfFlush| rank.was_seen && !rank.is_copy();
