@@ -77,10 +77,9 @@ pub enum Command {
     Node(NodeArgs),
     /// Let jobs of other nodes use aggregators on this node
     ///
-    /// This daemon runs on an aggregator node, together with mcr node, and as a user without privileges. It listens
-    /// on the network with TLS. The agents of a job ask the gate for an aggregator, and mcr node starts the
-    /// aggregator as the user of the job. The options are in the table gate of the cluster's file
-    /// /etc/mcr/mcr.toml.
+    /// This daemon runs on an aggregator node, together with mcr node, and as a user without privileges. The daemon
+    /// listens on the network with TLS. The agents of a job ask the gate for an aggregator, and mcr node starts the
+    /// aggregator as the user of the job. The options are in the table gate of the cluster's file /etc/mcr/mcr.toml.
     #[command(after_help = exit::GATE)]
     Gate(GateArgs),
     /// Save one job on one node; started by mcr node

@@ -191,7 +191,7 @@ pub fn layout_of(
     Ok(layout)
 }
 
-/// Whether the user named the layout. Then files that belong to no checkpoint need no warning.
+/// Whether the user named the layout. If so, files that belong to no checkpoint need no warning.
 pub fn is_layout_said(args: &LayoutArgs) -> bool {
     !matches!(args.layout.as_slice(), [] | [_]) || args.layout.first().is_some_and(|name| name != "guess")
 }

@@ -78,7 +78,7 @@ fn uid_of(name: &str) -> anyhow::Result<u32> {
     Ok(user.uid.as_raw())
 }
 
-/// The control groups of the workers. Without them, jobs are saved too.
+/// The control groups of the workers. Jobs are saved even without control groups.
 fn groups(memory_mib: u64) -> Option<Groups> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     let threads = WORKER_THREADS + WORKER_THREADS_PER_CORE * cores;

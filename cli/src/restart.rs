@@ -531,8 +531,8 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(NEW_RUN))
 }
 
-/// Marks a checkpoint as damaged, so that retention does not count it. If the mark cannot be written, this is only
-/// logged.
+/// Marks a checkpoint as damaged, so that retention does not count it. If the mark cannot be written, the error is
+/// only logged.
 fn note_damage(store: &dyn Store, job: &JobId, id: &CheckpointId, error: &anyhow::Error) {
     let damage = error.chain().filter_map(|cause| cause.downcast_ref::<ReadError>());
     let is_damage = damage.map(ReadError::advice).any(|advice| advice == Advice::OlderCheckpoint);

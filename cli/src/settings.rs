@@ -333,7 +333,7 @@ impl Settings {
         std::fs::DirBuilder::new().mode(0o700).create(store).with_context(|| store.display().to_string())
     }
 
-    /// A value as text, if there is one.
+    /// A value as text. `None` if the value is not set or is not a text.
     pub fn text(&self, table: &str, key: &str) -> Option<&str> {
         self.values.get(&(table.to_owned(), key.to_owned()))?.value.as_str()
     }
@@ -402,7 +402,7 @@ const ANC: &str = "anc";
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NodeOptions {
-    /// Number of aggregators of a job. Default: one for every 8 nodes.
+    /// Number of aggregators of a job. Default: one aggregator for every 8 nodes.
     pub aggregators: Option<u32>,
     /// The ports on which aggregators listen, as `FIRST-LAST`. Aggregators of different jobs on one node use
     /// different ports. Default 7117-7180.
