@@ -578,7 +578,8 @@ mv out gone; rm -r gone; sleep 3; mkdir out; WRITER_RUN=again srun /shared/bin/w
     stop_daemons n1
 }
 
-# Check 3. A worker reads a file twice: for its digest, and for the aggregator. It reads no file of another node.
+# Check 3. A worker reads a file twice: for its digest, and for the aggregator. The worker reads no file of another
+# node.
 each_file_is_read_on_one_node_only() {
     local node bytes of_node=$((2 * 4 * 2000000)) # two ranks, four steps
     begin "${FUNCNAME[0]}"
