@@ -40,8 +40,8 @@ impl Hockney {
 
     /// Fits one-way times at two or more sizes, of which the smallest is empty. The latency is the time of the empty
     /// message. The time per byte is the slope between the two largest sizes. Long messages begin with a handshake
-    /// that short messages do not need, so a line through both would give neither the latency nor the bandwidth of
-    /// the link.
+    /// that short messages do not need, so a line through short and long messages would give neither the latency nor
+    /// the bandwidth of the link.
     pub fn from_ends(points: &[(usize, f64)]) -> Self {
         let [first, .., before, last] = points else { return Self::fit(points) };
         let slope = (last.1 - before.1) / (last.0 as f64 - before.0 as f64);
@@ -200,7 +200,7 @@ pub struct Lmo {
     pub seconds_per_byte: PairMatrix<f64>,
 }
 
-/// A point-to-two experiment: `from` sends to two ranks at the same time, and both send an empty answer.
+/// A point-to-two experiment: `from` sends to two ranks at the same time, and both receivers send an empty answer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointToTwo {
     /// The rank that sends and measures.

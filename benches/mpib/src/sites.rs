@@ -129,9 +129,9 @@ pub fn two(sites: &[usize]) -> Result<(), SiteError> {
     }
 }
 
-/// Tells which ranks are far: the ranks after the largest step between consecutive sorted times, if this step at
-/// least doubles the time. Steps are compared in seconds, not as factors, because the factor between memory and
-/// network may be larger than the factor between the sites.
+/// Finds the far ranks: the ranks after the largest step between consecutive sorted times, if this step at least
+/// doubles the time. Steps are compared in seconds, not as factors, because the factor between memory and network may
+/// be larger than the factor between the sites.
 pub fn far_by_times(times: &[f64]) -> Vec<bool> {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -80,7 +80,7 @@ pub struct Timer {
 }
 
 const TAG: u16 = 300;
-/// A rank that starts later than this after the common time makes the repetition invalid.
+/// A rank that starts more than this time after the common time makes the repetition invalid.
 const LATE_SECONDS: f64 = 10e-6;
 
 impl Timer {
