@@ -66,7 +66,7 @@ pub struct Options {
     pub min_uid: u32,
     /// The user of the gate, who may start aggregators for jobs on other nodes.
     pub gate: Option<u32>,
-    /// The command of a worker. The path of its job's record is appended.
+    /// The command of a worker. The path of the record of the worker's job is appended.
     pub worker: Vec<OsString>,
     /// The control groups of the workers, if the daemon has a group that it may divide.
     pub groups: Option<Groups>,
@@ -441,7 +441,7 @@ impl Daemon {
     fn keep_comment(&self, facts: &JobFacts) {
         let JobFacts { job_id, uid, comment: words, work_dir, .. } = facts;
         if words.is_empty() {
-            return self.comments.remove(job_id); // of an earlier start of the job
+            return self.comments.remove(job_id); // the words of an earlier start of the job
         }
         let comment = Comment { uid: *uid, words: words.clone(), work_dir: work_dir.clone() };
         if let Err(error) = self.comments.put(job_id, &comment) {

@@ -47,7 +47,7 @@ pub enum FactsError {
     /// A variable is missing.
     #[error("{0} is not set; this command is for SLURM's Prolog and Epilog")]
     Missing(&'static str),
-    /// Each component has a Prolog, a number and a list of nodes of its own, and their ranks are those of one job.
+    /// Each component has a separate Prolog, number and list of nodes, but the ranks of all components form one job.
     #[error(
         "it is a part of the heterogeneous job {0}; mcr node does not save such jobs, so run the agents in its script"
     )]
