@@ -151,7 +151,7 @@ impl Agent {
     }
 
     /// Scans the directory once more, waits until all written files are committed, and ends the agent. The agent ends
-    /// at the time in the order at the latest, even if some files are not committed.
+    /// at the latest at the time that the order states, even if some files are not committed.
     pub async fn drain(self, order: DrainOrder) -> Drained {
         let _ = self.stop.send(order);
         let drained = self.ended.await.unwrap_or_else(|_| Drained::failed()); // the task panicked, which was logged

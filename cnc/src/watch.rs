@@ -175,7 +175,7 @@ struct Requests {
     asked: u64,
     /// Whether to stop sending [`WatchEvent::Scanned`].
     report_no_more: bool,
-    /// `Some` if the job's processes have ended. The value says whether they ended with success.
+    /// `Some` if the job's processes have ended. The value says whether the processes ended with success.
     processes_gone: Option<bool>,
 }
 
