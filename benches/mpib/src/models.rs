@@ -146,8 +146,8 @@ impl LogGp {
     ///
     /// PRTT(n, 0, s) = PRTT(1, 0, s) + (n - 1) (g + (s - 1) G) if the gap is the limit, and PRTT(n, d, s) = PRTT(1,
     /// 0, s) + (n - 1) (o + d) for a d longer than all gaps. As in [`Hockney::from_ends`], g comes from the smallest
-    /// size, and G is the slope between the two largest sizes: a network card accepts the first short messages faster
-    /// than it sends them, and long messages begin with a handshake.
+    /// size, and G is the slope between the two largest sizes. The reason is that a network card accepts the first
+    /// short messages faster than it sends them, and long messages begin with a handshake.
     pub fn fit(trains: &[Train]) -> Self {
         let gaps: Vec<_> = trains
             .iter()

@@ -26,7 +26,7 @@ pub struct Options {
     #[arg(long, value_parser = bytes, value_delimiter = ',', default_values_t = [64, 1024, 16384, 262_144])]
     sizes: Vec<usize>,
     /// Add sizes where the curve bends (with one implementation), or where another implementation becomes the fastest
-    /// (with several)
+    /// (with several implementations)
     #[arg(long)]
     adaptive: bool,
     /// Rank that scatters or gathers

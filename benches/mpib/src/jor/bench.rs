@@ -41,7 +41,7 @@ pub struct Plan {
     pub cut: Cut,
     /// Power of site 0 divided by the power of site 1. `None`: the ratio is measured.
     pub ratio: Option<f64>,
-    /// Number of repetitions of each run. The median counts.
+    /// Number of repetitions of each run. The median is reported.
     pub reps: usize,
     /// Maximum number of iterations of each run, but at least one period. The time is scaled, and the error is not
     /// checked.

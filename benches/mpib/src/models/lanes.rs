@@ -62,7 +62,7 @@ pub enum Direction {
 }
 
 /// Number of `blocks` that lane `lane` of `lanes` carries. The shares differ by at most one; the first lanes have
-/// more.
+/// more blocks.
 pub fn share(blocks: usize, lanes: usize, lane: usize) -> usize {
     blocks / lanes + usize::from(lane < blocks % lanes)
 }
