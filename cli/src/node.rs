@@ -20,7 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// A worker's share of the processors, if there are not enough. A job has 100.
+/// Weight of a worker if processors are short. The weight of a job is 100.
 const WORKER_CPU_WEIGHT: u32 = 20;
 /// Maximum number of threads of a worker, without the threads for each core.
 const WORKER_THREADS: u32 = 256;

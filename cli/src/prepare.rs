@@ -85,7 +85,7 @@ pub fn prepare(
 }
 
 impl Prepared {
-    /// Gives all files their final names, or none of them.
+    /// Gives all files their final names, or no file its final name.
     pub fn publish(self) -> Result<Restored, Failure> {
         let Self { target, files, how } = self;
         let file_bytes = files.iter().map(VerifiedFile::bytes).sum();
