@@ -83,7 +83,7 @@ impl About {
         self.local_ranks.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// A rank that is in the ranges of both agents. `None` if there is none.
+    /// A rank that is in the ranges of both agents. `None` if there is no such rank.
     pub fn shared_rank(&self, other: &Self) -> Option<Rank> {
         let shared = |a: &RangeInclusive<u32>, b: &RangeInclusive<u32>| {
             let first = *a.start().max(b.start());

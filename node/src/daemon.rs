@@ -79,7 +79,7 @@ pub struct Daemon {
     comments: Comments,
     jobs: Mutex<BTreeMap<String, Job>>,
     connections: AtomicUsize,
-    /// Connections of users who may not begin or end jobs. `connections` does not count them.
+    /// Connections of users who may not begin or end jobs. `connections` does not count these connections.
     connections_of_others: AtomicUsize,
     /// Number of open connections of the gate.
     connections_of_gate: AtomicUsize,

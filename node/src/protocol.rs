@@ -88,7 +88,8 @@ pub enum Reply {
     Ended(End),
     /// The jobs that are saved.
     Jobs(Vec<JobLine>),
-    /// The words for `mcr` in the comment of a job. `None`: there are none, or the job belongs to another user.
+    /// The words for `mcr` in the comment of a job. `None`: the comment has no such words, or the job belongs to
+    /// another user.
     Comment(Option<Comment>),
     /// The running aggregators of jobs on other nodes.
     Standing(Vec<StandingLine>),

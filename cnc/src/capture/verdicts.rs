@@ -6,8 +6,8 @@ use mcrengine::header::{ElementType, Filter};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whether the chunks of a dataset compress much better without their filters, by the dataset's name. Ranks write
-/// similar data, so the result from one rank is reused for datasets of the same name in other files.
+/// For each name of a dataset: whether its chunks compress much better without their filters. Ranks write similar
+/// data, so the result from one rank is reused for datasets of the same name in other files.
 #[derive(Debug, Default)]
 pub struct Verdicts(Mutex<HashMap<Box<str>, Verdict>>);
 

@@ -123,7 +123,7 @@ impl Writers {
         !self.held.is_empty()
     }
 
-    /// The number of a process that has the file open for writing. `None` if none was found.
+    /// The number of a process that has the file open for writing. `None` if no such process was found.
     pub(crate) fn holder(&self, print: &Fingerprint) -> Option<u32> {
         self.held.get(&(print.device, print.inode)).copied()
     }
