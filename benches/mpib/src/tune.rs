@@ -85,7 +85,7 @@ pub struct Candidates<'a> {
 pub type Measured = Vec<(String, usize, Summary)>;
 
 /// Measures all candidates at `sizes`, and then between sizes with different best implementations, in at most
-/// `rounds` rounds. Collective.
+/// `rounds` rounds. All ranks must call this function.
 pub fn estimate(
     comm: &Comm,
     timer: &mut Timer,

@@ -151,7 +151,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.common.output.write_with(comm, &report, &files)
 }
 
-/// Distance of each rank from the root in seconds: the fastest of ten round trips. Collective.
+/// Distance of each rank from the root in seconds: the fastest of ten round trips. All ranks must call this function.
 fn distances(comm: &Comm, root: usize) -> Result<Vec<f64>, Failure> {
     let mut distances = vec![0.0; comm.size()];
     for (rank, distance) in distances.iter_mut().enumerate().filter(|(r, _)| *r != root) {

@@ -161,7 +161,8 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
 }
 
 /// Solves the problem with both sites at `period` for `count` iterations, with rows balanced for `ratio`. Returns all
-/// points, row by row, on all ranks, for a comparison with [`super::Serial`] bit by bit. Collective.
+/// points, row by row, on all ranks, for a comparison with [`super::Serial`] bit by bit. All ranks must call this
+/// function.
 pub fn solve(comm: &Comm, plan: &Plan, ratio: f64, period: usize, count: usize) -> Result<Vec<f64>, JorError> {
     solve_from(comm, plan, ratio, period, |_| Ok(0), count, |_, _| Ok(()))
 }
@@ -203,7 +204,8 @@ pub fn solve_from(
     Ok(values)
 }
 
-/// The numbers of iterations of several problems. Different ranks compute different problems. Collective.
+/// The numbers of iterations of several problems. Different ranks compute different problems. All ranks must call
+/// this function.
 fn counts(comm: &Comm, wanted: &[(Problem, usize, usize)]) -> Result<Vec<usize>, CommError> {
     let mut found = vec![0.0; wanted.len()];
     for (i, &(problem, rows, period)) in wanted.iter().enumerate() {
