@@ -4,9 +4,9 @@
 //! because the clocks of nodes differ. Each incarnation has one record in the store, for example
 //! `JOB/.incarnations/0003`. The first restart of the incarnation writes the record. Without a restart, the record is
 //! written when the first agent announces an identity that no record has. A record is never changed. Only the newest
-//! incarnation may commit checkpoints. The name of a job may be misspelt. Therefore the records of a job without a
-//! directory are in the hidden directory `.JOB.incarnations` of the store, until the job has a directory.
-//! "Incarnation" in docs/format/manifest.md describes the text of a record.
+//! incarnation may commit checkpoints. The name of a job may be misspelt, and a misspelt name must not make a
+//! directory of a job. Therefore the records of a job without a directory are in the hidden directory
+//! `.JOB.incarnations` of the store. "Incarnation" in docs/format/manifest.md describes the text of a record.
 //!
 //! A manifest has the number of its incarnation. If a group of a checkpoint was not committed when a newer
 //! incarnation began, the checkpoint never becomes complete ([`Incarnations::is_dead`]). If all groups were committed

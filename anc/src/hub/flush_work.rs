@@ -208,7 +208,7 @@ impl FlushWork {
         let Some(newest) = newest else { return Ok(place) };
         // The clock of a node may be wrong. Therefore the files are first compared with the restored files of the
         // same group. If the files are newer than the restored files, they are not copies of an earlier step. Only
-        // the clock of their node is behind.
+        // the clock of the node that wrote them is behind.
         let restored =
             newest.from.as_ref().map(|from| manifest::read_manifest(&*self.store, &self.key.job, from, self.key.group));
         if let Some(Ok(restored)) = restored
