@@ -439,7 +439,7 @@ a_store_that_is_read_only_touches_no_job_and_no_node() {
 }
 
 # Check 20. Every write to the store waits, as on a file system whose server does not answer. A frozen file system
-# behaves so.
+# behaves like such a file system.
 a_store_that_hangs_touches_no_job_and_no_node_and_the_daemon_answers() {
     local since
     for tool in mkfs.ext4 fsfreeze; do command -v $tool >/dev/null || skip "no $tool"; done

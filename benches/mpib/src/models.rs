@@ -188,9 +188,9 @@ impl LogGp {
 /// can overlap.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lmo {
-    /// C of each rank.
+    /// C of each rank, in the order of the ranks.
     pub processing_seconds: Vec<f64>,
-    /// t of each rank.
+    /// t of each rank, in the order of the ranks.
     pub processing_seconds_per_byte: Vec<f64>,
     /// L of each pair.
     pub latency_seconds: PairMatrix<f64>,
