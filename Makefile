@@ -1,4 +1,5 @@
-# `make` without a target lists the targets. They all use Cargo, so CARGO_TARGET_DIR and CARGO_BUILD_JOBS have effect.
+# `make` without a target lists the targets. All targets use Cargo, so CARGO_TARGET_DIR and CARGO_BUILD_JOBS have
+# effect.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

@@ -2,8 +2,8 @@
 //! archive?
 //!
 //! The input is sets of real checkpoints in the folder that MCR_CORPUS names. All dumps of a set are saved in one
-//! run, with a warm page cache. Source, store and targets are on one file system (TMPDIR). The result of every
-//! command is durable when its time ends. In each round the compared commands run one after the other, in changing
+//! run, with a warm page cache. Source, store and targets are on one file system (TMPDIR). The measured time of a
+//! command ends when its result is durable. In each round the compared commands run one after the other, in changing
 //! order. The whole file system is synced before each command, so that no command waits for writes of an earlier
 //! command. Then the bench is repeated with several copies of each dump, saved without reuse, to separate the rate
 //! from the fixed costs. Last, one checkpoint of 1 GiB is saved with two profiles. This checkpoint consists of copies

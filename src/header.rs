@@ -63,7 +63,7 @@ pub enum ElementType {
 pub struct Member {
     /// Offset from the start of the record, in bytes.
     pub offset: u32,
-    /// Number of consecutive elements. An array member has more than one.
+    /// Number of consecutive elements. An array member has more than one element.
     pub count: u32,
     /// Type of the elements; never a compound.
     pub element: ElementType,

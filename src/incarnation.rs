@@ -4,9 +4,9 @@
 //! because the clocks of nodes differ. Each incarnation has one record in the store, for example
 //! `JOB/.incarnations/0003`. The first restart of the incarnation writes the record. Without a restart, the record is
 //! written when the first agent announces an identity that no record has. A record is never changed. Only the newest
-//! incarnation may commit checkpoints. The name of a job may be misspelt. Therefore the records of a job without a
-//! directory are in the hidden directory `.JOB.incarnations` of the store, until the job has a directory.
-//! "Incarnation" in docs/format/manifest.md describes the text of a record.
+//! incarnation may commit checkpoints. The name of a job may be misspelt, and a misspelt name must not make a
+//! directory of a job. Therefore the records of a job without a directory are in the hidden directory
+//! `.JOB.incarnations` of the store. "Incarnation" in docs/format/manifest.md describes the text of a record.
 //!
 //! A manifest has the number of its incarnation. If a group of a checkpoint was not committed when a newer
 //! incarnation began, the checkpoint never becomes complete ([`Incarnations::is_dead`]). If all groups were committed
@@ -139,7 +139,7 @@ impl Incarnations {
         Ok(Self(records))
     }
 
-    /// The newest record, if there is one.
+    /// The newest record. `None` if there are no records.
     pub fn newest(&self) -> Option<&Incarnation> {
         self.0.last()
     }
@@ -333,7 +333,7 @@ pub fn newest_number(store: &dyn Store, job: &JobId) -> Result<u32, ReadError> {
     Ok(numbers(store, job)?.last().copied().unwrap_or(0))
 }
 
-/// The newest incarnation of a job, if there is one.
+/// The newest incarnation of a job. `None` if the job has no incarnation.
 pub fn newest(store: &dyn Store, job: &JobId) -> Result<Option<Incarnation>, ReadError> {
     match newest_number(store, job)? {
         0 => Ok(None),

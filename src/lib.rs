@@ -102,7 +102,7 @@
 //! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | the pieces, given to row 7 or sent to another node (`cli/src/remote.rs`) |
 //! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file under a temporary name, with the digest of row 2 of the first table |
 //! | 8 | decide | `cli/src/decide.rs` | `decide` | an [`incarnation::Incarnation`]: the first node of a start decides, the other nodes follow |
-//! | 9 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or none |
+//! | 9 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or no file |
 //!
 //! # Invariants
 //!

@@ -80,7 +80,7 @@ impl Remembered {
         self.looks.get(id)
     }
 
-    /// Forgets the checkpoints that no longer exist. `ids` are sorted.
+    /// Forgets the checkpoints that do not exist any more. `ids` are sorted.
     pub(crate) fn keep_only(&mut self, ids: &[CheckpointId]) {
         self.looks.retain(|id, _| ids.binary_search(id).is_ok());
     }

@@ -41,7 +41,7 @@ impl Rules {
 
     /// Decides which checkpoints are kept. `times_unix_ms` has the time of each checkpoint in milliseconds since
     /// 1970, newest first, in the order of [`list`](crate::manifest::list). The newest checkpoint is always kept. As
-    /// in restic, a rule that has kept fewer checkpoints than its number keeps the oldest checkpoint too.
+    /// in restic, a rule also keeps the oldest checkpoint if the rule has kept fewer checkpoints than its number.
     pub fn keep(&self, times_unix_ms: &[i64]) -> Vec<bool> {
         let newest = times_unix_ms.first().copied().unwrap_or(0);
         let mut buckets: [Bucket; 4] = [

@@ -1,10 +1,10 @@
-//! The announcements that arrive in a session. Each announcement waits for memory in the memory budget. Only then the
-//! agent sends its parts.
+//! The announcements that arrive in a session. Each announcement waits for memory in the memory budget. The agent
+//! sends the parts of the announcement only after this wait.
 //!
 //! The first message of an announcement contains the length. A short announcement is complete in this message: it is
 //! taken if there is memory, and otherwise its bytes are dropped. When there is memory for the next waiting
-//! announcement, the aggregator asks the agent for all its parts. An announcement that gets no memory in time is
-//! returned. The agent then announces the rank's files as whole files, which takes few bytes.
+//! announcement, the aggregator asks the agent for all parts of this announcement. An announcement that gets no
+//! memory in time is returned. The agent then announces the rank's files as whole files, which takes few bytes.
 
 use crate::budget::{Budget, Lease};
 use bytes::BytesMut;
@@ -45,7 +45,7 @@ pub(crate) struct Assembly {
     pub bytes: BytesMut,
     /// The reserved memory for this announcement. An announcement has the headers of the files of a rank.
     pub room: Lease,
-    /// When the last part arrived. Before the first part: when the agent was asked for the parts.
+    /// When the last part arrived. Before the first part arrives: when the agent was asked for the parts.
     heard: Instant,
 }
 

@@ -50,8 +50,9 @@ pub struct AncOptions {
     pub segment_mib: u64,
     /// Variables with fewer bytes than this number are pooled instead of compressed with their class. Default 100.
     pub small_bytes: u64,
-    /// Maximum MiB of checkpoint data in memory. Announcements take at most half of this memory. Minimum: 3 segments,
-    /// 12 for `balanced` and 16 for `max`. Default 0, which means 256, 512 for `balanced` and 1024 for `max`.
+    /// Maximum MiB of checkpoint data in memory. Announcements take at most half of this memory. Minimum: 3 segments
+    /// (`balanced`: 12 segments, `max`: 16 segments). Default 0, which means 256 MiB (`balanced`: 512 MiB, `max`:
+    /// 1024 MiB).
     pub budget_mib: u64,
     /// Number of threads that compress. Default 0, which means one thread for each core that the process may use.
     pub threads: usize,

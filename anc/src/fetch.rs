@@ -47,7 +47,7 @@ pub struct AgentLink {
     /// Whether data arrived since [`AgentLink::sent_data`] was last called.
     sent_data: AtomicBool,
     next_fetch: AtomicU64,
-    /// The async runtime. Flush threads do not run on it, but use it to wait with a deadline for space in the queue.
+    /// The async runtime. Flush threads use the runtime only to wait with a deadline for space in the queue.
     runtime: tokio::runtime::Handle,
 }
 
@@ -83,7 +83,7 @@ impl About {
         self.local_ranks.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// A rank that is in the ranges of both agents. `None` if there is none.
+    /// A rank that is in the ranges of both agents. `None` if there is no such rank.
     pub fn shared_rank(&self, other: &Self) -> Option<Rank> {
         let shared = |a: &RangeInclusive<u32>, b: &RangeInclusive<u32>| {
             let first = *a.start().max(b.start());

@@ -176,7 +176,7 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
 }
 
 impl Flush<'_> {
-    /// The newest checkpoint of this group. `None` if the options do not need it.
+    /// The newest checkpoint of this group. `None` if the options do not need the newest checkpoint.
     fn newest(&self) -> Option<Manifest> {
         let wanted = self.options.reuse.then_some(self.newest)?;
         wanted.look_up(self.store, &self.job, self.group, &self.checkpoint)

@@ -84,8 +84,8 @@ struct Agent {
     connected: Instant,
     heard: Instant,
     ranks: BTreeSet<Rank>,
-    /// Whether the agent has reported that all written files are announced. The hub resets this when it asks the
-    /// agent for a report.
+    /// Whether the agent has reported that all written files are announced. The hub resets this value when the hub
+    /// asks the agent for a report.
     looked: bool,
     /// When the agent reported that it will end and announce nothing more. In milliseconds of the hub's clock.
     leaving_ms: Option<u64>,

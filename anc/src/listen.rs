@@ -1,8 +1,9 @@
 //! Accepts connections to an aggregator. The limit of file descriptors limits the number of connections, and unused
 //! connections are closed.
 //!
-//! A connection without a call for [`IDLE_MAX`] is closed. If other connections wait, it is closed sooner. An open
-//! session counts as a call. Without free descriptors, new connections wait, and the open connections are served.
+//! A connection without a call for [`IDLE_MAX`] is closed. If other connections wait, this connection is closed
+//! sooner. An open session counts as a call. Without free descriptors, new connections wait, and the open connections
+//! are served.
 
 use crate::config::AncConfig;
 use mcr_proto::tls::{self, HANDSHAKES_MAX, Security};

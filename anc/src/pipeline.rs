@@ -192,7 +192,7 @@ impl Fetcher<'_> {
 struct Coder<'a> {
     pipeline: &'a Pipeline<'a>,
     queue: &'a Queue,
-    /// The segments that fetchers have fetched. `None` if there are no fetchers. Then the coder fetches.
+    /// The segments that fetchers have fetched. `None` if there are no fetchers; the coder then fetches.
     fetched: Option<&'a Mutex<Receiver<RawSegment>>>,
     to_writer: ToWriter,
 }

@@ -58,8 +58,7 @@ pub fn plan_segments(
     loop {
         let segments = request.plan(&reused);
         let found: Vec<Option<Base>> = segments.iter().map(|segment| request.base(bases, segment)).collect();
-        // A predicted variable must be completely in the base of its segment. Otherwise the variable would be stored
-        // twice.
+        // If a predicted variable is not completely in the base of its segment, the variable would be stored twice.
         let missing = not_in_bases(&segments, &found);
         if !predicted.iter().any(|(at, _)| missing.contains(at)) {
             return PlannedSegments { segments, bases: found, reused };

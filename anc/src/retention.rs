@@ -45,8 +45,7 @@ impl AtWork {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to prune a job. Returns false if the job is already being pruned. Then the job is pruned again
-    /// afterwards.
+    /// Begins to prune a job. If the job is already being pruned, returns false, and the job will be pruned again.
     fn begin(&self, job: &JobId, in_flight: &[CheckpointId]) -> bool {
         match self.jobs().entry(job.clone()) {
             Entry::Occupied(mut again) => {

@@ -447,7 +447,7 @@ impl Service {
     }
 
     /// Number of ranks of a job whose agent does not know the number: the configured number, or the number of ranks
-    /// of the job's newest checkpoint. 0 if both are unknown.
+    /// of the job's newest checkpoint. 0 if both numbers are unknown.
     async fn ranks_of(&self, job: &JobId) -> u32 {
         if let Some(ranks) = self.ranks {
             return ranks;

@@ -20,14 +20,14 @@ pub trait Source: Sync {
     /// and the bytes of each run are in order.
     fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError>;
 
-    /// Whether the bytes of this file come from the memory that was hashed for the file's header. Then hashing the
+    /// Whether the bytes of this file come from the memory that was hashed for the file's header. If so, hashing the
     /// bytes again is useless.
     fn is_checked(&self, _file: u32) -> bool {
         false
     }
 
     /// Number of threads that fetch in parallel. More than one thread is useful if a fetch mostly waits. 0 if fetches
-    /// do not wait. Then the threads that compress also fetch.
+    /// do not wait; the threads that compress then also fetch.
     fn parallel(&self) -> usize;
 }
 

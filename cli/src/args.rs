@@ -77,10 +77,9 @@ pub enum Command {
     Node(NodeArgs),
     /// Let jobs of other nodes use aggregators on this node
     ///
-    /// This daemon runs on an aggregator node, together with mcr node, and as a user without privileges. It listens
-    /// on the network with TLS. The agents of a job ask the gate for an aggregator, and mcr node starts the
-    /// aggregator as the user of the job. The options are in the table gate of the cluster's file
-    /// /etc/mcr/mcr.toml.
+    /// This daemon runs on an aggregator node, together with mcr node, and as a user without privileges. The daemon
+    /// listens on the network with TLS. The agents of a job ask the gate for an aggregator, and mcr node starts the
+    /// aggregator as the user of the job. The options are in the table gate of the cluster's file /etc/mcr/mcr.toml.
     #[command(after_help = exit::GATE)]
     Gate(GateArgs),
     /// Save one job on one node; started by mcr node
@@ -157,7 +156,7 @@ pub struct SaveArgs {
     /// Maximum memory for checkpoint data, in MiB [default: 256; 512 with balanced, 1024 with max]
     #[arg(long, value_name = "MIB")]
     pub budget_mib: Option<u64>,
-    /// Number of threads; 0: one for each core that the process may use
+    /// Number of threads; 0: one thread for each core that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// Write rate of the store in MiB/s. With this option, codecs are chosen for the shortest time to encode and
@@ -228,7 +227,7 @@ pub struct RestartArgs {
     /// Maximum memory for checkpoint data, in MiB
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     pub budget_mib: u64,
-    /// Number of threads; 0: one for each core that the process may use
+    /// Number of threads; 0: one thread for each core that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// Print JSON
@@ -274,8 +273,8 @@ pub struct VerifyArgs {
     /// Maximum memory for decoded data, in MiB
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     pub budget_mib: u64,
-    /// Maximum number of threads; fewer are used if the memory does not suffice. 0: one for each core that the
-    /// process may use
+    /// Maximum number of threads; fewer threads are used if the memory does not suffice. 0: one thread for each core
+    /// that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// Print JSON
@@ -503,8 +502,8 @@ pub struct JobArgs {
 pub enum JobCommand {
     /// Show the settings of the job in this directory, and where each value comes from
     ///
-    /// The settings are those of the cluster's file /etc/mcr/mcr.toml, of the user's file mcr.toml, and of the words
-    /// that begin with mcr: in the job's comment. Other commands use these settings if --store, --to or --config is
+    /// The settings come from the cluster's file /etc/mcr/mcr.toml, the user's file mcr.toml, and the words that
+    /// begin with mcr: in the job's comment. Other commands use these settings if --store, --to or --config is
     /// missing.
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Show {
@@ -714,8 +713,8 @@ pub struct BenchCodecsArgs {
     /// times
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub repetitions: u32,
-    /// Number of threads; 0: one for each core that the process may use. Several threads slow each other down a
-    /// little
+    /// Number of threads; 0: one thread for each core that the process may use. Several threads slow each other down
+    /// a little
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
 }
@@ -741,7 +740,7 @@ pub struct BenchSchemesArgs {
     /// Write a plot of each figure (SVG) into this directory
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
-    /// Number of threads; 0: one for each core that the process may use
+    /// Number of threads; 0: one thread for each core that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
 }

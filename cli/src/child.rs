@@ -46,7 +46,7 @@ impl Application {
         Ok(Self { id, ended, has_terminal })
     }
 
-    /// Waits until the application ends. Must not be called again after that.
+    /// Waits until the application ends. Must be called only once.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         (&mut self.ended).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
     }

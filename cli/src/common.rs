@@ -18,7 +18,7 @@ pub fn now_unix_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
-/// Maximum number of threads, even if the user asks for more.
+/// Maximum number of threads, even if the user asks for more threads.
 const THREADS_MAX: usize = 1024;
 
 /// The number of threads for an option value. 0 stands for the number of cores that the process may use.
@@ -191,7 +191,7 @@ pub fn layout_of(
     Ok(layout)
 }
 
-/// Whether the user named the layout. Then files that belong to no checkpoint need no warning.
+/// Whether the user named the layout. If so, files that belong to no checkpoint need no warning.
 pub fn is_layout_said(args: &LayoutArgs) -> bool {
     !matches!(args.layout.as_slice(), [] | [_]) || args.layout.first().is_some_and(|name| name != "guess")
 }

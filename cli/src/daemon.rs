@@ -502,8 +502,8 @@ impl Both {
                     let code = code_of(ExitStatus::from_raw(signals.last as i32));
                     return Ok(Ended { code, until: Instant::now() + bound / 4, processes: Processes::MayRun });
                 }
-                // The application takes a while to end after the signal. Meanwhile, commit the files that it has
-                // written so far.
+                // The application takes a while to end after the signal. Meanwhile, the files that the application
+                // has written so far are committed.
                 () = tokio::time::sleep_until(half.unwrap_or_else(Instant::now).into()), if half.is_some() => {
                     // The reply is not used. The receiver is kept because the agent drops a flush without a receiver.
                     let (reply, answer) = tokio::sync::oneshot::channel();

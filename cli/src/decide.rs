@@ -42,7 +42,7 @@ enum Others {
     OtherRanks,
     /// All ranks of this restart, some of them on other nodes.
     SameRanks,
-    /// All ranks of this restart, on this node. Then this restart begins the application again.
+    /// All ranks of this restart, on this node. In this case, this restart begins the application again.
     SameRanksHere,
 }
 
@@ -120,8 +120,8 @@ impl<'a> Decider<'a> {
             }
             let others = self.others(newest, all)?;
             // If the job committed a checkpoint after the decision, the application was started, or `mcr save` ran.
-            // But if a rank of this restart was not restored, the application was not started with this rank. Then this
-            // restart still belongs to the same start.
+            // But if a rank of this restart was not restored, the application was not started with this rank. In this
+            // case, this restart still belongs to the same start.
             if has_committed(all, newest.number) && others != Others::OtherRanks {
                 return Ok(Role::Decide { after });
             }

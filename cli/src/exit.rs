@@ -1,5 +1,5 @@
 //! The exit status of all commands. README.md and deploy/README.md repeat these numbers. `--help` prints the texts
-//! below. The manual pages show the first line of a text as a list.
+//! below. In the manual pages, the first line of a text becomes a list.
 
 use crate::guard::{NoIdentity, NotPermitted};
 use std::process::ExitCode;

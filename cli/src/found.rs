@@ -132,7 +132,7 @@ pub fn find_checkpoints(
         let unplaced = unplaced.iter().map(|path| NotSaved { path: path.to_string(), reason });
         left_out.paths.extend(unplaced.take(LEFT_OUT_MAX));
     }
-    // A link that the layout does not name is not reported as missing. Nor is a file that the layout does not name.
+    // A link or a file that the layout does not name is not reported as missing.
     let is_missing = |path: &Path| {
         let path = FilePath::new(path.as_os_str().as_bytes()).ok();
         !is_said || path.is_none_or(|path| layout.place(&path).is_some())

@@ -65,8 +65,8 @@ pub fn warn_of_store(store: &Path) {
     }
 }
 
-/// Why any user of the system could change the store, or replace it with another directory. `None` if not every user
-/// can do so.
+/// Why any user of the system could change the store, or replace it with another directory. `None` if owners and
+/// permissions prevent such changes.
 fn replaceable(store: &Path) -> Option<String> {
     // A trailing slash would follow the link, so it is removed.
     let store: PathBuf = store.components().collect();

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// A worker's share of the processors, if there are not enough. A job has 100.
+/// Weight of a worker if processors are short. The weight of a job is 100.
 const WORKER_CPU_WEIGHT: u32 = 20;
 /// Maximum number of threads of a worker, without the threads for each core.
 const WORKER_THREADS: u32 = 256;
@@ -78,7 +78,7 @@ fn uid_of(name: &str) -> anyhow::Result<u32> {
     Ok(user.uid.as_raw())
 }
 
-/// The control groups of the workers. Without them, jobs are saved too.
+/// The control groups of the workers. Jobs are saved even without control groups.
 fn groups(memory_mib: u64) -> Option<Groups> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     let threads = WORKER_THREADS + WORKER_THREADS_PER_CORE * cores;

@@ -37,8 +37,8 @@ pub struct Start {
 }
 
 impl Start {
-    /// Whether SLURM has started the same job again after this start. SLURM does this only if it considers the
-    /// earlier start dead.
+    /// Whether SLURM has started the same job again after this start. SLURM starts a job again only if SLURM
+    /// considers the earlier start dead.
     fn is_over(&self) -> bool {
         if self.store.as_os_str().is_empty() {
             return false;

@@ -53,8 +53,8 @@ pub struct MovedAside {
     files: Vec<String>,
 }
 
-/// Restores one checkpoint under temporary names. Every group is decoded into files next to their final names, and
-/// every file is compared with its digest.
+/// Restores one checkpoint under temporary names. Every group is decoded into temporary files in the directories of
+/// the final files, and every file is compared with its digest.
 pub fn prepare(
     store: &dyn Store,
     job: &JobId,
@@ -85,7 +85,7 @@ pub fn prepare(
 }
 
 impl Prepared {
-    /// Gives all files their final names, or none of them.
+    /// Gives all files their final names, or no file its final name.
     pub fn publish(self) -> Result<Restored, Failure> {
         let Self { target, files, how } = self;
         let file_bytes = files.iter().map(VerifiedFile::bytes).sum();

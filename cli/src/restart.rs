@@ -425,7 +425,7 @@ fn candidates<'a>(
     }
     // A restart with --copy starts no application, so there is no limit for such restarts.
     let limit = if args.copy { 0 } else { args.give_up_after as usize };
-    // If more of the newest checkpoints are doubtful, the doubt is about the application, and not about one step.
+    // If all of these newest checkpoints are doubtful, the doubt is about the application, and not about one step.
     let skips_doubtful = chosen.iter().take(DOUBTFUL_SKIPPED_MAX + 1).any(|state| state.doubt.is_none());
     let mut kept = None;
     for (n, state) in chosen.iter().enumerate() {
@@ -531,8 +531,8 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(NEW_RUN))
 }
 
-/// Marks a checkpoint as damaged, so that retention does not count it. If the mark cannot be written, this is only
-/// logged.
+/// Marks a checkpoint as damaged, so that retention does not count it. If the mark cannot be written, the error is
+/// only logged.
 fn note_damage(store: &dyn Store, job: &JobId, id: &CheckpointId, error: &anyhow::Error) {
     let damage = error.chain().filter_map(|cause| cause.downcast_ref::<ReadError>());
     let is_damage = damage.map(ReadError::advice).any(|advice| advice == Advice::OlderCheckpoint);

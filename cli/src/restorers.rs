@@ -21,7 +21,7 @@ pub enum Failure {
 }
 
 /// Converts an error of reading a checkpoint to a [`Failure`]. Only bytes that are missing or wrong are a fault of
-/// the checkpoint. An I/O error is not.
+/// the checkpoint. An I/O error is no fault of the checkpoint.
 pub fn unread(error: ReadError) -> Failure {
     let advice = error.advice();
     of_advice(advice, anyhow::anyhow!(error))

@@ -4,9 +4,9 @@
 //! The cluster's file is `/etc/mcr/mcr.toml` and belongs to the administrator. The cluster's file has the tables
 //! `[cnc]` and `[anc]` of every configuration file, and a table `[limits]`, which limits the values of the user's
 //! file and of the comment. The user's file is `mcr.toml` in the directory of the job. The user's file has a few keys
-//! without a table ([`UserFile`]). The comment is that of SLURM's `sbatch --comment` ([`comment::JobComment`]). The
-//! user's file overrides the cluster's file, the comment overrides both files, and variables override the comment.
-//! All commands resolve the settings here, so a restart finds the store to which the agents save.
+//! without a table ([`UserFile`]). The comment is the text of SLURM's `sbatch --comment` ([`comment::JobComment`]).
+//! The user's file overrides the cluster's file, the comment overrides both files, and variables override the
+//! comment. All commands resolve the settings here, so a restart finds the store to which the agents save.
 
 use self::comment::COMMENT;
 use crate::config::ConfigFile;
@@ -333,7 +333,7 @@ impl Settings {
         std::fs::DirBuilder::new().mode(0o700).create(store).with_context(|| store.display().to_string())
     }
 
-    /// A value as text, if there is one.
+    /// A value as text. `None` if the value is not set or is not a text.
     pub fn text(&self, table: &str, key: &str) -> Option<&str> {
         self.values.get(&(table.to_owned(), key.to_owned()))?.value.as_str()
     }
@@ -402,7 +402,7 @@ const ANC: &str = "anc";
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NodeOptions {
-    /// Number of aggregators of a job. Default: one for every 8 nodes.
+    /// Number of aggregators of a job. Default: one aggregator for every 8 nodes.
     pub aggregators: Option<u32>,
     /// The ports on which aggregators listen, as `FIRST-LAST`. Aggregators of different jobs on one node use
     /// different ports. Default 7117-7180.
@@ -631,7 +631,7 @@ mod tests {
         assert_eq!(settings.text("cnc", "job"), hostile.strip_prefix("mcr:job="));
         assert_eq!(settings.text("anc", "store"), Some("/lustre/alice/mcr"));
         assert!(settings.config_file().expect("options").cnc.check().is_err(), "such a name is refused later");
-        // The limits of the cluster hold.
+        // The limits of the cluster's file apply.
         let limited = format!("{CLUSTER}watch = [\"out*\"]\n");
         let error = with_comment(&limited, None, "mcr:watch=/etc").map(drop).expect_err("refused").to_string();
         assert!(error.starts_with("--comment: watch = \"/etc\", but the cluster's file permits only"), "{error}");

@@ -7,8 +7,8 @@ pub struct Signals {
     term: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,
     over: tokio::signal::unix::Signal,
-    /// `None` if this process was started with SIGHUP ignored, for example by `nohup`. Then its children ignore
-    /// SIGHUP too.
+    /// `None` if this process was started with SIGHUP ignored, for example by `nohup`. In this case its children
+    /// ignore SIGHUP too.
     hangup: Option<tokio::signal::unix::Signal>,
     /// The signal that was received last.
     pub last: Signal,

@@ -1,8 +1,8 @@
 //! A process with the aggregator of a job that runs on other nodes. `mcr node` starts this process for the gate, as
 //! the job's user.
 //!
-//! The aggregator serves one start of a job. It ends when the agents of all nodes of the job have left, or when no
-//! agent was connected for [`GateOptions::idle_seconds`](crate::settings::GateOptions::idle_seconds).
+//! The aggregator serves one start of a job. The aggregator ends when the agents of all nodes of the job have left,
+//! or when no agent was connected for [`GateOptions::idle_seconds`](crate::settings::GateOptions::idle_seconds).
 
 use crate::cert::security;
 use crate::daemon::{at_once, report_aggregator, start_aggregator, within_runtime};

@@ -151,7 +151,7 @@ impl Agent {
     }
 
     /// Scans the directory once more, waits until all written files are committed, and ends the agent. The agent ends
-    /// at the time in the order at the latest, even if some files are not committed.
+    /// at the latest at the time that the order states, even if some files are not committed.
     pub async fn drain(self, order: DrainOrder) -> Drained {
         let _ = self.stop.send(order);
         let drained = self.ended.await.unwrap_or_else(|_| Drained::failed()); // the task panicked, which was logged
@@ -431,8 +431,8 @@ impl Core {
         }
     }
 
-    /// Finds the announcement that an answer belongs to. `None` if the announcement was replaced. Then the answer
-    /// does not apply to the present files, and is ignored.
+    /// Finds the announcement that an answer belongs to. `None` if the announcement was replaced. The answer to a
+    /// replaced announcement does not apply to the present files, and is ignored.
     fn answered(&mut self, announce_id: u64, key: &RankKey) -> Option<HeldRank> {
         let is_this = self.held.get(key).is_some_and(|held| held.announce_id == announce_id);
         if is_this { self.forget(key, None) } else { None }

@@ -94,7 +94,7 @@ const WORDS_MAX: usize = 256;
 const FIRST_ENTRIES_MAX: usize = 64;
 /// Maximum number of entries of a directory that is examined for files of other checkpoints.
 const ENTRIES_OF_ONE_MAX: usize = 64 << 10;
-/// Maximum number of links that lead from one to the next.
+/// Maximum length of a chain of links, each of which leads to the next link.
 const HOPS_MAX: usize = 16;
 /// The usual modes of directories.
 const USUAL_MODES: [u32; 2] = [0o755, 0o775];

@@ -38,8 +38,8 @@ pub struct CncOptions {
     /// of the job's newest checkpoint.
     pub ranks: Option<u32>,
     /// Identity of this start of the job. All agents and restarts of one start have the same identity. Default:
-    /// `MCR_INCARNATION`, else SLURM's job id and restart count, else none. None means that the job was started by
-    /// hand.
+    /// `MCR_INCARNATION`, else SLURM's job id and restart count, else no identity. None means that the job was
+    /// started by hand.
     pub incarnation: Option<String>,
     /// The ranks whose files this agent announces, for example `"0-31,64"`. This option is needed if several agents
     /// see the same directory. Default: all ranks.
@@ -356,8 +356,8 @@ pub struct CncConfig {
     pub own_aggregators: bool,
     /// `HOST:PORT` or `HOST:FIRST-LAST` of each aggregator; at least one.
     pub aggregators: Vec<String>,
-    /// Finds the aggregators, if their addresses are not configured. Then `aggregators` has only names for log
-    /// messages. The program sets this value, not the configuration file.
+    /// Finds the aggregators, if their addresses are not configured. With a finder, `aggregators` has only names for
+    /// log messages. The program sets this value, not the configuration file.
     pub finder: Option<Arc<dyn Finder>>,
     /// How connections to aggregators are protected. The configuration cannot set this field.
     pub security: Security,

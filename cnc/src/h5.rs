@@ -12,7 +12,8 @@
 //! - `worker.rs` therefore runs the library in separate processes, with a deadline and a memory limit.
 //! - `maps.rs` chooses between `classic.rs` and `worker.rs`.
 //! - `superblock.rs` finds the superblock, and compares the length of the file with the length in the superblock.
-//! - `datatype.rs` converts HDF5's datatype messages to element types. `classic.rs` and `library.rs` both use it.
+//! - `datatype.rs` converts HDF5's datatype messages to element types. `classic.rs` and `library.rs` use
+//!   `datatype.rs`.
 
 mod classic;
 mod datatype;

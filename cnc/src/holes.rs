@@ -21,8 +21,8 @@ impl<'a> Sparse<'a> {
 
     /// Makes a reader for a file whose metadata is known.
     pub fn of(file: &'a File, metadata: &Metadata) -> Self {
-        // On a compressing file system, a file without holes also has fewer blocks than its length needs. Then no
-        // hole is found, and the whole file is read.
+        // On a compressing file system, a file without holes also has fewer blocks than its length needs. In such a
+        // file no hole is found, and the whole file is read.
         let has_holes = metadata.blocks().saturating_mul(512) < metadata.len();
         Self { file, has_holes, hole: (0, 0) }
     }

@@ -34,7 +34,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-/// A described rank of a checkpoint. The link holds it until it is committed.
+/// A described rank of a checkpoint. The link holds the rank until the rank is committed.
 pub struct Held {
     /// Number of the announcement, unique in this process.
     pub announce_id: u64,
@@ -103,7 +103,7 @@ pub enum News {
         reason: String,
         /// Whether it may help to announce the rank again later.
         retry: bool,
-        /// Whether the announcement is too long. Then the rank's files must be announced as whole files.
+        /// Whether the announcement is too long. If so, the rank's files must be announced as whole files.
         whole: bool,
     },
     /// The content of a file differs from its announcement.
@@ -329,8 +329,8 @@ pub fn reason_of(status: &Status) -> String {
     tls::explain(status).unwrap_or_else(|| format!("{}: {}", status.code(), status.message()))
 }
 
-/// Closes the stream to the aggregator, and waits until the aggregator has noticed this. Without the wait, the
-/// aggregator may consider the connection lost, and wait for the agent.
+/// Closes the stream to the aggregator, and waits until the aggregator has noticed the end of the stream. Without the
+/// wait, the aggregator may consider the connection lost, and wait for the agent.
 async fn say_goodbye(out: Out, sender: Arc<Sender>, mut from: Streaming<v1::ToAgent>) {
     drop((out, sender));
     let until_it_ends = async { while let Ok(Some(_)) = from.message().await {} };

@@ -42,7 +42,7 @@ impl Default for SettleRules {
 }
 
 impl SettleRules {
-    /// The rules after the job's processes have ended. Then the files do not change, so no quiet time is needed.
+    /// The rules after the job's processes have ended. The files do not change any more, so no quiet time is needed.
     #[must_use]
     pub fn without_quiet_times(self) -> Self {
         Self { quiet_ms: 0, scan_quiet_ms: 0, doubt_quiet_ms: 0, checkpoint_quiet_ms: 0, ..self }
@@ -144,7 +144,7 @@ impl FileState {
         match needed_ms.saturating_sub(self.rest_ms) {
             0 => Look::Examine,
             // A file that was created and not yet closed is being written, and the kernel will report when the file
-            // is closed. After the first close, a change may be only a new modification time. Then no close follows.
+            // is closed. After the first close, a change may be only a new modification time, which no close follows.
             _ if self.born && !self.closed && !self.was_closed && rules.local => {
                 Look::Wait(now_ms.saturating_add(rules.doubt_quiet_ms))
             }

@@ -175,7 +175,7 @@ struct Requests {
     asked: u64,
     /// Whether to stop sending [`WatchEvent::Scanned`].
     report_no_more: bool,
-    /// `Some` if the job's processes have ended. The value says whether they ended with success.
+    /// `Some` if the job's processes have ended. The value says whether the processes ended with success.
     processes_gone: Option<bool>,
 }
 
@@ -227,7 +227,7 @@ impl Watcher {
 
     /// Declares that the job's processes have ended. From now on a file settles without a quiet time if no process
     /// has it open and its superblock does not contradict its length. `ended_well` says that the processes ended with
-    /// success. Then a rank that wrote less than before has written all of its files.
+    /// success. If so, a rank that wrote less than before has written all of its files.
     pub fn processes_gone(&self, ended_well: bool) {
         self.request(|requests| (requests.processes_gone, requests.rescan) = (Some(ended_well), true));
     }

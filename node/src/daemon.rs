@@ -66,7 +66,7 @@ pub struct Options {
     pub min_uid: u32,
     /// The user of the gate, who may start aggregators for jobs on other nodes.
     pub gate: Option<u32>,
-    /// The command of a worker. The path of its job's record is appended.
+    /// The command of a worker. The path of the record of the worker's job is appended.
     pub worker: Vec<OsString>,
     /// The control groups of the workers, if the daemon has a group that it may divide.
     pub groups: Option<Groups>,
@@ -79,7 +79,7 @@ pub struct Daemon {
     comments: Comments,
     jobs: Mutex<BTreeMap<String, Job>>,
     connections: AtomicUsize,
-    /// Connections of users who may not begin or end jobs. `connections` does not count them.
+    /// Connections of users who may not begin or end jobs. `connections` does not count these connections.
     connections_of_others: AtomicUsize,
     /// Number of open connections of the gate.
     connections_of_gate: AtomicUsize,
@@ -441,7 +441,7 @@ impl Daemon {
     fn keep_comment(&self, facts: &JobFacts) {
         let JobFacts { job_id, uid, comment: words, work_dir, .. } = facts;
         if words.is_empty() {
-            return self.comments.remove(job_id); // of an earlier start of the job
+            return self.comments.remove(job_id); // the words of an earlier start of the job
         }
         let comment = Comment { uid: *uid, words: words.clone(), work_dir: work_dir.clone() };
         if let Err(error) = self.comments.put(job_id, &comment) {

@@ -33,7 +33,7 @@ pub struct JobFacts {
     pub node_list: String,
     /// `SLURM_JOB_NTASKS`: number of tasks. `None` if the user did not ask for a number of tasks.
     pub tasks: Option<u32>,
-    /// The words for `mcr` in `SLURM_JOB_COMMENT`, see [`crate::comment`]. It is text that the user wrote.
+    /// The words for `mcr` in `SLURM_JOB_COMMENT`, see [`crate::comment`]. The user wrote this text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub comment: String,
     /// `SLURM_HET_JOB_ID`: the number of the heterogeneous job to which this job belongs.
@@ -47,7 +47,7 @@ pub enum FactsError {
     /// A variable is missing.
     #[error("{0} is not set; this command is for SLURM's Prolog and Epilog")]
     Missing(&'static str),
-    /// Each component has a Prolog, a number and a list of nodes of its own, and their ranks are those of one job.
+    /// Each component has a separate Prolog, number and list of nodes, but the ranks of all components form one job.
     #[error(
         "it is a part of the heterogeneous job {0}; mcr node does not save such jobs, so run the agents in its script"
     )]

@@ -26,7 +26,7 @@ pub enum Request {
     },
     /// Asks which jobs are saved. The reply contains only the user's own jobs.
     Jobs,
-    /// The words for `mcr` in the comment of a job. A user sees only those of the user's own jobs.
+    /// The words for `mcr` in the comment of a job. A user sees only the words of the user's own jobs.
     Comment {
         /// The number of the job.
         job_id: String,
@@ -88,7 +88,8 @@ pub enum Reply {
     Ended(End),
     /// The jobs that are saved.
     Jobs(Vec<JobLine>),
-    /// The words for `mcr` in the comment of a job. `None`: there are none, or the job belongs to another user.
+    /// The words for `mcr` in the comment of a job. `None`: the comment has no such words, or the job belongs to
+    /// another user.
     Comment(Option<Comment>),
     /// The running aggregators of jobs on other nodes.
     Standing(Vec<StandingLine>),
@@ -106,7 +107,7 @@ pub enum End {
     NotSaved,
     /// The worker ended with this exit status: 0 if all files are committed, 5 if not.
     Status(i32),
-    /// The worker ended. An earlier daemon started it, so its exit status is not known.
+    /// The worker ended. An earlier daemon started the worker, so the exit status of the worker is not known.
     Unknown,
     /// The maximum time to wait has passed, and the worker still commits files.
     StillCommitting,

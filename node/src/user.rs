@@ -31,7 +31,7 @@ pub enum UserError {
 pub fn become_user(uid: u32) -> Result<User, UserError> {
     let failed = |call: &'static str| move |source: Errno| UserError::Call { call, source };
     let user = User::from_uid(Uid::from_raw(uid)).map_err(failed("getpwuid"))?.ok_or(UserError::Unknown(uid))?;
-    // `setsid` fails if the process already leads a process group. Then the process keeps its session.
+    // `setsid` fails if the process already leads a process group. In this case, the process keeps its session.
     let _ = setsid();
     umask(Mode::from_bits_truncate(0o077));
     if geteuid() != user.uid {

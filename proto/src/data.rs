@@ -1,6 +1,6 @@
 //! Sends and receives data frames without tonic's codec, which would copy each byte once on each side.
 //!
-//! The format on the wire is the one that the codec writes: a data frame is a [`v1::FromAgent`] like any other
+//! The format on the wire is the format that the codec writes: a data frame is a [`v1::FromAgent`] like any other
 //! message. The sender's body ([`WithData`]) sends the few bytes before the payload, and then the payload itself
 //! without a copy. The receiver's body ([`TakesData`]) recognises a data frame by these few bytes. The receiver's
 //! body passes the payload to the session's [`DataSlot`], in the pieces in which the payload arrived. The codec

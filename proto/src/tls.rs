@@ -78,8 +78,8 @@ pub enum Security {
 }
 
 impl Security {
-    /// The security of connections to this address, `HOST:PORT`. The address is the one that an aggregator listens
-    /// on, or that an agent connects to.
+    /// The security of connections to this address, `HOST:PORT`. An aggregator listens on this address, or an agent
+    /// connects to this address.
     pub fn of_address(&self, address: &str) -> Self {
         if needs_tls(address) { self.clone() } else { Self::Plain }
     }
@@ -324,8 +324,8 @@ impl Identity {
         }
     }
 
-    /// The certificate for the next connection. Makes a new certificate if the old one has reached two thirds of its
-    /// life, or if the clock was set back.
+    /// The certificate for the next connection. Makes a new certificate if the old certificate has reached two thirds
+    /// of its life, or if the clock was set back.
     fn keys(&self) -> Arc<Keys> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let now = SystemTime::now();

@@ -56,7 +56,7 @@ impl StoreRate {
 /// The inputs of a choice, in addition to the segment itself.
 #[derive(Clone, Copy)]
 pub struct Basis<'a> {
-    /// The decision of an earlier checkpoint, if there is one.
+    /// The decision of an earlier checkpoint. `None` if there is no such decision.
     pub kept: Option<&'a Decision>,
     /// The store's speed. `None` if the choice must not depend on the speed.
     pub store: Option<StoreRate>,

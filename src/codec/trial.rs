@@ -38,7 +38,8 @@ const REPEATS_MANY_PER_MILLE: usize = 150;
 const CLEAR_DIVISOR: usize = 8;
 /// A shuffle of untyped bytes is a candidate only if it saves 1/32 of the bytes that zstd leaves of a sample.
 const SHUFFLED_GAIN_DIVISOR: usize = 32;
-/// fpzip is tried on this many bytes at the beginning of a segment, because it needs the neighbours of each element.
+/// fpzip is tried on this many bytes at the beginning of a segment. Samples from several places would lack
+/// neighbours.
 const FPZIP_SAMPLE_BYTES: usize = 256 << 10;
 /// A sample, and the result of zstd on the sample.
 struct Quick {
@@ -338,9 +339,9 @@ fn part_of(
 }
 
 /// Adjusts the candidates for untyped bytes to the contents of the bytes. Untyped bytes may be records, numbers
-/// between other bytes, or words that repeat byte by byte. Each of these three cases adds a candidate. In profile
-/// `balanced`, a sample also removes candidates. Returns the number of bytes that zstd is expected to leave, or 0 if
-/// zstd must be tried in any case.
+/// between other bytes, or words that repeat byte by byte. Records keep the candidate `predict`, numbers add `mixed`,
+/// and words add a shuffle. Returns the number of bytes that zstd is expected to leave, or 0 if zstd must be tried in
+/// any case.
 fn look_at_bytes(
     chains: &mut Vec<Chain>,
     profile: &Profile,

@@ -47,8 +47,8 @@ pub struct Delivery {
 }
 
 impl ContainerSet {
-    /// Opens the containers of a committed group and compares each with the digest in the manifest or in the
-    /// reference.
+    /// Opens the containers of a committed group and compares each container with the digest in the manifest or in
+    /// the reference.
     pub fn open(store: &dyn Store, job: &JobId, checkpoint: &CheckpointId, group: GroupId) -> Result<Self, ReadError> {
         let manifest = manifest::read_manifest(store, job, checkpoint, group)?;
         let own = ContainerReader::open(store, job, checkpoint, group)?;

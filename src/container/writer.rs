@@ -95,7 +95,7 @@ impl ContainerWriter {
         }
         manifest::check_not_committed(store, job, checkpoint, group)?;
         for left in left {
-            // This also removes the mark of a pruned checkpoint, because the new checkpoint was not pruned.
+            // The mark of a pruned checkpoint is removed too, because the new checkpoint was not pruned.
             store.remove_file(&dir.join(left.name))?;
             store.sync_dir(&dir)?;
         }

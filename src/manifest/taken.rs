@@ -20,7 +20,7 @@ pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, Sto
     }
 }
 
-/// Fails with [`StoreError::Committed`] if a group must not be written. This is the case if the group has a valid
+/// Fails with [`StoreError::Committed`] if a group must not be written. A group must not be written if it has a valid
 /// manifest and the container of this manifest, or if a kept checkpoint needs the container. If a container exists,
 /// all checkpoints of the job are examined.
 pub(crate) fn check_not_committed(

@@ -23,7 +23,7 @@ pub enum Survival {
     Synced,
     /// All unsynced data.
     Everything,
-    /// Some operations on names and some first bytes of files. The seed chooses which.
+    /// Some operations on names and some first bytes of files, which the seed chooses.
     Some(u64),
 }
 

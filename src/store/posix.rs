@@ -53,8 +53,8 @@ impl PosixStore {
     }
 
     /// The path of a file or directory of the store. Fails if the store's file system was mounted and is not mounted
-    /// now. Otherwise checkpoints would be written to the local disk below the mount point, and no program would find
-    /// them.
+    /// now. Without this check, checkpoints would be written to the local disk below the mount point, and no program
+    /// would find them.
     fn path(&self, below: &Path) -> Result<PathBuf, StoreError> {
         if self.is_mounted && is_mount_point(&self.root) == Some(false) {
             let why = "the file system that was mounted here is not mounted any more; mount it again";

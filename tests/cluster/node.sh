@@ -409,8 +409,8 @@ a_store_that_is_read_only_touches_no_job_and_no_node() {
     local since first
     begin "${FUNCNAME[0]}"
     start_daemons n1
-    # The second mount hides the first, which a worker may use for writing.
-    # shellcheck disable=SC2016 # the inner shell's words
+    # The second mount hides the first mount, which a worker may use for writing. shellcheck disable=SC2016 # the
+    # inner shell's words
     make_read_only() { root_on n1 sh -c 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"' "$1"; }
     as_user mkdir -m 700 "$home/closed"
     user_file before 'job = "before"' "store = \"$home/closed\""
@@ -439,7 +439,7 @@ a_store_that_is_read_only_touches_no_job_and_no_node() {
 }
 
 # Check 20. Every write to the store waits, as on a file system whose server does not answer. A frozen file system
-# behaves so.
+# behaves like such a file system.
 a_store_that_hangs_touches_no_job_and_no_node_and_the_daemon_answers() {
     local since
     for tool in mkfs.ext4 fsfreeze; do command -v $tool >/dev/null || skip "no $tool"; done
@@ -578,7 +578,8 @@ mv out gone; rm -r gone; sleep 3; mkdir out; WRITER_RUN=again srun /shared/bin/w
     stop_daemons n1
 }
 
-# Check 3. A worker reads a file twice: for its digest, and for the aggregator. It reads no file of another node.
+# Check 3. A worker reads a file twice: for its digest, and for the aggregator. The worker reads no file of another
+# node.
 each_file_is_read_on_one_node_only() {
     local node bytes of_node=$((2 * 4 * 2000000)) # two ranks, four steps
     begin "${FUNCNAME[0]}"

@@ -40,7 +40,8 @@ fn sample() -> (MemoryStore, Vec<u8>, u64) {
     (store, index, raw)
 }
 
-/// Compresses an index to one zstd frame. The index is mutated before this, so that the contents of the frame change.
+/// Compresses an index to one zstd frame. The index is mutated before the compression, so that the contents of the
+/// frame change.
 fn frame(raw: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(raw, 1).expect("compresses")
 }

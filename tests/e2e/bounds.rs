@@ -57,7 +57,7 @@ impl Peer {
     }
 
     async fn say(&self, message: Say) {
-        // If the aggregator has closed the stream, its answer shows this.
+        // If the aggregator has closed the stream, sending fails. The test examines the aggregator's answer instead.
         let _ = self.out.send(v1::FromAgent { message: Some(message) }).await;
     }
 

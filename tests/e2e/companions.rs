@@ -265,8 +265,8 @@ fn a_pointer_that_is_written_after_the_checkpoint_travels_with_it_without_a_seco
     agent.wait_for_log("session began");
     for step in 1..=4u32 {
         site.step("", step);
-        // The pointer file is written after the quiet time of the checkpoint. For the first checkpoint, this is too
-        // late. For later checkpoints, the agent waits for the pointer file.
+        // The pointer file is written after the quiet time of the checkpoint. For the first checkpoint, the pointer
+        // file comes too late. For later checkpoints, the agent waits for the pointer file.
         std::thread::sleep(Duration::from_millis(1500));
         fs::write(site.run().join("rpointer.atm"), format!("DD{step:04}\n")).expect("written");
         let wanted = format!("DD{step:04}");

@@ -67,7 +67,7 @@ impl Cluster {
         Daemon::start(&mut command)
     }
 
-    /// Starts the daemons of an aggregator node. `ports` are the ports of its aggregators.
+    /// Starts the daemons of an aggregator node. `ports` are the ports of the node's aggregators.
     fn aggregators(&self, name: &str, ports: &str, of_gate: &str) -> Aggregators {
         let of_gate = format!("listen = \"127.0.0.1:0\"\nports = {ports:?}\n{of_gate}");
         let [node, gate] = [&["node", "--own"][..], &["gate"]]

@@ -1,6 +1,6 @@
-//! Tests TLS between agents, aggregators and commands. All of them accept only processes of the same user, and
-//! processes of other users get an error that says why. With MCR_TLS=always, connections on the loopback address use
-//! TLS too.
+//! Tests TLS between agents, aggregators and commands. Agents, aggregators and commands accept only processes of the
+//! same user. Processes of other users get an error that says why. With MCR_TLS=always, connections on the loopback
+//! address use TLS too.
 
 use crate::support::*;
 use std::net::TcpStream;
@@ -174,7 +174,7 @@ fn a_key_that_others_may_read_or_replace_is_refused() {
     std::fs::rename(home.path("elsewhere"), &key).expect("moved back");
     // No aggregator listens on the port, but the key is good.
     home.status(home.mcr(), "127.0.0.1:1", 1);
-    // A key is never replaced.
+    // `mcr cert init` never replaces a key.
     let before = std::fs::read(&key).expect("readable");
     let said = run(home.mcr().args(["cert", "init"]), 0);
     let said = String::from_utf8(said.stdout).expect("UTF-8");

@@ -392,7 +392,7 @@ fn a_start_with_too_small_a_number_of_ranks_spoils_no_checkpoint_of_the_start_be
     drop(first);
     let second = agent(&site, "second", 2);
     second.wait_for_log("NOT SAVED");
-    // The second start writes the step again, and another step. Neither is complete without ranks 2 and 3.
+    // The second start writes the step again, and another step. Neither step is complete without ranks 2 and 3.
     site.write(2, 1, 0..RANKS);
     site.write(2, 2, 0..RANKS);
     for spoiled in ["it_000001~2", "it_000002"] {

@@ -99,8 +99,8 @@ impl Series {
         shown["coded_with"].as_object().expect("a table").keys().cloned().collect()
     }
 
-    /// Restores one checkpoint, or an older checkpoint if this is expected, and compares its files. Returns the
-    /// restored checkpoint.
+    /// Restores one checkpoint, or an older checkpoint if `status` is 2, and compares its files. Returns the restored
+    /// checkpoint.
     fn restore(&self, step: u32, status: i32) -> String {
         let to = self.dir.path().join("to");
         let mut command = mcr();

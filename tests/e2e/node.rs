@@ -342,7 +342,7 @@ fn the_comment_of_a_job_names_it_and_a_job_with_a_comment_needs_no_file() {
     std::fs::write(site.path("cluster.toml"), cluster).expect("written");
     std::fs::remove_file(site.path("work/mcr.toml")).expect("removed");
     let daemon = site.daemon_with(mcr().env("MCR_CLUSTER", site.path("cluster.toml")));
-    // What a process of the job resolves. The comment is not in its environment.
+    // Resolves the settings like a process of the job, whose environment does not contain the comment.
     let of_job = |args: &[&str]| {
         let mut command = mcr();
         command.args(args).current_dir(site.path("work")).env("SLURM_JOB_ID", &site.job_id);

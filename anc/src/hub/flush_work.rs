@@ -153,7 +153,7 @@ impl FlushWork {
     }
 
     /// Milliseconds by which the clock that sets the files' times went back since the newest checkpoint of this
-    /// group. 0 if it did not go back. The clock went back if the files were written after the commit of that
+    /// group. 0 if the clock did not go back. The clock went back if the files were written after the commit of that
     /// checkpoint, although their times are earlier. The order of writing and commit is known without this clock.
     fn clock_went_back_ms(&self, incarnation: u32, newest_ms: i64) -> Result<i64, FlushError> {
         let is_fresh = |rank: &RankOfFlush| rank.was_seen && !rank.is_copy();
@@ -214,7 +214,7 @@ impl FlushWork {
         let Some(newest) = newest else { return Ok(place) };
         // The clock of a node may be wrong. Therefore the files are first compared with the restored files of the
         // same group. If the files are newer than the restored files, they are not copies of an earlier step. Only
-        // the clock of their node is behind.
+        // the clock of the node that wrote them is behind.
         let restored =
             newest.from.as_ref().map(|from| manifest::read_manifest(&*self.store, &self.key.job, from, self.key.group));
         if let Some(Ok(restored)) = restored

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// First wait in milliseconds after the commit of a group. Then the hub checks whether the other groups are committed
-/// too.
+/// First wait in milliseconds after the commit of a group. After the wait, the hub checks whether the other groups
+/// are committed too.
 pub(super) const LOOK_FIRST_MS: u64 = 500;
 /// Maximum wait in milliseconds between two checks of the other groups.
 pub(super) const LOOK_LONGEST_MS: u64 = 60_000;

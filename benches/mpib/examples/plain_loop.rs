@@ -3,11 +3,11 @@
 //!
 //!     ROUNDS=51 mpirun -n 2 --bind-to core target/release/examples/plain_loop
 //!
-//! For each size, the program prints the median one-way times of both, and the median of the ratios of neighbouring
-//! measurements with its 95 % interval. The exit status is 1 if a whole interval is above 1.05. Other work on the
-//! machine can make two runs differ by more than 5 %. But neighbouring measurements are only milliseconds apart, so
-//! other work affects both. The sizes go up to 4 MiB. The number of round trips is a tenth of osu_latency's number. A
-//! tenth of these round trips are additional and only warm up.
+//! For each size, the program prints the median one-way times of both measurements, and the median of the ratios of
+//! neighbouring measurements with its 95 % interval. The exit status is 1 if a whole interval is above 1.05. Other
+//! work on the machine can make two runs differ by more than 5 %. But neighbouring measurements are only milliseconds
+//! apart, so other work affects both measurements. The sizes go up to 4 MiB. The number of round trips is a tenth of
+//! osu_latency's number. A tenth of these round trips are additional and only warm up.
 
 use mpi::ffi;
 use mpi::traits::AsRaw;

@@ -93,7 +93,7 @@ fn point(asked: f64, teacher: f64, answered: f64) -> ClockPoint {
 }
 
 impl Clock {
-    /// Synchronises all ranks. Collective.
+    /// Synchronises all ranks. All ranks must call this function.
     pub fn synchronised(comm: &Comm) -> Result<Self, CommError> {
         let global = comm.all_numbers(f64::from(u8::from(comm.wtime_is_global())))?;
         let mut clock = Self {
@@ -127,8 +127,8 @@ impl Clock {
         self.uncertainty
     }
 
-    /// Synchronises the clocks of all ranks again if rank 0 finds that the last synchronisation is too old.
-    /// Collective.
+    /// Synchronises the clocks of all ranks again if rank 0 finds that the last synchronisation is too old. All ranks
+    /// must call this function.
     pub fn keep(&mut self, comm: &Comm) -> Result<(), CommError> {
         if self.native {
             return Ok(());
@@ -141,7 +141,7 @@ impl Clock {
         if due[0] == 1.0 { self.synchronise(comm) } else { Ok(()) }
     }
 
-    /// Synchronises now. Collective. Does nothing if the clock is global.
+    /// Synchronises now. Does nothing if the clock is global. All ranks must call this function.
     pub fn synchronise(&mut self, comm: &Comm) -> Result<(), CommError> {
         if self.native {
             return Ok(());

@@ -106,7 +106,7 @@ pub fn wtime() -> f64 {
 }
 
 impl Comm {
-    /// Duplicates a communicator. All of its ranks must call this.
+    /// Duplicates a communicator. All of its ranks must call this function.
     pub fn of(communicator: &impl AsRaw<Raw = ffi::MPI_Comm>) -> Result<Self> {
         let mut raw = communicator.as_raw();
         // SAFETY: the communicator is borrowed and therefore valid, and `raw` is a valid place for the new handle.
@@ -114,7 +114,8 @@ impl Comm {
         Self::adopt(raw)
     }
 
-    /// Duplicates this communicator, so that messages of both communicators cannot be confused. Collective.
+    /// Duplicates this communicator, so that messages of both communicators cannot be confused. All ranks must call
+    /// this function.
     pub fn duplicate(&self) -> Result<Self> {
         let mut raw = self.raw;
         // SAFETY: `self.raw` is valid until `self` is dropped, and `raw` is a valid place for the new handle.
@@ -133,7 +134,8 @@ impl Comm {
         Ok(Self { raw, rank: rank.unsigned_abs() as usize, size: size.unsigned_abs() as usize })
     }
 
-    /// A communicator of the ranks that pass the same `color`, in the order of this communicator. Collective.
+    /// A communicator of the ranks that pass the same `color`, in the order of this communicator. All ranks must call
+    /// this function.
     pub fn split(&self, color: u16) -> Result<Self> {
         let mut raw = self.raw;
         // SAFETY: `self.raw` is valid, and `raw` is a valid place for the new handle.
@@ -354,7 +356,7 @@ impl Comm {
         })
     }
 
-    /// The bytes of all ranks, of any length, on every rank. Collective.
+    /// The bytes of all ranks, of any length, on every rank. All ranks must call this function.
     pub fn all_bytes(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lens: Vec<usize> = self.all_numbers(mine.len() as f64)?.into_iter().map(|n| n as usize).collect();
         let mut all = vec![0; lens.iter().sum()];
@@ -365,7 +367,7 @@ impl Comm {
     }
 
     /// Returns the value of `mine` if it is `Ok` on all ranks. An error on one rank becomes an error on all ranks.
-    /// Collective.
+    /// All ranks must call this function.
     pub fn agree<T>(&self, mine: Result<T, String>) -> Result<T> {
         let told = self.all_bytes(mine.as_ref().err().map_or(&[][..], |e| e.as_bytes()))?;
         if let Some(first) = told.iter().find(|t| !t.is_empty()) {

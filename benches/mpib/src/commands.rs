@@ -226,7 +226,7 @@ impl SiteOptions {
         self.sites.is_some() || self.site_mask.is_some() || self.site_file.is_some()
     }
 
-    /// The site of each rank: as specified, or found by round trips. Collective.
+    /// The site of each rank: as specified, or found by round trips. All ranks must call this function.
     pub fn sites(&self, comm: &Comm) -> Result<Vec<usize>, Failure> {
         if let Some(text) = &self.sites {
             return sites::from_ranks(text, comm.size()).map_err(Failure::input);
@@ -282,7 +282,7 @@ impl Output {
         self.output.iter().try_for_each(|path| format_of(path).map(|_| ()))
     }
 
-    /// Writes the files. Returns the text to print. Collective.
+    /// Writes the files. Returns the text to print. All ranks must call this function.
     pub fn write(&self, comm: &Comm, report: &Report) -> Result<String, Failure> {
         self.write_with(comm, report, &[])
     }
@@ -339,13 +339,13 @@ fn format_of(path: &std::path::Path) -> Result<Format, Failure> {
     }
 }
 
-/// The host of each rank. Collective.
+/// The host of each rank. All ranks must call this function.
 pub fn hosts(comm: &Comm) -> Result<Vec<String>, Failure> {
     let mine = mpi::environment::processor_name().unwrap_or_else(|_| "?".into());
     Ok(comm.all_bytes(mine.as_bytes())?.iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect())
 }
 
-/// The context of this run: command, MPI library, hosts, sites and clocks. Collective.
+/// The context of this run: command, MPI library, hosts, sites and clocks. All ranks must call this function.
 pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Context, Failure> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let processors = read("/proc/cpuinfo");

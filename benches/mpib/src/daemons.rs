@@ -144,8 +144,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Starts the daemons. `hosts` contains the node of each rank. Collective; an error of one rank is an error on
-    /// all ranks.
+    /// Starts the daemons. `hosts` contains the node of each rank. All ranks must call this function. An error of one
+    /// rank is an error on all ranks.
     pub fn new(comm: &Comm, group_size: usize, places: &Places, hosts: &[String]) -> Result<Self> {
         let (rank, n) = (comm.rank(), comm.size());
         let group = comm.split(u16::try_from(rank / group_size).unwrap_or(u16::MAX))?;

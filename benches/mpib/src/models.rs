@@ -40,8 +40,8 @@ impl Hockney {
 
     /// Fits one-way times at two or more sizes, of which the smallest is empty. The latency is the time of the empty
     /// message. The time per byte is the slope between the two largest sizes. Long messages begin with a handshake
-    /// that short messages do not need, so a line through both would give neither the latency nor the bandwidth of
-    /// the link.
+    /// that short messages do not need, so a line through short and long messages would give neither the latency nor
+    /// the bandwidth of the link.
     pub fn from_ends(points: &[(usize, f64)]) -> Self {
         let [first, .., before, last] = points else { return Self::fit(points) };
         let slope = (last.1 - before.1) / (last.0 as f64 - before.0 as f64);
@@ -146,8 +146,8 @@ impl LogGp {
     ///
     /// PRTT(n, 0, s) = PRTT(1, 0, s) + (n - 1) (g + (s - 1) G) if the gap is the limit, and PRTT(n, d, s) = PRTT(1,
     /// 0, s) + (n - 1) (o + d) for a d longer than all gaps. As in [`Hockney::from_ends`], g comes from the smallest
-    /// size, and G is the slope between the two largest sizes: a network card accepts the first short messages faster
-    /// than it sends them, and long messages begin with a handshake.
+    /// size, and G is the slope between the two largest sizes. The reason is that a network card accepts the first
+    /// short messages faster than it sends them, and long messages begin with a handshake.
     pub fn fit(trains: &[Train]) -> Self {
         let gaps: Vec<_> = trains
             .iter()
@@ -188,9 +188,9 @@ impl LogGp {
 /// can overlap.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lmo {
-    /// C of each rank.
+    /// C of each rank, in the order of the ranks.
     pub processing_seconds: Vec<f64>,
-    /// t of each rank.
+    /// t of each rank, in the order of the ranks.
     pub processing_seconds_per_byte: Vec<f64>,
     /// L of each pair.
     pub latency_seconds: PairMatrix<f64>,
@@ -200,7 +200,7 @@ pub struct Lmo {
     pub seconds_per_byte: PairMatrix<f64>,
 }
 
-/// A point-to-two experiment: `from` sends to two ranks at the same time, and both send an empty answer.
+/// A point-to-two experiment: `from` sends to two ranks at the same time, and both receivers send an empty answer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointToTwo {
     /// The rank that sends and measures.
@@ -410,7 +410,8 @@ mod tests {
         near(found.processing_seconds_per_byte[1], card, "t");
         near(found.processing_seconds[1], 0.0, "C");
         near(*found.latency_seconds.get(0, 3), delay, "L");
-        // The model predicts the measured time of a message, and a time of a scatter that the card determines.
+        // The model predicts the measured time of a message. The speed of the root's card determines the time of a
+        // scatter.
         near(found.seconds(0, 3, bytes), delay + bytes as f64 * card, "message");
         near(found.linear_scatter_seconds(0, bytes), delay + 3.0 * bytes as f64 * card, "scatter");
     }

@@ -45,7 +45,7 @@ pub enum Order {
 }
 
 /// Round trips between all pairs, with a message of the given length in each direction. Every rank gets all
-/// summaries. Collective.
+/// summaries. All ranks must call this function.
 pub fn all_pairs(
     comm: &Comm,
     order: Order,
@@ -209,8 +209,8 @@ impl Stream {
 
 /// Bandwidth in bytes per second of the slowest of `pairs` while all pairs send: the median of `reps` measurements.
 /// The bandwidth is computed from the difference between a stream and a stream of twice as many messages. So
-/// latencies, handshakes and first bursts, which are equal in both streams, cancel out. Collective: ranks in no pair
-/// wait.
+/// latencies, handshakes and first bursts, which are equal in both streams, cancel out. All ranks must call this
+/// function; ranks in no pair wait.
 pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: usize, reps: usize) -> Result<f64> {
     let mut rates = Vec::with_capacity(reps);
     let pair = pairs.iter().find(|(i, j)| [*i, *j].contains(&comm.rank()));
@@ -236,7 +236,7 @@ pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: us
 }
 
 /// Total bandwidth in bytes per second from `from` to all ranks in `to` at the same time. `empty_seconds`, the time
-/// of an empty round trip, is subtracted from the measured time. Collective.
+/// of an empty round trip, is subtracted from the measured time. All ranks must call this function.
 pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize, empty_seconds: f64) -> Result<f64> {
     let mut rates = Vec::with_capacity(reps);
     for _ in 0..reps + 1 {
@@ -321,7 +321,7 @@ pub fn train(
 }
 
 /// The fastest empty round trip between two ranks in seconds, on every rank. The fastest is used, because
-/// disturbances only make round trips slower. Collective.
+/// disturbances only make round trips slower. All ranks must call this function.
 pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
     let mut quickest = [0.0];
     if [i, j].contains(&comm.rank()) {
@@ -333,7 +333,7 @@ pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
 }
 
 /// Point-to-two experiments: `each` experiments for every rank if possible. Experiments without common ranks run at
-/// the same time. Every rank gets all results. Collective.
+/// the same time. Every rank gets all results. All ranks must call this function.
 pub fn point_to_two(comm: &Comm, bytes: usize, each: usize, reps: usize) -> Result<Vec<PointToTwo>> {
     let rounds = rounds_of_triples(comm.size(), each);
     let mut mine = Vec::new();

@@ -50,8 +50,8 @@ pub struct GroupGather {
 
 impl GroupGather {
     /// `implementation` is the name of an implementation of [`Kind::Gather`]. `sites` is empty or contains the site
-    /// of each rank of `comm`. Collective. `None` on all ranks if the implementation does not fit every group, for
-    /// example lanes within one site.
+    /// of each rank of `comm`. All ranks must call this function. `None` on all ranks if the implementation does not
+    /// fit every group, for example lanes within one site.
     pub fn new(comm: &Comm, group_size: usize, implementation: &str, sites: &[usize]) -> Result<Option<Self>> {
         let first = comm.rank() / group_size * group_size;
         let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
@@ -94,7 +94,8 @@ pub struct TcpGather {
 }
 
 impl TcpGather {
-    /// Connects the ranks of each group. Collective; if one rank cannot connect, all ranks get an error.
+    /// Connects the ranks of each group. All ranks must call this function. If one rank cannot connect, all ranks get
+    /// an error.
     pub fn new(comm: &Comm, group_size: usize) -> Result<Self> {
         let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
         let leads = group.rank() == 0;
@@ -253,8 +254,8 @@ pub struct WriteFiles {
 }
 
 impl WriteFiles {
-    /// `what` is the name of the path, for example `pfs`. All ranks check that they can write to the directory.
-    /// Collective.
+    /// `what` is the name of the path, for example `pfs`. All ranks check that they can write to the directory. All
+    /// ranks must call this function.
     pub fn new(comm: &Comm, what: &str, directory: &Path, group_size: usize) -> Result<Self> {
         let rank = comm.rank();
         let (what, directory) = (what.into(), directory.into());

@@ -129,9 +129,9 @@ pub fn two(sites: &[usize]) -> Result<(), SiteError> {
     }
 }
 
-/// Tells which ranks are far: the ranks after the largest step between consecutive sorted times, if this step at
-/// least doubles the time. Steps are compared in seconds, not as factors, because the factor between memory and
-/// network may be larger than the factor between the sites.
+/// Finds the far ranks: the ranks after the largest step between consecutive sorted times, if this step at least
+/// doubles the time. Steps are compared in seconds, not as factors, because the factor between memory and network may
+/// be larger than the factor between the sites.
 pub fn far_by_times(times: &[f64]) -> Vec<bool> {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -144,8 +144,8 @@ pub fn far_by_times(times: &[f64]) -> Vec<bool> {
 }
 
 /// Finds sites by round trips between rank 0 and all other ranks, then between the first far rank and the other far
-/// ranks, and so on. For S sites this takes fewer than S n round trips, instead of n (n-1) / 2 for all pairs.
-/// Collective.
+/// ranks, and so on. For S sites this search takes fewer than S n round trips, instead of n (n-1) / 2 for all pairs.
+/// All ranks must call this function.
 pub fn find(comm: &Comm) -> Result<Vec<usize>> {
     let n = comm.size();
     let rule = StoppingRule::fixed(10);

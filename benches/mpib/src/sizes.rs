@@ -10,7 +10,7 @@
 pub struct Refinement {
     /// Maximum difference of a middle from the line, relative to the line.
     pub tolerance: f64,
-    /// Intervals smaller than this are not divided.
+    /// Intervals with fewer bytes are not divided.
     pub min_gap_bytes: usize,
     /// Maximum number of sizes.
     pub max_sizes: usize,

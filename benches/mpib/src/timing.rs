@@ -80,11 +80,11 @@ pub struct Timer {
 }
 
 const TAG: u16 = 300;
-/// A rank that starts later than this after the common time makes the repetition invalid.
+/// A rank that starts more than this time after the common time makes the repetition invalid.
 const LATE_SECONDS: f64 = 10e-6;
 
 impl Timer {
-    /// A timer for the ranks of `comm`. Collective, like all methods.
+    /// A timer for the ranks of `comm`. All ranks must call this function and all methods.
     pub fn new(comm: &Comm) -> Result<Self> {
         let comm = comm.duplicate()?;
         let clock = Clock::synchronised(&comm)?;

@@ -1,5 +1,5 @@
-//! Finds and uses the fastest implementation for each message size. In the original library, MPIBlib, this is
-//! `Opt_Scatter`.
+//! Finds and uses the fastest implementation for each message size. `Opt_Scatter` of the original library, MPIBlib,
+//! does the same for scatter.
 
 use crate::collectives::operation::{self, Collective, Kind, Operation, Setting, SettingError};
 use crate::collectives::{self, Algorithm, Result};
@@ -85,7 +85,7 @@ pub struct Candidates<'a> {
 pub type Measured = Vec<(String, usize, Summary)>;
 
 /// Measures all candidates at `sizes`, and then between sizes with different best implementations, in at most
-/// `rounds` rounds. Collective.
+/// `rounds` rounds. All ranks must call this function.
 pub fn estimate(
     comm: &Comm,
     timer: &mut Timer,

@@ -157,9 +157,9 @@ impl Quickest {
     }
 }
 
-/// Checks for scatter and gather that several lanes are faster than one lane by at least the factors in `least`, that
-/// the number of lanes which the model chooses is within 10 % of the best, and that the model is within 15 % of the
-/// measured times.
+/// Checks for scatter and gather that several lanes are faster than one lane by at least the factors in `least`. Also
+/// checks that the number of lanes that the model chooses is within 10 % of the best number, and that the model is
+/// within 15 % of the measured times.
 fn lanes_bring(links: &Links, least: [f64; 2]) {
     let mut quickest: [Quickest; 2] = Default::default();
     found(links, EIGHT, LANES, |report, trunk| {
@@ -259,7 +259,7 @@ fn models_find_the_links_as_they_are() {
             ("LMO, t of rank 2, truth 1.673e-7 s", own(t, 2), wan, 0.05),
             ("LMO, t + 1/b + t of the WAN, truth 1.673e-7 s", between(b, 0, 2) + own(t, 0) + own(t, 2), wan, 0.05),
         ];
-        // Times that do not depend on the link must be small compared with times that do.
+        // Times that do not depend on the link must be small compared with times that depend on the link.
         let small = [
             ("LogGP, o, at most a tenth of the delay", loggp("overhead_seconds"), delay / 10.0),
             ("LMO, C of rank 0, at most a tenth of the delay", own(c, 0), delay / 10.0),

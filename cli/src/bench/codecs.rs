@@ -228,7 +228,7 @@ impl Job<'_> {
         let all = all_items(&groups);
         let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
         let raw_bytes = all.iter().map(raw_of).sum();
-        // A rank may be larger than the sample. Then only some of its segments are measured.
+        // If a rank is larger than the sample, only some of its segments are measured.
         let chosen: Vec<usize> = part(all.len(), self.args.sample.saturating_mul(2), raw_bytes).collect();
         let items: Vec<Item> = chosen.iter().map(|&at| all[at]).collect();
         self.progress.message(profile.to_string());

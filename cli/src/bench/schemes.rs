@@ -4,8 +4,8 @@
 //! The schemes are as in the paper (section VI). Agnostic and Agnostic-Block are compressed once, with gzip. Aware
 //! and Aware-Block are compressed twice: with FPC, fpzip or a Lempel-Ziv coder, then with gzip. The block schemes use
 //! the best block size. A ratio is the bytes of the files divided by the bytes of the containers, including index and
-//! skeletons. The containers are the same as those of `mcr save --no-reuse`. Unlike in the paper, each segment of at
-//! most 4 MiB is encoded separately, including the second pass of gzip.
+//! skeletons. The containers are equal to the containers of `mcr save --no-reuse`. Unlike in the paper, each segment
+//! of at most 4 MiB is encoded separately, including the second pass of gzip.
 
 use super::input::{Captured, Checkpoint, Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coder};

@@ -1,5 +1,5 @@
-//! The gates that each start of a job uses. The gate remembers them in files, so that the next process of the gate
-//! knows them too.
+//! The gates that each start of a job uses. The gate writes its choices to files, so that the next process of the
+//! gate knows the choices too.
 
 use mcr_proto::gate::Agreement;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! The log of refused connections and requests. Its rate is limited, so clients cannot fill the log.
+//! The log of refused connections and requests. The number of messages per time is limited, so clients cannot fill
+//! the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -179,7 +179,7 @@ fn save_all(capturer: &Capturer<'_>, committer: &Committer<'_>, found: &Found, p
 struct Lane<'a> {
     queue: Arc<Mutex<Receiver<Group>>>,
     to_report: Sender<anyhow::Result<Event>>,
-    /// Whether the store has failed. Then no other group is begun.
+    /// Whether the store has failed. If so, no other group is begun.
     is_stopped: &'a AtomicBool,
     committer: &'a Committer<'a>,
     progress: &'a Progress,

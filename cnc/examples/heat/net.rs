@@ -12,8 +12,8 @@ const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const MAGIC: u64 = u64::from_le_bytes(*b"heat-1\r\n");
 
-/// The kind of a message. If a rank receives another kind than it expects, the rank is not at the same place of the
-/// algorithm as its neighbour.
+/// The kind of a message. If a rank receives a message of an unexpected kind, the rank and its neighbour are at
+/// different places of the algorithm.
 #[derive(Clone, Copy)]
 enum Tag {
     Halo = 1,

@@ -1,4 +1,4 @@
-//! Opens a file, and waits until its last change is old enough. Then a later change would be noticed.
+//! Opens a file, and waits until its last change is so old that a later change gets a different time.
 
 use super::error::CaptureError;
 use crate::fingerprint::Fingerprint;

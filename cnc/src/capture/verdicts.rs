@@ -6,8 +6,8 @@ use mcrengine::header::{ElementType, Filter};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whether the chunks of a dataset compress much better without their filters, by the dataset's name. Ranks write
-/// similar data, so the result from one rank is reused for datasets of the same name in other files.
+/// For each name of a dataset: whether its chunks compress much better without their filters. Ranks write similar
+/// data, so the result from one rank is reused for datasets of the same name in other files.
 #[derive(Debug, Default)]
 pub struct Verdicts(Mutex<HashMap<Box<str>, Verdict>>);
 
@@ -25,7 +25,7 @@ impl Verdicts {
     /// Maximum number of names. When this number is reached, all verdicts are discarded. If an application writes the
     /// time step into the names of datasets, every checkpoint has new names.
     const NAMES_MAX: usize = 1 << 13;
-    /// Number of datasets for which one verdict is used. Then the next dataset is sampled, because data changes with
+    /// Number of datasets for which one verdict is used. The dataset after them is sampled, because data changes with
     /// time.
     pub(super) const USES: u32 = 64;
 

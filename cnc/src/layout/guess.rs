@@ -60,7 +60,7 @@ const TEMPLATES_MAX: usize = 64;
 /// of the files or bytes.
 const MOST_PERCENT: u128 = 75;
 /// A guess is wrong if its checkpoints have less than this percentage of the files, and less than this percentage of
-/// the bytes. Then all files form one checkpoint.
+/// the bytes. If the guess is wrong, all files form one checkpoint.
 const FEW_PERCENT: u128 = 50;
 
 /// How files are handled whose names do not show a checkpoint, if there is only one checkpoint.
@@ -490,7 +490,7 @@ fn number(digits: &[u8]) -> u64 {
     digits.fold(0u64, |n, &digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
 }
 
-/// The meaning of a number. The letters before the number show it.
+/// The meaning of a number. The letters before the number show the meaning.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Word {
     Checkpoint,

@@ -74,8 +74,8 @@ pub struct Skipped {
 pub struct Listing {
     /// Regular files, sorted by name.
     pub files: Vec<FilePath>,
-    /// Modification time of each file, or the time of its last change if that is earlier. No application can set the
-    /// time of the last change.
+    /// Modification time of each file, or the time of its last change, whichever is earlier. No application can set
+    /// the time of the last change.
     pub modified: Vec<SystemTime>,
     /// The file whose modification time is the furthest after its last change, and the difference of the two times.
     /// Such a file shows that a clock is wrong. Differences below 2 s are ignored.
@@ -140,7 +140,7 @@ pub const SKIPPED_MAX: usize = 1000;
 
 /// Minimum difference of times that contradicts the numbers in two names. If names differ only in their numbers, the
 /// numbers determine the order of checkpoints, unless the modification times contradict the numbers. If files were
-/// copied without their times, the times show the order of the copies, and differ by less.
+/// copied without their times, the times show the order of the copies, and differ by less than this minimum.
 const CONTRADICTION_MIN: Duration = Duration::from_secs(60);
 /// Minimum time between two checkpoints of a code that counts from the beginning again, or uses a few names in turn.
 const STEP_MIN: Duration = Duration::from_secs(1);
@@ -319,7 +319,7 @@ pub(crate) enum Found<'a> {
     File(FilePath, Metadata),
     /// A symbolic link that is not followed.
     Link(&'a Path),
-    /// An entry of another kind, or an entry that cannot be read. The text is the reason.
+    /// An entry that is neither a file nor a directory nor a link, or that cannot be read. The text is the reason.
     Skipped(&'a Path, &'static str),
 }
 

@@ -3,8 +3,8 @@
 //! Before the publication, all files are verified and durable under temporary names. The following steps run under a
 //! lock of the target directory:
 //!
-//! 1. A restart that was killed during its publication is completed. If temporary files of this restart are missing,
-//!    it is undone.
+//! 1. A restart that was killed during its publication is completed. If temporary files of the killed restart are
+//!    missing, the publication is undone.
 //! 2. Existing files under the final names are found. An existing file with the same content stays. An existing file
 //!    with other content is moved to `.mcr-aside-N/`. A file is also moved to this directory if it is newer than all
 //!    restored files of its shape and does not belong to the checkpoint. Otherwise an application that starts from

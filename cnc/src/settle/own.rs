@@ -51,8 +51,8 @@ impl OwnRanks {
         Self(Own::OfNode(Arc::new(node)))
     }
 
-    /// The ranks to take in a directory that only this node sees. If the ranks are those of the node, the agent takes
-    /// all files that it finds.
+    /// The ranks to take in a directory that only this node sees. If the ranks are the ranks of this node, the agent
+    /// takes all files that it finds.
     #[must_use]
     pub fn in_directory_of_this_node(self) -> Self {
         if matches!(self.0, Own::OfNode(_)) { Self::all() } else { self }
@@ -114,8 +114,8 @@ impl OwnRanks {
 /// The ranks of the processes of a job on one of its nodes.
 ///
 /// The processes are searched after each write of a checkpoint, because a job may start several programs with
-/// different ranks. The ranks stay known after the end of the processes. An agent that starts again knows them too
-/// ([`NodeRanks::remember`]). If no process has a rank, the nodes of the job share the ranks evenly.
+/// different ranks. The ranks stay known after the end of the processes. An agent that starts again knows these ranks
+/// too ([`NodeRanks::remember`]). If no process has a rank, the nodes of the job share the ranks evenly.
 pub struct NodeRanks {
     /// Position of this node in the list of the job's nodes.
     index: u32,

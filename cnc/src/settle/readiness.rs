@@ -107,7 +107,7 @@ impl Usual {
         Self { files: files.len(), bytes: files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum)) }
     }
 
-    /// Whether the rank has fewer files than `before`, or less than half of the bytes. Then the rank may still be
+    /// Whether the rank has fewer files than `before`, or less than half of the bytes. Such a rank may still be
     /// writing.
     fn lacks(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| self.files < before.files || self.bytes < before.bytes / 2)

@@ -32,8 +32,8 @@ impl Writers {
     }
 
     /// Searches for writers like [`Self::of`], but ignores processes of this program. Processes of this program write
-    /// none of the files. But they may have descriptors of files, because their output is redirected or their parent
-    /// left a descriptor open.
+    /// none of the files. But these processes may have descriptors of files, because their output is redirected or
+    /// their parent left a descriptor open.
     pub(crate) fn of_others<'a>(files: impl Iterator<Item = (&'a [u8], Fingerprint)>) -> Self {
         let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
         Self::except(own, files)
@@ -123,7 +123,7 @@ impl Writers {
         !self.held.is_empty()
     }
 
-    /// The number of a process that has the file open for writing. `None` if none was found.
+    /// The number of a process that has the file open for writing. `None` if no such process was found.
     pub(crate) fn holder(&self, print: &Fingerprint) -> Option<u32> {
         self.held.get(&(print.device, print.inode)).copied()
     }

@@ -366,7 +366,8 @@ pub mod make {
     }
 
     pub fn half() -> hid_t {
-        // SAFETY: the datatypes are valid during the calls, the lock is held, and the fields are those of binary16.
+        // SAFETY: the datatypes are valid during the calls, the lock is held, and the fields have the places and
+        // widths of binary16.
         unsafe {
             let datatype = ok(H5Tcopy(*H5T_IEEE_F32LE));
             ok(H5Tset_fields(datatype, 15, 10, 5, 0, 10));

@@ -1,7 +1,8 @@
 #!/bin/bash
-# A simulation that takes longer than a job may run. Two minutes before the time limit, SLURM sends SIGUSR1 to this
-# script. The script then ends the simulation, waits until the last checkpoint is committed, and requeues the job.
-# The next start continues from the newest checkpoint. When the simulation ends by itself, the job ends.
+# A simulation that needs more time than the time limit of a job. Two minutes before the time limit, SLURM sends
+# SIGUSR1 to this script. The script then ends the simulation, waits until the last checkpoint is committed, and
+# requeues the job. The next start continues from the newest checkpoint. When the simulation ends by itself, the job
+# ends.
 #
 #     MCR_STORE=/lustre/mcr SIMULATION=./simulation sbatch --job-name=wave --ntasks=64 --time=12:00:00 requeue.sh
 #

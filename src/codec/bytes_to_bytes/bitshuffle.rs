@@ -3,8 +3,8 @@
 //!
 //! Source: K. Masui et al., "A compression scheme for radio data in high performance computing", Astronomy and
 //! Computing 12, 2015, and the HDF5 filter of that paper. There are two differences from the filter. The planes are
-//! as long as the segment instead of a block of some kilobytes, so the next codec leaves fewer bytes. No other codec
-//! is built in, because the chain names the next codec.
+//! as long as the segment instead of a block of some kilobytes, so the next codec leaves fewer bytes. The filter also
+//! runs a second codec, such as LZ4; here the chain names the next codec.
 //!
 //! The bytes are first shuffled by `shuffle`. Then 8 bytes of a lane at a time are transposed as a matrix of 8 x 8
 //! bits in a 64-bit word (Warren, Hacker's Delight, section 7-3), eight words at the same time. This code works on

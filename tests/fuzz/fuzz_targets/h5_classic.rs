@@ -1,7 +1,7 @@
 //! Parses any bytes as an HDF5 file. The result is an error, or a map whose extents are disjoint and within the file.
 //!
 //! If the input does not begin with the signature, the signature is added. Begin with small files of every kind, for
-//! example those in `tests/data/h5`.
+//! example the files in `tests/data/h5`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -16,7 +16,8 @@ class Elements:
         self.dtype = np.dtype((">" if big_endian else "<") + f"i{width}")
         self.half = 1 << (8 * width - 1)
         self.low = self.half - 1                 # all bits except the sign
-        # Two views of the same bytes: writing a float into one and reading the other gives its bits.
+        # Two views of the same bytes: writing a float into the first view and reading the second view gives the bits
+        # of the float.
         scratch = memoryview(bytearray(8))
         self.as_float = scratch.cast("d" if width == 8 else "f")
         self.as_bits = scratch.cast("q" if width == 8 else "i")

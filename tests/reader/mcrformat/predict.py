@@ -275,7 +275,7 @@ def _place_older_rows(table, layout, space, older):
         found_row[place] = row
         found_key[place] = number
     found = np.flatnonzero(found_key >= 0)
-    # For each place: the last place with a row, up to this place; -1 if there is none.
+    # For each place: the last place with a row, up to this place; -1 if there is no such place.
     source = np.full(table.places, -1)
     source[found] = found
     source = np.maximum.accumulate(source)

@@ -10,7 +10,7 @@ pub trait Operation {
     /// For example `scatter/binomial`: the operation, a slash, and the implementation.
     fn name(&self) -> String;
 
-    /// The direction of the data, and its root if there is one.
+    /// The direction of the data, and the root if the operation has a root.
     fn flow(&self) -> Flow;
 
     /// Allocates and touches buffers for blocks of `block_bytes`. All ranks call this method before the first `run`,

@@ -26,7 +26,7 @@ pub struct Options {
     #[arg(long, value_parser = bytes, value_delimiter = ',', default_values_t = [64, 1024, 16384, 262_144])]
     sizes: Vec<usize>,
     /// Add sizes where the curve bends (with one implementation), or where another implementation becomes the fastest
-    /// (with several)
+    /// (with several implementations)
     #[arg(long)]
     adaptive: bool,
     /// Rank that scatters or gathers
@@ -151,7 +151,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.common.output.write_with(comm, &report, &files)
 }
 
-/// Distance of each rank from the root in seconds: the fastest of ten round trips. Collective.
+/// Distance of each rank from the root in seconds: the fastest of ten round trips. All ranks must call this function.
 fn distances(comm: &Comm, root: usize) -> Result<Vec<f64>, Failure> {
     let mut distances = vec![0.0; comm.size()];
     for (rank, distance) in distances.iter_mut().enumerate().filter(|(r, _)| *r != root) {

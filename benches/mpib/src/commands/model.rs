@@ -30,9 +30,9 @@ pub struct Options {
     output: Output,
 }
 
-/// Number of point-to-two experiments of each kind. The median counts.
+/// Number of point-to-two experiments of each kind. The median is used.
 const TRIPLES: usize = 11;
-/// Number of trains of each kind. The median counts.
+/// Number of trains of each kind. The median is used.
 const TRAINS: usize = 21;
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {

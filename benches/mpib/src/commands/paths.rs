@@ -219,7 +219,7 @@ impl Scaled {
 const PLAIN: &str = "plain";
 
 /// Measures writing and reading with the first `ranks` ranks: each rank alone, or one rank for each group. Each
-/// scheme writes its compressed number of bytes. Collective; the other ranks have no data.
+/// scheme writes its compressed number of bytes. All ranks must call this function; the other ranks have no data.
 fn scaling(
     comm: &Comm,
     options: &Options,

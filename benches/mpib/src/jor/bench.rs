@@ -41,7 +41,7 @@ pub struct Plan {
     pub cut: Cut,
     /// Power of site 0 divided by the power of site 1. `None`: the ratio is measured.
     pub ratio: Option<f64>,
-    /// Number of repetitions of each run. The median counts.
+    /// Number of repetitions of each run. The median is reported.
     pub reps: usize,
     /// Maximum number of iterations of each run, but at least one period. The time is scaled, and the error is not
     /// checked.
@@ -63,7 +63,7 @@ pub struct Outcome {
     pub ratio: f64,
     /// Power of site 0 divided by the power of site 1 on 2N x N points.
     pub ratio_whole: f64,
-    /// Whether `ratio` and `ratio_whole` differ. Then half of the problem fits into a cache at one site, but the
+    /// Whether `ratio` and `ratio_whole` differ. If so, half of the problem fits into a cache at one site, but the
     /// whole problem does not.
     pub cache_crossed: bool,
     /// Number of the 2N rows that site 0 has if the load is balanced.
@@ -90,7 +90,7 @@ pub struct Outcome {
     pub artful: f64,
 }
 
-/// Runs the whole benchmark. Collective; `sites` must contain both 0 and 1.
+/// Runs the whole benchmark. All ranks must call this function. The field `sites` must contain both 0 and 1.
 pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     let of_site = |site| (0..comm.size()).filter(move |&r| plan.sites[r] == site).collect::<Vec<_>>();
     let (near, far) = (of_site(0), of_site(1));
@@ -161,13 +161,14 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
 }
 
 /// Solves the problem with both sites at `period` for `count` iterations, with rows balanced for `ratio`. Returns all
-/// points, row by row, on all ranks, for a comparison with [`super::Serial`] bit by bit. Collective.
+/// points, row by row, on all ranks, for a comparison with [`super::Serial`] bit by bit. All ranks must call this
+/// function.
 pub fn solve(comm: &Comm, plan: &Plan, ratio: f64, period: usize, count: usize) -> Result<Vec<f64>, JorError> {
     solve_from(comm, plan, ratio, period, |_| Ok(0), count, |_, _| Ok(()))
 }
 
 /// Like [`solve`], but starts from a saved state: `load` fills this rank's part and returns its iteration. `after` is
-/// called after each iteration. Collective; `load` must be collective too.
+/// called after each iteration. All ranks must call this function, and `load` on all ranks.
 pub fn solve_from(
     comm: &Comm,
     plan: &Plan,
@@ -203,7 +204,8 @@ pub fn solve_from(
     Ok(values)
 }
 
-/// The numbers of iterations of several problems. Different ranks compute different problems. Collective.
+/// The numbers of iterations of several problems. Different ranks compute different problems. All ranks must call
+/// this function.
 fn counts(comm: &Comm, wanted: &[(Problem, usize, usize)]) -> Result<Vec<usize>, CommError> {
     let mut found = vec![0.0; wanted.len()];
     for (i, &(problem, rows, period)) in wanted.iter().enumerate() {
@@ -340,8 +342,8 @@ impl Runner<'_> {
         Ok((seconds, left))
     }
 
-    /// Time of an iteration without an exchange between the sites, and the additional time of an exchange. Both come
-    /// from short runs of both sites, with an exchange after each iteration and with few exchanges.
+    /// Time of an iteration without an exchange between the sites, and the additional time of an exchange. Both times
+    /// come from short runs of both sites, with an exchange after each iteration and with few exchanges.
     fn probe(&self, problem: Problem, rows: usize) -> Result<[f64; 2], JorError> {
         let cut = parts(problem, self.plan.cut, self.near, self.far, rows)?;
         let mut times = [const { Vec::new() }; 2];

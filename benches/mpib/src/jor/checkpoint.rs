@@ -68,7 +68,7 @@ impl Checkpoints {
     }
 
     /// Loads the newest state that every rank has into `block`. Returns the iteration of this state, or 0 if there is
-    /// no such state. Collective.
+    /// no such state. All ranks must call this function.
     pub fn newest(&self, comm: &Comm, block: &mut Block) -> Result<usize, CommError> {
         let mine: Vec<u8> = self.iterations().iter().flat_map(|&i| (i as u64).to_ne_bytes()).collect();
         let all = comm.all_bytes(&mine)?;

@@ -7,9 +7,9 @@
 //! work on the points, and less for larger problems: instead of 0.4 N^2 iterations of 2 N^2 points, about 20 N^3
 //! operations.
 //!
-//! The rounding errors differ from those of the iteration on the points. The error falls by about a thousandth
-//! between two checks, and both computations of the error differ by at most 1e-10. A test compares the counts with
-//! counts from the iteration on the points.
+//! The rounding errors differ from the rounding errors of the iteration on the points. The error falls by about a
+//! thousandth between two checks, and both computations of the error differ by at most 1e-10. A test compares the
+//! counts with counts from the iteration on the points.
 
 use super::Problem;
 use std::f64::consts::PI;

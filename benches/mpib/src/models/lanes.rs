@@ -62,7 +62,7 @@ pub enum Direction {
 }
 
 /// Number of `blocks` that lane `lane` of `lanes` carries. The shares differ by at most one; the first lanes have
-/// more.
+/// more blocks.
 pub fn share(blocks: usize, lanes: usize, lane: usize) -> usize {
     blocks / lanes + usize::from(lane < blocks % lanes)
 }
@@ -260,8 +260,8 @@ mod tests {
             assert_eq!(sites(100.0, 100.0, 400.0, 0.0).choose(direction, MIB, 0.05), None, "b_LAN = b_WAN");
             assert_eq!(sites(400.0, 100.0, 100.0, 0.0).choose(direction, MIB, 0.05), None, "B_WAN = b_WAN");
         }
-        // The paper's case: the TCP window limits each connection, and the root may have many connections. Then
-        // linear is as fast as lanes.
+        // The paper's case: the TCP window limits each connection, and the root may have many connections. In this
+        // case, linear is as fast as lanes.
         let window = PathModel { root_wan_bytes_per_second: 4.0 * 11.95e6, ..sites(1000.0, 100.0, 400.0, 5e-3) };
         assert_eq!(window.choose(Direction::Scatter, MIB, 0.05), None);
     }

@@ -485,7 +485,7 @@ fn dates_name_checkpoints_and_are_no_ranks() {
         let expected = expect(&labels.map(|label| (label, 3, 3)));
         assert_eq!(place_all(&guess_in_order(&names).0, &names), expected);
     }
-    // A month is at most 12, so these are other numbers.
+    // A month is at most 12, so the numbers of this name are no date.
     assert_eq!(date_length(b"2010-13-01"), None);
     assert_eq!(date_length(b"0001-02-01-00000.nc"), Some(16));
     assert_eq!(date_length(b"2010-10-01_00.00.00.3"), Some(19));

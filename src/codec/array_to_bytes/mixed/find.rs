@@ -53,8 +53,8 @@ const REGION_WINDOWS: usize = 4;
 /// Neighbouring numbers are near each other if their difference is at least this many bits shorter than the numbers.
 /// For random bits, the difference is 2.5 bits shorter on average.
 const BITS_LESS: f64 = 6.0;
-/// If the mean difference at a place has fewer bits than this (for example at a place of zeros), the place fits in
-/// many ways, and no way is chosen.
+/// If the mean difference at a place has fewer bits than this number (for example at a place of zeros), the place
+/// fits in many ways, and no way is chosen.
 const BITS_FEW: f64 = 4.0;
 
 impl Kind {

@@ -30,7 +30,7 @@ const ONE_BY_ONE_DIVISOR: f64 = 64.0;
 const LORENZO_DIVISOR: f64 = 48.0;
 /// The maximum number of literals that are coded to estimate the size of a code.
 const LOOKED_AT: usize = 4096;
-/// The number of runs of consecutive literals in this sample.
+/// The number of runs of consecutive literals in a sample of `LOOKED_AT` literals.
 const RUNS: usize = 4;
 /// If the estimates of two predictors differ by less than 1/64, all literals are coded with both predictors.
 const TIE_DIVISOR: usize = 64;

@@ -18,8 +18,8 @@ use super::super::particles::{Table, fill_known_rows, known_rows};
 use crate::codec::{ArrayShape, Older, OlderPlace};
 
 impl Known {
-    /// Finds the known groups for the groups `own`, which were made from `arrays`. Sets the rows of the older segment
-    /// in `tables`.
+    /// Finds the known groups for the groups `own`, which were made from `arrays`. Stores in each of the `tables` its
+    /// rows of the older segment.
     pub(crate) fn new(
         own: &[Group],
         tables: &mut [Table],

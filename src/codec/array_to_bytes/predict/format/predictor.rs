@@ -541,7 +541,7 @@ impl Predictor {
         if self.sets.len() < 2 { self.sets.first() } else { self.sets.get(usize::from(*self.which.get(unit)?)) }
     }
 
-    /// The teller, which computes cells of a column from the other cells of their blocks.
+    /// Makes the value that computes cells of a column from the other cells of their blocks.
     pub(crate) fn teller<'a>(&self, place: Place<'a>) -> Teller<'a> {
         let weights = self.told.filter(|&back| back > 0).map(|back| place.base_of(back));
         Teller::new(&place.columns[place.column], weights)

@@ -118,7 +118,7 @@ impl Table {
     }
 
     /// The known columns that hold rows of an older segment, with their periods. A known column has the period of the
-    /// corresponding own column.
+    /// corresponding column of this segment.
     pub(crate) fn known_wraps(&self, t: usize, groups: &[Group]) -> Vec<(usize, Wrap)> {
         let Some(rows) = &self.older else { return Vec::new() };
         let members = groups.iter().enumerate().filter(|(n, group)| group.table == Some(t) && *n != self.key);
