@@ -93,14 +93,12 @@ impl Rewrites {
         let times = || step.windows(2).map(|pair| pair[1].at_ns - pair[0].at_ns);
         let longest_ns = times().max().unwrap_or(0);
         let before_ns = step.first().map_or(0, |first| first.at_ns - since_ns);
-        // With equal intervals there is no pause. So no time at rest shows whether the files are of one step.
         let is_regular = are_alike(longest_ns, before_ns);
         let are_partners = if is_regular { may_be_used_in_turn } else { are_named_in_turn };
         let are_in_turn = are_sets_in_turn(&step, are_partners);
-        let needed_ns = match (are_in_turn, is_regular) {
-            (true, _) => times().filter(|ns| !are_alike(*ns, longest_ns)).max().unwrap_or(0),
-            (false, true) => 0,
-            (false, false) => longest_ns,
+        let needed_ns = match are_in_turn {
+            true => times().filter(|ns| !are_alike(*ns, longest_ns)).max().unwrap_or(0),
+            false => longest_ns,
         };
         let needed_ms = ms_of(needed_ns * REST_PERCENT / 100);
         let cycle_ms = ms_of(newest.at_ns - since_ns);
@@ -111,7 +109,7 @@ impl Rewrites {
         let was_pause = before_ns > longest_ns && !is_regular;
         Rest {
             until_ms: until_ms.min(since_ms.saturating_add(postponed_ms)),
-            is_doubtful: !are_in_turn && !was_pause && (is_regular || rested_ms < needed_ms),
+            is_doubtful: !are_in_turn && !was_pause && rested_ms < needed_ms,
         }
     }
 }
@@ -168,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_written_at_equal_intervals_are_doubtful() {
-        assert_eq!(rest(&[("w", 0), ("coor", 10_000), ("w", 20_000)]), (0, true));
+    fn files_that_are_written_at_equal_intervals_are_doubtful_until_the_checkpoint_is_at_rest() {
+        assert_eq!(rest(&[("w", 0), ("coor", 10_000), ("w", 20_000)]), (12_500, true));
     }
 
     #[test]
