@@ -555,14 +555,14 @@ mod tests {
     use super::*;
     use crate::client::ask;
 
-    struct Site {
+    pub(super) struct Site {
         dir: tempfile::TempDir,
-        daemon: Arc<Daemon>,
+        pub(super) daemon: Arc<Daemon>,
     }
 
     impl Site {
         /// A daemon whose worker is a shell script. `$1` is the path of the record.
-        fn new(script: &str) -> Self {
+        pub(super) fn new(script: &str) -> Self {
             let dir = tempfile::tempdir().expect("a directory");
             let own = nix::unistd::geteuid().as_raw();
             let worker = ["sh", "-c", script, "worker"].map(OsString::from).into();
@@ -598,7 +598,7 @@ mod tests {
             self.daemon.reply(nix::unistd::geteuid().as_raw(), request)
         }
 
-        fn begin(&self, job_id: &str, restart_count: u32) -> i32 {
+        pub(super) fn begin(&self, job_id: &str, restart_count: u32) -> i32 {
             match self.own(Request::Begin(self.facts(job_id, restart_count))) {
                 Reply::Begun { pid } => pid,
                 other => panic!("{other:?}"),
@@ -611,7 +611,7 @@ mod tests {
     }
 
     /// A worker that waits for SIGUSR1 and then ends with status 5.
-    const WORKER: &str = "trap 'exit 5' USR1; touch \"$1.$$\"; grep -q 'is-over\":true' \"$1\" && exit 5; \
+    pub(super) const WORKER: &str = "trap 'exit 5' USR1; touch \"$1.$$\"; grep -q 'is-over\":true' \"$1\" && exit 5; \
                           while :; do sleep 0.02; done";
 
     fn wait_until_ready(site: &Site, job_id: &str, pid: i32) {
@@ -715,25 +715,6 @@ mod tests {
         assert_eq!(site.end("7", 200), Reply::Ended(End::StillCommitting));
         assert!(began.elapsed() < Duration::from_secs(5));
         assert!(Process::of(pid).expect("it runs").signal(Signal::KILL));
-    }
-
-    #[test]
-    fn only_the_user_of_a_job_reports_where_its_aggregators_run_and_the_next_daemon_knows_it() {
-        let site = Site::new(WORKER);
-        let own = nix::unistd::geteuid().as_raw();
-        site.begin("7", 0);
-        let report = |uid, addresses: &[&str]| {
-            let places = Places::Gates(addresses.iter().map(|address| (*address).to_owned()).collect());
-            site.daemon.reply(uid, Request::Places { job_id: "7".into(), places })
-        };
-        assert!(matches!(report(own + 1, &["agg0:7117"]), Reply::Refused(why) if why.contains("has no job 7 here")));
-        assert!(matches!(report(own, &["\x1b[2J"]), Reply::Refused(why) if why.contains("cannot be shown")));
-        assert_eq!(report(own, &["agg0:7117", "[::1]:7117"]), Reply::Noted);
-        for daemon in [&site.daemon, &Arc::new(Daemon::new(site.daemon.options.clone()).expect("starts"))] {
-            let Reply::Jobs(jobs) = daemon.reply(own, Request::Jobs) else { panic!("no list") };
-            let shown = jobs[0].aggregators.as_ref().map(ToString::to_string);
-            assert_eq!(shown.as_deref(), Some("gates: agg0:7117 [::1]:7117"));
-        }
     }
 
     #[test]

@@ -49,3 +49,30 @@ impl Daemon {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Site, WORKER};
+    use super::*;
+    use crate::protocol::Request;
+    use std::sync::Arc;
+
+    #[test]
+    fn only_the_user_of_a_job_reports_where_its_aggregators_run_and_the_next_daemon_knows_it() {
+        let site = Site::new(WORKER);
+        let own = nix::unistd::geteuid().as_raw();
+        site.begin("7", 0);
+        let report = |uid, addresses: &[&str]| {
+            let places = Places::Gates(addresses.iter().map(|address| (*address).to_owned()).collect());
+            site.daemon.reply(uid, Request::Places { job_id: "7".into(), places })
+        };
+        assert!(matches!(report(own + 1, &["agg0:7117"]), Reply::Refused(why) if why.contains("has no job 7 here")));
+        assert!(matches!(report(own, &["\x1b[2J"]), Reply::Refused(why) if why.contains("cannot be shown")));
+        assert_eq!(report(own, &["agg0:7117", "[::1]:7117"]), Reply::Noted);
+        for daemon in [&site.daemon, &Arc::new(Daemon::new(site.daemon.options.clone()).expect("starts"))] {
+            let Reply::Jobs(jobs) = daemon.reply(own, Request::Jobs) else { panic!("no list") };
+            let shown = jobs[0].aggregators.as_ref().map(ToString::to_string);
+            assert_eq!(shown.as_deref(), Some("gates: agg0:7117 [::1]:7117"));
+        }
+    }
+}
