@@ -25,6 +25,7 @@ use mcr_cnc::config::{CncConfig, LayoutChoice, LayoutOptions, LayoutTable, real_
 use mcr_cnc::drain::RankRanges;
 use mcr_cnc::layout::{Explanation, Layout, ScanLimits, Unplaced, list};
 use mcr_cnc::settle::{NodeRanks, OwnRanks};
+use mcr_node::protocol::Places;
 use mcr_proto::tls::needs_tls;
 use mcrengine::ids::Rank;
 use mcrengine::living::LivingRun;
@@ -249,6 +250,12 @@ fn run_in_one_process(
         check_store(&store, file.anc.shared_store)?;
     }
     let is_here = matches!(aggregators, Aggregators::Here { .. });
+    let mut places = match &aggregators {
+        Aggregators::InJob { placement, .. } => Places::InJob(placement.aggregators.clone()),
+        Aggregators::Standing { .. } => Places::Configured(agent.aggregators.clone()),
+        // The gates are known later.
+        Aggregators::Here { .. } | Aggregators::Gates { .. } => Places::Here,
+    };
     let by_socket = matches!(aggregators, Aggregators::Here { by_socket: true });
     let mut asking = None;
     let ranks = match aggregators {
@@ -309,6 +316,10 @@ fn run_in_one_process(
             };
             agent.aggregators = gates.names();
             agent.finder = Some(Arc::new(gates));
+            places = Places::Gates(agent.aggregators.clone());
+        }
+        if let Life::OfJob(watch) = &life {
+            tokio::spawn(watch.clone().report(places));
         }
         let start = Start { store: store.clone(), job: agent.job.clone(), identity: agent.incarnation.clone() };
         let mut both = Both { config: agent, store, sees_all_ranks: is_here, node: None, aggregator };

@@ -1,7 +1,7 @@
 //! The exit status of all commands. README.md and deploy/README.md repeat these numbers. `--help` prints the texts
 //! below. In the manual pages, the first line of a text becomes a list.
 
-use crate::guard::{NoIdentity, NotPermitted};
+use crate::guard::{NoIdentity, NotPermitted, WrongSetting};
 use std::process::ExitCode;
 
 /// Exit status of daemons and of `mcr flush`: not all written files are committed.
@@ -43,7 +43,7 @@ impl Exit {
     pub fn of_error(error: &anyhow::Error) -> Self {
         if error.is::<NotPermitted>() {
             Self::NotPermitted
-        } else if error.is::<NoIdentity>() {
+        } else if error.is::<NoIdentity>() || error.is::<WrongSetting>() {
             Self::Configuration
         } else {
             Self::Failed
@@ -93,7 +93,7 @@ pub const FLUSH: &str = "Exit status: 0 all files are committed, 1 no agent was 
     committed.";
 /// For `mcr node --help`.
 pub const NODE: &str = "Exit status: 1 the daemon did not start, or its socket failed, 77 the daemon is not root, and \
-    --own is not given.";
+    --own is not given, 78 the user of --gate-user (MCR_GATE_USER) does not exist.";
 /// For `mcr gate --help`.
 pub const GATE: &str = "Exit status: 0 the gate was ended by a signal, 1 the gate did not start, 77 other users \
     could read or change its key, 78 the cluster's file cannot be used, or the gate has no key that it can use.";

@@ -19,6 +19,11 @@ pub struct NotPermitted(pub String);
 #[error("{0}")]
 pub struct NoIdentity(pub String);
 
+/// A setting of a daemon cannot be used. The command ends with [`crate::exit::Exit::Configuration`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongSetting(pub String);
+
 /// Advice for a store that a group shares.
 const SHARED: &str = "if a group shares the store, write shared-store = true beside store, or give --shared-store";
 /// The permission bit of a directory whose entries only their owners can rename, as in /tmp.

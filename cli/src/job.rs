@@ -82,9 +82,10 @@ fn list(node: &NodeSocket, json: bool) -> anyhow::Result<()> {
     if json {
         return print_json(&jobs);
     }
-    let mut table = Table::new(&["job", ">user", ">process"]);
+    let mut table = Table::new(&["job", ">user", ">process", "aggregators"]);
     for job in jobs {
-        table.row([job.job_id, job.uid.to_string(), job.pid.to_string()]);
+        let places = job.aggregators.map_or_else(|| "-".to_owned(), |places| places.to_string());
+        table.row([job.job_id, job.uid.to_string(), job.pid.to_string(), places]);
     }
     print(&table.render())
 }
@@ -102,15 +103,18 @@ fn show(comment: Option<OsString>, json: bool) -> anyhow::Result<()> {
         );
     };
     settings.config_file()?;
+    let places = settings.aggregator_places();
+    let mut values = settings.by_key();
+    values.insert("aggregator-places".to_owned(), &places);
     if json {
-        let shown = |(key, setting): (&str, &Setting)| {
-            (key.to_owned(), serde_json::json!({ "value": setting.value, "from": setting.from }))
+        let shown = |(key, setting): (String, &Setting)| {
+            (key, serde_json::json!({ "value": setting.value, "from": setting.from }))
         };
-        return print_json(&settings.by_key().into_iter().map(shown).collect::<serde_json::Map<_, _>>());
+        return print_json(&values.into_iter().map(shown).collect::<serde_json::Map<_, _>>());
     }
     let mut table = Table::new(&["key", "value", "from"]);
-    for (key, setting) in settings.by_key() {
-        table.row([key.to_owned(), setting.value.to_string(), setting.from.clone()]);
+    for (key, setting) in values {
+        table.row([key, setting.value.to_string(), setting.from.clone()]);
     }
     print(&table.render())
 }

@@ -5,7 +5,7 @@ mod slurm_conf;
 
 use crate::args::{NodeArgs, NodeCommand};
 use crate::daemon::start_logging;
-use crate::guard::NotPermitted;
+use crate::guard::{NotPermitted, WrongSetting};
 use anyhow::{Context, bail};
 use mcr_node::cgroup::{Groups, Limits};
 use mcr_node::client::SOCKET;
@@ -72,10 +72,18 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The number of the user of the gate.
 fn uid_of(name: &str) -> anyhow::Result<u32> {
-    let user = nix::unistd::User::from_name(name)?;
-    let user = user.with_context(|| format!("there is no user {name}, who is the user of the gate"))?;
-    Ok(user.uid.as_raw())
+    match nix::unistd::User::from_name(name) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => Err(WrongSetting(format!(
+            "MCR_GATE_USER (--gate-user) is {name:?}, but this node has no such user; create the user as \
+             deploy/README.md says, or remove the setting if mcr gate does not run on this node"
+        ))
+        .into()),
+        // For example, a server of the user database does not answer yet. A supervisor may try again.
+        Err(errno) => Err(errno).with_context(|| format!("looking for {name:?}, the user of the gate")),
+    }
 }
 
 /// The control groups of the workers. Jobs are saved even without control groups.
@@ -133,4 +141,22 @@ fn bind(path: &Path, own: bool) -> anyhow::Result<UnixListener> {
     let mode = if own { 0o600 } else { 0o666 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).with_context(shown)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn a_user_of_the_gate_who_does_not_exist_is_a_configuration_error_with_a_remedy() {
+        assert_eq!(uid_of("root").expect("every system has root"), 0);
+        for name in ["no-such-user-of-mcr", ""] {
+            let error = uid_of(name).expect_err("there is no such user");
+            assert_eq!(Exit::of_error(&error), Exit::Configuration);
+            let said = error.to_string();
+            assert!(said.contains(&format!("MCR_GATE_USER (--gate-user) is {name:?}")), "{said}");
+            assert!(said.contains("create the user as deploy/README.md says, or remove the setting"), "{said}");
+        }
+    }
 }

@@ -8,7 +8,9 @@
 //! Epilog on this node. Then a record in the store shows that a later start of the job exists.
 
 use mcr_cnc::config::slurm_start;
+use mcr_node::client::ask;
 use mcr_node::environment;
+use mcr_node::protocol::{Places, Request};
 use mcrengine::ids::JobId;
 use mcrengine::incarnation;
 use mcrengine::store::PosixStore;
@@ -22,6 +24,10 @@ const ALONE_MAX: Duration = Duration::from_secs(3600);
 const ALONE_VARIABLE: &str = "MCR_TEST_ALONE_MS";
 /// Interval of the checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// Maximum number of attempts to report the places of the aggregators.
+const REPORTS_MAX: u32 = 5;
+/// Maximum time to wait for the daemon's answer to a report, and the time between two attempts.
+const REPORT_PATIENCE: Duration = Duration::from_secs(2);
 /// The flag of a listening socket in /proc/net/unix.
 const LISTENS: u32 = 0x1_0000;
 
@@ -65,6 +71,20 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Reports to the daemon where the aggregators of the job run. Without a report, the job is saved too.
+    pub async fn report(self, mut places: Places) {
+        places.truncate();
+        for _ in 0..REPORTS_MAX {
+            let (socket, request) =
+                (self.socket.clone(), Request::Places { job_id: self.job_id.clone(), places: places.clone() });
+            let asked = tokio::task::spawn_blocking(move || ask(&socket, &request, REPORT_PATIENCE)).await;
+            match asked {
+                Ok(Err(_)) => tokio::time::sleep(REPORT_PATIENCE).await,
+                _ => return,
+            }
+        }
+    }
+
     /// Returns when the worker is an orphan.
     pub async fn until_orphaned(&self, start: &Start) {
         let millis = std::env::var(ALONE_VARIABLE).ok().and_then(|text| text.parse().ok());

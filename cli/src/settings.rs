@@ -354,9 +354,31 @@ impl Settings {
         }
     }
 
-    /// All values, each key once, sorted by key.
-    pub fn by_key(&self) -> BTreeMap<&str, &Setting> {
-        self.values.iter().map(|((_, key), setting)| (key.as_str(), setting)).collect()
+    /// All values, sorted by key. A key with different values in several tables is shown as `TABLE.KEY`.
+    pub fn by_key(&self) -> BTreeMap<String, &Setting> {
+        let differs = |key: &str, setting: &Setting| {
+            self.values.iter().any(|((_, other), value)| other == key && value != setting)
+        };
+        let shown = |((table, key), setting): (&(String, String), _)| match differs(key, setting) {
+            true => (format!("{table}.{key}"), setting),
+            false => (key.clone(), setting),
+        };
+        self.values.iter().map(shown).collect()
+    }
+
+    /// Where the aggregators of a job run that `mcr node` saves. The number of nodes of the job may not be known yet.
+    pub fn aggregator_places(&self) -> Setting {
+        let listed = |table: &str, key| {
+            let setting = self.values.get(&(table.to_owned(), String::from(key)))?;
+            let all = self.texts(table, key);
+            (!all.is_empty()).then(|| (all.join(" "), setting.from.clone()))
+        };
+        let (value, from) = match (listed("cnc", "aggregators"), listed(NODE, "gates")) {
+            (Some((all, from)), _) => (format!("configured: {all}"), from),
+            (None, Some((all, from))) => (format!("gates: {all}"), from),
+            (None, None) => ("nodes of the job".to_owned(), "default".to_owned()),
+        };
+        Setting { value: Value::String(value), from }
     }
 
     /// The options of the aggregators that run on nodes of the job.

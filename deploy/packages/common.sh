@@ -9,6 +9,12 @@ systemd_runs() { [ -d /run/systemd/system ] && command -v systemctl >/dev/null 2
 # Reads the unit files again.
 reload() { if systemd_runs; then systemctl daemon-reload || true; fi; }
 
+# Makes the user of mcr gate and /etc/mcr/gate. Without these commands, the administrator of an aggregator node does.
+make_user_of_gate() {
+    if command -v systemd-sysusers >/dev/null 2>&1; then systemd-sysusers mcr-gate.conf || true; fi
+    if command -v systemd-tmpfiles >/dev/null 2>&1; then systemd-tmpfiles --create mcr-gate.conf || true; fi
+}
+
 # Restarts each running daemon with the new version. Workers of running jobs continue, because of KillMode=process.
 restart_if_active() {
     systemd_runs || return 0

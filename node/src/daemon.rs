@@ -1,16 +1,17 @@
 //! The daemon: accepts requests on a Unix socket. The daemon also starts workers, ends workers, and finds the workers
 //! that an earlier daemon started.
 
+mod listing;
 mod standing;
 
 pub use standing::CERTIFICATES_ARGUMENT;
 use standing::Failures;
 
 use crate::cgroup::Groups;
-use crate::comment::{Comment, Comments};
+use crate::comment::Comments;
 use crate::facts::{JobFacts, job_id_of};
 use crate::process::Process;
-use crate::protocol::{End, JobLine, Reply, Request, Standing, receive, send};
+use crate::protocol::{End, Places, Reply, Request, Standing, receive, send};
 use crate::record::{Record, Records};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -98,6 +99,8 @@ struct Job {
     facts: JobFacts,
     /// The aggregator of a job that runs on other nodes. `None`: the job runs on this node.
     standing: Option<Standing>,
+    /// Where the aggregators run, if the worker has reported it.
+    places: Option<Places>,
     worker: Process,
     /// `None` if an earlier daemon started the worker.
     child: Option<Child>,
@@ -119,6 +122,7 @@ impl Job {
         Self {
             facts,
             standing: None,
+            places: None,
             worker,
             child,
             is_late: false,
@@ -136,12 +140,12 @@ impl Daemon {
         let records = Records::open(&options.run_dir)?;
         let comments = Comments::open(&options.run_dir)?;
         let mut jobs = BTreeMap::new();
-        for Record { facts, standing, worker, is_over } in records.all()? {
+        for Record { facts, standing, worker, is_over, places } in records.all()? {
             let job_id = facts.job_id.clone();
             match worker.filter(Process::is_alive) {
                 Some(worker) => {
                     tracing::info!(job_id, uid = facts.uid, pid = worker.pid, "found the worker of a job");
-                    jobs.insert(job_id, Job { is_over, standing, ..Job::new(facts, worker, None) });
+                    jobs.insert(job_id, Job { is_over, standing, places, ..Job::new(facts, worker, None) });
                 }
                 None => records.remove(&job_id),
             }
@@ -271,6 +275,7 @@ impl Daemon {
             Request::Begin(facts) => self.begin(facts),
             Request::End { job_id, wait_ms } => self.end(&job_id, Duration::from_millis(wait_ms).min(WAIT_MAX)),
             Request::Jobs => Reply::Jobs(self.lines(|facts| may_command || facts.uid == uid)),
+            Request::Places { job_id, places } => self.note_places(uid, &job_id, places),
             Request::Stand(_) | Request::Standing | Request::Certificates { .. } if !self.may_stand(uid) => {
                 Reply::Refused(format!(
                     "user {uid} may not start aggregators; only the gate (mcr node --gate-user) may"
@@ -368,13 +373,6 @@ impl Daemon {
         let _ = (&self.wake.1).write(&[1]); // the pipe is full only if `serve` is about to read it
     }
 
-    fn lines(&self, is_seen: impl Fn(&JobFacts) -> bool) -> Vec<JobLine> {
-        let jobs = self.jobs();
-        let seen = jobs.values().filter(|job| job.standing.is_none() && is_seen(&job.facts));
-        let line = |job: &Job| JobLine { job_id: job.facts.job_id.clone(), uid: job.facts.uid, pid: job.worker.pid };
-        seen.map(line).collect()
-    }
-
     /// The reason why no worker is started for a user. `None` if workers are started.
     fn not_served(&self, uid: u32) -> Option<String> {
         let Options { own, min_uid, .. } = &self.options;
@@ -437,18 +435,6 @@ impl Daemon {
         }
     }
 
-    /// Keeps the words for `mcr` in the comment of a job until the job is over, even if the job is not saved.
-    fn keep_comment(&self, facts: &JobFacts) {
-        let JobFacts { job_id, uid, comment: words, work_dir, .. } = facts;
-        if words.is_empty() {
-            return self.comments.remove(job_id); // the words of an earlier start of the job
-        }
-        let comment = Comment { uid: *uid, words: words.clone(), work_dir: work_dir.clone() };
-        if let Err(error) = self.comments.put(job_id, &comment) {
-            tracing::warn!(job_id, %error, "the comment of a job cannot be kept; its processes do not find it");
-        }
-    }
-
     /// The command of a worker, without the arguments that name the record or the user. The worker becomes this user.
     fn worker_command(&self) -> io::Result<Command> {
         let [program, arguments @ ..] = &self.options.worker[..] else {
@@ -477,7 +463,8 @@ impl Daemon {
 
     fn start(&self, facts: &JobFacts, standing: Option<&Standing>, is_over: bool) -> io::Result<(Child, Process)> {
         // The worker reads the facts from the record.
-        let record = |worker| Record { facts: facts.clone(), standing: standing.cloned(), worker, is_over };
+        let record =
+            |worker| Record { facts: facts.clone(), standing: standing.cloned(), worker, is_over, places: None };
         self.records.put(&record(None))?;
         let mut child = self.worker_command()?.arg(self.records.path(&facts.job_id)).spawn()?;
         let worker = i32::try_from(child.id()).ok().and_then(Process::of_child);
@@ -549,7 +536,8 @@ impl Daemon {
         if job.is_late {
             return Some(job.worker);
         }
-        let record = Record { facts: job.facts.clone(), standing: None, worker: Some(job.worker), is_over: true };
+        let (facts, places) = (job.facts.clone(), job.places.clone());
+        let record = Record { facts, standing: None, worker: Some(job.worker), is_over: true, places };
         if let Err(error) = self.records.put(&record) {
             tracing::warn!(job_id, %error, "the record of a job cannot be written");
         }
@@ -567,14 +555,14 @@ mod tests {
     use super::*;
     use crate::client::ask;
 
-    struct Site {
+    pub(super) struct Site {
         dir: tempfile::TempDir,
-        daemon: Arc<Daemon>,
+        pub(super) daemon: Arc<Daemon>,
     }
 
     impl Site {
         /// A daemon whose worker is a shell script. `$1` is the path of the record.
-        fn new(script: &str) -> Self {
+        pub(super) fn new(script: &str) -> Self {
             let dir = tempfile::tempdir().expect("a directory");
             let own = nix::unistd::geteuid().as_raw();
             let worker = ["sh", "-c", script, "worker"].map(OsString::from).into();
@@ -610,7 +598,7 @@ mod tests {
             self.daemon.reply(nix::unistd::geteuid().as_raw(), request)
         }
 
-        fn begin(&self, job_id: &str, restart_count: u32) -> i32 {
+        pub(super) fn begin(&self, job_id: &str, restart_count: u32) -> i32 {
             match self.own(Request::Begin(self.facts(job_id, restart_count))) {
                 Reply::Begun { pid } => pid,
                 other => panic!("{other:?}"),
@@ -623,7 +611,7 @@ mod tests {
     }
 
     /// A worker that waits for SIGUSR1 and then ends with status 5.
-    const WORKER: &str = "trap 'exit 5' USR1; touch \"$1.$$\"; grep -q 'is-over\":true' \"$1\" && exit 5; \
+    pub(super) const WORKER: &str = "trap 'exit 5' USR1; touch \"$1.$$\"; grep -q 'is-over\":true' \"$1\" && exit 5; \
                           while :; do sleep 0.02; done";
 
     fn wait_until_ready(site: &Site, job_id: &str, pid: i32) {

@@ -26,6 +26,13 @@ pub enum Request {
     },
     /// Asks which jobs are saved. The reply contains only the user's own jobs.
     Jobs,
+    /// Where the aggregators of a job run, for [`Reply::Jobs`]. The worker of the job sends this request.
+    Places {
+        /// The number of the job.
+        job_id: String,
+        /// Where the aggregators run.
+        places: Places,
+    },
     /// The words for `mcr` in the comment of a job. A user sees only the words of the user's own jobs.
     Comment {
         /// The number of the job.
@@ -88,6 +95,8 @@ pub enum Reply {
     Ended(End),
     /// The jobs that are saved.
     Jobs(Vec<JobLine>),
+    /// The daemon has noted where the aggregators of a job run.
+    Noted,
     /// The words for `mcr` in the comment of a job. `None`: the comment has no such words, or the job belongs to
     /// another user.
     Comment(Option<Comment>),
@@ -123,6 +132,65 @@ pub struct JobLine {
     pub uid: u32,
     /// Process number of the worker.
     pub pid: i32,
+    /// Where the aggregators run. `None`: the worker has not reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregators: Option<Places>,
+}
+
+/// Where the aggregators of a job run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Places {
+    /// In the worker of the job, which has one node.
+    Here,
+    /// In workers of the job, at `HOST:FIRST-LAST`, where FIRST and LAST limit the port.
+    InJob(Vec<String>),
+    /// On aggregator nodes, whose gates have the addresses `HOST:PORT`.
+    Gates(Vec<String>),
+    /// At the addresses `HOST:PORT` of the configuration.
+    Configured(Vec<String>),
+}
+
+/// Maximum number of addresses in [`Places`]. A report names only this number of addresses.
+const PLACES_MAX: usize = 64;
+/// Maximum length of an address in [`Places`], in bytes.
+const PLACE_BYTES_MAX: usize = 300;
+
+impl Places {
+    fn addresses(&self) -> &[String] {
+        match self {
+            Self::Here => &[],
+            Self::InJob(all) | Self::Gates(all) | Self::Configured(all) => all,
+        }
+    }
+
+    /// Keeps the first [`PLACES_MAX`] addresses.
+    pub fn truncate(&mut self) {
+        if let Self::InJob(all) | Self::Gates(all) | Self::Configured(all) = self {
+            all.truncate(PLACES_MAX);
+        }
+    }
+
+    /// Whether a terminal can show the addresses. A user chooses the addresses, and root reads them.
+    pub fn are_valid(&self) -> bool {
+        let is_valid = |address: &String| {
+            let is_shown = |b: u8| b.is_ascii_alphanumeric() || b".:-_[]%".contains(&b);
+            address.len() <= PLACE_BYTES_MAX && address.bytes().all(is_shown)
+        };
+        self.addresses().len() <= PLACES_MAX && self.addresses().iter().all(is_valid)
+    }
+}
+
+impl std::fmt::Display for Places {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self {
+            Self::Here => return f.write_str("this node"),
+            Self::InJob(_) => "nodes of the job",
+            Self::Gates(_) => "gates",
+            Self::Configured(_) => "configured",
+        };
+        write!(f, "{kind}: {}", self.addresses().join(" "))
+    }
 }
 
 /// Writes a message as one line.

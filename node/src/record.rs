@@ -3,7 +3,7 @@
 
 use crate::facts::JobFacts;
 use crate::process::Process;
-use crate::protocol::Standing;
+use crate::protocol::{Places, Standing};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -24,6 +24,9 @@ pub struct Record {
     /// Whether the job is over. A worker first installs its handler for SIGUSR1 and then reads this field, so it
     /// misses no change.
     pub is_over: bool,
+    /// Where the aggregators of the job run, if the worker has reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub places: Option<Places>,
 }
 
 /// The directory of the records, `RUN/jobs`.

@@ -771,6 +771,7 @@ two_users_use_aggregators_behind_a_gate_on_another_node() {
     root_on n5 grep -qE 'CapEff:\s0+$' "/proc/$pid/status" || fail "the gate has capabilities"
     for node in n1 n2; do
         ! root_on $node ss -Hlntup | grep '"mcr"' || fail "mcr listens on $node"
+        [ "$(root_on $node mcr job list | grep -c ' gates: n5:7117$')" = 2 ] || fail "$(root_on $node mcr job list)"
     done
     for user in alice bob; do
         home=/shared/home/$user/$name job=${jobs[0]} jobs=("${jobs[@]:1}") uid=$(as_user id -u)

@@ -167,6 +167,10 @@ fn a_job_of_two_nodes_is_saved_by_a_standing_aggregator_and_restored_byte_for_by
     let nodes = ["n1", "n2"].map(|name| cluster.compute(name, &[&gate], ""));
     begin(&nodes);
     tasks(&nodes, 1, 3);
+    for node in &nodes {
+        let shown = aggregators_of_the_job(&cluster.path(&format!("run_{}", node.name)));
+        assert_eq!(shown, format!("gates: {}", gate.address));
+    }
     end(&nodes);
     assert_eq!(cluster.complete(), ["it_3", "it_2", "it_1"]);
     assert_eq!(gate.gate.log().matches("an aggregator was started").count(), 1, "{}", gate.gate.log());

@@ -161,6 +161,8 @@ fn each_node_of_a_job_saves_the_ranks_of_its_own_tasks_and_the_nodes_may_end_in_
     // The distribution of the tasks is cyclic: rank 0 and 3 on n1, and so on.
     let mut tasks: Vec<Child> = (0..6).map(|rank| nodes[rank as usize % 3].task(rank, 1, 6)).collect();
     wait_for("the first checkpoint", Duration::from_secs(30), || (!site.complete().is_empty()).then_some(()));
+    let shown = aggregators_of_the_job(&nodes[1].run);
+    assert!(shown.starts_with("nodes of the job: ") && shown.ends_with(PORTS[0]), "{shown}");
     for task in &mut tasks {
         task.wait().expect("ended");
     }
@@ -526,7 +528,7 @@ fn a_worker_with_a_daemon_does_not_end_although_its_job_has_no_process() {
 }
 
 #[test]
-fn the_aggregator_of_a_job_on_one_node_has_no_port_and_mcr_status_finds_it() {
+fn the_aggregator_of_a_job_on_one_node_has_no_port_and_the_commands_find_it() {
     let site = Site::new(14);
     let daemon = site.daemon();
     site.says(&mut site.job("begin"));
@@ -538,6 +540,7 @@ fn the_aggregator_of_a_job_on_one_node_has_no_port_and_mcr_status_finds_it() {
     status.arg("status").current_dir(site.path("work")).env("SLURM_JOB_ID", &site.job_id).env("SLURMD_NODENAME", "n1");
     let said = String::from_utf8(run(&mut status, 0).stdout).expect("UTF-8");
     assert!(said.contains("aggregator unix:/") && said.contains("n1") && said.contains("committed"), "{said}");
+    assert_eq!(aggregators_of_the_job(&site.path("run")), "this node");
     application.wait().expect("ended");
     site.says(&mut site.job("end"));
     assert_eq!(site.complete().first().map(String::as_str), Some("it_8"));

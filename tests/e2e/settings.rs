@@ -86,6 +86,11 @@ fn job_show_prints_each_value_and_where_it_comes_from() {
     assert!(of("job", "value").ends_with("-17") && of("job", "from") == "default", "{shown}");
     assert_eq!(of("watch", "value"), site.path("work/run_b/3").display().to_string());
     assert!(of("store", "from").ends_with("cluster.toml") && of("profile", "from").ends_with("work/mcr.toml"));
+    assert_eq!(of("aggregator-places", "value"), "nodes of the job");
+    let gates = "[cnc]\nbudget-mib = 70\n[anc]\nbudget-mib = 300\n[node]\ngates = [\"agg0:7117\"]\n";
+    let other = Site::new(gates, "job = \"melt\"\n").json(&["job", "show", "--json"]);
+    assert_eq!(other["aggregator-places"]["value"], "gates: agg0:7117");
+    assert_eq!((&other["cnc.budget-mib"]["value"], &other["anc.budget-mib"]["value"]), (&70.into(), &300.into()));
     // The number of an array is not known outside an array.
     let said = site.refusal(&["job", "show"]);
     assert!(said.contains("mcr.toml: watch = ") && said.contains("the variable PART is not set"), "{said}");

@@ -201,3 +201,13 @@ pub fn write_job_files(dir: &Path, job_id: &str, more: &str) {
     );
     std::fs::write(dir.join("work/mcr.toml"), settings).expect("written");
 }
+
+/// The column "aggregators" of `mcr job list`, in which one job is listed, after the worker has reported it.
+pub fn aggregators_of_the_job(run_dir: &Path) -> String {
+    wait_for("the report of a worker", Duration::from_secs(30), || {
+        let output = run(mcr().args(["job", "list", "--run-dir"]).arg(run_dir), 0);
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let places: Vec<&str> = text.lines().nth(1)?.split_whitespace().skip(3).collect();
+        (places != ["-"]).then(|| places.join(" "))
+    })
+}
