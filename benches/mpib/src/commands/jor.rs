@@ -104,11 +104,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     };
     // Reject invalid partitions before the runs, which may take an hour.
     for (&cut, &(upper, lower)) in cuts.iter().flat_map(|c| runs.iter().map(move |r| (c, r))) {
-        for (problem, far) in [(Problem::whole(plan.n), lower), (Problem::half(plan.n), 0)] {
-            let rows = balanced_rows(problem.rows, plan.ratio.unwrap_or(1.0), upper, lower);
-            mpib::jor::parts(problem, cut, upper, far, rows).map_err(Failure::input)?;
-            mpib::jor::parts(problem, cut, lower.max(1), 0, rows).map_err(Failure::input)?;
-        }
+        can_run(plan.n, cut, upper, lower, plan.ratio)?;
+    }
+    if options.verify {
+        can_run(plan.n, Cut::Strips, near.len(), far.len(), plan.ratio)?;
     }
     let mut notes = Vec::new();
     let mut outcomes = Vec::new();
@@ -149,6 +148,17 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         found: serde_json::json!({ "n": plan.n, "pace": plan.pace, "runs": found }),
     };
     options.output.write(comm, &report)
+}
+
+/// Rejects numbers of ranks for which a run of both sites together, or of one site alone, has a rank without points.
+fn can_run(n: usize, cut: Cut, upper: usize, lower: usize, ratio: Option<f64>) -> Result<(), Failure> {
+    let (whole, half) = (Problem::whole(n), Problem::half(n));
+    let rows = balanced_rows(whole.rows, ratio.unwrap_or(1.0), upper, lower);
+    mpib::jor::parts(whole, cut, upper, lower, rows).map_err(Failure::input)?;
+    for alone in [upper, lower] {
+        mpib::jor::parts(half, cut, alone, 0, half.rows).map_err(Failure::input)?;
+    }
+    Ok(())
 }
 
 #[cfg(not(feature = "hdf5"))]
