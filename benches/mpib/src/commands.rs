@@ -182,7 +182,7 @@ enum IsolationName {
 }
 
 impl TimingOptions {
-    pub fn timing(&self) -> Result<Timing, Failure> {
+    pub fn timing(&self, ranks: usize) -> Result<Timing, Failure> {
         let method = match self.method {
             MethodName::Global => Method::Global,
             MethodName::Maximum => Method::Maximum,
@@ -196,13 +196,10 @@ impl TimingOptions {
             IsolationName::StartTime => Isolation::StartTime,
             IsolationName::Pipelined => Isolation::Pipelined,
         };
-        Ok(Timing {
-            method,
-            isolation,
-            rule: self.repetitions.rule()?,
-            warm_up: self.warm_up,
-            fresh_buffers: self.fresh,
-        })
+        let rule = self.repetitions.rule()?;
+        let timing = Timing { method, isolation, rule, warm_up: self.warm_up, fresh_buffers: self.fresh };
+        timing.check(ranks).map_err(Failure::input)?;
+        Ok(timing)
     }
 }
 
@@ -320,7 +317,7 @@ impl Common {
     /// Rejects invalid options before anything is measured. `what` needs at least two ranks.
     pub fn begin(&self, comm: &Comm, what: &str) -> Result<Timing, Failure> {
         self.output.check()?;
-        let timing = self.timing.timing()?;
+        let timing = self.timing.timing(comm.size())?;
         at_least(comm, 2, what)?;
         Ok(timing)
     }

@@ -29,6 +29,9 @@ fn a_program_can_time_its_own_operation_and_use_the_fastest_scatter() {
 fn every_method_with_every_isolation_gives_a_time_within_its_bounds() {
     for method in ["global", "maximum", "root", "specific"] {
         for isolation in ["barrier", "reduce", "point-to-point", "start-time", "pipelined"] {
+            if (method, isolation) == ("global", "pipelined") {
+                continue; // refused
+            }
             let words = format!(
                 "collective gather --impl binomial --sizes 256 --method {method} --isolation {isolation} \
                  --min-reps 6 --max-reps 24 --format json"
@@ -40,6 +43,36 @@ fn every_method_with_every_isolation_gives_a_time_within_its_bounds() {
             assert!(median.is_some_and(|t| t > 0.0 && t < 60.0), "{method} {isolation}: {row}");
             assert_eq!(report["context"]["hosts"].as_array().map(Vec::len), Some(3));
         }
+    }
+}
+
+#[test]
+fn every_method_with_every_isolation_finds_the_known_length_of_an_operation_for_each_flow() {
+    // Review, 0.3: root timing reported 2 ms for symmetric operations of 10 ms.
+    let text = good(mpirun(3).arg(example("known_length")).output().expect("timeout(1) runs"));
+    let mut lines = 0;
+    for line in text.lines() {
+        let words: Vec<_> = line.split(' ').collect();
+        let times: Vec<f64> = words[words.len() - 2..].iter().filter_map(|w| w.parse().ok()).collect();
+        let [min, median] = times[..] else { panic!("{line}") };
+        // Other work of the machine makes some times longer, and makes the root start some repetitions too late.
+        assert!(min < 15.0 && median > 9.9, "{line}");
+        lines += 1;
+    }
+    // Three flows, four methods, five isolations; global without isolation is refused.
+    assert_eq!(lines, 3 * (4 * 5 - 1), "{text}");
+}
+
+#[test]
+fn sites_may_have_more_ranks_together_than_there_are_columns() {
+    // Review, 0.2: all ranks panicked with near + far > N.
+    for (ranks, words) in [
+        (18, "jor --sites 0-8/9-17 --periods 1"),
+        (4, "jor --size 2 --sites 0-1/2-3 --periods 1 --verify"),
+        (4, "jor --size 2 --sites 0-1/2-3 --periods 1 --balance 1e308 --cut blocks"),
+    ] {
+        let text = good(mpib(ranks, words));
+        assert!(text.contains("artful speedup"), "{words}: {text}");
     }
 }
 
@@ -92,6 +125,10 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "jor --sites 0/1 --class Q", "--class is \"Q\""),
         (2, "jor --sites 0/1 --periods 0", "--periods"),
         (2, "jor --sites 0/1 --sample 0", "--sample is 0"),
+        (5, "jor --size 2 --sites 0-2/3-4", "3 ranks cannot share"),
+        (5, "jor --size 2 --sites 0-2/3-4 --procs 1+1 --verify", "3 ranks cannot share"),
+        (2, "collective scatter --method global --isolation pipelined", "global needs isolated repetitions"),
+        (2, "lanes --sites 0/1 --warm-up 99999999999", "warm-up is 99999999999"),
         (2, "model --pair 0,0", "--pair is 0,0"),
         (2, "model --pair 0", "--pair is [0]"),
         (2, "paths --scaling 3 --pfs /tmp", "--scaling 3: it must be from 1 to 2"),

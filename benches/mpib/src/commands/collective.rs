@@ -10,7 +10,7 @@ use mpib::report::{Report, Row};
 use mpib::rules;
 use mpib::sizes::{Refinement, refine};
 use mpib::stats::StoppingRule;
-use mpib::timing::Timer;
+use mpib::timing::{Method, Timer};
 use mpib::tune::{Candidates, estimate};
 use std::path::PathBuf;
 
@@ -96,6 +96,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     let mut timer = Timer::new(comm)?;
     let mut notes = Vec::new();
+    let symmetric = matches!(kind, Kind::AllGather | Kind::AllToAll | Kind::Barrier);
+    if timing.method == Method::Specific && symmetric {
+        notes.push(format!("{} has no single tasks: these are the longest times of all ranks", kind.name()));
+    }
     let mut files = Vec::new();
     let rows = if let ([name], true) = (names.as_slice(), options.adaptive) {
         let mut operation =

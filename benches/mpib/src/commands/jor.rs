@@ -153,11 +153,11 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
 /// Rejects numbers of ranks for which a run of both sites together, or of one site alone, has a rank without points.
 fn can_run(n: usize, cut: Cut, upper: usize, lower: usize, ratio: Option<f64>) -> Result<(), Failure> {
     let (whole, half) = (Problem::whole(n), Problem::half(n));
-    let rows = balanced_rows(whole.rows, ratio.unwrap_or(1.0), upper, lower);
-    mpib::jor::parts(whole, cut, upper, lower, rows).map_err(Failure::input)?;
     for alone in [upper, lower] {
         mpib::jor::parts(half, cut, alone, 0, half.rows).map_err(Failure::input)?;
     }
+    let rows = balanced_rows(whole.rows, ratio.unwrap_or(1.0), upper, lower);
+    mpib::jor::parts(whole, cut, upper, lower, rows).map_err(Failure::input)?;
     Ok(())
 }
 
