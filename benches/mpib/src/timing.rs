@@ -163,7 +163,7 @@ impl Timer {
             let mut more = [how.rule.more_reps(&samples) as f64];
             self.comm.broadcast_numbers(&mut more, 0)?;
             if more[0] == 0.0 {
-                return Ok(Summary::of(&samples, how.rule.confidence));
+                return Ok(how.rule.summary(&samples));
             }
             let more = (more[0] as usize).min(4096); // limits the time between checks, and the root's memory
             if specific && !tasks.is_empty() {

@@ -108,7 +108,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         refine(&sizes, Refinement::default(), |size| {
             let seconds = timer.measure(&mut operation, size, &timing)?;
             let value = seconds.value(timing.rule.estimate);
-            rows.push(Row { operation: operation.name(), block_bytes: size, seconds });
+            rows.push(Row::new(operation.name(), size, seconds, &timing.rule));
             Ok::<_, Failure>(value)
         })?;
         rows.sort_by_key(|r| r.block_bytes);
@@ -143,11 +143,12 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         if let Some(path) = &options.estimates {
             files.push((path.clone(), serde_json::to_string_pretty(&found).map_err(Failure::input)?));
         }
-        all.into_iter().map(|(operation, block_bytes, seconds)| Row { operation, block_bytes, seconds }).collect()
+        all.into_iter().map(|(operation, bytes, seconds)| Row::new(operation, bytes, seconds, &timing.rule)).collect()
     };
     let report = Report {
         title: format!("{} on {n} ranks", kind.name()),
         context: context(comm, Some(timer.clock()), &sites)?,
+        rule: timing.rule,
         rows,
         notes,
         found: serde_json::json!({ "timing": timing }),

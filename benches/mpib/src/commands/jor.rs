@@ -6,6 +6,7 @@ use mpib::comm::Comm;
 use mpib::jor::bench::{JorError, Outcome, Plan, run as bench, solve};
 use mpib::jor::{CLASSES, Cut, Problem, Serial, balanced_rows, error_evolution, iterations};
 use mpib::report::{Line, Plot, Point, Report, people};
+use mpib::stats::StoppingRule;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -143,6 +144,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let report = Report {
         title: format!("JOR, {0} x {1} points, {2} + {3} ranks", 2 * plan.n, plan.n, near.len(), far.len()),
         context: context(comm, None, &sites)?,
+        rule: StoppingRule::fixed(plan.reps),
         rows: Vec::new(),
         notes,
         found: serde_json::json!({ "n": plan.n, "pace": plan.pace, "runs": found }),

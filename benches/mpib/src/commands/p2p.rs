@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use mpib::comm::Comm;
 use mpib::p2p::{Order, Stream, all_pairs};
 use mpib::report::{Report, Row, people};
-use mpib::stats::Summary;
+use mpib::stats::StoppingRule;
 
 #[derive(Args)]
 pub struct Options {
@@ -48,7 +48,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         let pairs = all_pairs(comm, order, size, options.back.unwrap_or(size), &rule)?;
         let index = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
         for ((i, j), summary) in index.zip(pairs.values) {
-            rows.push(Row { operation: format!("round-trip/{i}-{j}"), block_bytes: size, seconds: summary });
+            rows.push(Row::new(format!("round-trip/{i}-{j}"), size, summary, &rule));
         }
     }
     if options.stream {
@@ -63,18 +63,20 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 comm.broadcast_numbers(&mut seconds, 0)?;
                 times.push(seconds[0] / messages as f64);
             }
-            let seconds = Summary::of(&times[1..], rule.confidence);
+            let fixed = StoppingRule { confidence: rule.confidence, ..StoppingRule::fixed(times.len() - 1) };
+            let seconds = fixed.summary(&times[1..]);
             notes.push(format!(
                 "stream 0-1, {size} bytes: {} a message, {:.1} MB/s",
                 people(seconds.median),
                 size as f64 / seconds.median / 1e6
             ));
-            rows.push(Row { operation: "stream/0-1".into(), block_bytes: size, seconds });
+            rows.push(Row::new("stream/0-1", size, seconds, &StoppingRule { estimate: rule.estimate, ..fixed }));
         }
     }
     let report = Report {
         title: format!("Round trips between all pairs of {n} ranks"),
         context: context(comm, None, &[])?,
+        rule,
         rows,
         notes,
         found: serde_json::Value::Null,

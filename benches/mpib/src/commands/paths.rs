@@ -7,7 +7,7 @@ use mpib::comm::{Comm, CommError};
 use mpib::daemons::{Places, Restart, Stream, find_command};
 use mpib::paths::{GroupGather, ReadFiles, TcpGather, WriteFiles};
 use mpib::report::{Plot, Report, Row, people};
-use mpib::stats::Summary;
+use mpib::stats::{StoppingRule, Summary};
 use mpib::timing::{Timer, Timing};
 use std::path::PathBuf;
 
@@ -103,7 +103,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         if wrong[0] != 0.0 {
             return Err(Failure::Output(format!("{}: wrong bytes arrived", operation.name())));
         }
-        rows.push(Row { operation: operation.name(), block_bytes: options.bytes, seconds: seconds.clone() });
+        rows.push(Row::new(operation.name(), options.bytes, seconds.clone(), &timing.rule));
         ways.push(Way { name, group, seconds });
         Ok(())
     };
@@ -151,14 +151,15 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         None => notes.push("gRPC stream: not measured, no command mcr (--mcr FILE, or in PATH)".into()),
     }
     notes.extend(recommend(&ways, &groups, n, options.bytes));
-    let mut figures: Vec<_> = options.figure.iter().map(|p| (p.clone(), plot(&ways, n, options.bytes).svg())).collect();
+    let mut figures: Vec<_> =
+        options.figure.iter().map(|p| (p.clone(), plot(&ways, n, options.bytes, &timing.rule).svg())).collect();
     let group = groups.last().copied().unwrap_or(2);
     let mut scaled = Vec::new();
     for &ranks in &options.scaling {
         scaled.extend(scaling(comm, options, &timing, ranks, group)?);
     }
     for at in &scaled {
-        rows.push(Row { operation: at.operation.clone(), block_bytes: options.bytes, seconds: at.seconds.clone() });
+        rows.push(Row::new(at.operation.clone(), options.bytes, at.seconds.clone(), &timing.rule));
     }
     notes.extend(in_words(&scaled));
     if let Some(directory) = &options.figures {
@@ -168,13 +169,14 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             let title = format!("{what}: {} bytes a rank, groups of {group}", options.bytes);
             let shown = scaled.iter().filter(|at| if number == 10 { at.aggregated } else { at.in_figure_11() });
             let times = shown.map(|at| (at.line.as_str(), at.ranks as f64, &at.seconds));
-            let plot = Plot::of_times(title, "ranks", times);
+            let plot = Plot::of_times(title, "ranks", &timing.rule, times);
             figures.push((directory.join(format!("figure-{number}.svg")), plot.svg()));
         }
     }
     let report = Report {
         title: format!("Transfer paths of {n} ranks, {} bytes each", options.bytes),
         context: context(comm, Some(timer.clock()), &sites)?,
+        rule: timing.rule,
         rows,
         notes,
         found: serde_json::Value::Null,
@@ -362,9 +364,9 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
     lines
 }
 
-fn plot(ways: &[Way], n: usize, bytes: usize) -> Plot {
+fn plot(ways: &[Way], n: usize, bytes: usize, rule: &StoppingRule) -> Plot {
     let times = ways.iter().map(|way| (way.name, way.group as f64, &way.seconds));
-    Plot::of_times(format!("{n} ranks, {bytes} bytes each"), "group size (1: no aggregators)", times)
+    Plot::of_times(format!("{n} ranks, {bytes} bytes each"), "group size (1: no aggregators)", rule, times)
 }
 
 #[cfg(test)]
