@@ -4,6 +4,7 @@ pub mod check;
 pub mod collective;
 pub mod jor;
 pub mod lanes;
+pub mod merge;
 pub mod model;
 pub mod p2p;
 pub mod paths;
@@ -34,6 +35,9 @@ pub enum Command {
     Jor(jor::Options),
     /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; recommends a group size
     Paths(paths::Options),
+    /// Merge reports of several launches of the same command (JSON files of -o): launches differ by more than
+    /// repetitions. Runs without mpirun
+    Merge(merge::Options),
     /// Check that every implementation of every operation moves the right bytes on this machine
     Check(check::Options),
 }
@@ -48,6 +52,7 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::Jor(options) => jor::run(comm, &options),
         Command::Paths(options) => paths::run(comm, &options),
         Command::Check(options) => check::run(comm, &options),
+        Command::Merge(options) => merge::run(&options),
     }
 }
 
@@ -264,7 +269,7 @@ pub struct Output {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum FormatName {
+pub enum FormatName {
     /// A table for reading
     Table,
     /// CSV for spreadsheets

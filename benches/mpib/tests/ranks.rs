@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::path::PathBuf;
+use std::process::Command;
 use support::{MPIB, example, good, json, mpib, mpirun, stderr, stdout};
 
 #[test]
@@ -187,6 +189,21 @@ fn results_come_as_files_of_every_kind_and_open_mpi_takes_the_rules() {
     with_rules.args(["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_dynamic_rules_filename"]);
     let text = good(with_rules.arg(file("rules")).args([MPIB, "check", "--sizes", "10"]).output().expect("runs"));
     assert!(text.contains("all bytes"), "{text}");
+}
+
+#[test]
+fn launches_of_one_command_are_merged_without_mpirun() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| directory.path().join(name);
+    for name in ["a.json", "b.json"] {
+        let words = "collective broadcast --impl native --sizes 64,4096 --min-reps 6 --max-reps 6 -o";
+        good(mpirun(2).arg(MPIB).args(words.split(' ')).arg(file(name)).output().expect("timeout(1) runs"));
+    }
+    let merged = |second: PathBuf| Command::new(MPIB).arg("merge").arg(file("a.json")).arg(second).output();
+    let text = good(merged(file("b.json")).expect("runs"));
+    assert!(text.contains("2 launches") && text.matches("broadcast/native").count() == 2, "{text}");
+    let missing = merged(file("c.json")).expect("runs");
+    assert_eq!((missing.status.code(), stderr(&missing).matches("c.json").count()), (Some(2), 1));
 }
 
 #[test]
