@@ -365,7 +365,10 @@ pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Co
     })
 }
 
-/// Parses a number of bytes: 64, 4KiB, 1MiB, 2GiB.
+/// Maximum number of bytes in an option. Each command also checks its bytes against the memory.
+const MAX_BYTES: usize = 1 << 40;
+
+/// Parses a number of bytes: 64, 4KiB, 1MiB, 2GiB, 87MB.
 pub fn bytes(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -373,11 +376,14 @@ pub fn bytes(text: &str) -> Result<usize, String> {
         "KiB" | "K" | "k" => 1 << 10,
         "MiB" | "M" => 1 << 20,
         "GiB" | "G" => 1 << 30,
-        unit => return Err(format!("unknown unit {unit:?}; there are KiB, MiB and GiB")),
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        unit => return Err(format!("unknown unit {unit:?}; there are KiB, MiB, GiB, kB, MB and GB")),
     };
     let number: usize = digits.parse().map_err(|_| "expected a number of bytes, as in 64, 4KiB or 1MiB".to_string())?;
-    let bytes = number.checked_mul(unit).filter(|&b| b <= mpib::comm::MAX_MESSAGE_BYTES);
-    bytes.ok_or_else(|| format!("at most {} bytes fit into a message", mpib::comm::MAX_MESSAGE_BYTES))
+    let bytes = number.checked_mul(unit).filter(|&b| b <= MAX_BYTES);
+    bytes.ok_or_else(|| format!("at most {} GiB are allowed", MAX_BYTES >> 30))
 }
 
 /// Like [`bytes`], but rejects 0, because no bandwidth can be computed from 0 bytes.
@@ -418,7 +424,8 @@ mod tests {
         assert_eq!(bytes("0"), Ok(0));
         assert_eq!(bytes("4KiB"), Ok(4096));
         assert_eq!(bytes("1M"), Ok(1 << 20));
-        for bad in ["", "KiB", "-1", "1.5M", "3TB", "4G", "NaN"] {
+        assert_eq!((bytes("87MB"), bytes("3GiB")), (Ok(87_000_000), Ok(3 << 30)));
+        for bad in ["", "KiB", "-1", "1.5M", "3TB", "4096G", "NaN"] {
             assert!(bytes(bad).is_err(), "{bad:?}");
         }
         assert!(bytes_not_zero("0").expect_err("no bandwidth").contains("0 bytes"));

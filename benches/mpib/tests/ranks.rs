@@ -142,6 +142,8 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "collective scatter -o /nowhere/x.json --sizes 1 --max-reps 10", "/nowhere/x.json"),
         (3, "paths --pfs /nowhere --groups 3 --bytes 10 --max-reps 10", "/nowhere/"),
         (3, "paths --groups 1", "at least 2 ranks"),
+        (2, "paths --bytes 900GiB", "GB are available"),
+        (2, "paths --gathers magic", "--gathers \"magic\""),
         (3, "paths --groups 3 --bytes 10 --max-reps 10 --mcr /nowhere/mcr", "/nowhere/mcr: No such file"),
         (2, "nonsense", "unrecognized subcommand"),
     ] {
@@ -258,10 +260,24 @@ fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
         assert!(names.contains(&path), "{path} in {names:?}");
     }
     assert!(!names.contains(&"gather/lanes-1, groups of 2"), "a group of one site has no lanes: {names:?}");
-    assert!(report["notes"].to_string().contains("recommended: group size"), "{report}");
+    assert!(report["notes"].to_string().contains("recommended: "), "{report}");
     for path in [local, pfs] {
         assert_eq!(std::fs::read_dir(&path).expect("still there").count(), 0, "{}", path.display());
     }
+}
+
+#[test]
+fn a_group_gathers_the_87_megabytes_of_each_of_32_ranks() {
+    // Review, 0.1: more than 2 GiB of all ranks together were refused.
+    let words = "paths --bytes 87MB --groups 32 --gathers native,tcp --buffer 64MiB --min-reps 1 --max-reps 1 \
+                 --warm-up 0 --format json";
+    let mut command = mpirun(32);
+    command.env("PATH", "/usr/bin:/bin").env_remove("MCR");
+    let report = json(command.arg(MPIB).args(words.split_whitespace()).output().expect("timeout(1) runs"));
+    let rows = report["rows"].as_array().expect("rows");
+    let names: Vec<_> = rows.iter().filter_map(|r| r["operation"].as_str()).collect();
+    assert_eq!(names, ["gather/native, groups of 32", "gather/tcp, groups of 32"]);
+    assert!(report["notes"].to_string().contains("MB/s"), "{report}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `mpib p2p`: measures round trips between all n (n-1) / 2 pairs of ranks, with error bars.
 
-use super::{Failure, Output, Repetitions, at_least, bytes, context, hosts};
+use super::{Failure, Output, Repetitions, all_fit, at_least, bytes, context, hosts};
 use clap::{Args, ValueEnum};
 use mpib::comm::Comm;
 use mpib::p2p::{Order, Stream, all_pairs};
@@ -37,6 +37,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.output.check()?;
     let rule = options.repetitions.rule()?;
     at_least(comm, 2, "a round trip")?;
+    let back: Vec<usize> = options.back.iter().copied().collect();
+    all_fit(&options.sizes, 2)?;
+    all_fit(&back, 2)?;
     let order = match options.order {
         OrderName::Sequential => Order::Sequential,
         OrderName::Parallel => Order::Parallel,
