@@ -25,8 +25,8 @@ pub enum CommError {
         /// The error text of MPI.
         text: String,
     },
-    /// The message is longer than one MPI message may be.
-    #[error("a message of {0} bytes; the maximum of MPI is {MAX_MESSAGE_BYTES}")]
+    /// More numbers than MPI can count.
+    #[error("{0} elements in one call; the maximum of MPI is {max}", max = c_int::MAX)]
     TooLong(usize),
     /// A message with a wrong length arrived.
     #[error("rank {from} sent {found} bytes, expected {expected}")]
@@ -46,9 +46,6 @@ pub enum CommError {
     Told(String),
 }
 
-/// Maximum length of a message, because MPI counts in C's int.
-pub const MAX_MESSAGE_BYTES: usize = c_int::MAX as usize;
-
 type Result<T, E = CommError> = std::result::Result<T, E>;
 
 fn check(call: &'static str, code: c_int) -> Result<()> {
@@ -67,8 +64,57 @@ fn count(bytes: usize) -> Result<c_int> {
     c_int::try_from(bytes).map_err(|_| CommError::TooLong(bytes))
 }
 
-fn counts(bytes: &[usize]) -> Result<Vec<c_int>> {
-    bytes.iter().map(|&b| count(b)).collect()
+/// Tag of the messages that replace MPI_Scatterv and MPI_Gatherv beyond 2 GiB.
+const LONG_TAG: u16 = 50;
+/// Bytes of one element of a long message.
+const UNIT_BYTES: usize = 1 << 20;
+
+/// The length of a message as MPI counts it. MPI counts elements in C's int. A message of more bytes is one element
+/// of a type that is as long as the message.
+struct Length {
+    count: c_int,
+    kind: ffi::MPI_Datatype,
+    made: bool,
+}
+
+impl Length {
+    fn of(bytes: usize) -> Result<Self> {
+        match c_int::try_from(bytes) {
+            // SAFETY: the handle is a constant of the MPI library.
+            Ok(count) => Ok(Self { count, kind: unsafe { ffi::RSMPI_UINT8_T }, made: false }),
+            Err(_) => Self::long(bytes),
+        }
+    }
+
+    fn long(bytes: usize) -> Result<Self> {
+        let (units, rest) = (count(bytes / UNIT_BYTES)?, count(bytes % UNIT_BYTES)?);
+        let first = bytes / UNIT_BYTES * UNIT_BYTES;
+        // SAFETY: the handles are constants of the MPI library or are made here. The three arrays have two elements
+        // each. Types that others are made of may be freed at once.
+        unsafe {
+            let byte = ffi::RSMPI_UINT8_T;
+            let (mut unit, mut body, mut kind) = (byte, byte, byte);
+            check("MPI_Type_contiguous", ffi::MPI_Type_contiguous(count(UNIT_BYTES)?, byte, &mut unit))?;
+            check("MPI_Type_contiguous", ffi::MPI_Type_contiguous(units, unit, &mut body))?;
+            let places: [ffi::MPI_Aint; 2] = [0, first as ffi::MPI_Aint];
+            let (lens, kinds) = ([1, rest], [body, byte]);
+            let made = ffi::MPI_Type_create_struct(2, lens.as_ptr(), places.as_ptr(), kinds.as_ptr(), &mut kind);
+            ffi::MPI_Type_free(&mut unit);
+            ffi::MPI_Type_free(&mut body);
+            check("MPI_Type_create_struct", made)?;
+            check("MPI_Type_commit", ffi::MPI_Type_commit(&mut kind))?;
+            Ok(Self { count: 1, kind, made: true })
+        }
+    }
+}
+
+impl Drop for Length {
+    fn drop(&mut self) {
+        if self.made {
+            // SAFETY: this value made the type. Messages in flight keep it until they end, as MPI specifies.
+            unsafe { ffi::MPI_Type_free(&mut self.kind) };
+        }
+    }
 }
 
 /// The address of a slice. For an empty slice, this function returns null, because Rust's address of an empty slice
@@ -177,14 +223,14 @@ impl Comm {
 
     /// Sends, and blocks until `bytes` may be used again.
     pub fn send(&self, bytes: &[u8], to: usize, tag: u16) -> Result<()> {
-        let (len, to, tag) = (count(bytes.len())?, int(to), c_int::from(tag));
+        let (len, to, tag) = (Length::of(bytes.len())?, int(to), c_int::from(tag));
         // SAFETY: the buffer has `len` readable bytes during the call.
-        check("MPI_Send", unsafe { ffi::MPI_Send(place(bytes), len, ffi::RSMPI_UINT8_T, to, tag, self.raw) })
+        check("MPI_Send", unsafe { ffi::MPI_Send(place(bytes), len.count, len.kind, to, tag, self.raw) })
     }
 
     /// Receives one message that fills all of `bytes`. Another length is an error.
     pub fn receive(&self, bytes: &mut [u8], from: usize, tag: u16) -> Result<()> {
-        let len = count(bytes.len())?;
+        let len = Length::of(bytes.len())?;
         let mut status = MaybeUninit::<ffi::MPI_Status>::uninit();
         let mut found = 0;
         // SAFETY: the buffer has `len` writable bytes during the call, and MPI fills the status if it succeeds.
@@ -192,11 +238,11 @@ impl Comm {
             let (from, tag) = (int(from), c_int::from(tag));
             check(
                 "MPI_Recv",
-                ffi::MPI_Recv(place_mut(bytes), len, ffi::RSMPI_UINT8_T, from, tag, self.raw, status.as_mut_ptr()),
+                ffi::MPI_Recv(place_mut(bytes), len.count, len.kind, from, tag, self.raw, status.as_mut_ptr()),
             )?;
-            check("MPI_Get_count", ffi::MPI_Get_count(status.as_ptr(), ffi::RSMPI_UINT8_T, &mut found))?;
+            check("MPI_Get_elements_x", ffi::MPI_Get_elements_x(status.as_ptr(), len.kind, &mut found))?;
         }
-        let found = found.unsigned_abs() as usize;
+        let found = usize::try_from(found).unwrap_or(0);
         if found == bytes.len() { Ok(()) } else { Err(CommError::Length { from, found, expected: bytes.len() }) }
     }
 
@@ -204,11 +250,10 @@ impl Comm {
     /// length is not queried from MPI, because the query takes a twentieth of the time of a short message. A shorter
     /// message is not detected; a longer message is an error.
     pub fn receive_known(&self, bytes: &mut [u8], from: usize, tag: u16) -> Result<()> {
-        let (len, from, tag) = (count(bytes.len())?, int(from), c_int::from(tag));
+        let (len, from, tag) = (Length::of(bytes.len())?, int(from), c_int::from(tag));
         // SAFETY: the buffer has `len` writable bytes during the call.
         check("MPI_Recv", unsafe {
-            let byte = ffi::RSMPI_UINT8_T;
-            ffi::MPI_Recv(place_mut(bytes), len, byte, from, tag, self.raw, ffi::RSMPI_STATUS_IGNORE)
+            ffi::MPI_Recv(place_mut(bytes), len.count, len.kind, from, tag, self.raw, ffi::RSMPI_STATUS_IGNORE)
         })
     }
 
@@ -220,9 +265,9 @@ impl Comm {
 
     /// Sends the root's bytes to all ranks.
     pub fn broadcast(&self, bytes: &mut [u8], root: usize) -> Result<()> {
-        let len = count(bytes.len())?;
+        let len = Length::of(bytes.len())?;
         // SAFETY: the buffer has `len` bytes during the call, and it is writable.
-        check("MPI_Bcast", unsafe { ffi::MPI_Bcast(place_mut(bytes), len, ffi::RSMPI_UINT8_T, int(root), self.raw) })
+        check("MPI_Bcast", unsafe { ffi::MPI_Bcast(place_mut(bytes), len.count, len.kind, int(root), self.raw) })
     }
 
     /// Sends the root's numbers to all ranks.
@@ -271,29 +316,31 @@ impl Comm {
     /// Sends one block to each rank. At the root, `blocks` is `size` times as long as `mine`.
     pub fn scatter(&self, blocks: &[u8], mine: &mut [u8], root: usize) -> Result<()> {
         assert!(self.rank != root || blocks.len() == mine.len() * self.size, "{} blocks bytes", blocks.len());
-        let len = count(mine.len())?;
-        // SAFETY: the root's buffer has `size` blocks of `len` bytes, and `mine` has one block.
+        let Length { count, kind, .. } = &Length::of(mine.len())?;
+        // SAFETY: the root's buffer has `size` blocks of `count` elements, and `mine` has one block.
         check("MPI_Scatter", unsafe {
-            let (from, to, byte) = (place(blocks), place_mut(mine), ffi::RSMPI_UINT8_T);
-            ffi::MPI_Scatter(from, len, byte, to, len, byte, int(root), self.raw)
+            let (from, to) = (place(blocks), place_mut(mine));
+            ffi::MPI_Scatter(from, *count, *kind, to, *count, *kind, int(root), self.raw)
         })
     }
 
     /// The inverse of [`Comm::scatter`].
     pub fn gather(&self, mine: &[u8], blocks: &mut [u8], root: usize) -> Result<()> {
         assert!(self.rank != root || blocks.len() == mine.len() * self.size, "{} blocks bytes", blocks.len());
-        let len = count(mine.len())?;
-        // SAFETY: the root's buffer has `size` blocks of `len` bytes, and `mine` has one block.
+        let Length { count, kind, .. } = &Length::of(mine.len())?;
+        // SAFETY: the root's buffer has `size` blocks of `count` elements, and `mine` has one block.
         check("MPI_Gather", unsafe {
-            let (from, to, byte) = (place(mine), place_mut(blocks), ffi::RSMPI_UINT8_T);
-            ffi::MPI_Gather(from, len, byte, to, len, byte, int(root), self.raw)
+            let (from, to) = (place(mine), place_mut(blocks));
+            ffi::MPI_Gather(from, *count, *kind, to, *count, *kind, int(root), self.raw)
         })
     }
 
     /// Sends one block of `lens[rank]` bytes to each rank. The root's `blocks` contains the blocks of all ranks, one
     /// after the other.
     pub fn scatter_varying(&self, blocks: &[u8], lens: &[usize], mine: &mut [u8], root: usize) -> Result<()> {
-        let (lens, places) = self.layout(lens, blocks.len(), mine.len(), root)?;
+        let Some((lens, places)) = self.layout(lens, blocks.len(), mine.len(), root) else {
+            return self.scatter_one_by_one(blocks, lens, mine, root);
+        };
         // SAFETY: `layout` has compared the lengths and places with the buffers.
         check("MPI_Scatterv", unsafe {
             let (from, to, byte) = (place(blocks), place_mut(mine), ffi::RSMPI_UINT8_T);
@@ -313,7 +360,9 @@ impl Comm {
 
     /// The inverse of [`Comm::scatter_varying`].
     pub fn gather_varying(&self, mine: &[u8], lens: &[usize], blocks: &mut [u8], root: usize) -> Result<()> {
-        let (lens, places) = self.layout(lens, blocks.len(), mine.len(), root)?;
+        let Some((lens, places)) = self.layout(lens, blocks.len(), mine.len(), root) else {
+            return self.gather_one_by_one(mine, lens, blocks, root);
+        };
         // SAFETY: `layout` has compared the lengths and places with the buffers.
         check("MPI_Gatherv", unsafe {
             let (from, to, byte) = (place(mine), place_mut(blocks), ffi::RSMPI_UINT8_T);
@@ -321,38 +370,76 @@ impl Comm {
         })
     }
 
-    fn layout(&self, lens: &[usize], blocks: usize, mine: usize, root: usize) -> Result<(Vec<c_int>, Vec<c_int>)> {
+    /// Lengths and places as MPI_Scatterv and MPI_Gatherv need them. `None` if one of them does not fit C's int.
+    fn layout(&self, lens: &[usize], blocks: usize, mine: usize, root: usize) -> Option<(Vec<c_int>, Vec<c_int>)> {
         assert_eq!((lens.len(), lens[self.rank]), (self.size, mine), "lengths of all ranks");
         assert!(self.rank != root || blocks == lens.iter().sum::<usize>(), "{blocks} bytes at the root");
-        let places: Vec<_> = lens
-            .iter()
-            .scan(0, |at, len| {
-                *at += len;
-                Some(*at - len)
-            })
-            .collect();
-        Ok((counts(lens)?, counts(&places)?))
+        let places = lens.iter().scan(0, |at, len| {
+            *at += len;
+            Some(*at - len)
+        });
+        let places: Option<Vec<_>> = places.map(|place| c_int::try_from(place).ok()).collect();
+        let lens: Option<Vec<_>> = lens.iter().map(|&len| c_int::try_from(len).ok()).collect();
+        lens.zip(places)
+    }
+
+    /// A scatter by one message to each rank, because MPI_Scatterv cannot address more than 2 GiB.
+    fn scatter_one_by_one(&self, blocks: &[u8], lens: &[usize], mine: &mut [u8], root: usize) -> Result<()> {
+        if self.rank != root {
+            return self.receive(mine, root, LONG_TAG);
+        }
+        let mut rest = blocks;
+        self.overlapped(|pending| {
+            for (rank, &len) in lens.iter().enumerate() {
+                let block = rest.split_off(..len).unwrap_or_default();
+                if rank == root {
+                    mine.copy_from_slice(block);
+                } else {
+                    pending.send(block, rank, LONG_TAG)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The inverse of [`Comm::scatter_one_by_one`].
+    fn gather_one_by_one(&self, mine: &[u8], lens: &[usize], blocks: &mut [u8], root: usize) -> Result<()> {
+        if self.rank != root {
+            return self.send(mine, root, LONG_TAG);
+        }
+        let mut rest = blocks;
+        self.overlapped(|pending| {
+            for (rank, &len) in lens.iter().enumerate() {
+                let block = rest.split_off_mut(..len).unwrap_or_default();
+                if rank == root {
+                    block.copy_from_slice(mine);
+                } else {
+                    pending.receive(block, rank, LONG_TAG)?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// The blocks of all ranks, in rank order, on every rank.
     pub fn all_gather(&self, mine: &[u8], blocks: &mut [u8]) -> Result<()> {
         assert_eq!(blocks.len(), mine.len() * self.size, "blocks of all ranks");
-        let len = count(mine.len())?;
-        // SAFETY: `mine` has `len` bytes, and `blocks` has room for `size` blocks of `len` bytes.
+        let Length { count, kind, .. } = &Length::of(mine.len())?;
+        // SAFETY: `mine` has one block of `count` elements, and `blocks` has room for `size` of these blocks.
         check("MPI_Allgather", unsafe {
-            let (from, to, byte) = (place(mine), place_mut(blocks), ffi::RSMPI_UINT8_T);
-            ffi::MPI_Allgather(from, len, byte, to, len, byte, self.raw)
+            let (from, to) = (place(mine), place_mut(blocks));
+            ffi::MPI_Allgather(from, *count, *kind, to, *count, *kind, self.raw)
         })
     }
 
     /// Block j of rank i becomes block i of rank j.
     pub fn all_to_all(&self, out: &[u8], blocks: &mut [u8]) -> Result<()> {
         assert!(out.len() == blocks.len() && out.len().is_multiple_of(self.size), "{} bytes out", out.len());
-        let len = count(out.len() / self.size)?;
-        // SAFETY: both buffers have `size` blocks of `len` bytes.
+        let Length { count, kind, .. } = &Length::of(out.len() / self.size)?;
+        // SAFETY: both buffers have `size` blocks of `count` elements.
         check("MPI_Alltoall", unsafe {
-            let (from, to, byte) = (place(out), place_mut(blocks), ffi::RSMPI_UINT8_T);
-            ffi::MPI_Alltoall(from, len, byte, to, len, byte, self.raw)
+            let (from, to) = (place(out), place_mut(blocks));
+            ffi::MPI_Alltoall(from, *count, *kind, to, *count, *kind, self.raw)
         })
     }
 
@@ -378,12 +465,12 @@ impl Comm {
 
     /// Sends the same bytes `messages` times, with at most `window` messages in flight.
     pub fn send_stream(&self, bytes: &[u8], messages: usize, window: usize, to: usize, tag: u16) -> Result<()> {
-        let (len, to, tag) = (count(bytes.len())?, int(to), c_int::from(tag));
+        let (len, to, tag) = (Length::of(bytes.len())?, int(to), c_int::from(tag));
         let from = place(bytes);
         self.ring(messages, window, |_, request| {
             // SAFETY: the bytes are borrowed until `ring` has waited for all messages, and nothing writes to them
             // meanwhile.
-            check("MPI_Isend", unsafe { ffi::MPI_Isend(from, len, ffi::RSMPI_UINT8_T, to, tag, self.raw, request) })
+            check("MPI_Isend", unsafe { ffi::MPI_Isend(from, len.count, len.kind, to, tag, self.raw, request) })
         })
     }
 
@@ -401,7 +488,7 @@ impl Comm {
         let slots = buffer.len().checked_div(slot_bytes).unwrap_or(1).max(1);
         let room = slot_bytes.min(buffer.len());
         assert!(bytes <= room && slot_bytes * slots <= buffer.len(), "{bytes} bytes in {slots} slots of {room}");
-        let (len, from, tag) = (count(bytes)?, int(from), c_int::from(tag));
+        let (len, from, tag) = (Length::of(bytes)?, int(from), c_int::from(tag));
         let start = buffer.as_mut_ptr();
         self.ring(messages, slots, |slot, request| {
             // SAFETY: a slot is used again only after its message has ended. The buffer is borrowed exclusively until
@@ -409,7 +496,7 @@ impl Comm {
             // buffer.
             check("MPI_Irecv", unsafe {
                 let into = start.add(slot * slot_bytes).cast();
-                ffi::MPI_Irecv(into, len, ffi::RSMPI_UINT8_T, from, tag, self.raw, request)
+                ffi::MPI_Irecv(into, len.count, len.kind, from, tag, self.raw, request)
             })
         })
     }
@@ -521,9 +608,9 @@ impl<'b> Pending<'_, 'b> {
     ) -> Result<MessageIndex> {
         // SAFETY: the handle is a constant of the MPI library.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
-        let (len, to, tag) = (count(bytes.len())?, int(to), c_int::from(tag));
+        let (len, to, tag) = (Length::of(bytes.len())?, int(to), c_int::from(tag));
         // SAFETY: the buffer is borrowed for `'b`, and this request ends before `'b` does.
-        check(call, unsafe { isend(place(bytes), len, ffi::RSMPI_UINT8_T, to, tag, self.comm.raw, &mut request) })?;
+        check(call, unsafe { isend(place(bytes), len.count, len.kind, to, tag, self.comm.raw, &mut request) })?;
         Ok(self.keep(request))
     }
 
@@ -531,11 +618,10 @@ impl<'b> Pending<'_, 'b> {
     pub fn receive(&mut self, bytes: &'b mut [u8], from: usize, tag: u16) -> Result<MessageIndex> {
         // SAFETY: the handle is a constant of the MPI library.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
-        let (len, from, tag) = (count(bytes.len())?, int(from), c_int::from(tag));
+        let (len, from, tag) = (Length::of(bytes.len())?, int(from), c_int::from(tag));
         // SAFETY: the buffer is borrowed exclusively for `'b`, and this request ends before `'b` does.
         check("MPI_Irecv", unsafe {
-            let byte = ffi::RSMPI_UINT8_T;
-            ffi::MPI_Irecv(place_mut(bytes), len, byte, from, tag, self.comm.raw, &mut request)
+            ffi::MPI_Irecv(place_mut(bytes), len.count, len.kind, from, tag, self.comm.raw, &mut request)
         })?;
         Ok(self.keep(request))
     }

@@ -4,6 +4,7 @@ pub mod check;
 pub mod collective;
 pub mod jor;
 pub mod lanes;
+pub mod merge;
 pub mod model;
 pub mod p2p;
 pub mod paths;
@@ -34,6 +35,9 @@ pub enum Command {
     Jor(jor::Options),
     /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; recommends a group size
     Paths(paths::Options),
+    /// Merge reports of several launches of the same command (JSON files of -o): launches differ by more than
+    /// repetitions. Runs without mpirun
+    Merge(merge::Options),
     /// Check that every implementation of every operation moves the right bytes on this machine
     Check(check::Options),
 }
@@ -48,6 +52,7 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::Jor(options) => jor::run(comm, &options),
         Command::Paths(options) => paths::run(comm, &options),
         Command::Check(options) => check::run(comm, &options),
+        Command::Merge(options) => merge::run(&options),
     }
 }
 
@@ -182,7 +187,7 @@ enum IsolationName {
 }
 
 impl TimingOptions {
-    pub fn timing(&self) -> Result<Timing, Failure> {
+    pub fn timing(&self, ranks: usize) -> Result<Timing, Failure> {
         let method = match self.method {
             MethodName::Global => Method::Global,
             MethodName::Maximum => Method::Maximum,
@@ -196,13 +201,10 @@ impl TimingOptions {
             IsolationName::StartTime => Isolation::StartTime,
             IsolationName::Pipelined => Isolation::Pipelined,
         };
-        Ok(Timing {
-            method,
-            isolation,
-            rule: self.repetitions.rule()?,
-            warm_up: self.warm_up,
-            fresh_buffers: self.fresh,
-        })
+        let rule = self.repetitions.rule()?;
+        let timing = Timing { method, isolation, rule, warm_up: self.warm_up, fresh_buffers: self.fresh };
+        timing.check(ranks).map_err(Failure::input)?;
+        Ok(timing)
     }
 }
 
@@ -267,7 +269,7 @@ pub struct Output {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum FormatName {
+pub enum FormatName {
     /// A table for reading
     Table,
     /// CSV for spreadsheets
@@ -320,7 +322,7 @@ impl Common {
     /// Rejects invalid options before anything is measured. `what` needs at least two ranks.
     pub fn begin(&self, comm: &Comm, what: &str) -> Result<Timing, Failure> {
         self.output.check()?;
-        let timing = self.timing.timing()?;
+        let timing = self.timing.timing(comm.size())?;
         at_least(comm, 2, what)?;
         Ok(timing)
     }
@@ -363,7 +365,10 @@ pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Co
     })
 }
 
-/// Parses a number of bytes: 64, 4KiB, 1MiB, 2GiB.
+/// Maximum number of bytes in an option. Each command also checks its bytes against the memory.
+const MAX_BYTES: usize = 1 << 40;
+
+/// Parses a number of bytes: 64, 4KiB, 1MiB, 2GiB, 87MB.
 pub fn bytes(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -371,11 +376,14 @@ pub fn bytes(text: &str) -> Result<usize, String> {
         "KiB" | "K" | "k" => 1 << 10,
         "MiB" | "M" => 1 << 20,
         "GiB" | "G" => 1 << 30,
-        unit => return Err(format!("unknown unit {unit:?}; there are KiB, MiB and GiB")),
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        unit => return Err(format!("unknown unit {unit:?}; there are KiB, MiB, GiB, kB, MB and GB")),
     };
     let number: usize = digits.parse().map_err(|_| "expected a number of bytes, as in 64, 4KiB or 1MiB".to_string())?;
-    let bytes = number.checked_mul(unit).filter(|&b| b <= mpib::comm::MAX_MESSAGE_BYTES);
-    bytes.ok_or_else(|| format!("at most {} bytes fit into a message", mpib::comm::MAX_MESSAGE_BYTES))
+    let bytes = number.checked_mul(unit).filter(|&b| b <= MAX_BYTES);
+    bytes.ok_or_else(|| format!("at most {} GiB are allowed", MAX_BYTES >> 30))
 }
 
 /// Like [`bytes`], but rejects 0, because no bandwidth can be computed from 0 bytes.
@@ -416,7 +424,8 @@ mod tests {
         assert_eq!(bytes("0"), Ok(0));
         assert_eq!(bytes("4KiB"), Ok(4096));
         assert_eq!(bytes("1M"), Ok(1 << 20));
-        for bad in ["", "KiB", "-1", "1.5M", "3TB", "4G", "NaN"] {
+        assert_eq!((bytes("87MB"), bytes("3GiB")), (Ok(87_000_000), Ok(3 << 30)));
+        for bad in ["", "KiB", "-1", "1.5M", "3TB", "4096G", "NaN"] {
             assert!(bytes(bad).is_err(), "{bad:?}");
         }
         assert!(bytes_not_zero("0").expect_err("no bandwidth").contains("0 bytes"));

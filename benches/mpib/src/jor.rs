@@ -305,10 +305,11 @@ pub fn parts(
 }
 
 /// Number of rows for the upper site if it is `ratio` times as powerful as the lower site. Every rank gets at least
-/// one row.
+/// one row if there are enough rows.
 pub fn balanced_rows(rows: usize, ratio: f64, upper: usize, lower: usize) -> usize {
-    let share = (rows as f64 * ratio / (1.0 + ratio)).round() as usize;
-    share.clamp(upper.min(rows), rows.saturating_sub(lower).max(1))
+    // `ratio / (1 + ratio)` would be infinite by infinite for the largest ratios.
+    let share = (rows as f64 / (1.0 + 1.0 / ratio)).round() as usize;
+    share.min(rows.saturating_sub(lower)).max(upper.min(rows))
 }
 
 /// A solution in one process, with a border between `upper_rows` and the rest that is exchanged every `period`
@@ -447,5 +448,14 @@ mod tests {
         assert_eq!(balanced_rows(64, 2.0, 4, 4), 43);
         assert_eq!(balanced_rows(64, 1e9, 4, 4), 60);
         assert_eq!(balanced_rows(64, 1e-9, 4, 4), 4);
+        assert_eq!(balanced_rows(64, 1e308, 4, 4), 60);
+        assert_eq!(balanced_rows(64, 1e-320, 4, 4), 4);
+    }
+
+    #[test]
+    fn more_ranks_than_rows_and_a_ratio_that_is_no_number_are_no_panic() {
+        assert_eq!(balanced_rows(16, 1.0, 9, 9), 9);
+        assert_eq!(balanced_rows(2, 1.0, 5, 5), 2);
+        assert_eq!(balanced_rows(64, f64::NAN, 4, 4), 4);
     }
 }

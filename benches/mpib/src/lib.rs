@@ -35,6 +35,7 @@ pub mod collectives;
 pub mod comm;
 pub mod daemons;
 pub mod jor;
+pub mod merge;
 pub mod models;
 pub mod p2p;
 pub mod pathfinder;

@@ -19,6 +19,23 @@ struct Arguments {
 
 /// Exit codes: 0 success; 1 failure during the run; 2 invalid input.
 fn main() -> ExitCode {
+    // `merge` only reads files, so it needs no MPI and runs on any node.
+    if let Ok(Arguments { command: Command::Merge(options) }) = Arguments::try_parse() {
+        return match commands::merge::run(&options) {
+            Ok(text) => {
+                std::io::stdout().write_all(text.as_bytes()).ok(); // the reader may have exited
+                ExitCode::SUCCESS
+            }
+            Err(Failure::Input(text) | Failure::Output(text)) => {
+                eprintln!("mpib: {text}");
+                ExitCode::from(2)
+            }
+            Err(Failure::Comm(error)) => {
+                eprintln!("mpib: {error}");
+                ExitCode::from(1)
+            }
+        };
+    }
     let Some(universe) = mpi::initialize() else {
         eprintln!("mpib: MPI does not start");
         return ExitCode::from(1);

@@ -65,7 +65,7 @@ pub fn all_pairs(
             if let Some(&(i, j)) = pairs.iter().find(|(i, j)| [*i, *j].contains(&comm.rank())) {
                 let samples = round_trips(comm, i, j, there_bytes, back_bytes, rule)?;
                 if comm.rank() == i {
-                    mine.push((PairMatrix::<()>::index(n, i, j), Summary::of(&samples, rule.confidence)));
+                    mine.push((PairMatrix::<()>::index(n, i, j), rule.summary(&samples)));
                 }
             }
         }

@@ -4,8 +4,8 @@
 //! A group consists of GROUP_SIZE consecutive ranks, and its first rank acts as its aggregator. So N ranks have
 //! ceil(N / GROUP_SIZE) aggregators. All groups work at the same time.
 
-use crate::collectives::Result;
-use crate::collectives::operation::{Collective, Flow, Kind, Operation, Setting};
+use crate::collectives::operation::{Collective, Flow, Kind, Operation, Setting, named};
+use crate::collectives::{self, Algorithm, Result};
 use crate::comm::{Comm, CommError};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -23,62 +23,140 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of bytes of one read or write.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// Minimum bytes of a rank in one piece of a gather, also if the buffer is too small for all ranks of a group.
+const PIECE_BYTES_MIN: usize = 4096;
+
 pub(crate) fn beside(what: &str, error: std::io::Error) -> CommError {
     CommError::Beside(format!("{what}: {error}"))
 }
 
 /// Incompressible bytes, which depend only on the rank (xorshift64*, S. Vigna).
-pub(crate) fn noise(rank: usize, len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15 ^ (rank as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        bytes.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_ne_bytes());
+struct Noise(u64);
+
+impl Noise {
+    fn of(rank: usize) -> Self {
+        Self(0x9e37_79b9_7f4a_7c15 ^ (rank as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9))
     }
-    bytes.truncate(len);
+
+    /// The next bytes. All lengths but the last must be multiples of 8.
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for word in bytes.chunks_mut(8) {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            word.copy_from_slice(&self.0.wrapping_mul(0x2545_f491_4f6c_dd1d).to_ne_bytes()[..word.len()]);
+        }
+    }
+
+    /// Whether `found` are the next bytes.
+    fn continues_with(&mut self, found: &[u8]) -> bool {
+        let mut expected = [0; 4096];
+        found.chunks(expected.len()).fold(true, |right, part| {
+            let expected = &mut expected[..part.len()];
+            self.fill(expected);
+            right && expected == part
+        })
+    }
+}
+
+/// The first `len` bytes of a rank's noise.
+pub(crate) fn noise(rank: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Noise::of(rank).fill(&mut bytes);
     bytes
 }
 
-/// MPI gathers of all groups at the same time.
+/// Bytes of each rank in one piece, so that the pieces of a group fit into an aggregator's buffer: a multiple of 8.
+fn piece_bytes(block_bytes: usize, group: usize, buffer_bytes: usize) -> usize {
+    let most = (buffer_bytes / group.max(1)).max(PIECE_BYTES_MIN) / 8 * 8;
+    block_bytes.min(most)
+}
+
+/// MPI gathers of all groups at the same time. If the blocks of a group are larger than the aggregator's buffer, they
+/// are gathered in pieces, as mcrEngine does, and each piece replaces the piece before.
 pub struct GroupGather {
     group: Comm,
-    gather: Collective,
+    implementation: String,
+    setting: Setting,
     group_size: usize,
+    buffer_bytes: usize,
+    piece_bytes: usize,
+    out: Vec<u8>,
+    /// The pieces of all ranks of the group, at its first rank.
+    into: Vec<u8>,
 }
 
 impl GroupGather {
     /// `implementation` is the name of an implementation of [`Kind::Gather`]. `sites` is empty or contains the site
-    /// of each rank of `comm`. All ranks must call this function. `None` on all ranks if the implementation does not
-    /// fit every group, for example lanes within one site.
-    pub fn new(comm: &Comm, group_size: usize, implementation: &str, sites: &[usize]) -> Result<Option<Self>> {
+    /// of each rank of `comm`. An aggregator's buffer has at most `buffer_bytes` bytes. All ranks must call this
+    /// function. `None` on all ranks if the implementation does not fit every group, for example lanes within one site.
+    pub fn new(
+        comm: &Comm,
+        group_size: usize,
+        implementation: &str,
+        sites: &[usize],
+        buffer_bytes: usize,
+    ) -> Result<Option<Self>> {
         let first = comm.rank() / group_size * group_size;
         let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
         let sites = sites.iter().skip(first).take(group.size()).copied().collect();
         let setting = Setting { root: 0, sites, distances: Vec::new() };
-        let gather = Collective::new(Kind::Gather, implementation, &setting, group.size()).ok();
-        let mut missing = [f64::from(u8::from(gather.is_none()))];
+        let fits = Collective::new(Kind::Gather, implementation, &setting, group.size()).is_ok();
+        let mut missing = [f64::from(u8::from(!fits))];
         comm.all_max(&mut missing)?;
-        Ok(gather.filter(|_| missing[0] == 0.0).map(|gather| Self { group, gather, group_size }))
+        let implementation = implementation.into();
+        let (out, into) = (Vec::new(), Vec::new());
+        let new = Self { group, implementation, setting, group_size, buffer_bytes, piece_bytes: 0, out, into };
+        Ok((missing[0] == 0.0).then_some(new))
+    }
+
+    /// Gathers all pieces. `look` gets the number of bytes of a piece, and the pieces of all ranks at the first rank.
+    fn gather(&mut self, mut look: impl FnMut(usize, &[u8])) -> Result<()> {
+        let ranks = self.group.size();
+        let Self { out, into, piece_bytes, .. } = self;
+        for piece in out.chunks((*piece_bytes).max(1)) {
+            let lens = vec![piece.len(); ranks];
+            let how = named(&self.implementation, &lens, &self.setting).unwrap_or(Algorithm::Native);
+            let all = if self.group.rank() == 0 { &mut into[..piece.len() * ranks] } else { &mut [][..] };
+            collectives::gather(&self.group, &how, piece, &lens, all, 0)?;
+            look(piece.len(), all);
+        }
+        Ok(())
     }
 }
 
 impl Operation for GroupGather {
     fn name(&self) -> String {
-        format!("{}, groups of {}", self.gather.name(), self.group_size)
+        format!("gather/{}, groups of {}", self.implementation, self.group_size)
     }
     fn flow(&self) -> Flow {
         Flow::Symmetric
     }
     fn prepare(&mut self, _: &Comm, block_bytes: usize) -> Result<()> {
-        self.gather.prepare(&self.group, block_bytes)
+        let ranks = self.group.size();
+        self.out = noise(self.group.rank(), block_bytes);
+        self.piece_bytes = piece_bytes(block_bytes, ranks, self.buffer_bytes);
+        self.into = vec![0; if self.group.rank() == 0 { self.piece_bytes * ranks } else { 0 }];
+        Ok(())
     }
     fn run(&mut self, _: &Comm) -> Result<()> {
-        self.gather.run(&self.group)
+        self.gather(|_, _| {})
     }
+    /// Whether the buffer's last piece is right.
     fn is_right(&self, _: &Comm) -> bool {
-        self.gather.is_right(&self.group)
+        self.out.len() > self.piece_bytes || self.group.rank() != 0 || {
+            let blocks = self.into.chunks(self.piece_bytes.max(1)).zip(0..);
+            blocks.into_iter().all(|(block, rank)| Noise::of(rank).continues_with(block))
+        }
+    }
+    fn check(&mut self, _: &Comm) -> Result<bool> {
+        let mut noises: Vec<_> = (0..self.group.size()).map(Noise::of).collect();
+        let mut right = true;
+        self.gather(|len, all| {
+            let blocks = all.chunks(len.max(1)).zip(&mut noises);
+            right &= blocks.fold(true, |right, (block, noise)| noise.continues_with(block) && right);
+        })?;
+        Ok(right)
     }
 }
 
@@ -89,14 +167,16 @@ pub struct TcpGather {
     /// At the first rank of a group: connections to all other ranks, in the order of ranks. At the other ranks: a
     /// connection to the first rank.
     links: Vec<TcpStream>,
+    buffer_bytes: usize,
     out: Vec<u8>,
+    /// One piece of each other rank, at the first rank.
     into: Vec<Vec<u8>>,
 }
 
 impl TcpGather {
-    /// Connects the ranks of each group. All ranks must call this function. If one rank cannot connect, all ranks get
-    /// an error.
-    pub fn new(comm: &Comm, group_size: usize) -> Result<Self> {
+    /// Connects the ranks of each group. An aggregator's buffer has at most `buffer_bytes` bytes. All ranks must call
+    /// this function. If one rank cannot connect, all ranks get an error.
+    pub fn new(comm: &Comm, group_size: usize, buffer_bytes: usize) -> Result<Self> {
         let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
         let leads = group.rank() == 0;
         let listener = if leads { listen().map(Some) } else { Ok(None) };
@@ -108,7 +188,42 @@ impl TcpGather {
             None => connect(&address, group.rank()).map(|link| vec![link]),
         };
         let links = comm.agree(links.map_err(|e| format!("TCP to {address}: {e}")))?;
-        Ok(Self { group, group_size, links, out: Vec::new(), into: Vec::new() })
+        Ok(Self { group, group_size, links, buffer_bytes, out: Vec::new(), into: Vec::new() })
+    }
+
+    /// Gathers once. Returns whether all bytes are right, if `compare`.
+    fn gather(&mut self, compare: bool) -> Result<bool> {
+        let failed = |error| beside("TCP", error);
+        let block_bytes = self.out.len();
+        if self.group.rank() != 0 {
+            let Some(link) = self.links.first_mut() else { return Ok(true) };
+            link.write_all(&self.out).map_err(failed)?;
+            // The operation ends only after the aggregator has received everything.
+            return link.read_exact(&mut [0]).map(|()| true).map_err(failed);
+        }
+        // Each link has a thread, because an aggregator also serves all links at the same time.
+        let gathered: std::io::Result<bool> = std::thread::scope(|scope| {
+            let links = self.links.iter_mut().zip(&mut self.into).zip(1..);
+            let threads: Vec<_> = links
+                .map(|((link, buffer), rank)| {
+                    scope.spawn(move || -> std::io::Result<bool> {
+                        let (mut left, mut right, mut noise) = (block_bytes, true, Noise::of(rank));
+                        while left > 0 {
+                            let some = left.min(buffer.len());
+                            link.read_exact(&mut buffer[..some])?;
+                            right &= !compare || noise.continues_with(&buffer[..some]);
+                            left -= some;
+                        }
+                        link.write_all(&[1]).map(|()| right)
+                    })
+                })
+                .collect();
+            threads.into_iter().try_fold(true, |right, thread| {
+                let found = thread.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()))?;
+                Ok(right && found)
+            })
+        });
+        gathered.map_err(failed)
     }
 }
 
@@ -205,36 +320,19 @@ impl Operation for TcpGather {
     }
     fn prepare(&mut self, _: &Comm, block_bytes: usize) -> Result<()> {
         self.out = noise(self.group.rank(), block_bytes);
-        self.into = self.links.iter().map(|_| vec![0; block_bytes]).collect();
+        let piece = piece_bytes(block_bytes, self.group.size(), self.buffer_bytes);
+        self.into = self.links.iter().map(|_| vec![0; piece]).collect();
         Ok(())
     }
     fn run(&mut self, _: &Comm) -> Result<()> {
-        let failed = |error| beside("TCP", error);
-        if self.group.rank() != 0 {
-            let Some(link) = self.links.first_mut() else { return Ok(()) };
-            link.write_all(&self.out).map_err(failed)?;
-            // The operation ends only after the aggregator has received everything.
-            return link.read_exact(&mut [0]).map_err(failed);
-        }
-        // Each link has a thread, because an aggregator also serves all links at the same time.
-        let gathered: std::io::Result<()> = std::thread::scope(|scope| {
-            let threads: Vec<_> = self
-                .links
-                .iter_mut()
-                .zip(&mut self.into)
-                .map(|(link, block)| {
-                    scope.spawn(move || {
-                        link.read_exact(block)?;
-                        link.write_all(&[1])
-                    })
-                })
-                .collect();
-            threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
-        });
-        gathered.map_err(failed)
+        self.gather(false).map(|_| ())
     }
+    /// Only [`Operation::check`] compares, because the pieces replace each other.
     fn is_right(&self, _: &Comm) -> bool {
-        self.group.rank() != 0 || self.into.iter().zip(1..).all(|(block, rank)| *block == noise(rank, block.len()))
+        true
+    }
+    fn check(&mut self, _: &Comm) -> Result<bool> {
+        self.gather(true)
     }
 }
 
@@ -279,6 +377,21 @@ impl WriteFiles {
     fn writes(&self) -> bool {
         self.rank.is_multiple_of(self.group_size)
     }
+
+    /// Reads the whole file in pieces, each into `buffer`. Returns whether all bytes are right, if `compare`.
+    fn read(&self, buffer: &mut [u8], compare: bool) -> std::io::Result<bool> {
+        let mut file = File::open(self.path())?;
+        let mut right = true;
+        for _ in 0..self.times {
+            for piece in self.bytes.chunks(buffer.len().max(1)) {
+                let into = &mut buffer[..piece.len()];
+                file.read_exact(into)?;
+                right &= !compare || into == piece;
+            }
+        }
+        let end = !compare || file.read(&mut [0])? == 0;
+        Ok(right && end)
+    }
 }
 
 impl Operation for WriteFiles {
@@ -311,8 +424,7 @@ impl Operation for WriteFiles {
         write().map_err(|e| beside(&self.path().display().to_string(), e))
     }
     fn is_right(&self, _: &Comm) -> bool {
-        let whole = self.bytes.repeat(self.times);
-        !self.writes() || std::fs::read(self.path()).is_ok_and(|found| found == whole)
+        !self.writes() || self.read(&mut vec![0; PIECE_BYTES], true).unwrap_or(false)
     }
 }
 
@@ -356,26 +468,21 @@ impl Operation for ReadFiles {
     fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()> {
         self.files.prepare(comm, block_bytes)?;
         self.files.run(comm)?;
-        self.into = vec![0; self.files.bytes.len() * self.files.times];
+        self.into = vec![0; PIECE_BYTES];
         Ok(())
     }
     fn ready(&mut self) -> Result<()> {
-        self.into.fill(0);
         if self.files.writes() { forget(&self.files.path()).map_err(|e| self.failed(e)) } else { Ok(()) }
     }
     fn run(&mut self, _: &Comm) -> Result<()> {
         if !self.files.writes() {
             return Ok(());
         }
-        let path = self.files.path();
-        let mut read = || -> std::io::Result<()> {
-            let mut file = File::open(&path)?;
-            self.into.chunks_mut(PIECE_BYTES).try_for_each(|piece| file.read_exact(piece))
-        };
-        read().map_err(|e| self.failed(e))
+        let read = self.files.read(&mut self.into, false);
+        read.map(|_| ()).map_err(|e| self.failed(e))
     }
-    fn is_right(&self, _: &Comm) -> bool {
-        !self.files.writes() || self.into == self.files.bytes.repeat(self.files.times)
+    fn is_right(&self, comm: &Comm) -> bool {
+        self.files.is_right(comm)
     }
 }
 
@@ -389,6 +496,21 @@ mod tests {
                      /32 host LOCAL\n     |-- 127.0.0.1\n        /32 host LOCAL\n";
         assert_eq!(own_address(table), Some(IpAddr::from([10, 77, 0, 1])));
         assert_eq!(own_address("     |-- 127.0.0.1\n        /32 host LOCAL\n"), None);
+    }
+
+    #[test]
+    fn pieces_of_a_group_fit_into_the_buffer() {
+        let (mb, gib) = (87_000_000, 1 << 30);
+        assert_eq!(piece_bytes(1000, 32, gib), 1000);
+        for (group, buffer) in [(32, gib), (1000, 256 << 20), (3, 100_000)] {
+            let piece = piece_bytes(mb, group, buffer);
+            assert!(piece * group <= buffer && piece.is_multiple_of(8), "{piece} x {group} in {buffer}");
+        }
+        assert_eq!(piece_bytes(mb, 1_000_000, 1 << 20), PIECE_BYTES_MIN);
+        let whole = noise(3, 1003);
+        let mut again = Noise::of(3);
+        assert!(again.continues_with(&whole[..496]) && again.continues_with(&whole[496..]));
+        assert!(!Noise::of(4).continues_with(&whole));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Results as a table, CSV, JSON with the whole context, a picture (SVG), and a gnuplot script.
 
-use crate::stats::Summary;
+use crate::stats::{Estimate, Interval, StoppingRule, Summary};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -35,6 +35,22 @@ pub struct Row {
     pub block_bytes: usize,
     /// Statistics of the time in seconds.
     pub seconds: Summary,
+    /// Half the width of the estimate's interval, divided by the estimate: MPIBlib's error a. `None` if there are too
+    /// few repetitions for an interval.
+    #[serde(default)]
+    pub relative_error: Option<f64>,
+    /// Whether the error is at most alpha. `None` if the number of repetitions was fixed.
+    #[serde(default)]
+    pub alpha_reached: Option<bool>,
+}
+
+impl Row {
+    /// A row of a series that ended by `rule`.
+    pub fn new(operation: impl Into<String>, block_bytes: usize, seconds: Summary, rule: &StoppingRule) -> Self {
+        let relative_error = Some(seconds.relative_error(rule.estimate)).filter(|e| e.is_finite());
+        let alpha_reached = rule.reached(&seconds);
+        Self { operation: operation.into(), block_bytes, seconds, relative_error, alpha_reached }
+    }
 }
 
 /// All results of one command.
@@ -44,6 +60,9 @@ pub struct Report {
     pub title: String,
     /// The context of the results.
     pub context: Context,
+    /// The rule for the end of each series, with the level and the estimate of the intervals.
+    #[serde(default)]
+    pub rule: StoppingRule,
     /// The measurements.
     pub rows: Vec<Row>,
     /// The conclusions, one sentence each.
@@ -83,33 +102,65 @@ impl Report {
     fn table(&self) -> String {
         let mut out = format!("{}\n{} ranks, {}\n", self.title, self.context.hosts.len(), self.context.clock);
         if !self.rows.is_empty() {
+            let estimate = self.rule.estimate;
+            let other = if estimate == Estimate::Mean { Estimate::Median } else { Estimate::Mean };
+            let level = percent(self.rule.confidence);
             let wide = self.rows.iter().map(|r| r.operation.len()).max().unwrap_or(0).max(9);
-            let heads = ["bytes", "reps", "min", "median", "95% from", "to", "mean", "p99"];
+            let heads =
+                ["bytes", "reps", "min", estimate.name(), &format!("{level} from"), "to", "error", other.name(), "p99"];
             write_row(&mut out, wide, "operation", heads.map(String::from));
             for row in &self.rows {
                 let s = &row.seconds;
-                let ends = s.median_interval.map_or(["-".into(), "-".into()], |i| [people(i.low), people(i.high)]);
+                let ends = s.interval(estimate).map_or(["-".into(), "-".into()], |i| [people(i.low), people(i.high)]);
                 let [low, high] = ends;
+                let mark = if row.alpha_reached == Some(false) { "!" } else { "" };
                 let cells = [
                     row.block_bytes.to_string(),
                     s.reps.to_string(),
                     people(s.min),
-                    people(s.median),
+                    people(s.value(estimate)),
                     low,
                     high,
-                    people(s.mean),
+                    row.relative_error.map_or("-".into(), |e| format!("{}{mark}", percent(e))),
+                    people(s.value(other)),
                     people(s.p99),
                 ];
                 write_row(&mut out, wide, &row.operation, cells);
             }
+            out += &self.about_intervals();
         }
         self.notes.iter().for_each(|note| out += &format!("{note}\n"));
         out
     }
 
+    /// What the intervals of the table mean, and where they are missing or too wide.
+    fn about_intervals(&self) -> String {
+        let (rule, level) = (&self.rule, percent(self.rule.confidence));
+        let mut out = String::new();
+        let wide = self.rows.iter().filter(|r| r.alpha_reached == Some(false)).count();
+        if wide > 0 {
+            out += &format!(
+                "!: alpha not reached: {wide} of {} series ended at --max-reps {} with an error above {}\n",
+                self.rows.len(),
+                rule.max_reps,
+                percent(rule.alpha)
+            );
+        }
+        if self.rows.iter().any(|r| r.seconds.interval(rule.estimate).is_none()) {
+            out += &format!("-: too few repetitions for an interval of the {} at {level}\n", rule.estimate.name());
+        }
+        if self.rows.iter().any(|r| r.relative_error.is_some()) {
+            out += &format!(
+                "{level} intervals are of the {} in this launch. Launches differ by more: mpib merge A.json B.json ...\n",
+                rule.estimate.name()
+            );
+        }
+        out
+    }
+
     fn csv(&self) -> String {
         let mut out = String::from(
-            "operation,block_bytes,reps,min_s,median_s,median_low_s,median_high_s,mean_s,mean_low_s,mean_high_s,deviation_s,p99_s,max_s\n",
+            "operation,block_bytes,reps,min_s,median_s,median_low_s,median_high_s,mean_s,mean_low_s,mean_high_s,deviation_s,p99_s,max_s,confidence,estimate,relative_error,alpha_reached\n",
         );
         for row in &self.rows {
             let s = &row.seconds;
@@ -119,7 +170,7 @@ impl Report {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 out,
-                "\"{operation}\",{},{},{:e},{:e},{},{:e},{},{:e},{:e},{:e}",
+                "\"{operation}\",{},{},{:e},{:e},{},{:e},{},{:e},{:e},{:e},{},{},{},{}",
                 row.block_bytes,
                 s.reps,
                 s.min,
@@ -129,7 +180,11 @@ impl Report {
                 ends(s.mean_interval),
                 s.deviation,
                 s.p99,
-                s.max
+                s.max,
+                s.confidence,
+                self.rule.estimate.name(),
+                row.relative_error.map_or(String::new(), |e| format!("{e:e}")),
+                row.alpha_reached.map_or(String::new(), |reached| reached.to_string())
             );
         }
         out
@@ -138,11 +193,11 @@ impl Report {
     /// A plot of time over size, with one line for each operation.
     pub fn plot(&self) -> Plot {
         let places = self.rows.iter().map(|row| (row.operation.as_str(), row.block_bytes as f64, &row.seconds));
-        Plot::of_times(self.title.clone(), "bytes of a block", places)
+        Plot::of_times(self.title.clone(), "bytes of a block", &self.rule, places)
     }
 }
 
-fn write_row(out: &mut String, wide: usize, name: &str, cells: [String; 8]) {
+fn write_row(out: &mut String, wide: usize, name: &str, cells: [String; 9]) {
     *out += &format!("{name:wide$}");
     cells.iter().for_each(|cell| *out += &format!(" {cell:>10}"));
     out.push('\n');
@@ -164,6 +219,12 @@ pub fn people(seconds: f64) -> String {
         3
     };
     format!("{value:.digits$} {unit}")
+}
+
+/// A fraction as a percentage with at most two digits after the point.
+pub fn percent(fraction: f64) -> String {
+    let text = format!("{:.2}", 100.0 * fraction);
+    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// A picture of lines with error bars.
@@ -262,19 +323,35 @@ impl Axis {
 }
 
 impl Plot {
-    /// Medians with their intervals on logarithmic axes. Each item has the name of its line, its x value, and its
-    /// times.
-    pub fn of_times<'t>(title: String, x: &str, times: impl IntoIterator<Item = (&'t str, f64, &'t Summary)>) -> Self {
+    /// Estimates with their intervals on logarithmic axes. Each item has the name of its line, its x value, and its
+    /// times. A point without an interval has no bar.
+    pub fn of_times<'t>(
+        title: String,
+        x: &str,
+        rule: &StoppingRule,
+        times: impl IntoIterator<Item = (&'t str, f64, &'t Summary)>,
+    ) -> Self {
         let mut lines: Vec<Line> = Vec::new();
+        let mut bars = false;
         for (name, x, seconds) in times {
-            let (low, high) = seconds.median_interval.map_or((seconds.min, seconds.max), |i| (i.low, i.high));
-            let point = Point { x, y: seconds.median, low, high };
+            let y = seconds.value(rule.estimate);
+            let interval = seconds.interval(rule.estimate);
+            bars |= interval.is_some();
+            let Interval { low, high } = interval.unwrap_or(Interval { low: y, high: y });
+            let point = Point { x, y, low, high };
             match lines.iter_mut().find(|l| l.name == name) {
                 Some(line) => line.points.push(point),
                 None => lines.push(Line { name: name.into(), points: vec![point] }),
             }
         }
-        Self { title, x: x.into(), y: "seconds (median, 95 %)".into(), log: true, lines }
+        lines.iter_mut().for_each(|line| line.points.sort_by(|a, b| a.x.total_cmp(&b.x)));
+        let estimate = rule.estimate.name();
+        let y = if bars {
+            format!("seconds ({estimate}, {} interval)", percent(rule.confidence))
+        } else {
+            format!("seconds ({estimate})")
+        };
+        Self { title, x: x.into(), y, log: true, lines }
     }
 
     /// The plot as a self-contained SVG picture.
@@ -387,10 +464,13 @@ mod tests {
             operation: operation.into(),
             block_bytes,
             seconds: Summary::of(&(0..20).map(|i| base * (1.0 + f64::from(i) / 100.0)).collect::<Vec<_>>(), 0.95),
+            relative_error: Some(0.045),
+            alpha_reached: Some(true),
         };
         Report {
             title: "a < b & \"c\"".into(),
             context: Context { hosts: vec!["n0".into(), "n1".into()], ..Context::default() },
+            rule: StoppingRule::default(),
             rows: vec![row("scatter/linear", 0, 1e-5), row("scatter/linear", 64, 2e-5), row("scatter/lanes", 64, 3e-3)],
             notes: vec!["linear is fastest".into()],
             found: serde_json::Value::Null,
@@ -408,7 +488,53 @@ mod tests {
     fn csv_has_a_column_for_every_head() {
         let csv = sample().write(Format::Csv);
         let columns: Vec<_> = csv.lines().map(|l| l.split(',').count()).collect();
-        assert_eq!(columns, [13; 4], "{csv}");
+        assert_eq!(columns, [17; 4], "{csv}");
+    }
+
+    /// A report of one series that ended by `rule`.
+    fn report_of(samples: &[f64], rule: StoppingRule) -> Report {
+        Report { rule, rows: vec![Row::new("scatter/linear", 64, rule.summary(samples), &rule)], ..sample() }
+    }
+
+    #[test]
+    fn intervals_are_labelled_with_the_level_and_the_estimate_that_were_asked_for() {
+        // Review, 0.5: "95 %" and "median" stood everywhere.
+        let samples: Vec<f64> = (0..20).map(|i| 1.0 + f64::from(i * i) / 100.0).collect();
+        let rule = StoppingRule { confidence: 0.99, estimate: Estimate::Mean, ..StoppingRule::fixed(20) };
+        let report = report_of(&samples, rule);
+        let table = report.write(Format::Table);
+        let heads = table.lines().nth(2).expect("heads").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(heads, "operation bytes reps min mean 99% from to error median p99");
+        let interval = Summary::of(&samples, 0.99).mean_interval.expect("20 samples");
+        assert!(table.contains(&people(interval.low)) && table.contains(&people(interval.high)), "{table}");
+        assert!(report.write(Format::Svg).contains("seconds (mean, 99% interval)"));
+        assert!(report.write(Format::Csv).contains(",0.99,mean,"));
+    }
+
+    #[test]
+    fn what_has_no_interval_gets_no_bar() {
+        // Review, 0.5: minimum to maximum of five repetitions was drawn as 95 %.
+        let report = report_of(&[1.0, 2.0, 3.0, 4.0, 5.0], StoppingRule::fixed(5));
+        let line = &report.plot().lines[0].points[0];
+        assert_eq!((line.low, line.high), (3.0, 3.0));
+        assert!(report.write(Format::Svg).contains(">seconds (median)<"));
+        let table = report.write(Format::Table);
+        assert!(table.contains("-: too few repetitions for an interval of the median at 95%"), "{table}");
+    }
+
+    #[test]
+    fn a_series_that_did_not_reach_alpha_says_so_in_table_csv_and_json() {
+        let samples: Vec<f64> = (0..40).map(|i| if i % 2 == 0 { 1.0 } else { 2.0 }).collect();
+        let report = report_of(&samples, StoppingRule { max_reps: 40, ..StoppingRule::default() });
+        let table = report.write(Format::Table);
+        assert!(table.contains("33.33%!") && table.contains("!: alpha not reached: 1 of 1 series"), "{table}");
+        assert!(report.write(Format::Csv).trim_end().ends_with(",false"), "{}", report.write(Format::Csv));
+        let json: serde_json::Value = serde_json::from_str(&report.write(Format::Json)).expect("JSON");
+        assert_eq!(json["rows"][0]["alpha_reached"], false);
+        assert_eq!(json["rule"]["confidence"], 0.95);
+        assert!(json["rows"][0]["relative_error"].as_f64().is_some_and(|a| (a - 1.0 / 3.0).abs() < 0.01), "{json}");
+        let fixed = report_of(&samples, StoppingRule::fixed(40));
+        assert_eq!(fixed.rows[0].alpha_reached, None, "a fixed number of repetitions has no alpha to reach");
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use crate::clock::Clock;
 use crate::collectives::Result;
 use crate::collectives::operation::{Flow, Operation};
-use crate::comm::{Comm, wtime};
-use crate::stats::{StoppingRule, Summary, median};
+use crate::comm::{Comm, CommError, wtime};
+use crate::stats::{Estimate, MAX_REPS, RuleError, StoppingRule, Summary, median};
 use serde::{Deserialize, Serialize};
 
 /// The time that is reported.
@@ -17,15 +17,16 @@ pub enum Method {
     Global,
     /// The longest of the times that the ranks measured, each on its own clock.
     Maximum,
-    /// The root's time. If other ranks end later (scatter, broadcast), the root waits for their confirmations, and
-    /// the time of the confirmations alone is subtracted. The result is at least the root's time without
-    /// confirmations.
+    /// The root's time. If other ranks may end later (scatter, broadcast, and all symmetric operations, whose root is
+    /// rank 0), the root waits for their confirmations, and the time of the confirmations alone is subtracted. The
+    /// result is at least the root's time without confirmations.
     Root,
     /// From single tasks, after B. de Supinski and N. Karonis, "Accurately measuring MPI broadcasts in a
     /// computational grid" (HPDC 1999). For each rank in turn, the root measures the time until this rank answers,
-    /// minus half of a round trip. The slowest task is the time of the operation. For a gather, the rank starts after
-    /// a message of the root. No clock and no barrier are needed. Symmetric operations cannot be divided into such
-    /// tasks, so `Maximum` is used.
+    /// minus half of a round trip. The times of the slowest task are the times of the operation. The slowest task is
+    /// the task with the largest estimate: the maximum of all tasks in each repetition would be too large by noise.
+    /// For a gather, the rank starts after a message of the root. No clock is needed, and the isolation has no
+    /// effect. Symmetric operations cannot be divided into such tasks, so `Maximum` is used.
     Specific,
 }
 
@@ -72,6 +73,54 @@ impl Default for Timing {
     }
 }
 
+/// Why a measurement is impossible.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TimingError {
+    /// The rule for the end of repetitions is invalid.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+    /// Global times need isolated repetitions.
+    #[error(
+        "method global needs isolated repetitions: with isolation pipelined, the first rank starts a repetition while \
+         other ranks still run earlier ones, and the time from the first start to the last end contains all of them"
+    )]
+    GlobalPipelined,
+    /// The warm-up would not end.
+    #[error("warm-up is {0}; at most {MAX_REPS} repetitions are allowed")]
+    WarmUp(usize),
+    /// The times of all tasks would not fit into memory.
+    #[error(
+        "method specific keeps max-reps x ranks times, here {reps} x {ranks}; at most {MAX_TASK_TIMES} are allowed"
+    )]
+    Tasks {
+        /// `max_reps`
+        reps: usize,
+        /// Number of ranks.
+        ranks: usize,
+    },
+}
+
+/// Maximum number of times that the method [`Method::Specific`] keeps: 800 MB.
+const MAX_TASK_TIMES: usize = 100_000_000;
+
+impl Timing {
+    /// Rejects combinations that cannot be measured on this number of ranks.
+    pub fn check(&self, ranks: usize) -> Result<(), TimingError> {
+        self.rule.check()?;
+        match *self {
+            Self { method: Method::Global, isolation: Isolation::Pipelined, .. } => Err(TimingError::GlobalPipelined),
+            Self { warm_up, .. } if warm_up > MAX_REPS => Err(TimingError::WarmUp(warm_up)),
+            Self { method: Method::Specific, rule: StoppingRule { max_reps: reps, .. }, .. }
+                if reps.saturating_mul(ranks) > MAX_TASK_TIMES =>
+            {
+                Err(TimingError::Tasks { reps, ranks })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Times operations on one communicator, with synchronised clocks of all ranks.
 pub struct Timer {
     comm: Comm,
@@ -99,6 +148,7 @@ impl Timer {
     /// Prepares `operation` for `block_bytes`, warms up, and repeats it until the rule is satisfied. Every rank gets
     /// the same summary.
     pub fn measure(&mut self, operation: &mut dyn Operation, block_bytes: usize, how: &Timing) -> Result<Summary> {
+        how.check(self.comm.size()).map_err(|e| CommError::Told(e.to_string()))?;
         operation.prepare(&self.comm, block_bytes)?;
         for _ in 0..how.warm_up {
             operation.ready()?;
@@ -107,17 +157,23 @@ impl Timer {
         self.comm.barrier()?;
         let specific = how.method == Method::Specific && operation.flow() != Flow::Symmetric;
         let mut samples = Vec::new();
+        let mut tasks: Vec<Vec<f64>> = vec![Vec::new(); self.comm.size() - 1];
         loop {
             // One rank decides, because machines may round differently.
             let mut more = [how.rule.more_reps(&samples) as f64];
             self.comm.broadcast_numbers(&mut more, 0)?;
             if more[0] == 0.0 {
-                return Ok(Summary::of(&samples, how.rule.confidence));
+                return Ok(how.rule.summary(&samples));
             }
             let more = (more[0] as usize).min(4096); // limits the time between checks, and the root's memory
-            let times =
-                if specific { self.tasks(operation, how, more)? } else { self.repetitions(operation, how, more)? };
-            samples.extend(times);
+            if specific && !tasks.is_empty() {
+                for (task, times) in tasks.iter_mut().zip(self.tasks(operation, how, more)?) {
+                    task.extend(times);
+                }
+                samples = slowest(&tasks, how.rule.estimate).to_vec();
+            } else {
+                samples.extend(self.repetitions(operation, how, more)?);
+            }
         }
     }
 
@@ -126,6 +182,8 @@ impl Timer {
         let needs_clock = how.method == Method::Global || how.isolation == Isolation::StartTime;
         let confirm = match (how.method, operation.flow()) {
             (Method::Root, Flow::From(root)) => Some((root, self.confirmation_seconds(root)?)),
+            // The root of a symmetric operation may end first too.
+            (Method::Root, Flow::Symmetric) => Some((0, self.confirmation_seconds(0)?)),
             _ => None,
         };
         let mut good = Vec::new();
@@ -247,16 +305,16 @@ impl Timer {
         Ok(median(&times))
     }
 
-    /// Measures `reps` repetitions by single tasks. Each result is the time of the slowest task, and is the same on
-    /// all ranks.
-    fn tasks(&mut self, operation: &mut dyn Operation, how: &Timing, reps: usize) -> Result<Vec<f64>> {
+    /// Measures each single task `reps` times: one list of times for each rank that is not the root. The result is the
+    /// same on all ranks.
+    fn tasks(&mut self, operation: &mut dyn Operation, how: &Timing, reps: usize) -> Result<Vec<Vec<f64>>> {
         let (comm, me) = (&self.comm, self.comm.rank());
         let (root, gathers) = match operation.flow() {
             Flow::From(root) => (root, false),
             Flow::To(root) => (root, true),
             Flow::Symmetric => (0, true),
         };
-        let mut slowest = vec![0.0f64; reps];
+        let mut all = Vec::with_capacity(comm.size() - 1);
         for other in (0..comm.size()).filter(|&r| r != root) {
             let mut trips = [0.0; 11];
             for trip in &mut trips {
@@ -271,7 +329,8 @@ impl Timer {
                 *trip = wtime() - start;
             }
             let one_way = median(&trips) / 2.0;
-            for time in &mut slowest {
+            let mut times = Vec::with_capacity(reps);
+            for _ in 0..reps {
                 if how.fresh_buffers {
                     operation.freshen();
                 }
@@ -288,19 +347,46 @@ impl Timer {
                 } else if !gathers && me == root {
                     comm.receive(&mut [], other, TAG)?;
                 }
-                *time = time.max(wtime() - start - one_way);
+                times.push(wtime() - start - one_way);
+            }
+            if me != root {
+                times.fill(f64::NEG_INFINITY);
             }
             // All other ranks wait here, because a rank without a task could continue with later repetitions. The
             // wait is not timed.
-            comm.barrier()?;
+            comm.all_max(&mut times)?;
+            all.push(times);
         }
-        if me != root {
-            slowest.fill(f64::NEG_INFINITY);
-        }
-        comm.all_max(&mut slowest)?;
-        if comm.size() == 1 {
-            slowest.fill(0.0);
-        }
-        Ok(slowest)
+        Ok(all)
+    }
+}
+
+/// The times of the task with the largest estimate.
+fn slowest(tasks: &[Vec<f64>], estimate: Estimate) -> &[f64] {
+    let value = |times: &[f64]| match estimate {
+        Estimate::Median => median(times),
+        Estimate::Mean => times.iter().sum::<f64>() / times.len().max(1) as f64,
+    };
+    let largest = tasks.iter().max_by(|a, b| value(a).total_cmp(&value(b)));
+    largest.map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn global_times_of_pipelined_repetitions_are_refused() {
+        let how = Timing { method: Method::Global, isolation: Isolation::Pipelined, ..Timing::default() };
+        assert_eq!(how.check(2), Err(TimingError::GlobalPipelined));
+        assert_eq!(Timing { method: Method::Maximum, ..how }.check(2), Ok(()));
+        let many = Timing { method: Method::Specific, rule: StoppingRule::fixed(1_000_000), ..Timing::default() };
+        assert_eq!(many.check(1000), Err(TimingError::Tasks { reps: 1_000_000, ranks: 1000 }));
+    }
+
+    #[test]
+    fn the_time_of_tasks_is_that_of_the_slowest_task_and_not_the_largest_of_each_repetition() {
+        let tasks = [vec![1.0, 1.0, 9.0], vec![9.0, 2.0, 2.0], vec![1.5, 8.0, 1.5]];
+        assert_eq!(slowest(&tasks, Estimate::Median), [9.0, 2.0, 2.0]);
     }
 }

@@ -1,6 +1,6 @@
 //! `mpib check`: checks that each operation moves the right bytes. Times of an operation that fails are meaningless.
 
-use super::{Failure, SiteOptions, bytes};
+use super::{Failure, SiteOptions, all_fit, bytes};
 use clap::Args;
 use mpib::collectives::operation::{Collective, KINDS, Operation, Setting};
 use mpib::comm::Comm;
@@ -16,6 +16,7 @@ pub struct Options {
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let n = comm.size();
+    all_fit(&options.sizes, n)?;
     let sites = if options.sites.given() { options.sites.two_sites(comm)? } else { Vec::new() };
     let here = sites.iter().filter(|&&s| s == 0).count();
     let mut tried = 0;

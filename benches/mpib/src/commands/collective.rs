@@ -10,7 +10,7 @@ use mpib::report::{Report, Row};
 use mpib::rules;
 use mpib::sizes::{Refinement, refine};
 use mpib::stats::StoppingRule;
-use mpib::timing::Timer;
+use mpib::timing::{Method, Timer};
 use mpib::tune::{Candidates, estimate};
 use std::path::PathBuf;
 
@@ -96,6 +96,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     let mut timer = Timer::new(comm)?;
     let mut notes = Vec::new();
+    let symmetric = matches!(kind, Kind::AllGather | Kind::AllToAll | Kind::Barrier);
+    if timing.method == Method::Specific && symmetric {
+        notes.push(format!("{} has no single tasks: these are the longest times of all ranks", kind.name()));
+    }
     let mut files = Vec::new();
     let rows = if let ([name], true) = (names.as_slice(), options.adaptive) {
         let mut operation =
@@ -104,7 +108,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         refine(&sizes, Refinement::default(), |size| {
             let seconds = timer.measure(&mut operation, size, &timing)?;
             let value = seconds.value(timing.rule.estimate);
-            rows.push(Row { operation: operation.name(), block_bytes: size, seconds });
+            rows.push(Row::new(operation.name(), size, seconds, &timing.rule));
             Ok::<_, Failure>(value)
         })?;
         rows.sort_by_key(|r| r.block_bytes);
@@ -139,11 +143,12 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         if let Some(path) = &options.estimates {
             files.push((path.clone(), serde_json::to_string_pretty(&found).map_err(Failure::input)?));
         }
-        all.into_iter().map(|(operation, block_bytes, seconds)| Row { operation, block_bytes, seconds }).collect()
+        all.into_iter().map(|(operation, bytes, seconds)| Row::new(operation, bytes, seconds, &timing.rule)).collect()
     };
     let report = Report {
         title: format!("{} on {n} ranks", kind.name()),
         context: context(comm, Some(timer.clock()), &sites)?,
+        rule: timing.rule,
         rows,
         notes,
         found: serde_json::json!({ "timing": timing }),

@@ -5,7 +5,8 @@ use clap::{Args, ValueEnum};
 use mpib::comm::Comm;
 use mpib::jor::bench::{JorError, Outcome, Plan, run as bench, solve};
 use mpib::jor::{CLASSES, Cut, Problem, Serial, balanced_rows, error_evolution, iterations};
-use mpib::report::{Line, Plot, Point, Report, people};
+use mpib::report::{Line, Plot, Point, Report, Row, people, percent};
+use mpib::stats::{Interval, StoppingRule};
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -32,9 +33,13 @@ pub struct Options {
     /// Ranks of both sites to use, separated by commas, for example 1+1,2+2,4+2; default: all
     #[arg(long, value_delimiter = ',', value_name = "NEAR+FAR")]
     procs: Vec<String>,
-    /// Number of repetitions of each run; the median is reported
-    #[arg(long, default_value_t = 1)]
-    reps: usize,
+    /// Number of repetitions of each run; the median is reported, with an interval from 6 repetitions on; default: 7
+    /// for N up to 128, and 1 for larger N, where a run takes minutes
+    #[arg(long)]
+    reps: Option<usize>,
+    /// Confidence level of the intervals
+    #[arg(long, default_value_t = 0.95)]
+    confidence: f64,
     /// Maximum number of iterations of each run (at least one period); times are scaled
     #[arg(long, value_name = "ITERATIONS")]
     sample: Option<usize>,
@@ -104,11 +109,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     };
     // Reject invalid partitions before the runs, which may take an hour.
     for (&cut, &(upper, lower)) in cuts.iter().flat_map(|c| runs.iter().map(move |r| (c, r))) {
-        for (problem, far) in [(Problem::whole(plan.n), lower), (Problem::half(plan.n), 0)] {
-            let rows = balanced_rows(problem.rows, plan.ratio.unwrap_or(1.0), upper, lower);
-            mpib::jor::parts(problem, cut, upper, far, rows).map_err(Failure::input)?;
-            mpib::jor::parts(problem, cut, lower.max(1), 0, rows).map_err(Failure::input)?;
-        }
+        can_run(plan.n, cut, upper, lower, plan.ratio)?;
+    }
+    if options.verify {
+        can_run(plan.n, Cut::Strips, near.len(), far.len(), plan.ratio)?;
     }
     let mut notes = Vec::new();
     let mut outcomes = Vec::new();
@@ -141,14 +145,37 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         .iter()
         .map(|(u, l, cut, o)| serde_json::json!({ "near": u, "far": l, "cut": cut, "outcome": o }))
         .collect();
+    let rule = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
+    let mut rows = Vec::new();
+    for (upper, lower, cut, outcome) in &outcomes {
+        let cut = format!("{cut:?}").to_lowercase();
+        rows.extend(outcome.times.iter().map(|(name, seconds)| {
+            Row::new(format!("{upper}+{lower} {cut}: {name}"), BORDER_BYTES * plan.n, seconds.clone(), &rule)
+        }));
+    }
     let report = Report {
         title: format!("JOR, {0} x {1} points, {2} + {3} ranks", 2 * plan.n, plan.n, near.len(), far.len()),
         context: context(comm, None, &sites)?,
-        rows: Vec::new(),
+        rule,
+        rows,
         notes,
         found: serde_json::json!({ "n": plan.n, "pace": plan.pace, "runs": found }),
     };
     options.output.write(comm, &report)
+}
+
+/// Bytes of a value of the border, which the front-ends exchange.
+const BORDER_BYTES: usize = size_of::<f64>();
+
+/// Rejects numbers of ranks for which a run of both sites together, or of one site alone, has a rank without points.
+fn can_run(n: usize, cut: Cut, upper: usize, lower: usize, ratio: Option<f64>) -> Result<(), Failure> {
+    let (whole, half) = (Problem::whole(n), Problem::half(n));
+    for alone in [upper, lower] {
+        mpib::jor::parts(half, cut, alone, 0, half.rows).map_err(Failure::input)?;
+    }
+    let rows = balanced_rows(whole.rows, ratio.unwrap_or(1.0), upper, lower);
+    mpib::jor::parts(whole, cut, upper, lower, rows).map_err(Failure::input)?;
+    Ok(())
 }
 
 #[cfg(not(feature = "hdf5"))]
@@ -218,9 +245,12 @@ fn plan(options: &Options) -> Result<Plan, Failure> {
     if let Some(ratio) = options.balance.filter(|r| !(r.is_finite() && *r > 0.0)) {
         return Err(Failure::Input(format!("--balance is {ratio}; it must be more than 0")));
     }
-    if !(1..=1000).contains(&options.reps) {
-        return Err(Failure::Input(format!("--reps is {}; it must be 1 to 1000", options.reps)));
+    let reps = options.reps.unwrap_or(if n <= 128 { 7 } else { 1 });
+    if !(1..=1000).contains(&reps) {
+        return Err(Failure::Input(format!("--reps is {reps}; it must be 1 to 1000")));
     }
+    let confidence = options.confidence;
+    StoppingRule { confidence, ..StoppingRule::fixed(reps) }.check().map_err(Failure::input)?;
     if options.sample == Some(0) {
         return Err(Failure::Input("--sample is 0; at least 1 iteration is needed".into()));
     }
@@ -238,7 +268,8 @@ fn plan(options: &Options) -> Result<Plan, Failure> {
         periods,
         cut: Cut::Strips,
         ratio: options.balance,
-        reps: options.reps,
+        reps,
+        confidence,
         sample: options.sample,
     })
 }
@@ -270,10 +301,16 @@ fn lines(o: &Outcome, near: usize, far: usize, cut: Cut, plan: &Plan) -> Vec<Str
             people(o.whole_seconds[1])
         ),
         format!(
-            "power ratio {:.3} (on 2N x N {:.3}{}); balanced: {} of {} rows",
+            "power ratio {:.3}{} (on 2N x N {:.3}{}{}); balanced: {} of {} rows",
             o.ratio,
+            between(o.ratio_interval),
             o.ratio_whole,
-            if o.cache_crossed { ": a cache boundary lies between" } else { "" },
+            between(o.ratio_whole_interval),
+            match o.cache_crossed {
+                Some(true) => ": a cache boundary lies between",
+                Some(false) => "",
+                None => "; too few repetitions to tell a cache boundary",
+            },
             o.balanced_rows,
             2 * plan.n
         ),
@@ -294,8 +331,26 @@ fn lines(o: &Outcome, near: usize, far: usize, cut: Cut, plan: &Plan) -> Vec<Str
         };
         lines.push(format!("balanced, period {period}{chosen}: {count} iterations, {time}; {left}"));
     }
-    lines.push(format!("artless speedup {:.3}, artful speedup {:.3} at period {}", o.artless, o.artful, o.best_period));
+    lines.push(format!(
+        "artless speedup {:.3}{}, artful speedup {:.3}{} at period {}",
+        o.artless,
+        between(o.artless_interval),
+        o.artful,
+        between(o.artful_interval),
+        o.best_period
+    ));
+    if o.artful_interval.is_none() {
+        let level = percent(plan.confidence);
+        // All repetitions are on one side of the true median with the probability 2 / 2^n.
+        let enough = (1.0 - (1.0 - plan.confidence).log2()).ceil();
+        lines.push(format!("{} repetitions: too few for intervals at {level} (--reps {enough})", plan.reps));
+    }
     lines
+}
+
+/// An interval in brackets, or nothing.
+fn between(interval: Option<Interval>) -> String {
+    interval.map_or(String::new(), |i| format!(" [{:.3} to {:.3}]", i.low, i.high))
 }
 
 /// Compares the whole solution at period 1 on all ranks with the solution of one process.

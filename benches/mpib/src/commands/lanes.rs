@@ -58,7 +58,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 let mut operation = Collective::new(kind, name, &setting, n).map_err(Failure::input)?;
                 let seconds = timer.measure(&mut operation, size, &timing)?;
                 medians.insert(name.clone(), seconds.value(timing.rule.estimate));
-                rows.push(Row { operation: format!("{}/{name}", kind.name()), block_bytes: size, seconds });
+                rows.push(Row::new(format!("{}/{name}", kind.name()), size, seconds, &timing.rule));
             }
             let choice = Choice::of(&model, direction, size, options.margin, &medians);
             notes.extend(choice.lines(kind.name()));
@@ -68,6 +68,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let report = Report {
         title: format!("{} + {} ranks, root {}", model.near_ranks, model.far_ranks, options.root),
         context: context(comm, Some(timer.clock()), &sites)?,
+        rule: timing.rule,
         rows,
         notes,
         found: serde_json::json!({ "paths": model, "choices": found }),

@@ -62,11 +62,11 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     for &size in &sizes {
         let found = all_pairs(comm, Order::Parallel, size, 0, &rule)?;
         let index = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
-        rows.extend(index.zip(&found.values).map(|((i, j), summary)| Row {
-            operation: format!("there/{i}-{j}"),
-            block_bytes: size,
-            seconds: summary.clone(),
-        }));
+        rows.extend(
+            index
+                .zip(&found.values)
+                .map(|((i, j), summary)| Row::new(format!("one-way/{i}-{j}"), size, summary.clone(), &rule)),
+        );
         trips.push(PairMatrix::new(n, |i, j| found.get(i, j).value(rule.estimate)));
     }
     let pairs = PairMatrix::new(n, |i, j| {
@@ -153,11 +153,12 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         ));
     }
     for (name, seconds) in [("linear", in_turn), ("linear-nonblocking", at_once)] {
-        rows.push(Row { operation: format!("scatter/{name}"), block_bytes: largest, seconds });
+        rows.push(Row::new(format!("scatter/{name}"), largest, seconds, &rule));
     }
     let report = Report {
         title: format!("Models of {n} ranks"),
         context: context(comm, Some(timer.clock()), &[])?,
+        rule,
         rows,
         notes,
         found: serde_json::json!({ "hockney": mean, "hockney_pairs": pairs, "loggp": loggp, "lmo": lmo, "trains": trains }),

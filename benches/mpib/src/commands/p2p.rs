@@ -1,11 +1,11 @@
 //! `mpib p2p`: measures round trips between all n (n-1) / 2 pairs of ranks, with error bars.
 
-use super::{Failure, Output, Repetitions, at_least, bytes, context, hosts};
+use super::{Failure, Output, Repetitions, all_fit, at_least, bytes, context, hosts};
 use clap::{Args, ValueEnum};
 use mpib::comm::Comm;
 use mpib::p2p::{Order, Stream, all_pairs};
 use mpib::report::{Report, Row, people};
-use mpib::stats::Summary;
+use mpib::stats::StoppingRule;
 
 #[derive(Args)]
 pub struct Options {
@@ -37,6 +37,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.output.check()?;
     let rule = options.repetitions.rule()?;
     at_least(comm, 2, "a round trip")?;
+    let back: Vec<usize> = options.back.iter().copied().collect();
+    all_fit(&options.sizes, 2)?;
+    all_fit(&back, 2)?;
     let order = match options.order {
         OrderName::Sequential => Order::Sequential,
         OrderName::Parallel => Order::Parallel,
@@ -48,7 +51,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         let pairs = all_pairs(comm, order, size, options.back.unwrap_or(size), &rule)?;
         let index = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
         for ((i, j), summary) in index.zip(pairs.values) {
-            rows.push(Row { operation: format!("round-trip/{i}-{j}"), block_bytes: size, seconds: summary });
+            rows.push(Row::new(format!("round-trip/{i}-{j}"), size, summary, &rule));
         }
     }
     if options.stream {
@@ -63,18 +66,20 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 comm.broadcast_numbers(&mut seconds, 0)?;
                 times.push(seconds[0] / messages as f64);
             }
-            let seconds = Summary::of(&times[1..], rule.confidence);
+            let fixed = StoppingRule { confidence: rule.confidence, ..StoppingRule::fixed(times.len() - 1) };
+            let seconds = fixed.summary(&times[1..]);
             notes.push(format!(
                 "stream 0-1, {size} bytes: {} a message, {:.1} MB/s",
                 people(seconds.median),
                 size as f64 / seconds.median / 1e6
             ));
-            rows.push(Row { operation: "stream/0-1".into(), block_bytes: size, seconds });
+            rows.push(Row::new("stream/0-1", size, seconds, &StoppingRule { estimate: rule.estimate, ..fixed }));
         }
     }
     let report = Report {
         title: format!("Round trips between all pairs of {n} ranks"),
         context: context(comm, None, &[])?,
+        rule,
         rows,
         notes,
         found: serde_json::Value::Null,

@@ -1,13 +1,13 @@
 //! `mpib paths`: measures the transfer paths of a checkpoint on this machine, and recommends a group size.
 
-use super::{Common, Failure, bytes_not_zero, context, hosts, rate};
+use super::{Common, Failure, bytes_not_zero, context, hosts};
 use clap::Args;
 use mpib::collectives::operation::Operation;
 use mpib::comm::{Comm, CommError};
 use mpib::daemons::{Places, Restart, Stream, find_command};
 use mpib::paths::{GroupGather, ReadFiles, TcpGather, WriteFiles};
 use mpib::report::{Plot, Report, Row, people};
-use mpib::stats::Summary;
+use mpib::stats::{Interval, StoppingRule, Summary};
 use mpib::timing::{Timer, Timing};
 use std::path::PathBuf;
 
@@ -19,6 +19,12 @@ pub struct Options {
     /// Group sizes to test, separated by commas; sizes above the number of ranks become the number of ranks
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8, 16, 32])]
     groups: Vec<usize>,
+    /// Maximum bytes of an aggregator's buffer; larger blocks of a group are gathered in pieces
+    #[arg(long, value_parser = bytes_not_zero, default_value = "256MiB")]
+    buffer: usize,
+    /// Gathers to measure, separated by commas: native, linear-nonblocking, binomial, lanes-1, lanes-2, lanes-4, tcp
+    #[arg(long, value_delimiter = ',', default_values_t = GATHERS.map(String::from))]
+    gathers: Vec<String>,
     /// A directory on each node's own disk
     #[arg(long, value_name = "DIR")]
     local: Option<PathBuf>,
@@ -85,10 +91,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if groups.first().is_none_or(|&g| g < 2) {
         return Err(Failure::Input("--groups: a group has at least 2 ranks".into()));
     }
-    let whole_group_bytes = options.bytes.checked_mul(n).filter(|&b| b <= mpib::comm::MAX_MESSAGE_BYTES);
-    if whole_group_bytes.is_none() {
-        return Err(Failure::Input(format!("--bytes {}: {n} ranks' bytes do not fit into one message", options.bytes)));
+    if let Some(unknown) = options.gathers.iter().find(|name| !GATHERS.contains(&name.as_str())) {
+        return Err(Failure::Input(format!("--gathers {unknown:?}; there are {}", GATHERS.join(", "))));
     }
+    memory_suffices(comm, options.bytes, options.buffer)?;
     if let Some(&wrong) = options.scaling.iter().find(|&&ranks| ranks < 1 || ranks > n) {
         return Err(Failure::Input(format!("--scaling {wrong}: it must be from 1 to {n}, the number of ranks")));
     }
@@ -98,29 +104,23 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let mut ways: Vec<Way> = Vec::new();
     let mut measure = |operation: &mut dyn Operation, name: &'static str, group: usize| -> Result<(), Failure> {
         let seconds = timer.measure(operation, options.bytes, &timing)?;
-        let mut wrong = [f64::from(u8::from(!operation.is_right(comm)))];
+        let mut wrong = [f64::from(u8::from(!operation.check(comm)?))];
         comm.all_max(&mut wrong)?;
         if wrong[0] != 0.0 {
             return Err(Failure::Output(format!("{}: wrong bytes arrived", operation.name())));
         }
-        rows.push(Row { operation: operation.name(), block_bytes: options.bytes, seconds: seconds.clone() });
+        rows.push(Row::new(operation.name(), options.bytes, seconds.clone(), &timing.rule));
         ways.push(Way { name, group, seconds });
         Ok(())
     };
     for &group in &groups {
-        for (name, implementation) in [
-            ("native", "native"),
-            ("linear", "linear-nonblocking"),
-            ("binomial", "binomial"),
-            ("lanes-1", "lanes-1"),
-            ("lanes-2", "lanes-2"),
-            ("lanes-4", "lanes-4"),
-        ] {
-            if let Some(mut gather) = GroupGather::new(comm, group, implementation, &sites)? {
+        for name in GATHERS.into_iter().filter(|name| options.gathers.iter().any(|wanted| wanted == name)) {
+            if name == TCP {
+                measure(&mut TcpGather::new(comm, group, options.buffer)?, TCP, group)?;
+            } else if let Some(mut gather) = GroupGather::new(comm, group, name, &sites, options.buffer)? {
                 measure(&mut gather, name, group)?;
             }
         }
-        measure(&mut TcpGather::new(comm, group)?, "tcp", group)?;
     }
     if let Some(directory) = &options.local {
         measure(&mut WriteFiles::new(comm, "local", directory, 1)?, "local disk", 1)?;
@@ -151,14 +151,15 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         None => notes.push("gRPC stream: not measured, no command mcr (--mcr FILE, or in PATH)".into()),
     }
     notes.extend(recommend(&ways, &groups, n, options.bytes));
-    let mut figures: Vec<_> = options.figure.iter().map(|p| (p.clone(), plot(&ways, n, options.bytes).svg())).collect();
+    let mut figures: Vec<_> =
+        options.figure.iter().map(|p| (p.clone(), plot(&ways, n, options.bytes, &timing.rule).svg())).collect();
     let group = groups.last().copied().unwrap_or(2);
     let mut scaled = Vec::new();
     for &ranks in &options.scaling {
         scaled.extend(scaling(comm, options, &timing, ranks, group)?);
     }
     for at in &scaled {
-        rows.push(Row { operation: at.operation.clone(), block_bytes: options.bytes, seconds: at.seconds.clone() });
+        rows.push(Row::new(at.operation.clone(), options.bytes, at.seconds.clone(), &timing.rule));
     }
     notes.extend(in_words(&scaled));
     if let Some(directory) = &options.figures {
@@ -168,18 +169,52 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             let title = format!("{what}: {} bytes a rank, groups of {group}", options.bytes);
             let shown = scaled.iter().filter(|at| if number == 10 { at.aggregated } else { at.in_figure_11() });
             let times = shown.map(|at| (at.line.as_str(), at.ranks as f64, &at.seconds));
-            let plot = Plot::of_times(title, "ranks", times);
+            let plot = Plot::of_times(title, "ranks", &timing.rule, times);
             figures.push((directory.join(format!("figure-{number}.svg")), plot.svg()));
         }
     }
     let report = Report {
         title: format!("Transfer paths of {n} ranks, {} bytes each", options.bytes),
         context: context(comm, Some(timer.clock()), &sites)?,
+        rule: timing.rule,
         rows,
         notes,
         found: serde_json::Value::Null,
     };
     options.common.output.write_with(comm, &report, &figures)
+}
+
+/// Names of the gathers.
+const GATHERS: [&str; 7] = ["native", "linear-nonblocking", "binomial", "lanes-1", "lanes-2", "lanes-4", TCP];
+/// The gather over plain TCP connections.
+const TCP: &str = "tcp";
+
+/// Rejects blocks that do not fit into the memory of a host: each rank has its block, and each may need a buffer of
+/// an aggregator, because some gathers pass blocks on. Collective.
+fn memory_suffices(comm: &Comm, bytes: usize, buffer_bytes: usize) -> Result<(), Failure> {
+    let hosts = hosts(comm)?;
+    let mine = &hosts[comm.rank()];
+    let here = hosts.iter().filter(|h| *h == mine).count();
+    // All pieces on a host together are at most the blocks of all ranks.
+    let blocks = bytes.saturating_mul(here);
+    let needed = blocks.saturating_add(buffer_bytes.saturating_mul(here).min(blocks));
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok()).map(|kib| kib << 10);
+    let fits = match available.filter(|&available| needed > available) {
+        None => Ok(()),
+        Some(available) => Err(format!(
+            "--bytes {bytes}: the {here} ranks of host {mine} need {:.1} GB, and {:.1} GB are available",
+            needed as f64 / 1e9,
+            available as f64 / 1e9
+        )),
+    };
+    comm.agree(fits).map_err(|error| Failure::Input(error.to_string()))
+}
+
+/// Bytes per second as storage people read them.
+fn megabytes(bytes_per_second: f64) -> String {
+    format!("{:.1} MB/s", bytes_per_second / 1e6)
 }
 
 /// Path from files in memory to containers in memory, through agents and aggregators.
@@ -305,66 +340,97 @@ fn in_words(scaled: &[Scaled]) -> Vec<String> {
     lines
 }
 
-/// The group size with the smallest time from the ranks to the store. The time is the fastest gather plus the writing
-/// by the aggregators. This sum is an upper bound, since gathers and writes overlap in the running system. The
-/// measured time through agents and aggregators is also compared. Without a PFS, only gathers count.
-fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<String> {
-    let median = |group: usize, name: &str| {
-        let way = ways.iter().find(|w| w.group == group && w.name == name);
-        way.map(|w| w.seconds.median)
+/// One way to save a checkpoint of all ranks.
+struct Candidate {
+    name: String,
+    /// Median in seconds.
+    seconds: f64,
+    /// `None` with too few repetitions.
+    interval: Option<Interval>,
+}
+
+impl Candidate {
+    /// The steps of a way one after the other. The sum of the intervals contains the sum of the true medians at
+    /// least as often as both intervals together contain theirs.
+    fn of(name: String, steps: &[&Summary]) -> Self {
+        let sum = |a: Interval, b: Interval| Interval { low: a.low + b.low, high: a.high + b.high };
+        let intervals: Option<Vec<_>> = steps.iter().map(|s| s.median_interval).collect();
+        let interval = intervals.and_then(|all| all.into_iter().reduce(sum));
+        Self { name, seconds: steps.iter().map(|s| s.median).sum(), interval }
+    }
+}
+
+/// The fastest candidate, or all candidates whose intervals overlap with the interval of the fastest.
+fn conclude(what: &str, mut candidates: Vec<Candidate>, whole_bytes: f64) -> Option<String> {
+    candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let (best, others) = candidates.split_first()?;
+    let rate = megabytes(whole_bytes / best.seconds);
+    let head = format!("{what}: {}: {}, {rate}", best.name, people(best.seconds));
+    let Some(interval) = best.interval else {
+        let doubt = if others.is_empty() { "" } else { " (too few repetitions to say that the others are slower)" };
+        return Some(head + doubt);
     };
+    let same = |other: &&Candidate| other.interval.is_none_or(|o| o.low <= interval.high);
+    let equal: Vec<_> = others.iter().filter(same).map(|c| format!("{} ({})", c.name, people(c.seconds))).collect();
+    Some(if equal.is_empty() { head } else { format!("{head}; no difference to {}", equal.join(", ")) })
+}
+
+/// Compares the ways from the ranks to the store: without aggregators, and for each group size the fastest gather
+/// plus the writing by the aggregators. This sum is an upper bound, since gathers and writes overlap in the running
+/// system. The measured time through agents and aggregators is also compared. Without a PFS, only gathers count.
+fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<String> {
+    let find = |group: usize, name: &str| ways.iter().find(|w| w.group == group && w.name == name).map(|w| &w.seconds);
+    let median = |group: usize, name: &str| find(group, name).map(|s| s.median);
     let gather = |group: usize| {
         let some = ways.iter().filter(move |w| w.group == group && !OTHERS.contains(&w.name));
         some.min_by(|a, b| a.seconds.median.total_cmp(&b.seconds.median))
     };
     let whole = (bytes * n) as f64;
     let mut lines = Vec::new();
-    let mut best: Option<(f64, usize, &str)> = None;
+    let mut all = Vec::new();
+    let mut daemons = Vec::new();
     for &group in groups {
-        let Some(fastest) = gather(group) else { continue };
-        let write = median(group, "pfs");
-        let sum = (fastest.seconds.median + write.unwrap_or(0.0), group, fastest.name);
-        let through = median(group, WHOLE).map(|seconds| (seconds, group, WHOLE));
         let aggregators = n.div_ceil(group);
-        lines.push(format!(
-            "groups of {group}: {} to gather by {}{}{}{}{}",
-            people(fastest.seconds.median),
-            fastest.name,
-            write.map_or(String::new(), |w| format!(", then {} to write by {aggregators} aggregators", people(w))),
-            median(group, GRPC).map_or(String::new(), |s| format!("; {} by grpc", people(s))),
-            through.map_or(String::new(), |t| format!("; {} by {WHOLE}", people(t.0))),
-            median(group, RESTART).map_or(String::new(), |s| format!("; {} to restart", people(s)))
-        ));
-        for way in [Some(sum), through].into_iter().flatten() {
-            if best.is_none_or(|b| way.0 < b.0) {
-                best = Some(way);
+        let count = format!("{aggregators} aggregator{}", if aggregators == 1 { "" } else { "s" });
+        let write = find(group, "pfs");
+        if let Some(fastest) = gather(group) {
+            let wrote = |w: &Summary| {
+                format!(", then {} to write by {count} ({})", people(w.median), megabytes(whole / w.median))
+            };
+            lines.push(format!(
+                "groups of {group}: {} to gather by {}{}{}{}{}",
+                people(fastest.seconds.median),
+                fastest.name,
+                write.map_or(String::new(), wrote),
+                median(group, GRPC).map_or(String::new(), |s| format!("; {} by grpc", people(s))),
+                median(group, WHOLE).map_or(String::new(), |s| format!("; {} by {WHOLE}", people(s))),
+                median(group, RESTART).map_or(String::new(), |s| format!("; {} to restart", people(s)))
+            ));
+            let steps: Vec<_> = [Some(&fastest.seconds), write].into_iter().flatten().collect();
+            all.push(Candidate::of(format!("group size {group}, {count}, gathered by {}", fastest.name), &steps));
+        }
+        let through = if write.is_some() { WHOLE } else { GRPC };
+        if let Some(seconds) = find(group, through) {
+            let name = format!("group size {group}, {count}, gathered by {through}");
+            daemons.push(Candidate::of(name.clone(), &[seconds]));
+            if through == WHOLE {
+                all.push(Candidate::of(name, &[seconds]));
             }
         }
     }
-    if let Some(direct) = median(1, "pfs") {
-        lines.push(format!("without aggregators: {n} ranks write in {}, {}", people(direct), rate(whole / direct)));
+    if let Some(direct) = find(1, "pfs") {
+        let rate = megabytes(whole / direct.median);
+        lines.push(format!("without aggregators: {n} ranks write in {}, {rate}", people(direct.median)));
+        all.push(Candidate::of("without aggregators".into(), &[direct]));
     }
-    if let Some((total, group, name)) = best {
-        lines.push(format!(
-            "recommended: group size {group}, {} aggregator{}, gathered by {name}: {}, {}",
-            n.div_ceil(group),
-            if n.div_ceil(group) == 1 { "" } else { "s" },
-            people(total),
-            rate(whole / total)
-        ));
-        // If mcrEngine does not use the recommended path, the time of mcrEngine is reported too.
-        let daemons = if median(group, "pfs").is_some() { WHOLE } else { GRPC };
-        let of_daemons = groups.iter().filter_map(|&g| Some((median(g, daemons)?, g)));
-        if let Some((seconds, group)) = of_daemons.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|_| name != daemons) {
-            lines.push(format!("recommended for mcr as it is: group size {group}: {}", people(seconds)));
-        }
-    }
+    lines.extend(conclude("recommended", all, whole));
+    lines.extend(conclude("recommended for mcr as it is", daemons, whole));
     lines
 }
 
-fn plot(ways: &[Way], n: usize, bytes: usize) -> Plot {
+fn plot(ways: &[Way], n: usize, bytes: usize, rule: &StoppingRule) -> Plot {
     let times = ways.iter().map(|way| (way.name, way.group as f64, &way.seconds));
-    Plot::of_times(format!("{n} ranks, {bytes} bytes each"), "group size (1: no aggregators)", times)
+    Plot::of_times(format!("{n} ranks, {bytes} bytes each"), "group size (1: no aggregators)", rule, times)
 }
 
 #[cfg(test)]
@@ -381,32 +447,45 @@ mod tests {
         }
     }
 
+    /// A way whose repetitions are all within 2 % of `seconds`.
+    fn way(name: &'static str, group: usize, seconds: f64) -> Way {
+        let samples: Vec<f64> = (0..9).map(|i| seconds * (1.0 + f64::from(i - 4) / 200.0)).collect();
+        Way { name, group, seconds: Summary::of(&samples, 0.95) }
+    }
+
+    fn recommended(lines: &[String]) -> &str {
+        lines.iter().find_map(|l| l.strip_prefix("recommended: ")).expect("a recommendation")
+    }
+
     #[test]
     fn the_least_sum_of_gathering_and_writing_is_recommended() {
-        let way = |name, group, seconds| Way { name, group, seconds: Summary::of(&[seconds], 0.95) };
-        let ways = [
-            way("native", 2, 1.0),
-            way("tcp", 2, 0.9),
-            way("native", 4, 1.5),
-            way("tcp", 4, 2.0),
-            way("pfs", 1, 9.0),
-            way("pfs", 2, 6.0),
-            way("pfs", 4, 3.0),
-        ];
-        let lines = recommend(&ways, &[2, 4], 8, 1 << 20);
-        assert!(
-            lines[3].starts_with("recommended: group size 4, 2 aggregators, gathered by native: 4.500 s"),
-            "{lines:?}"
-        );
-        let stream = [way(GRPC, 2, 1.2), way(GRPC, 4, 2.5), way(WHOLE, 2, 4.2), way(WHOLE, 4, 5.0)];
-        let ways: Vec<_> = ways.into_iter().chain(stream).collect();
-        let lines = recommend(&ways, &[2, 4], 8, 1 << 20);
-        assert!(lines[0].ends_with("; 1.200 s by grpc; 4.200 s by grpc to pfs"), "{lines:?}");
-        assert!(lines[3].starts_with("recommended: group size 2, 4 aggregators, gathered by grpc to pfs"), "{lines:?}");
+        let mut ways =
+            vec![way("native", 2, 1.0), way(TCP, 2, 0.9), way("native", 4, 1.5), way(TCP, 4, 2.0), way("pfs", 1, 9.0)];
         let without_pfs = recommend(&ways[..4], &[2, 4], 8, 1 << 20);
-        assert!(
-            without_pfs[2].starts_with("recommended: group size 2, 4 aggregators, gathered by tcp"),
-            "{without_pfs:?}"
-        );
+        let found = recommended(&without_pfs);
+        assert!(found.starts_with("group size 2, 4 aggregators, gathered by tcp: 900.0 ms, 9.3 MB/s"), "{found}");
+        ways.extend([way("pfs", 2, 6.0), way("pfs", 4, 3.0)]);
+        let lines = recommend(&ways, &[2, 4], 8, 1 << 20);
+        assert_eq!(recommended(&lines), "group size 4, 2 aggregators, gathered by native: 4.500 s, 1.9 MB/s");
+        ways.extend([way(GRPC, 2, 1.2), way(GRPC, 4, 2.5), way(WHOLE, 2, 4.0), way(WHOLE, 4, 5.0)]);
+        let lines = recommend(&ways, &[2, 4], 8, 1 << 20);
+        assert!(lines[0].ends_with("; 1.200 s by grpc; 4.000 s by grpc to pfs"), "{lines:?}");
+        assert!(recommended(&lines).starts_with("group size 2, 4 aggregators, gathered by grpc to pfs"), "{lines:?}");
+    }
+
+    #[test]
+    fn writing_without_aggregators_can_be_recommended_and_equal_ways_are_called_equal() {
+        // Review, 2: "without aggregators" 26.58 ms, and then "recommended: group size 2" with 29.64 ms.
+        let ways = [way("native", 2, 5e-3), way("pfs", 2, 24.6e-3), way("pfs", 1, 26.58e-3)];
+        let lines = recommend(&ways, &[2], 8, 1 << 20);
+        assert!(recommended(&lines).starts_with("without aggregators: 26.58 ms"), "{lines:?}");
+        assert!(!recommended(&lines).contains("no difference"), "{lines:?}");
+        let ways = [way("native", 2, 5e-3), way("pfs", 2, 21.6e-3), way("pfs", 1, 26.5e-3)];
+        let lines = recommend(&ways, &[2], 8, 1 << 20);
+        let found = recommended(&lines);
+        assert!(found.contains("; no difference to group size 2, 4 aggregators, gathered by native"), "{found}");
+        let once = |name, group| Way { name, group, seconds: Summary::of(&[1.0], 0.95) };
+        let lines = recommend(&[once("native", 2), once("pfs", 2), once("pfs", 1)], &[2], 8, 1 << 20);
+        assert!(recommended(&lines).contains("too few repetitions"), "{lines:?}");
     }
 }

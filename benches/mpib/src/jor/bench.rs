@@ -4,7 +4,7 @@
 use super::{Block, Cut, CutError, Part, Problem, SIDES, balanced_rows, iterations, parts};
 use crate::comm::{Comm, CommError, wtime};
 use crate::p2p::round_trips;
-use crate::stats::{StoppingRule, median};
+use crate::stats::{Interval, StoppingRule, Summary, median};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,8 @@ pub struct Plan {
     pub ratio: Option<f64>,
     /// Number of repetitions of each run. The median is reported.
     pub reps: usize,
+    /// Confidence of the intervals.
+    pub confidence: f64,
     /// Maximum number of iterations of each run, but at least one period. The time is scaled, and the error is not
     /// checked.
     pub sample: Option<usize>,
@@ -61,11 +63,18 @@ pub struct Outcome {
     pub whole_seconds: [f64; 2],
     /// Power of site 0 divided by the power of site 1 on N x N points: the ratio of the median times of an iteration.
     pub ratio: f64,
+    /// Interval of the measured ratio. `None` with too few repetitions, like all intervals.
+    #[serde(default)]
+    pub ratio_interval: Option<Interval>,
     /// Power of site 0 divided by the power of site 1 on 2N x N points.
     pub ratio_whole: f64,
-    /// Whether `ratio` and `ratio_whole` differ. If so, half of the problem fits into a cache at one site, but the
-    /// whole problem does not.
-    pub cache_crossed: bool,
+    /// Interval of `ratio_whole`.
+    #[serde(default)]
+    pub ratio_whole_interval: Option<Interval>,
+    /// Whether the measured ratios on N x N and on 2N x N points differ significantly. Then half of the problem fits
+    /// into a cache at one site, but the whole problem does not. `None` with too few repetitions.
+    #[serde(default)]
+    pub cache_crossed: Option<bool>,
     /// Number of the 2N rows that site 0 has if the load is balanced.
     pub balanced_rows: usize,
     /// Time of both sites with equal load and an exchange after each iteration.
@@ -84,10 +93,20 @@ pub struct Outcome {
     pub inner_seconds: f64,
     /// Additional time of an exchange.
     pub exchange_seconds: f64,
-    /// Speedup of both sites with an exchange after each iteration over the faster site alone.
+    /// Speedup of both sites with an exchange after each iteration over the faster site alone: the median of the
+    /// speedups in each repetition.
     pub artless: f64,
+    /// Interval of `artless`.
+    #[serde(default)]
+    pub artless_interval: Option<Interval>,
     /// Speedup of the fastest balanced run over the faster site alone.
     pub artful: f64,
+    /// Interval of `artful`, which does not include the choice of the fastest period.
+    #[serde(default)]
+    pub artful_interval: Option<Interval>,
+    /// Name and times of each kind of run.
+    #[serde(default)]
+    pub times: Vec<(String, Summary)>,
 }
 
 /// Runs the whole benchmark. All ranks must call this function. The field `sites` must contain both 0 and 1.
@@ -104,15 +123,15 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     let [alone_half, alone_whole] = counts(comm, &[(half, 0, 1), (whole, 0, 1)])?[..] else {
         return Err(CommError::Told("two counts were asked for".into()).into());
     };
-    let (half_seconds, half_iteration) = runner.alone(half, alone_half)?;
-    let (whole_seconds, whole_iteration) = runner.alone(whole, alone_whole)?;
+    let mut series = Series::default();
+    for _ in 0..plan.reps {
+        series.half.push(runner.alone_once(half, alone_half)?);
+    }
     // Use the median iteration and not the whole time, because occasional other work of a node is not part of its
     // power.
-    let (ratio, ratio_whole) = (half_iteration[1] / half_iteration[0], whole_iteration[1] / whole_iteration[0]);
-    let used = plan.ratio.unwrap_or(ratio);
+    let used = plan.ratio.unwrap_or_else(|| median(&series.ratios()));
     let rows = balanced_rows(whole.rows, used, near.len(), far.len());
     let even = balanced_rows(whole.rows, near.len() as f64 / far.len() as f64, near.len(), far.len());
-    let transparent_seconds = runner.coupled(whole, even, 1, alone_whole)?;
     let rows_at = |period| if period == 1 { 0 } else { rows };
     let wanted: Vec<_> = plan.periods.iter().map(|&p| (whole, rows_at(p), p)).collect();
     let mut known: Vec<_> = plan.periods.iter().copied().zip(counts(comm, &wanted)?).collect();
@@ -127,37 +146,97 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
         known.sort_unstable();
     }
     // The runs alternate, so that disturbances affect all of them equally.
-    let mut times = vec![Vec::new(); known.len()];
     let mut errors_left = vec![0.0; known.len()];
+    series.balanced = vec![Vec::new(); known.len()];
     for _ in 0..plan.reps {
+        series.whole.push(runner.alone_once(whole, alone_whole)?);
+        series.transparent.push(runner.coupled_once(whole, even, 1, alone_whole)?.0);
         for (at, &(period, count)) in known.iter().enumerate() {
             let (seconds, left) = runner.coupled_once(whole, rows, period, count)?;
-            times[at].push(seconds);
+            series.balanced[at].push(seconds);
             errors_left[at] = left;
         }
     }
-    let periods: Vec<_> = known.iter().zip(&times).map(|(&(period, count), t)| (period, count, median(t))).collect();
-    let best = periods.iter().copied().min_by(|a, b| a.2.total_cmp(&b.2)).unwrap_or((1, 0, f64::NAN));
-    let alone = whole_seconds[0].min(whole_seconds[1]);
+    let periods: Vec<_> =
+        known.iter().zip(&series.balanced).map(|(&(period, count), t)| (period, count, median(t))).collect();
+    let best = (0..periods.len()).min_by(|&a, &b| periods[a].2.total_cmp(&periods[b].2)).unwrap_or(0);
+    let fixed = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
+    let of = |times: &[f64]| fixed.summary(times);
+    let (ratio, ratio_whole) = (of(&series.ratios()), of(&series.whole_ratios()));
+    let (artless, artful) = (of(&series.speedups(&series.transparent)), of(&series.speedups(&series.balanced[best])));
+    let site = |runs: &[Alone], site: usize| runs.iter().map(|run| run.seconds[site]).collect::<Vec<_>>();
+    let mut times = Vec::new();
+    for (name, runs) in [("N x N", &series.half), ("2N x N", &series.whole)] {
+        times.extend([0, 1].map(|s| (format!("alone, site {s}, {name}"), of(&site(runs, s)))));
+    }
+    times.push(("transparent".to_string(), of(&series.transparent)));
+    times.extend(known.iter().zip(&series.balanced).map(|((p, _), t)| (format!("balanced, period {p}"), of(t))));
     Ok(Outcome {
         front_ends,
         front_end_seconds,
-        half_seconds,
-        whole_seconds,
+        half_seconds: [0, 1].map(|s| median(&site(&series.half, s))),
+        whole_seconds: [0, 1].map(|s| median(&site(&series.whole, s))),
         ratio: used,
-        ratio_whole,
-        cache_crossed: (ratio_whole / ratio - 1.0).abs() > 0.1,
+        ratio_interval: ratio.median_interval,
+        ratio_whole: ratio_whole.median,
+        ratio_whole_interval: ratio_whole.median_interval,
+        cache_crossed: crossed(&ratio, &ratio_whole),
         balanced_rows: rows,
-        transparent_seconds,
+        transparent_seconds: median(&series.transparent),
+        best_period: periods[best].0,
         periods,
         errors_left,
-        best_period: best.0,
         chosen_period,
         inner_seconds,
         exchange_seconds,
-        artless: alone / transparent_seconds,
-        artful: alone / best.2,
+        artless: artless.median,
+        artless_interval: artless.median_interval,
+        artful: artful.median,
+        artful_interval: artful.median_interval,
+        times,
     })
+}
+
+/// Whether two ratios differ significantly, and by more than a tenth: their intervals have no common value. `None`
+/// without intervals.
+fn crossed(ratio: &Summary, whole: &Summary) -> Option<bool> {
+    let (a, b) = (ratio.median_interval?, whole.median_interval?);
+    let apart = a.high < b.low || b.high < a.low;
+    Some(apart && (whole.median / ratio.median - 1.0).abs() > 0.1)
+}
+
+/// The times of both sites alone in one repetition.
+struct Alone {
+    /// The whole run.
+    seconds: [f64; 2],
+    /// The median iteration.
+    iteration_seconds: [f64; 2],
+}
+
+/// The times of all repetitions.
+#[derive(Default)]
+struct Series {
+    half: Vec<Alone>,
+    whole: Vec<Alone>,
+    transparent: Vec<f64>,
+    /// For each period.
+    balanced: Vec<Vec<f64>>,
+}
+
+impl Series {
+    fn ratios(&self) -> Vec<f64> {
+        self.half.iter().map(|run| run.iteration_seconds[1] / run.iteration_seconds[0]).collect()
+    }
+
+    fn whole_ratios(&self) -> Vec<f64> {
+        self.whole.iter().map(|run| run.iteration_seconds[1] / run.iteration_seconds[0]).collect()
+    }
+
+    /// Speedup over the faster site alone in each repetition.
+    fn speedups(&self, together: &[f64]) -> Vec<f64> {
+        let alone = self.whole.iter().map(|run| run.seconds[0].min(run.seconds[1]));
+        alone.zip(together).map(|(alone, together)| alone / together).collect()
+    }
 }
 
 /// Solves the problem with both sites at `period` for `count` iterations, with rows balanced for `ratio`. Returns all
@@ -299,31 +378,19 @@ impl Runner<'_> {
 
     /// Time of each site alone, and of its median iteration. Both sites run at the same time without any
     /// communication.
-    fn alone(&self, problem: Problem, count: usize) -> Result<([f64; 2], [f64; 2]), JorError> {
+    fn alone_once(&self, problem: Problem, count: usize) -> Result<Alone, JorError> {
         let me = self.position();
         let (ranks, first) = if me < self.near { (self.near, 0) } else { (self.far, self.near) };
         let cut = parts(problem, self.plan.cut, ranks, 0, problem.rows)?;
-        let mut times = [const { Vec::new() }; 4];
         let (some, longer) = self.sampled(count, 1);
-        for _ in 0..self.plan.reps {
-            let run = self.timed(problem, &cut, first, 1, some)?;
-            let mut all = [0.0; 4];
-            let site = usize::from(first != 0);
-            (all[site], all[2 + site]) = (run.seconds * longer, run.iteration_seconds);
-            self.comm.all_max(&mut all)?;
-            times.iter_mut().zip(all).for_each(|(times, time)| times.push(time));
-        }
-        let [near, far, near_iteration, far_iteration] = times.map(|t| median(&t));
-        Ok(([near, far], [near_iteration, far_iteration]))
-    }
-
-    /// The median time of the runs of both sites together.
-    fn coupled(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<f64, JorError> {
-        let mut times = Vec::new();
-        for _ in 0..self.plan.reps {
-            times.push(self.coupled_once(problem, rows, period, count)?.0);
-        }
-        Ok(median(&times))
+        let run = self.timed(problem, &cut, first, 1, some)?;
+        let mut all = [0.0; 4];
+        let site = usize::from(first != 0);
+        (all[site], all[2 + site]) = (run.seconds * longer, run.iteration_seconds);
+        self.comm.all_max(&mut all)?;
+        // The clock may not advance within an iteration of few points.
+        let [near, far, near_iteration, far_iteration] = all.map(|seconds| seconds.max(1e-9));
+        Ok(Alone { seconds: [near, far], iteration_seconds: [near_iteration, far_iteration] })
     }
 
     /// Time of both sites together, and the remaining error. An error that is larger than predicted is a failure.
@@ -481,5 +548,19 @@ mod tests {
         assert_eq!(choose_period(&[(1, 100)], 1e-3, 1.0), 1);
         let steep = [(1, 100), (2, 1000), (4, 5000)];
         assert_eq!(choose_period(&steep, 1e-3, 1e-3), 1);
+    }
+
+    #[test]
+    fn a_cache_boundary_is_reported_only_if_the_ratios_differ_significantly() {
+        // Review, 2: 0.994 and 1.767 were called a cache boundary where there was none.
+        let of = |ratios: &[f64]| Summary::of(ratios, 0.95);
+        let wide = of(&[0.6, 0.994, 1.4, 0.9, 1.7, 0.8, 1.8]);
+        let high = of(&[1.1, 1.767, 1.9, 0.9, 1.8, 1.7, 2.0]);
+        assert_eq!(crossed(&wide, &high), Some(false));
+        assert_eq!(crossed(&of(&[0.994]), &of(&[1.767])), None, "one repetition says nothing");
+        let (two, three) = (of(&[2.0, 2.01, 2.02, 1.99, 1.98, 2.0, 2.0]), of(&[3.0, 3.1, 3.0, 2.9, 3.0, 3.0, 3.1]));
+        assert_eq!(crossed(&two, &three), Some(true));
+        let near = of(&[2.1, 2.11, 2.1, 2.12, 2.11, 2.1, 2.1]);
+        assert_eq!(crossed(&two, &near), Some(false), "5 % are no boundary");
     }
 }
