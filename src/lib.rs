@@ -168,6 +168,7 @@ mod looking;
 pub mod manifest;
 pub mod marks;
 pub mod merge;
+pub mod partition;
 pub mod plan;
 pub mod prune;
 pub mod remembered;
