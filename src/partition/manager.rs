@@ -308,7 +308,7 @@ impl<P: Policy> PartitionManager<P> {
         &self.policy
     }
 
-    /// The replacement policy.
+    /// The replacement policy, for example to announce further uses to [`super::LookAhead`].
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
     }

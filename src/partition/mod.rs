@@ -21,6 +21,8 @@
 //! and the caller resumes in exactly this sub-buffer. A partition to which a call will return may be evicted (EWOR),
 //! and is then loaded into the same sub-buffer again, or copied from the victim cache.
 //!
+//! `docs/partition.md` says which policy needs the fewest loads.
+//!
 //! ```
 //! use mcrengine::partition::*;
 //! # fn main() -> Result<(), PartitionError> {
@@ -64,7 +66,7 @@ pub use ids::{ChainId, PartitionId, SubBufferId};
 pub use layout::{BUFFER_BYTES_MAX, BufferLayout, SUB_BUFFERS_MAX};
 pub use list::{PARTITIONS_MAX, Partition, PartitionList};
 pub use manager::{Access, CHAINS_MAX, Evicted, PartitionManager, Source};
-pub use policy::{Candidate, LIFETIME_MAX, Lru, Modulus, Policy, Resident, Use};
+pub use policy::{Candidate, ClockPro, LIFETIME_MAX, LookAhead, Lru, Modulus, Policy, Resident, Use};
 pub use replay::replay;
 pub use stack::{DEPTH_MAX, PartitionStack, Placed};
 pub use state::{Event, State};

@@ -153,6 +153,7 @@ impl Trace {
     }
 
     /// The partitions in the order of their uses: each called partition, and each partition to which a call returns.
+    /// This is the order that [`super::LookAhead`] needs.
     pub fn uses(&self) -> Vec<PartitionId> {
         let mut stacks: HashMap<ChainId, Vec<PartitionId>> = HashMap::new();
         let used = |event: &TraceEvent| match *event {

@@ -1,14 +1,18 @@
 //! Replacement policies: which sub-buffer a new partition takes (section 6).
 //!
-//! A policy implements [`Policy`]. [`Modulus`] and [`Lru`] are the policies of the paper. A caller can bring
-//! another policy.
+//! A policy implements [`Policy`]. [`Modulus`] and [`Lru`] are the policies of the paper. [`LookAhead`] knows which
+//! partitions will be used. [`ClockPro`] is a policy of the crate `quick_cache`. A caller can bring another policy.
 //!
 //! A policy decides only where a *new* partition goes. A partition that resumes after a call goes back to the
 //! sub-buffer from which it made the call, whatever the policy is.
 
+mod clock_pro;
+mod look_ahead;
 mod lru;
 mod modulus;
 
+pub use clock_pro::ClockPro;
+pub use look_ahead::LookAhead;
 pub use lru::{LIFETIME_MAX, Lru};
 pub use modulus::Modulus;
 

@@ -3,6 +3,7 @@
 mod bytes;
 mod model;
 mod paper;
+mod policies;
 
 use super::*;
 

@@ -179,7 +179,7 @@ proptest! {
     /// Several chains, holds, partitions and sub-buffers of different lengths, and every policy.
     #[test]
     fn no_program_evicts_or_moves_what_is_in_use_and_an_error_changes_nothing(
-        policy in 0usize..2,
+        policy in 0usize..4,
         lengths in prop::collection::vec(1u64..20, 1..5),
         steps in prop::collection::vec((0u32..4, 0u32..9, 0u32..PARTITIONS), 0..300),
     ) {
@@ -188,7 +188,9 @@ proptest! {
         let layout = BufferLayout::of_lengths(lengths.iter().sum(), &lengths).expect("few");
         let policy: Box<dyn Policy> = match policy {
             0 => Box::new(Modulus::new()),
-            _ => Box::new(Lru::new()),
+            1 => Box::new(Lru::new()),
+            2 => Box::new(LookAhead::new(steps.iter().map(|(_, _, partition)| PartitionId(*partition)))),
+            _ => Box::new(ClockPro::new(lengths.len())),
         };
         let limits = VictimLimits { entries: 2, bytes: 20 };
         let mut manager = PartitionManager::new(list.clone(), layout.clone(), policy, limits).expect("fits");
