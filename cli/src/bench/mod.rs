@@ -12,6 +12,7 @@ mod measure;
 mod paper;
 mod plot;
 mod schemes;
+mod schemes_plot;
 mod schemes_report;
 mod series;
 
