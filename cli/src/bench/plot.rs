@@ -71,8 +71,10 @@ fn draw_on(area: &Area<'_>, figure: &Figure) -> Result<(), Box<dyn std::error::E
         .x_label_area_size(46)
         .y_label_area_size(56)
         .build_cartesian_2d(-0.5..last + 0.5, bottom..top)?;
-    // At most 8 positions have a label, because there is no space for more labels.
-    let every = figure.places.len().div_ceil(8).max(1);
+    // At most 8 long labels, or 72 characters of short labels with spaces, have space below the axis.
+    let longest = figure.places.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+    let places = figure.places.len();
+    let every = places.div_ceil(8).min((places * (longest + 2)).div_ceil(72)).max(1);
     let below = |x: &f64| match x.round() {
         place if (x - place).abs() > 1e-6 || place < 0.0 => String::new(),
         place => match figure.places.get(place as usize).filter(|_| (place as usize).is_multiple_of(every)) {
@@ -90,7 +92,7 @@ fn draw_on(area: &Area<'_>, figure: &Figure) -> Result<(), Box<dyn std::error::E
         .axis_desc_style(text.clone())
         .x_labels(figure.places.len() * 2 + 1)
         .x_label_formatter(&below)
-        .y_label_formatter(&|ratio| format!("{ratio:.2}"))
+        .y_label_formatter(&|value| if top >= 20.0 { format!("{value:.0}") } else { format!("{value:.2}") })
         .x_desc(figure.below)
         .y_desc(figure.left)
         .draw()?;
