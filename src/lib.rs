@@ -27,6 +27,7 @@
 //! | lease | a reservation of memory in the budget of a process |
 //! | base | an older segment that predicts the bytes of a new segment |
 //! | pointer file | a small file of the application that names the newest checkpoint |
+//! | partition, sub-buffer | a run of bytes that is loaded as a whole, and its place in memory ([`partition`]) |
 //! | point, lane | an array of points has several numbers (lanes) for each point, such as x, y and z |
 //!
 //! # A file is a skeleton and variables
@@ -168,6 +169,7 @@ mod looking;
 pub mod manifest;
 pub mod marks;
 pub mod merge;
+pub mod partition;
 pub mod plan;
 pub mod prune;
 pub mod remembered;

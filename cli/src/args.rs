@@ -1,5 +1,6 @@
 //! The command line, which clap parses.
 
+use crate::bench::BenchPartitionsArgs;
 use crate::exit;
 use clap::{Args, Parser, Subcommand};
 use mcr_anc::flush::WHOLE_EVERY;
@@ -94,7 +95,7 @@ pub enum Command {
     /// Check or print a configuration
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Config(ConfigArgs),
-    /// Measure how well your own checkpoints compress; writes nothing
+    /// Measure how well your own checkpoints compress, or which partition policy loads least; writes nothing
     #[command(after_help = exit::BENCH)]
     Bench(BenchArgs),
     /// Write the manual pages and the shell completions below a directory like /usr/share
@@ -666,9 +667,11 @@ pub enum BenchCommand {
     Codecs(BenchCodecsArgs),
     /// Compute the tables and figures of the mcrEngine paper (SC12) from your checkpoints
     Schemes(BenchSchemesArgs),
+    /// Compare replacement policies of the partition buffer, on generated or recorded traces
+    Partitions(BenchPartitionsArgs),
 }
 
-/// Options that both `mcr bench` commands have.
+/// Options of `mcr bench codecs` and `mcr bench schemes`.
 #[derive(Debug, Args)]
 pub struct BenchInput {
     /// Directory that holds the checkpoint files

@@ -1,5 +1,5 @@
 //! `mcr bench` reports the same number of bytes as a save stores. This file also tests the reports, plots and errors
-//! of `mcr bench`.
+//! of `mcr bench`. `mcr bench partitions` counts the loads that the partition manager makes.
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
@@ -208,4 +208,58 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
     assert!(text.contains("--budget-mib is 1; it must be at least"), "{text}");
     let text = refused(bench("schemes", dir.path()).args(["--block-sizes", "0"]));
     assert!(text.contains("a block has 1 byte"), "{text}");
+}
+
+#[test]
+fn bench_partitions_prints_the_figures_of_the_paper_in_lines_of_80_characters_and_draws_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = mcr();
+    command.args(["bench", "partitions", "--plots"]).arg(dir.path().join("plots"));
+    let text = String::from_utf8(run(&mut command, 0).stdout).expect("UTF-8");
+    for figure in 8..=12 {
+        assert!(text.contains(&format!("Figure {figure}: ")), "no Figure {figure} in\n{text}");
+        let svg = dir.path().join(format!("plots/figure-{figure}.svg"));
+        assert_is_xml(&std::fs::read_to_string(svg).expect("written"));
+    }
+    let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    assert!(widest <= 80, "a line of {widest} characters in\n{text}");
+    let report = run_json(mcr().args(["bench", "partitions"]), 0);
+    let traces = report["traces"].as_array().expect("a list");
+    let case_8 = traces.iter().find(|trace| trace["name"] == "micro-8").expect("case 8");
+    let loads = |policy: &str, victims: u64| {
+        let played = case_8["played"].as_array().expect("a list").iter();
+        let is_it = |p: &&serde_json::Value| (&p["policy"], &p["victims"]) == (&policy.into(), &victims.into());
+        let mut played = played.filter(|played| played["sub_buffers"] == 2);
+        played.find(is_it).expect("played")["counters"]["loads"].as_u64().expect("a number")
+    };
+    for policy in ["modulus", "lru"] {
+        assert_eq!(loads(policy, 0), 88 * loads(policy, 1), "Figure 12: 88x");
+    }
+}
+
+#[test]
+fn bench_partitions_plays_a_recorded_trace_and_refuses_what_is_not_a_trace() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("two-threads.txt");
+    // Two threads read two segments of different lengths, so one sub-buffer is not sufficient.
+    let text = "mcr-partitions 1\npartition 10\npartition 3\ncall 0\ncall 1 1\nreturn\nreturn 1\ncall 0\nreturn\n";
+    std::fs::write(&path, text).expect("written");
+    let partitions = |path: &Path| {
+        let mut command = mcr();
+        command.args(["bench", "partitions", "--only-traces", "--sub-buffers", "2,1", "--trace"]).arg(path);
+        command
+    };
+    let report = run_json(&mut partitions(&path), 0);
+    let traces = report["traces"].as_array().expect("a list");
+    assert_eq!((traces.len(), &traces[0]["name"]), (1, &"two-threads".into()));
+    for played in traces[0]["played"].as_array().expect("a list") {
+        let counters = &played["counters"];
+        match played["sub_buffers"].as_u64() {
+            Some(1) => assert!(counters.is_null(), "{played}"),
+            _ => assert_eq!((&counters["loads"], &counters["loaded_bytes"]), (&2.into(), &13.into()), "{played}"),
+        }
+    }
+    std::fs::write(&path, text.replace("return 1", "jump")).expect("written");
+    let text = String::from_utf8(run(&mut partitions(&path), 1).stderr).expect("UTF-8");
+    assert!(text.contains("two-threads.txt: line 7: \"jump\" is not a record of a trace"), "{text}");
 }

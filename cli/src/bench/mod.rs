@@ -3,6 +3,8 @@
 //! The command reads checkpoint files and runs the steps of a save on them, up to the stored segments. The command
 //! writes only the report. The budget limits the memory for segments. The headers of the measured ranks and a few
 //! buffers for each thread need additional memory. After `--time-limit`, no new work begins.
+//!
+//! `mcr bench partitions` measures no checkpoints, but the replacement policies of the partition buffer.
 
 mod codecs;
 mod codecs_report;
@@ -10,10 +12,15 @@ mod counting;
 mod input;
 mod measure;
 mod paper;
+mod partition_args;
+mod partitions;
 mod plot;
 mod schemes;
+mod schemes_plot;
 mod schemes_report;
 mod series;
+
+pub use partition_args::BenchPartitionsArgs;
 
 use crate::args::{BenchArgs, BenchCommand, BenchInput};
 use anyhow::bail;
@@ -29,6 +36,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Codecs(args) => codecs::run(args),
         BenchCommand::Schemes(args) => schemes::run(args),
+        BenchCommand::Partitions(args) => partitions::run(args),
     }
 }
 

@@ -1,10 +1,7 @@
-//! The figures of `mcr bench schemes` as SVG. The figures are readable on light and dark pages: there is no
-//! background, and lines and letters are medium grey.
+//! Draws figures as SVG. The figures are readable on light and dark pages: there is no background, and lines and
+//! letters are medium grey.
 
-use super::schemes_report::Report;
-use super::series::{Point, Series, scheme_name};
 use anyhow::Context;
-use mcrengine::units::human_bytes;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
@@ -24,80 +21,28 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(140, 140, 60),
 ];
 
-/// Positions on the horizontal axis with their labels, and lines of ratios over these positions.
-struct Figure {
-    title: String,
-    below: &'static str,
-    places: Vec<String>,
-    lines: Vec<(String, Vec<Option<f64>>)>,
+/// Positions on the horizontal axis with their labels, and lines of values over these positions.
+pub struct Figure {
+    pub title: String,
+    /// The label of the horizontal axis.
+    pub below: &'static str,
+    /// The label of the vertical axis.
+    pub left: &'static str,
+    pub places: Vec<String>,
+    pub lines: Vec<(String, Vec<Option<f64>>)>,
     /// Whether to draw groups of bars instead of lines.
-    bars: bool,
+    pub bars: bool,
 }
 
-/// Writes one file for each figure that has data. Creates the directory.
+/// Writes one SVG file for each figure. Creates the directory.
 #[expect(clippy::disallowed_methods, reason = "the user asked for these files, which are not files of a store")]
-pub fn write_all(dir: &Path, report: &Report) -> anyhow::Result<()> {
+pub fn write(dir: &Path, figures: &[(&'static str, Figure)]) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
-    for (name, figure) in figures(report) {
+    for (name, figure) in figures {
         let path = dir.join(name);
-        std::fs::write(&path, draw(&figure)?).with_context(|| format!("{}: cannot be written", path.display()))?;
+        std::fs::write(&path, draw(figure)?).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
     Ok(())
-}
-
-fn figures(report: &Report) -> Vec<(&'static str, Figure)> {
-    let lines = |figure: &[Series]| -> Vec<(String, Vec<Option<f64>>)> {
-        figure.iter().map(|line| (line.name.clone(), line.points.iter().map(Point::ratio).collect())).collect()
-    };
-    let places = |figure: &[Series], of: &dyn Fn(&Point) -> String| -> Vec<String> {
-        figure.first().map(|line| line.points.iter().map(of).collect()).unwrap_or_default()
-    };
-    let largest = report.figure_6.first().map_or(0, |(_, point)| point.cell.group_size);
-    let size = |point: &Point| point.cell.group_size.to_string();
-    let block = |point: &Point| point.cell.block_bytes.map_or(String::new(), |block| human_bytes(block.get().into()));
-    let of_pass = |pass: u32| report.figure_6.iter().filter(move |(passes, _)| *passes == pass);
-    let pass = |pass: u32| of_pass(pass).map(|(_, point)| point.ratio()).collect();
-    let checkpoint = &report.looked.checkpoint;
-    let source = |figure: u32| format!("as Figure {figure} of mcrEngine, SC12");
-    let figure = |title: String, below, places, lines, bars| Figure { title, below, places, lines, bars };
-    let mut all = vec![
-        (
-            "figure-6.svg",
-            figure(
-                format!("{checkpoint}: one pass and two, GROUP_SIZE {largest} ({})", source(6)),
-                "scheme",
-                of_pass(1).map(|(_, point)| scheme_name(point.cell.scheme).to_owned()).collect(),
-                vec![("single".to_owned(), pass(1)), ("double".to_owned(), pass(2))],
-                true,
-            ),
-        ),
-        (
-            "figure-7.svg",
-            figure(
-                format!("{checkpoint}: ratio over group size ({})", source(7)),
-                "GROUP_SIZE, ranks",
-                places(&report.figure_7, &size),
-                lines(&report.figure_7),
-                false,
-            ),
-        ),
-        (
-            "figure-8.svg",
-            figure(
-                format!("{checkpoint}: ratio over block size, GROUP_SIZE {largest} ({})", source(8)),
-                "size of a block",
-                places(&report.figure_8, &block),
-                lines(&report.figure_8),
-                false,
-            ),
-        ),
-    ];
-    if report.figure_9.iter().any(|line| !line.points.is_empty()) {
-        let title = format!("Ratio from checkpoint to checkpoint, GROUP_SIZE {largest} ({})", source(9));
-        let labels = places(&report.figure_9, &|point| point.checkpoint.clone());
-        all.push(("figure-9.svg", figure(title, "checkpoint", labels, lines(&report.figure_9), false)));
-    }
-    all
 }
 
 /// The SVG text of the figure.
@@ -126,8 +71,10 @@ fn draw_on(area: &Area<'_>, figure: &Figure) -> Result<(), Box<dyn std::error::E
         .x_label_area_size(46)
         .y_label_area_size(56)
         .build_cartesian_2d(-0.5..last + 0.5, bottom..top)?;
-    // At most 8 positions have a label, because there is no space for more labels.
-    let every = figure.places.len().div_ceil(8).max(1);
+    // At most 8 long labels, or 72 characters of short labels with spaces, have space below the axis.
+    let longest = figure.places.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+    let places = figure.places.len();
+    let every = places.div_ceil(8).min((places * (longest + 2)).div_ceil(72)).max(1);
     let below = |x: &f64| match x.round() {
         place if (x - place).abs() > 1e-6 || place < 0.0 => String::new(),
         place => match figure.places.get(place as usize).filter(|_| (place as usize).is_multiple_of(every)) {
@@ -145,9 +92,9 @@ fn draw_on(area: &Area<'_>, figure: &Figure) -> Result<(), Box<dyn std::error::E
         .axis_desc_style(text.clone())
         .x_labels(figure.places.len() * 2 + 1)
         .x_label_formatter(&below)
-        .y_label_formatter(&|ratio| format!("{ratio:.2}"))
+        .y_label_formatter(&|value| if top >= 20.0 { format!("{value:.0}") } else { format!("{value:.2}") })
         .x_desc(figure.below)
-        .y_desc("raw bytes for each stored byte")
+        .y_desc(figure.left)
         .draw()?;
     let width = 0.8 / figure.lines.len().max(1) as f64;
     for (nth, (name, points)) in figure.lines.iter().enumerate() {
@@ -185,6 +132,7 @@ mod tests {
             let figure = Figure {
                 title: "a < b & c".into(),
                 below: "ranks",
+                left: "ratio",
                 places: (0..places).map(|n| format!("<{n}>")).collect(),
                 lines: vec![("\"x\" <y>".into(), ratios)],
                 bars,

@@ -12,7 +12,7 @@ use super::measure::{Bench, Coder};
 use super::paper::{characteristics, improvements};
 use super::schemes_report::{self, Report};
 use super::series::{Cell, Point, Series, scheme_name};
-use super::{Bounds, Looked, budget, plot};
+use super::{Bounds, Looked, budget, schemes_plot};
 use crate::args::BenchSchemesArgs;
 use crate::common::threads_of;
 use crate::exit::Exit;
@@ -113,7 +113,7 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
         best_blocks,
     };
     if let Some(plots) = &args.plots {
-        plot::write_all(plots, &report)?;
+        schemes_plot::write_all(plots, &report)?;
     }
     match input.json {
         true => print_json(&schemes_report::json(&report))?,

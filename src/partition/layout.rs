@@ -1,0 +1,79 @@
+//! How the partition buffer is cut into sub-buffers (sections 5.4 and 6).
+
+use super::error::PartitionError;
+use super::ids::SubBufferId;
+
+/// Maximum number of sub-buffers.
+pub const SUB_BUFFERS_MAX: usize = 1 << 16;
+/// Maximum length of a partition buffer: 1 TiB.
+pub const BUFFER_BYTES_MAX: u64 = 1 << 40;
+
+/// The cut of a partition buffer into sub-buffers. The cut never changes, as in section 5.5 ("statically divide").
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferLayout {
+    lengths: Vec<u64>,
+}
+
+impl BufferLayout {
+    /// Cuts `bytes` into `sub_buffers` of equal length. A remainder of fewer than `sub_buffers` bytes is not used.
+    pub fn equal(bytes: u64, sub_buffers: usize) -> Result<Self, PartitionError> {
+        let length = bytes.checked_div(sub_buffers as u64).ok_or(PartitionError::NoSubBuffer)?;
+        check("sub-buffers", sub_buffers as u64, SUB_BUFFERS_MAX as u64)?;
+        check("bytes of the partition buffer", bytes, BUFFER_BYTES_MAX)?;
+        Ok(Self { lengths: vec![length; sub_buffers] })
+    }
+
+    /// Cuts `bytes` into sub-buffers of these lengths, whose sum must be at most `bytes`.
+    pub fn of_lengths(bytes: u64, lengths: &[u64]) -> Result<Self, PartitionError> {
+        if lengths.is_empty() {
+            return Err(PartitionError::NoSubBuffer);
+        }
+        check("sub-buffers", lengths.len() as u64, SUB_BUFFERS_MAX as u64)?;
+        check("bytes of the partition buffer", bytes, BUFFER_BYTES_MAX)?;
+        let sum = lengths.iter().fold(0u64, |sum, length| sum.saturating_add(*length));
+        check("bytes of all sub-buffers", sum, bytes)?;
+        Ok(Self { lengths: lengths.to_vec() })
+    }
+
+    /// Number of sub-buffers.
+    pub fn sub_buffers(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// The sub-buffers with their lengths in bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (SubBufferId, u64)> {
+        (0..).map(SubBufferId).zip(self.lengths.iter().copied())
+    }
+
+    /// Length of the largest sub-buffer.
+    pub fn largest_bytes(&self) -> u64 {
+        self.lengths.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Sum of the lengths of all sub-buffers.
+    pub fn bytes(&self) -> u64 {
+        self.lengths.iter().sum()
+    }
+}
+
+fn check(what: &'static str, found: u64, most: u64) -> Result<(), PartitionError> {
+    if found > most { Err(PartitionError::TooMany { what, found, most }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sub_buffers_of_a_buffer_never_have_more_bytes_than_the_buffer() {
+        let cut = BufferLayout::equal(10, 4).expect("four sub-buffers");
+        assert_eq!((cut.sub_buffers(), cut.largest_bytes(), cut.bytes()), (4, 2, 8));
+        assert_eq!(BufferLayout::of_lengths(10, &[7, 3]).map(|cut| cut.bytes()), Ok(10));
+        let error = BufferLayout::of_lengths(10, &[7, 4]).expect_err("11 bytes");
+        assert_eq!(error.to_string(), "bytes of all sub-buffers: 11 is more than the limit of 10");
+        assert!(BufferLayout::of_lengths(10, &[u64::MAX, u64::MAX]).is_err(), "the sum does not overflow");
+        assert_eq!(BufferLayout::equal(10, 0), Err(PartitionError::NoSubBuffer));
+        assert_eq!(BufferLayout::of_lengths(10, &[]), Err(PartitionError::NoSubBuffer));
+        assert!(BufferLayout::equal(u64::MAX, 1).is_err() && BufferLayout::equal(1 << 20, 1 << 17).is_err());
+    }
+}
