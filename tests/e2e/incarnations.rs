@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 mod parts;
 mod passed_over;
+mod rewriting;
 
 /// Four ranks in one directory that two nodes see, two groups, and two aggregators.
 struct Site {

@@ -77,7 +77,7 @@ impl Rewrites {
         before.map(i128::from)
     }
 
-    /// Judges the files of the checkpoint. No file was written again: the checkpoint needs no rest.
+    /// Judges the files of the checkpoint. If no file was written again, the checkpoint needs no rest.
     pub(super) fn rest<'a>(&mut self, clock: Clock, files: impl Iterator<Item = WrittenFile<'a>> + Clone) -> Rest {
         let Clock { now_ms, written_ms, longest_ms } = clock;
         let none = Rest { until_ms: written_ms, is_doubtful: false };

@@ -1,0 +1,42 @@
+//! Tests codes that write several files again under the same names at each step.
+
+use super::*;
+
+const FILES_OF_A_RANK: [&str; 3] = ["density", "momentum", "energy"];
+
+/// Writes a step. The pause between two files of a rank is longer than the quiet times of the agent.
+fn write_step(site: &Site, step: u32) {
+    for name in FILES_OF_A_RANK {
+        for rank in 0..2 {
+            std::fs::write(site.run_dir().join(format!("restart.{name}{rank}.dat")), bytes_of(1, step, rank))
+                .expect("written");
+        }
+        std::thread::sleep(Duration::from_millis(700));
+    }
+}
+
+#[test]
+fn a_code_that_rewrites_several_files_slowly_gets_no_checkpoint_of_two_steps_and_each_part_is_doubtful() {
+    let mut site = Site::empty();
+    site.start_aggregator("127.0.0.1:0");
+    let names = FILES_OF_A_RANK.map(|name| format!("\"{{checkpoint}}.{name}{{rank}}.dat\"")).join(", ");
+    site.start_agent(0, &format!("ranks = 2\nlayout = [{names}]"));
+    site.agents[0].wait_for_log("session began");
+    // The times between two steps are of different lengths.
+    for (step, pause_ms) in [(1, 2_500), (2, 4_500), (3, 2_000), (4, 3_500)] {
+        write_step(&site, step);
+        std::thread::sleep(Duration::from_millis(pause_ms));
+    }
+    let saved = list(&site.store());
+    let mut steps = BTreeSet::new();
+    for checkpoint in saved.iter().filter(|checkpoint| checkpoint["complete"] == true) {
+        let id = checkpoint["checkpoint"].as_str().expect("a name");
+        let is_doubtful = checkpoint["doubt"].is_string();
+        let (found, said) = site.restart(&["--copy", "--checkpoint", id], if is_doubtful { 2 } else { 0 });
+        let is_whole = said.contains("6 files");
+        assert_eq!(is_doubtful, !is_whole || found.len() > 1, "{id}: {found:?}, {said}");
+        steps.extend(found.into_iter().filter(|_| !is_doubtful));
+    }
+    assert!(steps.contains(&(1, 2)) && steps.contains(&(1, 4)), "{steps:?}, {saved:?}");
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 4)].into());
+}
