@@ -12,7 +12,7 @@
 //! that the previous steps did not rewrite, because some applications use two sets of files in turn.
 
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
+use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use mcrengine::manifest::Manifest;
 use mcrengine::turns::are_named_in_turn;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -40,33 +40,27 @@ pub fn rewritten(own: &[Manifest], files: &[FileHeader]) -> Rewritten {
     judge(&then, &now, &last.checkpoint)
 }
 
-/// A file that the newest committed content probably lacks, because the application wrote it after the commit. `own` has
-/// the contents that the group committed under the name in this run, the oldest first, and `files` is the next content.
+/// A file that the newest committed content probably lacks, because the application wrote the file after the commit.
+/// `own` has the contents that the group committed under the name in this run, the oldest first, and `files` is the
+/// next content.
 ///
 /// Only the contents of the first step can lack files. The next contents show which files a step has. A file does not
 /// count if the application uses it in turn with a file of the newest content.
 pub fn first_written_after<'a>(own: &[&Manifest], files: &'a [FileHeader]) -> Option<&'a FileHeader> {
-    let last = own.last()?;
-    let content = |manifest: &'_ Manifest| -> HashMap<FilePath, (Digest, i64)> {
-        manifest.files.iter().map(|file| (file.path.clone(), (file.digest, file.modified_ns))).collect()
-    };
+    let own: Vec<Contents<'_>> = own.iter().map(|manifest| contents_of(manifest)).collect();
+    files.iter().filter(|file| !file.kind.is_companion()).find(|file| is_late(&own, file.rank, &file.path))
+}
+
+fn is_late(own: &[Contents<'_>], rank: Rank, path: &FilePath) -> bool {
     let is_rewritten = own.windows(2).any(|pair| {
-        let before = content(pair[0]);
-        content(pair[1]).iter().any(|(path, is)| before.get(path).is_some_and(|was| was != is))
+        let before: HashMap<&FilePath, &Content<'_>> =
+            pair[0].values().flatten().map(|file| (file.path, file)).collect();
+        pair[1].values().flatten().any(|file| before.get(file.path).is_some_and(|was| *was != file))
     });
-    if is_rewritten {
-        return None;
-    }
-    let mut there: BTreeMap<Rank, Vec<&FilePath>> = BTreeMap::new();
-    for file in last.files.iter().filter(|file| !file.kind.is_companion()) {
-        there.entry(file.rank).or_default().push(&file.path);
-    }
-    let is_late = |file: &&FileHeader| {
-        there
-            .get(&file.rank)
-            .is_some_and(|paths| paths.iter().all(|path| **path != file.path && !are_named_in_turn(path, &file.path)))
-    };
-    files.iter().filter(|file| !file.kind.is_companion()).find(is_late)
+    let there = own.last().and_then(|last| last.get(&rank));
+    let is_new =
+        there.is_some_and(|files| files.iter().all(|file| file.path != path && !are_named_in_turn(file.path, path)));
+    is_new && !is_rewritten
 }
 
 fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewritten {
@@ -164,6 +158,7 @@ fn differences<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mcrengine::ids::Digest;
 
     /// Judges the last of these contents of one rank. Each content is a list of files, such as `a1` for the first
     /// version of the file `a`.
@@ -186,6 +181,27 @@ mod tests {
             }
             Rewritten::Unknown(_) => "unknown",
         }
+    }
+
+    #[test]
+    fn the_next_content_shows_which_files_the_content_of_the_first_step_lacks() {
+        let late = |own: &[&[(&str, i64)]], name: &str| {
+            let path = |name: &str| FilePath::new(name.as_bytes()).expect("valid");
+            let owned: Vec<Vec<(FilePath, i64)>> =
+                own.iter().map(|files| files.iter().map(|(name, at)| (path(name), *at)).collect()).collect();
+            let digest = Digest::of(b"");
+            let own: Vec<Contents<'_>> = (owned.iter())
+                .map(|files| {
+                    by_rank(files.iter().map(|(path, at)| (Rank(0), Content { path, digest, modified_ns: *at })))
+                })
+                .collect();
+            is_late(&own, Rank(0), &path(name))
+        };
+        assert!(!late(&[], "density"), "there is no content");
+        assert!(late(&[&[("density", 1)]], "energy") && !late(&[&[("density", 1)]], "density"));
+        assert!(!late(&[&[("r.a", 1)]], "r.b"), "the files are used in turn");
+        assert!(late(&[&[("density", 1)], &[("density", 1), ("energy", 2)]], "pressure"));
+        assert!(!late(&[&[("density", 1)], &[("density", 9)]], "history"), "the files of a step are known");
     }
 
     #[test]

@@ -164,7 +164,7 @@ impl Places {
         }
     }
 
-    /// Keeps the first [`PLACES_MAX`] addresses.
+    /// Removes addresses beyond the maximum number that a reply may have.
     pub fn truncate(&mut self) {
         if let Self::InJob(all) | Self::Gates(all) | Self::Configured(all) = self {
             all.truncate(PLACES_MAX);

@@ -411,6 +411,7 @@ a_store_that_is_read_only_touches_no_job_and_no_node() {
     start_daemons n1
     # The second mount hides the first mount, which a worker may use for writing. shellcheck disable=SC2016 # the
     # inner shell's words
+    # shellcheck disable=SC2016 # the shell on the node expands $0
     make_read_only() { root_on n1 sh -c 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"' "$1"; }
     as_user mkdir -m 700 "$home/closed"
     user_file before 'job = "before"' "store = \"$home/closed\""
