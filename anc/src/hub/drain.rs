@@ -98,12 +98,12 @@ impl Hub {
         decide(in_flight, self.now_ms(), draining.quiet_since_ms, draining.until_ms)
     }
 
-    /// Whether a later checkpoint of this group is complete. Then the agents were informed, and do not wait for this
-    /// checkpoint.
+    /// Whether a checkpoint of this group that arrived later, and was not written before, is complete. Then the agents
+    /// were informed, and do not wait for this checkpoint.
     fn is_overtaken(&self, key: &Key, gather: &Gather) -> bool {
-        self.gathers.iter().any(|(other, later)| {
-            other.job == key.job && other.group == key.group && later.serial > gather.serial && later.exists
-        })
+        let is_later = |other: &Gather| other.serial > gather.serial && other.written_ns() >= gather.written_ns();
+        (self.gathers.iter())
+            .any(|(other, later)| (&other.job, other.group) == (&key.job, key.group) && later.exists && is_later(later))
     }
 
     /// Whether ranks are missing, and either a rank has announced its files or no later checkpoint is complete.
