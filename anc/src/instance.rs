@@ -371,6 +371,10 @@ pub fn choose_for_all(
         if state.is_pruned || state.is_dead || state.found_damaged.is_some() {
             continue;
         }
+        if state.is_unreadable {
+            // Without an I/O error, for example if a newer build wrote the manifests, the next name is used.
+            names_in(store, &key, &id)?;
+        }
         let mut has_all_groups = true;
         for (group, files) in (0..).map(GroupId).zip(groups) {
             match manifest::read_manifest(store, job, &id, group) {
@@ -543,6 +547,7 @@ fn same_content(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mcrengine::store::{Fault, FaultyStore, MemoryStore, create_dirs};
 
     fn taken(all: &[(bool, Option<i64>)]) -> Vec<Taken> {
         let id = |i: usize| format!("restart.h5~{}", i + 2).parse().expect("valid");
@@ -577,6 +582,22 @@ mod tests {
         assert_eq!(place(&[(false, Some(1000))], 1003), nth(0));
         assert_eq!(place(&[(false, Some(1000))], 990), nth(0), "the group wrote first and commits last");
         assert_eq!(place(&[(true, Some(1000)), (false, Some(1060))], 1063), nth(1));
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_listed_is_not_saved_once_more_under_another_name() {
+        let (job, label): (JobId, CheckpointId) = ("j".parse().expect("valid"), "a".parse().expect("valid"));
+        let store = MemoryStore::new();
+        create_dirs(&store, Path::new("j/a")).expect("made");
+        store.put(Path::new("j/a/group-0000.manifest"), b"not a manifest");
+        let choose = |failures: usize| {
+            let store = FaultyStore::new(store.clone(), Fault::None).with_failing_reads("j/a", failures);
+            let grouping = Grouping::new(1, 1).expect("one rank");
+            choose_for_all(&store, &Names::default(), &job, &label, grouping, &[Arc::new(Vec::new())])
+        };
+        assert_eq!(choose(0).expect("the store can be read").0.to_string(), "a~2");
+        let error = choose(usize::MAX).expect_err("the checkpoint may already be in the store");
+        assert!(error.to_string().contains("j/a"), "{error}");
     }
 
     #[test]
