@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
+mod dates;
 mod runs;
 mod steps;
 
@@ -139,7 +140,7 @@ pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest, ranks: Opti
     if let Some(asks) = steps::may_be_ranks(&layout, &paths, &begun) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
-    if let Some(asks) = runs::mixed(&layout, &paths) {
+    if let Some(asks) = dates::in_one_checkpoint(&layout, &paths).or_else(|| runs::mixed(&layout, &paths)) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
     // A pointer file matches no layout, because it is saved with the checkpoint that was the newest at its time.
@@ -291,7 +292,8 @@ fn all_one_checkpoint(label: CheckpointId) -> (Layout, Explanation) {
 const SLOT: u8 = 0;
 
 /// A run of digits or a date, as a regular expression.
-const NUMBER: &str = "(?:[0-9]{4,6}-[0-9]{2}-[0-9]{2}(?:[-_T](?:[0-9]{5}|[0-9]{2}(?:[-_:.][0-9]{2}){1,2}))?|\
+const NUMBER: &str = "(?:[0-9]{1,2}-[A-Za-z]{3}-[0-9]{4}|\
+                      [0-9]{4,6}-[0-9]{2}-[0-9]{2}(?:[-_T](?:[0-9]{5}|[0-9]{2}(?:[-_:.][0-9]{2}){1,2}))?|\
                       [0-9]{8}T[0-9]{4,6}Z?|[0-9]{2}(?::[0-9]{2}){1,2}|[0-9]+)";
 
 /// A set of names that differ only in their digits.
@@ -426,8 +428,8 @@ fn digits_in(text: &[u8]) -> usize {
     text.iter().take_while(|b| b.is_ascii_digit()).count()
 }
 
-/// The length of the date at the beginning of a text, as in `2010-10-01`, `0001-02-01-00000` (with the seconds of the
-/// day), and `2010-10-01_00.00.00`. `None` if the text does not begin with a date.
+/// The length of the date at the beginning of a text, as in `2010-10-01`, `01-OCT-2010`, `0001-02-01-00000` (with the
+/// seconds of the day), and `2010-10-01_00.00.00`. `None` if the text does not begin with a date.
 fn date_length(text: &[u8]) -> Option<usize> {
     // The end of a separator at `at` and the digits after it. `None` if there is no separator, or not `count` digits.
     let after = |at: usize, separators: &[u8], count: usize| {
@@ -436,7 +438,7 @@ fn date_length(text: &[u8]) -> Option<usize> {
     };
     let in_range = |end: usize, most: u64| (1..=most).contains(&number(&text[end - 2..end]));
     let year = digits_in(text);
-    if let Some(length) = time_length(text) {
+    if let Some(length) = time_length(text).or_else(|| named_month_length(text)) {
         return Some(length);
     }
     let month = after(year, b"-", 2).filter(|end| (4..=6).contains(&year) && in_range(*end, 12))?;
@@ -444,6 +446,20 @@ fn date_length(text: &[u8]) -> Option<usize> {
     let minute = || after(after(day, b"-_T", 2)?, b"-_:.", 2);
     let time = after(day, b"-_T", 5).or_else(|| minute().map(|end| after(end, b"-_:.", 2).unwrap_or(end)));
     Some(time.unwrap_or(day))
+}
+
+/// The length of a date with the name of its month at the beginning of a text, as in `01-OCT-2010`. `None` if the text
+/// does not begin with such a date.
+fn named_month_length(text: &[u8]) -> Option<usize> {
+    const MONTHS: [&[u8]; 12] =
+        [b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec"];
+    let day = digits_in(text);
+    let month = text.get(day + 1..day + 4)?.to_ascii_lowercase();
+    let is_date = (1..=2).contains(&day)
+        && (text[day], text.get(day + 4)) == (b'-', Some(&b'-'))
+        && MONTHS.contains(&&month[..])
+        && digits_in(&text[day + 5..]) == 4;
+    is_date.then_some(day + 9)
 }
 
 /// Whether the rank or the label that a layout finds in a path ends inside a date.
