@@ -49,9 +49,9 @@ const REWRITES_MAX: usize = 8;
 /// percent of the shorter time. With a smaller difference, the times show nothing, because the application may use
 /// several files in turn.
 const ALIKE_PERCENT: i128 = 25;
-/// Minimum interval between two rewrites of a file that the application does not rewrite in each step, in percent of
-/// the length of the cycle. The interval of another file is twice the cycle if a content between two steps was not
-/// saved.
+/// A file whose interval between two rewrites is above this limit is not rewritten in each step, so its times are not
+/// used. The limit is in percent of the length of the cycle. The limit is above 200, because a file that is rewritten
+/// in each step has an interval of two cycles if the content between was not saved.
 const RARE_PERCENT: i128 = 250;
 
 /// Judges the files of a rank. `before` has the earlier contents of the rank, the oldest content first. Returns

@@ -107,7 +107,7 @@ fn shortened(name: &str) -> String {
     ends.concat().into_iter().collect()
 }
 
-/// A number with three significant digits: `0.12`, `12.3`, `123`.
+/// A number with two decimals below 10, one decimal below 100, and otherwise no decimals: `0.12`, `12.3`, `123`.
 fn figure(value: f64) -> String {
     match value {
         value if value >= 99.95 => format!("{value:.0}"),

@@ -107,7 +107,7 @@ pub(super) struct Ending {
     pub(super) pending: Vec<Pending>,
     /// For each rank that will be announced again, the reason.
     pub(super) troubles: BTreeMap<RankKey, String>,
-    /// Ranks that their aggregator abandoned for good.
+    /// Ranks that their aggregator abandoned and will not save.
     pub(super) given_up: BTreeMap<RankKey, GivenUp>,
     /// Checkpoints that some groups have committed and other groups have not, by the checkpoint's name in the store.
     pub(super) partly: BTreeMap<CheckpointId, Partly>,
