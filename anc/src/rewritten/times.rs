@@ -78,8 +78,8 @@ pub fn judge<'a>(before: &[&[Content<'a>]], files: &[Content<'a>]) -> Option<Tim
     let ((first, _), (last, newest)) = (times.first()?, times.last()?);
     let longest = times.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[0].0)).max()?;
     let (inside, until) = longest;
-    // The pause before the content. It is computed in two ways, because contents may be missing, and because the
-    // application may take different times for its steps.
+    // The pause before the content is computed in two ways, because contents may be missing, and because the
+    // application may take different times for its steps. The shorter result is used.
     let before = previous(newest).map(|time| first - time);
     let pause = before.unwrap_or(i128::MAX).min(cycle - (last - first)).max(0);
     let is_longer = |one: i128, other: i128| one * 100 > other * (100 + ALIKE_PERCENT);
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(of(&[&one, &two, &[("a", 140), ("b", 60)]]), "two steps");
         assert_eq!(of(&[&one, &two, &three, &[("a", 170), ("b", 150)]]), "two steps");
         assert_eq!(of(&[&one, &two, &three, &[("a", 170), ("b", 175)]]), "one step");
-        // Two steps were not saved, and the third is half written.
+        // Two steps were not saved, and the next step is half written.
         let regular = |step: i64| [("a", step * 40), ("b", step * 40 + 10)];
         assert_eq!(of(&[&regular(0), &regular(1), &[("a", 160), ("b", 130)]]), "two steps");
         assert_eq!(of(&[&regular(0), &regular(1), &regular(4)]), "one step");

@@ -141,7 +141,7 @@ fn measured(line: &Line) -> impl Iterator<Item = (usize, &Cell)> {
     line.cells.iter().enumerate().filter_map(move |(n, cell)| Some((n, cell.as_ref().filter(known)?)))
 }
 
-/// The column with the highest ratio; of equal columns, the first.
+/// The column with the highest ratio; of columns with equal ratios, the first column.
 fn best(line: &Line) -> Option<(usize, &Cell)> {
     measured(line).fold(None, |best, (n, cell)| match best {
         Some((_, most)) if cell.ratio() <= Cell::ratio(most) => best,

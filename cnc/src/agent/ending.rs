@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Minimum time between two steps of a wait. A step takes long, because it examines all files and ranks that are not
-/// committed.
+/// Minimum time between two steps of a wait. The minimum limits the load, because each step examines all files and
+/// ranks that are not committed.
 pub(super) const STEP_INTERVAL: Duration = Duration::from_millis(5);
 /// Delay before a rank is announced again after the aggregator rejected it for a temporary reason.
 const RETRY_DELAY: Duration = Duration::from_secs(10);

@@ -45,7 +45,8 @@ fn number(label: &str) -> Option<f64> {
 /// Limits of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// Maximum depth of directories. Default: half of [`FILE_PATH_MAX`], which is the depth of the longest path.
+    /// Maximum depth of directories. Default: half of [`FILE_PATH_MAX`]. No path is deeper, because each component
+    /// takes at least two bytes.
     pub depth: usize,
     /// Maximum number of files and directories. Default 4,194,304.
     pub entries: usize,
