@@ -26,7 +26,7 @@ prerequisites: ## check for compilers, CMake and Rust; root installs what is mis
 	@deploy/prerequisites.sh
 
 # The command is a hard link of a file that Cargo keeps, so it is replaced, not changed.
-build: prerequisites ## build the command, target/release/mcr, and mcr.debug beside it, for line numbers in backtraces
+build: prerequisites ## build target/release/mcr, and mcr.debug, which has the line numbers for backtraces
 	cargo build --release --locked -p mcr-cli --bin mcr
 	@cd $(TARGET)/release && objcopy --only-keep-debug mcr mcr.debug && \
 	    objcopy --strip-unneeded --add-gnu-debuglink=mcr.debug mcr mcr.small && mv -f mcr.small mcr

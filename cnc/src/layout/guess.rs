@@ -116,8 +116,8 @@ fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
     sized.filter(|(path, _)| is_applications(path)).collect()
 }
 
-/// `ranks`: the number of ranks, if it is known. If there is only one rank, a number is a rank only after a word that
-/// means ranks.
+/// `ranks`: the number of ranks, if it is known. If there is only one rank, a number in a name counts as a rank only
+/// if it follows a word for ranks, such as `rank` or `proc`.
 pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest, ranks: Option<u32>) -> (Layout, Explanation) {
     let all = of_application(listing);
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
@@ -682,13 +682,13 @@ impl Template<'_> {
             && others.into_iter().all(|slot| self.in_order(slot).is_none())
     }
 
-    /// Whether a number is the rank, and the word before it means ranks.
+    /// Whether a number in the names is the rank, and follows a word for ranks.
     fn says_rank(&self) -> bool {
         self.find_rank(true).is_some()
     }
 
-    /// The number that is the rank. A number after a word that means ranks is preferred. Otherwise the last possible
-    /// number is the rank. If `after_word` is true, only a number after such a word is accepted.
+    /// The number in the names that is the rank. A number after a word for ranks is preferred. Otherwise the last
+    /// possible number is the rank. If `after_word` is true, only a number after a word for ranks is accepted.
     fn find_rank(&self, after_word: bool) -> Option<RankSlot> {
         if self.rows.len() < 2 || self.slots() > SLOTS_MAX {
             return None;
@@ -715,8 +715,8 @@ impl Template<'_> {
         let first = sets.values().filter_map(BTreeSet::first).copied().min()?;
         let last = sets.values().filter_map(BTreeSet::last).copied().max()?;
         let ranks = (last - first).checked_add(1)?;
-        // A node may see only its own ranks, for example 32 to 63. A range that begins above 1 is accepted only if
-        // the word before the number means ranks.
+        // A node may see only its own ranks, for example 32 to 63. A range that begins above 1 is accepted only after
+        // a word for ranks.
         if ranks < 2 || (first > 1 && word != Word::Rank) {
             return None;
         }
@@ -793,9 +793,9 @@ fn show(text: &[u8], slots: &[usize]) -> String {
 }
 
 /// Removes ranks that contradict the main template. The main template is the template with the most names, but a
-/// template whose rank follows a word that means ranks is preferred. A number that is not the rank in the main
-/// template is not the rank in other templates with the same beginning (`d1/params.txt`, `d2/params.txt` next to
-/// `d1/p0`, `d1/p1`).
+/// template whose rank follows a word for ranks is preferred. A number that is not the rank in the main template is
+/// not the rank in other templates with the same beginning (`d1/params.txt`, `d2/params.txt` next to `d1/p0`,
+/// `d1/p1`).
 fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let ranked = templates.iter().zip(ranks.iter()).filter_map(|(t, rank)| rank.clone().map(|rank| (t, rank)));
     let Some((main, main_rank)) = ranked.max_by_key(|(t, rank)| (t.word(rank.slot), t.rows.len())) else { return };
