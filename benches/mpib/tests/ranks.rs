@@ -50,7 +50,7 @@ fn every_method_with_every_isolation_gives_a_time_within_its_bounds() {
 
 #[test]
 fn every_method_with_every_isolation_finds_the_known_length_of_an_operation_for_each_flow() {
-    // Review, 0.3: root timing reported 2 ms for symmetric operations of 10 ms.
+    // Earlier, root timing reported 2 ms for symmetric operations of 10 ms.
     // Other work of the machine makes some times longer. It also makes the latency longer that a method subtracts, so a
     // single measurement may be wrong in either direction. A method that is wrong by itself is wrong in each attempt.
     let mut wrong: Vec<String> = Vec::new();
@@ -79,7 +79,7 @@ fn every_method_with_every_isolation_finds_the_known_length_of_an_operation_for_
 
 #[test]
 fn sites_may_have_more_ranks_together_than_there_are_columns() {
-    // Review, 0.2: all ranks panicked with near + far > N.
+    // Earlier, all ranks panicked with near + far > N.
     for (ranks, words) in [
         (18, "jor --sites 0-8/9-17 --periods 1"),
         (4, "jor --size 2 --sites 0-1/2-3 --periods 1 --verify"),
@@ -280,7 +280,7 @@ fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
 
 #[test]
 fn a_group_gathers_the_87_megabytes_of_each_of_32_ranks() {
-    // Review, 0.1: more than 2 GiB of all ranks together were refused.
+    // Earlier, more than 2 GiB of all ranks together were refused.
     let words = "paths --bytes 87MB --groups 32 --gathers native,tcp --buffer 64MiB --min-reps 1 --max-reps 1 \
                  --warm-up 0 --format json";
     let mut command = mpirun(32);
