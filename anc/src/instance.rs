@@ -86,7 +86,11 @@ pub fn choose_instance(
         let Ok(id) = key.label.with_generation(*generation) else { continue };
         let Some(there) = names_in(store, key, &id)? else { continue }; // pruned meanwhile
         let (ours, groups) = match manifest::read_manifest(store, &key.job, &id, key.group) {
-            Ok(manifest) if same_content(&manifest, grouping, files) => return Ok(Instance::There(Box::new(manifest))),
+            Ok(manifest)
+                if same_content(&manifest, grouping, files) && !is_written_anew(store, key, &manifest, files)? =>
+            {
+                return Ok(Instance::There(Box::new(manifest)));
+            }
             Ok(manifest) => {
                 let groups = manifest.groups;
                 own.push(manifest);
@@ -371,6 +375,7 @@ pub fn choose_for_all(
         if state.is_pruned || state.is_dead || state.found_damaged.is_some() {
             continue;
         }
+        let is_passed_over = is_passed_over(&state);
         if state.is_unreadable {
             // Without an I/O error, for example if a newer build wrote the manifests, the next name is used.
             names_in(store, &key, &id)?;
@@ -378,6 +383,7 @@ pub fn choose_for_all(
         let mut has_all_groups = true;
         for (group, files) in (0..).map(GroupId).zip(groups) {
             match manifest::read_manifest(store, job, &id, group) {
+                Ok(manifest) if is_passed_over && are_newer(&manifest, files) => continue 'generation,
                 Ok(manifest) if same_content(&manifest, grouping, files) => {
                     // The container is opened only if a part of the checkpoint is missing or damaged.
                     has_all_groups &= state.is_complete() || manifest::has_container(store, &manifest)?;
@@ -542,6 +548,36 @@ fn same_content(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -
     let files = files.iter().filter(|file| !file.kind.is_companion());
     let same = |(m, f): (&ManifestFile, &FileHeader)| m.path == f.path && m.rank == f.rank && m.digest == f.digest;
     manifest.ranks == grouping.ranks() && saved.clone().count() == files.clone().count() && saved.zip(files).all(same)
+}
+
+/// Whether the application wrote the content of a committed checkpoint again, although a restart continued without
+/// this checkpoint. Then the content is a new checkpoint. Otherwise the newest state of an application that computes
+/// the same numbers again would never be restored.
+fn is_written_anew(
+    store: &dyn Store,
+    key: &Key,
+    manifest: &Manifest,
+    files: &[FileHeader],
+) -> Result<bool, StoreError> {
+    if !are_newer(manifest, files) {
+        return Ok(false);
+    }
+    let state = manifest::state(store, &key.job, &manifest.checkpoint)?;
+    Ok(state.is_dead || is_passed_over(&state))
+}
+
+/// Whether a restart does not use a checkpoint because of a decision, and not because of its files.
+fn is_passed_over(state: &manifest::CheckpointState) -> bool {
+    state.is_set_aside || state.bad.is_some()
+}
+
+/// Whether files were modified later than the files of a manifest. The contents are equal.
+fn are_newer(manifest: &Manifest, files: &[FileHeader]) -> bool {
+    let newest = |times: &mut dyn Iterator<Item = (bool, i64)>| {
+        times.filter(|(is_companion, _)| !is_companion).map(|(_, modified_ns)| modified_ns).max()
+    };
+    newest(&mut files.iter().map(|file| (file.kind.is_companion(), file.modified_ns)))
+        > newest(&mut manifest.files.iter().map(|file| (file.kind.is_companion(), file.modified_ns)))
 }
 
 #[cfg(test)]
