@@ -175,7 +175,7 @@ fn find(
         };
         let has_all = announced.iter().all(|(rank, (_, files))| has_files(&manifest, *rank, files));
         if manifest.ranks == *ranks && manifest.incarnation == incarnation && has_all {
-            let exists = manifest::state(store, &key.job, &id).is_ok_and(|state| state.is_complete());
+            let exists = manifest::is_complete(store, &key.job, &id, manifest.groups);
             return Ok(Some((Box::new(manifest), exists)));
         }
     }
