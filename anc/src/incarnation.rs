@@ -58,7 +58,7 @@ impl Current {
 }
 
 /// A request to commit for a job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim<'a> {
     /// The identity of the incarnation. Empty if the job was started by hand.
     pub identity: &'a str,

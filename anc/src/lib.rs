@@ -13,6 +13,7 @@ pub mod attendance;
 pub mod budget;
 pub mod choosing;
 pub mod commit_group;
+mod completes;
 pub mod compress;
 pub mod config;
 mod digests;

@@ -3,7 +3,7 @@
 use super::format::{Manifest, Place, manifest_name, read_head, read_manifest};
 use super::state::CheckpointState;
 use crate::container::checkpoint_dir;
-use crate::error::ReadError;
+use crate::error::{ReadError, StoreError};
 use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use crate::incarnation::{self, Incarnations};
 use crate::remembered::Remembered;
@@ -135,14 +135,12 @@ pub fn newest_of_group(
     Ok(None)
 }
 
-/// Whether a checkpoint of `groups` groups is complete. Most calls need only the names in the directory of the
-/// checkpoint, because a manifest is missing: each group asks after its commit, and only the last group finds all
-/// manifests. If the state cannot be read, the answer is false.
-pub fn is_complete(store: &dyn Store, job: &JobId, id: &CheckpointId, groups: u32) -> bool {
-    let Ok(entries) = store.list_dir(&checkpoint_dir(job, id)) else { return false };
-    let names: HashSet<String> = entries.into_iter().map(|entry| entry.name).collect();
-    (0..groups).all(|group| names.contains(&manifest_name(GroupId(group))))
-        && state(store, job, id).is_ok_and(|state| state.is_complete())
+/// Whether a checkpoint of `groups` groups has a manifest of each group. Lists one directory, and reads no manifest. A
+/// checkpoint that lacks a manifest is not complete.
+pub fn has_all_manifests(store: &dyn Store, job: &JobId, id: &CheckpointId, groups: u32) -> Result<bool, StoreError> {
+    let names: HashSet<String> =
+        store.list_dir(&checkpoint_dir(job, id))?.into_iter().map(|entry| entry.name).collect();
+    Ok((0..groups).all(|group| names.contains(&manifest_name(GroupId(group)))))
 }
 
 /// The state of one checkpoint. The function examines the directory of the checkpoint, and the containers to which

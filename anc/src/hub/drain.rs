@@ -8,7 +8,6 @@ use crate::group::{Event, Key, Phase, Reason};
 use crate::unpanicked::unpanicked;
 use mcr_proto::v1;
 use mcrengine::ids::{CheckpointId, JobId};
-use mcrengine::manifest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -176,10 +175,10 @@ impl Hub {
         if due.is_empty() {
             return;
         }
-        let (store, events) = (Arc::clone(&self.store), self.events.clone());
+        let (store, shared, events) = (Arc::clone(&self.store), Arc::clone(&self.shared), self.events.clone());
         let look = move || {
             let exists = |job: &JobId, id: &CheckpointId, groups: u32| {
-                unpanicked(|| Ok(manifest::is_complete(&*store, job, id, groups))).unwrap_or(false)
+                unpanicked(|| Ok(shared.completes.of(&*store, job, id, groups))).unwrap_or(false)
             };
             let complete = due.into_iter().filter(|((job, id, groups), _)| exists(job, id, *groups));
             let exist = complete.flat_map(|(_, keys)| keys).collect();

@@ -23,7 +23,8 @@ use mcrengine::manifest::{self, Place};
 use mcrengine::marks::mark_doubtful;
 use mcrengine::store::{Store, StoreError};
 use mcrengine::watched::Watched;
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -132,7 +133,7 @@ impl FlushWork {
         };
         let id = manifest.checkpoint.clone();
         // The agents get this result. If the state cannot be read now, the hub checks it again later.
-        let exists = manifest::is_complete(store, &job, &id, manifest.groups);
+        let exists = self.shared.completes.of(store, &job, &id, manifest.groups);
         Ok(Flushed { id, manifest, exists, was_there })
     }
 
@@ -295,13 +296,24 @@ impl FlushWork {
     /// awaited again, because the application is about to write its files again.
     fn incarnation(&self) -> Result<(u32, Option<i64>), FlushError> {
         let (mut current, mut fenced) = (None, Vec::new());
+        // The store is asked once for each node, and not once for each rank.
+        let mut refused: BTreeMap<Claim<'_>, Option<String>> = BTreeMap::new();
         for rank in &self.ranks {
             let claim = Claim { identity: &rank.link.about.identity, node: &rank.link.node };
-            match self.shared.currents.admit(&*self.store, &self.key.job, claim) {
-                Ok(newest) => current = newest,
-                Err(Refused::Fenced(reason)) => fenced.push((rank.rank, reason)),
-                Err(Refused::Store(error)) => return Err(FlushError::Store(error)),
-            }
+            let refused = match refused.entry(claim) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    unknown.insert(match self.shared.currents.admit(&*self.store, &self.key.job, claim) {
+                        Ok(newest) => {
+                            current = newest;
+                            None
+                        }
+                        Err(Refused::Fenced(reason)) => Some(reason),
+                        Err(Refused::Store(error)) => return Err(FlushError::Store(error)),
+                    })
+                }
+            };
+            fenced.extend(refused.clone().map(|reason| (rank.rank, reason)));
         }
         if !fenced.is_empty() {
             return Err(FlushError::Stale(fenced));

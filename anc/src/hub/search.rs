@@ -3,12 +3,11 @@
 //! the groups of these checkpoints would never be whole. The hub searches the store for them.
 
 use super::gather::Gather;
-use super::{Hub, WAITING_MAX};
+use super::{Hub, Shared, WAITING_MAX};
 use crate::fetch::Announced;
 use crate::group::{Event, Key, Phase};
 use crate::hub::HubEvent;
 
-use crate::names::Names;
 use crate::unpanicked::unpanicked;
 use mcrengine::container::ReadError;
 use mcrengine::header::FileHeader;
@@ -99,7 +98,7 @@ impl Hub {
         let (store, shared, events) = (Arc::clone(&self.store), Arc::clone(&self.shared), self.events.clone());
         let search = move || {
             let searched = wanted.into_iter().map(|wanted| {
-                let found = unpanicked(|| find(&*store, &shared.names, &wanted));
+                let found = unpanicked(|| find(&*store, &shared, &wanted));
                 if let Err(error) = &found {
                     tracing::debug!(checkpoint = %wanted.key.label, %error, "cannot search for a checkpoint");
                 }
@@ -161,12 +160,12 @@ impl Hub {
 /// The newest manifest of the group that has exactly these files of these ranks, if this incarnation committed it.
 fn find(
     store: &dyn Store,
-    names: &Names,
+    shared: &Shared,
     wanted: &Wanted,
 ) -> Result<Option<(Box<Manifest>, bool)>, crate::flush_error::FlushError> {
     let Wanted { key, ranks, announced } = wanted;
     let incarnation = incarnation::newest_number(store, &key.job).map_err(mcrengine::store::StoreError::from)?;
-    for generation in names.newest(store, key, incarnation)?.iter().rev() {
+    for generation in shared.names.newest(store, key, incarnation)?.iter().rev() {
         let Ok(id) = key.label.with_generation(*generation) else { continue };
         let manifest = match manifest::read_manifest(store, &key.job, &id, key.group) {
             Ok(manifest) => manifest,
@@ -175,7 +174,7 @@ fn find(
         };
         let has_all = announced.iter().all(|(rank, (_, files))| has_files(&manifest, *rank, files));
         if manifest.ranks == *ranks && manifest.incarnation == incarnation && has_all {
-            let exists = manifest::is_complete(store, &key.job, &id, manifest.groups);
+            let exists = shared.completes.of(store, &key.job, &id, manifest.groups);
             return Ok(Some((Box::new(manifest), exists)));
         }
     }

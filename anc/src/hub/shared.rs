@@ -1,5 +1,6 @@
 //! The state that all flushes of an aggregator share.
 
+use crate::completes::Completes;
 use crate::holders::Holders;
 use crate::incarnation::Currents;
 use crate::names::Names;
@@ -12,6 +13,8 @@ pub struct Shared {
     pub currents: Currents,
     /// The newest manifest of each group.
     pub newest: NewestOfGroups,
+    /// The checkpoints that were found to be complete.
+    pub completes: Completes,
     /// The checkpoint names that are in use.
     pub names: Names,
     /// The groups that this aggregator holds, so that no other aggregator saves the same job.

@@ -1,23 +1,21 @@
-//! What does a checkpoint of many ranks cost the store and the daemons? The number of ranks and the number of stored
-//! checkpoints vary, up to the 15,408 ranks of the mcrEngine paper (SC12, section V).
+//! What does a checkpoint of many ranks cost the store and the daemons? The number of ranks goes up to the 15,408 ranks
+//! of the mcrEngine paper (SC12, section V).
 //!
 //! One process runs real agents and real aggregators, which are connected by gRPC on loopback. Each agent watches the
-//! directory of one node, and each aggregator serves 8 nodes. The store is in memory, and counts its operations: writes,
-//! opened or examined files, and names in listings. The ranks write small files, so the cost is that of ranks and groups, not of
-//! bytes. All ranks write a step. The time from the last file to the moment at which the whole checkpoint is complete
-//! in the store is measured.
+//! directory of one node, and there is one aggregator for 8 nodes. The store is in memory, and counts its operations:
+//! writes, opened or examined files, and names in listings. The ranks write small files, so the cost is that of ranks
+//! and groups, not of bytes. The time from the last file of a step until the whole checkpoint is complete in the store
+//! is measured.
 //!
-//! Goal: the number of operations for each group does not depend on the number of ranks, and the number of operations
-//! for each checkpoint does not depend on the number of stored checkpoints.
-//!
-//! Command: `cargo bench -p mcr-cli --bench scale -- [RANKS...]`. MCR_BENCH_REPETITIONS sets the number of measured
-//! steps (default 5).
+//! The test compares two small jobs. To measure other numbers of ranks with groups of 32 ranks:
+//! `MCR_SCALE_RANKS=256,1024,4096,15408 cargo test --release -p mcr-cli --test scale -- --nocapture`.
+//! MCR_BENCH_REPETITIONS sets the number of measured steps (default 5).
 
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncOptions;
 use mcr_cnc::agent::{Agent, DrainOrder, Processes};
 use mcr_cnc::config::CncOptions;
-use mcr_test_support::measure::{Sample, is_asked_for, process_status, repetitions};
+use mcr_test_support::measure::{Sample, process_status, repetitions};
 use mcrengine::ids::JobId;
 use mcrengine::manifest::state;
 use mcrengine::store::{Fault, FaultyStore, MemoryStore};
@@ -25,29 +23,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// GROUP_SIZE, as in the paper.
-const GROUP_SIZE: u32 = 32;
 /// Ranks of one node. Each user may have 128 inotify instances, so 15,408 ranks need large nodes.
 const RANKS_OF_NODE: u32 = 192;
 const NODES_OF_AGGREGATOR: usize = 8;
-/// The numbers of ranks.
-const RANKS: [u32; 4] = [256, 1024, 4096, 15_408];
 /// Bytes of each rank's file.
 const FILE_BYTES: usize = 4096;
 
-fn main() {
-    if !is_asked_for() {
+#[test]
+fn the_operations_on_the_store_for_each_group_do_not_depend_on_the_number_of_groups() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    if let Ok(numbers) = std::env::var("MCR_SCALE_RANKS") {
+        println!("medians of {} checkpoints", repetitions(5));
+        println!(
+            "  ranks groups |  writes  opened   listed | of each group | s to the commit, CPU s, CPU ms of each group"
+        );
+        for ranks in numbers.split(',').map(|ranks| ranks.parse().expect("a number of ranks")) {
+            runtime.block_on(measure(ranks, 32, repetitions(5)));
+        }
         return;
     }
-    let asked: Vec<u32> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
-    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr).init();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    println!("for each checkpoint: medians of {} steps", repetitions(5));
-    println!(
-        "  ranks groups |  writes  opened  listed | for each group | seconds, CPU seconds, ms of CPU for each group"
-    );
-    for ranks in if asked.is_empty() { RANKS.to_vec() } else { asked } {
-        runtime.block_on(measure(ranks));
+    let few = runtime.block_on(measure(16, 4, 2));
+    let many = runtime.block_on(measure(256, 4, 2));
+    for (what, few, many) in [("writes", few[0], many[0]), ("opened files", few[1], many[1])] {
+        assert!(many <= 1.3 * few + 2.0, "{what} for each group: {few} with 4 groups, {many} with 64 groups");
     }
 }
 
@@ -65,7 +63,8 @@ fn cost(store: &FaultyStore) -> Cost {
     }
 }
 
-async fn measure(ranks: u32) {
+/// Saves some steps of a job. Returns the operations for each group: writes, opened files, names in listings.
+async fn measure(ranks: u32, group_size: u32, steps: usize) -> [f64; 3] {
     let below = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
     let dir = tempfile::tempdir_in(below).expect("a directory");
     let store = FaultyStore::new(MemoryStore::new(), Fault::None);
@@ -74,7 +73,7 @@ async fn measure(ranks: u32) {
         .collect();
     let mut aggregators = Vec::new();
     for _ in 0..nodes.len().div_ceil(NODES_OF_AGGREGATOR) {
-        let text = format!("store = \"/none\"\nlisten = \"127.0.0.1:0\"\ngroup-size = {GROUP_SIZE}\nthreads = 1\n");
+        let text = format!("store = \"/none\"\nlisten = \"127.0.0.1:0\"\ngroup-size = {group_size}\nthreads = 1\n");
         let config = toml::from_str::<AncOptions>(&text).expect("valid").check().expect("valid");
         aggregators.push(Aggregator::start(config, Arc::new(store.clone())).await.expect("it starts"));
     }
@@ -85,7 +84,7 @@ async fn measure(ranks: u32) {
         let (first, last) = (node * RANKS_OF_NODE, ((node + 1) * RANKS_OF_NODE).min(ranks) - 1);
         let text = format!(
             "job = \"job\"\nnode = \"n{node}\"\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = {addresses:?}\n\
-             ranks = {ranks}\nlocal-ranks = \"{first}-{last}\"\ngroup-size = {GROUP_SIZE}\ncapture-threads = 1\n\
+             ranks = {ranks}\nlocal-ranks = \"{first}-{last}\"\ngroup-size = {group_size}\ncapture-threads = 1\n\
              quiet-ms = 50\ncheckpoint-quiet-ms = 100\nlayout = \"{{checkpoint}}.r{{rank}}\"\n"
         );
         let config = toml::from_str::<CncOptions>(&text).expect("valid").check().expect("valid");
@@ -94,8 +93,8 @@ async fn measure(ranks: u32) {
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (mut counts, mut seconds, mut cpu) = ([(); 3].map(|()| Sample::new()), Sample::new(), Sample::new());
-    let groups = u64::from(ranks.div_ceil(GROUP_SIZE));
-    for step in 0..=repetitions(5) {
+    let groups = u64::from(ranks.div_ceil(group_size));
+    for step in 0..=steps {
         let label = format!("s{step}");
         let before = cost(&store);
         let began = Instant::now();
@@ -122,7 +121,7 @@ async fn measure(ranks: u32) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let took = wrote.elapsed();
-        tokio::time::sleep(Duration::from_secs(3)).await; // the agents are informed
+        tokio::time::sleep(Duration::from_secs(1)).await; // the agents get their answers
         let after = cost(&store);
         if step > 0 {
             for (sample, (after, before)) in counts.iter_mut().zip(after.counts.iter().zip(before.counts)) {
@@ -154,4 +153,5 @@ async fn measure(ranks: u32) {
     for aggregator in aggregators {
         aggregator.drain(until).await;
     }
+    each
 }
