@@ -28,6 +28,9 @@ pub enum FlushError {
     /// Another incarnation began during the flush.
     #[error("another incarnation of the job began meanwhile; the flush is tried again")]
     Overtaken,
+    /// The application wrote the committed content again, and another group may change soon.
+    #[error("the content is the committed content; waiting for the other groups")]
+    Unchanged,
     /// The files of these ranks do not belong to the incarnation and step that is being saved. Each rank has a
     /// reason.
     #[error("{}", stale_ranks(.0))]

@@ -11,6 +11,9 @@ use std::fmt;
 /// Maximum number of flushes that fail because of the store. Then the checkpoint is abandoned.
 pub const FLUSH_ATTEMPTS_MAX: u32 = 5;
 
+/// Time in milliseconds until a flush is tried again whose content is the committed content.
+const UNCHANGED_MS: u64 = 1000;
+
 /// A checkpoint of a group, as the application names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -113,6 +116,9 @@ pub enum Event {
     StoreFailed(String),
     /// The flush found that the files belong to an incarnation of the job that has ended.
     Fenced(String),
+    /// The flush found that the content is the committed content. If another group changes, this group belongs to the
+    /// next checkpoint.
+    Unchanged,
     /// Time passed.
     Tick,
     /// Too many checkpoints of this group are waiting, and this checkpoint is the oldest.
@@ -183,6 +189,9 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             }
             wait(attempts, now_ms, times)
         }
+        (Phase::Flushing { attempts }, Event::Unchanged) => {
+            Phase::Waiting { until_ms: now_ms + UNCHANGED_MS, attempts }
+        }
         (Phase::Flushing { .. }, Event::Fenced(reason)) => abandon(Reason::Fenced(reason), todo),
         (Phase::Waiting { until_ms, attempts }, Event::Tick) if now_ms >= until_ms => {
             todo.push(Effect::Flush);
@@ -206,7 +215,7 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
         // These events arrived too late and are ignored.
         (
             phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }),
-            Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Fenced(_),
+            Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Fenced(_) | Event::Unchanged,
         ) => phase,
         (
             over @ (Phase::Committed(_) | Phase::Abandoned(_)),
@@ -216,6 +225,7 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             | Event::RanksFailed(_)
             | Event::StoreFailed(_)
             | Event::Fenced(_)
+            | Event::Unchanged
             | Event::Tick
             | Event::Overtaken
             | Event::Shutdown,
@@ -310,6 +320,7 @@ mod tests {
             Just(Event::StoreFailed("x".into())),
             Just(Event::Fenced("x".into())),
             Just(Event::Found(id())),
+            Just(Event::Unchanged),
             Just(Event::Tick),
             Just(Event::Overtaken),
             Just(Event::Shutdown),
@@ -324,7 +335,9 @@ mod tests {
             for (later, event) in script {
                 now_ms += later;
                 // Only while a flush runs, the hub reports the end of a flush.
-                if matches!(event, Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_) | Event::Fenced(_)) {
+                let of_flush = matches!(event, Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_)
+                    | Event::Fenced(_) | Event::Unchanged);
+                if of_flush {
                     if !running { continue }
                     running = false;
                 }

@@ -24,6 +24,9 @@ use std::time::Duration;
 pub enum Instance {
     /// The content is already committed.
     There(Box<Manifest>),
+    /// The application wrote the committed content again, with the same bytes. Another group may have changed, and may
+    /// be committed soon. Then this group belongs to the next checkpoint, too.
+    Unchanged,
     /// Commit the content under a new name.
     New {
         /// The new name.
@@ -53,6 +56,8 @@ pub struct Written<'a> {
     pub ranks_ms: &'a [(Rank, i64)],
     /// A rank whose agent found that the files may be of two steps. `None` if there is none.
     pub doubtful: Option<Rank>,
+    /// Whether the caller can wait and ask again.
+    pub may_wait: bool,
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
     pub unseen: Option<Rank>,
     /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
@@ -81,17 +86,18 @@ pub fn choose_instance(
     let ours_ms = written.newest_ms;
     let generations = names.newest(store, key, written.incarnation)?;
     let free = generations.last().map_or(1, |newest| newest.saturating_add(1));
-    let (mut taken, mut own) = (Vec::new(), Vec::new());
+    let (mut taken, mut own, mut same) = (Vec::new(), Vec::new(), None);
     for generation in &generations {
         let Ok(id) = key.label.with_generation(*generation) else { continue };
         let Some(there) = names_in(store, key, &id)? else { continue }; // pruned meanwhile
         let (ours, groups) = match manifest::read_manifest(store, &key.job, &id, key.group) {
-            Ok(manifest)
-                if same_content(&manifest, grouping, files) && !is_written_anew(store, key, &manifest, files)? =>
-            {
-                return Ok(Instance::There(Box::new(manifest)));
-            }
             Ok(manifest) => {
+                if same_content(&manifest, grouping, files) {
+                    if !are_newer(&manifest, files) {
+                        return Ok(Instance::There(Box::new(manifest)));
+                    }
+                    same = Some(manifest.checkpoint.clone());
+                }
                 let groups = manifest.groups;
                 own.push(manifest);
                 (true, groups)
@@ -116,6 +122,15 @@ pub fn choose_instance(
     if !stale.is_empty() {
         return Ok(Instance::Stale(stale));
     }
+    let joined = fitting(&taken, ours_ms, written);
+    if let Some(last) = own.last().filter(|last| joined.is_none() && same.as_ref() == Some(&last.checkpoint))
+        && !is_passed_over(&manifest::state(store, &key.job, &last.checkpoint)?)
+    {
+        return Ok(match last.groups > 1 && written.may_wait {
+            true => Instance::Unchanged,
+            false => Instance::There(Box::new(last.clone())),
+        });
+    }
     let doubt = if taken.is_empty() { doubt_of(&key.label, written) } else { None };
     let doubt = match rewritten(&own, files) {
         Rewritten::Whole => doubt,
@@ -129,7 +144,6 @@ pub fn choose_instance(
     // A name under which no group has committed, and that another group began to use, or that this group began to use
     // before a failure.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
-    let joined = fitting(&taken, ours_ms, written);
     let doubt = doubt.or_else(|| joined.and_then(|joined| doubt_of_joining(&key.label, joined, &taken, &own, ours_ms)));
     let doubt = doubt.or_else(|| doubt_of_times(&key.label, grouping, &own, written));
     let checkpoint = match joined.or(begun).map(|taken| &taken.id) {
@@ -137,7 +151,8 @@ pub fn choose_instance(
         None => key.label.with_generation(free).unwrap_or_else(|_| key.label.clone()),
     };
     let of_this_run: Vec<&Manifest> = own.iter().filter(|own| own.incarnation == written.incarnation).collect();
-    let part = part_of_step(&of_this_run, files).filter(|(part, _)| *part != checkpoint);
+    let part = part_of_step(&of_this_run, files).or_else(|| mixed(&of_this_run, &taken, ours_ms));
+    let part = part.filter(|(part, _)| *part != checkpoint);
     Ok(Instance::New { checkpoint, doubt, part })
 }
 
@@ -151,6 +166,24 @@ fn part_of_step(own: &[&Manifest], files: &[FileHeader]) -> Option<(CheckpointId
         late.path, late.rank
     );
     Some((last.checkpoint.clone(), why))
+}
+
+/// The only committed content of a run, if another group wrote its files at about the time at which this group wrote
+/// its next content, and the reason. Then an attempt to write this step had ended before, and the other group
+/// belongs to the next attempt. `ours_ms` is the time of the next content.
+fn mixed(own: &[&Manifest], taken: &[Taken], ours_ms: i64) -> Option<(CheckpointId, String)> {
+    let [only] = own else { return None };
+    let other_ms = taken.iter().find(|taken| taken.id == only.checkpoint)?.other_ms?;
+    let apart_ms = |ms: i64| ms.saturating_sub(other_ms).saturating_abs();
+    let (before_ms, after_ms) = (apart_ms(only.written_unix_ms), apart_ms(ours_ms));
+    let why = format!(
+        "group {} wrote its files {:.1} s apart from another group, and then wrote them again, {:.1} s apart from it: it is \
+         uncertain whether the files of all groups are of one step",
+        only.group.0,
+        before_ms as f64 / 1000.0,
+        after_ms as f64 / 1000.0
+    );
+    (before_ms > after_ms && before_ms > ONE_STEP_MS).then(|| (only.checkpoint.clone(), why))
 }
 
 /// Maximum age of the last committed step, in steps. The length of a step is not used if more steps were missed.
@@ -550,25 +583,11 @@ fn same_content(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -
     manifest.ranks == grouping.ranks() && saved.clone().count() == files.clone().count() && saved.zip(files).all(same)
 }
 
-/// Whether the application wrote the content of a committed checkpoint again, although a restart continued without
-/// this checkpoint. Then the content is a new checkpoint. Otherwise the newest state of an application that computes
-/// the same numbers again would never be restored.
-fn is_written_anew(
-    store: &dyn Store,
-    key: &Key,
-    manifest: &Manifest,
-    files: &[FileHeader],
-) -> Result<bool, StoreError> {
-    if !are_newer(manifest, files) {
-        return Ok(false);
-    }
-    let state = manifest::state(store, &key.job, &manifest.checkpoint)?;
-    Ok(state.is_dead || is_passed_over(&state))
-}
-
-/// Whether a restart does not use a checkpoint because of a decision, and not because of its files.
+/// Whether a restart does not use a checkpoint because of a decision, and not because of its files. If the application
+/// writes the content of such a checkpoint again, the content is a new checkpoint. Otherwise the newest state of an
+/// application that computes the same numbers again would never be restored.
 fn is_passed_over(state: &manifest::CheckpointState) -> bool {
-    state.is_set_aside || state.bad.is_some()
+    state.is_dead || state.is_set_aside || state.bad.is_some()
 }
 
 /// Whether files were modified later than the files of a manifest. The contents are equal.
@@ -600,6 +619,7 @@ mod tests {
         newest_ms: 0,
         ranks_ms: &[],
         doubtful: None,
+        may_wait: false,
         unseen: None,
         set_back: None,
     };

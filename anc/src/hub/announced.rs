@@ -246,6 +246,7 @@ impl Hub {
             flush_ms: 0,
             progress: Arc::default(),
             serial: self.serial,
+            unchanged_since: None,
             search: Search::None,
         };
         self.gathers.insert(key.clone(), gather);

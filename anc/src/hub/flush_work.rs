@@ -63,6 +63,8 @@ pub(super) struct FlushWork {
     /// The directories that the connected agents of the job watch.
     pub(super) watches: BTreeSet<String>,
     pub(super) progress: Arc<Progress>,
+    /// Whether the flush may be tried again later if the content is the committed content.
+    pub(super) may_wait: bool,
 }
 
 impl FlushWork {
@@ -87,6 +89,7 @@ impl FlushWork {
             newest_ms: place.written_unix_ms,
             ranks_ms: &ranks_ms,
             doubtful: self.ranks.iter().find(|rank| rank.is_doubtful).map(|rank| rank.rank),
+            may_wait: self.may_wait,
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
                 .max_by_key(|rank| rank.kept_time_ns)
@@ -100,6 +103,7 @@ impl FlushWork {
         };
         let (manifest, was_there) = match chosen {
             Instance::Stale(ranks) => return Err(FlushError::Stale(ranks)),
+            Instance::Unchanged => return Err(FlushError::Unchanged),
             Instance::There(manifest) => (*manifest, true),
             Instance::New { checkpoint, doubt, part } => {
                 let flush = Flush {

@@ -12,7 +12,13 @@ use mcrengine::error_chain::error_chain;
 use mcrengine::ids::{CheckpointId, Rank};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long a group whose content did not change waits for another group that changes. After this time, the group is
+/// answered that its content is committed.
+const UNCHANGED: Duration = Duration::from_secs(30);
+/// The same wait while an agent of the job or the aggregator ends.
+const UNCHANGED_WHILE_LEAVING: Duration = Duration::from_secs(5);
 
 impl Hub {
     /// Starts queued flushes in order. At most one flush runs for each group, and at most the configured number for
@@ -46,6 +52,8 @@ impl Hub {
         }
         gather.progress = Arc::default();
         let of_job = self.agents.values().filter(|agent| agent.job == key.job);
+        let ends = self.draining.is_some() || of_job.clone().any(|agent| agent.leaving_ms.is_some());
+        let patience = if ends { UNCHANGED_WHILE_LEAVING } else { UNCHANGED };
         let watches = of_job.map(|agent| agent.link.about.watch.clone());
         let ranks = gather.announced.iter().map(|(rank, announced)| RankOfFlush::new(*rank, announced)).collect();
         let (files, source) = RemoteSource::new(gather.announced.values().cloned(), self.options.fetch_deadline);
@@ -64,6 +72,7 @@ impl Hub {
             overwritten: gather.overwritten.values().copied().collect(),
             watches: watches.collect(),
             progress: Arc::clone(&gather.progress),
+            may_wait: gather.unchanged_since.is_none_or(|since| since.elapsed() < patience),
         };
         match (self.launch)(work, self.events.clone()) {
             Ok(()) => drop(self.running.insert(key)),
@@ -96,6 +105,11 @@ impl Hub {
                     self.retention.completed(&key.job, in_flight);
                 }
                 self.step(key, Event::Flushed(flushed.id));
+            }
+            Err(FlushError::Unchanged) => {
+                gather.unchanged_since.get_or_insert_with(Instant::now);
+                tracing::debug!(job = %key.job, checkpoint = %key.label, group = key.group.0, "the same bytes again");
+                self.step(key, Event::Unchanged);
             }
             Err(error) => {
                 let why = error_chain(&error);

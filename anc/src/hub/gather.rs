@@ -59,6 +59,8 @@ pub(super) struct Gather {
     pub(super) progress: Arc<Progress>,
     /// Number of the checkpoint in the order of arrival.
     pub(super) serial: u64,
+    /// When a flush first found that the application had written the committed content again.
+    pub(super) unchanged_since: Option<Instant>,
     /// Whether the hub searches the store for the announced files.
     pub(super) search: Search,
 }

@@ -40,3 +40,47 @@ fn a_code_that_rewrites_several_files_slowly_gets_no_checkpoint_of_two_steps_and
     assert!(steps.contains(&(1, 2)) && steps.contains(&(1, 4)), "{steps:?}, {saved:?}");
     assert_eq!(site.restart(&["--copy"], 0).0, [(1, 4)].into());
 }
+
+#[test]
+fn a_group_whose_bytes_never_change_is_part_of_every_step_of_an_overwritten_name() {
+    let site = Site::new();
+    let write = |step: u32| {
+        std::fs::create_dir_all(site.run_dir().join("cur")).expect("made");
+        for rank in 0..RANKS {
+            // Ranks 0 and 1 are one group.
+            let bytes = bytes_of(1, if rank < 2 { 1 } else { step }, rank);
+            std::fs::write(site.run_dir().join(format!("cur/rank_{rank}.dat")), bytes).expect("written");
+        }
+    };
+    for step in 1..=4 {
+        write(step);
+        wait_complete(&site.store(), &if step == 1 { "cur".to_owned() } else { format!("cur~{step}") });
+        assert_eq!(site.restart(&["--copy"], 0).0, [(1, 1), (1, step)].into());
+    }
+    // If no group changes, there is no new checkpoint, and the agents end with success.
+    write(4);
+    let store = site.store();
+    site.agents.iter().for_each(|agent| agent.signal("TERM"));
+    for agent in site.agents {
+        assert_eq!(agent.end().0, Some(0));
+    }
+    assert_eq!(list(&store).len(), 4);
+}
+
+#[test]
+fn a_step_that_is_begun_again_without_a_restart_is_doubtful_if_groups_of_both_attempts_were_committed() {
+    let site = Site::new();
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    // The first attempt ended after one group had written. The second attempt writes all files.
+    site.write(1, 2, 2..4);
+    site.wait_group(&id(2), 1);
+    std::thread::sleep(Duration::from_millis(2500));
+    site.write(2, 2, 0..RANKS);
+    site.wait_group(&format!("{}~2", id(2)), 1);
+    site.wait_group(&id(2), 0);
+    let (found, said) = site.restart(&["--copy", "--checkpoint", &id(2)], 2);
+    assert_eq!(found, [(1, 2), (2, 2)].into());
+    assert!(said.contains("DOUBTFUL"), "{said}");
+    assert_eq!(site.restart(&["--copy"], 2).0, [(1, 1)].into());
+}
