@@ -67,8 +67,8 @@ commands_need_no_options_in_a_job() { # CHECK ADDRESS: the address of the aggreg
         settings=()
         submit --nodes=2 --nodelist=n[1-2] --ntasks-per-node=2 job.sh
         await_end COMPLETED
-        for said in "= flush 0" "= status 0" "= list 0" "aggregator $2: .*" " *wave +step_00000$steps +0 +committed .*" \
-            "wave +step_00000$steps +complete .*"; do
+        for said in "= flush 0" "= status 0" "= list 0" "aggregator $2: .*" \
+            " *wave +step_00000$steps +0 +committed .*" "wave +step_00000$steps +complete .*"; do
             grep -qxE "$said" "$(output)" || fail "the job did not print '$said'"
         done
         expect_newest $steps
@@ -701,6 +701,38 @@ sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
     wait_for 20 no_worker n1
     [ -z "$(root_on n1 find /run/mcr -name '*.json')" ] || fail "left: $(root_on n1 find /run/mcr -name '*.json')"
     [ "$(root_on n1 ls "/proc/$daemon/fd" | wc -l)" = "$before" ] || fail "descriptors are left"
+    stop_daemons n1
+}
+
+# Check 48. Prolog's call starts a worker, which waits for the first process of its job.
+a_begin_takes_less_than_a_tenth_of_a_second_and_an_agent_at_rest_almost_no_time() {
+    local k times=() worker before
+    begin "${FUNCNAME[0]}"
+    user_file
+    start_daemons n1
+    for k in {1..11}; do
+        # The time is taken on the node, because entering the node takes longer than the command.
+        times+=("$(root_on n1 env SLURM_JOB_ID=$((8100 + k)) SLURM_JOB_UID=6001 SLURM_JOB_WORK_DIR="$home" \
+            SLURMD_NODENAME=n1 SLURM_JOB_NTASKS=1 \
+            bash -c 'begin=$(date +%s%3N); mcr job begin; echo $(($(date +%s%3N) - begin))')")
+        hook n1 end $((8100 + k)) 6001
+    done
+    echo "mcr job begin took ${times[*]} ms"
+    [ "$(printf '%s\n' "${times[@]}" | sort -n | sed -n 6p)" -lt 100 ] || fail "the median is not below 100 ms"
+    "$bed" as "$work" alice n1 env -C "$home" SLURM_JOB_ID=8201 SLURM_NTASKS=1 \
+        sh -c 'echo data >step_000001.rank_0.bin; exec timeout 50 sleep 40' &
+    hook n1 begin 8201 6001
+    wait_for 30 is_committed 1
+    sleep 1
+    worker=$(workers n1)
+    ticks() { root_on n1 cat "/proc/$worker/stat" | awk '{ print $14 + $15 }'; }
+    before=$(ticks)
+    sleep 10
+    before=$(($(ticks) - before))
+    echo "the worker used $before ticks of 1/$(getconf CLK_TCK) s within 10 s"
+    [ $((before * 100)) -le $((2 * 10 * $(getconf CLK_TCK))) ] || fail "the worker uses more than 2 % of a core"
+    root_on n1 pkill -KILL sleep
+    hook n1 end 8201 6001
     stop_daemons n1
 }
 
