@@ -708,7 +708,8 @@ sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
 a_begin_takes_less_than_a_tenth_of_a_second_and_an_agent_at_rest_almost_no_time() {
     local k times=() worker before
     begin "${FUNCNAME[0]}"
-    user_file
+    user_file . 'watch = "out"'
+    as_user mkdir "$home/out"
     start_daemons n1
     for k in {1..11}; do
         # The time is taken on the node, because entering the node takes longer than the command.
@@ -719,9 +720,9 @@ a_begin_takes_less_than_a_tenth_of_a_second_and_an_agent_at_rest_almost_no_time(
     done
     echo "mcr job begin took ${times[*]} ms"
     [ "$(printf '%s\n' "${times[@]}" | sort -n | sed -n 6p)" -lt 100 ] || fail "the median is not below 100 ms"
-    "$bed" as "$work" alice n1 env -C "$home" SLURM_JOB_ID=8201 SLURM_NTASKS=1 \
-        sh -c 'echo data >step_000001.rank_0.bin; exec timeout 50 sleep 40' &
     hook n1 begin 8201 6001
+    "$bed" as "$work" alice n1 env -C "$home" SLURM_JOB_ID=8201 SLURM_NTASKS=1 \
+        sh -c 'sleep 4; echo data >out/step_000001.rank_0.bin; exec timeout 50 sleep 40' &
     wait_for 30 is_committed 1
     sleep 1
     worker=$(workers n1)
