@@ -713,6 +713,7 @@ a_begin_takes_less_than_a_tenth_of_a_second_and_an_agent_at_rest_almost_no_time(
     start_daemons n1
     for k in {1..11}; do
         # The time is taken on the node, because entering the node takes longer than the command.
+        # shellcheck disable=SC2016 # the node's shell
         times+=("$(root_on n1 env SLURM_JOB_ID=$((8100 + k)) SLURM_JOB_UID=6001 SLURM_JOB_WORK_DIR="$home" \
             SLURMD_NODENAME=n1 SLURM_JOB_NTASKS=1 \
             bash -c 'begin=$(date +%s%3N); mcr job begin; echo $(($(date +%s%3N) - begin))')")
