@@ -432,8 +432,8 @@ pub struct FlushArgs {
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// Aggregators to ask (host:port, or unix:PATH on this node; comma-separated) [default: the aggregators in the
-    /// job's settings, or the aggregator of this node]
-    #[arg(long, env = "MCR_AGGREGATORS", value_delimiter = ',', required = true, value_name = "ADDRESSES")]
+    /// job's settings, or the aggregators of the agent on this node]
+    #[arg(long, env = "MCR_AGGREGATORS", value_delimiter = ',', value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
     /// Print JSON
     #[arg(long)]

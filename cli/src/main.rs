@@ -160,8 +160,9 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
     for name in names {
         command = command.mut_subcommand(name, |mut sub| {
             for (arg, values) in &known {
-                let is_needed =
-                    sub.get_arguments().any(|a| a.get_id() == arg && (a.is_required_set() || *arg != "aggregators"));
+                // A restart reads through aggregators only if the user asks for this.
+                let is_needed = sub.get_arguments().any(|a| a.get_id() == arg)
+                    && (*arg != "aggregators" || sub.get_name() == "status");
                 if is_needed {
                     sub = sub.mut_arg(arg, |a| a.required(false).default_values(values.clone()));
                 }

@@ -3,7 +3,7 @@
 use crate::names::{INTERVAL, Names, look};
 use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Processes};
 use mcr_cnc::config::{CncConfig, LayoutChoice};
-use mcr_cnc::control::{Control, socket_of};
+use mcr_cnc::control::{Control, Reached, socket_of};
 use mcr_cnc::layout::{Layout, ScanLimits, Unplaced, list};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -110,9 +110,10 @@ impl Running {
             let (watch, layout) = of_guess.as_ref()?;
             layout.unplaced(&list(watch, &ScanLimits::default()).ok()?)
         };
-        let control = Control::listen(&config.state_file, agent.flushes(), Arc::new(look)).inspect_err(|error| {
+        let reached = Reached { flushes: agent.flushes(), sessions: agent.sessions(), look: Arc::new(look) };
+        let control = Control::listen(&config.state_file, reached).inspect_err(|error| {
             let socket = socket_of(&config.state_file);
-            tracing::warn!(socket = %socket.display(), %error, "mcr flush cannot reach this agent");
+            tracing::warn!(socket = %socket.display(), %error, "mcr flush and mcr status cannot reach this agent");
         });
         Ok(Self { agent, _control: control.ok() })
     }

@@ -17,7 +17,7 @@ use mcr_cnc::restart::{
 };
 use mcrengine::container::ContainerSet;
 use mcrengine::header::{FileHeader, FileKind};
-use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, Rank};
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp, shape_of};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::Store;
 use mcrengine::verify::{VerifyOptions, verify};
@@ -59,6 +59,7 @@ pub fn prepare(
     store: &dyn Store,
     job: &JobId,
     state: &CheckpointState,
+    all: &[CheckpointState],
     args: &RestartArgs,
 ) -> Result<Prepared, Failure> {
     // Complete or undo an interrupted restart before its temporary files are removed.
@@ -69,7 +70,7 @@ pub fn prepare(
     let mut aggregators = remote::Aggregators::new(&args.aggregators).map_err(receiver)?;
     let wanted = |file: &FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
     let groups = groups_of(state, args)?;
-    let mut how = how(store, job, state, args)?;
+    let mut how = how(store, job, state, all, args)?;
     let progress = Progress::new("restoring", args.json);
     let mut files: Vec<VerifiedFile> = Vec::new();
     for group in groups {
@@ -146,6 +147,7 @@ fn tell_aside(what: &str, aside: &[Aside]) {
         let why = match why {
             Why::Replaced => "the restored file has another content",
             Why::Newer => "newer than the restored checkpoint",
+            Why::Later => "its name is later than the restored checkpoint",
         };
         eprintln!("mcr: {what}: {} ({why})", escaped(path));
     }
@@ -174,11 +176,30 @@ fn groups_of(state: &CheckpointState, args: &RestartArgs) -> Result<Vec<GroupId>
 
 /// The options for publishing the files, and the names of all files of the checkpoint, including files of other
 /// ranks.
-fn how(store: &dyn Store, job: &JobId, state: &CheckpointState, args: &RestartArgs) -> Result<Publish, Failure> {
+fn how(
+    store: &dyn Store,
+    job: &JobId,
+    state: &CheckpointState,
+    all: &[CheckpointState],
+    args: &RestartArgs,
+) -> Result<Publish, Failure> {
     let manifests = manifest::manifests(store, job, &state.id).map_err(unread)?;
     let of_checkpoint: BTreeSet<FilePath> =
         manifests.into_iter().flat_map(|manifest| manifest.files).map(|file| file.path).collect();
-    Ok(Publish { of_checkpoint, is_copy: args.copy, sync: !args.no_sync, ..Publish::default() })
+    let label = names_count_steps(state, all).then(|| state.id.label().to_owned());
+    Ok(Publish { of_checkpoint, label, is_copy: args.copy, sync: !args.no_sync, ..Publish::default() })
+}
+
+/// Whether a file with a later name than the checkpoint belongs to a later step. No file does if the application uses
+/// a few names in turn: then the job has older checkpoints with the same name or with a later name.
+fn names_count_steps(state: &CheckpointState, all: &[CheckpointState]) -> bool {
+    let label = state.id.label();
+    let is_comparable = |other: &str| shape_of(other) == shape_of(label);
+    let is_older = |other: &&CheckpointState| other.place.is_some() && other.place < state.place;
+    // The job did not continue from a checkpoint that was set aside or is dead, so such a checkpoint proves nothing.
+    let is_in_line = |other: &&CheckpointState| !other.is_set_aside && !other.is_dead && !other.is_unfinished;
+    let mut older = all.iter().filter(is_older).filter(is_in_line).map(|other| other.id.label());
+    !older.any(|other| is_comparable(other) && natural_cmp(other.as_bytes(), label.as_bytes()).is_ge())
 }
 
 #[expect(clippy::too_many_arguments, reason = "the arguments have nothing in common that a struct could name")]
@@ -217,10 +238,11 @@ pub fn preview(
     store: &dyn Store,
     job: &JobId,
     state: &CheckpointState,
+    all: &[CheckpointState],
     args: &RestartArgs,
 ) -> Result<Preview, Failure> {
     let groups = groups_of(state, args)?;
-    let how = how(store, job, state, args)?;
+    let how = how(store, job, state, all, args)?;
     let progress = Progress::new("verifying", args.json);
     progress.message(state.id.to_string());
     progress.add(state.raw_bytes.0);

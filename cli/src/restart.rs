@@ -44,8 +44,7 @@ struct Report {
     elapsed_ms: u64,
     /// Newer checkpoints that were skipped, and why.
     passed_over: Vec<PassedOver>,
-    /// Files that were moved away, because a restored file has the same name or because they belong to a newer
-    /// checkpoint.
+    /// Files that were moved away, because a restored file has the same name or because they belong to a later step.
     #[serde(skip_serializing_if = "Option::is_none")]
     moved_aside: Option<MovedAside>,
 }
@@ -150,7 +149,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
 
     for state in candidates {
         if args.dry_run {
-            match preview(&store, &job, state, &args) {
+            match preview(&store, &job, state, &all, &args) {
                 Ok(preview) => {
                     let is_older = wanted.as_ref() != Some(&state.id);
                     preview.print(&state.id, &args)?;
@@ -169,7 +168,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
                 }
             }
         }
-        let prepared = match prepare(&store, &job, state, &args) {
+        let prepared = match prepare(&store, &job, state, &all, &args) {
             Ok(prepared) => prepared,
             // This node cannot write the files, but the checkpoint is good. Restoring an older checkpoint would fail
             // too.

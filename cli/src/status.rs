@@ -4,8 +4,12 @@
 use crate::args::StatusArgs;
 use crate::cert::security;
 use crate::exit::Exit;
+use crate::flush::state_file;
 use crate::found::rank_list;
 use crate::output::{Table, human_time, print, print_json};
+use crate::settings::{Facts, Settings};
+use anyhow::{Context, bail};
+use mcr_cnc::control::{ask_for_aggregators, socket_of};
 use mcr_cnc::serve::dial_address;
 use mcr_proto::tls::{Security, explain};
 use mcr_proto::v1;
@@ -13,9 +17,12 @@ use mcrengine::units::human_bytes;
 use std::process::ExitCode;
 use std::time::Duration;
 
-pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
-    let security = security(None, &args.aggregators)?;
+pub fn run(mut args: StatusArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if args.aggregators.is_empty() {
+        args.aggregators = runtime.block_on(aggregators_of_agent())?;
+    }
+    let security = security(None, &args.aggregators)?;
     let (mut silent, mut lines) = (Vec::new(), Vec::new());
     for address in &args.aggregators {
         match runtime.block_on(ask(address, &security)) {
@@ -41,6 +48,22 @@ pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
         print(&format!("{word}: {} of {asked} aggregators answered; no answer from {silent}\n", asked - silent_count))?;
     }
     Ok(exit.into())
+}
+
+/// The aggregators with which the agent of this job on this node has a session.
+async fn aggregators_of_agent() -> anyhow::Result<Vec<String>> {
+    let hint = "name the aggregators with --aggregators HOST:PORT";
+    let Some(settings) = Settings::find(&Facts::of_this_process())? else {
+        bail!("there is no mcr.toml in this directory: {hint}");
+    };
+    let state_file = state_file(settings.config_file()?, None)?;
+    let socket = socket_of(&state_file);
+    let asked = ask_for_aggregators(&state_file).await;
+    let aggregators = asked.with_context(|| format!("{}: no agent answers there; {hint}", socket.display()))?;
+    if aggregators.is_empty() {
+        bail!("the agent on this node has no session with an aggregator; its log says why");
+    }
+    Ok(aggregators)
 }
 
 /// The last cause of an error, which is the most useful cause. For example, `transport error: tcp connect error:

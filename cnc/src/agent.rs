@@ -20,6 +20,7 @@ use crate::h5::{MapSource, Maps};
 use crate::layout::Layout;
 use crate::restored::Restored;
 use crate::serve::{GOODBYE_MAX, Held, LinkOptions, News, Order, run_link};
+use crate::sessions::Sessions;
 use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
 use crate::state::{AgentState, Loaded};
@@ -67,6 +68,7 @@ pub enum AgentError {
 pub struct Agent {
     stop: oneshot::Sender<DrainOrder>,
     flushes: mpsc::Sender<FlushRequest>,
+    sessions: Sessions,
     ended: tokio::task::JoinHandle<Drained>,
     links: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -90,6 +92,7 @@ impl Agent {
         let watched = Watcher::spawn(&config.watch, layout, config.watch_options());
         let (events, watcher) = watched.map_err(|source| AgentError::Watch { path: config.watch.clone(), source })?;
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
+        let sessions = Sessions::default();
         let (links, link_tasks) = (config.aggregators.iter().enumerate())
             .map(|(link, address)| {
                 let (orders, received) = mpsc::channel(ORDERS_MAX);
@@ -110,6 +113,7 @@ impl Agent {
                     reconnect: (config.reconnect_min, config.reconnect_max),
                     budget_bytes: config.budget_bytes / config.aggregators.len().max(1) as u64,
                     security: config.security.clone(),
+                    sessions: sessions.clone(),
                 };
                 let task = tokio::spawn(run_link(options, received, news_to.clone()));
                 (Link { orders, mode: None, is_refused: false }, task)
@@ -142,12 +146,17 @@ impl Agent {
             ending: Ending::new(newest_ns),
         };
         let ended = tokio::spawn(core.run(events, news, done, to_flush, stopped));
-        Ok(Self { stop, flushes, ended, links: link_tasks })
+        Ok(Self { stop, flushes, sessions, ended, links: link_tasks })
     }
 
     /// The channel that accepts flush requests while the agent runs.
     pub fn flushes(&self) -> mpsc::Sender<FlushRequest> {
         self.flushes.clone()
+    }
+
+    /// The aggregators with which the agent has a session, while the agent runs.
+    pub fn sessions(&self) -> Sessions {
+        self.sessions.clone()
     }
 
     /// Scans the directory once more, waits until all written files are committed, and ends the agent. The agent ends

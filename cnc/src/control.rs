@@ -1,13 +1,14 @@
-//! The agent's control socket, in the same directory as its state file. `mcr flush` uses the socket to reach the
-//! agent of this node.
+//! The agent's control socket, in the same directory as its state file. `mcr flush` and `mcr status` use the socket to
+//! reach the agent of this node.
 //!
 //! The control socket is the unix socket `STATE.sock` with mode 0600. The agent answers only its own user and root.
-//! The client sends one line of JSON, `{"version":1,"flush":{"timeout_ms":600000}}`. The agent answers with one line,
-//! a [`Reply`], and closes the connection.
+//! The client sends one line of JSON, `{"version":1,"flush":{"timeout_ms":600000}}` or
+//! `{"version":1,"aggregators":true}`. The agent answers with one line, a [`Reply`], and closes the connection.
 
 use crate::agent::{FlushRequest, Flushed};
 use crate::drain::RankRanges;
 use crate::layout::Unplaced;
+use crate::sessions::Sessions;
 use mcr_proto::unix::{self, SocketFile};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -38,7 +39,11 @@ pub struct Request {
     /// The version of the protocol, [`CONTROL_VERSION`].
     pub version: u32,
     /// The order to wait until all files that were written so far are committed.
-    pub flush: FlushOrder,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flush: Option<FlushOrder>,
+    /// Whether the client asks for the aggregators with which the agent has a session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub aggregators: bool,
 }
 
 /// The parameters of a flush.
@@ -53,8 +58,11 @@ pub struct FlushOrder {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reply {
-    /// Why the agent refused the flush. Empty if the agent flushed.
+    /// Why the agent refused the request. Empty if the agent did what was asked.
     pub refused: String,
+    /// The addresses of the aggregators with which the agent has a session, if the client asked for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aggregators: Vec<String>,
     /// The ranks that were committed since the request, with the checkpoint's name in the store.
     pub committed: Vec<ReplyRanks>,
     /// The ranks that were written but not committed.
@@ -104,6 +112,7 @@ impl From<Flushed> for Reply {
         });
         Self {
             refused: String::new(),
+            aggregators: Vec::new(),
             committed: committed.collect(),
             uncommitted: uncommitted.collect(),
             time_was_up: flushed.time_was_up,
@@ -114,6 +123,17 @@ impl From<Flushed> for Reply {
 
 /// Lists the files that belong to no checkpoint of a guessed layout.
 pub type Look = Arc<dyn Fn() -> Option<Unplaced> + Send + Sync>;
+
+/// The parts of an agent that its control socket reaches.
+#[derive(Clone)]
+pub struct Reached {
+    /// The channel that accepts flush requests.
+    pub flushes: mpsc::Sender<FlushRequest>,
+    /// The aggregators with which the agent has a session.
+    pub sessions: Sessions,
+    /// Lists the files that belong to no checkpoint, which may take long.
+    pub look: Look,
+}
 
 /// Path of the socket of an agent with this state file.
 pub fn socket_of(state_file: &Path) -> PathBuf {
@@ -130,9 +150,9 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens on the socket of a state file, and passes requests to the agent. `look` lists the files that belong to
-    /// no checkpoint, and may take long. Must be called within a tokio runtime.
-    pub fn listen(state_file: &Path, flushes: mpsc::Sender<FlushRequest>, look: Look) -> io::Result<Self> {
+    /// Listens on the socket of a state file, and passes requests to the agent. Must be called within a tokio
+    /// runtime.
+    pub fn listen(state_file: &Path, agent: Reached) -> io::Result<Self> {
         let path = socket_of(state_file);
         let (listener, file) = unix::listen(&path).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => {
@@ -143,7 +163,7 @@ impl Control {
             }
             _ => error,
         })?;
-        Ok(Self { task: tokio::spawn(serve(listener, flushes, look)), _file: file })
+        Ok(Self { task: tokio::spawn(serve(listener, agent)), _file: file })
     }
 }
 
@@ -153,7 +173,7 @@ impl Drop for Control {
     }
 }
 
-async fn serve(listener: UnixListener, flushes: mpsc::Sender<FlushRequest>, look: Look) {
+async fn serve(listener: UnixListener, agent: Reached) {
     let clients = Arc::new(tokio::sync::Semaphore::new(CLIENTS_MAX));
     loop {
         let stream = match listener.accept().await {
@@ -165,15 +185,15 @@ async fn serve(listener: UnixListener, flushes: mpsc::Sender<FlushRequest>, look
             }
         };
         let Ok(room) = Arc::clone(&clients).try_acquire_owned() else { continue };
-        let (flushes, look) = (flushes.clone(), Arc::clone(&look));
+        let agent = agent.clone();
         tokio::spawn(async move {
             let _room = room;
-            answer(stream, flushes, look).await;
+            answer(stream, agent).await;
         });
     }
 }
 
-async fn answer(stream: UnixStream, flushes: mpsc::Sender<FlushRequest>, look: Look) {
+async fn answer(stream: UnixStream, agent: Reached) {
     if unix::check_peer(&stream).is_err() {
         return;
     }
@@ -183,7 +203,7 @@ async fn answer(stream: UnixStream, flushes: mpsc::Sender<FlushRequest>, look: L
         return;
     }
     let reply = tokio::select! {
-        reply = flush(&line, flushes, look) => reply,
+        reply = reply_to(&line, agent) => reply,
         // The client has closed the connection, so the answer is not needed.
         _ = from.read_u8() => return,
     };
@@ -192,7 +212,7 @@ async fn answer(stream: UnixStream, flushes: mpsc::Sender<FlushRequest>, look: L
     let _ = tokio::time::timeout(CLIENT_PATIENCE, to.write_all(text.as_bytes())).await;
 }
 
-async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>, look: Look) -> Reply {
+async fn reply_to(line: &str, agent: Reached) -> Reply {
     let refuse = |why: String| Reply { refused: why, ..Reply::default() };
     let request: Request = match serde_json::from_str(line.trim_end()) {
         Ok(request) => request,
@@ -204,15 +224,19 @@ async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>, look: Look) -> R
             request.version
         ));
     }
-    let timeout = Duration::from_millis(request.flush.timeout_ms.min(TIMEOUT_MS_MAX));
+    let Some(order) = request.flush else {
+        let aggregators = if request.aggregators { agent.sessions.addresses() } else { Vec::new() };
+        return Reply { aggregators, ..Reply::default() };
+    };
+    let timeout = Duration::from_millis(order.timeout_ms.min(TIMEOUT_MS_MAX));
     let (reply, flushed) = oneshot::channel();
-    if flushes.send(FlushRequest { timeout, reply }).await.is_err() {
+    if agent.flushes.send(FlushRequest { timeout, reply }).await.is_err() {
         return refuse("the agent is ending".into());
     }
     let Ok(flushed) = flushed.await else {
         return refuse("the agent ended meanwhile; its last log lines list what it saved".into());
     };
-    let unplaced = tokio::task::spawn_blocking(move || look()).await.ok().flatten();
+    let unplaced = tokio::task::spawn_blocking(move || (agent.look)()).await.ok().flatten();
     let unplaced = unplaced.filter(|unplaced| unplaced.are_many).map(|Unplaced { first, files, of, .. }| ReplyFiles {
         first: first.to_string(),
         files,
@@ -223,15 +247,29 @@ async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>, look: Look) -> R
 
 /// Asks the agent with this state file to flush.
 pub async fn ask_to_flush(state_file: &Path, timeout: Duration) -> io::Result<Reply> {
-    let stream = unix::connect(&socket_of(state_file)).await?;
     let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).min(TIMEOUT_MS_MAX);
-    let request = Request { version: CONTROL_VERSION, flush: FlushOrder { timeout_ms } };
+    let flush = Some(FlushOrder { timeout_ms });
+    let request = Request { version: CONTROL_VERSION, flush, aggregators: false };
+    ask(state_file, &request, Duration::from_millis(timeout_ms)).await
+}
+
+/// Asks the agent with this state file for the aggregators with which it has a session.
+pub async fn ask_for_aggregators(state_file: &Path) -> io::Result<Vec<String>> {
+    let request = Request { version: CONTROL_VERSION, flush: None, aggregators: true };
+    let reply = ask(state_file, &request, Duration::ZERO).await?;
+    match reply.refused.is_empty() {
+        true => Ok(reply.aggregators),
+        false => Err(io::Error::other(reply.refused)),
+    }
+}
+
+async fn ask(state_file: &Path, request: &Request, wait: Duration) -> io::Result<Reply> {
+    let stream = unix::connect(&socket_of(state_file)).await?;
     let (from, mut to) = stream.into_split();
-    to.write_all(format!("{}\n", serde_json::to_string(&request)?).as_bytes()).await?;
+    to.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes()).await?;
     let mut line = String::new();
     let mut from = BufReader::new(from.take(REPLY_BYTES_MAX));
-    let waited = Duration::from_millis(timeout_ms) + CLIENT_PATIENCE;
-    match tokio::time::timeout(waited, from.read_line(&mut line)).await {
+    match tokio::time::timeout(wait + CLIENT_PATIENCE, from.read_line(&mut line)).await {
         Ok(read) => read?,
         Err(_) => return Err(io::Error::new(io::ErrorKind::TimedOut, "the agent did not answer in time")),
     };
@@ -246,13 +284,19 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    fn reached(flushes: mpsc::Sender<FlushRequest>, sessions: &Sessions) -> Reached {
+        Reached { flushes, sessions: sessions.clone(), look: Arc::new(|| None) }
+    }
+
     #[tokio::test]
-    async fn a_flush_is_asked_for_and_answered_over_a_socket_that_only_its_user_can_open() {
+    async fn requests_are_answered_over_a_socket_that_only_its_user_can_open() {
         let dir = tempfile::tempdir().expect("a directory");
         // This path is longer than the kernel allows for a socket.
         let state = dir.path().join("d".repeat(120)).join("state");
         let (flushes, mut asked) = mpsc::channel::<FlushRequest>(1);
-        let control = Control::listen(&state, flushes, Arc::new(|| None)).expect("listens");
+        let sessions = Sessions::default();
+        ["b:1", "a:1", "b:1"].iter().enumerate().for_each(|(link, address)| sessions.began(link, address));
+        let control = Control::listen(&state, reached(flushes, &sessions)).expect("listens");
         let mode = std::fs::symlink_metadata(socket_of(&state)).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let agent = tokio::spawn(async move {
@@ -265,8 +309,11 @@ mod tests {
         let expected = ReplyRanks { checkpoint: "a~2".into(), ranks: "3".into(), why: String::new() };
         assert_eq!(reply, Reply { committed: vec![expected], ..Reply::default() });
         assert_eq!(agent.await.expect("ended"), Duration::from_secs(7));
+        assert_eq!(ask_for_aggregators(&state).await.expect("answered"), ["b:1", "a:1"]);
+        sessions.ended(1);
+        assert_eq!(ask_for_aggregators(&state).await.expect("answered"), ["b:1"]);
         let (second, _) = mpsc::channel(1);
-        let error = Control::listen(&state, second, Arc::new(|| None)).expect_err("taken").to_string();
+        let error = Control::listen(&state, reached(second, &sessions)).expect_err("taken").to_string();
         assert!(error.contains("state-file"), "{error}");
         drop(control);
         assert!(!socket_of(&state).exists(), "the socket is removed");
@@ -279,6 +326,6 @@ mod tests {
         let state = dir.path().join("state");
         drop(std::os::unix::net::UnixListener::bind(socket_of(&state)).expect("bound"));
         let (flushes, _asked) = mpsc::channel(1);
-        Control::listen(&state, flushes, Arc::new(|| None)).expect("listens");
+        Control::listen(&state, reached(flushes, &Sessions::default())).expect("listens");
     }
 }

@@ -29,6 +29,7 @@ pub mod restored;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes small files of mcrEngine"))]
 mod sealed;
 pub mod serve;
+pub mod sessions;
 pub mod settle;
 pub mod source;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "writes the state file of the agent, on the node"))]

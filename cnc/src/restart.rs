@@ -14,6 +14,7 @@
 mod error;
 mod existing;
 mod journal;
+mod later;
 mod leftovers;
 mod lock;
 mod publish;

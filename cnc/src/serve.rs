@@ -9,6 +9,7 @@ use crate::capture::CaptureError;
 use crate::capture::CaptureMode;
 use crate::finder::Finder;
 use crate::memory;
+use crate::sessions::Sessions;
 use crate::source::OpenFile;
 use crate::way::Way;
 use bytes::Bytes;
@@ -160,6 +161,8 @@ pub struct LinkOptions {
     pub budget_bytes: u64,
     /// How connections are protected.
     pub security: Security,
+    /// The sessions of the agent.
+    pub sessions: Sessions,
 }
 
 /// Maximum time to wait until the aggregator has noticed the end of the agent.
@@ -211,7 +214,11 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
             ended = no_orders(&mut orders, &mut kept) => return ended,
         };
         let ended = match connected {
-            Ok(channel) => run_session(&options, &way, channel, &mut orders, &mut kept, &news).await,
+            Ok(channel) => {
+                let ended = run_session(&options, &way, channel, &mut orders, &mut kept, &news).await;
+                options.sessions.ended(options.link);
+                ended
+            }
             Err(error) => Ended::Failed(error),
         };
         tried += 1;
@@ -401,6 +408,7 @@ async fn run_session(
                 return Ended::Failed("an aggregator that does not belong to this start of the job".into());
             }
             tracing::info!(aggregator = way.address(), software = welcome.software, "session began");
+            options.sessions.began(options.link, way.address());
             let mode = CaptureMode::wanted(welcome.take_apart, welcome.in_haste);
             let welcome = News::Welcome { link: options.link, mode };
             if news.send(welcome).await.is_err() {

@@ -169,6 +169,64 @@ fn what_stands_in_the_way_and_what_is_newer_is_moved_aside_and_what_is_the_same_
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// The command that restarts from the newest checkpoint into the directory of the application.
+fn restart_in_place(site: &Site) -> Command {
+    let mut restart = mcr();
+    restart.arg("restart").arg("--store").arg(site.store()).arg("--to").arg(site.data());
+    restart
+}
+
+#[test]
+fn files_of_later_steps_are_moved_aside_although_they_are_older_than_the_restored_checkpoint() {
+    let site = Site::empty();
+    let data = site.data();
+    let write = |step: u32, rank, seconds| {
+        site.write(&data, step, rank);
+        set_time(&data.join(format!("it_{step}/rank_{rank}.dat")), seconds);
+    };
+    for step in 9..=10 {
+        (0..2).for_each(|rank| write(step, rank, 1_000_000 + u64::from(step)));
+    }
+    site.save("{checkpoint}/rank_{rank}.dat", 2);
+    // An earlier start committed nothing, and left files of the steps 8 to 12.
+    for (step, rank) in [(8, 0), (10, 7), (11, 0), (11, 1), (12, 1)] {
+        write(step, rank, 500_000 + u64::from(step));
+    }
+    std::fs::write(data.join("it_11/notes"), "not of a checkpoint").expect("written");
+    std::fs::write(data.join("plot_12"), "not of a checkpoint").expect("written");
+    let looked = run_json(restart_in_place(&site).arg("--dry-run"), 0);
+    let report = run_json(&mut restart_in_place(&site), 0);
+    let files = serde_json::json!(["it_11/rank_0.dat", "it_11/rank_1.dat", "it_12/rank_1.dat"]);
+    assert_eq!(report["moved_aside"]["files"], files);
+    assert_eq!(looked["would_move_aside"], files);
+    assert_eq!(std::fs::read(data.join(".mcr-aside-1/it_12/rank_1.dat")).expect("there"), bytes_of(12, 1));
+    for stays in
+        ["it_8/rank_0.dat", "it_9/rank_0.dat", "it_10/rank_1.dat", "it_10/rank_7.dat", "it_11/notes", "plot_12"]
+    {
+        assert!(data.join(stays).exists(), "{stays} was moved");
+    }
+    write(11, 0, 500_000);
+    let said = text(&run(&mut restart_in_place(&site), 0).stderr);
+    assert!(said.contains("it_11/rank_0.dat (its name is later than the restored checkpoint)"), "{said}");
+}
+
+#[test]
+fn older_checkpoints_with_later_names_stay_if_the_application_uses_a_few_names_in_turn() {
+    let site = Site::empty();
+    let data = site.data();
+    for (step, seconds) in [(1, 1_000_000), (2, 2_000_000), (0, 3_000_000)] {
+        for rank in 0..2 {
+            site.write(&data, step, rank);
+            set_time(&data.join(format!("it_{step}/rank_{rank}.dat")), seconds);
+        }
+    }
+    site.save("{checkpoint}/rank_{rank}.dat", 2);
+    let before = contents(&data);
+    let report = run_json(&mut restart_in_place(&site), 0);
+    assert_eq!((&report["checkpoint"], &report["moved_aside"]), (&"it_0".into(), &serde_json::Value::Null));
+    assert_same_files(&before, &contents(&data));
+}
+
 #[test]
 fn a_target_that_cannot_be_a_directory_is_refused_with_the_reason_before_anything_is_decided() {
     let site = Site::new(&[1], 2);

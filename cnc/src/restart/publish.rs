@@ -6,15 +6,18 @@
 //! 1. A restart that was killed during its publication is completed. If temporary files of the killed restart are
 //!    missing, the publication is undone.
 //! 2. Existing files under the final names are found. An existing file with the same content stays. An existing file
-//!    with other content is moved to `.mcr-aside-N/`. A file is also moved to this directory if it is newer than all
-//!    restored files of its shape and does not belong to the checkpoint. Otherwise an application that starts from
-//!    the newest file would use this file. The shape of a file is its path with every run of digits replaced by `#`.
+//!    with other content is moved to `.mcr-aside-N/`. A file that does not belong to the checkpoint, and has the shape
+//!    of restored files, is also moved to this directory if it is newer than all restored files of its shape, or if
+//!    its name is later (`later.rs`). Otherwise an application that starts from the newest file, or from the file
+//!    with the largest number, would use this file. The shape of a file is its path with every run of digits replaced
+//!    by `#`.
 //! 3. The journal `.mcr-publish-WHERE-PROCESS` lists every move and every rename. The journal is durable before the
 //!    first move or rename.
 //! 4. The files are moved, then renamed. The journal is removed when all moves and renames are durable.
 
 use super::existing::{compare, file_print, find_existing, is_same_link, mark_existing};
 use super::journal::{Recovered, Steps, make_aside, recover_locked, remove_journal};
+use super::later::Later;
 use super::lock::{LOCK_WAIT, lock};
 use super::target::{Target, directory, failed, inner_of, would_lead_out};
 use super::{RestoreError, RestoredFile, VerifiedFile, sync_dirs};
@@ -37,6 +40,9 @@ pub struct Publish {
     /// All files of the checkpoint, including files that this node does not restore. Files of this set are not moved
     /// aside, even if they are newer.
     pub of_checkpoint: BTreeSet<FilePath>,
+    /// The label of the checkpoint, if the names of checkpoints count the steps of the job. Files with a later label
+    /// are moved aside, even if they are older. `None` if the application uses a few names in turn.
+    pub label: Option<String>,
     /// Whether the restored files are a copy for inspection, and the application continues. If the files are a copy,
     /// newer files of the application are not moved aside, and existing files with the same content are not marked as
     /// restored.
@@ -54,6 +60,8 @@ pub enum Why {
     Replaced,
     /// The file is newer than the restored files.
     Newer,
+    /// The name of the file belongs to a later step.
+    Later,
 }
 
 /// A file that was moved aside, or that a publication would move aside.
@@ -100,7 +108,7 @@ pub fn publish_all(
     let (files, not_made) = without_links_out(to, files);
     let wanted: Vec<Wanted<'_>> = files.iter().map(Wanted::of).collect();
     // The search for newer files runs before the lock is taken, because the search may take long.
-    let newer = newer(to, &wanted, how)?;
+    let newer = of_later_steps(to, &wanted, how)?;
     let _lock = lock(to, LOCK_WAIT)?;
     let recovered = recover_locked(to)?;
     let plan = plan(to, &wanted, &newer)?;
@@ -194,7 +202,7 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<As
         return Ok(Vec::new());
     }
     let wanted: Vec<Wanted<'_>> = files.iter().map(|header| Wanted { header, compared: None }).collect();
-    Ok(plan(to, &wanted, &newer(to, &wanted, how)?)?.aside)
+    Ok(plan(to, &wanted, &of_later_steps(to, &wanted, how)?)?.aside)
 }
 
 /// A file to publish, and the result of its comparison with the existing file.
@@ -210,8 +218,8 @@ impl<'a> Wanted<'a> {
 }
 
 /// Plans which existing files stay and which existing files are moved aside. Existing files are the files under final
-/// names, and the newer files that still exist.
-fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, RestoreError> {
+/// names, and the files of later steps that still exist.
+fn plan(to: &Path, wanted: &[Wanted<'_>], later: &[Aside]) -> Result<Plan, RestoreError> {
     let mut plan = Plan::default();
     for (place, file) in wanted.iter().enumerate() {
         let path = &file.header.path;
@@ -227,22 +235,22 @@ fn plan(to: &Path, wanted: &[Wanted<'_>], newer: &[FilePath]) -> Result<Plan, Re
             false => plan.aside.push(Aside { path: path.clone(), why: Why::Replaced }),
         }
     }
-    for path in newer {
-        if find_existing(to, path)?.is_some() {
-            plan.aside.push(Aside { path: path.clone(), why: Why::Newer });
+    for aside in later {
+        if find_existing(to, &aside.path)?.is_some() {
+            plan.aside.push(aside.clone());
         }
     }
     plan.aside.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(plan)
 }
 
-/// Finds the files that are newer than all restored files of the same shape. Many nodes may search one directory at
-/// the same time. Therefore only directories of the right shape are read, and only the times of matching files are
-/// requested.
-fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath>, RestoreError> {
-    let mut newer = Vec::new();
+/// Finds the files that are newer than all restored files of the same shape, or that have a later name. Many nodes may
+/// search one directory at the same time. Therefore only directories of the right shape are read, and only the times
+/// of matching files are requested.
+fn of_later_steps(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<Aside>, RestoreError> {
+    let mut found = Vec::new();
     if how.is_copy {
-        return Ok(newer);
+        return Ok(found);
     }
     let mut newest: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
     for Wanted { header, .. } in wanted.iter().filter(|wanted| !wanted.header.kind.is_companion()) {
@@ -255,6 +263,9 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
     };
     let directories: BTreeSet<Vec<u8>> = newest.keys().flat_map(above).collect();
     let ours: BTreeSet<&FilePath> = wanted.iter().map(|file| &file.header.path).collect();
+    let later = how.label.as_ref().map_or_else(Later::default, |label| {
+        Later::new(label, ours.iter().copied().chain(&how.of_checkpoint).map(FilePath::as_bytes))
+    });
     let (mut open, mut entries) = (vec![PathBuf::new()], 0usize);
     while let Some(dir) = open.pop() {
         let listed = match std::fs::read_dir(to.join(&dir)) {
@@ -269,7 +280,7 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
                     to = %to.display(), ENTRIES_MAX,
                     "too many files to examine: some newer files may not be moved aside"
                 );
-                return Ok(newer);
+                return Ok(found);
             }
             let path = dir.join(entry.file_name());
             let Ok(kind) = entry.file_type() else { continue };
@@ -284,18 +295,23 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
             } else if let (true, Some(newest)) = (kind.is_file(), newest.get(&shape)) {
                 let modified_ns = entry.metadata().map_or(i64::MIN, |stat| Fingerprint::of(&stat).modified_ns);
                 let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { continue };
-                if modified_ns > *newest && !ours.contains(&path) && !how.of_checkpoint.contains(&path) {
-                    newer.push(path);
+                let why = match modified_ns > *newest {
+                    true => Why::Newer,
+                    false if later.has(path.as_bytes()) => Why::Later,
+                    false => continue,
+                };
+                if !ours.contains(&path) && !how.of_checkpoint.contains(&path) {
+                    found.push(Aside { path, why });
                 }
             }
         }
     }
-    Ok(newer)
+    Ok(found)
 }
 
 /// The shape of a file: its path with every run of digits replaced by `#`. Files of the same kind from different
 /// ranks or steps have the same shape.
-fn shape(path: &[u8]) -> Vec<u8> {
+pub(super) fn shape(path: &[u8]) -> Vec<u8> {
     let mut shape: Vec<u8> = path.iter().map(|b| if b.is_ascii_digit() { b'#' } else { *b }).collect();
     shape.dedup_by(|b, a| (*a, *b) == (b'#', b'#'));
     shape
