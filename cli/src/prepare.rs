@@ -9,13 +9,13 @@ use crate::output::{Progress, print, print_json};
 use crate::remote;
 use crate::restorers::{Failure, Restorers, of_advice, receiver, sink_failure, unread, verify_all};
 use anyhow::anyhow;
-use mcr_anc::budget::Budget;
+use mcr_anc::budget::{Budget, Shares};
 use mcr_anc::observe::Observer;
 use mcr_anc::restart::{RestartError, restore_files};
 use mcr_cnc::restart::{
     Aside, Publish, Recovered, Target, VerifiedFile, Why, descriptors_share, is_interrupted, publish_all, recover,
 };
-use mcrengine::container::ContainerSet;
+use mcrengine::container::{ContainerSet, ReadOrder, SegmentBuffer};
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{self, CheckpointState};
@@ -193,10 +193,13 @@ fn direct(
     target: &Arc<Target>,
     observer: &dyn Observer,
 ) -> Result<Restorers, Failure> {
-    let set = ContainerSet::open(store, job, checkpoint, group).map_err(unread)?;
+    let set = Arc::new(ContainerSet::open(store, job, checkpoint, group).map_err(unread)?);
     let restorers = Restorers::create(target, set.index().files(), wanted)?;
-    let budget = Budget::new(args.budget_mib.max(16) << 20);
-    match restore_files(&set, wanted, threads, &budget, observer, &restorers) {
+    let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
+    let tasks = set.tasks(|variable| chosen[variable.file as usize]);
+    let Shares { decoded_bytes, stored_bytes } = Shares::of(args.budget_mib.max(16) << 20, &tasks);
+    let segments = SegmentBuffer::new(set, &tasks, decoded_bytes, ReadOrder::Announced).map_err(unread)?;
+    match restore_files(&segments, &tasks, threads, &Budget::new(stored_bytes), observer, &restorers) {
         Ok(()) => Ok(restorers),
         Err(RestartError::Sink(error)) => Err(sink_failure(error)),
         Err(RestartError::Read(error)) => Err(unread(error)),

@@ -3,9 +3,9 @@
 
 use super::{Entry, MemoryStore, Stat, Store, StoreError, StoredFile, TempFile};
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The fault, and the operation at which the fault occurs. Operations that change the store are counted from 0; reads
@@ -42,6 +42,18 @@ pub struct FaultyStore {
     refused: Arc<AtomicU64>,
     opened: Arc<AtomicU64>,
     listed: Arc<AtomicU64>,
+    reads: Arc<Mutex<Vec<Read>>>,
+}
+
+/// A read from a file of the store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Read {
+    /// The file.
+    pub path: PathBuf,
+    /// Where the read began.
+    pub offset: u64,
+    /// Number of bytes that were read.
+    pub bytes: u64,
 }
 
 /// Whether an operation needs space.
@@ -54,8 +66,8 @@ enum Kind {
 impl FaultyStore {
     /// Wraps `inner` with a fault.
     pub fn new(inner: MemoryStore, fault: Fault) -> Self {
-        let (operations, refused, opened, listed) = Default::default();
-        Self { inner, fault, operations, refused, opened, listed }
+        let (operations, refused, opened, listed, reads) = Default::default();
+        Self { inner, fault, operations, refused, opened, listed, reads }
     }
 
     /// Number of operations that were begun so far.
@@ -76,6 +88,11 @@ impl FaultyStore {
     /// Total number of names in all directory listings.
     pub fn listed(&self) -> u64 {
         self.listed.load(Ordering::Relaxed)
+    }
+
+    /// All reads since the last call, in their order.
+    pub fn take_reads(&self) -> Vec<Read> {
+        std::mem::take(&mut *self.reads.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The wrapped store.
@@ -139,7 +156,8 @@ impl Store for FaultyStore {
     }
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
         self.opened.fetch_add(1, Ordering::Relaxed);
-        self.inner.open(path)
+        let file = self.inner.open(path)?;
+        Ok(Box::new(ReadFile { file, path: path.into(), reads: Arc::clone(&self.reads) }))
     }
     fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
         self.opened.fetch_add(1, Ordering::Relaxed);
@@ -161,6 +179,25 @@ impl Store for FaultyStore {
 
     fn is_held(&self, path: &Path) -> bool {
         self.inner.is_held(path)
+    }
+}
+
+/// A file whose reads are noted.
+struct ReadFile {
+    file: Box<dyn StoredFile>,
+    path: PathBuf,
+    reads: Arc<Mutex<Vec<Read>>>,
+}
+
+impl StoredFile for ReadFile {
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let read = Read { path: self.path.clone(), offset, bytes: into.len() as u64 };
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner).push(read);
+        self.file.read_at(offset, into)
     }
 }
 
