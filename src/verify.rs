@@ -12,6 +12,7 @@ use crate::gathered::Gathered;
 use crate::header::{Extent, FileHeader, VariableHeader};
 use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::manifest::{self, Manifest};
+use crate::partition::Recording;
 use crate::store::{Advice, Store};
 use crate::units::{RawBytes, StoredBytes};
 use serde::Serialize;
@@ -99,6 +100,18 @@ pub fn verify(
     options: VerifyOptions,
     progress: &(dyn Fn(RawBytes) + Sync),
 ) -> VerifyReport {
+    verify_recorded(store, job, checkpoint, options, progress, &mut None)
+}
+
+/// Verifies like [`verify`], and adds the uses of segments to a recording.
+pub fn verify_recorded(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    options: VerifyOptions,
+    progress: &(dyn Fn(RawBytes) + Sync),
+    recording: &mut Option<Recording>,
+) -> VerifyReport {
     let mut report = VerifyReport::default();
     let state = match manifest::state(store, job, checkpoint) {
         Ok(state) => state,
@@ -115,7 +128,7 @@ pub fn verify(
         }
         let result = manifest::read_manifest(store, job, checkpoint, group).and_then(|manifest| {
             report.groups += 1;
-            verify_group(store, &manifest, options, &mut report, progress)
+            verify_group(store, &manifest, options, &mut report, progress, recording)
         });
         match result {
             Ok(()) => {}
@@ -134,6 +147,7 @@ fn verify_group(
     options: VerifyOptions,
     report: &mut VerifyReport,
     progress: &(dyn Fn(RawBytes) + Sync),
+    recording: &mut Option<Recording>,
 ) -> Result<(), ReadError> {
     let group = Some(manifest.group);
     let set = Arc::new(ContainerSet::open(store, &manifest.job, &manifest.checkpoint, manifest.group)?);
@@ -173,6 +187,9 @@ fn verify_group(
     let in_order = || (0..longest).flat_map(|step| checks.iter().map(move |check| (step, check))).filter(has_step);
     in_order().for_each(|(step, check)| segments.announce(check.uses(&set, &check.steps[step]).into_iter()));
     let (left, problems) = (Mutex::new(in_order()), AtomicUsize::new(report.problems.len()));
+    if recording.is_some() {
+        segments.record();
+    }
     let reader = VariableReader::of(segments);
     let take = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || {
@@ -188,6 +205,9 @@ fn verify_group(
         (1..threads).for_each(|_| drop(scope.spawn(work)));
         work();
     });
+    if let Some(recording) = recording {
+        recording.add(&reader.segments().recorded());
+    }
     for check in checks {
         report.add(check.progress.into_inner().unwrap_or_else(PoisonError::into_inner).report);
     }

@@ -2,6 +2,7 @@
 
 use crate::bench::BenchPartitionsArgs;
 use crate::exit;
+use crate::globs::FileGlob;
 use clap::{Args, Parser, Subcommand};
 use mcr_anc::flush::WHOLE_EVERY;
 use mcr_node::client::RUN_DIR;
@@ -193,12 +194,16 @@ pub struct RestartArgs {
     /// Directory that receives the files
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
-    /// Checkpoint to restore [default: the newest]
+    /// Checkpoint to restore: its ID, the beginning of its ID, latest, or latest~1 [default: the newest]
     #[arg(long, value_name = "ID")]
     pub checkpoint: Option<CheckpointId>,
     /// Restore only these ranks, for example 0-31,40
     #[arg(long, value_parser = ranks, value_name = "RANKS")]
     pub ranks: Option<RankSet>,
+    /// Copy only these files; can be given several times. A pattern without a slash is compared with the name of the
+    /// file, a pattern with a slash with the path. Implies --copy, and reads the store's directory
+    #[arg(long, value_parser = FileGlob::parse, value_name = "GLOB")]
+    pub only: Vec<FileGlob>,
     /// Read through these aggregators (host:port, comma-separated), not from the store's directory
     #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
@@ -231,6 +236,9 @@ pub struct RestartArgs {
     /// Number of threads; 0: one thread for each core that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    /// Record the order in which segments are used, for mcr bench partitions --trace
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub trace: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -250,7 +258,7 @@ pub struct ListArgs {
 
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Checkpoint to show [default: the newest]
+    /// Checkpoint to show: its ID, the beginning of its ID, latest, or latest~1 [default: the newest]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
@@ -267,7 +275,7 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Checkpoint to verify [default: all checkpoints of the job]
+    /// Checkpoint to verify: its ID, the beginning of its ID, latest, or latest~1 [default: all checkpoints of the job]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
@@ -278,6 +286,9 @@ pub struct VerifyArgs {
     /// that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    /// Record the order in which segments are used, for mcr bench partitions --trace
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub trace: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -20,6 +20,7 @@ mod flush;
 mod found;
 mod gate;
 mod gates;
+mod globs;
 mod guard;
 mod job;
 mod list;
@@ -45,6 +46,7 @@ mod signals;
 mod standing;
 mod status;
 mod verify;
+mod which;
 mod worker;
 
 use args::{Cli, Command};

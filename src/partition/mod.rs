@@ -73,5 +73,5 @@ pub use replay::replay;
 pub use shared::{AfterUse, InUse, SharedBuffer, SharedLoader};
 pub use stack::{DEPTH_MAX, PartitionStack, Placed};
 pub use state::{Event, State};
-pub use trace::{EVENTS_MAX, Trace, TraceError, TraceEvent, TraceWriter};
+pub use trace::{EVENTS_MAX, Recording, Trace, TraceError, TraceEvent, TraceWriter};
 pub use victims::{VICTIMS_MAX, VictimCache, VictimLimits};

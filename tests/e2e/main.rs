@@ -17,6 +17,7 @@ mod kills;
 mod looking_back;
 mod node;
 mod owners;
+mod parts;
 mod pruning;
 mod restoring;
 mod saving;
