@@ -163,6 +163,7 @@ pub mod filter;
 pub mod gathered;
 pub mod header;
 pub mod ids;
+pub mod image;
 pub mod incarnation;
 pub mod living;
 mod looking;

@@ -22,6 +22,7 @@ mod gate;
 mod gates;
 mod globs;
 mod guard;
+mod inside;
 mod job;
 mod list;
 mod local;
@@ -36,6 +37,7 @@ mod placement;
 mod places;
 mod prepare;
 mod prune;
+mod ranks;
 mod remote;
 mod restart;
 mod restorers;
@@ -99,6 +101,10 @@ fn main() -> ExitCode {
         Command::List(args) => list::run(args),
         Command::Show(args) => show::run(args),
         Command::Verify(args) => verify::run(args),
+        Command::Ls(args) => inside::ls(args),
+        Command::Cat(args) => inside::cat(args),
+        Command::Extract(args) => inside::extract(args),
+        Command::Diff(args) => inside::diff(args),
         Command::Prune(args) => prune::run(args),
         Command::Cnc(args) => daemon::run_cnc(args),
         Command::Anc(args) => daemon::run_anc(args),

@@ -180,6 +180,11 @@ impl ContainerSet {
         deliveries.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).map(task).collect()
     }
 
+    /// The error if the group has no file with this number.
+    pub fn no_file(&self, file: u32) -> ReadError {
+        self.readers[0].invalid("the index", format!("it has no file {file}"))
+    }
+
     /// Stored bytes of the segment of a task and of its base.
     pub fn stored_bytes_of(&self, task: &SegmentTask) -> u64 {
         let of_base = self.base_of(SegmentKey { container: task.container, segment: task.segment }).map(|base| {
