@@ -4,6 +4,7 @@ use crate::bench::BenchPartitionsArgs;
 use crate::exit;
 use crate::globs::FileGlob;
 use crate::inside::args::{self, CatArgs, DiffArgs, ExtractArgs, LsArgs};
+use crate::mount::{self, MountArgs};
 pub use crate::ranks::{RankSet, ranks};
 use clap::{Args, Parser, Subcommand};
 use mcr_anc::flush::WHOLE_EVERY;
@@ -53,6 +54,9 @@ pub enum Command {
     /// Compare two checkpoints, or a checkpoint and a directory: which files and classes differ, and by how much
     #[command(after_help = args::DIFF)]
     Diff(DiffArgs),
+    /// Show all checkpoints as files and directories, read-only, until the command ends
+    #[command(after_help = mount::HELP)]
+    Mount(MountArgs),
     /// Delete checkpoints by rules or by name, or mark checkpoints as bad
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Prune(PruneArgs),

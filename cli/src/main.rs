@@ -27,6 +27,7 @@ mod job;
 mod list;
 mod local;
 mod manual;
+mod mount;
 mod names;
 mod node;
 mod node_agent;
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
         Command::Cat(args) => inside::cat(args),
         Command::Extract(args) => inside::extract(args),
         Command::Diff(args) => inside::diff(args),
+        Command::Mount(args) => mount::run(args),
         Command::Prune(args) => prune::run(args),
         Command::Cnc(args) => daemon::run_cnc(args),
         Command::Anc(args) => daemon::run_anc(args),

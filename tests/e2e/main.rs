@@ -16,6 +16,7 @@ mod incarnations;
 mod inside;
 mod kills;
 mod looking_back;
+mod mount;
 mod node;
 mod owners;
 mod parts;
