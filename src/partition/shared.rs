@@ -141,14 +141,12 @@ impl<P: Policy, T> SharedBuffer<P, T> {
                     state.begin(partition);
                     attempt.loading = Some(partition);
                     let of_base = match base {
-                        None => None,
-                        Some(base) => {
-                            let loaded = self.load_base(state, base, loader)?;
-                            state = loaded.0;
-                            Some(loaded.1)
+                        None => {
+                            drop(state);
+                            None
                         }
+                        Some(base) => Some(self.load_base(state, base, loader)?),
                     };
-                    drop(state);
                     let loaded = loader.load(partition, of_base.as_deref());
                     drop(of_base);
                     let value = Arc::new(loaded.map_err(|source| AccessError::Load { partition, source })?);
@@ -205,23 +203,21 @@ impl<P: Policy, T> SharedBuffer<P, T> {
         mut state: MutexGuard<'a, State<P, T>>,
         base: PartitionId,
         loader: &mut L,
-    ) -> Result<(MutexGuard<'a, State<P, T>>, Arc<T>), AccessError<L::Error>> {
+    ) -> Result<Arc<T>, AccessError<L::Error>> {
         while let Some(Content::Loading) = state.contents.get(&base) {
             state = self.wait(state);
         }
         if let Some(Content::Filled(value)) = state.contents.get(&base) {
-            let value = Arc::clone(value);
-            return Ok((state, value));
+            return Ok(Arc::clone(value));
         }
         state.begin(base);
         drop(state);
         let mut loading = Loading { buffer: self, partition: base, is_over: false };
         let value = Arc::new(loader.load(base, None).map_err(|source| AccessError::Load { partition: base, source })?);
-        let mut state = self.lock();
-        state.contents.insert(base, Content::Filled(Arc::clone(&value)));
+        self.lock().contents.insert(base, Content::Filled(Arc::clone(&value)));
         loading.is_over = true;
         self.changed.notify_all();
-        Ok((state, value))
+        Ok(value)
     }
 
     fn lock(&self) -> MutexGuard<'_, State<P, T>> {
