@@ -4,13 +4,14 @@ use crate::bench::BenchPartitionsArgs;
 use crate::exit;
 use crate::globs::FileGlob;
 use crate::inside::args::{self, CatArgs, DiffArgs, ExtractArgs, LsArgs};
-use crate::mount::{self, MountArgs};
+use crate::mount::args::{self as mount, MountArgs};
 pub use crate::ranks::{RankSet, ranks};
+pub use crate::store_args::StoreArgs;
 use clap::{Args, Parser, Subcommand};
 use mcr_anc::flush::WHOLE_EVERY;
 use mcr_node::client::RUN_DIR;
 use mcrengine::codec::Profile;
-use mcrengine::ids::{CheckpointId, JobId};
+use mcrengine::ids::CheckpointId;
 use mcrengine::plan::Scheme;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -119,16 +120,6 @@ pub enum Command {
     /// Write the manual pages and the shell completions below a directory like /usr/share
     #[command(hide = true)] // for packages
     Manual(ManualArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct StoreArgs {
-    /// Directory that holds the containers, on the parallel file system
-    #[arg(long, env = "MCR_STORE", value_name = "DIR")]
-    pub store: PathBuf,
-    /// Name of the job; needed if the store holds several jobs
-    #[arg(long, env = "MCR_JOB", value_name = "NAME")]
-    pub job: Option<JobId>,
 }
 
 #[derive(Debug, Args)]

@@ -48,6 +48,7 @@ mod show;
 mod signals;
 mod standing;
 mod status;
+mod store_args;
 mod verify;
 mod which;
 mod worker;

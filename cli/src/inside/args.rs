@@ -1,7 +1,8 @@
 //! The options of `mcr ls`, `mcr cat`, `mcr extract` and `mcr diff`.
 
-use crate::args::{RankSet, StoreArgs, ranks};
 use crate::globs::FileGlob;
+use crate::ranks::{RankSet, ranks};
+use crate::store_args::StoreArgs;
 use clap::Args;
 use mcrengine::ids::CheckpointId;
 use std::ffi::OsString;

@@ -6,7 +6,7 @@ use super::ls::name_of;
 use super::open::Opened;
 use super::sides::{FilePlace, Paired, Side, paired};
 use crate::output::{Table, print, print_json};
-use mcrengine::header::{FileHeader, VariableHeader};
+use mcrengine::header::{FileHeader, FileKind, VariableHeader};
 use mcrengine::ids::CheckpointId;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,7 +52,15 @@ pub fn run(args: DiffArgs) -> anyhow::Result<ExitCode> {
             (other.state.id.to_string(), Side::of_checkpoint(&other, share)?)
         }
     };
-    let Paired { both, only_a, only_b } = paired(&a.files(), &b.files());
+    // The entries of directories have no bytes. Links are not compared with a directory.
+    let is_compared = |header: &FileHeader| match b {
+        Side::Directory(_) => header.kind.is_file(),
+        Side::Stored(_) => header.kind != FileKind::Directory,
+    };
+    let compared = |side: &Side| -> Vec<_> {
+        side.places().into_iter().filter(|place| is_compared(side.header(*place))).collect()
+    };
+    let Paired { both, only_a, only_b } = paired((&a, &compared(&a)), (&b, &compared(&b)));
     let (mut pairs, mut classes): (Vec<Pair>, BTreeMap<String, Class>) = Default::default();
     for (at_a, at_b) in both {
         let (of_a, of_b) = (a.header(at_a), b.header(at_b));

@@ -16,10 +16,9 @@ use mcrengine::classify::VariableRef;
 use mcrengine::container::{ContainerSet, ReadOrder, SegmentBuffer, VariableReader};
 use mcrengine::filter::put_on;
 use mcrengine::header::{FileHeader, Role, VariableHeader};
-use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -292,15 +291,17 @@ fn write_npy(
         let descr = next.as_ref().map_or("<f8", |(_, array)| array.numbers.descr());
         let out = File::options().write(true).create_new(true).open(&args.to);
         let out = out.with_context(|| format!("{}: cannot be created", args.to.display()))?;
-        npy::write(&mut BufWriter::new(out), descr, &shape, || {
-            let Some((piece, array)) = next.take() else { return Ok(None) };
+        let mut out = BufWriter::new(out);
+        out.write_all(&npy::header(descr, &shape))?;
+        while let Some((piece, array)) = next.take() {
             let (name, found) = (&piece.variable, array.numbers.descr());
             if found != descr || array.shape.iter().product::<u64>() != piece.shape.iter().product::<u64>() {
                 bail!("{name} of {} has the type {found}, others have {descr}; use --to FILE.h5", piece.file);
             }
+            out.write_all(&array.numbers.to_le_bytes())?;
             next = reading.next()?;
-            Ok(Some(Cow::Owned(array.numbers.to_le_bytes())))
-        })?;
+        }
+        out.flush()?;
     }
     pieces.iter_mut().zip(begins).for_each(|(piece, begin)| piece.at = Place::Index(begin));
     Ok((joined, shape))

@@ -1,6 +1,4 @@
-//! Writes a NumPy array. Format: NEP 1, version 1.0 of the format.
-
-use std::io::{self, Write};
+//! The first bytes of a file with a NumPy array. Format: NEP 1, version 1.0 of the format.
 
 /// The first bytes of an .npy file: `descr` is NumPy's name of the type, such as `<f8`.
 pub fn header(descr: &str, shape: &[u64]) -> Vec<u8> {
@@ -19,20 +17,6 @@ pub fn header(descr: &str, shape: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// Writes an array from its parts, one after the other.
-pub fn write<'a>(
-    out: &mut impl Write,
-    descr: &str,
-    shape: &[u64],
-    mut parts: impl FnMut() -> anyhow::Result<Option<std::borrow::Cow<'a, [u8]>>>,
-) -> anyhow::Result<()> {
-    out.write_all(&header(descr, shape))?;
-    while let Some(part) = parts()? {
-        out.write_all(&part)?;
-    }
-    out.flush().map_err(io::Error::into)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,7 +25,9 @@ mod tests {
     fn the_header_is_the_header_of_nep_1() {
         for (shape, tuple) in [(vec![], "()"), (vec![7], "(7,)"), (vec![2, 3], "(2, 3)")] {
             let bytes = header("<f8", &shape);
-            assert!(bytes.starts_with(b"\x93NUMPY\x01\x00") && bytes.len() % 64 == 0 && bytes.ends_with(b"\n"));
+            assert!(
+                bytes.starts_with(b"\x93NUMPY\x01\x00") && bytes.len().is_multiple_of(64) && bytes.ends_with(b"\n")
+            );
             assert_eq!(usize::from(u16::from_le_bytes([bytes[8], bytes[9]])), bytes.len() - 10);
             let text = String::from_utf8_lossy(&bytes[10..]).into_owned();
             let expected = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': {tuple}, }}");

@@ -26,7 +26,7 @@ pub struct Stored {
     /// The class of each variable, for each group.
     classes: Vec<HashMap<VariableRef, u32>>,
     /// The reader of the group that was read last.
-    reader: Option<(usize, VariableReader)>,
+    reader: Option<(usize, Box<VariableReader>)>,
     bytes: u64,
 }
 
@@ -55,7 +55,7 @@ impl Side {
         let profile: Profile = like.state.profile.parse().unwrap_or(Profile::Fast);
         let mode = CaptureMode::of(like.state.scheme, &profile);
         let (maps, descriptors, mut files) = (Maps::new(), Descriptors::new(64), Vec::new());
-        for (_, header) in other.files() {
+        for header in other.places().into_iter().map(|place| other.header(place)) {
             let path = dir.join(header.path.as_path());
             if !header.kind.is_file() || !path.is_file() {
                 continue;
@@ -67,19 +67,15 @@ impl Side {
         Ok(Self::Directory(files))
     }
 
-    /// The files, with their places.
-    pub fn files(&self) -> Vec<(FilePlace, &FileHeader)> {
-        let place = |group: usize, file: usize| FilePlace { group, file: file as u32 };
+    /// The places of all files.
+    pub fn places(&self) -> Vec<FilePlace> {
+        let of_group = |group: usize, files: usize| (0..files as u32).map(move |file| FilePlace { group, file });
         match self {
-            Self::Stored(stored) => {
-                let of_group = |(group, set): (usize, &'_ Arc<ContainerSet>)| (group, set.index().files().len());
-                let counts: Vec<(usize, usize)> = stored.sets.iter().enumerate().map(of_group).collect();
-                let all = counts.into_iter().flat_map(|(group, count)| (0..count).map(move |file| (group, file)));
-                all.map(|(group, file)| (place(group, file), &stored.sets[group].index().files()[file])).collect()
+            Self::Stored(Stored { sets, .. }) => {
+                let groups = sets.iter().enumerate();
+                groups.flat_map(|(group, set)| of_group(group, set.index().files().len())).collect()
             }
-            Self::Directory(files) => {
-                files.iter().enumerate().map(|(file, open)| (place(0, file), &**open.header())).collect()
-            }
+            Self::Directory(files) => of_group(0, files.len()).collect(),
         }
     }
 
@@ -106,7 +102,7 @@ impl Side {
                 if stored.reader.as_ref().is_none_or(|(group, _)| *group != at.group) {
                     stored.reader = None; // the memory of the other group is free first
                     let reader = VariableReader::new(Arc::clone(&stored.sets[at.group]), stored.bytes)?;
-                    stored.reader = Some((at.group, reader));
+                    stored.reader = Some((at.group, Box::new(reader)));
                 }
                 if let Some((_, reader)) = &mut stored.reader {
                     reader.read(VariableRef { file: at.file, variable }, offset, into)?;
@@ -126,19 +122,24 @@ pub struct Paired {
     pub only_b: Vec<FilePlace>,
 }
 
+/// Files of one side whose paths differ only in numbers.
+type Files = Vec<(FilePath, FilePlace)>;
+
 /// Pairs the files of both sides. Files with the same path belong together. Of the other files, two files belong
 /// together if their paths differ only in numbers, such as the number of the step, and if their ranks are equal.
-pub fn paired(a: &[(FilePlace, &FileHeader)], b: &[(FilePlace, &FileHeader)]) -> Paired {
-    let of_b: HashMap<&FilePath, FilePlace> = b.iter().map(|(place, header)| (&header.path, *place)).collect();
-    let same = |(place, header): &(FilePlace, &FileHeader)| of_b.get(&header.path).map(|other| (*place, *other));
+pub fn paired((side_a, a): (&Side, &[FilePlace]), (side_b, b): (&Side, &[FilePlace])) -> Paired {
+    let path = |side: &'_ Side, place: FilePlace| side.header(place).path.clone();
+    let of_b: HashMap<FilePath, FilePlace> = b.iter().map(|place| (path(side_b, *place), *place)).collect();
+    let same = |place: &FilePlace| of_b.get(&path(side_a, *place)).map(|other| (*place, *other));
     let mut paired = Paired { both: a.iter().filter_map(same).collect(), ..Paired::default() };
-    let mut similar: BTreeMap<(Rank, Vec<u8>), [Vec<(&FilePath, FilePlace)>; 2]> = BTreeMap::new();
+    let mut similar: BTreeMap<(Rank, Vec<u8>), [Files; 2]> = BTreeMap::new();
     let taken: [std::collections::BTreeSet<FilePlace>; 2] =
         [paired.both.iter().map(|(a, _)| *a).collect(), paired.both.iter().map(|(_, b)| *b).collect()];
-    for (side, files) in [a, b].into_iter().enumerate() {
-        for (place, header) in files.iter().filter(|(place, _)| !taken[side].contains(place)) {
-            let shape = shape_of(&header.path.to_string());
-            similar.entry((header.rank, shape)).or_default()[side].push((&header.path, *place));
+    for (nth, (side, places)) in [(side_a, a), (side_b, b)].into_iter().enumerate() {
+        for place in places.iter().filter(|place| !taken[nth].contains(place)) {
+            let (rank, path) = (side.header(*place).rank, path(side, *place));
+            let shape = shape_of(&path.to_string());
+            similar.entry((rank, shape)).or_default()[nth].push((path, *place));
         }
     }
     for [mut of_a, mut of_b] in similar.into_values() {

@@ -1,28 +1,23 @@
 //! `mcr mount`: the checkpoints of a store as a read-only file system.
 
+pub mod args;
 mod data;
 mod files;
 mod tree;
 
-use crate::args::StoreArgs;
 use crate::common::open_store;
 use crate::output::{name_of, print};
 use crate::signals::Signals;
 use anyhow::{Context, bail};
-use clap::Args;
+use args::MountArgs;
 use data::Data;
 use files::Files;
 use fuser::{Config, MountOption};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tree::Tree;
-
-/// For `mcr mount --help`.
-pub const HELP: &str = "Exit status: 0 unmounted, 1 failed.\n\n\
-    Examples:\n  mcr mount /tmp/checkpoints --store /scratch/store\n  \
-    h5ls /tmp/checkpoints/JOB/DD0007/DD0007.cpu0003";
 
 /// The device of FUSE.
 const DEVICE: &str = "/dev/fuse";
@@ -30,20 +25,6 @@ const DEVICE: &str = "/dev/fuse";
 const THREADS: usize = 4;
 /// Interval at which the command looks whether another program has unmounted the file system.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-#[derive(Debug, Args)]
-pub struct MountArgs {
-    /// Empty directory that shows DIR/JOB/CHECKPOINT/files until the command ends
-    pub dir: PathBuf,
-    #[command(flatten)]
-    pub store: StoreArgs,
-    /// Maximum memory for decoded data, in MiB
-    #[arg(long, default_value_t = 256, value_name = "MIB")]
-    pub budget_mib: u64,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
 
 pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
     check_directory(&args.dir)?;
