@@ -3,16 +3,20 @@
 
 use crate::classify::VariableRef;
 use crate::codec::{SegmentMemory, threads_of_each};
-use crate::container::{ContainerSet, DIGEST_BYTES_MIN, ReadError, VariableReader};
+use crate::container::{
+    ContainerSet, DIGEST_BYTES_MIN, ReadError, ReadOrder, SegmentBuffer, SegmentKey, VariableReader, segments_of,
+};
 use crate::error_chain::error_chain;
 use crate::filter::put_on;
 use crate::gathered::Gathered;
 use crate::header::{Extent, FileHeader, VariableHeader};
-use crate::ids::{CheckpointId, Digest, GroupId, JobId};
+use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::manifest::{self, Manifest};
+use crate::partition::Recording;
 use crate::store::{Advice, Store};
 use crate::units::{RawBytes, StoredBytes};
 use serde::Serialize;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -49,7 +53,7 @@ pub struct Problem {
 /// The resources that verifying may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifyOptions {
-    /// Maximum bytes of decoded segments in the cache.
+    /// Maximum bytes of decoded segments in memory.
     pub cache_bytes: u64,
     /// Maximum number of files that are verified at the same time. If decoding `threads` segments at once would take
     /// more than `cache_bytes`, fewer files are verified at the same time.
@@ -96,6 +100,18 @@ pub fn verify(
     options: VerifyOptions,
     progress: &(dyn Fn(RawBytes) + Sync),
 ) -> VerifyReport {
+    verify_recorded(store, job, checkpoint, options, progress, &mut None)
+}
+
+/// Verifies like [`verify`], and adds the uses of segments to a recording.
+pub fn verify_recorded(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    options: VerifyOptions,
+    progress: &(dyn Fn(RawBytes) + Sync),
+    recording: &mut Option<Recording>,
+) -> VerifyReport {
     let mut report = VerifyReport::default();
     let state = match manifest::state(store, job, checkpoint) {
         Ok(state) => state,
@@ -112,7 +128,7 @@ pub fn verify(
         }
         let result = manifest::read_manifest(store, job, checkpoint, group).and_then(|manifest| {
             report.groups += 1;
-            verify_group(store, &manifest, options, &mut report, progress)
+            verify_group(store, &manifest, options, &mut report, progress, recording)
         });
         match result {
             Ok(()) => {}
@@ -131,6 +147,7 @@ fn verify_group(
     options: VerifyOptions,
     report: &mut VerifyReport,
     progress: &(dyn Fn(RawBytes) + Sync),
+    recording: &mut Option<Recording>,
 ) -> Result<(), ReadError> {
     let group = Some(manifest.group);
     let set = Arc::new(ContainerSet::open(store, &manifest.job, &manifest.checkpoint, manifest.group)?);
@@ -149,7 +166,6 @@ fn verify_group(
     if !described.eq(manifest.files.iter().map(|f| (&f.path, f.rank, f.bytes, f.kind, f.digest))) {
         return Err(own_error(&set, "the list of files", "it differs from the list in the manifest".into()));
     }
-    let reader = VariableReader::new(Arc::clone(&set), options.cache_bytes);
     // The largest segment or chunk determines the memory of a thread. Segments of older containers, and chunks whose
     // filters are applied again, are included.
     let segments = set.readers().iter().flat_map(|reader| reader.index().segments()).map(|segment| segment.raw_bytes.0);
@@ -158,66 +174,217 @@ fn verify_group(
     let largest = segments.chain(chunks).max().unwrap_or(0);
     let fit = options.cache_bytes / (largest * DECODING_BYTES_PER_RAW_BYTE).max(1);
     let threads = options.threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).clamp(1, files.len().max(1));
-    // Neighbouring files share segments, so each thread takes the next file instead of a range of files.
-    let (next, problems) = (AtomicUsize::new(0), AtomicUsize::new(report.problems.len()));
-    let found: Mutex<Vec<(usize, VerifyReport)>> = Mutex::new(Vec::with_capacity(files.len()));
     let memory = SegmentMemory { bytes: options.cache_bytes, per_raw_byte: DECODING_BYTES_PER_RAW_BYTE };
     let of_each =
         threads_of_each(options.threads, memory, own.index().segments().iter().map(|segment| segment.raw_bytes));
+    let tasks = set.tasks(|_| true);
+    let segments = Arc::new(SegmentBuffer::new(Arc::clone(&set), &tasks, options.cache_bytes, ReadOrder::Announced)?);
+    drop(tasks);
+    // All files advance together, step by step, because a segment has the same variable of many files.
+    let checks: Vec<FileCheck<'_>> = (0..).zip(files).map(|(f, file)| FileCheck::new(f, file, group)).collect();
+    let longest = checks.iter().map(|check| check.steps.len()).max().unwrap_or(0);
+    let has_step = |(step, check): &(usize, &FileCheck<'_>)| *step < check.steps.len();
+    let in_order = || (0..longest).flat_map(|step| checks.iter().map(move |check| (step, check))).filter(has_step);
+    in_order().for_each(|(step, check)| segments.announce(check.uses(&set, &check.steps[step]).into_iter()));
+    let (left, problems) = (Mutex::new(in_order()), AtomicUsize::new(report.problems.len()));
+    if recording.is_some() {
+        segments.record();
+    }
+    let reader = VariableReader::of(segments);
+    let take = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || {
         let mut reader = reader.beside(of_each);
         while problems.load(Ordering::Relaxed) < PROBLEMS_MAX
-            && let f = next.fetch_add(1, Ordering::Relaxed)
-            && let Some(file) = files.get(f)
+            && let Some((step, check)) = take()
         {
-            let of_file = verify_file(&mut reader, f as u32, file, manifest.group, progress);
-            problems.fetch_add(of_file.problems.len(), Ordering::Relaxed);
-            found.lock().unwrap_or_else(PoisonError::into_inner).push((f, of_file));
+            let found = check.run_to(step, &mut reader, progress);
+            problems.fetch_add(found, Ordering::Relaxed);
         }
     };
     std::thread::scope(|scope| {
         (1..threads).for_each(|_| drop(scope.spawn(work)));
         work();
     });
-    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    found.sort_unstable_by_key(|(f, _)| *f);
-    found.into_iter().for_each(|(_, of_file)| report.add(of_file));
+    if let Some(recording) = recording {
+        recording.add(&reader.segments().recorded());
+    }
+    for check in checks {
+        report.add(check.progress.into_inner().unwrap_or_else(PoisonError::into_inner).report);
+    }
     Ok(())
 }
 
-fn verify_file(
-    reader: &mut VariableReader,
-    f: u32,
-    file: &FileHeader,
-    group: GroupId,
-    progress: &dyn Fn(RawBytes),
-) -> VerifyReport {
-    let (mut report, group) = (VerifyReport::default(), Some(group));
-    for (v, header) in file.variables.iter().enumerate() {
-        match verify_variable(reader, VariableRef { file: f, variable: v as u32 }, header) {
-            Ok(()) => {
-                report.variables += 1;
-                report.raw_bytes += header.raw_bytes;
-                progress(header.raw_bytes);
+/// Verifies one file: the digests of its variables, and the digest of the file as a restart would write it. Never
+/// holds a whole variable or file in memory.
+struct FileCheck<'a> {
+    file: u32,
+    header: &'a FileHeader,
+    group: Option<GroupId>,
+    /// The extents of all variables in the order of the file.
+    parts: Vec<FilePart<'a>>,
+    steps: Vec<Step>,
+    progress: Mutex<Progress>,
+}
+
+/// A run of bytes of a file.
+struct FilePart<'a> {
+    extent: &'a Extent,
+    variable: u32,
+    /// Offset in the raw bytes of the variable.
+    raw_offset: u64,
+}
+
+/// First the digest of a variable is compared. Then the parts of the file that follow are hashed. They begin with a
+/// part of this variable, so that the same segments are used.
+struct Step {
+    variable: Option<u32>,
+    parts: Range<usize>,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// Number of finished steps.
+    done: usize,
+    hasher: Gathered,
+    report: VerifyReport,
+}
+
+impl<'a> FileCheck<'a> {
+    fn new(file: u32, header: &'a FileHeader, group: Option<GroupId>) -> Self {
+        let mut parts: Vec<FilePart<'a>> = Vec::new();
+        for (variable, of) in (0..).zip(&header.variables) {
+            let mut raw_offset = 0;
+            for extent in &of.extents {
+                parts.push(FilePart { extent, variable, raw_offset });
+                raw_offset += extent.raw_bytes;
             }
-            Err(error) => report.problem(group, &error),
         }
-        if report.problems.len() >= PROBLEMS_MAX {
-            break;
+        parts.sort_by_key(|part| (part.extent.offset, part.extent.stored_bytes));
+        let mut is_new = vec![true; header.variables.len()];
+        let mut steps: Vec<Step> = Vec::new();
+        for (n, part) in parts.iter().enumerate() {
+            match steps.last_mut() {
+                Some(step) if !is_new[part.variable as usize] => step.parts.end = n + 1,
+                _ => steps.push(Step { variable: Some(part.variable), parts: n..n + 1 }),
+            }
+            is_new[part.variable as usize] = false;
+        }
+        let without_parts = (0..).zip(is_new).filter_map(|(variable, is_new)| is_new.then_some(variable));
+        let end = parts.len();
+        steps.extend(without_parts.map(|variable| Step { variable: Some(variable), parts: end..end }));
+        if steps.is_empty() {
+            steps.push(Step { variable: None, parts: 0..0 });
+        }
+        Self { file, header, group, parts, steps, progress: Mutex::default() }
+    }
+
+    /// The segments that a step uses, in this order.
+    fn uses(&self, set: &ContainerSet, step: &Step) -> Vec<SegmentKey> {
+        let mut uses = Vec::new();
+        if let Some(variable) = step.variable {
+            let bytes = self.header.variables[variable as usize].raw_bytes.0;
+            segments_of(set, self.at(variable), 0, bytes, |key| uses.push(key));
+        }
+        uses.extend(self.uses_of_parts(set, step));
+        uses.dedup();
+        uses
+    }
+
+    fn uses_of_parts(&self, set: &ContainerSet, step: &Step) -> Vec<SegmentKey> {
+        let mut uses = Vec::new();
+        for part in &self.parts[step.parts.clone()] {
+            let bytes = part.extent.raw_bytes;
+            segments_of(set, self.at(part.variable), part.raw_offset, bytes, |key| uses.push(key));
+        }
+        uses.dedup();
+        uses
+    }
+
+    fn at(&self, variable: u32) -> VariableRef {
+        VariableRef { file: self.file, variable }
+    }
+
+    /// Runs all steps up to this step that are not finished. Another thread may run them at the same time, so that
+    /// this thread waits. Returns the number of new problems.
+    fn run_to(&self, step: usize, reader: &mut VariableReader, progress: &dyn Fn(RawBytes)) -> usize {
+        let mut of_file = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = of_file.report.problems.len();
+        while of_file.done <= step && of_file.report.problems.len() < PROBLEMS_MAX {
+            self.run(&self.steps[of_file.done], &mut of_file, reader, progress);
+            reader.rest();
+            of_file.done += 1;
+            if of_file.done == self.steps.len() {
+                self.finish(&mut of_file, reader);
+            }
+        }
+        of_file.report.problems.len() - before
+    }
+
+    fn run(&self, step: &Step, of_file: &mut Progress, reader: &mut VariableReader, progress: &dyn Fn(RawBytes)) {
+        if let Some(variable) = step.variable {
+            let header = &self.header.variables[variable as usize];
+            match verify_variable(reader, self.at(variable), header) {
+                Ok(()) => {
+                    of_file.report.variables += 1;
+                    of_file.report.raw_bytes += header.raw_bytes;
+                    progress(header.raw_bytes);
+                }
+                Err(error) => of_file.report.problem(self.group, &error),
+            }
+        }
+        // If a variable has a problem, the digest of the file cannot agree.
+        if !of_file.report.is_good() {
+            let unused = self.uses_of_parts(reader.set(), step);
+            return reader.segments().withdraw(unused.into_iter());
+        }
+        if let Err(error) = self.hash_parts(&self.parts[step.parts.clone()], &mut of_file.hasher, reader) {
+            of_file.report.problem(self.group, &error);
         }
     }
-    if !report.problems.is_empty() {
-        return report; // the problems of the variables are already reported
-    }
-    match file_digest(reader, f, file) {
-        Ok(found) if found == file.digest => report.files += u64::from(file.kind.is_file()),
-        Ok(found) => {
-            let (path, what) = (reader.set().readers()[0].path().into(), format!("file {}", file.path));
-            report.problem(group, &ReadError::Digest { path, what, found, recorded: file.digest });
+
+    /// Hashes these parts of the file as a restart would write them.
+    fn hash_parts(
+        &self,
+        parts: &[FilePart<'_>],
+        hasher: &mut Gathered,
+        reader: &mut VariableReader,
+    ) -> Result<(), ReadError> {
+        let mut buffer = Vec::new();
+        for FilePart { extent, variable, raw_offset } in parts {
+            let at = self.at(*variable);
+            let filters = &self.header.variables[*variable as usize].filters;
+            if filters.is_empty() {
+                hash_raw(reader, at, *raw_offset, extent.raw_bytes, hasher, &mut buffer)?;
+                continue;
+            }
+            // A filtered chunk has at most 64 MiB, as was checked when the index was read.
+            let mut raw = vec![0; extent.raw_bytes as usize];
+            reader.read(at, *raw_offset, &mut raw)?;
+            let path = &self.header.path;
+            let refuse = |what: String| own_error(reader.set(), "a filtered chunk", format!("{path}: {what}"));
+            let stored = put_on(filters, &raw).map_err(|error| refuse(error.to_string()))?;
+            if stored.len() as u64 != extent.stored_bytes {
+                return Err(refuse(format!("{} bytes after its filters, not {}", stored.len(), extent.stored_bytes)));
+            }
+            hasher.push(&stored);
         }
-        Err(error) => report.problem(group, &error),
+        Ok(())
     }
-    report
+
+    /// Compares the digest of the file.
+    fn finish(&self, of_file: &mut Progress, reader: &VariableReader) {
+        let hasher = std::mem::take(&mut of_file.hasher);
+        if !of_file.report.is_good() {
+            return; // the problems of the variables are already reported
+        }
+        let (found, recorded) = (hasher.finish(), self.header.digest);
+        if found == recorded {
+            of_file.report.files += u64::from(self.header.kind.is_file());
+            return;
+        }
+        let (path, what) = (reader.set().readers()[0].path().into(), format!("file {}", self.header.path));
+        of_file.report.problem(self.group, &ReadError::Digest { path, what, found, recorded });
+    }
 }
 
 fn verify_variable(reader: &mut VariableReader, at: VariableRef, header: &VariableHeader) -> Result<(), ReadError> {
@@ -231,38 +398,6 @@ fn verify_variable(reader: &mut VariableReader, at: VariableRef, header: &Variab
     let file = set.index().files().get(at.file as usize).map(|file| file.path.to_string()).unwrap_or_default();
     let (path, what) = (set.readers()[0].path().into(), format!("{file}: variable {:?}", header.path));
     Err(ReadError::Digest { path, what, found, recorded: header.digest })
-}
-
-/// BLAKE3 of a file as a restart would write it. Never holds a whole variable or file in memory.
-pub fn file_digest(reader: &mut VariableReader, file: u32, header: &FileHeader) -> Result<Digest, ReadError> {
-    let mut parts: Vec<(&Extent, u32, u64)> = Vec::new();
-    for (v, variable) in header.variables.iter().enumerate() {
-        let mut raw_offset = 0;
-        for extent in &variable.extents {
-            parts.push((extent, v as u32, raw_offset));
-            raw_offset += extent.raw_bytes;
-        }
-    }
-    parts.sort_by_key(|(extent, ..)| (extent.offset, extent.stored_bytes));
-    let (mut hasher, mut buffer) = (Gathered::default(), Vec::new());
-    for (extent, variable, raw_offset) in parts {
-        let at = VariableRef { file, variable };
-        let filters = &header.variables[variable as usize].filters;
-        if filters.is_empty() {
-            hash_raw(reader, at, raw_offset, extent.raw_bytes, &mut hasher, &mut buffer)?;
-            continue;
-        }
-        // A filtered chunk has at most 64 MiB, as was checked when the index was read.
-        let mut raw = vec![0; extent.raw_bytes as usize];
-        reader.read(at, raw_offset, &mut raw)?;
-        let refuse = |what: String| own_error(reader.set(), "a filtered chunk", format!("{}: {what}", header.path));
-        let stored = put_on(filters, &raw).map_err(|error| refuse(error.to_string()))?;
-        if stored.len() as u64 != extent.stored_bytes {
-            return Err(refuse(format!("{} bytes after its filters, not {}", stored.len(), extent.stored_bytes)));
-        }
-        hasher.push(&stored);
-    }
-    Ok(hasher.finish())
 }
 
 /// Hashes `bytes` raw bytes of a variable, starting at `offset`. `buffer` is overwritten.

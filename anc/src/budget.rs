@@ -3,6 +3,7 @@
 //! Segments and announcements share the budget. Announcements get at most half of the budget. Therefore a flush
 //! always gets memory for its segments and can finish, even while announcements wait.
 
+use mcrengine::container::SegmentTask;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
@@ -36,6 +37,26 @@ pub struct Lease {
     budget: Arc<Budget>,
     bytes: u64,
     is_announcement: bool,
+}
+
+/// How a memory budget is divided between decoded segments and the stored bytes of segments that are being decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Bytes for decoded segments.
+    pub decoded_bytes: u64,
+    /// Bytes for stored segments.
+    pub stored_bytes: u64,
+}
+
+impl Shares {
+    /// Divides `bytes` in the proportion of the raw and the stored bytes of the tasks.
+    pub fn of(bytes: u64, tasks: &[SegmentTask]) -> Self {
+        let raw: u64 = tasks.iter().map(|task| task.raw_bytes.0).sum();
+        let stored: u64 = tasks.iter().map(|task| task.stored_bytes.0).sum();
+        let of_stored = u128::from(bytes) * u128::from(stored) / u128::from((raw + stored).max(1));
+        let stored_bytes = u64::try_from(of_stored).unwrap_or(bytes);
+        Self { decoded_bytes: bytes - stored_bytes, stored_bytes }
+    }
 }
 
 /// Maximum length in bytes of a short announcement. One eighth of the announcements' share is reserved for short

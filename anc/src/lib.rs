@@ -40,6 +40,7 @@ pub mod restart;
 pub mod retention;
 pub mod rewritten;
 pub mod serve;
+pub mod served;
 pub mod source;
 pub mod spare;
 mod unpanicked;

@@ -3,20 +3,21 @@
 
 use crate::budget::Budget;
 use crate::observe::Observer;
+use crate::served::ServedGroup;
 use bytes::{Bytes, BytesMut};
 use mcr_proto::convert::file_to_wire;
 use mcr_proto::{FRAME_BYTES, v1};
 use mcrengine::codec::{Scratch, SegmentMemory, threads_of_each};
-use mcrengine::container::{ContainerSet, ReadError};
+use mcrengine::container::{ReadError, SegmentBuffer, SegmentTask};
 use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
+use mcrengine::ids::Rank;
 use mcrengine::store::Advice;
 use mcrengine::store::Store;
 use mcrengine::units::{RawBytes, StoredBytes};
 use prost::Message;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -43,23 +44,20 @@ pub enum RestartError {
     Sink(#[source] SinkError),
 }
 
-/// Decodes all segments that contain bytes of the wanted files. Uses several threads within the memory budget, and
-/// passes the pieces to `sink`.
+/// Decodes the segments of all tasks through a buffer, and passes the pieces to `sink`. Uses several threads.
+/// `stored` is the budget for stored bytes; the buffer limits the decoded bytes.
 pub fn restore_files(
-    set: &ContainerSet,
-    wanted: impl Fn(&FileHeader) -> bool,
+    segments: &SegmentBuffer,
+    tasks: &[SegmentTask],
     threads: usize,
-    budget: &Arc<Budget>,
+    stored: &Arc<Budget>,
     observer: &dyn Observer,
     sink: &dyn Sink,
 ) -> Result<(), RestartError> {
-    let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
-    let tasks = set.tasks(|variable| chosen[variable.file as usize]);
     observer.planned(tasks.len(), tasks.iter().map(|task| task.raw_bytes).sum());
-    // A raw byte needs memory for itself and for at most one stored byte.
-    let memory = SegmentMemory { bytes: budget.total_bytes(), per_raw_byte: 2 };
+    let memory = SegmentMemory { bytes: segments.bytes(), per_raw_byte: 1 };
     let threads_of_each = threads_of_each(threads, memory, tasks.iter().map(|task| task.raw_bytes));
-    let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (queue, stopped) = (segments.queue(tasks), AtomicBool::new(false));
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, tasks.len().max(1)) {
@@ -67,14 +65,13 @@ pub fn restore_files(
                 let mut scratch = Scratch::default();
                 scratch.set_threads(threads_of_each);
                 while !stopped.load(Ordering::Relaxed) {
-                    let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-                    let (raw_bytes, stored_bytes) = (task.raw_bytes, task.stored_bytes);
-                    let _lease = budget.lease(set.task_bytes(task));
-                    let result = set.run(task, &mut scratch, |variable, offset, bytes| {
+                    let Some(task) = queue.take() else { break };
+                    let _lease = stored.lease(segments.set().stored_bytes_of(task));
+                    let result = segments.run(task, &mut scratch, |variable, offset, bytes| {
                         sink.write(variable.file, variable.variable, offset, bytes).map_err(RestartError::Sink)
                     });
                     match result {
-                        Ok(()) => observer.segment(raw_bytes, stored_bytes),
+                        Ok(()) => observer.segment(task.raw_bytes, task.stored_bytes),
                         Err(error) => {
                             stopped.store(true, Ordering::Relaxed);
                             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -89,20 +86,18 @@ pub fn restore_files(
 
 type Frames = mpsc::Sender<Result<v1::RestoreFrame, Status>>;
 
-/// Sends the files of some ranks of a group as frames. If `ranks` is empty, sends the files of all ranks. Must run on
-/// a thread that may block.
-#[expect(clippy::too_many_arguments, reason = "the fields of a request, and what is needed to serve it")]
+/// Sends the files of some ranks of a group as frames. If `ranks` is empty, sends the files of all ranks. Restarts
+/// of the same group share the decoded segments. Must run on a thread that may block.
 pub fn send_ranks(
     store: &dyn Store,
-    job: &JobId,
-    checkpoint: &CheckpointId,
-    group: GroupId,
+    served: &ServedGroup,
     ranks: &[Rank],
     threads: usize,
     budget: &Arc<Budget>,
     out: &Frames,
 ) -> Result<(), RestartError> {
-    let set = ContainerSet::open(store, job, checkpoint, group)?;
+    let open = served.open(store, budget)?;
+    let set = open.segments.set();
     let ranks: BTreeSet<Rank> = ranks.iter().copied().collect();
     let wanted = |file: &FileHeader| ranks.is_empty() || ranks.contains(&file.rank);
     let sender = Sender { out, runtime: tokio::runtime::Handle::current() };
@@ -114,9 +109,12 @@ pub fn send_ranks(
         sent += u32::from(wanted(file));
     }
     sender.files(&files).map_err(RestartError::Sink)?;
-    let totals = Totals;
+    let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
+    let tasks = set.tasks(|variable| chosen[variable.file as usize]);
     let sink = NumberedSink { sender: &sender, numbers };
-    restore_files(&set, wanted, threads, budget, &totals, &sink)?;
+    // Restarts of the same group share the threads too.
+    let threads = threads.div_ceil(served.restarts().max(1));
+    restore_files(&open.segments, &tasks, threads, &open.stored, &Totals, &sink)?;
     let end = v1::RestoreEnd { files: files.len() as u64, raw_bytes: files.iter().map(|file| file.bytes).sum() };
     sender.send(v1::restore_frame::Message::End(end)).map_err(RestartError::Sink)
 }

@@ -8,6 +8,7 @@ use crate::hub::{HubEvent, OfJob, Shared};
 use crate::incarnation::{Claim, Refused};
 use crate::listen::Calls;
 use crate::restart;
+use crate::served::{GroupKey, OfGroup, Served};
 use bytes::Bytes;
 use mcr_proto::convert::file_from_wire;
 use mcr_proto::data::{DataFrame, DataSlot, TakesData};
@@ -18,7 +19,7 @@ use mcr_proto::version::{WIRE_VERSIONS, choose, named, offered};
 use mcr_proto::{MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, v1};
 use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, JobId, Rank};
+use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 use mcrengine::incarnation::IDENTITY_BYTES_MAX;
 use mcrengine::manifest;
 use mcrengine::store::Store;
@@ -36,7 +37,7 @@ const SESSIONS_MAX: usize = 4096;
 /// twice the memory that it leased.
 const PARSES_MAX: usize = 1;
 /// Maximum number of running restarts. Further restarts wait.
-const RESTORES_MAX: usize = 4;
+const RESTORES_MAX: usize = 16;
 /// Interval at which a waiting restart sends an empty frame, so that the receiver does not consider the aggregator
 /// dead.
 const RESTORE_WAITS: Duration = Duration::from_secs(10);
@@ -54,6 +55,7 @@ pub struct Service {
     sessions: Arc<AtomicU64>,
     open: Arc<Semaphore>,
     restores: Arc<Semaphore>,
+    served: Arc<Served>,
     parses: Arc<Semaphore>,
     /// Number of ranks of a job, if the agents do not report this number.
     ranks: Option<u32>,
@@ -90,6 +92,7 @@ impl Service {
             sessions,
             open,
             restores,
+            served: Arc::default(),
             parses,
             ranks,
             of_job,
@@ -151,12 +154,13 @@ impl Aggregator for Service {
         let checkpoint: CheckpointId = request.checkpoint.parse().map_err(bad_name)?;
         let (out, frames) = mpsc::channel(LINK_QUEUE);
         let (store, budget, threads) = (Arc::clone(&self.store), Arc::clone(&self.budget), self.threads);
-        let restores = Arc::clone(&self.restores);
-        let serve = move |out: mpsc::Sender<_>, permit| {
+        let (restores, served) = (Arc::clone(&self.restores), Arc::clone(&self.served));
+        let group = GroupId(request.group);
+        let key = GroupKey { job: job.clone(), checkpoint: checkpoint.clone(), group };
+        let serve = move |out: mpsc::Sender<_>, permit, of_group: OfGroup| {
             let (_permit, _call) = (permit, call);
-            let group = mcrengine::ids::GroupId(request.group);
             let ranks: Vec<Rank> = request.ranks.into_iter().map(Rank).collect();
-            let result = restart::send_ranks(&*store, &job, &checkpoint, group, &ranks, threads, &budget, &out);
+            let result = restart::send_ranks(&*store, &of_group, &ranks, threads, &budget, &out);
             if let Err(error) = result {
                 tracing::warn!(%job, %checkpoint, group = group.0, error = error_chain(&error), "restart failed");
                 // The time limit is short, because a receiver also recognizes a failure if the stream ends without
@@ -167,10 +171,17 @@ impl Aggregator for Service {
         };
         tokio::spawn(async move {
             // While the restart waits for other restarts, the receiver gets an empty frame periodically.
-            let permit = loop {
-                match tokio::time::timeout(RESTORE_WAITS, Arc::clone(&restores).acquire_owned()).await {
-                    Ok(Ok(permit)) => break permit,
-                    Ok(Err(_)) => {
+            let of_group = served.group(key);
+            let admitted = async move {
+                let is_admitted = served.admit(&of_group).await;
+                let permit = restores.acquire_owned().await.ok();
+                permit.filter(|_| is_admitted).map(|permit| (permit, of_group))
+            };
+            let mut admitted = std::pin::pin!(admitted);
+            let (permit, of_group) = loop {
+                match tokio::time::timeout(RESTORE_WAITS, &mut admitted).await {
+                    Ok(Some(admitted)) => break admitted,
+                    Ok(None) => {
                         let _ = out.send(Err(Status::unavailable("the aggregator is shutting down"))).await;
                         return;
                     }
@@ -178,7 +189,7 @@ impl Aggregator for Service {
                     Err(_) => {}
                 }
             };
-            tokio::task::spawn_blocking(move || serve(out, permit));
+            tokio::task::spawn_blocking(move || serve(out, permit, of_group));
         });
         Ok(Response::new(ReceiverStream::new(frames)))
     }

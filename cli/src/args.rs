@@ -2,14 +2,18 @@
 
 use crate::bench::BenchPartitionsArgs;
 use crate::exit;
+use crate::globs::FileGlob;
+use crate::inside::args::{self, CatArgs, DiffArgs, ExtractArgs, LsArgs};
+use crate::mount::args::{self as mount, MountArgs};
+pub use crate::ranks::{RankSet, ranks};
+pub use crate::store_args::StoreArgs;
 use clap::{Args, Parser, Subcommand};
 use mcr_anc::flush::WHOLE_EVERY;
 use mcr_node::client::RUN_DIR;
 use mcrengine::codec::Profile;
-use mcrengine::ids::{CheckpointId, JobId, Rank};
+use mcrengine::ids::CheckpointId;
 use mcrengine::plan::Scheme;
 use std::ffi::OsString;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Checkpoint-restart with data-aware aggregation and compression.
@@ -39,6 +43,21 @@ pub enum Command {
     /// Read a whole checkpoint and verify that every file can be restored
     #[command(after_help = exit::VERIFY)]
     Verify(VerifyArgs),
+    /// List the files of a checkpoint, or their variables
+    #[command(after_help = args::LS)]
+    Ls(LsArgs),
+    /// Write the bytes of one file of a checkpoint to standard output
+    #[command(after_help = args::CAT)]
+    Cat(CatArgs),
+    /// Extract a variable of all ranks as a NumPy array or an HDF5 file, without restoring any file
+    #[command(after_help = args::EXTRACT)]
+    Extract(ExtractArgs),
+    /// Compare two checkpoints, or a checkpoint and a directory: which files and classes differ, and by how much
+    #[command(after_help = args::DIFF)]
+    Diff(DiffArgs),
+    /// Show all checkpoints as files and directories, read-only, until the command ends
+    #[command(after_help = mount::HELP)]
+    Mount(MountArgs),
     /// Delete checkpoints by rules or by name, or mark checkpoints as bad
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Prune(PruneArgs),
@@ -101,16 +120,6 @@ pub enum Command {
     /// Write the manual pages and the shell completions below a directory like /usr/share
     #[command(hide = true)] // for packages
     Manual(ManualArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct StoreArgs {
-    /// Directory that holds the containers, on the parallel file system
-    #[arg(long, env = "MCR_STORE", value_name = "DIR")]
-    pub store: PathBuf,
-    /// Name of the job; needed if the store holds several jobs
-    #[arg(long, env = "MCR_JOB", value_name = "NAME")]
-    pub job: Option<JobId>,
 }
 
 #[derive(Debug, Args)]
@@ -193,12 +202,16 @@ pub struct RestartArgs {
     /// Directory that receives the files
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
-    /// Checkpoint to restore [default: the newest]
+    /// Checkpoint to restore: its ID, the beginning of its ID, latest, or latest~1 [default: the newest]
     #[arg(long, value_name = "ID")]
     pub checkpoint: Option<CheckpointId>,
     /// Restore only these ranks, for example 0-31,40
     #[arg(long, value_parser = ranks, value_name = "RANKS")]
     pub ranks: Option<RankSet>,
+    /// Copy only these files; can be given several times. A pattern without a slash is compared with the name of the
+    /// file, a pattern with a slash with the path. Implies --copy, and reads the store's directory
+    #[arg(long, value_parser = FileGlob::parse, value_name = "GLOB")]
+    pub only: Vec<FileGlob>,
     /// Read through these aggregators (host:port, comma-separated), not from the store's directory
     #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
@@ -231,6 +244,9 @@ pub struct RestartArgs {
     /// Number of threads; 0: one thread for each core that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    /// Record the order in which segments are used, for mcr bench partitions --trace
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub trace: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -250,7 +266,7 @@ pub struct ListArgs {
 
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Checkpoint to show [default: the newest]
+    /// Checkpoint to show: its ID, the beginning of its ID, latest, or latest~1 [default: the newest]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
@@ -267,7 +283,7 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Checkpoint to verify [default: all checkpoints of the job]
+    /// Checkpoint to verify: its ID, the beginning of its ID, latest, or latest~1 [default: all checkpoints of the job]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
@@ -278,6 +294,9 @@ pub struct VerifyArgs {
     /// that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    /// Record the order in which segments are used, for mcr bench partitions --trace
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub trace: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -781,65 +800,6 @@ fn scheme(name: &str) -> Result<Scheme, String> {
     Scheme::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("known schemes: {}", known()))
 }
 
-/// A set of ranks, as ranges that include both ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankSet(Vec<RangeInclusive<u32>>);
-
-impl std::fmt::Display for RankSet {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (i, range) in self.0.iter().enumerate() {
-            write!(f, "{}{}-{}", if i == 0 { "" } else { "," }, range.start(), range.end())?;
-        }
-        Ok(())
-    }
-}
-
-impl RankSet {
-    /// Whether a rank is in the set.
-    pub fn contains(&self, rank: Rank) -> bool {
-        self.0.iter().any(|range| range.contains(&rank.0))
-    }
-
-    /// The ranks 0 to `count - 1`.
-    pub fn all(count: u32) -> Self {
-        Self(if count == 0 { Vec::new() } else { vec![0..=count - 1] })
-    }
-
-    /// Whether each rank is in one of the other sets.
-    pub fn is_covered_by<'a>(&self, others: impl Iterator<Item = &'a Self>) -> bool {
-        let mut ranges: Vec<&RangeInclusive<u32>> = others.flat_map(|other| &other.0).collect();
-        ranges.sort_unstable_by_key(|range| *range.start());
-        self.0.iter().all(|own| {
-            let mut next = u64::from(*own.start());
-            for range in &ranges {
-                if u64::from(*range.start()) <= next {
-                    next = next.max(u64::from(*range.end()) + 1);
-                }
-            }
-            next > u64::from(*own.end())
-        })
-    }
-
-    /// The highest rank.
-    pub fn highest(&self) -> Rank {
-        Rank(self.0.iter().map(|range| *range.end()).max().unwrap_or(0))
-    }
-}
-
-/// Reads a set of ranks, such as `0-31,40`.
-pub fn ranks(text: &str) -> Result<RankSet, String> {
-    let number =
-        |n: &str| n.trim().parse::<u32>().map_err(|_| format!("{n:?} is not a rank; write for example 0-31,40"));
-    let range = |part: &str| match part.split_once('-') {
-        Some((first, last)) => match (number(first)?, number(last)?) {
-            (first, last) if first <= last => Ok(first..=last),
-            (first, last) => Err(format!("{first}-{last}: the first rank is above the last")),
-        },
-        None => number(part).map(|rank| rank..=rank),
-    };
-    text.split(',').map(range).collect::<Result<Vec<_>, _>>().map(RankSet)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -861,15 +821,5 @@ mod tests {
             assert!(byte_count(bad).is_err(), "{bad:?} was taken");
         }
         assert!(block_bytes("0").is_err() && block_bytes("8G").is_err() && block_bytes("1K").is_ok());
-    }
-
-    #[test]
-    fn rank_lists_are_read_and_nonsense_is_refused() {
-        let set = ranks("0-3,7").expect("valid");
-        assert!(set.contains(Rank(0)) && set.contains(Rank(3)) && set.contains(Rank(7)) && !set.contains(Rank(4)));
-        assert_eq!(set.highest(), Rank(7));
-        for bad in ["", "a", "3-1", "1-", "-1", "1,,2"] {
-            assert!(ranks(bad).is_err(), "{bad:?} was taken");
-        }
     }
 }

@@ -8,6 +8,7 @@ use mcr_cnc::layout::{Layout, Listing};
 use mcrengine::codec::cores;
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest;
+use mcrengine::partition::Recording;
 use mcrengine::store::{PosixStore, Store, StoreError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,12 @@ pub fn threads_of(asked: usize) -> usize {
         0 => cores(),
         asked => asked.min(THREADS_MAX),
     }
+}
+
+/// Writes the recorded uses of segments, for `mcr bench partitions --trace`.
+pub fn write_trace(file: &Path, recording: Recording) -> anyhow::Result<()> {
+    let written = std::fs::File::create(file).and_then(|out| recording.write(std::io::BufWriter::new(out)));
+    written.map_err(|error| anyhow!("{}: the trace cannot be written: {error}", file.display()))
 }
 
 /// Opens the store, which must exist.

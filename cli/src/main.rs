@@ -20,11 +20,14 @@ mod flush;
 mod found;
 mod gate;
 mod gates;
+mod globs;
 mod guard;
+mod inside;
 mod job;
 mod list;
 mod local;
 mod manual;
+mod mount;
 mod names;
 mod node;
 mod node_agent;
@@ -35,6 +38,7 @@ mod placement;
 mod places;
 mod prepare;
 mod prune;
+mod ranks;
 mod remote;
 mod restart;
 mod restorers;
@@ -44,7 +48,9 @@ mod show;
 mod signals;
 mod standing;
 mod status;
+mod store_args;
 mod verify;
+mod which;
 mod worker;
 
 use args::{Cli, Command};
@@ -97,6 +103,11 @@ fn main() -> ExitCode {
         Command::List(args) => list::run(args),
         Command::Show(args) => show::run(args),
         Command::Verify(args) => verify::run(args),
+        Command::Ls(args) => inside::ls(args),
+        Command::Cat(args) => inside::cat(args),
+        Command::Extract(args) => inside::extract(args),
+        Command::Diff(args) => inside::diff(args),
+        Command::Mount(args) => mount::run(args),
         Command::Prune(args) => prune::run(args),
         Command::Cnc(args) => daemon::run_cnc(args),
         Command::Anc(args) => daemon::run_anc(args),

@@ -108,7 +108,7 @@ fn display_name(command: &Command) -> &str {
     command.get_display_name().unwrap_or(command.get_name())
 }
 
-/// The section about the exit status, from a text of exit.rs.
+/// The section about the exit status, from a text of exit.rs, and the section with the examples of the text.
 fn exit_status(text: &str, page: &mut Roff) {
     page.control("SH", ["EXIT STATUS"]);
     let mut paragraphs = text.split("\n\n");
@@ -119,6 +119,14 @@ fn exit_status(text: &str, page: &mut Roff) {
         page.text([roman(meaning)]);
     }
     for paragraph in paragraphs {
+        if let Some(examples) = paragraph.strip_prefix("Examples:\n") {
+            page.control("SH", ["EXAMPLES"]);
+            for example in examples.lines() {
+                page.control("PP", []);
+                page.text([roman(example.trim())]);
+            }
+            continue;
+        }
         page.control("PP", []);
         page.text([roman(paragraph)]);
     }
@@ -190,6 +198,8 @@ mod tests {
                 page.split_once(".SH \"EXIT STATUS\"\n").unwrap_or_else(|| panic!("no exit status: {page}"));
             assert!(exit.contains("fB0fR") || exit.contains("fB1fR"), "{exit}");
         }
+        let extract = page_of(root.find_subcommand("extract").expect("a command"));
+        assert!(extract.contains(".SH EXAMPLES\n.PP\nmcr extract latest --variable 'Grid*/Density'"), "{extract}");
         let verify = root.find_subcommand("verify").expect("a command");
         let meanings = statuses(crate::exit::VERIFY);
         assert_eq!(meanings[1], ("1", "a checkpoint is damaged, or there is none".to_owned()));

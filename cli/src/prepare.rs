@@ -4,21 +4,22 @@
 //! The decision of a restart is recorded between the two steps, while the application's files are still unchanged.
 
 use crate::args::RestartArgs;
-use crate::common::threads_of;
+use crate::common::{threads_of, write_trace};
 use crate::output::{Progress, print, print_json};
 use crate::remote;
 use crate::restorers::{Failure, Restorers, of_advice, receiver, sink_failure, unread, verify_all};
 use anyhow::anyhow;
-use mcr_anc::budget::Budget;
+use mcr_anc::budget::{Budget, Shares};
 use mcr_anc::observe::Observer;
 use mcr_anc::restart::{RestartError, restore_files};
 use mcr_cnc::restart::{
     Aside, Publish, Recovered, Target, VerifiedFile, Why, descriptors_share, is_interrupted, publish_all, recover,
 };
-use mcrengine::container::ContainerSet;
+use mcrengine::container::{ContainerSet, ReadOrder, SegmentBuffer};
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp, shape_of};
 use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::partition::Recording;
 use mcrengine::store::Store;
 use mcrengine::verify::{VerifyOptions, verify};
 use std::collections::BTreeSet;
@@ -68,19 +69,26 @@ pub fn prepare(
     let threads = threads_of(args.threads).min(2 * descriptors_share());
     let target = Target::new(&args.to);
     let mut aggregators = remote::Aggregators::new(&args.aggregators).map_err(receiver)?;
-    let wanted = |file: &FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
+    let wanted = |file: &FileHeader| is_wanted(args, file);
     let groups = groups_of(state, args)?;
     let mut how = how(store, job, state, all, args)?;
     let progress = Progress::new("restoring", args.json);
     let mut files: Vec<VerifiedFile> = Vec::new();
+    let mut recording = args.trace.as_ref().map(|_| Recording::default());
     for group in groups {
         progress.message(format!("{} {group}", state.id));
-        let mut restorers = match args.aggregators.is_empty() {
-            true => direct(store, job, &state.id, group, &wanted, threads, args, &target, &progress)?,
+        let mut restorers = match args.aggregators.is_empty() || !args.only.is_empty() {
+            true => direct(store, job, &state.id, group, &wanted, threads, args, &target, &progress, &mut recording)?,
             false => aggregators.restore_group(job, &state.id, group, &wanted, args, &target, &progress)?,
         };
         how.directories.extend(restorers.take_directories());
         files.extend(verify_all(restorers, threads, !args.no_sync)?);
+    }
+    if files.is_empty() && !args.only.is_empty() {
+        return Err(Failure::Receiver(anyhow!("{} has no file that --only names", state.id)));
+    }
+    if let (Some(file), Some(recording)) = (&args.trace, recording) {
+        write_trace(file, recording).map_err(Failure::Receiver)?;
     }
     Ok(Prepared { target, files, how })
 }
@@ -156,6 +164,12 @@ fn tell_aside(what: &str, aside: &[Aside]) {
     }
 }
 
+/// Whether the user asked for the file.
+fn is_wanted(args: &RestartArgs, file: &FileHeader) -> bool {
+    args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank))
+        && (args.only.is_empty() || args.only.iter().any(|glob| glob.is_for(&file.path)))
+}
+
 /// The groups that hold the wanted ranks.
 fn groups_of(state: &CheckpointState, args: &RestartArgs) -> Result<Vec<GroupId>, Failure> {
     if let Some(ranks) = &args.ranks
@@ -213,11 +227,22 @@ fn direct(
     args: &RestartArgs,
     target: &Arc<Target>,
     observer: &dyn Observer,
+    recording: &mut Option<Recording>,
 ) -> Result<Restorers, Failure> {
-    let set = ContainerSet::open(store, job, checkpoint, group).map_err(unread)?;
+    let set = Arc::new(ContainerSet::open(store, job, checkpoint, group).map_err(unread)?);
     let restorers = Restorers::create(target, set.index().files(), wanted)?;
-    let budget = Budget::new(args.budget_mib.max(16) << 20);
-    match restore_files(&set, wanted, threads, &budget, observer, &restorers) {
+    let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
+    let tasks = set.tasks(|variable| chosen[variable.file as usize]);
+    let Shares { decoded_bytes, stored_bytes } = Shares::of(args.budget_mib.max(16) << 20, &tasks);
+    let segments = SegmentBuffer::new(set, &tasks, decoded_bytes, ReadOrder::Announced).map_err(unread)?;
+    if recording.is_some() {
+        segments.record();
+    }
+    let restored = restore_files(&segments, &tasks, threads, &Budget::new(stored_bytes), observer, &restorers);
+    if let Some(recording) = recording {
+        recording.add(&segments.recorded());
+    }
+    match restored {
         Ok(()) => Ok(restorers),
         Err(RestartError::Sink(error)) => Err(sink_failure(error)),
         Err(RestartError::Read(error)) => Err(unread(error)),
@@ -251,7 +276,7 @@ pub fn preview(
     if let Some(problem) = report.problems.first() {
         return Err(of_advice(problem.advice, anyhow!("{}", problem.what)));
     }
-    let wanted = |file: &&FileHeader| args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
+    let wanted = |file: &&FileHeader| is_wanted(args, file);
     let mut headers: Vec<FileHeader> = Vec::new();
     for group in groups {
         let set = ContainerSet::open(store, job, &state.id, group).map_err(unread)?;

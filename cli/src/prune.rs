@@ -4,6 +4,7 @@
 use crate::args::{KeepArgs, PruneArgs};
 use crate::common::{now_unix_ms, one_job, open_store};
 use crate::output::{print, print_json};
+use crate::which::checkpoint_of;
 use anyhow::{Context, bail};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest;
@@ -30,6 +31,16 @@ impl KeepArgs {
     }
 }
 
+/// The arguments with the IDs that the user means.
+fn named(store: &dyn Store, job: &JobId, args: PruneArgs) -> anyhow::Result<PruneArgs> {
+    if args.drop.is_empty() && args.mark_bad.is_empty() && args.unmark.is_empty() {
+        return Ok(args);
+    }
+    let all = manifest::list(store, job)?;
+    let named = |ids: &[CheckpointId]| ids.iter().map(|id| checkpoint_of(&all, id)).collect::<Result<Vec<_>, _>>();
+    Ok(PruneArgs { drop: named(&args.drop)?, mark_bad: named(&args.mark_bad)?, unmark: named(&args.unmark)?, ..args })
+}
+
 /// A number with its noun: `1 checkpoint`, `2 checkpoints`.
 fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
@@ -50,6 +61,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         Some(job) => job,
         None => one_job(&store, &args.store)?,
     };
+    let args = named(&store, &job, args)?;
     check_names(&store, &job, args.drop.iter().chain(&args.mark_bad).chain(&args.unmark))?;
     if !args.dry_run {
         for id in &args.mark_bad {

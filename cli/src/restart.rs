@@ -9,6 +9,7 @@ use crate::guard::warn_of_store;
 use crate::output::{human_rate, human_time, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
+use crate::which::checkpoint_of;
 use anyhow::bail;
 use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ReadError;
@@ -52,6 +53,8 @@ struct Report {
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
     check_target(&args.to)?;
     check_outside_store(&args.to, &args.store.store)?;
+    let is_part = !args.only.is_empty();
+    let args = RestartArgs { copy: args.copy || is_part, ..args };
     warn_of_store(&args.store.store);
     restore_newest(args, ATTEMPTS_MAX)
 }
@@ -103,6 +106,8 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
     let started = Instant::now();
     let store = open_store(&args.store)?;
     let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None) };
+    let asked = args.checkpoint.as_ref().map(|asked| checkpoint_of(&manifest::list(&store, &job)?, asked));
+    let args = RestartArgs { checkpoint: asked.transpose()?, ..args };
     let decider = Decider::new(&store, &job, &args, started)?;
     let (all, incarnations, role) = loop {
         let all = manifest::list(&store, &job)?;

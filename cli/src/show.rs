@@ -3,6 +3,7 @@
 use crate::args::ShowArgs;
 use crate::common::{one_job, open_store};
 use crate::output::{Table, print, print_json, ratio, utc};
+use crate::which::checkpoint_of;
 use anyhow::{Context, bail};
 use mcrengine::classify::VariableRef;
 use mcrengine::codec::{Chain, Decision, shared_name, since_name};
@@ -76,7 +77,8 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
     let store = open_store(&args.store)?;
     let job = one_job(&store, &args.store)?;
     let all = manifest::list(&store, &job)?;
-    let state = match &args.checkpoint {
+    let asked = args.checkpoint.as_ref().map(|asked| checkpoint_of(&all, asked)).transpose()?;
+    let state = match &asked {
         Some(id) => all
             .iter()
             .find(|state| state.id == *id)

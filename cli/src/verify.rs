@@ -1,15 +1,18 @@
 //! `mcr verify`: reads whole checkpoints and verifies that every file can be restored.
 
 use crate::args::VerifyArgs;
-use crate::common::{one_job, open_store, threads_of};
+use crate::common::{one_job, open_store, threads_of, write_trace};
 use crate::exit::Exit;
 use crate::output::{Progress, human_rate, human_time, name_of, print, print_json};
+use crate::which::checkpoint_of;
 use anyhow::bail;
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::marks::{mark_damaged, unmark_damaged};
+use mcrengine::partition::Recording;
 use mcrengine::store::{Advice, Store};
-use mcrengine::verify::{VerifyOptions, VerifyReport, verify};
+use mcrengine::units::RawBytes;
+use mcrengine::verify::{VerifyOptions, VerifyReport, verify_recorded};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -28,6 +31,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let (states, incomplete): (Vec<_>, Vec<_>) = states.into_iter().partition(is_read);
     let (mut damaged, mut unreadable, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     let checked = states.len();
+    let mut recording = args.trace.as_ref().map(|_| Recording::default());
     for state in states {
         let is_complete = state.is_complete();
         let CheckpointState { id, raw_bytes, is_unreadable, doubt, .. } = state;
@@ -36,7 +40,8 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         progress.message(id.to_string());
         progress.add(raw_bytes.0);
         let options = VerifyOptions { cache_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
-        let report = verify(&store, &job, &id, options, &|raw_bytes| progress.done(raw_bytes.0));
+        let done = |raw_bytes: RawBytes| progress.done(raw_bytes.0);
+        let report = verify_recorded(&store, &job, &id, options, &done, &mut recording);
         drop(progress);
         let elapsed = started.elapsed();
         if is_complete {
@@ -81,6 +86,9 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         if let Some(doubt) = doubt {
             print(&format!("  unchanged since the commit, but doubtful: {doubt}\n"))?;
         }
+    }
+    if let (Some(file), Some(recording)) = (&args.trace, recording) {
+        write_trace(file, recording)?;
     }
     for state in &incomplete {
         let problems = &state.problems;
@@ -159,6 +167,7 @@ fn counted(count: usize, what: &str) -> String {
 /// The checkpoint that the user named. The error says whether the checkpoint was pruned or does not exist.
 fn the_one(store: &dyn Store, job: &JobId, id: &CheckpointId, args: &VerifyArgs) -> anyhow::Result<CheckpointState> {
     let all = manifest::list(store, job)?;
+    let id = &checkpoint_of(&all, id)?;
     let there: Vec<&str> =
         all.iter().filter(|state| !state.is_pruned).map(|state| state.id.as_str()).take(10).collect();
     let there = format!("the newest there: {}", there.join(", "));

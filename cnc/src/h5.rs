@@ -14,7 +14,9 @@
 //! - `superblock.rs` finds the superblock, and compares the length of the file with the length in the superblock.
 //! - `datatype.rs` converts HDF5's datatype messages to element types. `classic.rs` and `library.rs` use
 //!   `datatype.rs`.
+//! - `arrays.rs` reads and writes whole datasets, for `mcr extract`.
 
+mod arrays;
 mod classic;
 mod datatype;
 mod library;
@@ -23,6 +25,7 @@ mod reader;
 mod superblock;
 mod worker;
 
+pub use arrays::{Array, ArrayError, Arrays, NewArrays, Numbers};
 pub use classic::Classic;
 pub use library::Library;
 pub use maps::Maps;

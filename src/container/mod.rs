@@ -9,7 +9,9 @@ mod pieces;
 mod reader;
 mod repacked;
 mod repacked_tail;
+mod segments;
 mod set;
+mod variables;
 mod writer;
 
 pub use crate::error::ReadError;
@@ -21,7 +23,11 @@ pub use layout::{DIGEST_BYTES_MIN, INDEX_RAW_MAX, SEGMENT_RAW_MAX, VERSION};
 pub use reader::{ContainerReader, parse_index, parse_segment_header};
 pub(crate) use repacked::{Kept, KeptSegment};
 pub(crate) use repacked_tail::repacked_tail;
-pub use set::{ContainerSet, Delivery, SegmentTask, VariableReader};
+pub use segments::{ReadOrder, SegmentBuffer, TaskQueue};
+pub(crate) use set::SegmentKey;
+pub use set::{ContainerSet, Delivery, SegmentTask};
+pub use variables::VariableReader;
+pub(crate) use variables::segments_of;
 pub use writer::{ContainerSummary, ContainerWriter, SealedContainer, UnsealedContainer, UnsyncedDirs};
 
 use crate::ids::{CheckpointId, GroupId, JobId};

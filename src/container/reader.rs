@@ -199,14 +199,14 @@ impl ContainerReader {
     pub(super) fn decode_since(
         &self,
         segment: u32,
-        base: Option<Vec<u8>>,
+        base: Option<Arc<Older>>,
         scratch: &mut Scratch,
     ) -> Result<Vec<u8>, ReadError> {
         let stored = self.read_segment(segment, Vec::new())?;
         let RawBytes(raw_bytes) = stored.raw_bytes;
         let codec = |source| ReadError::Codec { path: self.path.clone(), segment, source };
         let raw_bytes = usize::try_from(raw_bytes).map_err(|_| too_long(&self.path, "a segment"))?;
-        scratch.set_older(base.map(|raw| Arc::new(Older { raw, places: Vec::new() })));
+        scratch.set_older(base);
         let decoded = stored.chain.decode(&stored.stored, raw_bytes, scratch);
         scratch.set_older(None);
         let raw = decoded.map_err(codec)?;

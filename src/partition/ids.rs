@@ -33,7 +33,7 @@ number!(
 
 impl PartitionId {
     /// The number as an index of the partition list.
-    pub(super) fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }

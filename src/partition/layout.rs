@@ -8,6 +8,9 @@ pub const SUB_BUFFERS_MAX: usize = 1 << 16;
 /// Maximum length of a partition buffer: 1 TiB.
 pub const BUFFER_BYTES_MAX: u64 = 1 << 40;
 
+/// Maximum number of sub-buffers of [`BufferLayout::mixed`]. Each choice of a sub-buffer looks at all sub-buffers.
+const MIXED_MAX: usize = 1 << 12;
+
 /// The cut of a partition buffer into sub-buffers. The cut never changes, as in section 5.5 ("statically divide").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferLayout {
@@ -33,6 +36,39 @@ impl BufferLayout {
         let sum = lengths.iter().fold(0u64, |sum, length| sum.saturating_add(*length));
         check("bytes of all sub-buffers", sum, bytes)?;
         Ok(Self { lengths: lengths.to_vec() })
+    }
+
+    /// Cuts at most `bytes` for partitions of different lengths: each sub-buffer has the length of a partition, and
+    /// short and long sub-buffers have the same shares as short and long partitions. If all partitions fit, each
+    /// partition has a sub-buffer of its length.
+    ///
+    /// `together`: number of partitions that must be in the buffer at the same time. The first sub-buffers are as
+    /// long as the longest partitions, even if this takes more than `bytes`.
+    pub fn mixed(
+        bytes: u64,
+        partitions: impl IntoIterator<Item = u64>,
+        together: usize,
+    ) -> Result<Self, PartitionError> {
+        let mut lengths: Vec<u64> = partitions.into_iter().collect();
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        let sum = lengths.iter().fold(0u64, |sum, length| sum.saturating_add(*length));
+        if sum <= bytes && (1..=MIXED_MAX).contains(&lengths.len()) {
+            return Self::of_lengths(sum, &lengths);
+        }
+        let longest = lengths.first().copied().unwrap_or(0);
+        let mut cut = vec![longest; together.clamp(1, MIXED_MAX)];
+        let room = bytes.saturating_sub(longest.saturating_mul(cut.len() as u64));
+        // Of the remaining bytes, each partition gets an equal share of its length.
+        let mut saved = 0u128;
+        for length in lengths {
+            saved += u128::from(length) * u128::from(room);
+            let cost = u128::from(length) * u128::from(sum);
+            if length > 0 && saved >= cost && cut.len() < MIXED_MAX {
+                saved -= cost;
+                cut.push(length);
+            }
+        }
+        Self::of_lengths(cut.iter().sum(), &cut)
     }
 
     /// Number of sub-buffers.
@@ -75,5 +111,21 @@ mod tests {
         assert_eq!(BufferLayout::equal(10, 0), Err(PartitionError::NoSubBuffer));
         assert_eq!(BufferLayout::of_lengths(10, &[]), Err(PartitionError::NoSubBuffer));
         assert!(BufferLayout::equal(u64::MAX, 1).is_err() && BufferLayout::equal(1 << 20, 1 << 17).is_err());
+    }
+    #[test]
+    fn a_mixed_cut_has_room_for_all_partitions_or_for_the_same_share_of_each_length() {
+        let lengths = |bytes, partitions: &[u64], together| -> Vec<u64> {
+            let cut = BufferLayout::mixed(bytes, partitions.iter().copied(), together).expect("valid");
+            cut.iter().map(|(_, length)| length).collect()
+        };
+        assert_eq!(lengths(16, &[5, 1, 10], 2), [10, 5, 1], "all fit");
+        assert_eq!(lengths(15, &[5, 1, 10], 1), [10, 1]);
+        assert_eq!(lengths(0, &[5, 1, 10], 2), [10, 10], "two must fit at the same time");
+        let many: Vec<u64> = [[8; 50], [2; 50]].concat();
+        let half = lengths(8 + 250, &many, 1);
+        assert_eq!(half.iter().filter(|length| **length == 8).count(), 1 + 25);
+        assert_eq!(half.iter().filter(|length| **length == 2).count(), 25);
+        assert!(half.iter().sum::<u64>() <= 258);
+        assert_eq!(lengths(7, &[], 1), [0]);
     }
 }

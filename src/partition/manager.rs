@@ -141,6 +141,17 @@ impl<P: Policy> PartitionManager<P> {
 
     /// The running partition of the chain calls `partition`, which becomes active.
     pub fn call(&mut self, chain: ChainId, partition: PartitionId) -> Result<Access, PartitionError> {
+        self.call_leaving(chain, partition, 0)
+    }
+
+    /// Calls a partition like [`Self::call`], but only if another sub-buffer of `room` bytes can be taken after this
+    /// call. So a partition can be held while its base is called. 0: no other sub-buffer is needed.
+    pub fn call_leaving(
+        &mut self,
+        chain: ChainId,
+        partition: PartitionId,
+        room: u64,
+    ) -> Result<Access, PartitionError> {
         let entry = self.list.get(partition)?;
         let stack = self.chain(chain)?;
         if stack.depth() >= DEPTH_MAX {
@@ -149,8 +160,9 @@ impl<P: Policy> PartitionManager<P> {
         }
         let caller = stack.current();
         let sub_buffer = match self.records[partition.index()].sub_buffer {
-            Some(sub_buffer) => sub_buffer,
-            None => self.choose(partition, entry.bytes, caller)?,
+            Some(own) if self.has_room(room, own, caller) => own,
+            Some(_) => return Err(PartitionError::NoRoom { partition }),
+            None => self.choose(partition, entry.bytes, caller, room)?,
         };
         self.counters.calls += 1;
         if let Some(caller) = caller {
@@ -320,12 +332,21 @@ impl<P: Policy> PartitionManager<P> {
         record.holds > 0 || record.running > u32::from(is_own)
     }
 
-    /// Asks the policy for the sub-buffer of a partition that is in no sub-buffer.
+    /// Whether a sub-buffer of `room` bytes can be taken, in addition to `own`.
+    fn has_room(&self, room: u64, own: SubBufferId, caller: Option<Placed>) -> bool {
+        let is_free = |resident: &Option<PartitionId>| !resident.is_some_and(|it| self.is_blocked(it, caller));
+        let mut others = self.layout.iter().zip(&self.residents).filter(|((sub_buffer, _), _)| *sub_buffer != own);
+        room == 0 || others.any(|((_, length), resident)| length >= room && is_free(resident))
+    }
+
+    /// Asks the policy for the sub-buffer of a partition that is in no sub-buffer. If `room` is not 0, another
+    /// sub-buffer of `room` bytes stays free.
     fn choose(
         &mut self,
         partition: PartitionId,
         bytes: u64,
         caller: Option<Placed>,
+        room: u64,
     ) -> Result<SubBufferId, PartitionError> {
         let mut candidates = Vec::with_capacity(self.residents.len());
         for ((sub_buffer, length), resident) in self.layout.iter().zip(&self.residents) {
@@ -343,6 +364,7 @@ impl<P: Policy> PartitionManager<P> {
             };
             candidates.push(Candidate { sub_buffer, bytes: length, resident });
         }
+        candidates.retain(|candidate| self.has_room(room, candidate.sub_buffer, caller));
         if candidates.is_empty() {
             return Err(PartitionError::NoRoom { partition });
         }

@@ -14,6 +14,7 @@
 //! | 6, Table 2 | the four states | [`State`] |
 //! | 6.1, 6.2 | replacement policies | [`Policy`], [`Modulus`], [`Lru`] |
 //! | 6.3 | victim cache | [`VictimCache`], [`VictimLimits`] |
+//! | | the bytes, for several threads | [`SharedBuffer`] |
 //! | 7 | number of transfers | [`Counters`], [`replay`] |
 //!
 //! A partition that needs another partition, such as a segment that is predicted from a base, *calls* the other
@@ -52,6 +53,7 @@ mod list;
 mod manager;
 mod policy;
 mod replay;
+mod shared;
 mod stack;
 mod state;
 #[cfg(test)]
@@ -68,7 +70,8 @@ pub use list::{PARTITIONS_MAX, Partition, PartitionList};
 pub use manager::{Access, CHAINS_MAX, Evicted, PartitionManager, Source};
 pub use policy::{Candidate, ClockPro, LIFETIME_MAX, LookAhead, Lru, Modulus, Policy, Resident, Use};
 pub use replay::replay;
+pub use shared::{AfterUse, InUse, SharedBuffer, SharedLoader};
 pub use stack::{DEPTH_MAX, PartitionStack, Placed};
 pub use state::{Event, State};
-pub use trace::{EVENTS_MAX, Trace, TraceError, TraceEvent, TraceWriter};
+pub use trace::{EVENTS_MAX, Recording, Trace, TraceError, TraceEvent, TraceWriter};
 pub use victims::{VICTIMS_MAX, VictimCache, VictimLimits};

@@ -204,6 +204,38 @@ impl<W: Write> TraceWriter<W> {
     }
 }
 
+/// Events of several buffers, one after the other, which become one trace.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    lengths: Vec<u64>,
+    events: Vec<TraceEvent>,
+}
+
+impl Recording {
+    /// Adds the events of a buffer, as [`super::SharedBuffer::recorded`] returns them. Its partitions get new
+    /// numbers. Events above [`EVENTS_MAX`] are left out.
+    pub fn add(&mut self, (list, events): &(PartitionList, Vec<TraceEvent>)) {
+        let before = self.lengths.len() as u32; // a list is shorter than 2^32
+        self.lengths.extend(list.iter().map(|(_, partition)| partition.bytes));
+        let renumbered = events.iter().map(|event| match *event {
+            TraceEvent::Call { chain, partition: PartitionId(n) } => {
+                TraceEvent::Call { chain, partition: PartitionId(before + n) }
+            }
+            TraceEvent::Return { chain } => TraceEvent::Return { chain },
+        });
+        let room = EVENTS_MAX - self.events.len().min(EVENTS_MAX);
+        self.events.extend(renumbered.take(room));
+    }
+
+    /// Writes the trace.
+    pub fn write<W: Write>(&self, out: W) -> std::io::Result<()> {
+        let list = PartitionList::of_lengths(self.lengths.iter().copied()).map_err(std::io::Error::other)?;
+        let mut writer = TraceWriter::new(out, &list)?;
+        self.events.iter().try_for_each(|event| writer.write(*event))?;
+        writer.finish().map(drop)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,8 +4,8 @@
 use super::{Entry, MemoryStore, Stat, Store, StoreError, StoredFile, TempFile};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The fault, and the operation at which the fault occurs. Operations that change the store are counted from 0; reads
@@ -44,6 +44,18 @@ pub struct FaultyStore {
     listed: Arc<AtomicU64>,
     /// A path whose reads fail, and how many reads will fail.
     unreadable: Option<(PathBuf, Arc<AtomicUsize>)>,
+    reads: Arc<Mutex<Vec<Read>>>,
+}
+
+/// A read from a file of the store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Read {
+    /// The file.
+    pub path: PathBuf,
+    /// Where the read began.
+    pub offset: u64,
+    /// Number of bytes that were read.
+    pub bytes: u64,
 }
 
 /// Whether an operation needs space.
@@ -56,8 +68,8 @@ enum Kind {
 impl FaultyStore {
     /// Wraps `inner` with a fault.
     pub fn new(inner: MemoryStore, fault: Fault) -> Self {
-        let (operations, refused, opened, listed) = Default::default();
-        Self { inner, fault, operations, refused, opened, listed, unreadable: None }
+        let (operations, refused, opened, listed, reads) = Default::default();
+        Self { inner, fault, operations, refused, opened, listed, reads, unreadable: None }
     }
 
     /// Lets the next `failures` reads of a file or directory fail with an I/O error (`EIO`).
@@ -99,6 +111,11 @@ impl FaultyStore {
     /// Total number of names in all directory listings.
     pub fn listed(&self) -> u64 {
         self.listed.load(Ordering::Relaxed)
+    }
+
+    /// All reads since the last call, in their order.
+    pub fn take_reads(&self) -> Vec<Read> {
+        std::mem::take(&mut *self.reads.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The wrapped store.
@@ -163,7 +180,8 @@ impl Store for FaultyStore {
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
         self.opened.fetch_add(1, Ordering::Relaxed);
         self.read(path)?;
-        self.inner.open(path)
+        let file = self.inner.open(path)?;
+        Ok(Box::new(ReadFile { file, path: path.into(), reads: Arc::clone(&self.reads) }))
     }
     fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
         self.opened.fetch_add(1, Ordering::Relaxed);
@@ -187,6 +205,25 @@ impl Store for FaultyStore {
 
     fn is_held(&self, path: &Path) -> bool {
         self.inner.is_held(path)
+    }
+}
+
+/// A file whose reads are noted.
+struct ReadFile {
+    file: Box<dyn StoredFile>,
+    path: PathBuf,
+    reads: Arc<Mutex<Vec<Read>>>,
+}
+
+impl StoredFile for ReadFile {
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let read = Read { path: self.path.clone(), offset, bytes: into.len() as u64 };
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner).push(read);
+        self.file.read_at(offset, into)
     }
 }
 

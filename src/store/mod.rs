@@ -13,7 +13,7 @@ pub mod memory;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "files are made, renamed, synced and deleted here"))]
 pub mod posix;
 
-pub use faulty::{Fault, FaultyStore};
+pub use faulty::{Fault, FaultyStore, Read};
 pub use memory::{MemoryStore, Survival};
 pub use posix::PosixStore;
 

@@ -8,13 +8,14 @@ mod support;
 mod mutate;
 mod records;
 
-use mcrengine::container::{ContainerReader, ContainerSet, ReadError};
+use mcrengine::container::{ContainerReader, ContainerSet, ReadError, ReadOrder, SegmentBuffer};
 use mcrengine::ids::GroupId;
 use mcrengine::manifest::{list, newest_restorable};
 use mcrengine::store::{Advice, MemoryStore, Survival};
 use mcrengine::units::RawBytes;
 use mcrengine::verify::{VerifyOptions, verify};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use support::*;
 
 /// A part of a checkpoint.
@@ -347,9 +348,11 @@ fn every_flipped_bit_of_a_container_is_noticed_before_wrong_bytes_are_given() {
         flipped[at] ^= 1 << (at % 8);
         store.put(path, &flipped);
         let Ok(set) = ContainerSet::open(&store, &job(), &step_id(1), GroupId(0)) else { continue };
-        let mut failed = false;
-        for task in set.tasks(|_| true) {
-            let result = set.run(&task, &mut Default::default(), |variable, offset, bytes| {
+        let (set, mut failed) = (Arc::new(set), false);
+        let tasks = set.tasks(|_| true);
+        let segments = SegmentBuffer::new(Arc::clone(&set), &tasks, 1, ReadOrder::Announced).expect("a buffer");
+        for task in &tasks {
+            let result = segments.run(task, &mut Default::default(), |variable, offset, bytes| {
                 let from = offset as usize;
                 assert_eq!(bytes, &group.raw(variable)[from..from + bytes.len()], "byte {at}: wrong bytes");
                 Ok::<(), ReadError>(())

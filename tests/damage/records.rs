@@ -1,12 +1,14 @@
 //! Damages repacked containers, marks and records of incarnations.
 
 use super::*;
+use mcrengine::container::{ReadOrder, SegmentBuffer};
 use mcrengine::incarnation::{self, Draft, Incarnations};
 use mcrengine::manifest::{Condition, Place, spoil, state};
 use mcrengine::marks::mark_bad;
 use mcrengine::prune::{PruneOptions, prune};
 use mcrengine::retention::Rules;
 use mcrengine::store::Store;
+use std::sync::Arc;
 
 const REPACKED: &str = "wave/DD0001/group-0001.mcr";
 
@@ -28,10 +30,12 @@ fn repack(store: &MemoryStore) {
 /// the test fail.
 fn read_all(store: &MemoryStore, at: &str) -> Result<(), ReadError> {
     let group = group(2..4, 2);
-    let set = ContainerSet::open(store, &job(), &step_id(2), GroupId(1))?;
+    let set = Arc::new(ContainerSet::open(store, &job(), &step_id(2), GroupId(1))?);
+    let tasks = set.tasks(|_| true);
+    let segments = SegmentBuffer::new(Arc::clone(&set), &tasks, u64::MAX, ReadOrder::Announced)?;
     let mut first = Ok(());
-    for task in set.tasks(|_| true) {
-        let result = set.run(&task, &mut Default::default(), |variable, offset, bytes| {
+    for task in &tasks {
+        let result = segments.run(task, &mut Default::default(), |variable, offset, bytes| {
             let from = offset as usize;
             assert!(bytes == &group.raw(variable)[from..from + bytes.len()], "{at}: wrong bytes");
             Ok::<(), ReadError>(())

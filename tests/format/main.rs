@@ -4,5 +4,6 @@
 mod support;
 
 mod golden;
+mod reading;
 mod roundtrip;
 mod size;

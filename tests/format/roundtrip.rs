@@ -74,18 +74,22 @@ fn check(store: &MemoryStore, id: &str, group: &Group) -> Result<(), TestCaseErr
     let set = ContainerSet::open(store, &job(), &checkpoint(id), GroupId(0)).expect("opens");
     let set = Arc::new(set);
     prop_assert_eq!(set.index().files(), as_read(&group.files));
-    // Read piece by piece, in the order of the segments.
+    // Read piece by piece, through a buffer that has room for two segments at most.
     let mut rebuilt: HashMap<VariableRef, Vec<u8>> = HashMap::new();
-    for task in set.tasks(|_| true) {
+    let tasks = set.tasks(|_| true);
+    let segments = SegmentBuffer::new(Arc::clone(&set), &tasks, 1000, ReadOrder::Announced).expect("a buffer");
+    let queue = segments.queue(&tasks);
+    while let Some(task) = queue.take() {
         let put = |at: VariableRef, offset: u64, bytes: &[u8]| {
             let whole = rebuilt.entry(at).or_insert_with(|| vec![0; group.raw(at).len()]);
             whole[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
             Ok::<(), ReadError>(())
         };
-        set.run(&task, &mut Default::default(), put).expect("runs");
+        segments.run(task, &mut Default::default(), put).expect("runs");
     }
-    // Read any range, with a cache that holds almost nothing.
-    let mut reader = VariableReader::new(Arc::clone(&set), 1000);
+    prop_assert_eq!(segments.counters().loads, tasks.len() as u64);
+    // Read any range, with a buffer that holds almost nothing.
+    let mut reader = VariableReader::new(Arc::clone(&set), 1000).expect("a buffer");
     for at in group.variables() {
         let raw = group.raw(at);
         prop_assert_eq!(rebuilt.get(&at).map_or(&[][..], Vec::as_slice), raw);

@@ -38,6 +38,16 @@ impl LookAhead {
         }
     }
 
+    /// Takes back the next announced use of a partition, because the use will not happen.
+    pub fn withdraw(&mut self, partition: PartitionId) {
+        if let Some(uses) = self.coming.get_mut(&partition) {
+            uses.pop_front();
+            if uses.is_empty() {
+                self.coming.remove(&partition);
+            }
+        }
+    }
+
     /// Position of the next announced use of a partition; `None` if there is none.
     pub fn next_use(&self, partition: PartitionId) -> Option<u64> {
         self.coming.get(&partition).and_then(|uses| uses.front().copied())
@@ -58,12 +68,11 @@ impl Policy for LookAhead {
     /// Each partition has its own queue of uses. So threads may use partitions in a slightly different order than
     /// announced.
     fn used(&mut self, by: Use) {
-        if let Some(uses) = self.coming.get_mut(&by.partition) {
-            uses.pop_front();
-            if uses.is_empty() {
-                self.coming.remove(&by.partition);
-            }
-        }
+        self.withdraw(by.partition);
+    }
+
+    fn is_over(&self, partition: PartitionId) -> bool {
+        self.next_use(partition).is_none()
     }
 }
 

@@ -64,6 +64,12 @@ pub trait Policy {
     /// A partition was used. If it was in no sub-buffer, it is in one now.
     fn used(&mut self, by: Use);
 
+    /// Whether it is known that the partition will not be used again.
+    fn is_over(&self, partition: PartitionId) -> bool {
+        let _ = partition;
+        false
+    }
+
     /// The partition left the sub-buffer: it was evicted, moved, or forgotten after a failed load.
     fn emptied(&mut self, partition: PartitionId, sub_buffer: SubBufferId) {
         let _ = (partition, sub_buffer);
@@ -77,6 +83,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn used(&mut self, by: Use) {
         (**self).used(by);
+    }
+
+    fn is_over(&self, partition: PartitionId) -> bool {
+        (**self).is_over(partition)
     }
 
     fn emptied(&mut self, partition: PartitionId, sub_buffer: SubBufferId) {

@@ -4,6 +4,7 @@ mod bytes;
 mod model;
 mod paper;
 mod policies;
+mod shared;
 
 use super::*;
 

@@ -119,3 +119,26 @@ fn a_caller_can_bring_a_policy_and_its_wrong_choice_is_an_error() {
     assert_eq!(manager.release(PartitionId(1)), Err(PartitionError::NotHeld(PartitionId(1))));
     assert!(manager.return_to_caller(chain).is_ok());
 }
+
+#[test]
+fn the_recorded_order_of_verify_has_the_loads_that_the_documentation_states() {
+    let text = include_str!("../../../tests/data/traces/verify-enzo.trace");
+    let trace = Trace::parse(text).expect("a valid trace");
+    let longest = trace.partitions().longest_bytes();
+    let loads = |sub_buffers: u64, policy: Box<dyn Policy>| {
+        let layout = BufferLayout::equal(longest * sub_buffers, sub_buffers as usize).expect("a cut");
+        replay(&trace, &layout, policy, VictimLimits::NONE).expect("replayed").loads
+    };
+    for (sub_buffers, of_modulus, of_lru, of_clock, of_look_ahead) in
+        [(4, 3698, 3533, 3828, 2359), (8, 2444, 2147, 2196, 1233), (16, 1125, 923, 940, 448), (33, 33, 33, 33, 33)]
+    {
+        let clock = ClockPro::new(sub_buffers as usize);
+        let found = [
+            loads(sub_buffers, Box::new(Modulus::new())),
+            loads(sub_buffers, Box::<Lru>::default()),
+            loads(sub_buffers, Box::new(clock)),
+            loads(sub_buffers, Box::new(LookAhead::new(trace.uses()))),
+        ];
+        assert_eq!(found, [of_modulus, of_lru, of_clock, of_look_ahead], "{sub_buffers} sub-buffers");
+    }
+}

@@ -1,0 +1,364 @@
+//! `mcr extract`: one variable of all ranks, as a NumPy array or an HDF5 file.
+//!
+//! The raw bytes of a chunked dataset are stored chunk by chunk, and only the skeleton of its file says where each
+//! chunk belongs. Therefore a sparse file is made from the skeleton and the wanted variables of each file, and the
+//! HDF5 library reads the datasets from it. The bytes of other variables are neither read nor written.
+
+use super::args::ExtractArgs;
+use super::ls::shape_of;
+use super::npy;
+use super::open::Opened;
+use crate::output::{Table, print, print_json};
+use anyhow::{Context, bail};
+use globset::{GlobBuilder, GlobMatcher};
+use mcr_cnc::h5::{Array, Arrays, NewArrays};
+use mcrengine::classify::VariableRef;
+use mcrengine::container::{ContainerSet, ReadOrder, SegmentBuffer, VariableReader};
+use mcrengine::filter::put_on;
+use mcrengine::header::{FileHeader, Role, VariableHeader};
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// A variable of a file.
+#[derive(serde::Serialize)]
+struct Piece {
+    rank: u32,
+    file: String,
+    variable: String,
+    shape: Vec<u64>,
+    /// Index in the first dimension of the array at which the piece begins; for HDF5 the path of the dataset.
+    at: Place,
+    #[serde(skip)]
+    raw_bytes: u64,
+    #[serde(skip)]
+    at_variable: (usize, VariableRef),
+}
+
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum Place {
+    Index(u64),
+    Dataset(String),
+}
+
+/// How pieces become one array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Joined {
+    /// The pieces have equal shapes. A new first dimension counts the pieces.
+    Stacked,
+    /// The pieces differ only in their first dimension.
+    Appended,
+    /// The pieces differ. The array has one dimension with all elements.
+    Flat,
+}
+
+impl Joined {
+    fn of(shapes: &[&[u64]]) -> Self {
+        let Some(first) = shapes.first() else { return Self::Flat };
+        if shapes.iter().all(|shape| shape == first) {
+            return Self::Stacked;
+        }
+        let is_like = |shape: &&&[u64]| !shape.is_empty() && !first.is_empty() && shape[1..] == first[1..];
+        if shapes.iter().filter(is_like).count() == shapes.len() { Self::Appended } else { Self::Flat }
+    }
+
+    /// The shape of the array, and the index in the first dimension at which each piece begins.
+    fn shape(self, shapes: &[&[u64]]) -> (Vec<u64>, Vec<u64>) {
+        let length = |shape: &[u64]| match self {
+            Self::Stacked => 1,
+            Self::Appended => shape[0],
+            Self::Flat => shape.iter().product(),
+        };
+        let (mut begins, mut end) = (Vec::new(), 0);
+        for shape in shapes {
+            begins.push(end);
+            end += length(shape);
+        }
+        let rest = match (self, shapes.first()) {
+            (Self::Stacked, Some(first)) => first,
+            (Self::Appended, Some(first)) => &first[1..],
+            _ => &[][..],
+        };
+        (std::iter::once(end).chain(rest.iter().copied()).collect(), begins)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stacked => "stacked: the first dimension counts the pieces",
+            Self::Appended => "appended along the first dimension",
+            Self::Flat => "flat: the pieces have different shapes",
+        }
+    }
+}
+
+pub fn run(args: ExtractArgs) -> anyhow::Result<ExitCode> {
+    let is_npy = match args.to.extension().and_then(|end| end.to_str()) {
+        Some("npy") => true,
+        Some("h5" | "hdf5") => false,
+        _ => bail!("--to {}: the name must end with .npy or .h5", args.to.display()),
+    };
+    if args.to.symlink_metadata().is_ok() {
+        bail!("--to {}: the file exists already; give another name", args.to.display());
+    }
+    let patterns = args.variable.iter().map(|text| pattern(text)).collect::<anyhow::Result<Vec<_>>>()?;
+    let opened = Opened::new(&args.store, &args.checkpoint)?;
+    if !opened.state.is_complete() {
+        bail!("{} is not complete, so a variable of all ranks cannot be extracted", opened.state.id);
+    }
+    let sets = opened.manifests.iter().map(|manifest| opened.set(manifest.group)).collect::<Result<Vec<_>, _>>()?;
+    let mut pieces = pieces(&sets, &patterns, &args);
+    if pieces.is_empty() {
+        let (id, all) = (&opened.state.id, args.variable.join(" "));
+        bail!("{id} has no array {all}; `mcr ls {id} --variables` and `mcr show {id}` list what is there");
+    }
+    if let Some(large) = pieces.iter().find(|piece| piece.raw_bytes > args.budget_mib << 20) {
+        let (name, mib) = (&large.variable, large.raw_bytes.div_ceil(1 << 20));
+        bail!("{name} of {} has {mib} MiB; give --budget-mib {mib} or more", large.file);
+    }
+    let made = match is_npy {
+        true => write_npy(&sets, &mut pieces, &args).map(Some),
+        false => write_h5(&sets, &mut pieces, &args).map(|()| None),
+    };
+    if made.is_err() {
+        let _ = std::fs::remove_file(&args.to);
+    }
+    report(&opened, &pieces, made?, &args)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pattern(text: &str) -> anyhow::Result<GlobMatcher> {
+    let glob = GlobBuilder::new(text.trim_start_matches('/')).literal_separator(true).build();
+    Ok(glob.with_context(|| format!("--variable {text}"))?.compile_matcher())
+}
+
+/// The wanted arrays, by group, then by file.
+fn pieces(sets: &[Arc<ContainerSet>], patterns: &[GlobMatcher], args: &ExtractArgs) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for (group, set) in sets.iter().enumerate() {
+        for (at, header) in set.index().variables() {
+            let file = &set.index().files()[at.file as usize];
+            let name = header.path.trim_start_matches('/');
+            let is_array = matches!(header.role, Role::Array | Role::StoredChunks);
+            let is_wanted = args.ranks.as_ref().is_none_or(|ranks| ranks.contains(file.rank));
+            if is_array && is_wanted && file.kind.is_regular() && patterns.iter().any(|glob| glob.is_match(name)) {
+                pieces.push(Piece {
+                    rank: file.rank.0,
+                    file: file.path.to_string(),
+                    variable: header.path.to_string(),
+                    shape: header.shape.0.to_vec(),
+                    at: Place::Index(0),
+                    raw_bytes: header.raw_bytes.0,
+                    at_variable: (group, at),
+                });
+            }
+        }
+    }
+    pieces
+}
+
+/// Reads all pieces in their order. Only the pieces of one file are on the disk at the same time.
+struct Reading<'a> {
+    sets: &'a [Arc<ContainerSet>],
+    args: &'a ExtractArgs,
+    left: VecDeque<&'a Piece>,
+    /// Group, file and variable of all pieces.
+    wanted: BTreeSet<(usize, u32, u32)>,
+    /// The group and the file of the sparse file.
+    open: Option<((usize, u32), Arrays, Sparse)>,
+    /// The reader of the group.
+    reader: Option<(usize, VariableReader)>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(sets: &'a [Arc<ContainerSet>], args: &'a ExtractArgs, pieces: &'a [Piece]) -> Self {
+        let wanted = pieces.iter().map(|piece| {
+            let (group, VariableRef { file, variable }) = piece.at_variable;
+            (group, file, variable)
+        });
+        Self { sets, args, left: pieces.iter().collect(), wanted: wanted.collect(), open: None, reader: None }
+    }
+
+    fn next(&mut self) -> anyhow::Result<Option<(&'a Piece, Array)>> {
+        let Some(piece) = self.left.pop_front() else { return Ok(None) };
+        let (group, at) = piece.at_variable;
+        if self.open.as_ref().is_none_or(|(open, ..)| *open != (group, at.file)) {
+            self.open = None;
+            let of_file = self.wanted.range((group, at.file, 0)..=(group, at.file, u32::MAX));
+            let variables: Vec<u32> = of_file.map(|(_, _, variable)| *variable).collect();
+            if self.reader.as_ref().is_none_or(|(of, _)| *of != group) {
+                self.reader = Some((group, self.reader_of(group)?));
+            }
+            let Some((_, reader)) = &mut self.reader else { return Ok(None) };
+            let sparse = Sparse::new(&self.args.to, reader, at.file, &variables)
+                .with_context(|| format!("{}: its variables cannot be read", piece.file))?;
+            let arrays = Arrays::open(&sparse.path).with_context(|| piece.file.clone())?;
+            self.open = Some(((group, at.file), arrays, sparse));
+        }
+        let Some((_, arrays, _)) = &self.open else { return Ok(None) };
+        let array = arrays.read(&piece.variable);
+        let array = array.with_context(|| format!("{}: {} cannot be read", piece.file, piece.variable))?;
+        Ok(Some((piece, array)))
+    }
+
+    /// A reader of the wanted variables of a group, and of the skeletons of their files.
+    fn reader_of(&self, group: usize) -> anyhow::Result<VariableReader> {
+        let set = &self.sets[group];
+        let tasks = set.tasks(|at| {
+            let of_file = (group, at.file, 0)..=(group, at.file, u32::MAX);
+            let is_skeleton = at.of(set.index().files()).role == Role::Skeleton;
+            self.wanted.contains(&(group, at.file, at.variable))
+                || is_skeleton && self.wanted.range(of_file).next().is_some()
+        });
+        let bytes = self.args.budget_mib << 20;
+        Ok(VariableReader::of(Arc::new(SegmentBuffer::new(Arc::clone(set), &tasks, bytes, ReadOrder::Unknown)?)))
+    }
+}
+
+/// A file that has only the skeleton and some variables. The file is removed when this value is dropped.
+struct Sparse {
+    path: PathBuf,
+}
+
+impl Sparse {
+    fn new(next_to: &Path, reader: &mut VariableReader, file: u32, variables: &[u32]) -> anyhow::Result<Self> {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(next_to.file_name().unwrap_or_default());
+        name.push(format!(".{}.part", std::process::id()));
+        let sparse = Self { path: next_to.with_file_name(name) };
+        let out = File::options().write(true).create_new(true).open(&sparse.path);
+        let out = out.with_context(|| format!("{}: cannot be created", sparse.path.display()))?;
+        let set = Arc::clone(reader.set());
+        let header: &FileHeader = &set.index().files()[file as usize];
+        out.set_len(header.bytes)?;
+        for (number, variable) in (0..).zip(&header.variables) {
+            if variable.role == Role::Skeleton || variables.contains(&number) {
+                write_variable(&out, reader, VariableRef { file, variable: number }, variable)?;
+            }
+        }
+        Ok(sparse)
+    }
+}
+
+impl Drop for Sparse {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Writes the bytes of a variable to their places.
+fn write_variable(
+    out: &File,
+    reader: &mut VariableReader,
+    at: VariableRef,
+    variable: &VariableHeader,
+) -> anyhow::Result<()> {
+    const STEP_BYTES: u64 = 1 << 20;
+    let mut raw_offset = 0;
+    for extent in &variable.extents {
+        if !variable.filters.is_empty() {
+            let mut raw = vec![0; extent.raw_bytes as usize];
+            reader.read(at, raw_offset, &mut raw)?;
+            out.write_all_at(&put_on(&variable.filters, &raw)?, extent.offset)?;
+        }
+        let mut done = if variable.filters.is_empty() { 0 } else { extent.raw_bytes };
+        while done < extent.raw_bytes {
+            let mut part = vec![0; STEP_BYTES.min(extent.raw_bytes - done) as usize];
+            reader.read(at, raw_offset + done, &mut part)?;
+            out.write_all_at(&part, extent.offset + done)?;
+            done += part.len() as u64;
+        }
+        raw_offset += extent.raw_bytes;
+    }
+    Ok(())
+}
+
+fn write_npy(
+    sets: &[Arc<ContainerSet>],
+    pieces: &mut [Piece],
+    args: &ExtractArgs,
+) -> anyhow::Result<(Joined, Vec<u64>)> {
+    let shapes: Vec<&[u64]> = pieces.iter().map(|piece| &*piece.shape).collect();
+    let joined = Joined::of(&shapes);
+    let (shape, begins) = joined.shape(&shapes);
+    {
+        let mut reading = Reading::new(sets, args, pieces);
+        let mut next = reading.next()?;
+        let descr = next.as_ref().map_or("<f8", |(_, array)| array.numbers.descr());
+        let out = File::options().write(true).create_new(true).open(&args.to);
+        let out = out.with_context(|| format!("{}: cannot be created", args.to.display()))?;
+        let mut out = BufWriter::new(out);
+        out.write_all(&npy::header(descr, &shape))?;
+        while let Some((piece, array)) = next.take() {
+            let (name, found) = (&piece.variable, array.numbers.descr());
+            if found != descr || array.shape.iter().product::<u64>() != piece.shape.iter().product::<u64>() {
+                bail!("{name} of {} has the type {found}, others have {descr}; use --to FILE.h5", piece.file);
+            }
+            out.write_all(&array.numbers.to_le_bytes())?;
+            next = reading.next()?;
+        }
+        out.flush()?;
+    }
+    pieces.iter_mut().zip(begins).for_each(|(piece, begin)| piece.at = Place::Index(begin));
+    Ok((joined, shape))
+}
+
+fn write_h5(sets: &[Arc<ContainerSet>], pieces: &mut [Piece], args: &ExtractArgs) -> anyhow::Result<()> {
+    let name = |piece: &Piece| format!("{}/{}", piece.file.trim_matches('/'), piece.variable.trim_start_matches('/'));
+    let out = NewArrays::create(&args.to).with_context(|| format!("{}: cannot be created", args.to.display()))?;
+    let mut reading = Reading::new(sets, args, pieces);
+    while let Some((piece, array)) = reading.next()? {
+        out.add(&name(piece), &array, piece.rank).with_context(|| format!("{}: cannot be written", name(piece)))?;
+    }
+    drop(reading);
+    pieces.iter_mut().for_each(|piece| piece.at = Place::Dataset(name(piece)));
+    Ok(())
+}
+
+fn report(
+    opened: &Opened,
+    pieces: &[Piece],
+    joined: Option<(Joined, Vec<u64>)>,
+    args: &ExtractArgs,
+) -> anyhow::Result<()> {
+    let id = &opened.state.id;
+    if args.json {
+        return print_json(&serde_json::json!({
+            "job": opened.job, "checkpoint": id, "file": args.to, "pieces": pieces,
+            "shape": joined.as_ref().map(|(_, shape)| shape), "joined": joined.as_ref().map(|(how, _)| how.name()),
+        }));
+    }
+    let mut table = Table::new(&[">rank", "file", "variable", "shape", "at"]);
+    for piece in pieces {
+        let at = match &piece.at {
+            Place::Index(index) => index.to_string(),
+            Place::Dataset(path) => path.clone(),
+        };
+        table.row([piece.rank.to_string(), piece.file.clone(), piece.variable.clone(), shape_of(&piece.shape), at]);
+    }
+    print(&table.render())?;
+    let how = joined.map(|(how, shape)| format!(", an array of {} ({})", shape_of(&shape), how.name()));
+    print(&format!("{} pieces of {id} to {}{}\n", pieces.len(), args.to.display(), how.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_stacked_appended_or_made_flat() {
+        let joined = |shapes: &[&[u64]]| {
+            let how = Joined::of(shapes);
+            (how, how.shape(shapes))
+        };
+        assert_eq!(joined(&[&[2, 3], &[2, 3]]), (Joined::Stacked, (vec![2, 2, 3], vec![0, 1])));
+        assert_eq!(joined(&[&[2, 3], &[4, 3]]), (Joined::Appended, (vec![6, 3], vec![0, 2])));
+        assert_eq!(joined(&[&[2, 3], &[3, 2]]), (Joined::Flat, (vec![12], vec![0, 6])));
+        assert_eq!(joined(&[&[], &[]]), (Joined::Stacked, (vec![2], vec![0, 1])));
+        assert_eq!(joined(&[&[], &[5]]), (Joined::Flat, (vec![6], vec![0, 1])));
+    }
+}

@@ -1,0 +1,58 @@
+//! Opens a checkpoint to look inside.
+
+use crate::args::StoreArgs;
+use crate::common::{one_job, open_store};
+use crate::output::tell;
+use crate::which::checkpoint_of;
+use anyhow::bail;
+use mcrengine::container::{ContainerSet, ReadOrder, SegmentBuffer, VariableReader};
+use mcrengine::ids::{CheckpointId, GroupId, JobId};
+use mcrengine::manifest::{self, CheckpointState, Manifest};
+use mcrengine::store::PosixStore;
+use std::sync::Arc;
+
+/// A checkpoint with at least one committed group.
+pub struct Opened {
+    pub store: PosixStore,
+    pub job: JobId,
+    pub state: CheckpointState,
+    /// The manifests of the committed groups, in the order of the groups.
+    pub manifests: Vec<Manifest>,
+}
+
+impl Opened {
+    /// Opens the checkpoint that the user means. A line on standard error says if it is not complete.
+    pub fn new(args: &StoreArgs, asked: &CheckpointId) -> anyhow::Result<Self> {
+        let store = open_store(args)?;
+        let job = one_job(&store, args)?;
+        let all = manifest::list(&store, &job)?;
+        let id = checkpoint_of(&all, asked)?;
+        let Some(state) = all.into_iter().find(|state| state.id == id) else {
+            bail!("job {job} has no checkpoint {id}; `mcr list` shows those it has");
+        };
+        if state.is_pruned {
+            bail!("{id} was removed by prune; only containers that other checkpoints need are left");
+        }
+        let mut manifests = manifest::manifests(&store, &job, &id)?;
+        manifests.sort_by_key(|manifest| manifest.group);
+        if manifests.is_empty() {
+            bail!("{id} has no committed group");
+        }
+        if !state.is_complete() {
+            let (there, all) = (manifests.len(), state.groups);
+            tell(format!("{id} is {}: {there} of {all} groups can be read", state.condition()));
+        }
+        Ok(Self { store, job, state, manifests })
+    }
+
+    /// Opens the containers of a group.
+    pub fn set(&self, group: GroupId) -> anyhow::Result<Arc<ContainerSet>> {
+        Ok(Arc::new(ContainerSet::open(&self.store, &self.job, &self.state.id, group)?))
+    }
+}
+
+/// A reader for the variables of one file, within a number of bytes.
+pub fn reader_of_file(set: Arc<ContainerSet>, file: u32, bytes: u64) -> anyhow::Result<VariableReader> {
+    let tasks = set.tasks(|variable| variable.file == file);
+    Ok(VariableReader::of(Arc::new(SegmentBuffer::new(set, &tasks, bytes, ReadOrder::Unknown)?)))
+}

@@ -1,0 +1,24 @@
+//! The options of `mcr mount`.
+
+use crate::store_args::StoreArgs;
+use clap::Args;
+use std::path::PathBuf;
+
+/// For `mcr mount --help`.
+pub const HELP: &str = "Exit status: 0 unmounted, 1 failed.\n\n\
+    Examples:\n  mcr mount /tmp/checkpoints --store /scratch/store\n  \
+    h5ls /tmp/checkpoints/JOB/DD0007/DD0007.cpu0003";
+
+#[derive(Debug, Args)]
+pub struct MountArgs {
+    /// Empty directory that shows DIR/JOB/CHECKPOINT/files until the command ends
+    pub dir: PathBuf,
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Maximum memory for decoded data, in MiB
+    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    pub budget_mib: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,103 @@
+//! Finds the checkpoint that the user means: by its ID, by the beginning of its ID, or by `latest` and `latest~N`.
+
+use anyhow::bail;
+use mcrengine::ids::CheckpointId;
+use mcrengine::manifest::CheckpointState;
+
+/// Maximum number of IDs in an error message.
+const NAMED_MAX: usize = 5;
+
+/// The ID of the checkpoint that `asked` stands for:
+///
+/// - the checkpoint with exactly this ID;
+/// - `latest`: the newest complete checkpoint from which a restart would continue, and `latest~2` the second before
+///   it;
+/// - the only checkpoint whose ID begins with `asked`. The beginning of a number does not stand for the number, so
+///   `it_1` never means `it_10`.
+///
+/// If no checkpoint is meant, the result is `asked`, and the command reports that this ID does not exist. `all` are
+/// the checkpoints of the job, newest first.
+pub fn checkpoint_of(all: &[CheckpointState], asked: &CheckpointId) -> anyhow::Result<CheckpointId> {
+    let complete = all.iter().filter(|state| state.is_complete());
+    let latest = complete.filter(|state| !state.is_set_aside).map(|state| &state.id);
+    let there = all.iter().filter(|state| !state.is_pruned).map(|state| &state.id);
+    if all.iter().any(|state| state.id == *asked) {
+        return Ok(asked.clone());
+    }
+    meant(latest, there, asked)
+}
+
+fn meant<'a>(
+    mut latest: impl Iterator<Item = &'a CheckpointId> + Clone,
+    there: impl Iterator<Item = &'a CheckpointId>,
+    asked: &CheckpointId,
+) -> anyhow::Result<CheckpointId> {
+    if let Some(before) = before_latest(asked.as_str()) {
+        let count = latest.clone().count();
+        return match latest.nth(before) {
+            Some(id) => Ok(id.clone()),
+            None => bail!("there is no {asked}: the job has {count} complete checkpoints; `mcr list` shows them"),
+        };
+    }
+    let begins: Vec<&CheckpointId> = there.filter(|id| is_beginning(asked.as_str(), id.as_str())).collect();
+    match begins.as_slice() {
+        [] => Ok(asked.clone()),
+        [one] => Ok((*one).clone()),
+        several => {
+            let named: Vec<&str> = several.iter().take(NAMED_MAX).map(|id| id.as_str()).collect();
+            let more = if several.len() > NAMED_MAX { ", ..." } else { "" };
+            bail!(
+                "{asked} is the beginning of {} checkpoints ({}{more}); give more of the ID",
+                several.len(),
+                named.join(", ")
+            )
+        }
+    }
+}
+
+/// The number of `latest~N`; 0 for `latest`.
+fn before_latest(asked: &str) -> Option<usize> {
+    match asked.strip_prefix("latest")? {
+        "" => Some(0),
+        rest => rest.strip_prefix('~').filter(|n| n.bytes().all(|b| b.is_ascii_digit())).and_then(|n| n.parse().ok()),
+    }
+}
+
+fn is_beginning(beginning: &str, id: &str) -> bool {
+    let is_digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
+    let rest = id.strip_prefix(beginning);
+    rest.is_some_and(|rest| !(is_digit(beginning.chars().last()) && is_digit(rest.chars().next())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(asked: &str) -> Result<String, String> {
+        let ids = |names: &[&str]| -> Vec<CheckpointId> { names.iter().map(|n| n.parse().expect("valid")).collect() };
+        let (latest, all) = (ids(&["run.it_12", "run.it_10"]), ids(&["run.it_14", "run.it_12", "run.it_10", "end"]));
+        let found = meant(latest.iter(), all.iter(), &asked.parse().expect("valid"));
+        found.map(|id| id.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn latest_counts_complete_checkpoints_from_the_newest() {
+        assert_eq!(find("latest").as_deref(), Ok("run.it_12"));
+        assert_eq!(find("latest~1").as_deref(), Ok("run.it_10"));
+        assert_eq!(find("latest~0").as_deref(), Ok("run.it_12"));
+        assert!(find("latest~2").expect_err("too far").contains("has 2 complete checkpoints"));
+        assert_eq!(find("latest~x").as_deref(), Ok("latest~x"), "an ID like others");
+    }
+
+    #[test]
+    fn the_beginning_of_one_id_stands_for_it_and_of_several_for_none() {
+        assert_eq!(find("e").as_deref(), Ok("end"));
+        let error = find("run.").expect_err("three");
+        assert!(error.contains("the beginning of 3 checkpoints (run.it_14, run.it_12, run.it_10)"), "{error}");
+    }
+
+    #[test]
+    fn the_beginning_of_a_number_never_stands_for_the_number() {
+        assert_eq!(find("run.it_1").as_deref(), Ok("run.it_1"), "this checkpoint does not exist");
+    }
+}
