@@ -54,7 +54,7 @@ pub enum Command {
     /// drain-seconds. A second signal ends the aggregator at once.
     #[command(after_help = exit::AGGREGATOR)]
     Anc(AncArgs),
-    /// Run agent and aggregator in one process; with -- COMMAND, until the command ends
+    /// Run agent and aggregator in one process, until a command ends
     ///
     /// With -- COMMAND, mcr runs COMMAND as a child process. When COMMAND ends, mcr commits all files that COMMAND
     /// wrote. mcr passes SIGTERM and SIGINT on to COMMAND; a second signal ends mcr at once. Without a command, mcr
@@ -66,7 +66,7 @@ pub enum Command {
     /// Asks the agents of this node, over the socket next to the state file of each agent.
     #[command(after_help = exit::FLUSH)]
     Flush(FlushArgs),
-    /// Show the settings of a job; tell the daemon of this node that a job begins or ends
+    /// Show a job's settings; tell the node's daemon of its begin and end
     #[command(after_help = exit::JOB)]
     Job(JobArgs),
     /// Run the daemon of a node, which saves the jobs of all users
@@ -86,16 +86,26 @@ pub enum Command {
     /// Save one job on one node; started by mcr node
     #[command(hide = true)]
     Worker(WorkerArgs),
-    /// Ask aggregators which checkpoints they are saving, which are committed, and which problems they have
+    /// Ask aggregators for checkpoints in flight, commits and problems
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
-    /// Make or replace the key with which your agents and aggregators on different nodes recognize each other
+    /// List the layouts of widely used applications, with example names
+    ///
+    /// A layout says which files form a checkpoint, and to which rank each file belongs. mcr guesses the layout.
+    /// If the guess is wrong, the option --layout names a preset or patterns.
+    #[command(after_help = exit::ALL_OR_NOTHING)]
+    Layouts(LayoutsArgs),
+    /// Make or replace the key for connections between your nodes
+    ///
+    /// Your agents and aggregators on different nodes recognize each other by this key.
     #[command(after_help = exit::CERT)]
     Cert(CertArgs),
     /// Check or print a configuration
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Config(ConfigArgs),
-    /// Measure how well your own checkpoints compress, or which partition policy loads least; writes nothing
+    /// Measure codecs and schemes on your checkpoints; change nothing
+    ///
+    /// Or compare replacement policies of the partition buffer.
     #[command(after_help = exit::BENCH)]
     Bench(BenchArgs),
     /// Write the manual pages and the shell completions below a directory like /usr/share
@@ -441,6 +451,13 @@ pub struct StatusArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct LayoutsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct CertArgs {
     #[command(subcommand)]
     pub command: CertCommand,
@@ -650,6 +667,9 @@ pub enum ConfigCommand {
     Check {
         /// Configuration file
         file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print every key with its default
     Defaults,

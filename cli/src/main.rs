@@ -21,7 +21,9 @@ mod found;
 mod gate;
 mod gates;
 mod guard;
+mod help;
 mod job;
+mod layouts;
 mod list;
 mod local;
 mod manual;
@@ -48,8 +50,8 @@ mod verify;
 mod worker;
 
 use args::{Cli, Command};
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser};
 use exit::Exit;
 use mcr_anc::config::AncConfigError;
 use mcr_cnc::config::ConfigError;
@@ -67,7 +69,7 @@ fn main() -> ExitCode {
     }
     survive_file_size_limit();
     raise_open_files();
-    let cli = match Cli::try_parse() {
+    let cli = match parse(help::command()) {
         Ok(cli) => Ok(cli),
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => match settings() {
             Ok(Some(settings)) => parse_with(&settings),
@@ -103,6 +105,7 @@ fn main() -> ExitCode {
         Command::Run(args) => daemon::run_both(args),
         Command::Flush(args) => flush::run(args),
         Command::Status(args) => status::run(args),
+        Command::Layouts(args) => layouts::run(args),
         Command::Cert(args) => cert::run(args.command),
         Command::Config(args) => config::run(args),
         Command::Job(args) => job::run(args),
@@ -155,7 +158,7 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
     .into_iter()
     .flatten()
     .collect();
-    let mut command = Cli::command();
+    let mut command = help::command();
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     for name in names {
         command = command.mut_subcommand(name, |mut sub| {
@@ -169,7 +172,12 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
             sub
         });
     }
-    Cli::from_arg_matches(&command.try_get_matches()?)
+    parse(command)
+}
+
+fn parse(mut command: clap::Command) -> Result<Cli, clap::Error> {
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// The address of the aggregator that runs together with the agent of this node, if no aggregator is configured.
