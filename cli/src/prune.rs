@@ -2,7 +2,7 @@
 //! marks checkpoints as bad.
 
 use crate::args::{KeepArgs, PruneArgs};
-use crate::common::{now_unix_ms, one_job, open_store};
+use crate::common::{no_checkpoint_named, now_unix_ms, one_job, open_store};
 use crate::output::{print, print_json};
 use anyhow::{Context, bail};
 use mcrengine::ids::{CheckpointId, JobId};
@@ -50,7 +50,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         Some(job) => job,
         None => one_job(&store, &args.store)?,
     };
-    check_names(&store, &job, args.drop.iter().chain(&args.mark_bad).chain(&args.unmark))?;
+    check_names(&store, &args.store.store, &job, args.drop.iter().chain(&args.mark_bad).chain(&args.unmark))?;
     if !args.dry_run {
         for id in &args.mark_bad {
             mark_bad(&store, &job, id, &args.reason).with_context(|| format!("{id} cannot be marked"))?;
@@ -140,13 +140,20 @@ pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Resul
 }
 
 /// Fails if a named checkpoint does not exist, before anything is changed.
-fn check_names<'a>(store: &dyn Store, job: &JobId, ids: impl Iterator<Item = &'a CheckpointId>) -> anyhow::Result<()> {
+/// `path`: the directory of the store.
+fn check_names<'a>(
+    store: &dyn Store,
+    path: &Path,
+    job: &JobId,
+    ids: impl Iterator<Item = &'a CheckpointId>,
+) -> anyhow::Result<()> {
     for id in ids {
         match manifest::state(store, job, id) {
             Ok(state) if state.is_pruned => bail!("{id} was removed by prune already; nothing was done"),
             Ok(_) => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("job {job} has no checkpoint {id}; nothing was done"));
+            Err(_) => {
+                let all = manifest::list(store, job)?;
+                bail!("nothing was done: {}", no_checkpoint_named(path, job, id, &all));
             }
         }
     }

@@ -3,7 +3,7 @@
 //! No file gets its final name before all files of the checkpoint are written and their digests are verified.
 
 use crate::args::RestartArgs;
-use crate::common::{job_of, no_checkpoint_of, open_store};
+use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
 use crate::guard::warn_of_store;
 use crate::output::{human_rate, human_time, name_of, print, print_json, tell};
@@ -357,7 +357,7 @@ fn candidates<'a>(
             Some(position) => position,
             None => match no_checkpoint_of(store, &args.store, job)? {
                 Some(message) => bail!("{message}"),
-                None => bail!("job {job} has no checkpoint {wanted}; `mcr list` shows those it has"),
+                None => bail!("{}", no_checkpoint_named(&args.store.store, job, wanted, all)),
             },
         },
     };

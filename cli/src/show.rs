@@ -1,7 +1,7 @@
 //! `mcr show`: the contents of a checkpoint, class by class or file by file.
 
 use crate::args::ShowArgs;
-use crate::common::{one_job, open_store};
+use crate::common::{no_checkpoint_named, one_job, open_store};
 use crate::output::{Table, print, print_json, ratio, utc};
 use anyhow::{Context, bail};
 use mcrengine::classify::VariableRef;
@@ -80,7 +80,7 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
         Some(id) => all
             .iter()
             .find(|state| state.id == *id)
-            .with_context(|| format!("job {job} has no checkpoint {id}; `mcr list` shows those it has"))?,
+            .with_context(|| no_checkpoint_named(&args.store.store, &job, id, &all))?,
         None => all
             .iter()
             .find(|state| state.is_complete())

@@ -1,9 +1,9 @@
 //! `mcr verify`: reads whole checkpoints and verifies that every file can be restored.
 
 use crate::args::VerifyArgs;
-use crate::common::{one_job, open_store, threads_of};
+use crate::common::{no_checkpoint_named, one_job, open_store, threads_of};
 use crate::exit::Exit;
-use crate::output::{Progress, human_rate, human_time, name_of, print, print_json};
+use crate::output::{Progress, human_rate, human_time, print, print_json};
 use anyhow::bail;
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
@@ -159,14 +159,11 @@ fn counted(count: usize, what: &str) -> String {
 /// The checkpoint that the user named. The error says whether the checkpoint was pruned or does not exist.
 fn the_one(store: &dyn Store, job: &JobId, id: &CheckpointId, args: &VerifyArgs) -> anyhow::Result<CheckpointState> {
     let all = manifest::list(store, job)?;
-    let there: Vec<&str> =
-        all.iter().filter(|state| !state.is_pruned).map(|state| state.id.as_str()).take(10).collect();
-    let there = format!("the newest there: {}", there.join(", "));
     match all.iter().find(|state| state.id == *id) {
         Some(state) if state.is_pruned => {
-            bail!("{id} was pruned; only containers that other checkpoints need are left; {there}")
+            bail!("{id} was pruned; only containers that other checkpoints need are left; mcr list shows the others")
         }
         Some(_) => Ok(manifest::state(store, job, id)?),
-        None => bail!("job {job} has no checkpoint {id} in {}; {there}", name_of(&args.store.store)),
+        None => bail!("{}", no_checkpoint_named(&args.store.store, job, id, &all)),
     }
 }
