@@ -2,7 +2,7 @@
 
 use crate::args::{LayoutArgs, StoreArgs};
 use crate::guard::{NotPermitted, check_store};
-use crate::output::{name_of, tell};
+use crate::output::{name_of, note};
 use anyhow::{anyhow, bail};
 use mcr_cnc::layout::{Layout, Listing};
 use mcrengine::codec::cores;
@@ -212,7 +212,7 @@ pub fn layout_of(
     }
     if !quiet && !listing.files.is_empty() {
         for (nth, line) in explanation.lines.iter().enumerate() {
-            tell(if nth == 0 { format!("layout guessed: {line}") } else { format!("  {line}") });
+            note(if nth == 0 { format!("layout guessed: {line}") } else { format!("  {line}") });
         }
     }
     Ok(layout)

@@ -11,7 +11,7 @@ use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
 use crate::node_agent::NodeAgent;
 use crate::orphan::{Start, Watch};
-use crate::output::Log;
+use crate::output::{Log, Verbosity, verbosity};
 use crate::overlooked;
 use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
@@ -41,9 +41,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
 
-/// Writes log lines to standard error. The variable MCR_LOG selects the level (default `info`).
+/// Writes the log lines of a daemon to standard error. The options --quiet and --verbose select the level, then the
+/// variable MCR_LOG. Default: `info`.
 pub fn start_logging(json: bool) {
-    let filter = EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let level = match verbosity() {
+        Verbosity::Quiet => Some("warn"),
+        Verbosity::Normal => None,
+        Verbosity::Verbose => Some("debug"),
+        Verbosity::VeryVerbose => Some("trace"),
+    };
+    let of_variable = || EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    log_to_stderr(level.map_or_else(of_variable, EnvFilter::new), json);
+}
+
+/// With --verbose, writes log lines of a command that is no daemon to standard error.
+pub fn start_logging_of_command() {
+    match verbosity() {
+        Verbosity::Quiet | Verbosity::Normal => {}
+        Verbosity::Verbose => log_to_stderr(EnvFilter::new("info"), false),
+        Verbosity::VeryVerbose => log_to_stderr(EnvFilter::new("debug"), false),
+    }
+}
+
+fn log_to_stderr(filter: EnvFilter, json: bool) {
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_target(false);
     // A test process may start logging twice. The second call fails, and its error is ignored.
     let _ = if json { lines.json().try_init() } else { lines.with_ansi(false).try_init() };

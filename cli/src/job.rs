@@ -2,7 +2,7 @@
 //! to the daemon of the node.
 
 use crate::args::{JobArgs, JobCommand, NodeSocket};
-use crate::output::{Table, print, print_json, tell};
+use crate::output::{Table, print_json, tell};
 use crate::settings::{Facts, Setting, Settings};
 use anyhow::{Context, bail};
 use mcr_node::client::SOCKET;
@@ -82,12 +82,12 @@ fn list(node: &NodeSocket, json: bool) -> anyhow::Result<()> {
     if json {
         return print_json(&jobs);
     }
-    let mut table = Table::new(&["job", ">user", ">process", "aggregators"]);
+    let mut table = Table::new(&["job", ">user", ">process", "~aggregators"]);
     for job in jobs {
         let places = job.aggregators.map_or_else(|| "-".to_owned(), |places| places.to_string());
         table.row([job.job_id, job.uid.to_string(), job.pid.to_string(), places]);
     }
-    print(&table.render())
+    table.print()
 }
 
 fn show(comment: Option<OsString>, json: bool) -> anyhow::Result<()> {
@@ -112,9 +112,9 @@ fn show(comment: Option<OsString>, json: bool) -> anyhow::Result<()> {
         };
         return print_json(&values.into_iter().map(shown).collect::<serde_json::Map<_, _>>());
     }
-    let mut table = Table::new(&["key", "value", "from"]);
+    let mut table = Table::new(&["key", "~value", "~from"]);
     for (key, setting) in values {
         table.row([key, setting.value.to_string(), setting.from.clone()]);
     }
-    print(&table.render())
+    table.print()
 }

@@ -25,12 +25,12 @@ pub fn run(args: LayoutsArgs) -> anyhow::Result<ExitCode> {
         print_json(&serde_json::json!({ "layouts": presets }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["layout", "example of a file", "checkpoint", ">rank"]);
+    let mut table = Table::new(&["layout", "~example of a file", "~checkpoint", ">rank"]);
     for Preset { layout, example, checkpoint, rank, .. } in presets {
         let rank = rank.map_or("-".to_owned(), |rank| rank.to_string());
         table.row([layout.to_owned(), example.to_owned(), checkpoint, rank]);
     }
-    print(&table.render())?;
+    table.print()?;
     print(OTHERS)?;
     Ok(ExitCode::SUCCESS)
 }

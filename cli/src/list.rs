@@ -2,7 +2,7 @@
 
 use crate::args::ListArgs;
 use crate::common::{no_checkpoint_of, open_store};
-use crate::output::{Table, human_time, print, print_json, ratio, utc};
+use crate::output::{Paint, Table, human_time, print, print_json, ratio, utc};
 use mcrengine::ids::CheckpointId;
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::repack::{Held, held_for_others};
@@ -27,12 +27,12 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             "checkpoint",
             "state",
             ">ranks",
-            ">files",
+            "?>files",
             ">bytes",
             ">stored",
-            ">ratio",
-            ">took",
-            "saved (UTC)",
+            "?>ratio",
+            "?>took",
+            "?saved (UTC)",
         ]),
     );
     for job in &jobs {
@@ -55,6 +55,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
                 human_time(Duration::from_millis(state.elapsed_ms)),
                 if state.created_unix_ms > 0 { utc(state.created_unix_ms) } else { "-".to_owned() },
             ]);
+            table.paint(2, paint_of(&state));
             if !state.is_complete() && !state.is_pruned && reasons.len() < REASONS_MAX {
                 let why = state.problems.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join("; ");
                 reasons.push(format!("{} is {}: {why}\n", state.id, state.condition()));
@@ -76,7 +77,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     } else if lines.is_empty() {
         print("no checkpoint\n")?;
     } else {
-        print(&table.render())?;
+        table.print()?;
         print(&reasons.concat())?;
         print(&held_lines.concat())?;
     }
@@ -90,6 +91,15 @@ fn word_of(state: &CheckpointState) -> String {
         state if state.is_complete() && state.doubt.is_some() => "doubtful".to_owned(),
         state if state.is_complete() && state.is_set_aside => "set aside".to_owned(),
         state => state.condition().to_string(),
+    }
+}
+
+/// The colour of the state.
+fn paint_of(state: &CheckpointState) -> Paint {
+    match state {
+        state if state.is_damaged || state.is_unreadable || state.found_damaged.is_some() => Paint::Bad,
+        state if reason_of(state).is_some() || !state.is_complete() => Paint::Doubtful,
+        _ => Paint::Good,
     }
 }
 

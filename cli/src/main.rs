@@ -92,7 +92,11 @@ fn main() -> ExitCode {
             return if error.use_stderr() || printed.is_err() { Exit::Failed } else { Exit::Done }.into();
         }
     };
+    output::set_verbosity(cli.verbosity.quiet, cli.verbosity.verbose);
     let is_daemon = matches!(cli.command, Command::Cnc(_) | Command::Anc(_) | Command::Run(_) | Command::Gate(_));
+    if !is_daemon && !matches!(cli.command, Command::Node(_) | Command::Worker(_)) {
+        daemon::start_logging_of_command();
+    }
     let result = match cli.command {
         Command::Save(args) => save::run(args),
         Command::Restart(args) => restart::run(args),

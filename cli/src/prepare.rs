@@ -71,6 +71,9 @@ pub fn prepare(
     let groups = groups_of(state, args)?;
     let mut how = how(store, job, state, args)?;
     let progress = Progress::new("restoring", args.json);
+    if args.ranks.is_none() {
+        progress.expect(state.raw_bytes.0, 1);
+    }
     let mut files: Vec<VerifiedFile> = Vec::new();
     for group in groups {
         progress.message(format!("{} {group}", state.id));

@@ -3,7 +3,7 @@
 
 use crate::args::{KeepArgs, PruneArgs};
 use crate::common::{no_checkpoint_named, now_unix_ms, one_job, open_store};
-use crate::output::{print, print_json};
+use crate::output::{Progress, counted, note, print, print_json};
 use anyhow::{Context, bail};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest;
@@ -28,11 +28,6 @@ impl KeepArgs {
             monthly: self.keep_monthly.unwrap_or(0),
         }
     }
-}
-
-/// A number with its noun: `1 checkpoint`, `2 checkpoints`.
-fn count(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
@@ -69,7 +64,10 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         now_unix_ms: now_unix_ms(),
     };
     let prunes = !options.keep.is_empty() || !options.drop.is_empty() || options.incomplete;
+    let progress = Progress::new("pruning", args.json);
+    progress.message(job.to_string());
     let pruned = if prunes { prune(&store, &job, &options)? } else { Pruned::default() };
+    drop(progress);
     let code = if pruned.unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         print_json(&serde_json::json!({
@@ -134,7 +132,11 @@ pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Resul
         );
     }
     if !pruned.checkpoints.is_empty() {
-        eprintln!("mcr: {} removed, {} freed", count(pruned.checkpoints.len(), "old checkpoint"), pruned.freed_bytes);
+        note(format!(
+            "{} removed, {} freed",
+            counted(pruned.checkpoints.len() as u64, "old checkpoint"),
+            pruned.freed_bytes
+        ));
     }
     Ok(pruned.checkpoints)
 }
@@ -168,7 +170,7 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
     let freed = if dry_run { "would be freed" } else { "freed" };
     text.push_str(&format!(
         "{} {verb}, {} {freed}\n",
-        count(pruned.checkpoints.len(), "checkpoint"),
+        counted(pruned.checkpoints.len() as u64, "checkpoint"),
         pruned.freed_bytes
     ));
     if !pruned.still_needed.is_empty() {
@@ -177,7 +179,7 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
         let (n, verb) = (pruned.still_needed.len(), if pruned.still_needed.len() == 1 { "stays" } else { "stay" });
         text.push_str(&format!(
             "{} ({}) {verb}, because kept checkpoints refer to {} of {}\n",
-            count(n, "container"),
+            counted(n as u64, "container"),
             human_bytes(bytes.0),
             human_bytes(needed),
             if n == 1 { "it" } else { "them" }
@@ -188,14 +190,14 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
         let (before, after) = (sum(|one| one.before), sum(|one| one.after));
         text.push_str(&format!(
             "{} repacked: {before} before, {after} now\n",
-            count(pruned.repacked.len(), "container")
+            counted(pruned.repacked.len() as u64, "container")
         ));
     }
     if let Some(error) = &pruned.not_repacked {
         text.push_str(&format!("containers with many unneeded bytes could not be repacked: {error}\n"));
     }
     if pruned.left_over > 0 {
-        text.push_str(&format!("{} of dead writers removed\n", count(pruned.left_over as usize, "leftover")));
+        text.push_str(&format!("{} of dead writers removed\n", counted(pruned.left_over, "leftover")));
     }
     text
 }

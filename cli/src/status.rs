@@ -92,7 +92,7 @@ fn to_text(address: &str, status: &v1::StatusReply) -> String {
         human_bytes(status.leased_bytes),
         human_bytes(status.budget_bytes)
     );
-    let mut agents = Table::new(&["node", "job", ">ranks", ">connected", ">last heard"]);
+    let mut agents = Table::new(&["~node", "~job", ">ranks", "?>connected", ">last heard"]);
     for agent in &status.agents {
         agents.row([
             agent.node.clone(),
@@ -102,7 +102,8 @@ fn to_text(address: &str, status: &v1::StatusReply) -> String {
             time(agent.silent_ms),
         ]);
     }
-    let mut checkpoints = Table::new(&["job", "checkpoint", ">group", "phase", ">raw", ">stored", ">age", "what"]);
+    let mut checkpoints =
+        Table::new(&["job", "~checkpoint", ">group", "phase", "?>raw", "?>stored", "?>age", "?~what"]);
     for c in &status.checkpoints {
         let missing = || format!("waiting for {}", rank_list(&c.missing));
         // The reason of a committed checkpoint is only its name, so it is omitted.

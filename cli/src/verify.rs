@@ -3,7 +3,7 @@
 use crate::args::VerifyArgs;
 use crate::common::{no_checkpoint_named, one_job, open_store, threads_of};
 use crate::exit::Exit;
-use crate::output::{Progress, human_rate, human_time, print, print_json};
+use crate::output::{Progress, counted, human_rate, human_time, print, print_json};
 use anyhow::bail;
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
@@ -69,10 +69,10 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             (false, false) => "DAMAGED",
         };
         print(&format!(
-            "{id}: {verdict}, {} files in {}, {} segments, {} in {} ({})\n",
-            report.files,
-            counted(report.groups as usize, "group"),
-            report.segments,
+            "{id}: {verdict}, {} in {}, {}, {} in {} ({})\n",
+            counted(report.files, "file"),
+            counted(report.groups, "group"),
+            counted(report.segments, "segment"),
             mcrengine::units::human_bytes(report.raw_bytes.0),
             human_time(elapsed),
             human_rate(report.raw_bytes.0, elapsed),
@@ -134,7 +134,7 @@ fn last_line(
     let mut line = format!(
         "{word}{} of {} of job {job} ok",
         checked - damaged.len() - unreadable.len(),
-        counted(all, "checkpoint")
+        counted(all as u64, "checkpoint")
     );
     if !unreadable.is_empty() {
         line.push_str(&format!(
@@ -150,10 +150,6 @@ fn last_line(
         line.push_str(&format!("; not complete: {}", names.join(", ")));
     }
     line
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The checkpoint that the user named. The error says whether the checkpoint was pruned or does not exist.
