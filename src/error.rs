@@ -244,6 +244,23 @@ impl ReadError {
         }
     }
 
+    /// The file or directory that cannot be read.
+    pub fn path(&self) -> &std::path::Path {
+        match self {
+            Self::Missing { path }
+            | Self::Io { path, .. }
+            | Self::Cut { path, .. }
+            | Self::NotOurs { path, .. }
+            | Self::TooNew { path, .. }
+            | Self::Unsupported { path, .. }
+            | Self::Damaged { path, .. }
+            | Self::Digest { path, .. }
+            | Self::Invalid { path, .. }
+            | Self::Foreign { path, .. }
+            | Self::Codec { path, .. } => path,
+        }
+    }
+
     /// Converts an error of the store that occurred while reading.
     pub(crate) fn from_store(error: StoreError) -> Self {
         match error {

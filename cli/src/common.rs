@@ -1,9 +1,10 @@
 //! Helpers that several subcommands use: the store, the job, the layout, the clock.
 
+use crate::advice::Advised;
 use crate::args::{LayoutArgs, StoreArgs};
 use crate::guard::{NotPermitted, check_store};
 use crate::output::{name_of, note};
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use mcr_cnc::layout::{Layout, Listing};
 use mcrengine::codec::cores;
 use mcrengine::ids::{CheckpointId, JobId};
@@ -43,16 +44,19 @@ fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<Posix
     opened.map_err(|error| {
         let StoreError::Io { source, .. } = &error else { return error.into() };
         let check = "Check --store / MCR_STORE";
+        let advised = |what: String, advice: String| Advised::with_sentence(what, advice).at(store).into();
         match source.kind() {
-            ErrorKind::NotFound => anyhow!(
-                "no store at \"{name}\": no such directory. {check}, or create it: mkdir -m 700 {}{how}",
-                quoted(&name)
+            ErrorKind::NotFound => advised(
+                format!("no store at \"{name}\": no such directory"),
+                format!("{check}, or create it: mkdir -m 700 {}{how}", quoted(&name)),
             ),
             ErrorKind::PermissionDenied => {
                 NotPermitted(format!("the store at \"{name}\" cannot be used: {source}. {check}")).into()
             }
-            ErrorKind::NotADirectory => anyhow!("no store at \"{name}\": it is not a directory. {check}"),
-            _ => anyhow!("the store at \"{name}\" cannot be used: {source}. {check}"),
+            ErrorKind::NotADirectory => {
+                advised(format!("no store at \"{name}\": it is not a directory"), check.to_owned())
+            }
+            _ => advised(format!("the store at \"{name}\" cannot be used: {source}"), check.to_owned()),
         }
     })
 }
@@ -82,17 +86,23 @@ pub fn job_of(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobI
         1 => Ok(jobs.pop()),
         n => {
             let names = some_of(&jobs);
-            bail!("{} holds checkpoints of {n} jobs; name one with --job or MCR_JOB: {names}", name_of(&args.store))
+            let what = format!("{} holds checkpoints of {n} jobs", name_of(&args.store));
+            Err(Advised::new(what, format!("name one with --job or MCR_JOB: {names}")).at(&args.store).into())
         }
     }
 }
 
 /// Does the same as [`job_of`], but fails if the job has no checkpoint.
 pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
-    let Some(job) = job_of(store, args)? else { bail!("{} holds no checkpoint", name_of(&args.store)) };
+    let saves = "mcr save and mcr run save checkpoints; --store names another store";
+    let Some(job) = job_of(store, args)? else {
+        return Err(Advised::new(format!("{} holds no checkpoint", name_of(&args.store)), saves)
+            .at(&args.store)
+            .into());
+    };
     match no_checkpoint_of(store, args, &job)? {
         None => Ok(job),
-        Some(message) => bail!("{message}"),
+        Some(message) => bail!("{message}; mcr list shows all checkpoints of the store"),
     }
 }
 

@@ -80,7 +80,7 @@ fn end(node: &NodeSocket, wait: Duration) -> anyhow::Result<Option<String>> {
 fn list(node: &NodeSocket, json: bool) -> anyhow::Result<()> {
     let Reply::Jobs(jobs) = asked(node, &Request::Jobs, ANSWER_MAX)? else { bail!("mcr node answered something else") };
     if json {
-        return print_json(&jobs);
+        return print_json(&serde_json::json!({ "jobs": jobs }));
     }
     let mut table = Table::new(&["job", ">user", ">process", "~aggregators"]);
     for job in jobs {
@@ -110,7 +110,8 @@ fn show(comment: Option<OsString>, json: bool) -> anyhow::Result<()> {
         let shown = |(key, setting): (String, &Setting)| {
             (key, serde_json::json!({ "value": setting.value, "from": setting.from }))
         };
-        return print_json(&values.into_iter().map(shown).collect::<serde_json::Map<_, _>>());
+        let values: serde_json::Map<_, _> = values.into_iter().map(shown).collect();
+        return print_json(&serde_json::json!({ "settings": values }));
     }
     let mut table = Table::new(&["key", "~value", "~from"]);
     for (key, setting) in values {

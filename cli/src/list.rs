@@ -2,13 +2,13 @@
 
 use crate::args::ListArgs;
 use crate::common::{no_checkpoint_of, open_store};
-use crate::output::{Paint, Table, human_time, print, print_json, ratio, utc};
+use crate::output::{Paint, Table, human_time, json_word, print, print_json, ratio, utc};
 use mcrengine::ids::CheckpointId;
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::repack::{Held, held_for_others};
 use mcrengine::store::Store;
 use mcrengine::units::human_bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         anyhow::bail!("{message}");
     }
     if args.json {
-        print_json(&lines)?;
+        print_json(&serde_json::json!({ "checkpoints": lines }))?;
     } else if lines.is_empty() {
         print("no checkpoint\n")?;
     } else {
@@ -132,7 +132,7 @@ fn to_json(job: &str, place: usize, state: &CheckpointState, held: Option<&Held>
     serde_json::json!({
         "job": job,
         "checkpoint": state.id,
-        "state": word_of(state),
+        "state": json_word(&word_of(state)),
         "complete": state.is_complete(),
         "pruned": state.is_pruned,
         "held": held,
@@ -153,6 +153,8 @@ fn to_json(job: &str, place: usize, state: &CheckpointState, held: Option<&Held>
         "file_bytes": state.file_bytes,
         "raw_bytes": state.raw_bytes,
         "stored_bytes": state.stored_bytes,
+        "ratio": ratio(state.file_bytes, state.stored_bytes.0),
+        "references": state.references.iter().map(|one| &one.checkpoint).collect::<BTreeSet<_>>(),
         "created_unix_ms": state.created_unix_ms,
         "elapsed_ms": state.elapsed_ms,
         "scheme": state.scheme.name(),

@@ -6,6 +6,7 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::tell_line(&format!($($text)*)) };
 }
 
+mod advice;
 mod args;
 mod bench;
 mod cert;
@@ -74,10 +75,7 @@ fn main() -> ExitCode {
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => match settings() {
             Ok(Some(settings)) => parse_with(&settings),
             Ok(None) => Err(error),
-            Err(error) => {
-                output::tell_error(&error);
-                return Exit::Failed.into();
-            }
+            Err(error) => return failed(&error, Exit::Failed),
         },
         Err(error) => Err(error),
     };
@@ -85,6 +83,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         // clap would exit with 2. But exit status 2 of `mcr restart` means that an older checkpoint was restored.
         Err(error) => {
+            if error.use_stderr() && wants_json() {
+                output::tell_json(&advice::Told::of_command_line(&error));
+            }
             let printed = error.print().and_then(|()| std::io::stdout().flush());
             if let (Err(why), false) = (&printed, error.use_stderr()) {
                 output::tell(format!("standard output cannot be written: {why}"));
@@ -120,14 +121,28 @@ fn main() -> ExitCode {
         Command::Manual(args) => manual::run(args),
     };
     result.unwrap_or_else(|error| {
-        output::tell_error(&error);
-        match Exit::of_error(&error) {
+        let exit = match Exit::of_error(&error) {
             // A supervisor must not start the daemon again.
             Exit::Failed if is_daemon && is_configuration(&error) => Exit::Configuration,
             exit => exit,
-        }
-        .into()
+        };
+        failed(&error, exit)
     })
+}
+
+/// Reports the error that ended the command, also as JSON if the user wants JSON.
+fn failed(error: &anyhow::Error, exit: Exit) -> ExitCode {
+    output::tell_error(error);
+    if wants_json() {
+        output::tell_json(&advice::Told::new(error, exit as u8));
+    }
+    exit.into()
+}
+
+/// Whether the command line has the option --json, also if the command line is wrong otherwise. The command after
+/// `--` does not count.
+fn wants_json() -> bool {
+    std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
 /// Whether the error is about a file or a value of the configuration.

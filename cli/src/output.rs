@@ -6,7 +6,8 @@ mod table;
 pub use progress::Progress;
 pub use table::{Paint, Table};
 
-use anyhow::Context;
+use crate::advice::{Told, message_of};
+use anyhow::{Context, bail};
 use mcr_cnc::layout::LayoutError;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -108,15 +109,29 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     write_out(&printable_lines(text))
 }
 
-/// Prints one JSON value on several lines to standard output.
+/// Version of the JSON of all commands. A release that removes a field, or changes the meaning of a field, has a new
+/// number. docs/json.md describes the JSON.
+pub const JSON_VERSION: u32 = 1;
+
+/// Prints a JSON object on several lines to standard output, with the field `version`.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
+    let mut value = serde_json::to_value(value)?;
+    match &mut value {
+        serde_json::Value::Object(fields) => fields.insert("version".to_owned(), JSON_VERSION.into()),
+        other => bail!("the JSON of a command is an object, and this is {other}"),
+    };
+    let mut text = serde_json::to_string_pretty(&value)?;
     // JSON allows these characters in a text, but some terminals execute them.
     for c in ('\u{7f}'..='\u{9f}').filter(|c| text.contains(*c)).collect::<Vec<_>>() {
         text = text.replace(c, &format!("\\u{:04x}", u32::from(c)));
     }
     text.push('\n');
     write_out(&text)
+}
+
+/// The word of a state or an outcome in JSON: `set aside` becomes `set-aside`.
+pub fn json_word(word: &str) -> String {
+    word.replace(' ', "-")
 }
 
 fn write_out(text: &str) -> anyhow::Result<()> {
@@ -142,10 +157,16 @@ pub fn note(text: impl Display) {
     }
 }
 
+/// Prints an error as JSON to standard output. An error while writing is ignored, because the error itself is on
+/// standard error.
+pub fn tell_json(told: &Told) {
+    let _ = print_json(&serde_json::json!({ "error": told }));
+}
+
 /// Prints the error that made a command fail. The text has several lines only if it quotes a configuration or a
 /// pattern.
 pub fn tell_error(error: &anyhow::Error) {
-    let text = format!("{error:#}");
+    let text = message_of(error);
     match error.chain().any(|cause| cause.is::<toml::de::Error>() || cause.is::<LayoutError>()) {
         true => text.lines().enumerate().for_each(|(nth, line)| {
             tell_line(&format!("{}{line}", if nth == 0 { "mcr: " } else { "" }));

@@ -246,12 +246,12 @@ pub fn preview(
 }
 
 impl Preview {
-    pub fn print(self, checkpoint: &CheckpointId, args: &RestartArgs) -> anyhow::Result<()> {
+    pub fn print(self, job: &JobId, checkpoint: &CheckpointId, args: &RestartArgs) -> anyhow::Result<()> {
         let Self { files, file_bytes, aside, is_interrupted } = self;
         if args.json {
             let aside: Vec<String> = aside.iter().map(|aside| escaped(&aside.path)).collect();
             return print_json(&serde_json::json!({
-                "outcome": "dry run", "checkpoint": checkpoint, "files": files, "file_bytes": file_bytes,
+                "outcome": "dry-run", "job": job, "checkpoint": checkpoint, "files": files, "file_bytes": file_bytes,
                 "would_move_aside": aside, "is_interrupted": is_interrupted,
             }));
         }

@@ -151,7 +151,9 @@ fn check_names<'a>(
 ) -> anyhow::Result<()> {
     for id in ids {
         match manifest::state(store, job, id) {
-            Ok(state) if state.is_pruned => bail!("{id} was removed by prune already; nothing was done"),
+            Ok(state) if state.is_pruned => {
+                bail!("nothing was done: {id} was removed by prune already; mcr list shows the others")
+            }
             Ok(_) => {}
             Err(_) => {
                 let all = manifest::list(store, job)?;

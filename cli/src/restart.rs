@@ -6,7 +6,7 @@ use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
 use crate::guard::warn_of_store;
-use crate::output::{human_rate, human_time, name_of, print, print_json, tell};
+use crate::output::{human_rate, human_time, json_word, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
 use anyhow::bail;
@@ -33,6 +33,7 @@ const SET_ASIDE: &str = "set aside";
 /// The result, for `--json`.
 #[derive(serde::Serialize)]
 struct Report {
+    #[serde(serialize_with = "as_json_word")]
     outcome: &'static str,
     job: Option<JobId>,
     checkpoint: Option<CheckpointId>,
@@ -48,6 +49,10 @@ struct Report {
     /// checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     moved_aside: Option<MovedAside>,
+}
+
+fn as_json_word<S: serde::Serializer>(outcome: &str, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&json_word(outcome))
 }
 
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
@@ -153,7 +158,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             match preview(&store, &job, state, &args) {
                 Ok(preview) => {
                     let is_older = wanted.as_ref() != Some(&state.id);
-                    preview.print(&state.id, &args)?;
+                    preview.print(&job, &state.id, &args)?;
                     return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
                 }
                 Err(Failure::Receiver(error)) => return Err(error),

@@ -84,10 +84,13 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
         None => all
             .iter()
             .find(|state| state.is_complete())
-            .with_context(|| format!("job {job} has no complete checkpoint"))?,
+            .with_context(|| format!("job {job} has no complete checkpoint; mcr list shows what is missing"))?,
     };
     if state.is_pruned {
-        bail!("{} was removed by prune; only containers that other checkpoints need are left", state.id);
+        bail!(
+            "{} was removed by prune, and only containers that other checkpoints need are left; mcr list shows the others",
+            state.id
+        );
     }
     let (classes, files, shared, bases) = look_inside(&store, &job, state)?;
     if args.json {
@@ -251,7 +254,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
         }
     }
     if opened == 0 {
-        bail!("{}: none of its containers can be read", state.id);
+        bail!("{}: none of its containers can be read; mcr verify {} shows why", state.id, state.id);
     }
     for (key, estimate) in estimates {
         if let Some(class) = classes.get_mut(&key) {

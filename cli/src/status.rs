@@ -5,7 +5,7 @@ use crate::args::StatusArgs;
 use crate::cert::security;
 use crate::exit::Exit;
 use crate::found::rank_list;
-use crate::output::{Table, human_time, print, print_json};
+use crate::output::{Table, human_time, json_word, print, print_json};
 use mcr_cnc::serve::dial_address;
 use mcr_proto::tls::{Security, explain};
 use mcr_proto::v1;
@@ -31,7 +31,7 @@ pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
         }
     }
     if args.json {
-        print_json(&lines)?;
+        print_json(&serde_json::json!({ "aggregators": lines }))?;
     }
     let (asked, silent_count) = (args.aggregators.len(), silent.len());
     let exit = Exit::of(asked - silent_count, silent_count > 0);
@@ -70,8 +70,13 @@ fn to_json(address: &str, status: &v1::StatusReply) -> serde_json::Value {
         .collect();
     let checkpoints: Vec<_> = (status.checkpoints.iter())
         .map(|c| {
+            // The reason of a committed checkpoint is its name in the store.
+            let is_committed = c.phase == "committed" && !c.reason.is_empty();
+            let checkpoint = if is_committed { &c.reason } else { &c.label };
+            let reason = (!is_committed && !c.reason.is_empty()).then_some(&c.reason);
             serde_json::json!({
-                "job": c.job, "label": c.label, "group": c.group, "phase": c.phase, "reason": c.reason, "missing": c.missing,
+                "job": c.job, "label": c.label, "checkpoint": checkpoint, "group": c.group, "phase": json_word(&c.phase),
+                "reason": reason, "missing": c.missing,
                 "raw_bytes": c.raw_bytes, "stored_bytes": c.stored_bytes, "age_ms": c.age_ms, "flush_ms": c.flush_ms,
             })
         })

@@ -57,7 +57,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         problems.dedup();
         if args.json {
             lines.push(serde_json::json!({
-                "job": job, "checkpoint": id, "good": report.is_good(), "problems": problems, "doubt": doubt, "groups": report.groups, "files": report.files,
+                "job": job, "checkpoint": id, "good": report.is_good(), "complete": is_complete, "problems": problems, "doubt": doubt, "groups": report.groups, "files": report.files,
                 "segments": report.segments, "raw_bytes": report.raw_bytes, "stored_bytes": report.stored_bytes,
                 "elapsed_ms": elapsed.as_millis() as u64,
             }));
@@ -97,7 +97,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         true => Exit::of(checked, !incomplete.is_empty()),
     };
     if args.json {
-        print_json(&lines)?;
+        print_json(&serde_json::json!({ "job": job, "good": exit == Exit::Done, "checkpoints": lines }))?;
     } else {
         print(&format!("{}\n", last_line(&job, checked, [&damaged, &unreadable], &incomplete, exit)))?;
     }
@@ -157,7 +157,9 @@ fn the_one(store: &dyn Store, job: &JobId, id: &CheckpointId, args: &VerifyArgs)
     let all = manifest::list(store, job)?;
     match all.iter().find(|state| state.id == *id) {
         Some(state) if state.is_pruned => {
-            bail!("{id} was pruned; only containers that other checkpoints need are left; mcr list shows the others")
+            bail!(
+                "{id} was pruned, and only containers that other checkpoints need are left; mcr list shows the others"
+            )
         }
         Some(_) => Ok(manifest::state(store, job, id)?),
         None => bail!("{}", no_checkpoint_named(&args.store.store, job, id, &all)),

@@ -13,6 +13,7 @@ mod gate;
 mod guessing;
 mod identity;
 mod incarnations;
+mod json;
 mod kills;
 mod looking_back;
 mod node;

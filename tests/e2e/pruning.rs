@@ -48,7 +48,7 @@ fn what_stays_of_a_pruned_checkpoint_is_listed_with_its_bytes_and_those_that_nee
     let all = names(&dir);
     prune(&dir, &["--keep", "2", "--repack-below", "0"], 0);
     let listed = run_json(mcr().args(["list", "--all", "--store"]).arg(store(&dir)), 0);
-    let rows = listed.as_array().expect("a list");
+    let rows = listed["checkpoints"].as_array().expect("a list");
     let row = |id: &str| rows.iter().find(|row| row["checkpoint"] == id).unwrap_or_else(|| panic!("{id}: {listed}"));
     let bytes = |id: &str| -> u64 {
         let container = |group: u32| store(&dir).join("job").join(id).join(format!("group-{group:04}.mcr"));
@@ -125,7 +125,7 @@ fn a_pruned_checkpoint_is_called_pruned_by_every_command() {
     let oldest = names(&dir)[2].clone();
     prune(&dir, &["--keep", "1"], 0);
     let listed = run_json(mcr().args(["list", "--all", "--store"]).arg(store(&dir)), 0);
-    let states: Vec<_> = listed.as_array().expect("a list").iter().map(|c| c["state"].clone()).collect();
+    let states: Vec<_> = listed["checkpoints"].as_array().expect("a list").iter().map(|c| c["state"].clone()).collect();
     assert!(states.contains(&"pruned".into()), "the mesh of the first step is referred to: {listed}");
     let to = dir.path().join("to");
     for mut command in

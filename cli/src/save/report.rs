@@ -4,7 +4,7 @@ use super::group::GroupEnd;
 use crate::args::SaveArgs;
 use crate::exit::Exit;
 use crate::found::LeftOut;
-use crate::output::{Paint, Table, human_rate, human_time, name_of, print, print_json, ratio, tell};
+use crate::output::{Paint, Table, human_rate, human_time, json_word, name_of, print, print_json, ratio, tell};
 use mcr_anc::commit_group::CommittedGroup;
 use mcr_cnc::layout::Labelled;
 use mcrengine::ids::{CheckpointId, JobId};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 pub struct Saved {
     pub label: String,
     pub checkpoint: Option<String>,
+    #[serde(serialize_with = "as_json_word")]
     pub outcome: &'static str,
     pub reason: Option<String>,
     /// The reason if it is uncertain whether all files are of one step.
@@ -25,6 +26,10 @@ pub struct Saved {
     pub file_bytes: u64,
     pub stored_bytes: u64,
     pub elapsed_ms: u64,
+}
+
+fn as_json_word<S: serde::Serializer>(outcome: &str, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&json_word(outcome))
 }
 
 impl Saved {
