@@ -106,6 +106,12 @@ pub enum Command {
     /// Ask aggregators for checkpoints in flight, commits and problems
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
+    /// Show how much space a store uses, and what prune would free
+    ///
+    /// "On disk" is the length of all files in the store. Several checkpoints may need one container: "others need"
+    /// is the part that other checkpoints need, which stays when the checkpoint is deleted.
+    #[command(after_help = exit::ALL_OR_NOTHING)]
+    Stats(StatsArgs),
     /// List the layouts of widely used applications, with example names
     ///
     /// A layout says which files form a checkpoint, and to which rank each file belongs. mcr guesses the layout.
@@ -465,6 +471,23 @@ pub struct StatusArgs {
     /// job's settings, or the aggregator of this node]
     #[arg(long, env = "MCR_AGGREGATORS", value_delimiter = ',', required = true, value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Show all checkpoints, not only the newest ones
+    #[arg(long)]
+    pub all: bool,
+    /// Write a plot of the ratio over time (SVG) for each job into this directory
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub keep: KeepArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -21,7 +21,10 @@ pub struct Group {
 /// The groups of `mcr --help`. Each command that is not hidden is in one group.
 pub const GROUPS: &[Group] = &[
     Group { heading: "Save and restore", commands: &["run", "restart", "save", "prune", "flush"] },
-    Group { heading: "Look at checkpoints and jobs", commands: &["list", "show", "verify", "status", "layouts"] },
+    Group {
+        heading: "Look at checkpoints and jobs",
+        commands: &["list", "show", "verify", "stats", "status", "layouts"],
+    },
     Group { heading: "Run daemons", commands: &["cnc", "anc", "node", "gate"] },
     Group { heading: "Set up a cluster", commands: &["job", "config", "cert"] },
     Group { heading: "Measure", commands: &["bench"] },

@@ -46,6 +46,7 @@ mod settings;
 mod show;
 mod signals;
 mod standing;
+mod stats;
 mod status;
 mod verify;
 mod worker;
@@ -110,6 +111,7 @@ fn main() -> ExitCode {
         Command::Run(args) => daemon::run_both(args),
         Command::Flush(args) => flush::run(args),
         Command::Status(args) => status::run(args),
+        Command::Stats(args) => stats::run(args),
         Command::Layouts(args) => layouts::run(args),
         Command::Cert(args) => cert::run(args.command),
         Command::Config(args) => config::run(args),

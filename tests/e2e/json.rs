@@ -154,6 +154,9 @@ fn the_json_of_every_command_has_the_documented_shape() {
     checked.run("prune", &mut site.command("prune --keep 1 --repack-below 0"), 0);
     let all = checked.run("list", &mut site.command("list --all"), 0);
     assert!(all["checkpoints"].as_array().expect("a list").iter().any(|one| one["held"].is_object()), "{all}");
+    let stats = checked.run("stats", &mut site.command("stats"), 0);
+    let on_disk: u64 = contents(&site.path("store")).values().map(|bytes| bytes.len() as u64).sum();
+    assert_eq!(stats["disk_bytes"], on_disk);
     // A damaged and an incomplete checkpoint.
     (0..4).for_each(|rank| write_rank(&site.path("data"), 4, rank, 4000));
     checked.run("save", &mut site.save(), 0);

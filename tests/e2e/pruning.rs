@@ -291,3 +291,35 @@ fn a_checkpoint_that_was_found_damaged_does_not_count_among_those_that_prune_kee
         assert_eq!(states(&dir), [(all[0].clone(), "complete".to_owned())], "{finder}");
     }
 }
+
+#[test]
+fn stats_reports_the_bytes_on_disk_and_what_prune_then_frees() {
+    let dir = saved(4, &[]);
+    let stats = |more: &[&str]| run_json(mcr().args(["stats", "--store"]).arg(store(&dir)).args(more), 0);
+    let on_disk = || -> u64 { contents(&store(&dir)).values().map(|bytes| bytes.len() as u64).sum() };
+    let before = on_disk();
+    let plots = dir.path().join("plots");
+    let report = stats(&["--keep", "2", "--plots", plots.to_str().expect("UTF-8")]);
+    assert_eq!(report["disk_bytes"], before, "{report}");
+    assert!(std::fs::read_to_string(plots.join("ratio-job.svg")).expect("a plot").starts_with("<svg"));
+    let of_job = &report["jobs"][0];
+    assert_eq!(
+        (&of_job["prune"]["rules"], of_job["checkpoints"].as_array().map(Vec::len)),
+        (&"--keep 2".into(), Some(4))
+    );
+    let text = String::from_utf8(run(mcr().args(["stats", "--store"]).arg(store(&dir)), 0).stdout).expect("UTF-8");
+    assert!(
+        text.contains("mcr prune with --keep 1 would remove 3 checkpoints") && text.contains("ratio from"),
+        "{text}"
+    );
+    let pruned = run_json(mcr().args(["prune", "--keep", "2", "--repack-below", "0", "--store"]).arg(store(&dir)), 0);
+    assert_eq!(pruned["freed_bytes"], of_job["prune"]["freed_bytes"], "{pruned}");
+    // The remaining containers of pruned checkpoints are held for other checkpoints.
+    let after = stats(&[]);
+    let held: u64 = (after["jobs"][0]["checkpoints"].as_array().expect("a list").iter())
+        .filter(|one| one["pruned"] == true)
+        .map(|one| one["disk_bytes"].as_u64().expect("a number"))
+        .sum();
+    assert_eq!(after["jobs"][0]["held_bytes"], held);
+    assert!(held > 0 && after["jobs"][0]["needed_bytes"].as_u64().is_some_and(|needed| needed <= held), "{after}");
+}

@@ -99,6 +99,7 @@ fn every_table_fits_a_terminal_of_80_columns_and_is_whole_on_one_of_200() {
         "show --why --all",
         "verify",
         "layouts",
+        "stats",
         "job show",
         "bench codecs",
         "bench schemes",

@@ -14,7 +14,7 @@ mod measure;
 mod paper;
 mod partition_args;
 mod partitions;
-mod plot;
+pub mod plot;
 mod schemes;
 mod schemes_plot;
 mod schemes_report;

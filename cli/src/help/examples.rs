@@ -96,6 +96,10 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr status --aggregators node1:7117,node2:7117", "Ask two aggregators"),
         example("mcr status --aggregators unix:/tmp/mcr/wave.sock --json", "Ask an aggregator of this node, for a script"),
     ]),
+    ("stats", &[
+        example("mcr stats --store /lustre/mcr", "Show how much space each job and checkpoint uses"),
+        example("mcr stats --store /lustre/mcr --job wave --keep 3", "Show what mcr prune --keep 3 would free"),
+    ]),
     ("layouts", &[
         example("mcr layouts", "List the presets, each with a file name as an example"),
         example("mcr layouts --json", "List also the patterns of each preset"),
