@@ -377,14 +377,25 @@ pub struct PruneArgs {
     pub json: bool,
 }
 
+/// The log and the metrics of a daemon.
+#[derive(Clone, Debug, Args)]
+pub struct LogArgs {
+    /// Write the log as JSON
+    #[arg(long)]
+    pub log_json: bool,
+    /// Serve metrics for Prometheus at http://ADDRESS:PORT/metrics. Every user who can reach the port can read the
+    /// names of jobs and users
+    #[arg(long, env = "MCR_METRICS", value_name = "ADDRESS:PORT")]
+    pub metrics: Option<std::net::SocketAddr>,
+}
+
 #[derive(Debug, Args)]
 pub struct DaemonArgs {
     /// Configuration file
     #[arg(long, env = "MCR_CONFIG", value_name = "FILE")]
     pub config: PathBuf,
-    /// Write the log as JSON
-    #[arg(long)]
-    pub log_json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 #[derive(Debug, Args)]
@@ -438,9 +449,8 @@ pub struct RunArgs {
     pub drain_seconds: Option<u64>,
     #[command(flatten)]
     pub keep: KeepArgs,
-    /// Write the log as JSON
-    #[arg(long)]
-    pub log_json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
     /// The application, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<std::ffi::OsString>,
@@ -643,9 +653,8 @@ pub struct NodeArgs {
     /// needs more than this maximum. The job of the worker continues.
     #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=1 << 24))]
     pub worker_memory_mib: u64,
-    /// Write the log as JSON
-    #[arg(long)]
-    pub log_json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -693,9 +702,8 @@ pub struct GateArgs {
     /// Directory in which the gate remembers the gates of each job
     #[arg(long, env = "STATE_DIRECTORY", default_value = "/var/lib/mcr-gate", value_name = "DIR")]
     pub state: PathBuf,
-    /// Write the log as JSON
-    #[arg(long)]
-    pub log_json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 #[derive(Debug, Args)]

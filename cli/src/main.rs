@@ -27,7 +27,9 @@ mod job;
 mod layouts;
 mod list;
 mod local;
+mod logging;
 mod manual;
+mod metrics;
 mod names;
 mod node;
 mod node_agent;
@@ -97,7 +99,7 @@ fn main() -> ExitCode {
     output::set_verbosity(cli.verbosity.quiet, cli.verbosity.verbose);
     let is_daemon = matches!(cli.command, Command::Cnc(_) | Command::Anc(_) | Command::Run(_) | Command::Gate(_));
     if !is_daemon && !matches!(cli.command, Command::Node(_) | Command::Worker(_)) {
-        daemon::start_logging_of_command();
+        logging::start_logging_of_command();
     }
     let result = match cli.command {
         Command::Save(args) => save::run(args),

@@ -16,6 +16,7 @@ mod incarnations;
 mod json;
 mod kills;
 mod looking_back;
+mod metrics;
 mod node;
 mod owners;
 mod pruning;
