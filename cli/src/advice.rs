@@ -74,6 +74,13 @@ impl Told {
     }
 }
 
+/// The advice for an error of a known type, if the text of the error has no advice. In such a text, a semicolon is
+/// before the advice.
+pub fn missing_advice(error: &anyhow::Error) -> Option<String> {
+    let message = message_of(error);
+    advice_of(error).filter(|advice| !message.contains("; ") && !message.contains(advice.as_str()))
+}
+
 /// The error with all of its causes. A cause whose text is already part of the text before is left out.
 pub fn message_of(error: &anyhow::Error) -> String {
     let mut text = String::new();

@@ -14,7 +14,7 @@ use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::plan::Scheme;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use values::{block_bytes, byte_count, scheme};
+use values::{at_least_one, block_bytes, byte_count, scheme};
 
 /// Checkpoint-restart with data-aware aggregation and compression.
 ///
@@ -324,7 +324,7 @@ pub struct VerifyArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub struct KeepArgs {
     /// Keep the newest N complete checkpoints
-    #[arg(long, visible_alias = "keep-last", value_name = "N")]
+    #[arg(long, visible_alias = "keep-last", value_name = "N", value_parser = at_least_one)]
     pub keep: Option<std::num::NonZeroU32>,
     /// Keep checkpoints that are older than the newest checkpoint by at most this time: 45s, 30min, 2h, 1d12h, 6w, 3m
     /// (months), 1y

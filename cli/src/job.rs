@@ -1,6 +1,7 @@
 //! `mcr job`: prints the settings of a job, and reports the begin and the end of a job from SLURM's Prolog and Epilog
 //! to the daemon of the node.
 
+use crate::advice::Advised;
 use crate::args::{JobArgs, JobCommand, NodeSocket};
 use crate::output::{Table, print_json, tell};
 use crate::settings::{Facts, Setting, Settings};
@@ -42,8 +43,12 @@ fn variable(name: &str) -> Option<OsString> {
 
 fn asked(node: &NodeSocket, request: &Request, most: Duration) -> anyhow::Result<Reply> {
     let socket = node.run_dir.join(SOCKET);
-    let reply = ask(&socket, request, most);
-    match reply.with_context(|| format!("mcr node does not answer at {}", socket.display()))? {
+    let reply = ask(&socket, request, most).map_err(|error| {
+        let what = format!("mcr node does not answer at {}: {error}", socket.display());
+        Advised::new(what, "start mcr node on this node, or name the directory of its socket with --run-dir")
+            .at(&socket)
+    });
+    match reply? {
         Reply::Refused(why) => bail!("{why}"),
         reply => Ok(reply),
     }

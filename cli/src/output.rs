@@ -6,7 +6,7 @@ mod table;
 pub use progress::Progress;
 pub use table::{Paint, Table};
 
-use crate::advice::{Told, message_of};
+use crate::advice::{Told, message_of, missing_advice};
 use anyhow::{Context, bail};
 use mcr_cnc::layout::LayoutError;
 use std::borrow::Cow;
@@ -172,6 +172,9 @@ pub fn tell_error(error: &anyhow::Error) {
             tell_line(&format!("{}{line}", if nth == 0 { "mcr: " } else { "" }));
         }),
         false => tell(text),
+    }
+    if let Some(advice) = missing_advice(error) {
+        tell(format!("advice: {advice}"));
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::args::RestartArgs;
 use crate::common::threads_of;
-use crate::output::{Progress, print, print_json};
+use crate::output::{Progress, counted, print, print_json};
 use crate::remote;
 use crate::restorers::{Failure, Restorers, of_advice, receiver, sink_failure, unread, verify_all};
 use anyhow::anyhow;
@@ -256,10 +256,11 @@ impl Preview {
             }));
         }
         print(&format!(
-            "would restore {checkpoint}: {files} files, {}, to {}; {} files would be moved aside\n",
+            "would restore {checkpoint}: {}, {}, to {}; {} would be moved aside\n",
+            counted(files, "file"),
             mcrengine::units::human_bytes(file_bytes),
             args.to.display(),
-            aside.len()
+            counted(aside.len() as u64, "file")
         ))?;
         tell_aside("would be moved aside", &aside);
         if is_interrupted {

@@ -6,7 +6,7 @@ use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
 use crate::guard::warn_of_store;
-use crate::output::{human_rate, human_time, json_word, name_of, print, print_json, tell};
+use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
 use anyhow::bail;
@@ -552,8 +552,8 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
     }
     let (Some(checkpoint), elapsed) = (&report.checkpoint, started.elapsed()) else { return Ok(()) };
     print(&format!(
-        "restored {checkpoint}: {} files, {} in {} ({}), to {}\n",
-        report.files,
+        "restored {checkpoint}: {}, {} in {} ({}), to {}\n",
+        counted(report.files, "file"),
         mcrengine::units::human_bytes(report.file_bytes),
         human_time(elapsed),
         human_rate(report.file_bytes, elapsed),

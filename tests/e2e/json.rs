@@ -275,3 +275,21 @@ fn a_schema_refuses_another_shape() {
     }
     assert!(check(&schema, &serde_json::json!({ "version": 1 }), "").is_err());
 }
+
+#[test]
+fn an_error_of_the_file_system_names_the_path_and_what_to_do() {
+    let site = Site::new();
+    run(&mut site.save(), 0);
+    let to = site.path("to");
+    std::fs::create_dir(&to).expect("made");
+    let manifest = site.path("store/wave/sim.it_3/group-0000.manifest");
+    std::fs::remove_file(&manifest).expect("removed");
+    std::fs::create_dir(&manifest).expect("made");
+    let output = run(site.command("verify sim.it_3").arg("--json"), 1);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.contains("group-0000.manifest"), "{text}");
+    let output = run(mcr().args(["config", "check", "/nowhere/mcr.toml"]), 1);
+    let text = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(text.contains("/nowhere/mcr.toml: cannot be read: No such file"), "{text}");
+    assert!(text.contains("mcr: advice: check the path"), "{text}");
+}

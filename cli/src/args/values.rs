@@ -20,6 +20,11 @@ pub fn byte_count(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(error)
 }
 
+/// Parses a number that must not be 0.
+pub fn at_least_one(text: &str) -> Result<std::num::NonZeroU32, String> {
+    text.parse().map_err(|_| format!("{text:?} must be a number, at least 1"))
+}
+
 pub fn block_bytes(text: &str) -> Result<std::num::NonZeroU32, String> {
     let bytes = byte_count(text)?;
     let bytes = u32::try_from(bytes).ok().and_then(std::num::NonZeroU32::new);
@@ -104,6 +109,7 @@ mod tests {
         for bad in ["", "M", "1.5G", "-1", "1X", "99999999999T"] {
             assert!(byte_count(bad).is_err(), "{bad:?} was taken");
         }
+        assert!(at_least_one("0").is_err() && at_least_one("x").is_err() && at_least_one("3").is_ok());
         assert!(block_bytes("0").is_err() && block_bytes("8G").is_err() && block_bytes("1K").is_ok());
     }
 
