@@ -26,7 +26,7 @@ prerequisites: ## check for compilers, CMake and Rust; root installs what is mis
 	@deploy/prerequisites.sh
 
 # The command is a hard link of a file that Cargo keeps, so it is replaced, not changed.
-build: prerequisites ## build the command, target/release/mcr, and mcr.debug beside it, for line numbers in backtraces
+build: prerequisites ## build target/release/mcr, and mcr.debug, which has the line numbers for backtraces
 	cargo build --release --locked -p mcr-cli --bin mcr
 	@cd $(TARGET)/release && objcopy --only-keep-debug mcr mcr.debug && \
 	    objcopy --strip-unneeded --add-gnu-debuglink=mcr.debug mcr mcr.small && mv -f mcr.small mcr
@@ -44,7 +44,6 @@ demo: prerequisites ## kill a simulation and the daemons, restart, compare the f
 test: prerequisites scripts ## run all tests and checks
 	cargo check --locked -p mcrengine # this crate alone, because it must not need the dependencies of the daemons
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} cargo test --locked --workspace # most tests wait
-	cargo clippy --locked --workspace --all-targets -- -D warnings
 	@$(MAKE) --no-print-directory test-reader
 	@if deploy/prerequisites.sh mpi; then $(MAKE) --no-print-directory test-mpi; \
 	    else echo "SKIPPED: the tests of benches/mpib, which need an MPI" >&2; fi
@@ -68,7 +67,6 @@ test-mpi: scripts ## test benches/mpib, which needs an MPI; as root also between
 	$(MPIB) build --locked --examples # a test runs one of the examples on several ranks
 	$(MPIB) test --locked --lib --bins --test ranks
 	$(MPIB) test --locked --test sites -- $(SOME_SITES)
-	$(MPIB) clippy --locked --all-targets -- -D warnings
 
 test-sites: scripts ## test benches/mpib between all emulated sites; needs root and an idle machine; 6 minutes
 	@deploy/prerequisites.sh mpi
@@ -89,6 +87,8 @@ test-packages: scripts ## install, upgrade and remove the packages below a tempo
 lint: scripts ## check formatting, clippy and documentation; warnings are errors
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	@if deploy/prerequisites.sh mpi; then $(MPIB) clippy --locked --all-targets -- -D warnings; \
+	    else echo "SKIPPED: clippy of benches/mpib, which needs an MPI" >&2; fi
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 
 scripts: # each script can be parsed, and shellcheck, if it is installed, reports nothing

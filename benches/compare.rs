@@ -10,7 +10,7 @@
 //! of the last dump of the first set, renumbered as more ranks. In the copies, every floating-point number is
 //! multiplied by a random factor near 1.
 //!
-//! Run it with `cargo bench -p mcr-cli --bench compare -- [SET...]`. The name of the checkpoint of 1 GiB is `large`.
+//! Command: `cargo bench -p mcr-cli --bench compare -- [SET...]`. The name of the checkpoint of 1 GiB is `large`.
 //! MCR_BENCH_REPETITIONS sets the repetitions (default 15).
 
 use mcr_test_support::measure::{Sample, is_asked_for, repetitions};

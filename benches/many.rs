@@ -12,7 +12,7 @@
 //! are system calls. If strace is installed, strace counts these calls while separate checkpoints are saved. The
 //! first checkpoint after a start reads the whole store once, so its time is printed separately.
 //!
-//! Run it with `cargo bench -p mcr-cli --bench many -- [NUMBER...]`. MCR_BENCH_REPETITIONS sets the number of
+//! Command: `cargo bench -p mcr-cli --bench many -- [NUMBER...]`. MCR_BENCH_REPETITIONS sets the number of
 //! checkpoints that are saved (default 20). MCR_BENCH_BINARY names another build of `mcr`, for example an older
 //! build.
 

@@ -46,8 +46,9 @@
 //! # Checkpoint: from a finished file to a manifest
 //!
 //! Rows 5 to 12 are [`flush_checkpoint`], top to bottom. The inputs of `flush_checkpoint` are a list of headers and a
-//! source of the bytes of the variables, so both the daemon `mcr anc` and `mcr save` call this function. Several
-//! segments pass rows 7 to 9 at the same time, on the threads of `anc/src/pipeline.rs`.
+//! source of the bytes of the variables, so both the daemon `mcr anc` and `mcr save` call this function, through
+//! `anc/src/commit_group.rs`. Several segments pass rows 7 to 9 at the same time, on the threads of
+//! `anc/src/pipeline.rs`.
 //!
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|
@@ -65,8 +66,9 @@
 //! | 12 | commit | `src/manifest/commit.rs` | [`manifest::commit`] | a [`manifest::Manifest`]: every later restart sees the group |
 //!
 //! - Row 1: `cnc/src/settle.rs` decides when a file is finished. Row 2: `cnc/src/h5.rs` finds the variables of an
-//!   HDF5 file. `capture_keeping` also keeps small files in memory. Row 4: `anc/src/hub.rs` executes the effects that
-//!   `step` returns.
+//!   HDF5 file. `capture_keeping` also keeps small files in memory. Row 4: `step` lists effects, and `anc/src/hub.rs`
+//!   executes them. The effect `Flush` puts the group into a queue; `anc/src/hub/flushing.rs` starts the flush, and
+//!   `anc/src/hub/flush_work.rs` does the flush.
 //! - Row 6: [`plan::plan`] makes the plan. The plan leaves out the variables that [`reuse::reusable`] finds in the
 //!   store. [`bases::Bases`] finds the older segments for row 8.
 //! - Row 7: a budget limits the memory of all segments together. In the schemes `agnostic-block` and `aware-block`,
@@ -75,7 +77,7 @@
 //!
 //! An *incarnation* is one start of a job. Only the newest incarnation of a job may commit.
 //! `anc/src/hub/flush_work.rs` checks this rule before row 5 (`anc/src/incarnation.rs`) and again before row 12. If a
-//! rank's files are older than that incarnation, the aggregator waits for new files.
+//! rank's files are older than the newest incarnation, the aggregator waits for new files.
 //!
 //! A variable's bytes come from a `Source` (`anc/src/source.rs`). `LocalSource` (`cli/src/local.rs`) reads the file
 //! in the same process. `RemoteSource` (`anc/src/fetch.rs`) asks the agents, which read the file again:
@@ -89,9 +91,9 @@
 //! # Restart: the same path in the opposite direction
 //!
 //! `cli/src/restart.rs` does rows 1 and 8: `candidates` chooses from the list of row 1, except if another node of the
-//! start has decided. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7, and `publish` does row 9. The call of row
-//! 6 contains the calls of rows 3 to 5, for each segment. If a checkpoint is damaged and cannot be restored,
-//! `cli/src/restart.rs` reports the damage and tries the next older checkpoint.
+//! start has decided. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7 for each group, and `publish` does row 9.
+//! The call of row 6 contains the calls of rows 3 to 5, for each segment. If a checkpoint is damaged and cannot be
+//! restored, `cli/src/restart.rs` reports the damage and tries the next older checkpoint.
 //!
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|

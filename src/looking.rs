@@ -365,70 +365,8 @@ pub(crate) fn is_abandoned(names: &[crate::store::Entry]) -> bool {
 mod tests {
     use super::*;
     use crate::manifest::{Condition, list, state};
-    use crate::store::{Entry, MemoryStore, Stat, StoreError, StoredFile, TempFile, create_dirs};
-    use std::path::{Path, PathBuf};
-
-    /// A store in which the first `failures` reads of a path fail with an I/O error.
-    struct Failing {
-        inner: MemoryStore,
-        path: PathBuf,
-        failures: AtomicUsize,
-    }
-
-    impl Failing {
-        fn new(inner: MemoryStore, path: &str, failures: usize) -> Self {
-            Self { inner, path: path.into(), failures: AtomicUsize::new(failures) }
-        }
-        fn check(&self, path: &Path) -> Result<(), StoreError> {
-            let take = |left: usize| left.checked_sub(1);
-            match path == self.path && self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
-                true => {
-                    let source = io::Error::from_raw_os_error(5);
-                    Err(StoreError::Io { path: path.into(), what: "reading", source })
-                }
-                false => Ok(()),
-            }
-        }
-    }
-
-    impl Store for Failing {
-        fn root(&self) -> &Path {
-            self.inner.root()
-        }
-        fn create_dir(&self, dir: &Path) -> Result<bool, StoreError> {
-            self.inner.create_dir(dir)
-        }
-        fn create_temp(&self, dir: &Path, name: &str) -> Result<Box<dyn TempFile>, StoreError> {
-            self.inner.create_temp(dir, name)
-        }
-        fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
-            self.inner.rename(from, to)
-        }
-        fn rename_new(&self, from: &Path, to: &Path) -> Result<bool, StoreError> {
-            self.inner.rename_new(from, to)
-        }
-        fn age(&self, path: &Path) -> Result<Duration, StoreError> {
-            self.inner.age(path)
-        }
-        fn sync_dir(&self, dir: &Path) -> Result<(), StoreError> {
-            self.inner.sync_dir(dir)
-        }
-        fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
-            self.check(path).and_then(|()| self.inner.open(path))
-        }
-        fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
-            self.check(path).and_then(|()| self.inner.stat(path))
-        }
-        fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {
-            self.check(dir).and_then(|()| self.inner.list_dir(dir))
-        }
-        fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
-            self.inner.remove_file(path)
-        }
-        fn remove_dir(&self, dir: &Path) -> Result<(), StoreError> {
-            self.inner.remove_dir(dir)
-        }
-    }
+    use crate::store::{Fault, FaultyStore, MemoryStore, create_dirs};
+    use std::path::Path;
 
     fn job() -> JobId {
         "j".parse().expect("valid")
@@ -440,7 +378,8 @@ mod tests {
         create_dirs(&store, Path::new("j/a")).expect("made");
         store.put(Path::new("j/a/group-0000.manifest"), b"not a manifest");
         let condition = |path: &str, failures: usize| {
-            let states = list(&Failing::new(store.clone(), path, failures), &job()).expect("lists");
+            let store = FaultyStore::new(store.clone(), Fault::None).with_failing_reads(path, failures);
+            let states = list(&store, &job()).expect("lists");
             states[0].condition()
         };
         assert_eq!(condition("none", 0), Condition::Damaged);

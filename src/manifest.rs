@@ -18,7 +18,7 @@ pub use format::{
     age, is_there, manifest_name, manifests, read_manifest,
 };
 pub(crate) use format::{PRUNED, checked_body, group_of_manifest, manifest_path, missing_groups, read_head};
-pub use list::{jobs, list, list_remembering, newest_of_group, newest_restorable, state, unfinished};
+pub use list::{is_complete, jobs, list, list_remembering, newest_of_group, newest_restorable, state, unfinished};
 pub use spoiled::spoil;
 pub(crate) use spoiled::{SPOILED, spoiled};
 pub(crate) use state::unknown_state;

@@ -96,7 +96,7 @@ pub struct Flush<'a> {
     pub spare: &'a Spare,
     /// The reason why it is uncertain whether all files belong to one step. `None` if there is no doubt.
     pub doubt: Option<String>,
-    /// The newest manifest of each group, as far as earlier flushes of this process found it.
+    /// The newest manifest of each group, if an earlier flush of this process found it.
     pub newest: &'a NewestOfGroups,
     /// Called when the container is durable. The function waits until the older checkpoints of the same caller are
     /// committed. The function returns an error if the group must not be committed, for example because the

@@ -105,6 +105,8 @@ pub enum Event {
     Lost(Rank),
     /// The manifest of the group is in the store.
     Flushed(CheckpointId),
+    /// The announced files are already in the store.
+    Found(CheckpointId),
     /// The bytes of these ranks could not be fetched, because the agent has disconnected or the files have changed.
     RanksFailed(BTreeSet<Rank>),
     /// The store failed, or another part failed that may work later. The text is the reason.
@@ -166,6 +168,10 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             todo.push(Effect::TellCommitted(id.clone()));
             Phase::Committed(id)
         }
+        (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Found(id)) => {
+            todo.push(Effect::TellCommitted(id.clone()));
+            Phase::Committed(id)
+        }
         (Phase::Flushing { attempts }, Event::RanksFailed(ranks)) if !ranks.is_empty() => gather(ranks, attempts),
         // No rank is named as failed, so this event is handled like a failure of the store.
         (phase @ Phase::Flushing { .. }, Event::RanksFailed(_)) => {
@@ -193,7 +199,7 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
         // A running flush is not interrupted. If an agent is lost, the fetches of the flush fail by themselves.
         (
             phase @ Phase::Flushing { .. },
-            Event::Announced(_) | Event::Lost(_) | Event::Tick | Event::Overtaken | Event::Shutdown,
+            Event::Announced(_) | Event::Lost(_) | Event::Found(_) | Event::Tick | Event::Overtaken | Event::Shutdown,
         ) => phase,
         (phase @ (Phase::Gathering { .. } | Phase::Waiting { .. }), Event::Tick) => phase,
         (phase @ Phase::Waiting { .. }, Event::Announced(_)) => phase,
@@ -206,6 +212,7 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             over @ (Phase::Committed(_) | Phase::Abandoned(_)),
             Event::Lost(_)
             | Event::Flushed(_)
+            | Event::Found(_)
             | Event::RanksFailed(_)
             | Event::StoreFailed(_)
             | Event::Fenced(_)
@@ -302,6 +309,7 @@ mod tests {
             prop::collection::btree_set((0u32..2).prop_map(Rank), 0..2).prop_map(Event::RanksFailed),
             Just(Event::StoreFailed("x".into())),
             Just(Event::Fenced("x".into())),
+            Just(Event::Found(id())),
             Just(Event::Tick),
             Just(Event::Overtaken),
             Just(Event::Shutdown),

@@ -11,10 +11,12 @@ mod event;
 mod flush_work;
 mod flushing;
 mod gather;
+mod search;
 mod shared;
 mod status;
 
 pub use event::{Flushed, HubEvent};
+pub use search::Searched;
 pub use shared::Shared;
 
 use crate::attendance::Attendance;
@@ -38,7 +40,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Maximum number of events in the queue of the hub. If the queue is full, the sender waits.
 pub const HUB_QUEUE: usize = 256;
 /// Maximum number of checkpoints of one group that wait for their ranks at the same time. If another checkpoint
-/// begins, the oldest waiting checkpoint is abandoned.
+/// begins, the checkpoint that the application wrote first is abandoned.
 pub const WAITING_MAX: usize = 8;
 /// Maximum number of checkpoints of all groups that the hub gathers or remembers. Announcements of further
 /// checkpoints are refused.
@@ -114,6 +116,8 @@ pub struct Hub {
     serial: u64,
     /// Whether a thread is checking which committed checkpoints are complete in the store.
     looking: bool,
+    /// Whether a thread is searching the store for announced files.
+    searching: bool,
     shared: Arc<Shared>,
     /// The jobs with an announced rank that is too high for the number of ranks that the rank's agent reports. Each
     /// job has its highest such rank, and the node and the session of that rank.
@@ -156,6 +160,7 @@ impl Hub {
             started: Instant::now(),
             serial: 0,
             looking: false,
+            searching: false,
             shared: Arc::default(),
             beyond: BTreeMap::new(),
             conflicts: BTreeMap::new(),
@@ -227,7 +232,12 @@ impl Hub {
             Verdict::GoOn(at_ms) => Some(at_ms),
             Verdict::End => None,
         });
-        due.chain(leaving).chain(ending).min().map(|due_ms| Duration::from_millis(due_ms.saturating_sub(self.now_ms())))
+        let search = self.search_is_due().then(|| self.now_ms());
+        due.chain(leaving)
+            .chain(ending)
+            .chain(search)
+            .min()
+            .map(|due_ms| Duration::from_millis(due_ms.saturating_sub(self.now_ms())))
     }
 
     fn tick(&mut self) {
@@ -236,13 +246,17 @@ impl Hub {
             self.step(&key, Event::Tick);
         }
         self.start_look();
+        self.start_search();
         self.start_flushes();
     }
 
     fn handle(&mut self, event: HubEvent) {
         let now_ms = self.now_ms();
         if let Some(draining) = &mut self.draining
-            && !matches!(event, HubEvent::Heard { .. } | HubEvent::Status(_) | HubEvent::Exist(_))
+            && !matches!(
+                event,
+                HubEvent::Heard { .. } | HubEvent::Status(_) | HubEvent::Exist(_) | HubEvent::Searched(_)
+            )
         {
             draining.quiet_since_ms = now_ms;
         }
@@ -290,6 +304,7 @@ impl Hub {
                 self.looking = false;
                 keys.iter().for_each(|key| self.exist(key));
             }
+            HubEvent::Searched(searched) => self.searched(searched),
             HubEvent::Status(reply) => {
                 let _ = reply.send(self.status());
             }

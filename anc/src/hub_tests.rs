@@ -285,6 +285,32 @@ fn a_step_announced_during_a_flush_and_withdrawn_is_not_forgotten() {
     play(&mut Site::new(Duration::from_secs(1 << 30)), &script, false);
 }
 
+#[test]
+fn the_checkpoints_that_the_application_wrote_first_make_room_and_not_those_that_arrived_first() {
+    let mut site = Site::new(Duration::from_secs(1 << 30));
+    let (rank, waiting) = (Rank(0), WAITING_MAX as u32);
+    let key = |step: u32| Key { job: job(), group: GroupId(0), label: format!("s{step}").parse().expect("valid") };
+    // The newest step arrives first. Each step lacks two ranks.
+    for step in [2 * waiting].into_iter().chain(1..=waiting + 1) {
+        let announced = Announced {
+            link: Arc::clone(&site.links[0]),
+            announce_id: u64::from(step),
+            files: Arc::new(vec![file(rank.0, step)]),
+            written_unix_ns: file(rank.0, step).modified_ns,
+            changed_clock_ns: 0,
+            kept_time_ns: 0,
+            is_doubtful: false,
+            room: None,
+        };
+        let (job, label) = (job(), key(step).label);
+        site.hub.handle(HubEvent::Announced { announced, job, ranks: RANKS, label, rank });
+    }
+    let is_waiting = |step: u32| matches!(site.hub.gathers[&key(step)].phase, Phase::Gathering { .. });
+    assert!(is_waiting(2 * waiting), "the newest step");
+    let steps: Vec<u32> = (1..=waiting + 1).filter(|step| is_waiting(*step)).collect();
+    assert_eq!(steps, (3..=waiting + 1).collect::<Vec<_>>());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 

@@ -86,7 +86,11 @@ pub fn choose_instance(
         let Ok(id) = key.label.with_generation(*generation) else { continue };
         let Some(there) = names_in(store, key, &id)? else { continue }; // pruned meanwhile
         let (ours, groups) = match manifest::read_manifest(store, &key.job, &id, key.group) {
-            Ok(manifest) if same_content(&manifest, grouping, files) => return Ok(Instance::There(Box::new(manifest))),
+            Ok(manifest)
+                if same_content(&manifest, grouping, files) && !is_written_anew(store, key, &manifest, files)? =>
+            {
+                return Ok(Instance::There(Box::new(manifest)));
+            }
             Ok(manifest) => {
                 let groups = manifest.groups;
                 own.push(manifest);
@@ -371,9 +375,15 @@ pub fn choose_for_all(
         if state.is_pruned || state.is_dead || state.found_damaged.is_some() {
             continue;
         }
+        let is_passed_over = is_passed_over(&state);
+        if state.is_unreadable {
+            // Without an I/O error, for example if a newer build wrote the manifests, the next name is used.
+            names_in(store, &key, &id)?;
+        }
         let mut has_all_groups = true;
         for (group, files) in (0..).map(GroupId).zip(groups) {
             match manifest::read_manifest(store, job, &id, group) {
+                Ok(manifest) if is_passed_over && are_newer(&manifest, files) => continue 'generation,
                 Ok(manifest) if same_content(&manifest, grouping, files) => {
                     // The container is opened only if a part of the checkpoint is missing or damaged.
                     has_all_groups &= state.is_complete() || manifest::has_container(store, &manifest)?;
@@ -540,9 +550,40 @@ fn same_content(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -
     manifest.ranks == grouping.ranks() && saved.clone().count() == files.clone().count() && saved.zip(files).all(same)
 }
 
+/// Whether the application wrote the content of a committed checkpoint again, although a restart continued without
+/// this checkpoint. Then the content is a new checkpoint. Otherwise the newest state of an application that computes
+/// the same numbers again would never be restored.
+fn is_written_anew(
+    store: &dyn Store,
+    key: &Key,
+    manifest: &Manifest,
+    files: &[FileHeader],
+) -> Result<bool, StoreError> {
+    if !are_newer(manifest, files) {
+        return Ok(false);
+    }
+    let state = manifest::state(store, &key.job, &manifest.checkpoint)?;
+    Ok(state.is_dead || is_passed_over(&state))
+}
+
+/// Whether a restart does not use a checkpoint because of a decision, and not because of its files.
+fn is_passed_over(state: &manifest::CheckpointState) -> bool {
+    state.is_set_aside || state.bad.is_some()
+}
+
+/// Whether files were modified later than the files of a manifest. The contents are equal.
+fn are_newer(manifest: &Manifest, files: &[FileHeader]) -> bool {
+    let newest = |times: &mut dyn Iterator<Item = (bool, i64)>| {
+        times.filter(|(is_companion, _)| !is_companion).map(|(_, modified_ns)| modified_ns).max()
+    };
+    newest(&mut files.iter().map(|file| (file.kind.is_companion(), file.modified_ns)))
+        > newest(&mut manifest.files.iter().map(|file| (file.kind.is_companion(), file.modified_ns)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mcrengine::store::{Fault, FaultyStore, MemoryStore, create_dirs};
 
     fn taken(all: &[(bool, Option<i64>)]) -> Vec<Taken> {
         let id = |i: usize| format!("restart.h5~{}", i + 2).parse().expect("valid");
@@ -577,6 +618,22 @@ mod tests {
         assert_eq!(place(&[(false, Some(1000))], 1003), nth(0));
         assert_eq!(place(&[(false, Some(1000))], 990), nth(0), "the group wrote first and commits last");
         assert_eq!(place(&[(true, Some(1000)), (false, Some(1060))], 1063), nth(1));
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_listed_is_not_saved_once_more_under_another_name() {
+        let (job, label): (JobId, CheckpointId) = ("j".parse().expect("valid"), "a".parse().expect("valid"));
+        let store = MemoryStore::new();
+        create_dirs(&store, Path::new("j/a")).expect("made");
+        store.put(Path::new("j/a/group-0000.manifest"), b"not a manifest");
+        let choose = |failures: usize| {
+            let store = FaultyStore::new(store.clone(), Fault::None).with_failing_reads("j/a", failures);
+            let grouping = Grouping::new(1, 1).expect("one rank");
+            choose_for_all(&store, &Names::default(), &job, &label, grouping, &[Arc::new(Vec::new())])
+        };
+        assert_eq!(choose(0).expect("the store can be read").0.to_string(), "a~2");
+        let error = choose(usize::MAX).expect_err("the checkpoint may already be in the store");
+        assert!(error.to_string().contains("j/a"), "{error}");
     }
 
     #[test]

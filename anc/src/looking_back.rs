@@ -16,8 +16,8 @@ pub struct LookingBack {
     /// Length of the chain of checkpoints that ends with the newest checkpoint. Each checkpoint of the chain needs
     /// the previous checkpoint.
     before: u32,
-    /// Length of the chain including the checkpoint that is being written. 0 until a segment is coded with an older
-    /// segment.
+    /// Length of the chain of checkpoints, including the checkpoint that is being written. 0 until a segment is coded
+    /// with an older segment.
     in_a_row: AtomicU32,
 }
 
@@ -26,7 +26,7 @@ pub type Named = (Arc<Older>, BaseSegment);
 
 impl LookingBack {
     /// `found` has the bases that [`plan_segments`](crate::plan_segments::plan_segments) found. `before` is the
-    /// length of the chain that ends with the newest checkpoint.
+    /// length of the chain of checkpoints that ends with the newest checkpoint.
     pub fn new(bases: Option<Bases>, found: Vec<Option<Base>>, before: u32) -> Self {
         Self { bases, found, before, in_a_row: AtomicU32::new(0) }
     }

@@ -160,8 +160,8 @@ mod tests {
     use super::*;
     use mcrengine::ids::Digest;
 
-    /// Judges the last of these contents of one rank. Each content is a list of files, such as `a1` for the first
-    /// version of the file `a`.
+    /// Judges the last content of one rank. Each content is a list of files, such as `a1` for the first version of
+    /// the file `a`.
     fn of(contents: &[&str]) -> &'static str {
         let file = |file: &str| (FilePath::new(&file.as_bytes()[..1]).expect("valid"), Digest::of(file.as_bytes()));
         let owned: Vec<Vec<(FilePath, Digest)>> =

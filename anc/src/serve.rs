@@ -64,7 +64,8 @@ pub struct Service {
 
 impl Service {
     /// Makes a service that sends events to a hub and serves restarts from a store. `take_apart`: agents announce
-    /// variables, not whole files. `in_haste`: agents keep chunks filtered if removing the filters gains little.
+    /// variables, not whole files. `in_haste`: agents keep chunks filtered if removing the filters makes the chunks
+    /// only a little smaller.
     pub fn new(
         hub: mpsc::Sender<HubEvent>,
         store: Arc<dyn Store>,

@@ -454,8 +454,8 @@ impl Both {
                 watch.display()
             )
         })?;
-        // If the layout and the number of ranks are known, the agent starts before the application. Otherwise the agent
-        // waits for the names of files.
+        // If the layout and the number of ranks are known, the agent starts before the application. Otherwise the
+        // agent waits for the names of files.
         let is_known = match &self.config.layout {
             LayoutChoice::Known(layout) => !layout.has_ranks() || !self.must_count_ranks(),
             LayoutChoice::Whole => true,

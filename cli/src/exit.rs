@@ -22,7 +22,8 @@ pub enum Exit {
     NewRun = 3,
     /// Only a part was done. The last line of the output names the missing part.
     Partly = 4,
-    /// The process may not use a file, or other users could change the file. The number is from sysexits.h.
+    /// The process has no permission to use a file, or other users could change the file. The number is from
+    /// sysexits.h.
     NotPermitted = 77,
     /// The configuration cannot be used. The number is from sysexits.h.
     Configuration = 78,

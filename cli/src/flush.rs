@@ -27,7 +27,7 @@ pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
     for (state, reply) in states.iter().zip(replies) {
         match reply {
             Ok(reply) => {
-                all_committed &= reply.uncommitted.is_empty();
+                all_committed &= reply.uncommitted.is_empty() && reply.unplaced.is_none();
                 match args.json {
                     true => lines.push(serde_json::json!({ "state": state.display().to_string(), "reply": reply })),
                     false => print(&text_of(&reply))?,
@@ -73,7 +73,16 @@ fn text_of(reply: &Reply) -> String {
         let (checkpoint, why) = (shown(&part.checkpoint), shown(&part.why));
         text.push_str(&format!("NOT committed {checkpoint} ranks {}: {why}\n", part.ranks));
     }
-    text.push_str(match (reply.uncommitted.is_empty(), reply.time_was_up) {
+    if let Some(left) = &reply.unplaced {
+        text.push_str(&format!(
+            "NOT committed: {} of {} files belong to no checkpoint of the guessed layout (first: {}); name the layout with \
+             --layout, or layout in the configuration, or save them with mcr save\n",
+            left.files,
+            left.of,
+            shown(&left.first)
+        ));
+    }
+    text.push_str(match (reply.uncommitted.is_empty() && reply.unplaced.is_none(), reply.time_was_up) {
         (true, _) => "everything that was written is committed\n",
         (false, false) => "not everything that was written is committed\n",
         (false, true) => "the time is up; not everything that was written is committed yet\n",

@@ -7,7 +7,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// This process may not use a file or a directory, or other users could change it. The command ends with
+/// This process has no permission to use a file or a directory, or other users could change it. The command ends with
 /// [`crate::exit::Exit::NotPermitted`].
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]

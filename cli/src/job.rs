@@ -62,7 +62,7 @@ fn begin(node: &NodeSocket, wait: Duration) -> anyhow::Result<()> {
     }
 }
 
-/// Reports the end of the job. Returns a message if some files of the job may not be committed.
+/// Reports the end of the job. Returns a message if it is uncertain whether all files of the job are committed.
 fn end(node: &NodeSocket, wait: Duration) -> anyhow::Result<Option<String>> {
     let id = variable("SLURM_JOB_ID").context("SLURM_JOB_ID is not set; this command is for SLURM's Epilog")?;
     let job_id = job_id_of(id.to_string_lossy().into_owned())?;

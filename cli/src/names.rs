@@ -9,7 +9,7 @@ use mcr_cnc::layout::{Layout, Listing, ScanLimits, Unplaced, list};
 use std::path::Path;
 use std::time::Duration;
 
-/// Minimum interval between two looks at the names. If a look takes long, the interval is longer.
+/// Minimum pause between two looks at the names. After a look of more than 0.5 s, the pause is longer.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The result of a look at the names of the files.

@@ -4,7 +4,8 @@ use crate::names::{INTERVAL, Names, look};
 use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Processes};
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::control::{Control, socket_of};
-use mcr_cnc::layout::{Layout, Unplaced};
+use mcr_cnc::layout::{Layout, ScanLimits, Unplaced, list};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The pause between two looks at the file names is at least this factor times the duration of the last look.
@@ -104,7 +105,12 @@ impl NodeAgent {
 impl Running {
     fn start(config: &CncConfig, layout: &Layout) -> anyhow::Result<Self> {
         let agent = Agent::start(config.clone(), layout.clone())?;
-        let control = Control::listen(&config.state_file, agent.flushes()).inspect_err(|error| {
+        let of_guess = matches!(config.layout, LayoutChoice::Guess).then(|| (config.watch.clone(), layout.clone()));
+        let look = move || {
+            let (watch, layout) = of_guess.as_ref()?;
+            layout.unplaced(&list(watch, &ScanLimits::default()).ok()?)
+        };
+        let control = Control::listen(&config.state_file, agent.flushes(), Arc::new(look)).inspect_err(|error| {
             let socket = socket_of(&config.state_file);
             tracing::warn!(socket = %socket.display(), %error, "mcr flush cannot reach this agent");
         });

@@ -366,7 +366,8 @@ impl Settings {
         self.values.iter().map(shown).collect()
     }
 
-    /// Where the aggregators of a job run that `mcr node` saves. The number of nodes of the job may not be known yet.
+    /// Where the aggregators run for a job that `mcr node` saves. The number of nodes of the job may not be known
+    /// yet.
     pub fn aggregator_places(&self) -> Setting {
         let listed = |table: &str, key| {
             let setting = self.values.get(&(table.to_owned(), String::from(key)))?;

@@ -7,10 +7,12 @@
 
 use crate::agent::{FlushRequest, Flushed};
 use crate::drain::RankRanges;
+use crate::layout::Unplaced;
 use mcr_proto::unix::{self, SocketFile};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -59,6 +61,20 @@ pub struct Reply {
     pub uncommitted: Vec<ReplyRanks>,
     /// Whether the flush ended because its maximum time had passed.
     pub time_was_up: bool,
+    /// Files that belong to no checkpoint of a guessed layout, if they are many.
+    pub unplaced: Option<ReplyFiles>,
+}
+
+/// Files that belong to no checkpoint.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplyFiles {
+    /// The first of these files.
+    pub first: String,
+    /// Number of these files.
+    pub files: usize,
+    /// Number of all files.
+    pub of: usize,
 }
 
 /// Some ranks of a checkpoint.
@@ -91,9 +107,13 @@ impl From<Flushed> for Reply {
             committed: committed.collect(),
             uncommitted: uncommitted.collect(),
             time_was_up: flushed.time_was_up,
+            unplaced: None,
         }
     }
 }
+
+/// Lists the files that belong to no checkpoint of a guessed layout.
+pub type Look = Arc<dyn Fn() -> Option<Unplaced> + Send + Sync>;
 
 /// Path of the socket of an agent with this state file.
 pub fn socket_of(state_file: &Path) -> PathBuf {
@@ -110,9 +130,9 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens on the socket of a state file, and passes requests to the agent. Must be called within a tokio
-    /// runtime.
-    pub fn listen(state_file: &Path, flushes: mpsc::Sender<FlushRequest>) -> io::Result<Self> {
+    /// Listens on the socket of a state file, and passes requests to the agent. `look` lists the files that belong to
+    /// no checkpoint, and may take long. Must be called within a tokio runtime.
+    pub fn listen(state_file: &Path, flushes: mpsc::Sender<FlushRequest>, look: Look) -> io::Result<Self> {
         let path = socket_of(state_file);
         let (listener, file) = unix::listen(&path).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => {
@@ -123,7 +143,7 @@ impl Control {
             }
             _ => error,
         })?;
-        Ok(Self { task: tokio::spawn(serve(listener, flushes)), _file: file })
+        Ok(Self { task: tokio::spawn(serve(listener, flushes, look)), _file: file })
     }
 }
 
@@ -133,8 +153,8 @@ impl Drop for Control {
     }
 }
 
-async fn serve(listener: UnixListener, flushes: mpsc::Sender<FlushRequest>) {
-    let clients = std::sync::Arc::new(tokio::sync::Semaphore::new(CLIENTS_MAX));
+async fn serve(listener: UnixListener, flushes: mpsc::Sender<FlushRequest>, look: Look) {
+    let clients = Arc::new(tokio::sync::Semaphore::new(CLIENTS_MAX));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -144,16 +164,16 @@ async fn serve(listener: UnixListener, flushes: mpsc::Sender<FlushRequest>) {
                 continue;
             }
         };
-        let Ok(room) = std::sync::Arc::clone(&clients).try_acquire_owned() else { continue };
-        let flushes = flushes.clone();
+        let Ok(room) = Arc::clone(&clients).try_acquire_owned() else { continue };
+        let (flushes, look) = (flushes.clone(), Arc::clone(&look));
         tokio::spawn(async move {
             let _room = room;
-            answer(stream, flushes).await;
+            answer(stream, flushes, look).await;
         });
     }
 }
 
-async fn answer(stream: UnixStream, flushes: mpsc::Sender<FlushRequest>) {
+async fn answer(stream: UnixStream, flushes: mpsc::Sender<FlushRequest>, look: Look) {
     if unix::check_peer(&stream).is_err() {
         return;
     }
@@ -163,7 +183,7 @@ async fn answer(stream: UnixStream, flushes: mpsc::Sender<FlushRequest>) {
         return;
     }
     let reply = tokio::select! {
-        reply = flush(&line, flushes) => reply,
+        reply = flush(&line, flushes, look) => reply,
         // The client has closed the connection, so the answer is not needed.
         _ = from.read_u8() => return,
     };
@@ -172,7 +192,7 @@ async fn answer(stream: UnixStream, flushes: mpsc::Sender<FlushRequest>) {
     let _ = tokio::time::timeout(CLIENT_PATIENCE, to.write_all(text.as_bytes())).await;
 }
 
-async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>) -> Reply {
+async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>, look: Look) -> Reply {
     let refuse = |why: String| Reply { refused: why, ..Reply::default() };
     let request: Request = match serde_json::from_str(line.trim_end()) {
         Ok(request) => request,
@@ -189,10 +209,16 @@ async fn flush(line: &str, flushes: mpsc::Sender<FlushRequest>) -> Reply {
     if flushes.send(FlushRequest { timeout, reply }).await.is_err() {
         return refuse("the agent is ending".into());
     }
-    // If there is no answer, the agent has ended.
-    flushed
-        .await
-        .map_or_else(|_| refuse("the agent ended meanwhile; its last log lines list what it saved".into()), Reply::from)
+    let Ok(flushed) = flushed.await else {
+        return refuse("the agent ended meanwhile; its last log lines list what it saved".into());
+    };
+    let unplaced = tokio::task::spawn_blocking(move || look()).await.ok().flatten();
+    let unplaced = unplaced.filter(|unplaced| unplaced.are_many).map(|Unplaced { first, files, of, .. }| ReplyFiles {
+        first: first.to_string(),
+        files,
+        of,
+    });
+    Reply { unplaced, ..Reply::from(flushed) }
 }
 
 /// Asks the agent with this state file to flush.
@@ -226,7 +252,7 @@ mod tests {
         // This path is longer than the kernel allows for a socket.
         let state = dir.path().join("d".repeat(120)).join("state");
         let (flushes, mut asked) = mpsc::channel::<FlushRequest>(1);
-        let control = Control::listen(&state, flushes).expect("listens");
+        let control = Control::listen(&state, flushes, Arc::new(|| None)).expect("listens");
         let mode = std::fs::symlink_metadata(socket_of(&state)).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let agent = tokio::spawn(async move {
@@ -240,7 +266,7 @@ mod tests {
         assert_eq!(reply, Reply { committed: vec![expected], ..Reply::default() });
         assert_eq!(agent.await.expect("ended"), Duration::from_secs(7));
         let (second, _) = mpsc::channel(1);
-        let error = Control::listen(&state, second).expect_err("taken").to_string();
+        let error = Control::listen(&state, second, Arc::new(|| None)).expect_err("taken").to_string();
         assert!(error.contains("state-file"), "{error}");
         drop(control);
         assert!(!socket_of(&state).exists(), "the socket is removed");
@@ -253,6 +279,6 @@ mod tests {
         let state = dir.path().join("state");
         drop(std::os::unix::net::UnixListener::bind(socket_of(&state)).expect("bound"));
         let (flushes, _asked) = mpsc::channel(1);
-        Control::listen(&state, flushes).expect("listens");
+        Control::listen(&state, flushes, Arc::new(|| None)).expect("listens");
     }
 }

@@ -162,6 +162,9 @@ impl Layout {
     /// | `**/` | any directories, or none |
     /// | `**` at the end | everything below |
     ///
+    /// The expression of a label may contain `/`: `{checkpoint:[0-9]{4}/[0-9]{2}}` finds the label `2026/01`, which is
+    /// checkpoint `2026-01` in the store.
+    ///
     /// `first_rank` is the number of the application's first rank: 0, or 1 for applications that count from 1.
     pub fn from_patterns<S: AsRef<str>>(patterns: &[S], first_rank: u32) -> Result<Self, LayoutError> {
         let patterns = patterns.iter().map(|p| Pattern::from_glob(p.as_ref(), first_rank));
@@ -438,12 +441,13 @@ impl Pattern {
 }
 
 /// Converts a label to a name in the store. Control characters, and bytes that are not UTF-8, are written as escapes
-/// such as `\xe9`.
+/// such as `\xe9`. A label of several directories, such as `2026/01`, becomes `2026-01`.
 pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
     let label = match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains(char::is_control) => text.to_owned(),
         _ => bytes.escape_ascii().to_string(),
     };
+    let label = label.replace('/', "-");
     if let Some(rest) = label.strip_prefix('.') {
         return format!(r"\x2e{rest}").parse(); // the name of a directory in the store never begins with a dot
     }

@@ -10,7 +10,7 @@
 //! file, and never takes a lease on a file.
 //!
 //! `scan.rs` finds the files to look at. `look.rs` decides about each of these files. `beside.rs` handles files and
-//! links that belong to no checkpoint by the layout. `report.rs` sends the results.
+//! links that match no pattern of the layout. `report.rs` sends the results.
 
 mod beside;
 mod kernel;
@@ -138,7 +138,7 @@ pub const NO_MARKER: &str = "the file that marks the checkpoint as complete is n
 /// Why a directory cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// The path does not exist, is not a directory, or may not be read by this user.
+    /// The path does not exist, is not a directory, or this user has no permission to read it.
     #[error("{}: cannot be watched; make the directory, or correct \"watch\" in the configuration", path.display())]
     Directory {
         /// The directory.

@@ -31,13 +31,13 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of connections at the same time. Further connections are closed.
 const CONNECTIONS_MAX: usize = 64;
-/// Maximum number of open connections of users who may not begin or end jobs. These connections are counted
+/// Maximum number of open connections of users without permission to begin or end jobs. These connections are counted
 /// separately, so that these users cannot block the requests of Prolog and Epilog.
 const CONNECTIONS_OF_OTHERS_MAX: usize = 16;
 /// Maximum number of open connections of the gate. These connections are counted separately, so that other users
 /// cannot block the gate.
 const CONNECTIONS_OF_GATE_MAX: usize = 16;
-/// Time between two log lines about refused requests of users who may not begin or end jobs.
+/// Time between two log lines about refused requests of users without permission to begin or end jobs.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of jobs on a node.
 const JOBS_MAX: usize = 1024;
@@ -51,8 +51,8 @@ const KILL_PATIENCE: Duration = Duration::from_millis(500);
 const RESTARTS_MAX: u32 = 5;
 /// Time before a worker is started again for the first time. Each further restart of the worker waits twice as long.
 const RESTART_DELAY: Duration = Duration::from_millis(250);
-/// Exit statuses after which a worker is not started again: the worker ended on purpose (0, 5), may not save the job
-/// (77), or has wrong settings (78).
+/// Exit statuses after which a worker is not started again: the worker ended on purpose (0, 5), has no permission to
+/// save the job (77), or has wrong settings (78).
 const FINAL: [i32; 4] = [0, 5, 77, 78];
 
 /// The options of the daemon.
@@ -80,7 +80,7 @@ pub struct Daemon {
     comments: Comments,
     jobs: Mutex<BTreeMap<String, Job>>,
     connections: AtomicUsize,
-    /// Connections of users who may not begin or end jobs. `connections` does not count these connections.
+    /// Connections of users without permission to begin or end jobs. `connections` does not count these connections.
     connections_of_others: AtomicUsize,
     /// Number of open connections of the gate.
     connections_of_gate: AtomicUsize,
@@ -88,7 +88,7 @@ pub struct Daemon {
     failures: Failures,
     /// Number of running processes that read certificates.
     readers: Arc<AtomicUsize>,
-    /// When the last refused request of a user who may not begin or end jobs was logged.
+    /// When the last refused request of a user without permission to begin or end jobs was logged.
     refusal_logged: Mutex<Option<Instant>>,
     /// Wakes [`Daemon::serve`] if the jobs have changed.
     wake: (PipeReader, PipeWriter),
@@ -237,8 +237,8 @@ impl Daemon {
         uid == self.options.own.unwrap_or(0)
     }
 
-    /// Whether a refused request of user `uid` is logged. For users who may not begin or end jobs, one request in
-    /// each [`REFUSAL_LOG_INTERVAL`] is logged, so that these users cannot fill the log.
+    /// Whether a refused request of user `uid` is logged. For users without permission to begin or end jobs, one
+    /// request in each [`REFUSAL_LOG_INTERVAL`] is logged, so that these users cannot fill the log.
     fn is_logged(&self, uid: u32) -> bool {
         let mut logged = self.refusal_logged.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = logged.is_none_or(|logged| logged.elapsed() >= REFUSAL_LOG_INTERVAL);

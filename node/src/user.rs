@@ -1,4 +1,4 @@
-//! Drops all privileges of a process for good.
+//! Drops all privileges of a process permanently.
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_no_new_privs;

@@ -15,7 +15,7 @@ pub enum Profile {
     /// Name `balanced`. Prediction with the settings that take little time. The result is about as small as the
     /// result of the best single codec for each class, or smaller.
     Balanced,
-    /// Name `max`. The smallest result, at about the speed of xz.
+    /// Name `max`. The smallest result, in less time than `xz -6`.
     Max,
     /// Names `paper` and `paper-single` (without the second pass). The chain of the mcrEngine paper.
     Paper {

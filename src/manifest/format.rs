@@ -291,8 +291,8 @@ pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) 
     }
 }
 
-/// Whether a manifest that was read is still in the store. Only the name of the manifest is looked up, because a
-/// committed manifest never changes.
+/// Whether a manifest that was read is still in the store. The manifest is opened but not read, because a committed
+/// manifest never changes.
 pub fn is_there(store: &dyn Store, manifest: &Manifest) -> bool {
     store.open(&manifest_path(&manifest.job, &manifest.checkpoint, manifest.group)).is_ok()
 }

@@ -1,13 +1,14 @@
 //! Lists the jobs of a store and the checkpoints of a job.
 
-use super::format::{Manifest, Place, read_head, read_manifest};
+use super::format::{Manifest, Place, manifest_name, read_head, read_manifest};
 use super::state::CheckpointState;
+use crate::container::checkpoint_dir;
 use crate::error::ReadError;
 use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use crate::incarnation::{self, Incarnations};
 use crate::remembered::Remembered;
 use crate::store::{Store, visible};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// The jobs of a store, sorted by name.
@@ -132,6 +133,16 @@ pub fn newest_of_group(
         }
     }
     Ok(None)
+}
+
+/// Whether a checkpoint of `groups` groups is complete. Most calls need only the names in the directory of the
+/// checkpoint, because a manifest is missing: each group asks after its commit, and only the last group finds all
+/// manifests. If the state cannot be read, the answer is false.
+pub fn is_complete(store: &dyn Store, job: &JobId, id: &CheckpointId, groups: u32) -> bool {
+    let Ok(entries) = store.list_dir(&checkpoint_dir(job, id)) else { return false };
+    let names: HashSet<String> = entries.into_iter().map(|entry| entry.name).collect();
+    (0..groups).all(|group| names.contains(&manifest_name(GroupId(group))))
+        && state(store, job, id).is_ok_and(|state| state.is_complete())
 }
 
 /// The state of one checkpoint. The function examines the directory of the checkpoint, and the containers to which

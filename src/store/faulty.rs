@@ -3,9 +3,9 @@
 
 use super::{Entry, MemoryStore, Stat, Store, StoreError, StoredFile, TempFile};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The fault, and the operation at which the fault occurs. Operations that change the store are counted from 0; reads
@@ -42,6 +42,8 @@ pub struct FaultyStore {
     refused: Arc<AtomicU64>,
     opened: Arc<AtomicU64>,
     listed: Arc<AtomicU64>,
+    /// A path whose reads fail, and how many reads will fail.
+    unreadable: Option<(PathBuf, Arc<AtomicUsize>)>,
 }
 
 /// Whether an operation needs space.
@@ -55,7 +57,28 @@ impl FaultyStore {
     /// Wraps `inner` with a fault.
     pub fn new(inner: MemoryStore, fault: Fault) -> Self {
         let (operations, refused, opened, listed) = Default::default();
-        Self { inner, fault, operations, refused, opened, listed }
+        Self { inner, fault, operations, refused, opened, listed, unreadable: None }
+    }
+
+    /// Lets the next `failures` reads of a file or directory fail with an I/O error (`EIO`).
+    pub fn with_failing_reads(mut self, path: impl Into<PathBuf>, failures: usize) -> Self {
+        self.unreadable = Some((path.into(), Arc::new(AtomicUsize::new(failures))));
+        self
+    }
+
+    /// Fails if [`Self::with_failing_reads`] asked for a failure of this read.
+    fn read(&self, path: &Path) -> Result<(), StoreError> {
+        let Some((_, failures)) = self.unreadable.as_ref().filter(|(unreadable, _)| unreadable == path) else {
+            return Ok(());
+        };
+        let take = |left: usize| left.checked_sub(1);
+        match failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => {
+                let source = io::Error::from_raw_os_error(5);
+                Err(StoreError::Io { path: path.into(), what: "reading", source })
+            }
+            Err(_) => Ok(()),
+        }
     }
 
     /// Number of operations that were begun so far.
@@ -139,13 +162,16 @@ impl Store for FaultyStore {
     }
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
         self.opened.fetch_add(1, Ordering::Relaxed);
+        self.read(path)?;
         self.inner.open(path)
     }
     fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
         self.opened.fetch_add(1, Ordering::Relaxed);
+        self.read(path)?;
         self.inner.stat(path)
     }
     fn list_dir(&self, dir: &Path) -> Result<Vec<Entry>, StoreError> {
+        self.read(dir)?;
         let entries = self.inner.list_dir(dir)?;
         self.listed.fetch_add(entries.len() as u64, Ordering::Relaxed);
         Ok(entries)

@@ -100,6 +100,41 @@ fn an_agent_that_was_killed_announces_again_what_was_not_committed() {
 }
 
 #[test]
+fn an_agent_that_announces_old_files_again_displaces_no_newer_checkpoint() {
+    // Found by a long run on a cluster: an agent that started again announced the files of all old steps. The other
+    // node knew that these steps were committed. The old steps displaced the newest step, which was never saved.
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let node = |node: u32| dir.path().join(format!("node{node}"));
+    (0..2).for_each(|n| std::fs::create_dir(node(n)).expect("made"));
+    let (aggregator, address) = Daemon::aggregator(dir.path(), "a", &store, "group-size = 2");
+    let agent = |n: u32| {
+        let more = AGENT.replace("ranks = 8\ngroup-size = 4", "ranks = 2\ngroup-size = 2");
+        Daemon::agent(dir.path(), &format!("n{n}"), &node(n), &[address.clone()], &more)
+    };
+    let (first, second) = (agent(0), agent(1));
+    for step in 1..=30 {
+        (0..2).for_each(|rank| write_rank(&node(rank), step, rank, 400));
+        // At most 8 checkpoints wait, so not all steps are written at once.
+        wait_complete(&store, &format!("sim.it_{step}"));
+    }
+    second.kill();
+    // The aggregator remembers only the last 16 committed checkpoints, and the agent forgets which files it saved.
+    let _ = std::fs::remove_file(dir.path().join("n1.state"));
+    write_rank(&node(0), 31, 0, 400);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let second = agent(1);
+    aggregator.wait_for_log("already in the store");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    write_rank(&node(1), 31, 1, 400);
+    wait_complete(&store, "sim.it_31");
+    assert_eq!(list(&store).len(), 31);
+    for (of, log) in [("aggregator", aggregator.log()), ("agent 0", first.log()), ("agent 1", second.log())] {
+        assert!(!log.contains("abandoned"), "{of}: {log}");
+    }
+}
+
+#[test]
 fn an_aggregator_that_was_killed_is_found_again_by_its_agents() {
     let mut cluster = Cluster::new("");
     cluster.write(1);

@@ -435,6 +435,17 @@ fn a_command_that_succeeds_and_whose_checkpoint_is_not_committed_gives_5() {
 }
 
 #[test]
+fn the_end_does_not_wait_for_a_checkpoint_that_lacks_a_rank_that_is_never_taken() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = format!("{WRITE} echo five > s1.rank_5.txt; sleep 1");
+    let began = Instant::now();
+    let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", &script]), 5);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(log.contains("rank 5 NOT SAVED") && log.contains("ranks=0-1"), "{log}");
+    assert!(began.elapsed() < Duration::from_secs(15), "the bound of the end is 20 s: {:?}", began.elapsed());
+}
+
+#[test]
 fn the_standard_streams_of_a_command_are_those_of_mcr() {
     use std::io::Write;
     let dir = tempfile::tempdir().expect("a directory");

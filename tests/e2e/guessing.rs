@@ -56,6 +56,25 @@ fn files_that_the_guess_cannot_place_are_named_at_the_end_and_many_of_them_give_
 }
 
 #[test]
+fn a_flush_names_files_that_the_guess_cannot_place_and_gives_5() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = format!(
+        "write() {{ mkdir step_$1; for rank in 0 1; do echo $1 > step_$1/rank_$rank.dat; done; sleep 2.2; }}; \
+         flush() {{ {mcr} flush --state {state} --timeout 20 > {out}.$1 2>&1; echo $? > {out}.$1.status; }}; \
+         write 1; write 2; flush all; write final; flush some",
+        mcr = env!("CARGO_BIN_EXE_mcr"),
+        state = dir.path().join("state").display(),
+        out = dir.path().join("flush").display()
+    );
+    run_guessed(dir.path(), TWO, &script, 5);
+    let text = |name: &str| std::fs::read_to_string(dir.path().join(format!("flush.{name}"))).expect("written");
+    assert_eq!(text("all.status").trim(), "0", "{}", text("all"));
+    assert_eq!(text("some.status").trim(), "5", "{}", text("some"));
+    let some = text("some");
+    assert!(some.contains("NOT committed: 2 of 6 files") && some.contains("first: step_final/rank_0.dat"), "{some}");
+}
+
+#[test]
 fn an_agent_whose_ranks_the_guess_does_not_show_saves_nothing_and_says_so() {
     let dir = tempfile::tempdir().expect("a directory");
     let (watch, store) = (dir.path().join("node1"), dir.path().join("store"));

@@ -14,7 +14,7 @@ mod parts;
 mod passed_over;
 mod rewriting;
 
-/// Four ranks in one directory that two nodes see, two groups, and two aggregators.
+/// Four ranks in one directory that two nodes see, two groups, and at most two aggregators.
 struct Site {
     dir: TempDir,
     aggregators: Vec<Daemon>,
@@ -135,7 +135,7 @@ fn the_newest_is_what_was_written_last_also_where_an_earlier_step_is_committed_l
     site.start_aggregator("127.0.0.1:0");
     let address = site.addresses[0].clone();
     site.aggregators.pop().expect("one").kill();
-    // Five steps wait for an aggregator, which then commits them in any order. The aggregator of group 1 starts last.
+    // The aggregator starts again only after ranks 0 and 1 have written step 5, and all ranks step 6.
     (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
     site.write(1, 5, 0..2);
     std::thread::sleep(Duration::from_millis(20)); // so that the times of the files differ
@@ -157,6 +157,7 @@ fn steps_that_wait_for_their_aggregator_keep_their_order_in_list_restart_and_pru
     let address = site.addresses[0].clone();
     site.aggregators.pop().expect("one").kill();
     (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
+    // Five steps wait for the aggregator, which then commits the steps in any order.
     for step in 1..=5 {
         site.write(1, step, 0..RANKS);
         std::thread::sleep(Duration::from_millis(20)); // so that the times of the files differ

@@ -135,7 +135,7 @@ impl Node<'_> {
     }
 }
 
-/// A port range that no other test uses.
+/// Port ranges that no other test file uses.
 const PORTS: [&str; 3] = ["7311-7314", "7321-7324", "7331-7334"];
 
 /// A site that is shared by the nodes of a job, with one aggregator on n1. `tls` is `on` or `off`.

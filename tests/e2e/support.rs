@@ -189,8 +189,8 @@ pub fn wait_complete(store: &Path, id: &str) {
     });
 }
 
-/// Makes the work directory and the store of a job of SLURM below `dir`, and the user's file. `more` are further lines
-/// of this file.
+/// Makes the work directory and the store of a job of SLURM below `dir`, and the user's file `mcr.toml`. `more` are
+/// further lines of this file.
 pub fn write_job_files(dir: &Path, job_id: &str, more: &str) {
     std::fs::create_dir_all(dir.join("work/out")).expect("made");
     make_store(&dir.join("store"));

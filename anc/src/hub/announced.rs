@@ -1,7 +1,8 @@
 //! Handles the announcement of a rank: the hub refuses it or adds it to a checkpoint.
 
 use super::gather::{Gather, LOOK_FIRST_MS, Overwritten, content, give_back, is_over, modified_ns};
-use super::{Agent, GATHERS_MAX, Hub, WAITING_MAX, is_elsewhere};
+use super::search::Search;
+use super::{Agent, GATHERS_MAX, Hub, is_elsewhere};
 use crate::fetch::{About, Announced};
 use crate::group::{Event, Key, Phase};
 use crate::instance::{NotTaken, spoil_instance};
@@ -156,6 +157,7 @@ impl Hub {
             }
             Phase::Gathering { .. } | Phase::Waiting { .. } | Phase::Abandoned(_) => {
                 gather.saw(rank, &announced);
+                gather.note_search(&announced);
                 gather.announced.insert(rank, announced.clone())
             }
         };
@@ -175,6 +177,7 @@ impl Hub {
         if self.gathers.get(&key).is_some_and(|gather| gather.announced.contains_key(&rank)) {
             self.step(&key, Event::Announced(rank));
         }
+        self.limit_waiting(&key);
     }
 
     /// Handles a rank that is too high for the number of ranks that its agent reports. Without this rank the
@@ -208,8 +211,7 @@ impl Hub {
         }
     }
 
-    /// Begins to gather a new checkpoint for `key`. Limits the number of waiting checkpoints and of remembered
-    /// checkpoints.
+    /// Begins to gather a new checkpoint for `key`. Limits the number of remembered checkpoints.
     fn begin(&mut self, key: Key, grouping: Grouping) {
         self.serial += 1;
         let missing = grouping.ranks_of(key.group).map(Rank).collect();
@@ -244,27 +246,17 @@ impl Hub {
             flush_ms: 0,
             progress: Arc::default(),
             serial: self.serial,
+            search: Search::None,
         };
         self.gathers.insert(key.clone(), gather);
-        let oldest = |hub: &Self, over: bool, most: usize| {
-            let mut those: Vec<(u64, Key)> = (hub.gathers.iter())
-                .filter(|(k, g)| {
-                    k.job == key.job
-                        && k.group == key.group
-                        && !matches!(g.phase, Phase::Flushing { .. })
-                        && over == is_over(&g.phase)
-                })
-                .map(|(k, g)| (g.serial, k.clone()))
-                .collect();
-            those.sort();
-            let excess = those.len().saturating_sub(most);
-            those.into_iter().take(excess).map(|(_, k)| k).collect::<Vec<_>>()
-        };
-        for key in oldest(self, false, WAITING_MAX) {
-            self.step(&key, Event::Overtaken);
-        }
-        for key in oldest(self, true, REMEMBERED_MAX) {
-            self.gathers.remove(&key);
+        let mut over: Vec<(u64, Key)> = (self.gathers.iter())
+            .filter(|(other, gather)| other.job == key.job && other.group == key.group && is_over(&gather.phase))
+            .map(|(other, gather)| (gather.serial, other.clone()))
+            .collect();
+        over.sort();
+        let excess = over.len().saturating_sub(REMEMBERED_MAX);
+        for (_, oldest) in over.into_iter().take(excess) {
+            self.gathers.remove(&oldest);
         }
     }
 

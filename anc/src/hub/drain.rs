@@ -98,12 +98,12 @@ impl Hub {
         decide(in_flight, self.now_ms(), draining.quiet_since_ms, draining.until_ms)
     }
 
-    /// Whether a later checkpoint of this group is complete. Then the agents were informed, and do not wait for this
-    /// checkpoint.
+    /// Whether a checkpoint of this group that arrived later, and was not written before, is complete. Then the agents
+    /// were informed, and do not wait for this checkpoint.
     fn is_overtaken(&self, key: &Key, gather: &Gather) -> bool {
-        self.gathers.iter().any(|(other, later)| {
-            other.job == key.job && other.group == key.group && later.serial > gather.serial && later.exists
-        })
+        let is_later = |other: &Gather| other.serial > gather.serial && other.written_ns() >= gather.written_ns();
+        (self.gathers.iter())
+            .any(|(other, later)| (&other.job, other.group) == (&key.job, key.group) && later.exists && is_later(later))
     }
 
     /// Whether ranks are missing, and either a rank has announced its files or no later checkpoint is complete.
@@ -162,14 +162,15 @@ impl Hub {
         }
         let now_ms = self.now_ms();
         let hurry = self.draining.is_some() || self.agents.values().any(|agent| agent.leaving_ms.is_some());
-        let mut due = Vec::new();
+        let mut due: BTreeMap<(JobId, CheckpointId, u32), Vec<Key>> = BTreeMap::new();
         for (key, gather) in &mut self.gathers {
             let Phase::Committed(id) = &gather.phase else { continue };
             if !gather.untold.is_empty() && now_ms >= gather.look.0 {
                 let longest_ms = if hurry { LOOK_LEAVING_MS } else { LOOK_LONGEST_MS };
                 gather.look = (now_ms + gather.look.1, (gather.look.1 * 2).min(longest_ms));
                 gather.looked_ms = Some(now_ms);
-                due.push((key.clone(), id.clone()));
+                let checkpoint = (key.job.clone(), id.clone(), gather.grouping.groups());
+                due.entry(checkpoint).or_default().push(key.clone());
             }
         }
         if due.is_empty() {
@@ -177,11 +178,11 @@ impl Hub {
         }
         let (store, events) = (Arc::clone(&self.store), self.events.clone());
         let look = move || {
-            let exists = |key: &Key, id: &CheckpointId| {
-                let look = || Ok(manifest::state(&*store, &key.job, id).is_ok_and(|state| state.is_complete()));
-                unpanicked(look).unwrap_or(false)
+            let exists = |job: &JobId, id: &CheckpointId, groups: u32| {
+                unpanicked(|| Ok(manifest::is_complete(&*store, job, id, groups))).unwrap_or(false)
             };
-            let exist = due.into_iter().filter(|(key, id)| exists(key, id)).map(|(key, _)| key).collect();
+            let complete = due.into_iter().filter(|((job, id, groups), _)| exists(job, id, *groups));
+            let exist = complete.flat_map(|(_, keys)| keys).collect();
             // Sending fails only if the hub has ended.
             let _ = events.blocking_send(HubEvent::Exist(exist));
         };

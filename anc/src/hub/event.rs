@@ -1,5 +1,6 @@
 //! The events that the hub handles.
 
+use super::search::Searched;
 use crate::drain::Uncommitted;
 use crate::fetch::{AgentLink, Announced};
 use crate::flush_error::FlushError;
@@ -68,6 +69,8 @@ pub enum HubEvent {
     /// All groups of the checkpoints with these keys are in the store. The other checked checkpoints are still
     /// incomplete.
     Exist(Vec<Key>),
+    /// The hub has searched the store for files that existed before their agent began to watch.
+    Searched(Vec<Searched>),
     /// A client asks for the status of the aggregator.
     Status(oneshot::Sender<v1::StatusReply>),
     /// An agent has announced all written files.

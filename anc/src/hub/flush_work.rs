@@ -132,7 +132,7 @@ impl FlushWork {
         };
         let id = manifest.checkpoint.clone();
         // The agents get this result. If the state cannot be read now, the hub checks it again later.
-        let exists = manifest::state(store, &job, &id).is_ok_and(|state| state.is_complete());
+        let exists = manifest::is_complete(store, &job, &id, manifest.groups);
         Ok(Flushed { id, manifest, exists, was_there })
     }
 

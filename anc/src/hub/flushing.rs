@@ -98,14 +98,18 @@ impl Hub {
                 self.step(key, Event::Flushed(flushed.id));
             }
             Err(error) => {
-                tracing::warn!(
-                    job = %key.job,
-                    checkpoint = %key.label,
-                    group = key.group.0,
-                    error = error_chain(&error),
-                    "flush failed"
-                );
-                gather.problem = error_chain(&error);
+                let why = error_chain(&error);
+                match gather.problem == why {
+                    true => tracing::debug!(job = %key.job, checkpoint = %key.label, "flush failed again"),
+                    false => tracing::warn!(
+                        job = %key.job,
+                        checkpoint = %key.label,
+                        group = key.group.0,
+                        error = why,
+                        "flush failed"
+                    ),
+                }
+                gather.problem = why;
                 let event = match &error {
                     FlushError::Stale(ranks) => Self::stale(gather, &key.label, ranks, next.is_empty()),
                     error => {

@@ -1,5 +1,6 @@
 //! The state of one checkpoint of one group after its first announcement.
 
+use super::search::Search;
 use crate::fetch::Announced;
 use crate::group::Phase;
 use crate::observe::Observer;
@@ -58,6 +59,8 @@ pub(super) struct Gather {
     pub(super) progress: Arc<Progress>,
     /// Number of the checkpoint in the order of arrival.
     pub(super) serial: u64,
+    /// Whether the hub searches the store for the announced files.
+    pub(super) search: Search,
 }
 
 /// A rank has overwritten files that it had announced.

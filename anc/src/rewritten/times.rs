@@ -49,9 +49,9 @@ const REWRITES_MAX: usize = 8;
 /// percent of the shorter time. With a smaller difference, the times show nothing, because the application may use
 /// several files in turn.
 const ALIKE_PERCENT: i128 = 25;
-/// Minimum interval between two rewrites of a file that the application does not rewrite in each step, in percent of
-/// the length of the cycle. The interval of another file is twice the cycle if a content between two steps was not
-/// saved.
+/// A file whose interval between two rewrites is above this limit is not rewritten in each step, so its times are not
+/// used. The limit is in percent of the length of the cycle. The limit is above 200, because a file that is rewritten
+/// in each step has an interval of two cycles if the content between was not saved.
 const RARE_PERCENT: i128 = 250;
 
 /// Judges the files of a rank. `before` has the earlier contents of the rank, the oldest content first. Returns
@@ -78,8 +78,8 @@ pub fn judge<'a>(before: &[&[Content<'a>]], files: &[Content<'a>]) -> Option<Tim
     let ((first, _), (last, newest)) = (times.first()?, times.last()?);
     let longest = times.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[0].0)).max()?;
     let (inside, until) = longest;
-    // The pause before the content. It is computed in two ways, because contents may be missing, and because the
-    // application may take different times for its steps.
+    // The pause before the content is computed in two ways, because contents may be missing, and because the
+    // application may take different times for its steps. The shorter result is used.
     let before = previous(newest).map(|time| first - time);
     let pause = before.unwrap_or(i128::MAX).min(cycle - (last - first)).max(0);
     let is_longer = |one: i128, other: i128| one * 100 > other * (100 + ALIKE_PERCENT);
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(of(&[&one, &two, &[("a", 140), ("b", 60)]]), "two steps");
         assert_eq!(of(&[&one, &two, &three, &[("a", 170), ("b", 150)]]), "two steps");
         assert_eq!(of(&[&one, &two, &three, &[("a", 170), ("b", 175)]]), "one step");
-        // Two steps were not saved, and the third is half written.
+        // Two steps were not saved, and the next step is half written.
         let regular = |step: i64| [("a", step * 40), ("b", step * 40 + 10)];
         assert_eq!(of(&[&regular(0), &regular(1), &[("a", 160), ("b", 130)]]), "two steps");
         assert_eq!(of(&[&regular(0), &regular(1), &regular(4)]), "one step");

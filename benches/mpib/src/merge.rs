@@ -246,7 +246,7 @@ mod tests {
         (format!("{seconds}.json"), Report { title: "broadcast".into(), context, rule, rows, notes: Vec::new(), found })
     }
 
-    /// Review, 0.4: medians of eight launches in microseconds, each with an interval of 0.2 to 1 %.
+    /// Medians of eight launches in microseconds, each with an interval of 0.2 to 1 %.
     const EIGHT: [f64; 8] = [19.67, 18.50, 18.31, 18.72, 18.60, 15.68, 12.98, 10.56];
 
     #[test]

@@ -498,7 +498,7 @@ mod tests {
 
     #[test]
     fn intervals_are_labelled_with_the_level_and_the_estimate_that_were_asked_for() {
-        // Review, 0.5: "95 %" and "median" stood everywhere.
+        // Earlier, "95 %" and "median" stood everywhere.
         let samples: Vec<f64> = (0..20).map(|i| 1.0 + f64::from(i * i) / 100.0).collect();
         let rule = StoppingRule { confidence: 0.99, estimate: Estimate::Mean, ..StoppingRule::fixed(20) };
         let report = report_of(&samples, rule);
@@ -513,7 +513,7 @@ mod tests {
 
     #[test]
     fn what_has_no_interval_gets_no_bar() {
-        // Review, 0.5: minimum to maximum of five repetitions was drawn as 95 %.
+        // Earlier, the minimum to maximum of five repetitions was drawn as 95 %.
         let report = report_of(&[1.0, 2.0, 3.0, 4.0, 5.0], StoppingRule::fixed(5));
         let line = &report.plot().lines[0].points[0];
         assert_eq!((line.low, line.high), (3.0, 3.0));

@@ -50,24 +50,36 @@ fn every_method_with_every_isolation_gives_a_time_within_its_bounds() {
 
 #[test]
 fn every_method_with_every_isolation_finds_the_known_length_of_an_operation_for_each_flow() {
-    // Review, 0.3: root timing reported 2 ms for symmetric operations of 10 ms.
-    let text = good(mpirun(3).arg(example("known_length")).output().expect("timeout(1) runs"));
-    let mut lines = 0;
-    for line in text.lines() {
-        let words: Vec<_> = line.split(' ').collect();
-        let times: Vec<f64> = words[words.len() - 2..].iter().filter_map(|w| w.parse().ok()).collect();
-        let [min, median] = times[..] else { panic!("{line}") };
-        // Other work of the machine makes some times longer, and makes the root start some repetitions too late.
-        assert!(min < 15.0 && median > 9.9, "{line}");
-        lines += 1;
+    // Earlier, root timing reported 2 ms for symmetric operations of 10 ms.
+    // Other work of the machine makes some times longer. It also makes the latency longer that a method subtracts, so a
+    // single measurement may be wrong in either direction. A method that is wrong by itself is wrong in each attempt.
+    let mut wrong: Vec<String> = Vec::new();
+    for attempt in 0..3 {
+        let text = good(mpirun(3).arg(example("known_length")).output().expect("timeout(1) runs"));
+        // Three flows, four methods, five isolations; global without isolation is refused.
+        assert_eq!(text.lines().count(), 3 * (4 * 5 - 1), "{text}");
+        let mut still_wrong = Vec::new();
+        for line in text.lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            let [measured @ .., min, median] = &words[..] else { panic!("{line}") };
+            let measured = measured.join(" ");
+            let (min, median): (f64, f64) = (min.parse().expect(line), median.parse().expect(line));
+            let is_right = min < 15.0 && median > 9.9;
+            if !is_right && (attempt == 0 || wrong.contains(&measured)) {
+                still_wrong.push(measured);
+            }
+        }
+        wrong = still_wrong;
+        if wrong.is_empty() {
+            return;
+        }
     }
-    // Three flows, four methods, five isolations; global without isolation is refused.
-    assert_eq!(lines, 3 * (4 * 5 - 1), "{text}");
+    panic!("wrong in each of three attempts: {wrong:?}");
 }
 
 #[test]
 fn sites_may_have_more_ranks_together_than_there_are_columns() {
-    // Review, 0.2: all ranks panicked with near + far > N.
+    // Earlier, all ranks panicked with near + far > N.
     for (ranks, words) in [
         (18, "jor --sites 0-8/9-17 --periods 1"),
         (4, "jor --size 2 --sites 0-1/2-3 --periods 1 --verify"),
@@ -268,7 +280,7 @@ fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
 
 #[test]
 fn a_group_gathers_the_87_megabytes_of_each_of_32_ranks() {
-    // Review, 0.1: more than 2 GiB of all ranks together were refused.
+    // Earlier, more than 2 GiB of all ranks together were refused.
     let words = "paths --bytes 87MB --groups 32 --gathers native,tcp --buffer 64MiB --min-reps 1 --max-reps 1 \
                  --warm-up 0 --format json";
     let mut command = mpirun(32);

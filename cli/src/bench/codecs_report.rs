@@ -107,7 +107,7 @@ fn shortened(name: &str) -> String {
     ends.concat().into_iter().collect()
 }
 
-/// A number with three significant digits: `0.12`, `12.3`, `123`.
+/// A number with two decimals below 10, one decimal below 100, and otherwise no decimals: `0.12`, `12.3`, `123`.
 fn figure(value: f64) -> String {
     match value {
         value if value >= 99.95 => format!("{value:.0}"),
@@ -141,7 +141,7 @@ fn measured(line: &Line) -> impl Iterator<Item = (usize, &Cell)> {
     line.cells.iter().enumerate().filter_map(move |(n, cell)| Some((n, cell.as_ref().filter(known)?)))
 }
 
-/// The column with the highest ratio; of equal columns, the first.
+/// The column with the highest ratio; of columns with equal ratios, the first column.
 fn best(line: &Line) -> Option<(usize, &Cell)> {
     measured(line).fold(None, |best, (n, cell)| match best {
         Some((_, most)) if cell.ratio() <= Cell::ratio(most) => best,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Minimum time between two steps of a wait. A step takes long, because it examines all files and ranks that are not
-/// committed.
+/// Minimum time between two steps of a wait. The minimum limits the load, because each step examines all files and
+/// ranks that are not committed.
 pub(super) const STEP_INTERVAL: Duration = Duration::from_millis(5);
 /// Delay before a rank is announced again after the aggregator rejected it for a temporary reason.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -107,7 +107,7 @@ pub(super) struct Ending {
     pub(super) pending: Vec<Pending>,
     /// For each rank that will be announced again, the reason.
     pub(super) troubles: BTreeMap<RankKey, String>,
-    /// Ranks that their aggregator abandoned for good.
+    /// Ranks that their aggregator abandoned and will not save.
     pub(super) given_up: BTreeMap<RankKey, GivenUp>,
     /// Checkpoints that some groups have committed and other groups have not, by the checkpoint's name in the store.
     pub(super) partly: BTreeMap<CheckpointId, Partly>,

@@ -2,7 +2,8 @@
 //! whether the wait is over, and executes the decision.
 
 use super::ending::{
-    AWAITED_RETRY_DELAY, DrainOrder, Drained, FlushRequest, Flushed, Kind, Processes, STEP_INTERVAL, Wait, ms_of,
+    AWAITED_RETRY_DELAY, DrainOrder, Drained, FlushRequest, Flushed, GivenUp, Kind, Processes, RankKey, STEP_INTERVAL,
+    Wait, ms_of,
 };
 use super::task::Core;
 use crate::drain::{Drain, Item, Place, State, by_reason};
@@ -178,9 +179,12 @@ impl Core {
             put(checkpoint, *rank, place, format!("the aggregator {} {what}", address(held.link)));
         }
         for (id, partly) in ending.partly.iter().filter(|(_, partly)| partly.modified_ns >= ending.newest_ns) {
+            // Without a rank that the aggregator does not take, the checkpoint never becomes complete.
+            let lacks = |((label, _), lost): (&RankKey, &GivenUp)| *label == partly.label && !lost.vanished;
+            let place = if ending.given_up.iter().any(lacks) { Place::Lost } else { Place::Unanswered };
             for rank in &partly.ranks {
                 let why = format!("its group is committed as {id}, but not every group of the checkpoint is");
-                put(&partly.label, *rank, Place::Unanswered, why);
+                put(&partly.label, *rank, place, why);
             }
         }
         for ((checkpoint, rank), lost) in &ending.given_up {

@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
+mod dates;
 mod runs;
 mod steps;
 
@@ -115,8 +116,8 @@ fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
     sized.filter(|(path, _)| is_applications(path)).collect()
 }
 
-/// `ranks`: the number of ranks, if it is known. If there is only one rank, a number is a rank only after a word that
-/// means ranks.
+/// `ranks`: the number of ranks, if it is known. If there is only one rank, a number in a name counts as a rank only
+/// if it follows a word for ranks, such as `rank` or `proc`.
 pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest, ranks: Option<u32>) -> (Layout, Explanation) {
     let all = of_application(listing);
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
@@ -139,7 +140,7 @@ pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest, ranks: Opti
     if let Some(asks) = steps::may_be_ranks(&layout, &paths, &begun) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
-    if let Some(asks) = runs::mixed(&layout, &paths) {
+    if let Some(asks) = dates::in_one_checkpoint(&layout, &paths).or_else(|| runs::mixed(&layout, &paths)) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
     // A pointer file matches no layout, because it is saved with the checkpoint that was the newest at its time.
@@ -291,7 +292,8 @@ fn all_one_checkpoint(label: CheckpointId) -> (Layout, Explanation) {
 const SLOT: u8 = 0;
 
 /// A run of digits or a date, as a regular expression.
-const NUMBER: &str = "(?:[0-9]{4,6}-[0-9]{2}-[0-9]{2}(?:[-_T](?:[0-9]{5}|[0-9]{2}(?:[-_:.][0-9]{2}){1,2}))?|\
+const NUMBER: &str = "(?:[0-9]{1,2}-[A-Za-z]{3}-[0-9]{4}|\
+                      [0-9]{4,6}-[0-9]{2}-[0-9]{2}(?:[-_T](?:[0-9]{5}|[0-9]{2}(?:[-_:.][0-9]{2}){1,2}))?|\
                       [0-9]{8}T[0-9]{4,6}Z?|[0-9]{2}(?::[0-9]{2}){1,2}|[0-9]+)";
 
 /// A set of names that differ only in their digits.
@@ -426,8 +428,8 @@ fn digits_in(text: &[u8]) -> usize {
     text.iter().take_while(|b| b.is_ascii_digit()).count()
 }
 
-/// The length of the date at the beginning of a text, as in `2010-10-01`, `0001-02-01-00000` (with the seconds of the
-/// day), and `2010-10-01_00.00.00`. `None` if the text does not begin with a date.
+/// The length of the date at the beginning of a text, as in `2010-10-01`, `01-OCT-2010`, `0001-02-01-00000` (with the
+/// seconds of the day), and `2010-10-01_00.00.00`. `None` if the text does not begin with a date.
 fn date_length(text: &[u8]) -> Option<usize> {
     // The end of a separator at `at` and the digits after it. `None` if there is no separator, or not `count` digits.
     let after = |at: usize, separators: &[u8], count: usize| {
@@ -436,7 +438,7 @@ fn date_length(text: &[u8]) -> Option<usize> {
     };
     let in_range = |end: usize, most: u64| (1..=most).contains(&number(&text[end - 2..end]));
     let year = digits_in(text);
-    if let Some(length) = time_length(text) {
+    if let Some(length) = time_length(text).or_else(|| named_month_length(text)) {
         return Some(length);
     }
     let month = after(year, b"-", 2).filter(|end| (4..=6).contains(&year) && in_range(*end, 12))?;
@@ -444,6 +446,20 @@ fn date_length(text: &[u8]) -> Option<usize> {
     let minute = || after(after(day, b"-_T", 2)?, b"-_:.", 2);
     let time = after(day, b"-_T", 5).or_else(|| minute().map(|end| after(end, b"-_:.", 2).unwrap_or(end)));
     Some(time.unwrap_or(day))
+}
+
+/// The length of a date with the name of its month at the beginning of a text, as in `01-OCT-2010`. `None` if the text
+/// does not begin with such a date.
+fn named_month_length(text: &[u8]) -> Option<usize> {
+    const MONTHS: [&[u8]; 12] =
+        [b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec"];
+    let day = digits_in(text);
+    let month = text.get(day + 1..day + 4)?.to_ascii_lowercase();
+    let is_date = (1..=2).contains(&day)
+        && (text[day], text.get(day + 4)) == (b'-', Some(&b'-'))
+        && MONTHS.contains(&&month[..])
+        && digits_in(&text[day + 5..]) == 4;
+    is_date.then_some(day + 9)
 }
 
 /// Whether the rank or the label that a layout finds in a path ends inside a date.
@@ -666,13 +682,13 @@ impl Template<'_> {
             && others.into_iter().all(|slot| self.in_order(slot).is_none())
     }
 
-    /// Whether a number is the rank, and the word before it means ranks.
+    /// Whether a number in the names is the rank, and follows a word for ranks.
     fn says_rank(&self) -> bool {
         self.find_rank(true).is_some()
     }
 
-    /// The number that is the rank. A number after a word that means ranks is preferred. Otherwise the last possible
-    /// number is the rank. If `after_word` is true, only a number after such a word is accepted.
+    /// The number in the names that is the rank. A number after a word for ranks is preferred. Otherwise the last
+    /// possible number is the rank. If `after_word` is true, only a number after a word for ranks is accepted.
     fn find_rank(&self, after_word: bool) -> Option<RankSlot> {
         if self.rows.len() < 2 || self.slots() > SLOTS_MAX {
             return None;
@@ -699,8 +715,8 @@ impl Template<'_> {
         let first = sets.values().filter_map(BTreeSet::first).copied().min()?;
         let last = sets.values().filter_map(BTreeSet::last).copied().max()?;
         let ranks = (last - first).checked_add(1)?;
-        // A node may see only its own ranks, for example 32 to 63. A range that begins above 1 is accepted only if
-        // the word before the number means ranks.
+        // A node may see only its own ranks, for example 32 to 63. A range that begins above 1 is accepted only after
+        // a word for ranks.
         if ranks < 2 || (first > 1 && word != Word::Rank) {
             return None;
         }
@@ -777,9 +793,9 @@ fn show(text: &[u8], slots: &[usize]) -> String {
 }
 
 /// Removes ranks that contradict the main template. The main template is the template with the most names, but a
-/// template whose rank follows a word that means ranks is preferred. A number that is not the rank in the main
-/// template is not the rank in other templates with the same beginning (`d1/params.txt`, `d2/params.txt` next to
-/// `d1/p0`, `d1/p1`).
+/// template whose rank follows a word for ranks is preferred. A number that is not the rank in the main template is
+/// not the rank in other templates with the same beginning (`d1/params.txt`, `d2/params.txt` next to `d1/p0`,
+/// `d1/p1`).
 fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let ranked = templates.iter().zip(ranks.iter()).filter_map(|(t, rank)| rank.clone().map(|rank| (t, rank)));
     let Some((main, main_rank)) = ranked.max_by_key(|(t, rank)| (t.word(rank.slot), t.rows.len())) else { return };

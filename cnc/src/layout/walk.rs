@@ -45,7 +45,8 @@ fn number(label: &str) -> Option<f64> {
 /// Limits of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// Maximum depth of directories. Default: half of [`FILE_PATH_MAX`], which is the depth of the longest path.
+    /// Maximum depth of directories. Default: half of [`FILE_PATH_MAX`]. No path is deeper, because each component
+    /// takes at least two bytes.
     pub depth: usize,
     /// Maximum number of files and directories. Default 4,194,304.
     pub entries: usize,
@@ -80,8 +81,8 @@ pub struct Listing {
     /// The file whose modification time is the furthest after its last change, and the difference of the two times.
     /// Such a file shows that a clock is wrong. Differences below 2 s are ignored.
     pub ahead: Option<(FilePath, Duration)>,
-    /// The time when each file was begun, as far as it is known. The time is the creation time of the file. If the
-    /// file is a copy that is younger than its content, the time is the modification time.
+    /// The time when each file was begun, if it is known. The time is the creation time of the file. If the file is a
+    /// copy that is younger than its content, the time is the modification time.
     pub begun: Vec<SystemTime>,
     /// Length of each file in bytes.
     pub bytes: Vec<u64>,

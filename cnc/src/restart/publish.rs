@@ -260,7 +260,7 @@ fn newer(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<FilePath
         let listed = match std::fs::read_dir(to.join(&dir)) {
             Ok(listed) => listed,
             Err(error) if dir.as_os_str().is_empty() => return Err(failed(to, "looking for newer files", error)),
-            Err(_) => continue, // the directory was removed, or may not be read
+            Err(_) => continue, // the directory was removed, or there is no permission to read it
         };
         for entry in listed.flatten() {
             entries += 1;

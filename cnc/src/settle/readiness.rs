@@ -57,7 +57,8 @@ pub enum Why {
     Marker,
     /// The checkpoint changed a short time ago, and must first be at rest.
     Quiet,
-    /// The rank has fewer files or bytes than in the previous checkpoint, or it is about to be reported.
+    /// The rank has fewer files than in the previous checkpoint, or less than half of the bytes. Also the reason of a
+    /// rank without another reason, which is ready at the next look.
     Fewer,
 }
 

@@ -52,7 +52,7 @@ pub(super) enum KernelError {
     /// The directory was removed.
     #[error("the directory does not exist")]
     Vanished,
-    /// The directory may not be read.
+    /// The user has no permission to read the directory.
     #[error("no permission to read the directory")]
     Forbidden,
     /// Any other error.

@@ -76,8 +76,8 @@ impl Writers {
         let entries = match std::fs::read_dir(process.join("fd")) {
             Ok(entries) => entries,
             Err(error) => {
-                // A process that has ended has no open files. A process that this user may not examine may have open
-                // files.
+                // A process that has ended has no open files. A process that this user has no permission to examine
+                // may have open files.
                 self.saw_all &= error.kind() != std::io::ErrorKind::PermissionDenied;
                 return;
             }

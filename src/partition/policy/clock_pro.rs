@@ -85,7 +85,7 @@ impl Policy for ClockPro {
         // A buffer with an empty sub-buffer that is not a candidate is not full, so the crate may evict nothing.
         let chosen = evicted.find_map(holding).or_else(|| candidates.first().map(|first| first.sub_buffer));
         for partition in evicted {
-            self.insert(partition); // the crate may evict two, but only one is replaced
+            self.insert(partition); // the crate may evict two partitions, but the buffer replaces only one
         }
         chosen
     }

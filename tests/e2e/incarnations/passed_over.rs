@@ -218,3 +218,49 @@ fn a_checkpoint_with_a_group_that_a_writer_had_begun_when_a_restart_decided_is_d
     let newest = &list(&site.store())[0];
     assert_eq!((&newest["checkpoint"], &newest["state"]), (&id(2).into(), &"dead".into()));
 }
+
+#[test]
+fn a_step_that_is_written_again_with_the_same_bytes_after_it_was_passed_over_is_the_newest() {
+    let again = format!("{}~2", id(2));
+    // By hand.
+    let site = Site::empty();
+    (1..=2).for_each(|step| site.write(1, step, 0..RANKS));
+    save_by_hand(&site, 0);
+    assert_eq!(site.restart(&["--checkpoint", &id(1)], 0).0, [(1, 1)].into());
+    save_by_hand(&site, 0);
+    assert!(!site.complete().contains(&again), "nothing was written since");
+    site.write(1, 2, 0..RANKS);
+    save_by_hand(&site, 0);
+    assert!(site.complete().contains(&again), "{:?}", site.complete());
+    assert_eq!(site.restart(&[], 0).0, [(1, 2)].into());
+    save_by_hand(&site, 0);
+    assert_eq!(list(&site.store()).len(), 3, "the files are already in the store");
+    // With daemons.
+    for passed_over in [&["restart", "--checkpoint"][..], &["prune", "--mark-bad"]] {
+        let site = Site::new();
+        for step in 1..=2 {
+            site.write(1, step, 0..RANKS);
+            wait_complete(&site.store(), &id(step));
+        }
+        match passed_over[0] {
+            "restart" => drop(site.restart(&["--checkpoint", &id(1)], 0)),
+            _ => drop(run(mcr().args(passed_over).arg(id(2)).args(["--job", "job", "--store"]).arg(site.store()), 0)),
+        }
+        site.write(1, 2, 0..RANKS);
+        wait_complete(&site.store(), &again);
+        assert_eq!(site.restart(&[], 0).0, [(1, 2)].into(), "{passed_over:?}");
+    }
+}
+
+#[test]
+fn a_step_that_a_dead_run_saved_by_half_is_saved_whole_although_the_next_run_writes_the_same_bytes() {
+    let site = Site::new();
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    site.write(1, 2, 0..2);
+    site.wait_group(&id(2), 0);
+    assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
+    site.write(1, 2, 0..RANKS);
+    wait_complete(&site.store(), &format!("{}~2", id(2)));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 2)].into());
+}

@@ -136,7 +136,7 @@ fn dsp(program: &mut Program) {
 }
 
 /// deflate (1) searches matches (2) and records them (3). A full block is coded: trees (5) with lengths (6) and codes
-/// (7), then the bits (8). The window is filled now and then (9), with a checksum (10).
+/// (7), then the bits (8). In 1 of 16 iterations, the window is filled (9), with a checksum (10).
 fn gzip(program: &mut Program) {
     program.call(0, |program| {
         program.call(1, |program| {

@@ -1,7 +1,7 @@
 //! The figures of `mcr bench partitions`. The numbers on the horizontal axis are the numbers of the traces in the
 //! tables.
 
-use super::report::victim_buffers;
+use super::report::{buffers, victim_buffers};
 use super::{Line, PolicyName, Report};
 use crate::bench::plot::Figure;
 
@@ -14,7 +14,7 @@ pub fn all(report: &Report) -> Vec<(&'static str, Figure)> {
     let few = victim_buffers(report);
     let values = |value: &dyn Fn(&Line) -> Option<f64>| report.traces.iter().map(value).collect::<Vec<_>>();
     let over_buffers = |value: &dyn Fn(&Line, usize, usize) -> Option<f64>| -> Vec<Bars> {
-        let bars = |(nth, n): (usize, &usize)| (format!("{n} sub-buffers"), values(&|line| value(line, *n, nth)));
+        let bars = |(nth, n): (usize, &usize)| (buffers(*n), values(&|line| value(line, *n, nth)));
         report.sub_buffers.iter().enumerate().map(bars).collect()
     };
     let per_100 = |line: &Line, policy, n, victims| {
@@ -38,7 +38,7 @@ pub fn all(report: &Report) -> Vec<(&'static str, Figure)> {
     };
     let loads = over_buffers(&|line, n, _| per_100(line, PolicyName::Lru, n, 0));
     let uses = |line: &Line, n, _| line.counters(PolicyName::Lru, n, 0).map(|counters| counters.uses_per_load());
-    let title = format!("{most} sub-buffers");
+    let title = buffers(most);
     let of_policies = PolicyName::ALL.map(policy).to_vec();
     let both = [PolicyName::Modulus, PolicyName::Lru].map(factor).to_vec();
     vec![
@@ -48,7 +48,7 @@ pub fn all(report: &Report) -> Vec<(&'static str, Figure)> {
         ("figure-11.svg", figure(11, &title, "loads for each 100 uses", of_policies)),
         (
             "figure-12.svg",
-            figure(12, &format!("Victim cache, {few} sub-buffers"), "loads without, divided by loads with", both),
+            figure(12, &format!("Victim cache, {}", buffers(few)), "loads without, divided by loads with", both),
         ),
     ]
 }

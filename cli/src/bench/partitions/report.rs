@@ -58,7 +58,8 @@ pub fn victim_buffers(report: &Report) -> usize {
     report.sub_buffers.iter().copied().find(|n| *n >= 2).unwrap_or(report.most_sub_buffers())
 }
 
-fn buffers(n: usize) -> String {
+/// A number of sub-buffers in words.
+pub fn buffers(n: usize) -> String {
     if n == 1 { "1 sub-buffer".to_owned() } else { format!("{n} sub-buffers") }
 }
 

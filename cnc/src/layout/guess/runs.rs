@@ -96,8 +96,8 @@ fn conflict<'a>(parts: &BTreeMap<Vec<u8>, Part<'a>>) -> Option<(&'a FilePath, &'
     None
 }
 
-/// Whether the directories correspond to ranks. The names of the directories must differ only in numbers, and must
-/// mean ranks or consist of digits. No rank may be in two directories.
+/// Whether the directories correspond to ranks. The names of the directories must differ only in numbers. Each number
+/// must follow a word for ranks, or be the whole name. No rank may be in two directories.
 fn are_of_ranks(parts: &BTreeMap<Vec<u8>, Part<'_>>, known: bool) -> bool {
     let templates: BTreeSet<Vec<u8>> = parts.keys().map(|directory| tokenize(directory).0).collect();
     let (Some(template), 1) = (templates.first(), templates.len()) else { return false };

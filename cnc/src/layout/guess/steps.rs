@@ -41,8 +41,8 @@ struct Candidate {
     labels: BTreeMap<Vec<u64>, Option<Range<SystemTime>>>,
 }
 
-/// Chooses the span. A span is preferred if its numbers are not numbers of parts. Among these spans, a span is
-/// preferred if it differs for all checkpoints, and then if the most files contain it.
+/// Chooses the span. Spans whose numbers are not numbers of parts are preferred. Among these spans, spans that differ
+/// for all checkpoints are preferred, and then the span that the most files contain.
 pub(super) fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) -> Option<Span> {
     let any_rank = ranks.iter().any(Option::is_some);
     let sources = templates.iter().zip(ranks).filter(|(_, rank)| rank.is_some() || !any_rank).take(TEMPLATES_MAX);

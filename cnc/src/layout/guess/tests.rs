@@ -493,6 +493,44 @@ fn dates_name_checkpoints_and_are_no_ranks() {
 }
 
 #[test]
+fn a_date_with_the_name_of_its_month_is_one_number() {
+    for (names, expected) in [
+        (
+            of_three([&[1, 2], &[1, 2], &[0, 1]], |day, month, rank| {
+                format!("chk_{day:02}-{}-2026_{rank}.dat", ["", "JAN", "FEB"][month as usize])
+            }),
+            ["01-FEB", "01-JAN", "02-FEB", "02-JAN"].map(|date| format!("chk_{date}-2026")),
+        ),
+        (
+            of_three([&[1, 2], &[1, 2], &[0, 1]], |day, month, rank| {
+                format!("{day}-{}-1999/p{rank}.h5", ["", "Jan", "Dec"][month as usize])
+            }),
+            ["1-Dec", "1-Jan", "2-Dec", "2-Jan"].map(|date| format!("{date}-1999")),
+        ),
+    ] {
+        let expected: Vec<_> = expected.iter().map(|label| (label.as_str(), 2, 2)).collect();
+        assert_eq!(place_all(&by_numbers(&names).0, &names), expect(&expected), "{names:?}");
+    }
+    assert_eq!(date_length(b"01-ABC-2026"), None);
+}
+
+#[test]
+fn months_in_directories_of_years_are_not_one_checkpoint() {
+    let names: Vec<_> = (0..8).map(|n| format!("2026/{:02}/r{}.dat", 1 + n / 4, n % 4)).collect();
+    let asks = guess_at(&paths(&names), Path::new("/data/run7")).1.asks.expect("the names do not show a checkpoint");
+    assert!(asks.contains("2026/01/r0.dat and 2026/02/r0.dat"), "{asks}");
+    // The advice helps.
+    let layout = Layout::from_patterns(&["{checkpoint:[0-9]{4}/[0-9]{2}}/r{rank}.dat"], 0).expect("valid");
+    assert_eq!(place_all(&layout, &paths(&names)), expect(&[("2026-01", 4, 4), ("2026-02", 4, 4)]));
+    let days = ["2026/01/15/restart.h5", "2026/01/16/restart.h5"];
+    let asks = guess_at(&paths(days), Path::new("/data/run7")).1.asks.expect("the names do not show a checkpoint");
+    assert!(asks.contains("look like dates"), "{asks}");
+    // These directories are steps and ranks.
+    let steps: Vec<_> = (0..8).map(|n| format!("{:04}/{:02}/d.h5", 10 * (1 + n / 4), n % 4)).collect();
+    assert_eq!(guess_at(&paths(&steps), Path::new("/data/run7")).1.asks, None);
+}
+
+#[test]
 fn models_of_one_date_are_one_checkpoint() {
     let names: Vec<String> = ["0001-02-01-00000", "0001-03-01-00000"]
         .iter()

@@ -51,8 +51,8 @@
 //! Example: a column is often the difference of two other columns at the same place. To add this difference as a
 //! term:
 //!
-//! 1. `docs/format/predict.md`, section "Terms": give the term the next free number, and describe each operation
-//!    of its computation.
+//! 1. `docs/format/predict.md`, section 8.1 "Terms": give the term the next free number, and describe each operation
+//!    of its computation. Older programs reject a stream with an unknown term.
 //! 2. `format/linear.rs`: add a variant to `Term`. The compiler then reports the functions that must handle the
 //!    variant: `columns` (the earlier columns that the term reads), `is_of_same_number`, `is_valid`, `gather` (one
 //!    place at a time, for fitting) and `add_row_here` (a row at a time, for coding and decoding). `gather` and
@@ -62,9 +62,11 @@
 //! 4. `choose/column.rs`, `terms`: add the term to the terms that are tried. `weights.rs` and `fit.rs` decide whether
 //!    a term helps: these files select terms by orthogonal least squares on a sample. If computing the term takes
 //!    much time, add an option to `effort.rs` that enables the term.
-//! 5. `src/codec/tests/golden.rs`: add a golden file with such a column. `choosing.rs`: add a test that the column
-//!    takes fewer bytes with the term.
-//! 6. Run the test `compression` on real checkpoints. The test prints the change in stored bytes for each data set.
+//! 5. `src/codec/tests/golden.rs`: add a golden file with such a column. `src/codec/tests/choosing.rs`: add a test
+//!    that the column takes fewer bytes with the term. `tests/reader/mcrformat`: add the term to the reader in
+//!    Python, which must decode all golden files.
+//! 6. Run the test `compression` on real checkpoints (MCR_CORPUS=DIR). The test prints the change in stored bytes for
+//!    each data set.
 //!
 //! A method of prediction that is not a sum of terms is a new `Set`. The predictions of a set are computed in
 //! `Row::predict` (when all elements are known) and in `Row::fill` (when decoding). Add the set to the

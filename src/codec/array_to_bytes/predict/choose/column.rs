@@ -367,8 +367,8 @@ impl<'a> Data<'a> {
         best.map_or_else(Predictor::none, |(set, _)| Predictor::of(set))
     }
 
-    /// Chooses a set for each unit. Additional sets are fitted to the units that gain least, as long as each
-    /// additional set saves bits. `fit` fits a set to some of the literals.
+    /// Chooses a set for each unit. Additional sets are fitted to the units for which the sets chosen so far save the
+    /// fewest bits. The search ends when an additional set saves no bits. `fit` fits a set to some of the literals.
     fn sets_by_unit(
         &self,
         literals: &Literals,
@@ -404,7 +404,8 @@ impl<'a> Data<'a> {
         Predictor { sets: kept, unit: UNIT, which, told: None }
     }
 
-    /// An additional set, fitted to the third of the units for which the present sets gain least over the first set.
+    /// An additional set. It is fitted to the third of the units for which the present sets save the fewest bits,
+    /// compared with the first set.
     fn set_for_units_that_gain_least(
         &self,
         literals: &Literals,

@@ -85,8 +85,8 @@ pub(crate) struct Runs {
     pub wide: Option<Wide>,
 }
 
-/// Wide runs, which are much less similar to their sources than near runs. The sources of wide runs may or may not be
-/// the best prediction of a column.
+/// Wide runs, which are much less similar to their sources than near runs. It depends on the column whether the
+/// sources of wide runs or other terms predict the column better.
 pub(crate) struct Wide {
     /// The source of each element.
     pub froms: Vec<Source>,
@@ -331,9 +331,9 @@ impl Blocks {
             || self.again * one_in > self.looked_at && self.cost_something(bits, elements)
     }
 
-    /// Codes elements of the blocks that have the most repeating windows with equal neighbours, without copies.
-    /// Returns whether an element takes more than [`PRICE_BITS`] bits. Elements with few different values take fewer
-    /// bits.
+    /// Codes elements without copies. The elements are from the blocks with the most repeating windows that have
+    /// equal neighbours. Returns whether an element takes more than [`PRICE_BITS`] bits. Elements with few different
+    /// values take fewer bits.
     fn cost_something(&self, bits: &[u64], elements: Elements) -> bool {
         let mut most: Vec<usize> = (0..self.alike.len()).filter(|&block| self.alike[block] > 0).collect();
         most.sort_by_key(|&block| std::cmp::Reverse(self.alike[block]));

@@ -120,7 +120,7 @@ pub(crate) fn select(
     found
 }
 
-/// Drops all candidates except the `SCREENED` candidates with the largest gain as a single term.
+/// Drops all candidates except the `SCREENED` candidates that reduce the error most as a single term.
 fn screen(left: &mut [f64], projections: &[f64]) {
     let gain = |i: usize, left: &[f64]| if left[i] > 0.0 { projections[i] * projections[i] / left[i] } else { 0.0 };
     let mut by_gain: Vec<usize> = (0..left.len()).collect();

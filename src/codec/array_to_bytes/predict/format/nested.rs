@@ -22,8 +22,8 @@ pub(crate) struct Link {
 }
 
 /// For each element of a column, the position of the cells from which the element is computed. For the last fine cell
-/// of a block: the coarse element plus one. For a coarse cell: the first fine element of its block plus one, with bit
-/// [`FINE`] set. For any other element: 0.
+/// of a block: the position of the coarse cell, plus one. For a coarse cell: the position of the first fine cell of
+/// its block, plus one, with bit [`FINE`] set. For any other element: 0.
 pub(crate) type Cells = Vec<u32>;
 
 pub(crate) const FINE: u32 = 1 << 31;

@@ -6,7 +6,7 @@
 //! | | the encoder | both, as bytes | the decoder |
 //! |---|---|---|---|
 //! | a [`Table`]: the groups whose rows have numbers, and the places of these rows | [`find_tables`] | [`write_tables`], [`read_tables`] | |
-//! | the rows of an older segment with the same numbers | [`known_rows`] | in the table | [`fill_known_rows`] |
+//! | the rows of an older segment whose numbers occur in the table | [`known_rows`] | in the table | [`fill_known_rows`] |
 //! | the original order of the rows | [`encode_orders`] | | [`decode_orders`] |
 //!
 //! The layout of a segment holds its tables. The places of a table become a column like any other column, and this

@@ -36,7 +36,7 @@ pub(crate) struct Table {
     pub slots: Vec<u32>,
     /// For each column of this table, in the order of the segment: the period, if the column is periodic.
     pub wraps: Vec<Option<Wrap>>,
-    /// The rows of an older segment with the same numbers. `None` if there are no such rows.
+    /// The rows of an older segment whose numbers occur in this table. `None` if there are no such rows.
     pub older: Option<OlderRows>,
 }
 

@@ -1,0 +1,193 @@
+//! Answers ranks whose files are already in the store. An agent that starts again announces all files that it finds.
+//! The agents of the other ranks know that these checkpoints are committed, and do not announce them again. Therefore
+//! the groups of these checkpoints would never be whole. The hub searches the store for them.
+
+use super::gather::Gather;
+use super::{Hub, WAITING_MAX};
+use crate::fetch::Announced;
+use crate::group::{Event, Key, Phase};
+use crate::hub::HubEvent;
+
+use crate::names::Names;
+use crate::unpanicked::unpanicked;
+use mcrengine::container::ReadError;
+use mcrengine::header::FileHeader;
+use mcrengine::ids::Rank;
+use mcrengine::incarnation;
+use mcrengine::manifest::{self, Manifest};
+use mcrengine::store::Store;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Maximum number of checkpoints that one search reads.
+const SEARCHED_MAX: usize = 64;
+
+/// Whether the hub searches the store for a checkpoint that a group gathers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Search {
+    /// No search is needed. The agents saw how the files were written.
+    #[default]
+    None,
+    /// A rank announced files that existed before its agent began to watch.
+    Due,
+    /// The hub has searched.
+    Done,
+}
+
+/// What the hub searches in the store.
+struct Wanted {
+    key: Key,
+    ranks: u32,
+    /// The number of the announcement of each rank, and its files.
+    announced: BTreeMap<Rank, (u64, Arc<Vec<FileHeader>>)>,
+}
+
+/// The result of a search.
+pub struct Searched {
+    key: Key,
+    /// The numbers of the announcements whose files were searched.
+    announcements: BTreeMap<Rank, u64>,
+    /// The manifest that has the files of all these ranks, and whether its checkpoint is complete.
+    found: Option<(Box<Manifest>, bool)>,
+}
+
+/// Whether the files of a rank existed before its agent began to watch.
+fn existed_before(announced: &Announced) -> bool {
+    announced.changed_clock_ns < announced.link.about.began_clock_ns
+}
+
+impl Gather {
+    /// Notes whether the announcement needs a search in the store.
+    pub(super) fn note_search(&mut self, announced: &Announced) {
+        if existed_before(announced) && !announced.files.is_empty() {
+            self.search = Search::Due;
+        }
+    }
+
+    /// When the newest known file of the group was written, in nanoseconds since 1970.
+    pub(super) fn written_ns(&self) -> i64 {
+        self.last.values().map(|seen| seen.modified_ns).max().unwrap_or(i64::MIN)
+    }
+
+    fn needs_search(&self) -> bool {
+        self.search == Search::Due && matches!(self.phase, Phase::Gathering { .. }) && !self.announced.is_empty()
+    }
+}
+
+impl Hub {
+    /// Whether the hub must begin a search.
+    pub(super) fn search_is_due(&self) -> bool {
+        !self.searching && self.gathers.values().any(Gather::needs_search)
+    }
+
+    /// Searches on a new thread for checkpoints whose files may already be in the store.
+    pub(super) fn start_search(&mut self) {
+        if !self.search_is_due() {
+            return;
+        }
+        let wanted: Vec<Wanted> = (self.gathers.iter())
+            .filter(|(_, gather)| gather.needs_search())
+            .take(SEARCHED_MAX)
+            .map(|(key, gather)| Wanted {
+                key: key.clone(),
+                ranks: gather.grouping.ranks(),
+                announced: (gather.announced.iter())
+                    .map(|(rank, announced)| (*rank, (announced.announce_id, Arc::clone(&announced.files))))
+                    .collect(),
+            })
+            .collect();
+        let (store, shared, events) = (Arc::clone(&self.store), Arc::clone(&self.shared), self.events.clone());
+        let search = move || {
+            let searched = wanted.into_iter().map(|wanted| {
+                let found = unpanicked(|| find(&*store, &shared.names, &wanted));
+                if let Err(error) = &found {
+                    tracing::debug!(checkpoint = %wanted.key.label, %error, "cannot search for a checkpoint");
+                }
+                let announcements = wanted.announced.iter().map(|(rank, (number, _))| (*rank, *number)).collect();
+                Searched { key: wanted.key, announcements, found: found.ok().flatten() }
+            });
+            // Sending fails only if the hub has ended.
+            let _ = events.blocking_send(HubEvent::Searched(searched.collect()));
+        };
+        self.searching = std::thread::Builder::new().name("search".into()).spawn(search).is_ok();
+    }
+
+    /// Handles the results of a search. Checkpoints that were not found wait for their missing ranks.
+    pub(super) fn searched(&mut self, all: Vec<Searched>) {
+        self.searching = false;
+        for Searched { key, announcements, found } in all {
+            let Some(gather) = self.gathers.get_mut(&key).filter(|gather| gather.needs_search()) else { continue };
+            let now: BTreeMap<Rank, u64> = gather.announced.iter().map(|(rank, a)| (*rank, a.announce_id)).collect();
+            if now != announcements {
+                continue; // a rank has announced in the meantime, so the next search considers this rank too
+            }
+            gather.search = Search::Done;
+            match found {
+                Some((manifest, exists)) => {
+                    tracing::info!(
+                        job = %key.job, checkpoint = %manifest.checkpoint, group = key.group.0, exists,
+                        "files that existed before the agent began to watch are already in the store"
+                    );
+                    gather.exists = exists;
+                    gather.raw_bytes = manifest.raw_bytes;
+                    gather.stored_bytes = manifest.stored_bytes;
+                    self.step(&key, Event::Found(manifest.checkpoint));
+                }
+                None => self.limit_waiting(&key),
+            }
+        }
+    }
+
+    /// Abandons the oldest waiting checkpoints of a group, in the order in which the application wrote them, if more
+    /// than [`WAITING_MAX`] wait. A checkpoint that may be in the store does not count before the search.
+    pub(super) fn limit_waiting(&mut self, key: &Key) {
+        let mut waiting: Vec<(i64, u64, Key)> = (self.gathers.iter())
+            .filter(|(other, gather)| {
+                other.job == key.job
+                    && other.group == key.group
+                    && matches!(gather.phase, Phase::Gathering { .. } | Phase::Waiting { .. })
+                    && !gather.needs_search()
+            })
+            .map(|(other, gather)| (gather.written_ns(), gather.serial, other.clone()))
+            .collect();
+        waiting.sort();
+        let excess = waiting.len().saturating_sub(WAITING_MAX);
+        for (_, _, oldest) in waiting.into_iter().take(excess) {
+            self.step(&oldest, Event::Overtaken);
+        }
+    }
+}
+
+/// The newest manifest of the group that has exactly these files of these ranks, if this incarnation committed it.
+fn find(
+    store: &dyn Store,
+    names: &Names,
+    wanted: &Wanted,
+) -> Result<Option<(Box<Manifest>, bool)>, crate::flush_error::FlushError> {
+    let Wanted { key, ranks, announced } = wanted;
+    let incarnation = incarnation::newest_number(store, &key.job).map_err(mcrengine::store::StoreError::from)?;
+    for generation in names.newest(store, key, incarnation)?.iter().rev() {
+        let Ok(id) = key.label.with_generation(*generation) else { continue };
+        let manifest = match manifest::read_manifest(store, &key.job, &id, key.group) {
+            Ok(manifest) => manifest,
+            Err(error @ ReadError::Io { .. }) => return Err(mcrengine::store::StoreError::from(error).into()),
+            Err(_) => continue, // pruned, damaged, or not committed by this group
+        };
+        let has_all = announced.iter().all(|(rank, (_, files))| has_files(&manifest, *rank, files));
+        if manifest.ranks == *ranks && manifest.incarnation == incarnation && has_all {
+            let exists = manifest::is_complete(store, &key.job, &id, manifest.groups);
+            return Ok(Some((Box::new(manifest), exists)));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the manifest has exactly these files of a rank, written at the same times.
+fn has_files(manifest: &Manifest, rank: Rank, files: &[FileHeader]) -> bool {
+    let saved = manifest.files.iter().filter(|file| file.rank == rank && !file.kind.is_companion());
+    let announced = files.iter().filter(|file| !file.kind.is_companion());
+    let has = |file: &FileHeader| {
+        (saved.clone()).any(|m| (&m.path, m.digest, m.modified_ns) == (&file.path, file.digest, file.modified_ns))
+    };
+    saved.clone().count() == announced.clone().count() && announced.clone().all(has)
+}
