@@ -180,7 +180,7 @@ fn timed(mut command: Command) -> Duration {
 fn checkpoints(store: &Path) -> Vec<String> {
     let listed = mcr().args(["list", "--json", "--job", "bench", "--store"]).arg(store).output().expect("it starts");
     let all: serde_json::Value = serde_json::from_slice(&listed.stdout).expect("JSON on standard output");
-    let all = all.as_array().expect("a list");
+    let all = all["checkpoints"].as_array().expect("a list");
     all.iter().rev().filter_map(|state| state["checkpoint"].as_str()).map(str::to_owned).collect()
 }
 

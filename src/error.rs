@@ -115,7 +115,7 @@ pub enum ReadError {
         path: PathBuf,
     },
     /// The file system returned an error.
-    #[error("{path}: reading {len} bytes at {offset}", path = .path.display())]
+    #[error("{path}: {what}", path = .path.display(), what = not_read(*offset, *len))]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -127,7 +127,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The file ends too early.
-    #[error("{path}: cut short: {what} needs {needed} bytes, but there are {found}", path = .path.display())]
+    #[error("{path}: cut short: {what} {how}", path = .path.display(), how = cut(*needed, *found))]
     Cut {
         /// The container or manifest.
         path: PathBuf,
@@ -226,6 +226,21 @@ pub enum ReadError {
     },
 }
 
+fn not_read(offset: u64, len: u64) -> String {
+    match len {
+        0 => "cannot be read".to_owned(),
+        len => format!("{len} bytes at byte {offset} cannot be read"),
+    }
+}
+
+fn cut(needed: u64, found: u64) -> String {
+    match needed > found {
+        true => format!("needs {needed} bytes, but there are {found}"),
+        // The file has enough bytes for the part, but the end of the part is missing.
+        false => format!("is not complete (the file has {found} bytes)"),
+    }
+}
+
 impl ReadError {
     /// What a restart should do next.
     pub fn advice(&self) -> Advice {
@@ -241,6 +256,23 @@ impl ReadError {
             | Self::Invalid { .. }
             | Self::Foreign { .. }
             | Self::Codec { .. } => Advice::OlderCheckpoint,
+        }
+    }
+
+    /// The file or directory that cannot be read.
+    pub fn path(&self) -> &std::path::Path {
+        match self {
+            Self::Missing { path }
+            | Self::Io { path, .. }
+            | Self::Cut { path, .. }
+            | Self::NotOurs { path, .. }
+            | Self::TooNew { path, .. }
+            | Self::Unsupported { path, .. }
+            | Self::Damaged { path, .. }
+            | Self::Digest { path, .. }
+            | Self::Invalid { path, .. }
+            | Self::Foreign { path, .. }
+            | Self::Codec { path, .. } => path,
         }
     }
 

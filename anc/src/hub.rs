@@ -15,8 +15,7 @@ mod search;
 mod shared;
 mod status;
 
-pub use event::{Flushed, HubEvent};
-pub use search::Searched;
+pub use event::{Flushed, HubEvent, Searched};
 pub use shared::Shared;
 
 use crate::attendance::Attendance;

@@ -1,5 +1,7 @@
 //! The command line, which clap parses.
 
+mod values;
+
 use crate::bench::BenchPartitionsArgs;
 use crate::exit;
 use crate::globs::FileGlob;
@@ -15,6 +17,7 @@ use mcrengine::ids::CheckpointId;
 use mcrengine::plan::Scheme;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use values::{at_least_one, block_bytes, byte_count, scheme};
 
 /// Checkpoint-restart with data-aware aggregation and compression.
 ///
@@ -22,8 +25,21 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "mcr", version, max_term_width = 110, after_long_help = exit::EVERY_COMMAND)]
 pub struct Cli {
+    #[command(flatten)]
+    pub verbosity: VerbosityArgs,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// How much all commands print.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct VerbosityArgs {
+    /// Print only results and errors: no progress, no notes, and in a log only warnings
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print log lines to standard error; -vv prints more log lines
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 }
 
 #[derive(Debug, Subcommand)]
@@ -73,7 +89,7 @@ pub enum Command {
     /// drain-seconds. A second signal ends the aggregator at once.
     #[command(after_help = exit::AGGREGATOR)]
     Anc(AncArgs),
-    /// Run agent and aggregator in one process; with -- COMMAND, until the command ends
+    /// Run agent and aggregator in one process, until a command ends
     ///
     /// With -- COMMAND, mcr runs COMMAND as a child process. When COMMAND ends, mcr commits all files that COMMAND
     /// wrote. mcr passes SIGTERM and SIGINT on to COMMAND; a second signal ends mcr at once. Without a command, mcr
@@ -85,7 +101,7 @@ pub enum Command {
     /// Asks the agents of this node, over the socket next to the state file of each agent.
     #[command(after_help = exit::FLUSH)]
     Flush(FlushArgs),
-    /// Show the settings of a job; tell the daemon of this node that a job begins or ends
+    /// Show a job's settings; tell the node's daemon of its begin and end
     #[command(after_help = exit::JOB)]
     Job(JobArgs),
     /// Run the daemon of a node, which saves the jobs of all users
@@ -105,16 +121,32 @@ pub enum Command {
     /// Save one job on one node; started by mcr node
     #[command(hide = true)]
     Worker(WorkerArgs),
-    /// Ask aggregators which checkpoints they are saving, which are committed, and which problems they have
+    /// Ask aggregators for checkpoints in flight, commits and problems
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
-    /// Make or replace the key with which your agents and aggregators on different nodes recognize each other
+    /// Show how much space a store uses, and what prune would free
+    ///
+    /// "On disk" is the length of all files in the store. Several checkpoints may need one container: "others need"
+    /// is the part that other checkpoints need, which stays when the checkpoint is deleted.
+    #[command(after_help = exit::ALL_OR_NOTHING)]
+    Stats(StatsArgs),
+    /// List the layouts of widely used applications, with example names
+    ///
+    /// A layout says which files form a checkpoint, and to which rank each file belongs. mcr guesses the layout.
+    /// If the guess is wrong, the option --layout names a preset or patterns.
+    #[command(after_help = exit::ALL_OR_NOTHING)]
+    Layouts(LayoutsArgs),
+    /// Make or replace the key for connections between your nodes
+    ///
+    /// Your agents and aggregators on different nodes recognize each other by this key.
     #[command(after_help = exit::CERT)]
     Cert(CertArgs),
     /// Check or print a configuration
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Config(ConfigArgs),
-    /// Measure how well your own checkpoints compress, or which partition policy loads least; writes nothing
+    /// Measure codecs and schemes on your checkpoints; change nothing
+    ///
+    /// Or compare replacement policies of the partition buffer.
     #[command(after_help = exit::BENCH)]
     Bench(BenchArgs),
     /// Write the manual pages and the shell completions below a directory like /usr/share
@@ -276,6 +308,9 @@ pub struct ShowArgs {
     /// Show the files, not the classes
     #[arg(long)]
     pub files: bool,
+    /// Show also why each codec was chosen
+    #[arg(long)]
+    pub why: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -307,7 +342,7 @@ pub struct VerifyArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub struct KeepArgs {
     /// Keep the newest N complete checkpoints
-    #[arg(long, visible_alias = "keep-last", value_name = "N")]
+    #[arg(long, visible_alias = "keep-last", value_name = "N", value_parser = at_least_one)]
     pub keep: Option<std::num::NonZeroU32>,
     /// Keep checkpoints that are older than the newest checkpoint by at most this time: 45s, 30min, 2h, 1d12h, 6w, 3m
     /// (months), 1y
@@ -360,14 +395,25 @@ pub struct PruneArgs {
     pub json: bool,
 }
 
+/// The log and the metrics of a daemon.
+#[derive(Clone, Debug, Args)]
+pub struct LogArgs {
+    /// Write the log as JSON
+    #[arg(long)]
+    pub log_json: bool,
+    /// Serve metrics for Prometheus at http://ADDRESS:PORT/metrics. Every user who can reach the port can read the
+    /// names of jobs and users
+    #[arg(long, env = "MCR_METRICS", value_name = "ADDRESS:PORT")]
+    pub metrics: Option<std::net::SocketAddr>,
+}
+
 #[derive(Debug, Args)]
 pub struct DaemonArgs {
     /// Configuration file
     #[arg(long, env = "MCR_CONFIG", value_name = "FILE")]
     pub config: PathBuf,
-    /// Write the log as JSON
-    #[arg(long)]
-    pub log_json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 #[derive(Debug, Args)]
@@ -421,9 +467,8 @@ pub struct RunArgs {
     pub drain_seconds: Option<u64>,
     #[command(flatten)]
     pub keep: KeepArgs,
-    /// Write the log as JSON
-    #[arg(long)]
-    pub log_json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
     /// The application, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<std::ffi::OsString>,
@@ -454,6 +499,30 @@ pub struct StatusArgs {
     /// job's settings, or the aggregators of the agent on this node]
     #[arg(long, env = "MCR_AGGREGATORS", value_delimiter = ',', value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Show all checkpoints, not only the newest ones
+    #[arg(long)]
+    pub all: bool,
+    /// Write a plot of the ratio over time (SVG) for each job into this directory
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub keep: KeepArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LayoutsArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -602,9 +671,8 @@ pub struct NodeArgs {
     /// needs more than this maximum. The job of the worker continues.
     #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=1 << 24))]
     pub worker_memory_mib: u64,
-    /// Write the log as JSON
-    #[arg(long)]
-    pub log_json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -652,9 +720,8 @@ pub struct GateArgs {
     /// Directory in which the gate remembers the gates of each job
     #[arg(long, env = "STATE_DIRECTORY", default_value = "/var/lib/mcr-gate", value_name = "DIR")]
     pub state: PathBuf,
-    /// Write the log as JSON
-    #[arg(long)]
-    pub log_json: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 #[derive(Debug, Args)]
@@ -669,6 +736,9 @@ pub enum ConfigCommand {
     Check {
         /// Configuration file
         file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print every key with its default
     Defaults,
@@ -773,33 +843,6 @@ pub struct ManualArgs {
     pub dir: PathBuf,
 }
 
-/// Parses a number of bytes. K, M, G and T are powers of 1024.
-fn byte_count(text: &str) -> Result<u64, String> {
-    let error = || format!("{text:?} is not a number of bytes; write for example 1048576, 512M or 2G");
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let shift = match text[digits.len()..].trim().trim_end_matches("iB").trim_end_matches('B') {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err(error()),
-    };
-    let number: u64 = digits.parse().map_err(|_| error())?;
-    number.checked_mul(1 << shift).ok_or_else(error)
-}
-
-fn block_bytes(text: &str) -> Result<std::num::NonZeroU32, String> {
-    let bytes = byte_count(text)?;
-    let bytes = u32::try_from(bytes).ok().and_then(std::num::NonZeroU32::new);
-    bytes.ok_or_else(|| format!("{text:?}: a block has 1 byte to 4 GiB"))
-}
-
-fn scheme(name: &str) -> Result<Scheme, String> {
-    let known = || Scheme::ALL.map(Scheme::name).join(", ");
-    Scheme::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("known schemes: {}", known()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -808,18 +851,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn numbers_of_bytes_are_read_and_nonsense_is_refused() {
-        for (text, bytes) in
-            [("0", 0), ("512", 512), ("4K", 4096), ("64MiB", 64 << 20), ("2 GB", 2 << 30), ("1T", 1 << 40)]
-        {
-            assert_eq!(byte_count(text), Ok(bytes), "{text:?}");
-        }
-        for bad in ["", "M", "1.5G", "-1", "1X", "99999999999T"] {
-            assert!(byte_count(bad).is_err(), "{bad:?} was taken");
-        }
-        assert!(block_bytes("0").is_err() && block_bytes("8G").is_err() && block_bytes("1K").is_ok());
     }
 }

@@ -1,13 +1,14 @@
 //! Helpers that several subcommands use: the store, the job, the layout, the clock.
 
+use crate::advice::Advised;
 use crate::args::{LayoutArgs, StoreArgs};
 use crate::guard::{NotPermitted, check_store};
-use crate::output::{name_of, tell};
+use crate::output::{name_of, note};
 use anyhow::{anyhow, bail};
 use mcr_cnc::layout::{Layout, Listing};
 use mcrengine::codec::cores;
 use mcrengine::ids::{CheckpointId, JobId};
-use mcrengine::manifest;
+use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::partition::Recording;
 use mcrengine::store::{PosixStore, Store, StoreError};
 use std::io::ErrorKind;
@@ -50,16 +51,19 @@ fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<Posix
     opened.map_err(|error| {
         let StoreError::Io { source, .. } = &error else { return error.into() };
         let check = "Check --store / MCR_STORE";
+        let advised = |what: String, advice: String| Advised::with_sentence(what, advice).at(store).into();
         match source.kind() {
-            ErrorKind::NotFound => anyhow!(
-                "no store at \"{name}\": no such directory. {check}, or create it: mkdir -m 700 {}{how}",
-                quoted(&name)
+            ErrorKind::NotFound => advised(
+                format!("no store at \"{name}\": no such directory"),
+                format!("{check}, or create it: mkdir -m 700 {}{how}", quoted(&name)),
             ),
             ErrorKind::PermissionDenied => {
                 NotPermitted(format!("the store at \"{name}\" cannot be used: {source}. {check}")).into()
             }
-            ErrorKind::NotADirectory => anyhow!("no store at \"{name}\": it is not a directory. {check}"),
-            _ => anyhow!("the store at \"{name}\" cannot be used: {source}. {check}"),
+            ErrorKind::NotADirectory => {
+                advised(format!("no store at \"{name}\": it is not a directory"), check.to_owned())
+            }
+            _ => advised(format!("the store at \"{name}\" cannot be used: {source}"), check.to_owned()),
         }
     })
 }
@@ -89,17 +93,23 @@ pub fn job_of(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobI
         1 => Ok(jobs.pop()),
         n => {
             let names = some_of(&jobs);
-            bail!("{} holds checkpoints of {n} jobs; name one with --job or MCR_JOB: {names}", name_of(&args.store))
+            let what = format!("{} holds checkpoints of {n} jobs", name_of(&args.store));
+            Err(Advised::new(what, format!("name one with --job or MCR_JOB: {names}")).at(&args.store).into())
         }
     }
 }
 
 /// Does the same as [`job_of`], but fails if the job has no checkpoint.
 pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
-    let Some(job) = job_of(store, args)? else { bail!("{} holds no checkpoint", name_of(&args.store)) };
+    let saves = "mcr save and mcr run save checkpoints; --store names another store";
+    let Some(job) = job_of(store, args)? else {
+        return Err(Advised::new(format!("{} holds no checkpoint", name_of(&args.store)), saves)
+            .at(&args.store)
+            .into());
+    };
     match no_checkpoint_of(store, args, &job)? {
         None => Ok(job),
-        Some(message) => bail!("{message}"),
+        Some(message) => bail!("{message}; mcr list shows all checkpoints of the store"),
     }
 }
 
@@ -110,11 +120,7 @@ pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> any
         return Ok(None);
     }
     let mut others = jobs_with_checkpoints(store)?;
-    let likeness = |other: &JobId| {
-        let (a, b) = (other.as_str().to_lowercase(), job.as_str().to_lowercase());
-        let begins = if a.starts_with(&b) || b.starts_with(&a) { 1.0 } else { 0.0 };
-        begins + strsim::jaro_winkler(&a, &b)
-    };
+    let likeness = |other: &JobId| likeness(job.as_str(), other.as_str());
     others.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)).then_with(|| a.cmp(b)));
     let there = match others.first() {
         None => "no job has one".to_owned(),
@@ -126,15 +132,46 @@ pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> any
     Ok(Some(format!("job {:?} has no checkpoint in {} ({there})", job.as_str(), name_of(&args.store))))
 }
 
+/// Error message if the job has no checkpoint of this name. The message names the most similar checkpoint, and the
+/// newest checkpoints. `states`: the checkpoints of the job, newest first.
+pub fn no_checkpoint_named(store: &Path, job: &JobId, id: &CheckpointId, states: &[CheckpointState]) -> String {
+    let there: Vec<&CheckpointId> = states.iter().filter(|state| !state.is_pruned).map(|state| &state.id).collect();
+    let near = nearest_of(id.as_str(), there.iter().map(|id| id.as_str()));
+    let near = near.map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+    let newest = match there.is_empty() {
+        true => "; the job has none".to_owned(),
+        false => format!("; the newest there: {}", some_of(&there)),
+    };
+    format!("job {job} has no checkpoint {id} in {}{near}{newest}", name_of(store))
+}
+
+/// The known name that is most similar to the given name, or that begins with the given name. The first of several
+/// equally similar names counts. `None` if no name is similar.
+fn nearest_of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let best =
+        known.map(|other| (likeness(name, other), other)).fold(None, |best: Option<(f64, &str)>, one| match best {
+            Some(best) if best.0 >= one.0 => Some(best),
+            _ => Some(one),
+        });
+    best.filter(|(likeness, _)| *likeness > LIKENESS_MIN).map(|(_, name)| name)
+}
+
+/// How similar two names are: at most 1, and 1 more if one of the names begins with the other name.
+fn likeness(name: &str, other: &str) -> f64 {
+    let (a, b) = (other.to_lowercase(), name.to_lowercase());
+    let begins = if a.starts_with(&b) || b.starts_with(&a) { 1.0 } else { 0.0 };
+    begins + strsim::jaro_winkler(&a, &b)
+}
+
 /// Minimum similarity of a name for the question "did you mean".
 const LIKENESS_MIN: f64 = 0.75;
 
 /// Lists the first names, and counts the remaining names.
-fn some_of(jobs: &[JobId]) -> String {
+fn some_of(all: &[impl ToString]) -> String {
     const SHOWN_MAX: usize = 10;
-    let mut names = jobs.iter().take(SHOWN_MAX).map(JobId::to_string).collect::<Vec<_>>().join(", ");
-    if jobs.len() > SHOWN_MAX {
-        names.push_str(&format!(" and {} more", jobs.len() - SHOWN_MAX));
+    let mut names = all.iter().take(SHOWN_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if all.len() > SHOWN_MAX {
+        names.push_str(&format!(" and {} more", all.len() - SHOWN_MAX));
     }
     names
 }
@@ -192,7 +229,7 @@ pub fn layout_of(
     }
     if !quiet && !listing.files.is_empty() {
         for (nth, line) in explanation.lines.iter().enumerate() {
-            tell(if nth == 0 { format!("layout guessed: {line}") } else { format!("  {line}") });
+            note(if nth == 0 { format!("layout guessed: {line}") } else { format!("  {line}") });
         }
     }
     Ok(layout)
@@ -206,6 +243,20 @@ pub fn is_layout_said(args: &LayoutArgs) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_misspelt_name_has_the_most_similar_name_as_suggestion_and_an_odd_name_has_none() {
+        let known = ["DD0009", "DD0008", "DD0007", "RD0001"];
+        for (name, near) in [
+            ("DD007", Some("DD0007")),
+            ("dd0008", Some("DD0008")),
+            ("DD", Some("DD0009")),
+            ("DD0008x", Some("DD0008")),
+            ("melt.1700", None),
+        ] {
+            assert_eq!(nearest_of(name, known.into_iter()), near, "{name}");
+        }
+    }
 
     #[test]
     fn a_name_with_blanks_is_quoted_for_the_shell() {

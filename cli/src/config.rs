@@ -1,7 +1,7 @@
 //! The configuration file. Agents and aggregators share one file.
 
 use crate::args::{ConfigArgs, ConfigCommand};
-use crate::output::print;
+use crate::output::{name_of, print, print_json};
 use anyhow::Context;
 use mcr_anc::config::AncOptions;
 use mcr_cnc::config::{CncOptions, load_toml};
@@ -36,7 +36,7 @@ impl ConfigFile {
 pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         ConfigCommand::Defaults => print(DEFAULTS)?,
-        ConfigCommand::Check { file } => {
+        ConfigCommand::Check { file, json } => {
             let tables: toml::Table = load_toml(&file)?;
             let has_daemons = ["cnc", "anc"].iter().any(|table| tables.contains_key(*table));
             if !has_daemons && tables.values().any(|value| !value.is_table()) {
@@ -58,6 +58,11 @@ pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
             }
             if checked.is_empty() {
                 anyhow::bail!("{}: it has neither [cnc] nor [anc]", file.display());
+            }
+            if json {
+                let tables: Vec<&str> = checked.iter().map(|table| table.trim_matches(['[', ']'])).collect();
+                print_json(&serde_json::json!({ "file": name_of(&file), "tables": tables, "good": true }))?;
+                return Ok(ExitCode::SUCCESS);
             }
             print(&format!("{}: {} can be used\n", file.display(), checked.join(" and ")))?;
         }

@@ -11,7 +11,6 @@ use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
 use crate::node_agent::NodeAgent;
 use crate::orphan::{Start, Watch};
-use crate::output::Log;
 use crate::overlooked;
 use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
@@ -39,15 +38,6 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tracing_subscriber::EnvFilter;
-
-/// Writes log lines to standard error. The variable MCR_LOG selects the level (default `info`).
-pub fn start_logging(json: bool) {
-    let filter = EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log).with_target(false);
-    // A test process may start logging twice. The second call fails, and its error is ignored.
-    let _ = if json { lines.json().try_init() } else { lines.with_ansi(false).try_init() };
-}
 
 /// An address of this node, with a port that the system picks.
 pub const LOOPBACK: &str = "127.0.0.1:0";
@@ -55,7 +45,7 @@ pub const LOOPBACK: &str = "127.0.0.1:0";
 const NAMED_MAX: usize = 64;
 
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
-    start_logging(args.log_json);
+    args.log.start();
     let mut config = ConfigFile::load(&args.config)?.cnc.check()?;
     config.security = security(None, &config.aggregators)?;
     warn_of_unknown_ranks(&config);
@@ -86,7 +76,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
-    start_logging(args.daemon.log_json);
+    args.daemon.log.start();
     let mut config = ConfigFile::load(&args.daemon.config)?.anc.check()?;
     config.create |= args.create;
     config.shared_store |= args.shared_store;
@@ -118,7 +108,7 @@ fn settings_of_the_job(has_name: bool) -> anyhow::Result<ConfigFile> {
 }
 
 pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
-    start_logging(args.log_json);
+    args.log.start();
     let mut file = match &args.config {
         Some(config) => ConfigFile::load(config)?,
         None => settings_of_the_job(args.job.is_some())?,

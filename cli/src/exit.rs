@@ -1,5 +1,6 @@
-//! The exit status of all commands. README.md and deploy/README.md repeat these numbers. `--help` prints the texts
-//! below. In the manual pages, the first line of a text becomes a list.
+//! The exit status of all commands. README.md and deploy/README.md repeat these numbers, and docs/exit-codes.md has
+//! a table, which a test compares with the texts below. `--help` prints the texts. In the manual pages, the first line
+//! of a text becomes a list.
 
 use crate::guard::{NoIdentity, NotPermitted, WrongSetting};
 use std::process::ExitCode;
@@ -114,6 +115,21 @@ pub const BENCH: &str = "Exit status: 0 everything was measured, 1 failed, 4 par
 pub const CERT: &str = "Exit status: 0 done, 1 failed, 77 other users could read or change the key.";
 /// For commands that either do everything or nothing.
 pub const ALL_OR_NOTHING: &str = "Exit status: 0 done, 1 failed.";
+
+/// The statuses of a list like `Exit status: 0 done, 1 failed.`, each with its meaning.
+pub fn statuses(list: &str) -> Vec<(&str, String)> {
+    let list = list.trim_start_matches("Exit status: ").trim_end_matches('.');
+    let mut statuses: Vec<(&str, String)> = Vec::new();
+    for part in list.split(", ") {
+        let begun = part.split_once(' ').filter(|(number, _)| number.parse::<u8>().is_ok());
+        match (begun, statuses.last_mut()) {
+            (Some((number, meaning)), _) => statuses.push((number, meaning.to_owned())),
+            (None, Some((_, meaning))) => *meaning += &format!(", {part}"),
+            (None, None) => {}
+        }
+    }
+    statuses
+}
 
 #[cfg(test)]
 mod tests {

@@ -43,7 +43,7 @@ pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
         }
     }
     if args.json {
-        print_json(&lines)?;
+        print_json(&serde_json::json!({ "agents": lines }))?;
     }
     Ok(match (all_reached, all_committed) {
         (false, _) => ExitCode::FAILURE,

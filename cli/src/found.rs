@@ -2,7 +2,7 @@
 
 use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
-use crate::output::{name_of, tell};
+use crate::output::{name_of, note, tell};
 use anyhow::bail;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, gather};
 use mcr_cnc::layout::{Labelled, Layout, Listing, Scan, ScanLimits, list, sort};
@@ -156,11 +156,11 @@ pub fn find_checkpoints(
         tell(format!("... and {} more left out", left_out.count - TOLD_MAX as u64));
     }
     if let (Some(first), true) = (unplaced.first(), is_said && !quiet) {
-        tell(format!("{} not named by --layout (first: {first})", files(left_out.not_in_layout)));
+        note(format!("{} not named by --layout (first: {first})", files(left_out.not_in_layout)));
     }
     let (checkpoints, order) = scan.in_order();
     if let Some(line) = order {
-        tell(line);
+        note(line);
     }
     let not_whole = not_whole.or_else(|| fewer_files(dir, &checkpoints, newest.as_ref().map(|(newest, _)| newest)));
     let (newest_age, has_ranks) = (newest.map(|(_, age)| age), layout.has_ranks());

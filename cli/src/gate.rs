@@ -11,7 +11,7 @@ mod service;
 
 use crate::args::GateArgs;
 use crate::cert::authority_in;
-use crate::daemon::{start_logging, within_runtime};
+use crate::daemon::within_runtime;
 use crate::guard::{NoIdentity, NotPermitted};
 use crate::settings::{GateOptions, cluster_has_tls, gate_options};
 use crate::signals::Signals;
@@ -41,7 +41,7 @@ const CONNECTION_MAX: Duration = Duration::from_secs(60);
 const CALLS_MAX: usize = 4;
 
 pub fn run(args: GateArgs) -> anyhow::Result<ExitCode> {
-    start_logging(args.log_json);
+    args.log.start();
     let options = gate_options()?;
     if !cluster_has_tls()? {
         return Err(NoIdentity("a gate needs TLS, but the cluster's file has tls = \"off\"".into()).into());

@@ -1,8 +1,9 @@
 //! `mcr job`: prints the settings of a job, and reports the begin and the end of a job from SLURM's Prolog and Epilog
 //! to the daemon of the node.
 
+use crate::advice::Advised;
 use crate::args::{JobArgs, JobCommand, NodeSocket};
-use crate::output::{Table, print, print_json, tell};
+use crate::output::{Table, print_json, tell};
 use crate::settings::{Facts, Setting, Settings};
 use anyhow::{Context, bail};
 use mcr_node::client::SOCKET;
@@ -42,8 +43,12 @@ fn variable(name: &str) -> Option<OsString> {
 
 fn asked(node: &NodeSocket, request: &Request, most: Duration) -> anyhow::Result<Reply> {
     let socket = node.run_dir.join(SOCKET);
-    let reply = ask(&socket, request, most);
-    match reply.with_context(|| format!("mcr node does not answer at {}", socket.display()))? {
+    let reply = ask(&socket, request, most).map_err(|error| {
+        let what = format!("mcr node does not answer at {}: {error}", socket.display());
+        Advised::new(what, "start mcr node on this node, or name the directory of its socket with --run-dir")
+            .at(&socket)
+    });
+    match reply? {
         Reply::Refused(why) => bail!("{why}"),
         reply => Ok(reply),
     }
@@ -80,14 +85,14 @@ fn end(node: &NodeSocket, wait: Duration) -> anyhow::Result<Option<String>> {
 fn list(node: &NodeSocket, json: bool) -> anyhow::Result<()> {
     let Reply::Jobs(jobs) = asked(node, &Request::Jobs, ANSWER_MAX)? else { bail!("mcr node answered something else") };
     if json {
-        return print_json(&jobs);
+        return print_json(&serde_json::json!({ "jobs": jobs }));
     }
-    let mut table = Table::new(&["job", ">user", ">process", "aggregators"]);
+    let mut table = Table::new(&["job", ">user", ">process", "~aggregators"]);
     for job in jobs {
         let places = job.aggregators.map_or_else(|| "-".to_owned(), |places| places.to_string());
         table.row([job.job_id, job.uid.to_string(), job.pid.to_string(), places]);
     }
-    print(&table.render())
+    table.print()
 }
 
 fn show(comment: Option<OsString>, json: bool) -> anyhow::Result<()> {
@@ -110,11 +115,12 @@ fn show(comment: Option<OsString>, json: bool) -> anyhow::Result<()> {
         let shown = |(key, setting): (String, &Setting)| {
             (key, serde_json::json!({ "value": setting.value, "from": setting.from }))
         };
-        return print_json(&values.into_iter().map(shown).collect::<serde_json::Map<_, _>>());
+        let values: serde_json::Map<_, _> = values.into_iter().map(shown).collect();
+        return print_json(&serde_json::json!({ "settings": values }));
     }
-    let mut table = Table::new(&["key", "value", "from"]);
+    let mut table = Table::new(&["key", "~value", "~from"]);
     for (key, setting) in values {
         table.row([key, setting.value.to_string(), setting.from.clone()]);
     }
-    print(&table.render())
+    table.print()
 }

@@ -2,13 +2,13 @@
 
 use crate::args::ListArgs;
 use crate::common::{no_checkpoint_of, open_store};
-use crate::output::{Table, human_time, print, print_json, ratio, utc};
+use crate::output::{Paint, Table, human_time, json_word, print, print_json, ratio, utc};
 use mcrengine::ids::CheckpointId;
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::repack::{Held, held_for_others};
 use mcrengine::store::Store;
 use mcrengine::units::human_bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             "checkpoint",
             "state",
             ">ranks",
-            ">files",
+            "?>files",
             ">bytes",
             ">stored",
-            ">ratio",
-            ">took",
-            "saved (UTC)",
+            "?>ratio",
+            "?>took",
+            "?saved (UTC)",
         ]),
     );
     for job in &jobs {
@@ -55,6 +55,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
                 human_time(Duration::from_millis(state.elapsed_ms)),
                 if state.created_unix_ms > 0 { utc(state.created_unix_ms) } else { "-".to_owned() },
             ]);
+            table.paint(2, paint_of(&state));
             if !state.is_complete() && !state.is_pruned && reasons.len() < REASONS_MAX {
                 let why = state.problems.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join("; ");
                 reasons.push(format!("{} is {}: {why}\n", state.id, state.condition()));
@@ -72,11 +73,11 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         anyhow::bail!("{message}");
     }
     if args.json {
-        print_json(&lines)?;
+        print_json(&serde_json::json!({ "checkpoints": lines }))?;
     } else if lines.is_empty() {
         print("no checkpoint\n")?;
     } else {
-        print(&table.render())?;
+        table.print()?;
         print(&reasons.concat())?;
         print(&held_lines.concat())?;
     }
@@ -90,6 +91,15 @@ fn word_of(state: &CheckpointState) -> String {
         state if state.is_complete() && state.doubt.is_some() => "doubtful".to_owned(),
         state if state.is_complete() && state.is_set_aside => "set aside".to_owned(),
         state => state.condition().to_string(),
+    }
+}
+
+/// The colour of the state.
+fn paint_of(state: &CheckpointState) -> Paint {
+    match state {
+        state if state.is_damaged || state.is_unreadable || state.found_damaged.is_some() => Paint::Bad,
+        state if reason_of(state).is_some() || !state.is_complete() => Paint::Doubtful,
+        _ => Paint::Good,
     }
 }
 
@@ -122,7 +132,7 @@ fn to_json(job: &str, place: usize, state: &CheckpointState, held: Option<&Held>
     serde_json::json!({
         "job": job,
         "checkpoint": state.id,
-        "state": word_of(state),
+        "state": json_word(&word_of(state)),
         "complete": state.is_complete(),
         "pruned": state.is_pruned,
         "held": held,
@@ -143,6 +153,8 @@ fn to_json(job: &str, place: usize, state: &CheckpointState, held: Option<&Held>
         "file_bytes": state.file_bytes,
         "raw_bytes": state.raw_bytes,
         "stored_bytes": state.stored_bytes,
+        "ratio": ratio(state.file_bytes, state.stored_bytes.0),
+        "references": state.references.iter().map(|one| &one.checkpoint).collect::<BTreeSet<_>>(),
         "created_unix_ms": state.created_unix_ms,
         "elapsed_ms": state.elapsed_ms,
         "scheme": state.scheme.name(),

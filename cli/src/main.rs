@@ -6,6 +6,7 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::tell_line(&format!($($text)*)) };
 }
 
+mod advice;
 mod args;
 mod bench;
 mod cert;
@@ -22,11 +23,15 @@ mod gate;
 mod gates;
 mod globs;
 mod guard;
+mod help;
 mod inside;
 mod job;
+mod layouts;
 mod list;
 mod local;
+mod logging;
 mod manual;
+mod metrics;
 mod mount;
 mod names;
 mod node;
@@ -47,6 +52,7 @@ mod settings;
 mod show;
 mod signals;
 mod standing;
+mod stats;
 mod status;
 mod store_args;
 mod verify;
@@ -54,8 +60,8 @@ mod which;
 mod worker;
 
 use args::{Cli, Command};
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser};
 use exit::Exit;
 use mcr_anc::config::AncConfigError;
 use mcr_cnc::config::ConfigError;
@@ -73,15 +79,12 @@ fn main() -> ExitCode {
     }
     survive_file_size_limit();
     raise_open_files();
-    let cli = match Cli::try_parse() {
+    let cli = match parse(help::command()) {
         Ok(cli) => Ok(cli),
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => match settings() {
             Ok(Some(settings)) => parse_with(&settings),
             Ok(None) => Err(error),
-            Err(error) => {
-                output::tell_error(&error);
-                return Exit::Failed.into();
-            }
+            Err(error) => return failed(&error, Exit::Failed),
         },
         Err(error) => Err(error),
     };
@@ -89,6 +92,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         // clap would exit with 2. But exit status 2 of `mcr restart` means that an older checkpoint was restored.
         Err(error) => {
+            if error.use_stderr() && wants_json() {
+                output::tell_json(&advice::Told::of_command_line(&error));
+            }
             let printed = error.print().and_then(|()| std::io::stdout().flush());
             if let (Err(why), false) = (&printed, error.use_stderr()) {
                 output::tell(format!("standard output cannot be written: {why}"));
@@ -96,7 +102,11 @@ fn main() -> ExitCode {
             return if error.use_stderr() || printed.is_err() { Exit::Failed } else { Exit::Done }.into();
         }
     };
+    output::set_verbosity(cli.verbosity.quiet, cli.verbosity.verbose);
     let is_daemon = matches!(cli.command, Command::Cnc(_) | Command::Anc(_) | Command::Run(_) | Command::Gate(_));
+    if !is_daemon && !matches!(cli.command, Command::Node(_) | Command::Worker(_)) {
+        logging::start_logging_of_command();
+    }
     let result = match cli.command {
         Command::Save(args) => save::run(args),
         Command::Restart(args) => restart::run(args),
@@ -114,6 +124,8 @@ fn main() -> ExitCode {
         Command::Run(args) => daemon::run_both(args),
         Command::Flush(args) => flush::run(args),
         Command::Status(args) => status::run(args),
+        Command::Stats(args) => stats::run(args),
+        Command::Layouts(args) => layouts::run(args),
         Command::Cert(args) => cert::run(args.command),
         Command::Config(args) => config::run(args),
         Command::Job(args) => job::run(args),
@@ -124,14 +136,28 @@ fn main() -> ExitCode {
         Command::Manual(args) => manual::run(args),
     };
     result.unwrap_or_else(|error| {
-        output::tell_error(&error);
-        match Exit::of_error(&error) {
+        let exit = match Exit::of_error(&error) {
             // A supervisor must not start the daemon again.
             Exit::Failed if is_daemon && is_configuration(&error) => Exit::Configuration,
             exit => exit,
-        }
-        .into()
+        };
+        failed(&error, exit)
     })
+}
+
+/// Reports the error that ended the command, also as JSON if the user wants JSON.
+fn failed(error: &anyhow::Error, exit: Exit) -> ExitCode {
+    output::tell_error(error);
+    if wants_json() {
+        output::tell_json(&advice::Told::new(error, exit as u8));
+    }
+    exit.into()
+}
+
+/// Whether the command line has the option --json, also if the command line is wrong otherwise. The command after
+/// `--` does not count.
+fn wants_json() -> bool {
+    std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
 /// Whether the error is about a file or a value of the configuration.
@@ -166,7 +192,7 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
     .into_iter()
     .flatten()
     .collect();
-    let mut command = Cli::command();
+    let mut command = help::command();
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     for name in names {
         command = command.mut_subcommand(name, |mut sub| {
@@ -181,7 +207,12 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
             sub
         });
     }
-    Cli::from_arg_matches(&command.try_get_matches()?)
+    parse(command)
+}
+
+fn parse(mut command: clap::Command) -> Result<Cli, clap::Error> {
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// The address of the aggregator that runs together with the agent of this node, if no aggregator is configured.

@@ -3,6 +3,8 @@
 //! Packages contain these files. The directories below DIR are the directories of /usr/share.
 
 use crate::args::{Cli, ManualArgs};
+use crate::exit::statuses;
+use crate::help::{Example, GROUPS, examples_of, exit_text};
 use anyhow::Context;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
@@ -72,7 +74,7 @@ fn documented() -> Command {
 /// Adds the page of a command, and then the pages of its subcommands. A subcommand without a text about its exit
 /// status gets the text of its parent command.
 fn add_pages(command: &Command, parents_exit: Option<&str>, pages: &mut Vec<Page>) -> anyhow::Result<()> {
-    let exit = command.get_after_long_help().or_else(|| command.get_after_help()).map(ToString::to_string);
+    let exit = exit_text(command);
     let exit = exit.as_deref().or(parents_exit);
     // roff omits an empty date, and man would use the next word as the date.
     let man = Man::new(command.clone()).date("\"\"").source(concat!("mcrEngine ", env!("CARGO_PKG_VERSION")));
@@ -83,14 +85,19 @@ fn add_pages(command: &Command, parents_exit: Option<&str>, pages: &mut Vec<Page
     man.render_synopsis_section(&mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
-    if shown_subcommands(command).next().is_some() {
-        man.render_subcommands_section(&mut text)?;
-    }
     let mut rest = Roff::new();
+    let name = display_name(command);
+    match name.split_once('-') {
+        None => grouped_subcommands(command, &mut rest),
+        Some(_) if shown_subcommands(command).next().is_some() => man.render_subcommands_section(&mut text)?,
+        Some(_) => {}
+    }
+    let path = name.split_once('-').map_or(String::new(), |(_, path)| path.replace('-', " "));
+    examples_section(examples_of(&path), &mut rest);
     if let Some(exit) = exit {
         exit_status(exit, &mut rest);
     }
-    if let Some((parent, _)) = display_name(command).rsplit_once('-') {
+    if let Some((parent, _)) = name.rsplit_once('-') {
         rest.control("SH", ["SEE ALSO"]);
         rest.text([bold(parent), roman("(1)")]);
     }
@@ -108,7 +115,32 @@ fn display_name(command: &Command) -> &str {
     command.get_display_name().unwrap_or(command.get_name())
 }
 
-/// The section about the exit status, from a text of exit.rs, and the section with the examples of the text.
+/// The section with the commands of `mcr`, in the groups of `mcr --help`.
+fn grouped_subcommands(command: &Command, page: &mut Roff) {
+    page.control("SH", ["COMMANDS"]);
+    for group in GROUPS {
+        page.control("SS", [group.heading]);
+        for sub in group.commands.iter().filter_map(|name| command.find_subcommand(name)) {
+            page.control("TP", []);
+            page.text([roman(format!("{}(1)", display_name(sub)))]);
+            page.text([roman(sub.get_about().map(ToString::to_string).unwrap_or_default())]);
+        }
+    }
+}
+
+/// The section with the examples of a command.
+fn examples_section(examples: &[Example], page: &mut Roff) {
+    if !examples.is_empty() {
+        page.control("SH", ["EXAMPLES"]);
+    }
+    for Example { command, what } in examples {
+        page.control("TP", []);
+        page.text([bold(*command)]);
+        page.text([roman(*what)]);
+    }
+}
+
+/// The section about the exit status, from a text of exit.rs.
 fn exit_status(text: &str, page: &mut Roff) {
     page.control("SH", ["EXIT STATUS"]);
     let mut paragraphs = text.split("\n\n");
@@ -130,21 +162,6 @@ fn exit_status(text: &str, page: &mut Roff) {
         page.control("PP", []);
         page.text([roman(paragraph)]);
     }
-}
-
-/// The statuses of a list like `Exit status: 0 done, 1 failed.`, each with its meaning.
-fn statuses(list: &str) -> Vec<(&str, String)> {
-    let list = list.trim_start_matches("Exit status: ").trim_end_matches('.');
-    let mut statuses: Vec<(&str, String)> = Vec::new();
-    for part in list.split(", ") {
-        let begun = part.split_once(' ').filter(|(number, _)| number.parse::<u8>().is_ok());
-        match (begun, statuses.last_mut()) {
-            (Some((number, meaning)), _) => statuses.push((number, meaning.to_owned())),
-            (None, Some((_, meaning))) => *meaning += &format!(", {part}"),
-            (None, None) => {}
-        }
-    }
-    statuses
 }
 
 #[cfg(test)]
@@ -205,6 +222,20 @@ mod tests {
         assert_eq!(meanings[1], ("1", "a checkpoint is damaged, or there is none".to_owned()));
         assert_eq!(meanings.len(), 3);
         assert!(page_of(verify).contains(&meanings[2].1));
+    }
+
+    #[test]
+    fn every_manual_page_has_the_examples_of_its_command() {
+        let root = documented();
+        for command in all(&root) {
+            let page = page_of(command);
+            let (_, examples) = page.split_once(".SH EXAMPLES\n").unwrap_or_else(|| panic!("no example: {page}"));
+            let path = display_name(command).replace('-', " ");
+            let path = path.strip_prefix("mcr").expect("a command of mcr").trim_start();
+            for Example { command, what } in examples_of(path) {
+                assert!(examples.contains(&format!(".TP\nfB{command}fR\n{what}\n")), "{command}: {examples}");
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,6 @@ mod check;
 mod slurm_conf;
 
 use crate::args::{NodeArgs, NodeCommand};
-use crate::daemon::start_logging;
 use crate::guard::{NotPermitted, WrongSetting};
 use anyhow::{Context, bail};
 use mcr_node::cgroup::{Groups, Limits};
@@ -37,7 +36,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         }
         None => {}
     }
-    start_logging(args.log_json);
+    args.log.start();
     let run_dir = &args.node.run_dir;
     ignore_hangup();
     let uid = nix::unistd::geteuid();

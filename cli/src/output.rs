@@ -1,58 +1,71 @@
 //! Output for people and scripts: tables, progress bars, and exact numbers with `--json`.
 
-use anyhow::Context;
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use mcr_anc::observe::Observer;
+mod progress;
+mod table;
+
+pub use progress::Progress;
+pub use table::{Paint, Table};
+
+use crate::advice::{Told, message_of, missing_advice};
+use anyhow::{Context, bail};
 use mcr_cnc::layout::LayoutError;
-use mcrengine::units::{RawBytes, StoredBytes};
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-/// A table with headings. Columns of numbers are aligned to the right.
-pub struct Table {
-    headings: Vec<String>,
-    rows: Vec<Vec<String>>,
+/// How much the commands print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verbosity {
+    /// Results and errors, without progress and notes.
+    Quiet,
+    Normal,
+    /// Also log lines of the level `info`; of a daemon, of the level `debug`.
+    Verbose,
+    /// Also log lines of the level `debug`; of a daemon, of the level `trace`.
+    VeryVerbose,
 }
 
-impl Table {
-    /// A table with these headings. A heading that begins with `>` marks a column of numbers.
-    pub fn new(headings: &[impl AsRef<str>]) -> Self {
-        Self { headings: headings.iter().map(|heading| heading.as_ref().to_owned()).collect(), rows: Vec::new() }
-    }
+static VERBOSITY: AtomicU8 = AtomicU8::new(1);
 
-    /// Adds a row with a cell for each heading. Cells may contain any text, because [`printable`] replaces control
-    /// characters.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().map(|cell| printable(&cell).into_owned()).collect());
-    }
+/// Sets the verbosity of the whole process, from the options --quiet and --verbose.
+pub fn set_verbosity(is_quiet: bool, verbose: u8) {
+    VERBOSITY.store(if is_quiet { 0 } else { 1 + verbose.min(2) }, Ordering::Relaxed);
+}
 
-    /// The table as text; each line ends with a line feed.
-    pub fn render(&self) -> String {
-        let titles: Vec<&str> = self.headings.iter().map(|h| h.trim_start_matches('>')).collect();
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-            cells.chain([titles[column].chars().count()]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..titles.len()).map(width).collect();
-        let line = |cells: &[&str]| {
-            let cell = |(i, text): (usize, &&str)| match self.headings[i].starts_with('>') {
-                true => format!("{text:>width$}", width = widths[i]),
-                false => format!("{text:<width$}", width = widths[i]),
-            };
-            let joined: Vec<String> = cells.iter().enumerate().map(cell).collect();
-            format!("{}\n", joined.join("  ").trim_end())
-        };
-        let mut text = line(&titles);
-        for row in &self.rows {
-            text.push_str(&line(&row.iter().map(String::as_str).collect::<Vec<_>>()));
-        }
-        text
+/// The verbosity of the process.
+pub fn verbosity() -> Verbosity {
+    match VERBOSITY.load(Ordering::Relaxed) {
+        0 => Verbosity::Quiet,
+        1 => Verbosity::Normal,
+        2 => Verbosity::Verbose,
+        _ => Verbosity::VeryVerbose,
     }
+}
+
+/// Whether the user wants only results and errors.
+fn is_quiet() -> bool {
+    verbosity() == Verbosity::Quiet
+}
+
+/// The width of the terminal behind standard output. `None` if standard output is not a terminal.
+fn out_width() -> Option<usize> {
+    if cfg!(test) {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_col > 0).then(|| usize::from(size.ws_col))
+}
+
+/// Whether standard output is a terminal that shows colours. A variable NO_COLOR that is not empty switches colours
+/// off (no-color.org).
+fn has_colours() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    !cfg!(test) && !is_set("NO_COLOR") && !is_dumb && std::io::stdout().is_terminal()
 }
 
 /// Replaces control characters, which a terminal would execute. Each byte of a control character (such as a line feed
@@ -96,15 +109,29 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     write_out(&printable_lines(text))
 }
 
-/// Prints one JSON value on several lines to standard output.
+/// Version of the JSON of all commands. A release that removes a field, or changes the meaning of a field, has a new
+/// number. docs/json.md describes the JSON.
+pub const JSON_VERSION: u32 = 1;
+
+/// Prints a JSON object on several lines to standard output, with the field `version`.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
+    let mut value = serde_json::to_value(value)?;
+    match &mut value {
+        serde_json::Value::Object(fields) => fields.insert("version".to_owned(), JSON_VERSION.into()),
+        other => bail!("the JSON of a command is an object, and this is {other}"),
+    };
+    let mut text = serde_json::to_string_pretty(&value)?;
     // JSON allows these characters in a text, but some terminals execute them.
     for c in ('\u{7f}'..='\u{9f}').filter(|c| text.contains(*c)).collect::<Vec<_>>() {
         text = text.replace(c, &format!("\\u{:04x}", u32::from(c)));
     }
     text.push('\n');
     write_out(&text)
+}
+
+/// The word of a state or an outcome in JSON: `set aside` becomes `set-aside`.
+pub fn json_word(word: &str) -> String {
+    word.replace(' ', "-")
 }
 
 fn write_out(text: &str) -> anyhow::Result<()> {
@@ -123,15 +150,31 @@ pub fn tell_line(line: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
+/// Prints one line to standard error that is neither a result nor an error, except with `--quiet`.
+pub fn note(text: impl Display) {
+    if !is_quiet() {
+        tell(text);
+    }
+}
+
+/// Prints an error as JSON to standard output. An error while writing is ignored, because the error itself is on
+/// standard error.
+pub fn tell_json(told: &Told) {
+    let _ = print_json(&serde_json::json!({ "error": told }));
+}
+
 /// Prints the error that made a command fail. The text has several lines only if it quotes a configuration or a
 /// pattern.
 pub fn tell_error(error: &anyhow::Error) {
-    let text = format!("{error:#}");
+    let text = message_of(error);
     match error.chain().any(|cause| cause.is::<toml::de::Error>() || cause.is::<LayoutError>()) {
         true => text.lines().enumerate().for_each(|(nth, line)| {
             tell_line(&format!("{}{line}", if nth == 0 { "mcr: " } else { "" }));
         }),
         false => tell(text),
+    }
+    if let Some(advice) = missing_advice(error) {
+        tell(format!("advice: {advice}"));
     }
 }
 
@@ -152,6 +195,12 @@ impl Write for Log {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+/// A number with its noun: `1 checkpoint`, `2 checkpoints`.
+pub fn counted(n: impl Into<u64>, what: &str) -> String {
+    let n = n.into();
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// A duration for people: `0.42 s`, `3 min 20 s`.
@@ -192,101 +241,15 @@ pub fn utc(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
-/// A progress bar on a terminal. If standard error is not a terminal, the bar prints nothing.
-pub struct Progress {
-    bar: ProgressBar,
-    /// Whether [`Self::expect`] set the total. If not, each plan adds its bytes to the total.
-    is_known: AtomicBool,
-}
-
-impl Progress {
-    /// A bar after the word `what`. The bar is hidden if `quiet` is true or standard error is not a terminal.
-    pub fn new(what: &'static str, quiet: bool) -> Self {
-        let bar = match quiet || !std::io::stderr().is_terminal() {
-            true => ProgressBar::hidden(),
-            false => ProgressBar::new(0),
-        };
-        let template = "{prefix:>9} [{bar:30}] {percent:>3} % {rate} {elapsed} {msg}";
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            // The rate is the average over the whole time. An average over the last moments would be 0 while a large
-            // segment is encoded.
-            let style = style.with_key("rate", |state: &ProgressState, to: &mut dyn std::fmt::Write| {
-                let _ = to.write_str(&human_rate(state.pos(), state.elapsed())); // an error only shortens the text
-            });
-            bar.set_style(style.progress_chars("=> "));
-        }
-        bar.set_prefix(what);
-        if !bar.is_hidden() {
-            bar.enable_steady_tick(Duration::from_secs(1)); // so that the elapsed time is updated
-        }
-        Self { bar, is_known: AtomicBool::new(false) }
-    }
-
-    /// Sets the total number of bytes.
-    pub fn expect(&self, bytes: u64) {
-        self.is_known.store(true, Ordering::Relaxed);
-        self.add(bytes);
-    }
-
-    /// Removes the bar from the terminal.
-    pub fn clear(&self) {
-        self.bar.finish_and_clear();
-    }
-
-    /// Shows the name of the current work.
-    pub fn message(&self, message: String) {
-        self.bar.set_message(printable(&message).into_owned());
-    }
-
-    /// Adds bytes to the total.
-    pub fn add(&self, bytes: u64) {
-        self.bar.inc_length(bytes);
-    }
-
-    /// Adds finished bytes.
-    pub fn done(&self, bytes: u64) {
-        self.bar.inc(bytes);
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
-}
-
-impl Observer for Progress {
-    fn planned(&self, _: usize, raw_bytes: RawBytes) {
-        if !self.is_known.load(Ordering::Relaxed) {
-            self.add(raw_bytes.0);
-        }
-    }
-
-    fn segment(&self, raw_bytes: RawBytes, _: StoredBytes) {
-        self.done(raw_bytes.0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_table_lines_up() {
-        let mut table = Table::new(&["checkpoint", ">raw"]);
-        table.row(["it_1".into(), "10 B".into()]);
-        table.row(["a".into(), "1.00 KiB".into()]);
-        assert_eq!(table.render(), "checkpoint       raw\nit_1            10 B\na           1.00 KiB\n");
-    }
 
     #[test]
     fn no_name_makes_a_terminal_do_anything() {
         assert_eq!(printable("a\u{1b}[31mb\nc\td\u{9b}e"), "a\\x1b[31mb\\x0ac\\x09d\\xc2\\x9be");
         assert_eq!(printable("it_1 \u{fc}"), "it_1 \u{fc}");
         assert_eq!(name_of(Path::new(std::ffi::OsStr::from_bytes(b"x\xff\n"))), "x\\xff\\x0a");
-        let mut table = Table::new(&["file"]);
-        table.row(["n\nl".into()]);
-        assert_eq!(table.render(), "file\nn\\x0al\n");
         assert_eq!(printable_lines("a\u{7}\nb\n"), "a\\x07\nb\n");
     }
 

@@ -5,7 +5,7 @@
 
 use crate::args::RestartArgs;
 use crate::common::{threads_of, write_trace};
-use crate::output::{Progress, print, print_json};
+use crate::output::{Progress, counted, print, print_json};
 use crate::remote;
 use crate::restorers::{Failure, Restorers, of_advice, receiver, sink_failure, unread, verify_all};
 use anyhow::anyhow;
@@ -73,6 +73,9 @@ pub fn prepare(
     let groups = groups_of(state, args)?;
     let mut how = how(store, job, state, all, args)?;
     let progress = Progress::new("restoring", args.json);
+    if args.ranks.is_none() {
+        progress.expect(state.raw_bytes.0, 1);
+    }
     let mut files: Vec<VerifiedFile> = Vec::new();
     let mut recording = args.trace.as_ref().map(|_| Recording::default());
     for group in groups {
@@ -290,20 +293,21 @@ pub fn preview(
 }
 
 impl Preview {
-    pub fn print(self, checkpoint: &CheckpointId, args: &RestartArgs) -> anyhow::Result<()> {
+    pub fn print(self, job: &JobId, checkpoint: &CheckpointId, args: &RestartArgs) -> anyhow::Result<()> {
         let Self { files, file_bytes, aside, is_interrupted } = self;
         if args.json {
             let aside: Vec<String> = aside.iter().map(|aside| escaped(&aside.path)).collect();
             return print_json(&serde_json::json!({
-                "outcome": "dry run", "checkpoint": checkpoint, "files": files, "file_bytes": file_bytes,
+                "outcome": "dry-run", "job": job, "checkpoint": checkpoint, "files": files, "file_bytes": file_bytes,
                 "would_move_aside": aside, "is_interrupted": is_interrupted,
             }));
         }
         print(&format!(
-            "would restore {checkpoint}: {files} files, {}, to {}; {} files would be moved aside\n",
+            "would restore {checkpoint}: {}, {}, to {}; {} would be moved aside\n",
+            counted(files, "file"),
             mcrengine::units::human_bytes(file_bytes),
             args.to.display(),
-            aside.len()
+            counted(aside.len() as u64, "file")
         ))?;
         tell_aside("would be moved aside", &aside);
         if is_interrupted {

@@ -2,8 +2,8 @@
 //! marks checkpoints as bad.
 
 use crate::args::{KeepArgs, PruneArgs};
-use crate::common::{now_unix_ms, one_job, open_store};
-use crate::output::{print, print_json};
+use crate::common::{no_checkpoint_named, now_unix_ms, one_job, open_store};
+use crate::output::{Progress, counted, note, print, print_json};
 use crate::which::checkpoint_of;
 use anyhow::{Context, bail};
 use mcrengine::ids::{CheckpointId, JobId};
@@ -41,11 +41,6 @@ fn named(store: &dyn Store, job: &JobId, args: PruneArgs) -> anyhow::Result<Prun
     Ok(PruneArgs { drop: named(&args.drop)?, mark_bad: named(&args.mark_bad)?, unmark: named(&args.unmark)?, ..args })
 }
 
-/// A number with its noun: `1 checkpoint`, `2 checkpoints`.
-fn count(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
 pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     let keep = args.keep.rules();
     if keep.is_empty() && args.drop.is_empty() && args.mark_bad.is_empty() && args.unmark.is_empty() && !args.incomplete
@@ -62,7 +57,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         None => one_job(&store, &args.store)?,
     };
     let args = named(&store, &job, args)?;
-    check_names(&store, &job, args.drop.iter().chain(&args.mark_bad).chain(&args.unmark))?;
+    check_names(&store, &args.store.store, &job, args.drop.iter().chain(&args.mark_bad).chain(&args.unmark))?;
     if !args.dry_run {
         for id in &args.mark_bad {
             mark_bad(&store, &job, id, &args.reason).with_context(|| format!("{id} cannot be marked"))?;
@@ -81,7 +76,10 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         now_unix_ms: now_unix_ms(),
     };
     let prunes = !options.keep.is_empty() || !options.drop.is_empty() || options.incomplete;
+    let progress = Progress::new("pruning", args.json);
+    progress.message(job.to_string());
     let pruned = if prunes { prune(&store, &job, &options)? } else { Pruned::default() };
+    drop(progress);
     let code = if pruned.unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         print_json(&serde_json::json!({
@@ -146,19 +144,32 @@ pub fn prune_after(store: &dyn Store, job: &JobId, keep: Rules) -> anyhow::Resul
         );
     }
     if !pruned.checkpoints.is_empty() {
-        eprintln!("mcr: {} removed, {} freed", count(pruned.checkpoints.len(), "old checkpoint"), pruned.freed_bytes);
+        note(format!(
+            "{} removed, {} freed",
+            counted(pruned.checkpoints.len() as u64, "old checkpoint"),
+            pruned.freed_bytes
+        ));
     }
     Ok(pruned.checkpoints)
 }
 
 /// Fails if a named checkpoint does not exist, before anything is changed.
-fn check_names<'a>(store: &dyn Store, job: &JobId, ids: impl Iterator<Item = &'a CheckpointId>) -> anyhow::Result<()> {
+/// `path`: the directory of the store.
+fn check_names<'a>(
+    store: &dyn Store,
+    path: &Path,
+    job: &JobId,
+    ids: impl Iterator<Item = &'a CheckpointId>,
+) -> anyhow::Result<()> {
     for id in ids {
         match manifest::state(store, job, id) {
-            Ok(state) if state.is_pruned => bail!("{id} was removed by prune already; nothing was done"),
+            Ok(state) if state.is_pruned => {
+                bail!("nothing was done: {id} was removed by prune already; mcr list shows the others")
+            }
             Ok(_) => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("job {job} has no checkpoint {id}; nothing was done"));
+            Err(_) => {
+                let all = manifest::list(store, job)?;
+                bail!("nothing was done: {}", no_checkpoint_named(path, job, id, &all));
             }
         }
     }
@@ -173,7 +184,7 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
     let freed = if dry_run { "would be freed" } else { "freed" };
     text.push_str(&format!(
         "{} {verb}, {} {freed}\n",
-        count(pruned.checkpoints.len(), "checkpoint"),
+        counted(pruned.checkpoints.len() as u64, "checkpoint"),
         pruned.freed_bytes
     ));
     if !pruned.still_needed.is_empty() {
@@ -182,7 +193,7 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
         let (n, verb) = (pruned.still_needed.len(), if pruned.still_needed.len() == 1 { "stays" } else { "stay" });
         text.push_str(&format!(
             "{} ({}) {verb}, because kept checkpoints refer to {} of {}\n",
-            count(n, "container"),
+            counted(n as u64, "container"),
             human_bytes(bytes.0),
             human_bytes(needed),
             if n == 1 { "it" } else { "them" }
@@ -193,14 +204,14 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
         let (before, after) = (sum(|one| one.before), sum(|one| one.after));
         text.push_str(&format!(
             "{} repacked: {before} before, {after} now\n",
-            count(pruned.repacked.len(), "container")
+            counted(pruned.repacked.len() as u64, "container")
         ));
     }
     if let Some(error) = &pruned.not_repacked {
         text.push_str(&format!("containers with many unneeded bytes could not be repacked: {error}\n"));
     }
     if pruned.left_over > 0 {
-        text.push_str(&format!("{} of dead writers removed\n", count(pruned.left_over as usize, "leftover")));
+        text.push_str(&format!("{} of dead writers removed\n", counted(pruned.left_over, "leftover")));
     }
     text
 }

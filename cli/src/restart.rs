@@ -3,10 +3,10 @@
 //! No file gets its final name before all files of the checkpoint are written and their digests are verified.
 
 use crate::args::RestartArgs;
-use crate::common::{job_of, no_checkpoint_of, open_store};
+use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
 use crate::guard::warn_of_store;
-use crate::output::{human_rate, human_time, name_of, print, print_json, tell};
+use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
 use crate::which::checkpoint_of;
@@ -34,6 +34,7 @@ const SET_ASIDE: &str = "set aside";
 /// The result, for `--json`.
 #[derive(serde::Serialize)]
 struct Report {
+    #[serde(serialize_with = "as_json_word")]
     outcome: &'static str,
     job: Option<JobId>,
     checkpoint: Option<CheckpointId>,
@@ -48,6 +49,10 @@ struct Report {
     /// Files that were moved away, because a restored file has the same name or because they belong to a later step.
     #[serde(skip_serializing_if = "Option::is_none")]
     moved_aside: Option<MovedAside>,
+}
+
+fn as_json_word<S: serde::Serializer>(outcome: &str, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&json_word(outcome))
 }
 
 pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
@@ -157,7 +162,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             match preview(&store, &job, state, &all, &args) {
                 Ok(preview) => {
                     let is_older = wanted.as_ref() != Some(&state.id);
-                    preview.print(&state.id, &args)?;
+                    preview.print(&job, &state.id, &args)?;
                     return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
                 }
                 Err(Failure::Receiver(error)) => return Err(error),
@@ -361,7 +366,7 @@ fn candidates<'a>(
             Some(position) => position,
             None => match no_checkpoint_of(store, &args.store, job)? {
                 Some(message) => bail!("{message}"),
-                None => bail!("job {job} has no checkpoint {wanted}; `mcr list` shows those it has"),
+                None => bail!("{}", no_checkpoint_named(&args.store.store, job, wanted, all)),
             },
         },
     };
@@ -551,8 +556,8 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
     }
     let (Some(checkpoint), elapsed) = (&report.checkpoint, started.elapsed()) else { return Ok(()) };
     print(&format!(
-        "restored {checkpoint}: {} files, {} in {} ({}), to {}\n",
-        report.files,
+        "restored {checkpoint}: {}, {} in {} ({}), to {}\n",
+        counted(report.files, "file"),
         mcrengine::units::human_bytes(report.file_bytes),
         human_time(elapsed),
         human_rate(report.file_bytes, elapsed),

@@ -1,8 +1,8 @@
 //! `mcr show`: the contents of a checkpoint, class by class or file by file.
 
 use crate::args::ShowArgs;
-use crate::common::{one_job, open_store};
-use crate::output::{Table, print, print_json, ratio, utc};
+use crate::common::{no_checkpoint_named, one_job, open_store};
+use crate::output::{Table, counted, print, print_json, ratio, utc};
 use crate::which::checkpoint_of;
 use anyhow::{Context, bail};
 use mcrengine::classify::VariableRef;
@@ -82,14 +82,17 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
         Some(id) => all
             .iter()
             .find(|state| state.id == *id)
-            .with_context(|| format!("job {job} has no checkpoint {id}; `mcr list` shows those it has"))?,
+            .with_context(|| no_checkpoint_named(&args.store.store, &job, id, &all))?,
         None => all
             .iter()
             .find(|state| state.is_complete())
-            .with_context(|| format!("job {job} has no complete checkpoint"))?,
+            .with_context(|| format!("job {job} has no complete checkpoint; mcr list shows what is missing"))?,
     };
     if state.is_pruned {
-        bail!("{} was removed by prune; only containers that other checkpoints need are left", state.id);
+        bail!(
+            "{} was removed by prune, and only containers that other checkpoints need are left; mcr list shows the others",
+            state.id
+        );
     }
     let (classes, files, shared, bases) = look_inside(&store, &job, state)?;
     if args.json {
@@ -103,7 +106,7 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     print(&summary(&job, state, &bases))?;
-    print(&if args.files { file_table(&files) } else { class_table(&classes, &shared, args.all) })?;
+    print(&if args.files { file_table(&files) } else { class_table(&classes, &shared, &args) })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -113,16 +116,16 @@ fn references(state: &CheckpointState) -> Vec<CheckpointId> {
 
 fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, Bases>) -> String {
     let mut text = format!(
-        "job {job}, checkpoint {}, saved {} UTC\n{} ranks in {} groups of {}, {} files, scheme {}, profile {}\n{} \
-         in files, {} stored, ratio {:.3}\n",
+        "job {job}, checkpoint {}\nsaved {} UTC, scheme {}, profile {}\n{}, {} (group size {}), {}\n{} in files, {} \
+         stored, ratio {:.3}\n",
         state.id,
         utc(state.created_unix_ms),
-        state.ranks,
-        state.groups,
-        state.group_size,
-        state.files,
         state.scheme.name(),
         state.profile,
+        counted(state.ranks, "rank"),
+        counted(state.groups, "group"),
+        state.group_size,
+        counted(state.files, "file"),
         human_bytes(state.file_bytes),
         human_bytes(state.stored_bytes.0),
         ratio(state.file_bytes, state.stored_bytes.0),
@@ -141,7 +144,9 @@ fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, 
     }
     for (older, Bases { segments, raw_bytes, stored_bytes }) in bases {
         let (raw, stored) = (human_bytes(*raw_bytes), human_bytes(*stored_bytes));
-        text.push_str(&format!("{segments} segments ({raw} raw, {stored} stored) are decoded with those of {older}\n"));
+        let are = if *segments == 1 { "is" } else { "are" };
+        let segments = counted(*segments, "segment");
+        text.push_str(&format!("{segments} ({raw} raw, {stored} stored) {are} decoded with those of {older}\n"));
     }
     text.push('\n');
     text
@@ -251,7 +256,7 @@ fn look_inside(store: &dyn Store, job: &JobId, state: &CheckpointState) -> anyho
         }
     }
     if opened == 0 {
-        bail!("{}: none of its containers can be read", state.id);
+        bail!("{}: none of its containers can be read; mcr verify {} shows why", state.id, state.id);
     }
     for (key, estimate) in estimates {
         if let Some(class) = classes.get_mut(&key) {
@@ -281,15 +286,15 @@ fn reason(decision: Option<&Decision>, chain: &Chain, id: &CheckpointId) -> Opti
     })
 }
 
-fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
-    let mut table =
-        Table::new(&["class", ">variables", ">raw", ">stored", ">ratio", ">reused", ">shared", "chains", "why"]);
-    let shown = if all { classes.len() } else { classes.len().min(CLASSES_SHOWN_MAX) };
+fn class_table(classes: &[Class], shared: &[Shared], args: &ShowArgs) -> String {
+    let headings = ["~class", "?>variables", ">raw", ">stored", ">ratio", "?>reused", "?>shared", "~chains", "~why"];
+    let mut table = Table::new(with_why(&headings, args));
+    let shown = if args.all { classes.len() } else { classes.len().min(CLASSES_SHOWN_MAX) };
     for class in &classes[..shown] {
         let coded = class.coded_raw_bytes + class.shared_raw_bytes;
         let stored = class.stored_bytes + class.shared_stored_bytes_estimate;
         let estimated = if class.shared_raw_bytes > 0 { "~" } else { "" };
-        table.row([
+        let cells = [
             class.key.clone(),
             class.variables.to_string(),
             human_bytes(class.raw_bytes),
@@ -299,7 +304,8 @@ fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
             human_bytes(class.shared_raw_bytes),
             class.chains.iter().cloned().collect::<Vec<_>>().join(", "),
             lines(&class.why),
-        ]);
+        ];
+        table.row(cells.into_iter().take(with_why(&headings, args).len()));
     }
     let mut text = table.render();
     if shown < classes.len() {
@@ -310,9 +316,10 @@ fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
     }
     if !shared.is_empty() {
         text.push_str("\nsegments that several classes share\n");
-        let mut table = Table::new(&["type", ">segments", ">raw", ">stored", ">ratio", "chain", "why"]);
+        let headings = ["~type", "?>segments", ">raw", ">stored", ">ratio", "~chain", "~why"];
+        let mut table = Table::new(with_why(&headings, args));
         for one in shared {
-            table.row([
+            let cells = [
                 one.element.clone(),
                 one.segments.to_string(),
                 human_bytes(one.raw_bytes),
@@ -320,11 +327,17 @@ fn class_table(classes: &[Class], shared: &[Shared], all: bool) -> String {
                 format!("{:.3}", ratio(one.raw_bytes, one.stored_bytes)),
                 one.chain.clone(),
                 lines(&one.why),
-            ]);
+            ];
+            table.row(cells.into_iter().take(with_why(&headings, args).len()));
         }
         text.push_str(&table.render());
     }
     text
+}
+
+/// The headings without the last one, `why`, except with `--why`.
+fn with_why<'a, 'b>(headings: &'a [&'b str], args: &ShowArgs) -> &'a [&'b str] {
+    &headings[..headings.len() - usize::from(!args.why)]
 }
 
 /// Joins the reasons, because different groups may have different reasons.
@@ -333,7 +346,7 @@ fn lines(why: &BTreeSet<String>) -> String {
 }
 
 fn file_table(files: &[File]) -> String {
-    let mut table = Table::new(&["file", ">rank", ">bytes", ">variables", "BLAKE3"]);
+    let mut table = Table::new(&["~file", ">rank", ">bytes", ">variables", "?BLAKE3"]);
     for file in files {
         table.row([
             file.path.clone(),

@@ -6,7 +6,7 @@ use crate::cert::security;
 use crate::exit::Exit;
 use crate::flush::state_file;
 use crate::found::rank_list;
-use crate::output::{Table, human_time, print, print_json};
+use crate::output::{Table, human_time, json_word, print, print_json};
 use crate::settings::{Facts, Settings};
 use anyhow::{Context, bail};
 use mcr_cnc::control::{ask_for_aggregators, socket_of};
@@ -38,7 +38,7 @@ pub fn run(mut args: StatusArgs) -> anyhow::Result<ExitCode> {
         }
     }
     if args.json {
-        print_json(&lines)?;
+        print_json(&serde_json::json!({ "aggregators": lines }))?;
     }
     let (asked, silent_count) = (args.aggregators.len(), silent.len());
     let exit = Exit::of(asked - silent_count, silent_count > 0);
@@ -93,8 +93,13 @@ fn to_json(address: &str, status: &v1::StatusReply) -> serde_json::Value {
         .collect();
     let checkpoints: Vec<_> = (status.checkpoints.iter())
         .map(|c| {
+            // The reason of a committed checkpoint is its name in the store.
+            let is_committed = c.phase == "committed" && !c.reason.is_empty();
+            let checkpoint = if is_committed { &c.reason } else { &c.label };
+            let reason = (!is_committed && !c.reason.is_empty()).then_some(&c.reason);
             serde_json::json!({
-                "job": c.job, "label": c.label, "group": c.group, "phase": c.phase, "reason": c.reason, "missing": c.missing,
+                "job": c.job, "label": c.label, "checkpoint": checkpoint, "group": c.group, "phase": json_word(&c.phase),
+                "reason": reason, "missing": c.missing,
                 "raw_bytes": c.raw_bytes, "stored_bytes": c.stored_bytes, "age_ms": c.age_ms, "flush_ms": c.flush_ms,
             })
         })
@@ -115,7 +120,7 @@ fn to_text(address: &str, status: &v1::StatusReply) -> String {
         human_bytes(status.leased_bytes),
         human_bytes(status.budget_bytes)
     );
-    let mut agents = Table::new(&["node", "job", ">ranks", ">connected", ">last heard"]);
+    let mut agents = Table::new(&["~node", "~job", ">ranks", "?>connected", ">last heard"]);
     for agent in &status.agents {
         agents.row([
             agent.node.clone(),
@@ -125,7 +130,8 @@ fn to_text(address: &str, status: &v1::StatusReply) -> String {
             time(agent.silent_ms),
         ]);
     }
-    let mut checkpoints = Table::new(&["job", "checkpoint", ">group", "phase", ">raw", ">stored", ">age", "what"]);
+    let mut checkpoints =
+        Table::new(&["job", "~checkpoint", ">group", "phase", "?>raw", "?>stored", "?>age", "?~what"]);
     for c in &status.checkpoints {
         let missing = || format!("waiting for {}", rank_list(&c.missing));
         // The reason of a committed checkpoint is only its name, so it is omitted.

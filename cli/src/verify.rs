@@ -1,9 +1,9 @@
 //! `mcr verify`: reads whole checkpoints and verifies that every file can be restored.
 
 use crate::args::VerifyArgs;
-use crate::common::{one_job, open_store, threads_of, write_trace};
+use crate::common::{no_checkpoint_named, one_job, open_store, threads_of, write_trace};
 use crate::exit::Exit;
-use crate::output::{Progress, human_rate, human_time, name_of, print, print_json};
+use crate::output::{Progress, counted, human_rate, human_time, print, print_json};
 use crate::which::checkpoint_of;
 use anyhow::bail;
 use mcrengine::ids::{CheckpointId, JobId};
@@ -62,7 +62,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         problems.dedup();
         if args.json {
             lines.push(serde_json::json!({
-                "job": job, "checkpoint": id, "good": report.is_good(), "problems": problems, "doubt": doubt, "groups": report.groups, "files": report.files,
+                "job": job, "checkpoint": id, "good": report.is_good(), "complete": is_complete, "problems": problems, "doubt": doubt, "groups": report.groups, "files": report.files,
                 "segments": report.segments, "raw_bytes": report.raw_bytes, "stored_bytes": report.stored_bytes,
                 "elapsed_ms": elapsed.as_millis() as u64,
             }));
@@ -74,10 +74,10 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             (false, false) => "DAMAGED",
         };
         print(&format!(
-            "{id}: {verdict}, {} files in {}, {} segments, {} in {} ({})\n",
-            report.files,
-            counted(report.groups as usize, "group"),
-            report.segments,
+            "{id}: {verdict}, {} in {}, {}, {} in {} ({})\n",
+            counted(report.files, "file"),
+            counted(report.groups, "group"),
+            counted(report.segments, "segment"),
             mcrengine::units::human_bytes(report.raw_bytes.0),
             human_time(elapsed),
             human_rate(report.raw_bytes.0, elapsed),
@@ -105,7 +105,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         true => Exit::of(checked, !incomplete.is_empty()),
     };
     if args.json {
-        print_json(&lines)?;
+        print_json(&serde_json::json!({ "job": job, "good": exit == Exit::Done, "checkpoints": lines }))?;
     } else {
         print(&format!("{}\n", last_line(&job, checked, [&damaged, &unreadable], &incomplete, exit)))?;
     }
@@ -142,7 +142,7 @@ fn last_line(
     let mut line = format!(
         "{word}{} of {} of job {job} ok",
         checked - damaged.len() - unreadable.len(),
-        counted(all, "checkpoint")
+        counted(all as u64, "checkpoint")
     );
     if !unreadable.is_empty() {
         line.push_str(&format!(
@@ -160,22 +160,17 @@ fn last_line(
     line
 }
 
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
 /// The checkpoint that the user named. The error says whether the checkpoint was pruned or does not exist.
 fn the_one(store: &dyn Store, job: &JobId, id: &CheckpointId, args: &VerifyArgs) -> anyhow::Result<CheckpointState> {
     let all = manifest::list(store, job)?;
     let id = &checkpoint_of(&all, id)?;
-    let there: Vec<&str> =
-        all.iter().filter(|state| !state.is_pruned).map(|state| state.id.as_str()).take(10).collect();
-    let there = format!("the newest there: {}", there.join(", "));
     match all.iter().find(|state| state.id == *id) {
         Some(state) if state.is_pruned => {
-            bail!("{id} was pruned; only containers that other checkpoints need are left; {there}")
+            bail!(
+                "{id} was pruned, and only containers that other checkpoints need are left; mcr list shows the others"
+            )
         }
         Some(_) => Ok(manifest::state(store, job, id)?),
-        None => bail!("job {job} has no checkpoint {id} in {}; {there}", name_of(&args.store.store)),
+        None => bail!("{}", no_checkpoint_named(&args.store.store, job, id, &all)),
     }
 }

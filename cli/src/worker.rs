@@ -3,10 +3,11 @@
 use crate::args::WorkerArgs;
 use crate::cert::own_certificates;
 use crate::config::ConfigFile;
-use crate::daemon::{Aggregators, LOOPBACK, Life, run_worker, start_logging};
+use crate::daemon::{Aggregators, LOOPBACK, Life, run_worker};
 use crate::exit::Exit;
 use crate::gates::Wish;
 use crate::is_configuration;
+use crate::logging::start_logging;
 use crate::orphan::Watch;
 use crate::output::print;
 use crate::placement::Placement;
@@ -36,7 +37,7 @@ const NICE: i32 = 10;
 const RECONNECT_MAX_SECONDS: u64 = 2;
 
 pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
-    start_logging(false);
+    start_logging();
     if let Some(uid) = args.certificates {
         return print_certificates(uid);
     }

@@ -6,6 +6,7 @@
 //! event.
 
 mod ending;
+mod saved;
 mod task;
 mod waits;
 
@@ -31,6 +32,7 @@ use mcr_proto::convert::file_to_wire;
 use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, v1};
 use mcrengine::ids::{CheckpointId, FilePath};
 use prost::Message;
+use saved::Saved;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -144,6 +146,7 @@ impl Agent {
             given_up: BTreeSet::new(),
             done_to,
             ending: Ending::new(newest_ns),
+            saved: Saved::default(),
         };
         let ended = tokio::spawn(core.run(events, news, done, to_flush, stopped));
         Ok(Self { stop, flushes, sessions, ended, links: link_tasks })
@@ -448,8 +451,11 @@ impl Core {
     }
 
     fn committed(&mut self, announce_id: u64, key: RankKey, checkpoint: CheckpointId, exists: bool) {
+        let label = key.0.clone();
         if let Some(held) = self.answered(announce_id, &key) {
-            tracing::info!(checkpoint = %checkpoint, rank = key.1.0, exists, "committed");
+            tracing::debug!(checkpoint = %checkpoint, rank = key.1.0, exists, "committed");
+            let bytes: u64 = held.ready.files.iter().map(|file| file.fingerprint.bytes).sum();
+            self.saved.committed(&checkpoint, bytes);
             self.ending.committed(&held.ready, &checkpoint, exists);
             let files: Vec<(FilePath, Fingerprint)> =
                 held.ready.files.into_iter().map(|f| (f.path, f.fingerprint)).collect();
@@ -462,6 +468,10 @@ impl Core {
                     self.to_delete.pop_front();
                 }
             }
+        }
+        // The aggregator answers each rank. The answer to the last rank completes the line in the log.
+        if exists && !self.held.keys().any(|other| other.0 == label) {
+            self.saved.exists(&checkpoint);
         }
         if exists {
             self.ending.exists(&checkpoint);

@@ -128,6 +128,16 @@ impl Layout {
         presets::names()
     }
 
+    /// A file name as an example for the preset of this name. Empty if there is no preset of this name.
+    pub fn preset_example(name: &str) -> &'static str {
+        presets::example(name)
+    }
+
+    /// The patterns, as globs or regular expressions. The first pattern that matches a path decides.
+    pub fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.patterns.iter().map(|pattern| pattern.text.as_str())
+    }
+
     /// The preset of this name, or an error that names the most similar preset.
     pub fn named(name: &str) -> Result<Self, LayoutError> {
         Self::preset(name).ok_or_else(|| LayoutError::NoPreset {

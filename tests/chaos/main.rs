@@ -198,7 +198,7 @@ impl World {
             return Vec::new(); // the store is removed at this moment, or is still empty
         }
         let all: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-        let all = all.as_array().expect("a list").iter();
+        let all = all["checkpoints"].as_array().expect("a list").iter();
         all.filter(|c| c["complete"] == true).filter_map(|c| c["checkpoint"].as_str().map(str::to_owned)).collect()
     }
 

@@ -185,7 +185,7 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
         }
         assert!((2..20).contains(&asked), "{asked} peers were asked for their announcements");
         let status = run_json(mcr().args(["status", "--aggregators", &address]), 0);
-        let leased = status[0]["leased_bytes"].as_u64().expect("a number");
+        let leased = status["aggregators"][0]["leased_bytes"].as_u64().expect("a number");
         assert!((1..=BUDGET_MIB << 20).contains(&leased), "{leased} bytes are leased");
         check("peers that wait for their turn");
         drop((rude, peers));

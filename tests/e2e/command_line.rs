@@ -155,7 +155,7 @@ fn a_store_without_checkpoints_is_a_new_run() {
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     make_store(&store);
     let report = run_json(mcr().arg("restart").arg("--store").arg(store).arg("--to").arg(to), 3);
-    assert_eq!(report["outcome"], "new run");
+    assert_eq!(report["outcome"], "new-run");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn saving_again_stores_nothing_again() {
     let before = contents(&saved.store());
     let report = saved.save(0);
     assert!(
-        report["checkpoints"].as_array().expect("a list").iter().all(|c| c["outcome"] == "there already"),
+        report["checkpoints"].as_array().expect("a list").iter().all(|c| c["outcome"] == "there-already"),
         "{report}"
     );
     assert_same_files(&before, &contents(&saved.store()));
@@ -331,7 +331,7 @@ fn a_damaged_manifest_is_told_and_not_taken_for_a_checkpoint_that_never_was() {
             std::fs::write(&manifest, &bytes[..bytes.len() / 2 * group as usize]).expect("cut");
         }
         let listed = run_json(mcr().arg("list").arg("--store").arg(saved.store()), 0);
-        let line = &listed[age];
+        let line = &listed["checkpoints"][age];
         assert_eq!(
             (&line["checkpoint"], &line["damaged"], &line["complete"]),
             (&id[..].into(), &true.into(), &false.into())
@@ -400,7 +400,7 @@ fn a_store_below_the_directory_is_not_saved_into_itself() {
     let again = save(0);
     assert_eq!(
         (again["checkpoints"].as_array().map(Vec::len), &again["checkpoints"][0]["outcome"]),
-        (Some(1), &"there already".into()),
+        (Some(1), &"there-already".into()),
         "{again}"
     );
     assert_eq!(again["checkpoints"][0]["files"], 6);

@@ -191,10 +191,10 @@ fn status_tells_who_is_connected_and_who_is_awaited() {
     let address = cluster.addresses()[1].clone();
     let waiting = wait_for("group 1 waiting for rank 7", std::time::Duration::from_secs(30), || {
         let status = run_json(mcr().args(["status", "--aggregators", &address]), 0);
-        let found = status[0]["checkpoints"].as_array().and_then(|all| all.first().cloned());
+        let found = status["aggregators"][0]["checkpoints"].as_array().and_then(|all| all.first().cloned());
         found.filter(|c| c["missing"] == serde_json::json!([7])).map(|_| status)
     });
-    assert!(!waiting[0]["agents"].as_array().expect("a list").is_empty());
+    assert!(!waiting["aggregators"][0]["agents"].as_array().expect("a list").is_empty());
     let text = run(mcr().args(["status", "--aggregators", &address]), 0);
     assert!(String::from_utf8_lossy(&text.stdout).contains("waiting for rank 7"));
     run(mcr().args(["status", "--aggregators", "127.0.0.1:1"]), 1);

@@ -280,11 +280,11 @@ fn a_flush_returns_once_everything_written_so_far_is_committed() {
     };
     let replies = flush(0, "60");
     assert!(site.is_complete("sim.it_1"));
-    assert_eq!(replies[0]["reply"]["committed"][0]["ranks"], "0-1", "{replies}");
+    assert_eq!(replies["agents"][0]["reply"]["committed"][0]["ranks"], "0-1", "{replies}");
     flush(0, "60"); // there are no new files
     write_rank(&site.node(0), 2, 0, 900);
     let replies = flush(5, "2");
-    assert_eq!(replies[0]["reply"]["uncommitted"][0]["checkpoint"], "sim.it_2", "{replies}");
+    assert_eq!(replies["agents"][0]["reply"]["uncommitted"][0]["checkpoint"], "sim.it_2", "{replies}");
     run(mcr().args(["flush", "--state"]).arg(site.dir.path().join("nobody")), 1);
 }
 

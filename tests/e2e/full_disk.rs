@@ -42,7 +42,7 @@ fn fill(path: &Path) {
 fn waiting(address: &str) -> String {
     wait_for("a checkpoint that waits for the store", Duration::from_secs(30), || {
         let status = run_json(mcr().args(["status", "--aggregators", address]), 0);
-        let checkpoints = status[0]["checkpoints"].as_array().cloned().unwrap_or_default();
+        let checkpoints = status["aggregators"][0]["checkpoints"].as_array().cloned().unwrap_or_default();
         let found = checkpoints.into_iter().find(|c| c["phase"] == "waiting")?;
         Some(found["reason"].as_str().unwrap_or_default().to_owned())
     })

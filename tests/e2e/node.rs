@@ -94,7 +94,7 @@ impl Site {
     fn worker(&self) -> Option<u64> {
         let jobs = run(self.job("list").arg("--json"), 0).stdout;
         let jobs: serde_json::Value = serde_json::from_slice(&jobs).expect("JSON");
-        jobs.as_array().expect("a list").first().map(|job| job["pid"].as_u64().expect("a number"))
+        jobs["jobs"].as_array().expect("a list").first().map(|job| job["pid"].as_u64().expect("a number"))
     }
 
     /// The names of the complete checkpoints, newest first.
@@ -237,7 +237,7 @@ fn an_aggregator_that_dies_is_started_again_and_what_it_gathered_is_announced_ag
     }
     let jobs = run(nodes[0].job("list").arg("--json"), 0).stdout;
     let jobs: serde_json::Value = serde_json::from_slice(&jobs).expect("JSON");
-    let worker = jobs[0]["pid"].as_i64().expect("a number") as i32;
+    let worker = jobs["jobs"][0]["pid"].as_i64().expect("a number") as i32;
     let worker = nix::unistd::Pid::from_raw(worker);
     nix::sys::signal::kill(worker, nix::sys::signal::Signal::SIGKILL).expect("killed");
     nodes[0].daemon.wait_for_log("the worker of a job died, and was started again");
@@ -357,6 +357,7 @@ fn the_comment_of_a_job_names_it_and_a_job_with_a_comment_needs_no_file() {
     run(&mut of_job(&["restart"]), 3);
     let shown = run(&mut of_job(&["job", "show", "--json"]), 0).stdout;
     let shown: serde_json::Value = serde_json::from_slice(&shown).expect("JSON");
+    let shown = &shown["settings"];
     assert_eq!((&shown["job"]["value"], &shown["job"]["from"]), (&name.as_str().into(), &"--comment".into()));
     assert_eq!(shown["watch"]["value"], site.path("work/out").to_str().expect("UTF-8"));
     site.application(1, 3).wait().expect("ended");
@@ -423,7 +424,7 @@ fn check(site: &Site, slurm_conf: &str) -> (Option<i32>, BTreeMap<String, (Strin
     let of = |checked: &serde_json::Value, key: &str| checked[key].as_str().unwrap_or_default().to_owned();
     let said = |checked| of(checked, "found") + &of(checked, "advice");
     let line = |checked| (of(checked, "check"), (of(checked, "status"), said(checked)));
-    (output.status.code(), all.as_array().expect("a list").iter().map(line).collect())
+    (output.status.code(), all["checks"].as_array().expect("a list").iter().map(line).collect())
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn what_stays_of_a_pruned_checkpoint_is_listed_with_its_bytes_and_those_that_nee
     let all = names(&dir);
     prune(&dir, &["--keep", "2", "--repack-below", "0"], 0);
     let listed = run_json(mcr().args(["list", "--all", "--store"]).arg(store(&dir)), 0);
-    let rows = listed.as_array().expect("a list");
+    let rows = listed["checkpoints"].as_array().expect("a list");
     let row = |id: &str| rows.iter().find(|row| row["checkpoint"] == id).unwrap_or_else(|| panic!("{id}: {listed}"));
     let bytes = |id: &str| -> u64 {
         let container = |group: u32| store(&dir).join("job").join(id).join(format!("group-{group:04}.mcr"));
@@ -125,7 +125,7 @@ fn a_pruned_checkpoint_is_called_pruned_by_every_command() {
     let oldest = names(&dir)[2].clone();
     prune(&dir, &["--keep", "1"], 0);
     let listed = run_json(mcr().args(["list", "--all", "--store"]).arg(store(&dir)), 0);
-    let states: Vec<_> = listed.as_array().expect("a list").iter().map(|c| c["state"].clone()).collect();
+    let states: Vec<_> = listed["checkpoints"].as_array().expect("a list").iter().map(|c| c["state"].clone()).collect();
     assert!(states.contains(&"pruned".into()), "the mesh of the first step is referred to: {listed}");
     let to = dir.path().join("to");
     for mut command in
@@ -290,4 +290,36 @@ fn a_checkpoint_that_was_found_damaged_does_not_count_among_those_that_prune_kee
         prune(&dir, &["--keep", "1"], 0);
         assert_eq!(states(&dir), [(all[0].clone(), "complete".to_owned())], "{finder}");
     }
+}
+
+#[test]
+fn stats_reports_the_bytes_on_disk_and_what_prune_then_frees() {
+    let dir = saved(4, &[]);
+    let stats = |more: &[&str]| run_json(mcr().args(["stats", "--store"]).arg(store(&dir)).args(more), 0);
+    let on_disk = || -> u64 { contents(&store(&dir)).values().map(|bytes| bytes.len() as u64).sum() };
+    let before = on_disk();
+    let plots = dir.path().join("plots");
+    let report = stats(&["--keep", "2", "--plots", plots.to_str().expect("UTF-8")]);
+    assert_eq!(report["disk_bytes"], before, "{report}");
+    assert!(std::fs::read_to_string(plots.join("ratio-job.svg")).expect("a plot").starts_with("<svg"));
+    let of_job = &report["jobs"][0];
+    assert_eq!(
+        (&of_job["prune"]["rules"], of_job["checkpoints"].as_array().map(Vec::len)),
+        (&"--keep 2".into(), Some(4))
+    );
+    let text = String::from_utf8(run(mcr().args(["stats", "--store"]).arg(store(&dir)), 0).stdout).expect("UTF-8");
+    assert!(
+        text.contains("mcr prune with --keep 1 would remove 3 checkpoints") && text.contains("ratio from"),
+        "{text}"
+    );
+    let pruned = run_json(mcr().args(["prune", "--keep", "2", "--repack-below", "0", "--store"]).arg(store(&dir)), 0);
+    assert_eq!(pruned["freed_bytes"], of_job["prune"]["freed_bytes"], "{pruned}");
+    // The remaining containers of pruned checkpoints are held for other checkpoints.
+    let after = stats(&[]);
+    let held: u64 = (after["jobs"][0]["checkpoints"].as_array().expect("a list").iter())
+        .filter(|one| one["pruned"] == true)
+        .map(|one| one["disk_bytes"].as_u64().expect("a number"))
+        .sum();
+    assert_eq!(after["jobs"][0]["held_bytes"], held);
+    assert!(held > 0 && after["jobs"][0]["needed_bytes"].as_u64().is_some_and(|needed| needed <= held), "{after}");
 }

@@ -550,13 +550,63 @@ fn a_checkpoint_that_vanishes_before_it_is_saved_leaves_a_line_in_the_agents_log
 }
 
 #[test]
-fn every_command_says_its_exit_codes() {
+fn every_command_says_its_exit_codes_and_has_examples() {
     for command in [
-        "save", "list", "show", "verify", "prune", "status", "config", "bench", "restart", "cnc", "anc", "run",
-        "flush", "job",
+        "save",
+        "list",
+        "show",
+        "verify",
+        "prune",
+        "status",
+        "config",
+        "bench",
+        "restart",
+        "cnc",
+        "anc",
+        "run",
+        "flush",
+        "job",
+        "layouts",
+        "config check",
+        "bench codecs",
+        "cert init",
     ] {
-        let (out, _) = said(&run(mcr().args([command, "--help"]), 0));
+        let (out, _) = said(&run(mcr().args(command.split(' ')).arg("--help"), 0));
         assert!(out.contains("Exit status: 0"), "{command}: {out}");
+        assert!(out.contains(&format!("Examples:\n  mcr {command}")), "{command}: {out}");
+    }
+    let (out, _) = said(&run(mcr().arg("--help"), 0));
+    for heading in ["Save and restore:", "Look at checkpoints and jobs:", "Run daemons:", "Measure:"] {
+        assert!(out.contains(heading), "{out}");
+    }
+    let (out, _) = said(&run(mcr().arg("layouts"), 0));
+    assert!(out.lines().any(|line| line.starts_with("enzo") && line.contains("DD0007/DD0007.cpu0003")), "{out}");
+}
+
+#[test]
+fn a_misspelt_command_option_or_checkpoint_has_the_most_similar_one_as_suggestion() {
+    let site = Site::new();
+    site.write("x", b"1");
+    site.save(&[], 0);
+    let store = site.store();
+    let store = store.to_str().expect("UTF-8");
+    let known = list(&site.store())[0]["checkpoint"].as_str().expect("a name").to_owned();
+    let to = site.dir.path().join("to");
+    let to = to.to_str().expect("UTF-8");
+    let data = site.data();
+    let data = data.to_str().expect("UTF-8");
+    let misspelt = format!("{known}x");
+    for (args, suggestion) in [
+        (&["lits"][..], "'list'"),
+        (&["list", "--sotre", store], "'--store'"),
+        (&["show", &misspelt, "--store", store], &format!("did you mean \"{known}\"?")),
+        (&["verify", &misspelt, "--store", store], &format!("did you mean \"{known}\"?")),
+        (&["prune", "--drop", &misspelt, "--store", store], &format!("did you mean \"{known}\"?")),
+        (&["restart", "--checkpoint", &misspelt, "--to", to, "--store", store], &format!("did you mean \"{known}\"?")),
+        (&["save", data, "--layout", "enso", "--store", store], "did you mean \"enzo\"?"),
+    ] {
+        let (_, err) = said(&run(mcr().args(args), 1));
+        assert!(err.contains(suggestion), "{args:?}: {err}");
     }
 }
 
@@ -581,7 +631,7 @@ fn pointer_files_beside_few_checkpoints_are_neither_left_out_nor_part_of_what_ma
         site.write("checkpoints.txt", format!("chk_{step}").as_bytes());
         site.write("rpointer.atm", format!("chk_{step}").as_bytes());
         let (out, err) = site.save(&[], 0);
-        assert!(out.contains(&format!("{step} of {step} checkpoints")), "{out}");
+        assert!(out.contains(&format!("{step} of {step} checkpoint")), "{out}");
         assert!(!err.contains("left out") && !err.contains("in no checkpoint"), "{err}");
         assert_eq!(list(&site.store()).len(), step, "each is saved once");
         let back = site.back();

@@ -65,7 +65,8 @@ fn four_lines_beside_the_job_script_are_enough_to_save_and_to_restart() {
     run(&mut site.mcr(&["restart"]), 0);
     assert_eq!(std::fs::read_to_string(site.path("work/out/it_3/rank_1.dat")).expect("restored"), "3 1\n");
     let list = site.json(&["list", "--json"]);
-    let names: Vec<_> = list.as_array().expect("a list").iter().map(|c| c["checkpoint"].as_str()).collect();
+    let names: Vec<_> =
+        list["checkpoints"].as_array().expect("a list").iter().map(|c| c["checkpoint"].as_str()).collect();
     assert_eq!(names, [Some("it_3"), Some("it_2")], "keep = 2 removed the oldest");
     run(&mut site.mcr(&["verify", "it_3"]), 0);
     // Options and variables override the files.
@@ -82,13 +83,14 @@ fn job_show_prints_each_value_and_where_it_comes_from() {
     let mut show = site.mcr(&["job", "show", "--json"]);
     show.env("SLURM_JOB_ID", "17").env("SLURM_ARRAY_TASK_ID", "3").env("PART", "b");
     let shown: serde_json::Value = serde_json::from_slice(&run(&mut show, 0).stdout).expect("JSON");
-    let of = |key: &str, what: &str| shown[key][what].as_str().unwrap_or_default().to_owned();
+    let of = |key: &str, what: &str| shown["settings"][key][what].as_str().unwrap_or_default().to_owned();
     assert!(of("job", "value").ends_with("-17") && of("job", "from") == "default", "{shown}");
     assert_eq!(of("watch", "value"), site.path("work/run_b/3").display().to_string());
     assert!(of("store", "from").ends_with("cluster.toml") && of("profile", "from").ends_with("work/mcr.toml"));
     assert_eq!(of("aggregator-places", "value"), "nodes of the job");
     let gates = "[cnc]\nbudget-mib = 70\n[anc]\nbudget-mib = 300\n[node]\ngates = [\"agg0:7117\"]\n";
     let other = Site::new(gates, "job = \"melt\"\n").json(&["job", "show", "--json"]);
+    let other = &other["settings"];
     assert_eq!(other["aggregator-places"]["value"], "gates: agg0:7117");
     assert_eq!((&other["cnc.budget-mib"]["value"], &other["anc.budget-mib"]["value"]), (&70.into(), &300.into()));
     // The number of an array is not known outside an array.

@@ -170,7 +170,7 @@ pub fn begin_rank(dir: &Path, step: u32, rank: u32, len: usize) -> hdf5::File {
 
 /// The output of `mcr list`, newest first.
 pub fn list(store: &Path) -> Vec<serde_json::Value> {
-    run_json(mcr().args(["list", "--store"]).arg(store), 0).as_array().expect("a list").clone()
+    run_json(mcr().args(["list", "--store"]).arg(store), 0)["checkpoints"].as_array().expect("a list").clone()
 }
 
 /// Makes a store that only its user can change, with any umask.

@@ -1,7 +1,6 @@
 //! Handles the announcement of a rank: the hub refuses it or adds it to a checkpoint.
 
-use super::gather::{Gather, LOOK_FIRST_MS, Overwritten, content, give_back, is_over, modified_ns};
-use super::search::Search;
+use super::gather::{Gather, LOOK_FIRST_MS, Overwritten, Search, content, give_back, is_over, modified_ns};
 use super::{Agent, GATHERS_MAX, Hub, is_elsewhere};
 use crate::fetch::{About, Announced};
 use crate::group::{Event, Key, Phase};

@@ -1,6 +1,5 @@
 //! The events that the hub handles.
 
-use super::search::Searched;
 use crate::drain::Uncommitted;
 use crate::fetch::{AgentLink, Announced};
 use crate::flush_error::FlushError;
@@ -8,6 +7,7 @@ use crate::group::Key;
 use mcr_proto::v1;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::manifest::Manifest;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -100,4 +100,13 @@ pub struct Flushed {
     pub exists: bool,
     /// Whether the group was already in the store.
     pub was_there: bool,
+}
+
+/// The result of a search in the store.
+pub struct Searched {
+    pub(super) key: Key,
+    /// The numbers of the announcements whose files were searched.
+    pub(super) announcements: BTreeMap<Rank, u64>,
+    /// The manifest that has the files of all these ranks, and whether its checkpoint is complete.
+    pub(super) found: Option<(Box<Manifest>, bool)>,
 }

@@ -1,6 +1,5 @@
 //! The state of one checkpoint of one group after its first announcement.
 
-use super::search::Search;
 use crate::fetch::Announced;
 use crate::group::Phase;
 use crate::observe::Observer;
@@ -63,6 +62,18 @@ pub(super) struct Gather {
     pub(super) unchanged_since: Option<Instant>,
     /// Whether the hub searches the store for the announced files.
     pub(super) search: Search,
+}
+
+/// Whether the hub searches the store for a checkpoint that a group gathers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Search {
+    /// No search is needed. The agents saw how the files were written.
+    #[default]
+    None,
+    /// A rank announced files that existed before its agent began to watch.
+    Due,
+    /// The hub has searched.
+    Done,
 }
 
 /// A rank has overwritten files that it had announced.

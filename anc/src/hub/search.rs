@@ -2,11 +2,11 @@
 //! The agents of the other ranks know that these checkpoints are committed, and do not announce them again. Therefore
 //! the groups of these checkpoints would never be whole. The hub searches the store for them.
 
-use super::gather::Gather;
+use super::event::{HubEvent, Searched};
+use super::gather::{Gather, Search};
 use super::{Hub, Shared, WAITING_MAX};
 use crate::fetch::Announced;
 use crate::group::{Event, Key, Phase};
-use crate::hub::HubEvent;
 
 use crate::unpanicked::unpanicked;
 use mcrengine::container::ReadError;
@@ -21,33 +21,12 @@ use std::sync::Arc;
 /// Maximum number of checkpoints that one search reads.
 const SEARCHED_MAX: usize = 64;
 
-/// Whether the hub searches the store for a checkpoint that a group gathers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Search {
-    /// No search is needed. The agents saw how the files were written.
-    #[default]
-    None,
-    /// A rank announced files that existed before its agent began to watch.
-    Due,
-    /// The hub has searched.
-    Done,
-}
-
 /// What the hub searches in the store.
 struct Wanted {
     key: Key,
     ranks: u32,
     /// The number of the announcement of each rank, and its files.
     announced: BTreeMap<Rank, (u64, Arc<Vec<FileHeader>>)>,
-}
-
-/// The result of a search.
-pub struct Searched {
-    key: Key,
-    /// The numbers of the announcements whose files were searched.
-    announcements: BTreeMap<Rank, u64>,
-    /// The manifest that has the files of all these ranks, and whether its checkpoint is complete.
-    found: Option<(Box<Manifest>, bool)>,
 }
 
 /// Whether the files of a rank existed before its agent began to watch.

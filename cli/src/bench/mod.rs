@@ -14,7 +14,7 @@ mod measure;
 mod paper;
 mod partition_args;
 mod partitions;
-mod plot;
+pub mod plot;
 mod schemes;
 mod schemes_plot;
 mod schemes_report;
@@ -23,6 +23,7 @@ mod series;
 pub use partition_args::BenchPartitionsArgs;
 
 use crate::args::{BenchArgs, BenchCommand, BenchInput};
+use crate::output::counted;
 use anyhow::bail;
 use mcr_anc::budget::Budget;
 use mcr_anc::flush::least_budget;
@@ -92,7 +93,11 @@ impl Looked {
         let Self { checkpoint, ranks, files, .. } = self;
         let whole = human_bytes(self.file_bytes);
         match self.is_sample() {
-            false => format!("checkpoint {checkpoint}: {ranks} ranks, {files} files, {whole}, all of it"),
+            false => format!(
+                "checkpoint {checkpoint}: {}, {}, {whole}, all of it",
+                counted(*ranks, "rank"),
+                counted(*files as u64, "file")
+            ),
             true => format!(
                 "checkpoint {checkpoint}: {} of {ranks} ranks, {} of {whole}; the other ranks were not read",
                 self.measured_ranks,

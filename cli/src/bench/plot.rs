@@ -36,7 +36,7 @@ pub struct Figure {
 
 /// Writes one SVG file for each figure. Creates the directory.
 #[expect(clippy::disallowed_methods, reason = "the user asked for these files, which are not files of a store")]
-pub fn write(dir: &Path, figures: &[(&'static str, Figure)]) -> anyhow::Result<()> {
+pub fn write(dir: &Path, figures: &[(impl AsRef<Path>, Figure)]) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
     for (name, figure) in figures {
         let path = dir.join(name);

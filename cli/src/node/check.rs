@@ -95,7 +95,7 @@ pub fn run(args: &NodeCheckArgs) -> anyhow::Result<ExitCode> {
     all.push(cluster_file());
     all.extend(gates());
     if args.json {
-        print_json(&all)?;
+        print_json(&serde_json::json!({ "checks": all }))?;
     } else {
         print(&all.iter().map(Checked::line).collect::<String>())?;
     }

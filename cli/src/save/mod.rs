@@ -15,7 +15,7 @@ mod turns;
 use crate::args::SaveArgs;
 use crate::common::open_own;
 use crate::found::{Found, find_checkpoints, nothing_found};
-use crate::output::{Progress, name_of, tell};
+use crate::output::{Progress, name_of, note};
 use crate::places::Places;
 use crate::prune::prune_after;
 use anyhow::{Context, bail};
@@ -82,7 +82,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         (found.newest_age, found.has_ranks, of_files, args.ranks, &newest)
         && found.checkpoints.iter().filter(|(_, files)| highest(files) + 1 == of_files).count() == 1
     {
-        tell(format!(
+        note(format!(
             "the number of ranks is {of_files}, as in the newest checkpoint, whose newest file is {} s old; if more ranks \
              may still write, give --ranks",
             age.as_secs()
@@ -93,7 +93,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     };
 
     let progress = Progress::new("saving", args.json);
-    progress.expect(2 * found.bytes); // each byte is counted twice: when it is read, and when it is coded
+    progress.expect(found.bytes, 2); // each byte is counted when it is read, and when it is coded
     let budget = Budget::new(budget_mib(&args) << 20);
     let capturer = Capturer {
         dir: &dir,

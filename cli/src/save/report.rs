@@ -4,7 +4,7 @@ use super::group::GroupEnd;
 use crate::args::SaveArgs;
 use crate::exit::Exit;
 use crate::found::LeftOut;
-use crate::output::{Table, human_rate, human_time, name_of, print, print_json, ratio, tell};
+use crate::output::{Paint, Table, human_rate, human_time, json_word, name_of, print, print_json, ratio, tell};
 use mcr_anc::commit_group::CommittedGroup;
 use mcr_cnc::layout::Labelled;
 use mcrengine::ids::{CheckpointId, JobId};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 pub struct Saved {
     pub label: String,
     pub checkpoint: Option<String>,
+    #[serde(serialize_with = "as_json_word")]
     pub outcome: &'static str,
     pub reason: Option<String>,
     /// The reason if it is uncertain whether all files are of one step.
@@ -25,6 +26,10 @@ pub struct Saved {
     pub file_bytes: u64,
     pub stored_bytes: u64,
     pub elapsed_ms: u64,
+}
+
+fn as_json_word<S: serde::Serializer>(outcome: &str, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&json_word(outcome))
 }
 
 impl Saved {
@@ -180,12 +185,12 @@ impl Report {
             "outcome",
             ">ranks",
             ">files",
-            ">containers",
+            "?>containers",
             ">bytes",
             ">stored",
             ">ratio",
-            ">time",
-            ">rate",
+            "?>time",
+            "?>rate",
         ]);
         for line in &self.lines {
             let elapsed = Duration::from_millis(line.elapsed_ms);
@@ -201,8 +206,9 @@ impl Report {
                 human_time(elapsed),
                 human_rate(line.file_bytes, elapsed),
             ]);
+            table.paint(1, if line.checkpoint.is_some() { Paint::Good } else { Paint::Bad });
         }
-        print(&table.render())?;
+        table.print()?;
         for line in &self.lines {
             if let Some(reason) = &line.reason {
                 tell(format!("{} is not saved: {reason}", line.label));
@@ -227,7 +233,11 @@ impl Report {
         };
         let removed = self.lines.iter().filter(|line| line.outcome == REMOVED).count();
         let (saved, store) = (self.lines.len() - missing.len() - removed, name_of(&args.store.store));
-        let mut line = format!("{word}{saved} of {} checkpoints are in {store}{of_job}", self.lines.len());
+        let mut line = format!(
+            "{word}{saved} of {} {} in {store}{of_job}",
+            self.lines.len(),
+            if self.lines.len() == 1 { "checkpoint is" } else { "checkpoints are" }
+        );
         if removed > 0 {
             line.push_str(&format!("; {removed} removed by --keep"));
         }

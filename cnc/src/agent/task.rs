@@ -1,6 +1,7 @@
 //! The state that the task of an agent owns.
 
 use super::ending::{Ending, RankKey};
+use super::saved::Saved;
 use crate::capture::{CaptureError, CaptureMode, Verdicts};
 use crate::config::CncConfig;
 use crate::fingerprint::Fingerprint;
@@ -69,6 +70,8 @@ pub(super) struct Core {
     pub(super) given_up: BTreeSet<(CheckpointId, String)>,
     pub(super) done_to: mpsc::Sender<Captured>,
     pub(super) ending: Ending,
+    /// The checkpoints that are not yet reported as saved.
+    pub(super) saved: Saved,
 }
 
 impl Core {

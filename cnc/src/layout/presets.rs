@@ -113,6 +113,36 @@ const TABLE: &[Preset] = &[
     Preset { name: "files", words: &[], first_rank: 0, telling: false, patterns: &["**/{checkpoint}"] },
 ];
 
+/// An example name for each preset. If the preset has ranks, the name has a rank.
+#[rustfmt::skip]
+const SHOWN: &[(&str, &str)] = &[
+    ("enzo", "DD0007/DD0007.cpu0003"),
+    ("cactus", "checkpoint.chkpt.it_1024.file_3.h5"),
+    ("smilei", "checkpoints/dump-00002-0000000003.h5"),
+    ("gadget", "snapdir_012/snapshot_012.3.hdf5"),
+    ("wrf", "wrfrst_d01_2000-01-24_12:00:00_0003"),
+    ("dedalus", "checkpoints_s26/checkpoints_s26_p3.h5"),
+    ("ramses", "output_00080/amr_00080.out00004"),
+    ("openfoam", "processor3/0.5/U"),
+    ("flash", "sedov_s0003_hdf5_chk_0012"),
+    ("nek5000", "A03/rs6turb3.f00001"),
+    ("pluto", "data.0003.dbl"),
+    ("amrex", "chk00010/Level_0/Cell_D_00003"),
+    ("cesm", "b.e21.cam.r.0001-02-01-00000.nc"),
+    ("chombo", "chk000100.2d.hdf5"),
+    ("athena", "id3/blast-id3.0010.rst"),
+    ("lammps", "restart.1700.3"),
+    ("gromacs", "state.cpt"),
+    ("namd", "run.restart.coor"),
+    ("directories", "step_100/a/b.dat"),
+    ("files", "ckpt/state_100.npz"),
+];
+
+/// The example name of a preset.
+pub(super) fn example(name: &str) -> &'static str {
+    SHOWN.iter().find(|(preset, _)| *preset == name).map_or("", |(_, example)| *example)
+}
+
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|preset| preset.name)
 }
@@ -231,6 +261,10 @@ mod tests {
         }
         for name in names() {
             assert!(EXAMPLES.iter().any(|example| example.0 == name), "{name} has no example");
+            let shown = FilePath::new(example(name).as_bytes()).expect("each preset has an example name");
+            let placed = get(name).expect(name).place(&shown).unwrap_or_else(|| panic!("{name}: {shown}"));
+            let has_rank = EXAMPLES.iter().any(|example| example.0 == name && example.3.is_some());
+            assert_eq!(placed.rank, has_rank.then_some(mcrengine::ids::Rank(3)), "{name}: {shown}");
         }
     }
 }

@@ -193,7 +193,7 @@ fn a_committed_checkpoint_that_was_only_out_of_reach_during_a_restart_is_set_asi
     for part in ["it_000002/group-0000.mcr", "it_000002/group-0000.manifest", "it_000002"] {
         let site = restarted_without(part);
         let states = || -> Vec<_> { list(&site.store()).iter().map(|c| c["state"].clone()).collect() };
-        assert_eq!(states(), ["set aside", "complete"], "{part}");
+        assert_eq!(states(), ["set-aside", "complete"], "{part}");
         // The next run commits a newer checkpoint, so both earlier checkpoints are older than the newest complete
         // checkpoint.
         std::fs::remove_dir_all(site.run_dir()).expect("removed");

@@ -1,0 +1,425 @@
+//! What went wrong, where, and what to do: the texts of errors, for people and as JSON.
+
+use mcr_anc::config::AncConfigError;
+use mcr_anc::flush_error::FlushError;
+use mcr_cnc::config::ConfigError;
+use mcr_cnc::layout::LayoutError;
+use mcr_cnc::restart::RestoreError;
+use mcr_proto::tls::IdentityError;
+use mcrengine::container::ReadError;
+use mcrengine::store::{Advice, StoreError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// An error with the advice as a separate text.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}{between}{advice}")]
+pub struct Advised {
+    what: String,
+    /// The sign between the two texts.
+    between: &'static str,
+    advice: String,
+    path: Option<PathBuf>,
+}
+
+impl Advised {
+    /// An error: what went wrong, and what the user can do.
+    pub fn new(what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { what: what.into(), between: "; ", advice: advice.into(), path: None }
+    }
+
+    /// An error whose advice is a sentence.
+    pub fn with_sentence(what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { between: ". ", ..Self::new(what, advice) }
+    }
+
+    /// Names the file or directory of the error.
+    pub fn at(self, path: &Path) -> Self {
+        Self { path: Some(path.to_owned()), ..self }
+    }
+}
+
+/// An error of a command, as text.
+#[derive(Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Told {
+    /// The exit code of the command.
+    pub code: u8,
+    /// What went wrong, with all causes.
+    pub message: String,
+    /// What the user can do. Never empty.
+    pub advice: String,
+    /// The file or directory of the error.
+    pub path: Option<String>,
+}
+
+impl Told {
+    /// The texts of an error that ends a command with this exit code.
+    pub fn new(error: &anyhow::Error, code: u8) -> Self {
+        let message = message_of(error);
+        let advice = advice_of(error).unwrap_or_else(|| remedy_in(&message));
+        let path = path_of(error).map(|path| path.to_string_lossy().into_owned());
+        Self { code, message, advice, path }
+    }
+}
+
+impl Told {
+    /// The texts of a command line that clap does not accept.
+    pub fn of_command_line(error: &clap::Error) -> Self {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "));
+        let advice = tip.unwrap_or("the option --help shows the options of a command");
+        let message = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+        Self { code: 1, message, advice: advice.to_owned(), path: None }
+    }
+}
+
+/// The advice for an error of a known type, if the text of the error has no advice. In such a text, a semicolon is
+/// before the advice.
+pub fn missing_advice(error: &anyhow::Error) -> Option<String> {
+    let message = message_of(error);
+    advice_of(error).filter(|advice| !message.contains("; ") && !message.contains(advice.as_str()))
+}
+
+/// The error with all of its causes. A cause whose text is already part of the text before is left out.
+pub fn message_of(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !cause.is_empty() && !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// Advice for an error of a known type. `None` if no cause has a known type.
+fn advice_of(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        if let Some(error) = cause.downcast_ref::<Advised>() {
+            return Some(error.advice.clone());
+        }
+        if let Some(error) = cause.downcast_ref::<StoreError>() {
+            return Some(of_store(error.advice()).into());
+        }
+        if let Some(error) = cause.downcast_ref::<ReadError>() {
+            return Some(of_store(error.advice()).into());
+        }
+        if let Some(error) = cause.downcast_ref::<ConfigError>() {
+            return Some(of_agent_config(error));
+        }
+        if let Some(error) = cause.downcast_ref::<AncConfigError>() {
+            return Some(of_aggregator_config(error));
+        }
+        if let Some(error) = cause.downcast_ref::<LayoutError>() {
+            return Some(of_layout(error));
+        }
+        if let Some(error) = cause.downcast_ref::<IdentityError>() {
+            return Some(of_identity(error).into());
+        }
+        if let Some(error) = cause.downcast_ref::<RestoreError>() {
+            return of_restore(error).map(str::to_owned);
+        }
+        if let Some(error) = cause.downcast_ref::<FlushError>() {
+            return of_flush(error).map(str::to_owned);
+        }
+        cause.downcast_ref::<std::io::Error>().and_then(|error| of_system(error.kind())).map(str::to_owned)
+    })
+}
+
+/// The file or directory that an error of a known type names.
+fn path_of(error: &anyhow::Error) -> Option<PathBuf> {
+    error.chain().find_map(|cause| {
+        if let Some(error) = cause.downcast_ref::<Advised>() {
+            return error.path.clone();
+        }
+        if let Some(error) = cause.downcast_ref::<ConfigError>() {
+            return match error {
+                ConfigError::Unreadable { file, .. } | ConfigError::Syntax { file, .. } => Some(file.clone()),
+                ConfigError::UnknownKey(unknown) => Some(unknown.file.clone()),
+                ConfigError::Missing { .. } | ConfigError::Value { .. } | ConfigError::Layout(_) => None,
+            };
+        }
+        let read = |error: &ReadError| error.path().to_owned();
+        if let Some(error) = cause.downcast_ref::<StoreError>() {
+            return match error {
+                StoreError::Io { path, .. }
+                | StoreError::Committed { path }
+                | StoreError::Busy { path }
+                | StoreError::Contents { path, .. }
+                | StoreError::TooLarge { path, .. } => Some(path.clone()),
+                StoreError::Read(error) => Some(read(error)),
+                _ => None,
+            };
+        }
+        cause.downcast_ref::<ReadError>().map(read)
+    })
+}
+
+fn of_store(advice: Advice) -> &'static str {
+    match advice {
+        Advice::Retry => "try again; if the error stays, look at the file system of the store",
+        Advice::OlderCheckpoint => "mcr verify shows what is damaged, and mcr restart takes an older checkpoint",
+        Advice::Upgrade => "use a newer release of mcr, which can read the file",
+        Advice::FreeSpace => "free space in the store's file system, for example with mcr prune, and try again",
+        Advice::NewGeneration => "save the checkpoint again, so that it gets another name in the store",
+        Advice::Permissions => "give this user access to the path, or name another store with --store",
+        Advice::Report => "report this error with the command and its output, because it is a bug of mcr",
+    }
+}
+
+fn of_agent_config(error: &ConfigError) -> String {
+    match error {
+        ConfigError::Unreadable { source, .. } => {
+            of_system(source.kind()).unwrap_or("name a file of your own that mcr can read with --config").into()
+        }
+        ConfigError::Syntax { .. } => "correct the line; mcr config defaults prints all keys with their values".into(),
+        ConfigError::UnknownKey(unknown) => match &unknown.near {
+            Some(near) => format!("write {near}, or remove the line"),
+            None => "remove the line; mcr config defaults prints all keys".into(),
+        },
+        ConfigError::Missing { way_out, .. } => (*way_out).into(),
+        ConfigError::Value { way_out, .. } => way_out.clone(),
+        ConfigError::Layout(error) => of_layout(error),
+    }
+}
+
+fn of_aggregator_config(error: &AncConfigError) -> String {
+    error.expected.clone()
+}
+
+fn of_layout(error: &LayoutError) -> String {
+    match error {
+        LayoutError::Empty | LayoutError::NoCheckpoint { .. } | LayoutError::Glob { .. } => {
+            "write a pattern like {checkpoint}/rank{rank}.h5, or a preset; mcr layouts lists the presets".into()
+        }
+        LayoutError::TooMany(_) | LayoutError::TooLong(_) => "use fewer and shorter patterns, with * or {a,b}".into(),
+        LayoutError::Regex { .. } => "correct the expression at the marked place".into(),
+        LayoutError::NoPreset { near: Some(near), .. } => format!("write {near}; mcr layouts lists the presets"),
+        LayoutError::NoPreset { near: None, .. } => "mcr layouts lists the presets with examples".into(),
+    }
+}
+
+fn of_identity(error: &IdentityError) -> &'static str {
+    match error {
+        IdentityError::Name(_) => "give a name of letters, digits and hyphens with --name",
+        IdentityError::NoCluster
+        | IdentityError::Key(_)
+        | IdentityError::Certificates(_)
+        | IdentityError::Tls(_)
+        | IdentityError::Verifier(_) => {
+            "move cluster.key and cluster.pem away, run mcr cert init once, and copy both files to all nodes"
+        }
+    }
+}
+
+fn of_restore(error: &RestoreError) -> Option<&'static str> {
+    match error {
+        RestoreError::NotADirectory { .. } => Some("replace the link by a directory, or restore to another directory"),
+        RestoreError::Digest { .. }
+        | RestoreError::Chunk { .. }
+        | RestoreError::OutOfRange { .. }
+        | RestoreError::Incomplete { .. }
+        | RestoreError::Header(_) => {
+            Some("mcr verify shows what is damaged, and mcr restart takes an older checkpoint")
+        }
+        _ => None, // the error of the file system, which is the next cause, has the advice
+    }
+}
+
+fn of_flush(error: &FlushError) -> Option<&'static str> {
+    match error {
+        FlushError::Fetch(_) => Some("save again when no process writes to the files"),
+        FlushError::Store(_) | FlushError::Read(_) => None, // the next cause has the advice
+        FlushError::NotItsTurn => Some("correct the error of the older checkpoint, and save again"),
+        FlushError::Overtaken | FlushError::Stale(_) => Some("save again; the flush then belongs to the new start"),
+        FlushError::Held { .. } => Some("give one of the two runs another name with --job"),
+        _ => Some("report this error with the command and its output, because it is a bug of mcr"),
+    }
+}
+
+fn of_system(kind: ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        ErrorKind::NotFound => "check the path; the file or directory does not exist",
+        ErrorKind::PermissionDenied => "give this user access to the path, or name another path",
+        ErrorKind::ReadOnlyFilesystem => "name a path in a file system that can be written",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            "free space in the file system, or raise the limit, and try again"
+        }
+        ErrorKind::ConnectionRefused => "check the address, and whether the daemon runs there",
+        ErrorKind::BrokenPipe => "let the program that reads the output read all of it",
+        ErrorKind::TimedOut => "try again; the file system or the network does not answer in time",
+        ErrorKind::AlreadyExists => "remove the existing file, or name another path",
+        _ => return None,
+    })
+}
+
+/// The advice at the end of a message: the text after the last semicolon. Other messages name what is missing, and
+/// the general advice is enough.
+fn remedy_in(message: &str) -> String {
+    match message.rsplit_once("; ") {
+        Some((_, remedy)) if !remedy.trim().is_empty() => remedy.trim().to_owned(),
+        _ => "correct what the message names; the option --help explains the command, and -vv prints log lines".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+    use mcr_cnc::config::UnknownKey;
+    use mcrengine::codec::CodecError;
+    use mcrengine::ids::Digest;
+    use std::io;
+
+    fn refused() -> io::Error {
+        io::Error::from(ErrorKind::PermissionDenied)
+    }
+
+    fn path() -> PathBuf {
+        "/store/job/1/group-0000.mcr".into()
+    }
+
+    fn store_errors() -> Vec<StoreError> {
+        let path = path();
+        vec![
+            StoreError::Io { path: path.clone(), what: "opening the store", source: refused() },
+            StoreError::Committed { path: path.clone() },
+            StoreError::Busy { path: path.clone() },
+            StoreError::Contents { path: path.clone(), what: "two files of one name".into() },
+            StoreError::TooLarge { path: path.clone(), what: "files", found: 9, limit: 8 },
+            StoreError::Read(ReadError::Missing { path }),
+        ]
+    }
+
+    fn read_errors() -> Vec<ReadError> {
+        let (path, digest, what) = (path(), Digest::of(b""), || "the index".to_owned());
+        vec![
+            ReadError::Missing { path: path.clone() },
+            ReadError::Io { path: path.clone(), offset: 0, len: 8, source: refused() },
+            ReadError::Cut { path: path.clone(), what: "the index", needed: 8, found: 4 },
+            ReadError::NotOurs { path: path.clone(), what: "the header", at: 0 },
+            ReadError::TooNew { path: path.clone(), found: 9, newest: 1 },
+            ReadError::Unsupported { path: path.clone(), what: what() },
+            ReadError::Damaged { path: path.clone(), part: what(), at: 0, found: 1, recorded: 2 },
+            ReadError::Digest { path: path.clone(), what: what(), found: digest, recorded: digest },
+            ReadError::Invalid { path: path.clone(), part: "the index", what: what() },
+            ReadError::Foreign { path: path.clone(), what: "the job", expected: what(), found: what() },
+            ReadError::Codec { path, segment: 1, source: CodecError::Damaged { codec: "zstd", what: "cut short" } },
+        ]
+    }
+
+    fn layout_errors() -> Vec<LayoutError> {
+        let (pattern, what) = ("a".to_owned(), "unknown placeholder {b}".to_owned());
+        vec![
+            LayoutError::Empty,
+            LayoutError::TooMany(300),
+            LayoutError::TooLong(9000),
+            LayoutError::Glob { pattern: pattern.clone(), what: what.clone() },
+            LayoutError::Regex { pattern: pattern.clone(), what },
+            LayoutError::NoCheckpoint { pattern: pattern.clone() },
+            LayoutError::NoPreset { name: pattern, near: Some("enzo") },
+        ]
+    }
+
+    fn config_errors() -> Vec<ConfigError> {
+        let file = PathBuf::from("mcr.toml");
+        let unknown = |near: Option<&str>| UnknownKey {
+            file: "mcr.toml".into(),
+            line: 1,
+            key: "jop".into(),
+            table: "[cnc]".into(),
+            near: near.map(str::to_owned),
+            known: vec!["job".into()],
+        };
+        vec![
+            ConfigError::Unreadable { file: file.clone(), source: refused() },
+            ConfigError::Syntax { file, line: 1, what: "expected a value".into() },
+            ConfigError::UnknownKey(Box::new(unknown(Some("job")))),
+            ConfigError::UnknownKey(Box::new(unknown(None))),
+            ConfigError::Missing { key: "job", way_out: "write job = \"NAME\"" },
+            ConfigError::Value { key: "ranks", value: "0".into(), way_out: "it must be at least 1".into() },
+            ConfigError::Layout(LayoutError::Empty),
+        ]
+    }
+
+    fn flush_errors() -> Vec<FlushError> {
+        let name = || "wave".parse().expect("a name");
+        let fetch = mcr_anc::source::FetchError::Changed { rank: mcrengine::ids::Rank(1), file: "a.h5".into() };
+        vec![
+            FlushError::Fetch(fetch),
+            FlushError::Store(store_errors().remove(0)),
+            FlushError::Read(read_errors().remove(0)),
+            FlushError::Compress(mcr_anc::compress::CompressError::Codec(CodecError::Unknown { codec: 9 })),
+            FlushError::NotItsTurn,
+            FlushError::Overtaken,
+            FlushError::Stale(vec![(mcrengine::ids::Rank(1), "it is of another step".into())]),
+            FlushError::Held { job: name(), who: "node1".into(), other: "node2".into() },
+            FlushError::Panicked("index out of range".into()),
+        ]
+    }
+
+    /// Number of variants of an enum in a source file.
+    fn variants(source: &str, name: &str) -> usize {
+        let body = source.split_once(&format!("pub enum {name} {{")).expect("an enum").1;
+        let body = body.split_once("\n}").expect("an end").0;
+        let is_variant =
+            |line: &&str| line.starts_with("    ") && line[4..].starts_with(|c: char| c.is_ascii_uppercase());
+        body.lines().filter(is_variant).count()
+    }
+
+    /// Refuses an error without advice, and an error whose text has a cause twice.
+    fn check(error: anyhow::Error) {
+        let told = Told::new(&error, 1);
+        assert!(told.advice.len() > 10 && !told.advice.ends_with(['.', ';', ':']), "{told:?}");
+        let parts: Vec<&str> = told.message.split(": ").collect();
+        let is_doubled = parts.windows(2).any(|two| two[0] == two[1]);
+        assert!(!is_doubled && !told.message.contains("; ;"), "{told:?}");
+    }
+
+    #[test]
+    fn every_error_has_advice_and_names_no_cause_twice() {
+        let source = |file: &str| {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+            std::fs::read_to_string(file).expect("read")
+        };
+        let counted = |file: &str, name: &str, more: usize, checked: usize| {
+            assert_eq!(variants(&source(file), name) + more, checked, "a variant of {name} is not checked here");
+        };
+        counted("src/error.rs", "StoreError", 0, store_errors().len());
+        counted("src/error.rs", "ReadError", 0, read_errors().len());
+        counted("cnc/src/layout.rs", "LayoutError", 0, layout_errors().len());
+        counted("cnc/src/config.rs", "ConfigError", 1, config_errors().len());
+        counted("anc/src/flush_error.rs", "FlushError", 0, flush_errors().len());
+        store_errors().into_iter().for_each(|error| check(error.into()));
+        read_errors().into_iter().for_each(|error| check(error.into()));
+        layout_errors().into_iter().for_each(|error| check(error.into()));
+        config_errors().into_iter().for_each(|error| check(error.into()));
+        flush_errors().into_iter().for_each(|error| check(error.into()));
+        check(IdentityError::Name("A B".into()).into());
+        check(IdentityError::NoCluster.into());
+        check(anyhow::anyhow!("what is wrong"));
+        for kind in [ErrorKind::NotFound, ErrorKind::StorageFull, ErrorKind::BrokenPipe, ErrorKind::Other] {
+            check(anyhow::Error::from(io::Error::from(kind)).context("standard output cannot be written"));
+        }
+    }
+
+    #[test]
+    fn the_path_of_an_error_is_named_apart() {
+        for error in store_errors() {
+            let error = Err::<(), _>(error).context("the list cannot be read").expect_err("an error");
+            assert_eq!(Told::new(&error, 1).path.as_deref(), path().to_str(), "{error:#}");
+        }
+        let error = Advised::new("no store", "name one with --store").at(Path::new("/s"));
+        let told = Told::new(&error.into(), 1);
+        assert_eq!((told.message.as_str(), told.path.as_deref()), ("no store; name one with --store", Some("/s")));
+        assert_eq!(told.advice, "name one with --store");
+    }
+
+    #[test]
+    fn a_cause_that_repeats_the_text_before_is_left_out() {
+        let error = anyhow::anyhow!("connection refused").context("tcp error: connection refused").context("no answer");
+        assert_eq!(message_of(&error), "no answer: tcp error: connection refused");
+    }
+}

@@ -1,0 +1,68 @@
+//! The log of a process, and the metrics that count its events.
+
+use crate::args::LogArgs;
+use crate::metrics::{CountEvents, Metrics, serve};
+use crate::output::{Log, Verbosity, verbosity};
+use nix::unistd::{User, geteuid};
+use std::sync::Arc;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+impl LogArgs {
+    /// Starts the log of a daemon, and serves metrics if the user wants metrics. A daemon whose metrics cannot be
+    /// served logs a warning and runs nevertheless.
+    pub fn start(&self) {
+        let user = || match User::from_uid(geteuid()) {
+            Ok(Some(user)) => user.name,
+            _ => geteuid().to_string(),
+        };
+        let metrics = self.metrics.map(|address| (address, Arc::new(Metrics::new(user()))));
+        start(level(), self.log_json, metrics.as_ref().map(|(_, metrics)| Arc::clone(metrics)));
+        if let Some((address, metrics)) = metrics {
+            match serve(address, metrics) {
+                Ok(address) => tracing::info!(%address, "metrics are served"),
+                Err(error) => tracing::warn!(
+                    %address, %error,
+                    "metrics are not served; another process may use the port, so give each daemon another --metrics"
+                ),
+            }
+        }
+    }
+}
+
+/// Starts the log of a worker.
+pub fn start_logging() {
+    start(level(), false, None);
+}
+
+/// With --verbose, writes log lines of a command that is no daemon to standard error.
+pub fn start_logging_of_command() {
+    match verbosity() {
+        Verbosity::Quiet | Verbosity::Normal => {}
+        Verbosity::Verbose => start(EnvFilter::new("info"), false, None),
+        Verbosity::VeryVerbose => start(EnvFilter::new("debug"), false, None),
+    }
+}
+
+/// The level of a daemon's log: by the options --quiet and --verbose, then by the variable MCR_LOG. Default: `info`.
+fn level() -> EnvFilter {
+    match verbosity() {
+        Verbosity::Quiet => EnvFilter::new("warn"),
+        Verbosity::Normal => EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+        Verbosity::Verbose => EnvFilter::new("debug"),
+        Verbosity::VeryVerbose => EnvFilter::new("trace"),
+    }
+}
+
+/// Writes log lines to standard error. `metrics` count all events, whatever the level of the log is.
+fn start(level: EnvFilter, json: bool, metrics: Option<Arc<Metrics>>) {
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Log).with_target(false);
+    let lines: Box<dyn Layer<Registry> + Send + Sync> = match json {
+        true => lines.json().with_filter(level).boxed(),
+        false => lines.with_ansi(false).with_filter(level).boxed(),
+    };
+    let counts = metrics.map(|metrics| CountEvents(metrics).with_filter(EnvFilter::new("debug")));
+    // A test process may start logging twice. The second call fails, and its error is ignored.
+    let _ = tracing_subscriber::registry().with(lines).with(counts).try_init();
+}

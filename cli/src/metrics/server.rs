@@ -1,0 +1,87 @@
+//! Answers `GET /metrics`.
+
+use super::Metrics;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Maximum length of a request, in bytes.
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+/// Maximum time in which a client must send its request and read the answer.
+const CLIENT_MAX: Duration = Duration::from_secs(2);
+/// The type of the answer.
+const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Listens on the address, and answers requests on a thread until the process ends. One client at a time is served,
+/// so many clients use no more memory than one. Returns the address, also if the system picked the port.
+pub fn serve(address: SocketAddr, metrics: Arc<Metrics>) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind(address)?;
+    let address = listener.local_addr()?;
+    std::thread::Builder::new().name("metrics".into()).spawn(move || {
+        loop {
+            match listener.accept() {
+                // A client that breaks the connection gets no answer.
+                Ok((client, _)) => drop(answer(client, &metrics)),
+                // For example, no descriptor is free.
+                Err(_) => std::thread::sleep(CLIENT_MAX),
+            }
+        }
+    })?;
+    Ok(address)
+}
+
+fn answer(mut client: TcpStream, metrics: &Metrics) -> std::io::Result<()> {
+    let until = Instant::now() + CLIENT_MAX;
+    let (mut request, mut part) = (Vec::new(), [0; 1024]);
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        client.set_read_timeout(Some(left))?;
+        match client.read(&mut part)? {
+            0 => return Ok(()),
+            length => request.extend_from_slice(&part[..length]),
+        }
+    }
+    let first = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let (status, body) = match first.split(|byte| *byte == b' ').collect::<Vec<_>>().as_slice() {
+        [b"GET", b"/metrics", ..] => ("200 OK", metrics.text()),
+        [b"GET", ..] => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", String::new()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    client.set_write_timeout(Some(CLIENT_MAX))?;
+    client.write_all(head.as_bytes())?;
+    client.write_all(body.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(address: SocketAddr, request: &[u8]) -> String {
+        let mut client = TcpStream::connect(address).expect("connected");
+        client.write_all(request).expect("written");
+        let mut text = String::new();
+        let _ = client.read_to_string(&mut text); // the connection may be reset after the answer
+        text
+    }
+
+    #[test]
+    fn metrics_are_at_one_path_and_a_client_that_says_nothing_does_not_block_others_for_long() {
+        let metrics = Arc::new(Metrics::new("alice".into()));
+        let address = serve(([127, 0, 0, 1], 0).into(), metrics).expect("served");
+        let silent = TcpStream::connect(address).expect("connected");
+        let text = ask(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains(TYPE) && text.ends_with("# EOF\n"), "{text}");
+        drop(silent);
+        assert!(ask(address, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+        assert!(ask(address, b"POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+        assert!(ask(address, &[b'x'; 2 * REQUEST_BYTES_MAX]).starts_with("HTTP/1.1 405 "));
+    }
+}

@@ -1,0 +1,325 @@
+//! `mcr stats`: how much space store, jobs and checkpoints use, what is shared, and what prune would free.
+
+use crate::advice::Advised;
+use crate::args::{KeepArgs, StatsArgs};
+use crate::bench::plot::{self, Figure};
+use crate::common::{no_checkpoint_of, now_unix_ms, open_store};
+use crate::output::{Progress, Table, counted, name_of, print, print_json, ratio};
+use mcrengine::ids::{CheckpointId, GroupId, JobId};
+use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::prune::{PruneOptions, REPACK_BELOW_PERCENT, prune};
+use mcrengine::repack::needed_bytes;
+use mcrengine::retention::Rules;
+use mcrengine::store::{Store, StoreError};
+use mcrengine::units::human_bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// A job.
+#[derive(serde::Serialize)]
+struct Job {
+    job: JobId,
+    /// Length of all files of the job.
+    disk_bytes: u64,
+    /// Bytes of the files of all complete checkpoints.
+    file_bytes: u64,
+    /// Length of the remaining files of pruned checkpoints.
+    held_bytes: u64,
+    /// Bytes of these files that other checkpoints need; `None` if the number is not known.
+    needed_bytes: Option<u64>,
+    /// File bytes divided by the bytes on disk.
+    ratio: f64,
+    /// Result of `mcr prune --dry-run`.
+    prune: Freed,
+    checkpoints: Vec<Line>,
+}
+
+/// What `mcr prune` would do.
+#[derive(serde::Serialize)]
+struct Freed {
+    /// The options of `mcr prune`.
+    rules: String,
+    removed: Vec<CheckpointId>,
+    freed_bytes: u64,
+}
+
+/// A checkpoint.
+#[derive(serde::Serialize)]
+struct Line {
+    checkpoint: CheckpointId,
+    pruned: bool,
+    complete: bool,
+    created_unix_ms: u64,
+    file_bytes: u64,
+    /// Length of all files of the checkpoint.
+    disk_bytes: u64,
+    /// File bytes divided by the bytes on disk.
+    ratio: f64,
+    /// Older checkpoints whose containers this checkpoint needs.
+    references: BTreeSet<CheckpointId>,
+    /// Checkpoints that need a container of this checkpoint.
+    needed_by: Vec<CheckpointId>,
+    /// Bytes that these checkpoints need; `None` if the number is not known.
+    needed_bytes: Option<u64>,
+}
+
+pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
+    let store = open_store(&args.store)?;
+    let names = match &args.store.job {
+        Some(job) => vec![job.clone()],
+        None => manifest::jobs(&store)?,
+    };
+    let progress = Progress::new("reading", args.json);
+    let mut jobs = Vec::new();
+    for name in names {
+        progress.message(name.to_string());
+        let job = look_at(&store, &name, &args)?;
+        if !job.checkpoints.is_empty() {
+            jobs.push(job);
+        } else if let Some(message) = args.store.job.as_ref().and(no_checkpoint_of(&store, &args.store, &name)?) {
+            let advice = "mcr list shows all checkpoints of the store";
+            return Err(Advised::new(message, advice).at(&args.store.store).into());
+        }
+    }
+    drop(progress);
+    if let Some(dir) = &args.plots {
+        plot::write(dir, &figures(&jobs))?;
+    }
+    if args.json {
+        let bytes: u64 = jobs.iter().map(|job| job.disk_bytes).sum();
+        print_json(&serde_json::json!({ "store": name_of(&args.store.store), "disk_bytes": bytes, "jobs": jobs }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print_text(&jobs, &args)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<Job> {
+    let states = manifest::list(store, name)?;
+    let mut needed_by: BTreeMap<&CheckpointId, Vec<CheckpointId>> = BTreeMap::new();
+    let mut wanted: BTreeSet<(CheckpointId, GroupId)> = BTreeSet::new();
+    for state in &states {
+        for reference in &state.references {
+            wanted.insert((reference.checkpoint.clone(), reference.group));
+            let by = needed_by.entry(&reference.checkpoint).or_default();
+            if by.last() != Some(&state.id) {
+                by.push(state.id.clone());
+            }
+        }
+    }
+    let needed = needed_bytes(store, name, &states, &wanted);
+    let mut checkpoints = Vec::new();
+    for state in &states {
+        let disk_bytes = bytes_below(store, &Path::new(name.as_str()).join(state.id.as_str()))?;
+        let of_this = wanted.iter().filter(|(id, _)| *id == state.id);
+        let file_bytes = if state.is_complete() { state.file_bytes } else { 0 };
+        checkpoints.push(Line {
+            checkpoint: state.id.clone(),
+            pruned: state.is_pruned,
+            complete: state.is_complete(),
+            created_unix_ms: state.created_unix_ms,
+            file_bytes,
+            disk_bytes,
+            ratio: ratio(file_bytes, disk_bytes),
+            references: state.references.iter().map(|one| one.checkpoint.clone()).collect(),
+            needed_by: needed_by.get(&state.id).cloned().unwrap_or_default(),
+            needed_bytes: of_this.map(|key| needed.get(key).map(|bytes| bytes.0)).sum(),
+        });
+    }
+    let sum = |of: &dyn Fn(&Line) -> u64| checkpoints.iter().map(of).sum::<u64>();
+    let disk_bytes = bytes_below(store, Path::new(name.as_str()))?;
+    let file_bytes = sum(&|line| if line.pruned { 0 } else { line.file_bytes });
+    Ok(Job {
+        disk_bytes,
+        file_bytes,
+        held_bytes: sum(&|line| if line.pruned { line.disk_bytes } else { 0 }),
+        needed_bytes: checkpoints.iter().filter(|line| line.pruned).map(|line| line.needed_bytes).sum(),
+        ratio: ratio(file_bytes, disk_bytes),
+        prune: freed_by_prune(store, name, &states, args)?,
+        job: name.clone(),
+        checkpoints,
+    })
+}
+
+/// What `mcr prune` would free with the rules of the command line, or with `--keep 1`.
+fn freed_by_prune(
+    store: &dyn Store,
+    job: &JobId,
+    states: &[CheckpointState],
+    args: &StatsArgs,
+) -> anyhow::Result<Freed> {
+    let (keep, rules) = match args.keep.rules() {
+        rules if rules.is_empty() => (Rules { last: 1, ..rules }, "--keep 1".to_owned()),
+        rules => (rules, options_of(&args.keep)),
+    };
+    if !states.iter().any(CheckpointState::is_complete) {
+        return Ok(Freed { rules, removed: Vec::new(), freed_bytes: 0 });
+    }
+    let options = PruneOptions {
+        keep,
+        dry_run: true,
+        now_unix_ms: now_unix_ms(),
+        repack_below_percent: REPACK_BELOW_PERCENT,
+        ..PruneOptions::default()
+    };
+    let pruned = prune(store, job, &options)?;
+    Ok(Freed { rules, removed: pruned.checkpoints, freed_bytes: pruned.freed_bytes.0 })
+}
+
+/// The options of these rules, as a user types them.
+fn options_of(keep: &KeepArgs) -> String {
+    let numbers = [
+        ("keep", keep.keep.map(|n| n.to_string())),
+        ("keep-within", keep.keep_within.map(|ms| format!("{}s", ms / 1000))),
+        ("keep-hourly", keep.keep_hourly.map(|n| n.to_string())),
+        ("keep-daily", keep.keep_daily.map(|n| n.to_string())),
+        ("keep-weekly", keep.keep_weekly.map(|n| n.to_string())),
+        ("keep-monthly", keep.keep_monthly.map(|n| n.to_string())),
+    ];
+    let given = numbers.into_iter().filter_map(|(name, value)| value.map(|value| format!("--{name} {value}")));
+    given.collect::<Vec<_>>().join(" ")
+}
+
+/// Length of all files below a directory of the store. A file that vanishes meanwhile has no length.
+fn bytes_below(store: &dyn Store, dir: &Path) -> Result<u64, StoreError> {
+    let mut bytes = 0;
+    let entries = match store.list_dir(dir) {
+        Err(error) if error.is_not_found() => Vec::new(),
+        other => other?,
+    };
+    for entry in entries {
+        let path = dir.join(&entry.name);
+        bytes += match entry.is_dir {
+            true => bytes_below(store, &path)?,
+            false => store.stat(&path).map_or(0, |stat| stat.bytes),
+        };
+    }
+    Ok(bytes)
+}
+
+/// The ratios of the complete checkpoints, oldest first.
+fn ratios(job: &Job) -> Vec<(&CheckpointId, f64)> {
+    let complete = job.checkpoints.iter().rev().filter(|line| line.complete && !line.pruned);
+    complete.map(|line| (&line.checkpoint, line.ratio)).collect()
+}
+
+/// Number of values that a sparkline shows at most.
+const SPARKS_MAX: usize = 40;
+
+/// The newest values as one character each, from the lowest to the highest value.
+fn sparkline(values: &[f64]) -> String {
+    const SPARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let values = &values[values.len().saturating_sub(SPARKS_MAX)..];
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let spark = |value: &f64| match most - least {
+        range if range > 0.0 => SPARKS[((value - least) / range * 7.0).round() as usize],
+        _ => SPARKS[3],
+    };
+    values.iter().map(spark).collect()
+}
+
+fn figures(jobs: &[Job]) -> Vec<(PathBuf, Figure)> {
+    let figure = |job: &Job| {
+        let ratios = ratios(job);
+        let figure = Figure {
+            title: format!("Ratio of the checkpoints of job {}", job.job),
+            below: "checkpoint",
+            left: "ratio",
+            places: ratios.iter().map(|(id, _)| id.to_string()).collect(),
+            lines: vec![("bytes on disk".to_owned(), ratios.iter().map(|(_, ratio)| Some(*ratio)).collect())],
+            bars: false,
+        };
+        (PathBuf::from(format!("ratio-{}.svg", job.job)), figure)
+    };
+    jobs.iter().map(figure).collect()
+}
+
+fn print_text(jobs: &[Job], args: &StatsArgs) -> anyhow::Result<()> {
+    let bytes: u64 = jobs.iter().map(|job| job.disk_bytes).sum();
+    let count = counted(jobs.len() as u64, "job");
+    print(&format!("store {}: {} in {count}\n", name_of(&args.store.store), human_bytes(bytes)))?;
+    for job in jobs {
+        let there = job.checkpoints.iter().filter(|line| !line.pruned);
+        let mut text = format!(
+            "\njob {}: {} on disk, {}, {} of files, ratio {:.3}\n",
+            job.job,
+            human_bytes(job.disk_bytes),
+            counted(there.count() as u64, "checkpoint"),
+            human_bytes(job.file_bytes),
+            job.ratio
+        );
+        let ratios: Vec<f64> = ratios(job).into_iter().map(|(_, ratio)| ratio).collect();
+        if let ([first, .., last], true) = (ratios.as_slice(), ratios.len() > 1) {
+            text.push_str(&format!("ratio from {first:.3} to {last:.3}: {}\n", sparkline(&ratios)));
+        }
+        if job.held_bytes > 0 {
+            let needed = job.needed_bytes.map_or("an unknown part".to_owned(), human_bytes);
+            text.push_str(&format!(
+                "pruned checkpoints: {} on disk, of which other checkpoints need {needed}\n",
+                human_bytes(job.held_bytes)
+            ));
+        }
+        text.push_str(&format!(
+            "mcr prune with {} would remove {} and free {}\n\n",
+            job.prune.rules,
+            counted(job.prune.removed.len() as u64, "checkpoint"),
+            human_bytes(job.prune.freed_bytes)
+        ));
+        print(&text)?;
+        table(job, args.all).print()?;
+        let hidden = job.checkpoints.len().saturating_sub(SHOWN_MAX);
+        if hidden > 0 && !args.all {
+            print(&format!("... and {} (--all shows them)\n", counted(hidden as u64, "older checkpoint")))?;
+        }
+    }
+    Ok(())
+}
+
+/// Number of checkpoints of a job that are shown without `--all`.
+const SHOWN_MAX: usize = 20;
+
+fn table(job: &Job, all: bool) -> Table {
+    let mut table =
+        Table::new(&["checkpoint", ">files", ">on disk", "?>ratio", "?>others need", "?~refers to", "?~needed by"]);
+    let names = |ids: &mut dyn Iterator<Item = &CheckpointId>| {
+        let names: Vec<&str> = ids.map(CheckpointId::as_str).collect();
+        match names.as_slice() {
+            [first, second, rest @ ..] if !rest.is_empty() => format!("{first}, {second} and {} more", rest.len()),
+            names => names.join(", "),
+        }
+    };
+    let shown = if all { job.checkpoints.len() } else { SHOWN_MAX };
+    for line in job.checkpoints.iter().take(shown) {
+        let needed = match (line.needed_by.is_empty(), line.needed_bytes) {
+            (true, _) => String::new(),
+            (false, needed) => needed.map_or("unknown".to_owned(), human_bytes),
+        };
+        table.row([
+            if line.pruned { format!("{} (pruned)", line.checkpoint) } else { line.checkpoint.to_string() },
+            if line.complete { human_bytes(line.file_bytes) } else { "-".to_owned() },
+            human_bytes(line.disk_bytes),
+            if line.complete { format!("{:.3}", line.ratio) } else { "-".to_owned() },
+            needed,
+            names(&mut line.references.iter()),
+            names(&mut line.needed_by.iter()),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sparkline_goes_from_the_lowest_to_the_highest_value_and_shows_the_newest() {
+        assert_eq!(sparkline(&[1.0, 1.5, 2.0]), "▁▅█");
+        assert_eq!(sparkline(&[2.0, 2.0]), "▄▄");
+        assert_eq!(sparkline(&[]), "");
+        let many: Vec<f64> = (0..100).map(f64::from).collect();
+        assert_eq!(sparkline(&many).chars().count(), SPARKS_MAX);
+        assert!(sparkline(&many).ends_with('█'));
+    }
+}

@@ -1,0 +1,295 @@
+//! Tests that the JSON of every command has the shape that docs/json.schema.json describes, and that errors are JSON.
+
+use crate::support::*;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// The directory of the documents.
+fn document(name: &str) -> String {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
+    std::fs::read_to_string(file).expect("read")
+}
+
+/// The schemas, by command.
+fn schemas() -> Map<String, Value> {
+    let schema: Value = serde_json::from_str(&document("json.schema.json")).expect("JSON");
+    schema["$defs"].as_object().expect("schemas").clone()
+}
+
+/// Compares a value with a schema. Only the keywords that the document uses are known; another keyword is an error.
+fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+    let wrong = |what: &str| Err(format!("{at}: {what}: {value}"));
+    for (keyword, rule) in schema.as_object().expect("a schema") {
+        match keyword.as_str() {
+            "const" if value != rule => return wrong("another value"),
+            "const" => {}
+            "type" => {
+                let one = [rule.clone()];
+                let types = rule.as_array().map_or(&one[..], Vec::as_slice);
+                if !types.iter().any(|name| is_of_type(value, name.as_str().expect("a type"))) {
+                    return wrong(&format!("the type is not {rule}"));
+                }
+            }
+            "enum" if !rule.as_array().expect("words").contains(value) => return wrong("an unknown word"),
+            "enum" => {}
+            "required" => {
+                for name in rule.as_array().expect("names") {
+                    if value.is_object() && value.get(name.as_str().expect("a name")).is_none() {
+                        return wrong(&format!("{name} is missing"));
+                    }
+                }
+            }
+            "items" => {
+                let items = value.as_array().map_or(&[][..], Vec::as_slice);
+                items.iter().enumerate().try_for_each(|(nth, item)| check(rule, item, &format!("{at}[{nth}]")))?;
+            }
+            "properties" => {
+                for (name, field) in value.as_object().into_iter().flatten() {
+                    rule.get(name).map_or(Ok(()), |rule| check(rule, field, &format!("{at}.{name}")))?;
+                }
+            }
+            "additionalProperties" => {
+                let known = |name: &str| schema.get("properties").is_some_and(|all| all.get(name).is_some());
+                for (name, field) in value.as_object().into_iter().flatten().filter(|(name, _)| !known(name)) {
+                    match rule {
+                        Value::Bool(false) => return wrong(&format!("{name} is not in the schema")),
+                        rule => check(rule, field, &format!("{at}.{name}"))?,
+                    }
+                }
+            }
+            other => panic!("the keyword {other} is not checked here"),
+        }
+    }
+    Ok(())
+}
+
+fn is_of_type(value: &Value, name: &str) -> bool {
+    match name {
+        "string" => value.is_string(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        other => panic!("the type {other} is not checked here"),
+    }
+}
+
+/// All commands whose output was checked.
+#[derive(Default)]
+struct Checked(BTreeSet<String>);
+
+impl Checked {
+    /// Runs a command and compares its output with the schema of this name. Returns the output.
+    fn run(&mut self, name: &str, command: &mut Command, expected: i32) -> Value {
+        let value = run_json(command, expected);
+        let schemas = schemas();
+        let schema = schemas.get(name).unwrap_or_else(|| panic!("no schema {name}"));
+        check(schema, &value, name).unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        self.0.insert(name.to_owned());
+        value
+    }
+}
+
+struct Site {
+    dir: TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let site = Self { dir: tempfile::tempdir().expect("a directory") };
+        std::fs::create_dir(site.path("data")).expect("made");
+        (1..=3).for_each(|step| (0..4).for_each(|rank| write_rank(&site.path("data"), step, rank, 4000)));
+        make_store(&site.path("store"));
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &str) -> Command {
+        let mut command = mcr();
+        command.args(args.split(' ')).arg("--store").arg(self.path("store"));
+        command
+    }
+
+    fn save(&self) -> Command {
+        let mut command = self.command("save --job wave --group-size 2");
+        command.arg(self.path("data"));
+        command
+    }
+
+    fn bench(&self, what: &str) -> Command {
+        let mut command = mcr();
+        command.args(["bench", what, "--sample", "64K", "--time-limit", "60"]).arg(self.path("data"));
+        command
+    }
+}
+
+#[test]
+fn the_json_of_every_command_has_the_documented_shape() {
+    let site = Site::new();
+    let mut checked = Checked::default();
+    let to = site.path("to");
+    checked.run("restart", site.command("restart").arg("--to").arg(&to), 3);
+    std::fs::write(site.path("data/notes.txt"), "no checkpoint").expect("written");
+    checked.run("save", &mut site.save(), 4);
+    std::fs::remove_file(site.path("data/notes.txt")).expect("removed");
+    checked.run("save", &mut site.save(), 0);
+    let listed = checked.run("list", &mut site.command("list"), 0);
+    assert_eq!(listed["checkpoints"].as_array().map(Vec::len), Some(3));
+    checked.run("show", &mut site.command("show"), 0);
+    checked.run("verify", &mut site.command("verify"), 0);
+    checked.run("restart --dry-run", site.command("restart --dry-run").arg("--to").arg(&to), 0);
+    std::fs::create_dir_all(&to).expect("made");
+    std::fs::write(to.join("sim.it_3.rank_0.h5"), "another content").expect("written");
+    let restarted = checked.run("restart", site.command("restart").arg("--to").arg(&to), 0);
+    assert!(restarted["moved_aside"].is_object(), "{restarted}");
+    checked.run("prune", &mut site.command("prune --keep 1 --dry-run"), 0);
+    checked.run("prune", &mut site.command("prune --keep 1 --repack-below 0"), 0);
+    let all = checked.run("list", &mut site.command("list --all"), 0);
+    assert!(all["checkpoints"].as_array().expect("a list").iter().any(|one| one["held"].is_object()), "{all}");
+    let stats = checked.run("stats", &mut site.command("stats"), 0);
+    let on_disk: u64 = contents(&site.path("store")).values().map(|bytes| bytes.len() as u64).sum();
+    assert_eq!(stats["disk_bytes"], on_disk);
+    // A damaged and an incomplete checkpoint.
+    (0..4).for_each(|rank| write_rank(&site.path("data"), 4, rank, 4000));
+    checked.run("save", &mut site.save(), 0);
+    let container = |id: &str, group: u32| site.path(&format!("store/wave/{id}/group-{group:04}.mcr"));
+    std::fs::remove_file(container("sim.it_4", 0).with_extension("manifest")).expect("removed");
+    let bytes = std::fs::read(container("sim.it_3", 0)).expect("read");
+    std::fs::write(container("sim.it_3", 0), vec![7; bytes.len()]).expect("written");
+    checked.run("verify", &mut site.command("verify"), 1);
+    checked.run("list", &mut site.command("list"), 0);
+    checked.run("layouts", mcr().arg("layouts"), 0);
+    let config = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/config/mcr.toml");
+    checked.run("config check", mcr().args(["config", "check"]).arg(config), 0);
+    let file = format!("job = \"wave\"\nwatch = \"data\"\nstore = {:?}\n", site.path("store"));
+    std::fs::write(site.path("mcr.toml"), file).expect("written");
+    checked.run("job show", mcr().args(["job", "show"]).current_dir(site.dir.path()), 0);
+    let slurm_conf = site.path("slurm.conf");
+    checked.run("node check", mcr().args(["node", "check", "--slurm-conf"]).arg(&slurm_conf), 1);
+    std::fs::write(&slurm_conf, "ClusterName=test\nPrologFlags=Alloc\n").expect("written");
+    checked.run("node check", mcr().args(["node", "check", "--slurm-conf"]).arg(&slurm_conf), 1);
+    checked.run("bench codecs", &mut site.bench("codecs"), 0);
+    checked.run("bench schemes", &mut site.bench("schemes"), 0);
+    checked.run("bench partitions", mcr().args(["bench", "partitions", "--sub-buffers", "1,2"]), 0);
+    checked.run("error", &mut site.command("show nothing"), 1);
+    of_daemons(&site, &mut checked);
+    let known: BTreeSet<String> = schemas().keys().cloned().collect();
+    assert_eq!(checked.0, known, "each schema was compared with an output");
+}
+
+/// Checks the commands that ask daemons.
+fn of_daemons(site: &Site, checked: &mut Checked) {
+    let store = site.path("of-daemons");
+    let (_aggregator, address) = Daemon::aggregator(site.dir.path(), "a", &store, "");
+    let watch = site.path("run");
+    std::fs::create_dir(&watch).expect("made");
+    let more = "ranks = 2\nquiet-ms = 20\ncheckpoint-quiet-ms = 40\nlayout = \"{checkpoint}.rank_{rank}.h5\"";
+    let _agent = Daemon::agent(site.dir.path(), "n", &watch, std::slice::from_ref(&address), more);
+    (0..2).for_each(|rank| write_rank(&watch, 1, rank, 900));
+    wait_complete(&store, "sim.it_1");
+    write_rank(&watch, 2, 0, 900);
+    let flush = || {
+        let mut command = mcr();
+        command.args(["flush", "--timeout", "1", "--state"]).arg(site.path("n.state"));
+        command
+    };
+    checked.run("flush", &mut flush(), 5);
+    checked.run("flush", mcr().args(["flush", "--timeout", "1", "--state"]).arg(site.path("nobody")), 1);
+    let both = format!("{address},127.0.0.1:1");
+    let status = checked.run("status", mcr().args(["status", "--aggregators", &both]), 4);
+    let groups = status["aggregators"][0]["checkpoints"].as_array().expect("a list").clone();
+    assert!(groups.iter().any(|group| group["checkpoint"] == "sim.it_1" && group["reason"].is_null()), "{status}");
+    let run_dir = site.path("node");
+    std::fs::create_dir(&run_dir).expect("made");
+    let node = Daemon::start(mcr().args(["node", "--own", "--run-dir"]).arg(&run_dir));
+    node.wait_for_log("serving jobs");
+    checked.run("job list", mcr().args(["job", "list", "--run-dir"]).arg(&run_dir), 0);
+}
+
+#[test]
+fn the_document_explains_every_field_of_the_schema_and_no_other_field() {
+    fn fields(schema: &Value, into: &mut BTreeSet<String>) {
+        for (name, field) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            into.insert(name.clone());
+            fields(field, into);
+        }
+        ["items", "additionalProperties"].iter().filter_map(|key| schema.get(key)).for_each(|one| fields(one, into));
+    }
+    let mut known = BTreeSet::new();
+    let text = document("json.md");
+    for (name, schema) in schemas() {
+        fields(&schema, &mut known);
+        assert!(name == "error" || text.contains(&format!("| `mcr {name}` |")), "{name}");
+    }
+    let (_, table) = text.split_once("## Fields").expect("a table");
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let explained: BTreeSet<String> =
+        rows.filter(|(_, text)| text.len() > 4).map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(explained, known);
+}
+
+#[test]
+fn an_error_is_json_with_a_code_advice_and_a_path() {
+    let site = Site::new();
+    let error = |args: &str, expected: i32| run_json(mcr().args(args.split(' ')), expected)["error"].clone();
+    let nope = site.path("nope");
+    let nope = nope.to_str().expect("UTF-8");
+    let missing = error(&format!("list --store {nope}"), 1);
+    assert_eq!((&missing["code"], &missing["path"]), (&1.into(), &nope.into()), "{missing}");
+    assert!(missing["advice"].as_str().is_some_and(|text| text.contains("mkdir")), "{missing}");
+    let wrong = error("list --sotre x", 1);
+    assert!(wrong["message"].as_str().is_some_and(|text| text.contains("--sotre")), "{wrong}");
+    assert!(wrong["advice"].as_str().is_some_and(|text| text.contains("--store")), "{wrong}");
+    std::fs::write(site.path("bad.toml"), "[cnc]\njop = \"x\"\n").expect("written");
+    let file = site.path("bad.toml");
+    let unknown = error(&format!("config check {}", file.display()), 1);
+    assert_eq!(
+        (&unknown["path"], &unknown["advice"]),
+        (&file.to_str().into(), &"write job, or remove the line".into())
+    );
+    // The application's own option is no option of mcr.
+    let mut run = mcr();
+    let output = run.args(["run", "--config", nope, "--", "true", "--json"]).output().expect("it starts");
+    assert!(output.stdout.is_empty() && output.status.code() != Some(0));
+}
+
+#[test]
+fn a_schema_refuses_another_shape() {
+    let schema = schemas()["config check"].clone();
+    let good = serde_json::json!({ "version": 1, "file": "x", "tables": ["cnc"], "good": true });
+    assert_eq!(check(&schema, &good, ""), Ok(()));
+    for (name, value) in
+        [("version", 2.into()), ("file", Value::Null), ("tables", serde_json::json!(["x"])), ("more", 1.into())]
+    {
+        let mut bad = good.clone();
+        bad[name] = value;
+        assert!(check(&schema, &bad, "").is_err(), "{bad}");
+    }
+    assert!(check(&schema, &serde_json::json!({ "version": 1 }), "").is_err());
+}
+
+#[test]
+fn an_error_of_the_file_system_names_the_path_and_what_to_do() {
+    let site = Site::new();
+    run(&mut site.save(), 0);
+    let to = site.path("to");
+    std::fs::create_dir(&to).expect("made");
+    let manifest = site.path("store/wave/sim.it_3/group-0000.manifest");
+    std::fs::remove_file(&manifest).expect("removed");
+    std::fs::create_dir(&manifest).expect("made");
+    let output = run(site.command("verify sim.it_3").arg("--json"), 1);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.contains("group-0000.manifest"), "{text}");
+    let output = run(mcr().args(["config", "check", "/nowhere/mcr.toml"]), 1);
+    let text = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(text.contains("/nowhere/mcr.toml: cannot be read: No such file"), "{text}");
+    assert!(text.contains("mcr: advice: check the path"), "{text}");
+}
