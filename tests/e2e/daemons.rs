@@ -110,7 +110,7 @@ fn an_agent_that_announces_old_files_again_displaces_no_newer_checkpoint() {
     let (aggregator, address) = Daemon::aggregator(dir.path(), "a", &store, "group-size = 2");
     let agent = |n: u32| {
         let more = AGENT.replace("ranks = 8\ngroup-size = 4", "ranks = 2\ngroup-size = 2");
-        Daemon::agent(dir.path(), &format!("n{n}"), &node(n), &[address.clone()], &more)
+        Daemon::agent(dir.path(), &format!("n{n}"), &node(n), std::slice::from_ref(&address), &more)
     };
     let (first, second) = (agent(0), agent(1));
     for step in 1..=30 {
