@@ -11,9 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum number of remembered checkpoints.
 const REMEMBERED_MAX: usize = 256;
 
+/// A lock for each checkpoint, with the answer.
+type Answers = BTreeMap<(JobId, CheckpointId), Arc<Mutex<bool>>>;
+
 /// The checkpoints that were asked for, and whether each of them was found to be complete.
 #[derive(Debug, Default)]
-pub struct Completes(Mutex<BTreeMap<(JobId, CheckpointId), Arc<Mutex<bool>>>>);
+pub struct Completes(Mutex<Answers>);
 
 impl Completes {
     /// Whether a checkpoint of `groups` groups is complete. Most calls only list the directory of the checkpoint,

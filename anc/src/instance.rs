@@ -151,8 +151,7 @@ pub fn choose_instance(
         None => key.label.with_generation(free).unwrap_or_else(|_| key.label.clone()),
     };
     let of_this_run: Vec<&Manifest> = own.iter().filter(|own| own.incarnation == written.incarnation).collect();
-    let part = part_of_step(&of_this_run, files).or_else(|| mixed(&of_this_run, &taken, ours_ms));
-    let part = part.filter(|(part, _)| *part != checkpoint);
+    let part = part_of_step(&of_this_run, files).filter(|(part, _)| *part != checkpoint);
     Ok(Instance::New { checkpoint, doubt, part })
 }
 
@@ -168,22 +167,57 @@ fn part_of_step(own: &[&Manifest], files: &[FileHeader]) -> Option<(CheckpointId
     Some((last.checkpoint.clone(), why))
 }
 
-/// The only committed content of a run, if another group wrote its files at about the time at which this group wrote
-/// its next content, and the reason. Then an attempt to write this step had ended before, and the other group
-/// belongs to the next attempt. `ours_ms` is the time of the next content.
-fn mixed(own: &[&Manifest], taken: &[Taken], ours_ms: i64) -> Option<(CheckpointId, String)> {
-    let [only] = own else { return None };
-    let other_ms = taken.iter().find(|taken| taken.id == only.checkpoint)?.other_ms?;
-    let apart_ms = |ms: i64| ms.saturating_sub(other_ms).saturating_abs();
-    let (before_ms, after_ms) = (apart_ms(only.written_unix_ms), apart_ms(ours_ms));
+/// Finds out after a commit whether the first content of a name has groups of two attempts to write one step: a group
+/// wrote its files, the application began the step again without a restart, and all groups wrote their files. The
+/// second content of the group that wrote twice is then nearer to the other groups than its first content. Returns
+/// the first content and the reason for the mark `doubtful`.
+///
+/// Whichever of the two groups commits last finds both contents. Names with more contents are overwritten regularly,
+/// and the length of a step is known.
+pub fn mixed_attempts(
+    store: &dyn Store,
+    key: &Key,
+    committed: &Manifest,
+) -> Result<Option<(CheckpointId, String)>, StoreError> {
+    let (Ok(first), Ok(second)) = (key.label.with_generation(1), key.label.with_generation(2)) else { return Ok(None) };
+    if committed.groups < 2 || committed.checkpoint.generation() > 2 {
+        return Ok(None);
+    }
+    let read = |id: &CheckpointId, group: GroupId| match manifest::read_manifest(store, &key.job, id, group) {
+        Ok(manifest) => Ok(Some(manifest).filter(|of| of.incarnation == committed.incarnation)),
+        Err(error @ ReadError::Io { .. }) => Err(StoreError::from(error)),
+        Err(_) => Ok(None), // pruned, damaged, or not committed by this group
+    };
+    // The group that wrote twice, and a group that wrote once.
+    let (twice, once) = match committed.checkpoint.generation() {
+        1 => {
+            let Some(there) = names_in(store, key, &second)? else { return Ok(None) };
+            match other_group(store, key, &second, committed.groups, &there) {
+                Some(other) => (other.group, committed.group),
+                None => return Ok(None),
+            }
+        }
+        _ => {
+            let Some(there) = names_in(store, key, &first)? else { return Ok(None) };
+            match other_group(store, key, &first, committed.groups, &there) {
+                Some(other) => (committed.group, other.group),
+                None => return Ok(None),
+            }
+        }
+    };
+    let (Some(before), Some(after), Some(other)) = (read(&first, twice)?, read(&second, twice)?, read(&first, once)?)
+    else {
+        return Ok(None);
+    };
+    let apart_ms = |of: &Manifest| of.written_unix_ms.saturating_sub(other.written_unix_ms).saturating_abs();
+    let (before_ms, after_ms) = (apart_ms(&before), apart_ms(&after));
     let why = format!(
-        "group {} wrote its files {:.1} s apart from another group, and then wrote them again, {:.1} s apart from it: it is \
-         uncertain whether the files of all groups are of one step",
-        only.group.0,
+        "{twice} wrote its files {:.1} s apart from {once}, and then wrote them again, {:.1} s apart: it is uncertain \
+         whether the files of all groups are of one step",
         before_ms as f64 / 1000.0,
         after_ms as f64 / 1000.0
     );
-    (before_ms > after_ms && before_ms > ONE_STEP_MS).then(|| (only.checkpoint.clone(), why))
+    Ok((before_ms > after_ms && before_ms > ONE_STEP_MS).then_some((first, why)))
 }
 
 /// Maximum age of the last committed step, in steps. The length of a step is not used if more steps were missed.

@@ -233,6 +233,7 @@ fn of_flush(error: &FlushError) -> Option<&'static str> {
         FlushError::Fetch(_) => Some("save again when no process writes to the files"),
         FlushError::Store(_) | FlushError::Read(_) => None, // the next cause has the advice
         FlushError::NotItsTurn => Some("correct the error of the older checkpoint, and save again"),
+        FlushError::Unchanged => Some("the flush is tried again by itself"),
         FlushError::Overtaken | FlushError::Stale(_) => Some("save again; the flush then belongs to the new start"),
         FlushError::Held { .. } => Some("give one of the two runs another name with --job"),
         _ => Some("report this error with the command and its output, because it is a bug of mcr"),
@@ -354,6 +355,7 @@ mod tests {
             FlushError::Compress(mcr_anc::compress::CompressError::Codec(CodecError::Unknown { codec: 9 })),
             FlushError::NotItsTurn,
             FlushError::Overtaken,
+            FlushError::Unchanged,
             FlushError::Stale(vec![(mcrengine::ids::Rank(1), "it is of another step".into())]),
             FlushError::Held { job: name(), who: "node1".into(), other: "node2".into() },
             FlushError::Panicked("index out of range".into()),

@@ -65,13 +65,13 @@ pub enum Command {
     /// Write the bytes of one file of a checkpoint to standard output
     #[command(after_help = args::CAT)]
     Cat(CatArgs),
-    /// Extract a variable of all ranks as a NumPy array or an HDF5 file, without restoring any file
+    /// Write a variable of all ranks to a NumPy array or an HDF5 file
     #[command(after_help = args::EXTRACT)]
     Extract(ExtractArgs),
-    /// Compare two checkpoints, or a checkpoint and a directory: which files and classes differ, and by how much
+    /// Compare two checkpoints, or a checkpoint and a directory
     #[command(after_help = args::DIFF)]
     Diff(DiffArgs),
-    /// Show all checkpoints as files and directories, read-only, until the command ends
+    /// Show all checkpoints as read-only files and directories
     #[command(after_help = mount::HELP)]
     Mount(MountArgs),
     /// Delete checkpoints by rules or by name, or mark checkpoints as bad

@@ -215,8 +215,6 @@ mod tests {
                 page.split_once(".SH \"EXIT STATUS\"\n").unwrap_or_else(|| panic!("no exit status: {page}"));
             assert!(exit.contains("fB0fR") || exit.contains("fB1fR"), "{exit}");
         }
-        let extract = page_of(root.find_subcommand("extract").expect("a command"));
-        assert!(extract.contains(".SH EXAMPLES\n.PP\nmcr extract latest --variable 'Grid*/Density'"), "{extract}");
         let verify = root.find_subcommand("verify").expect("a command");
         let meanings = statuses(crate::exit::VERIFY);
         assert_eq!(meanings[1], ("1", "a checkpoint is damaged, or there is none".to_owned()));

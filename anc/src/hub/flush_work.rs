@@ -11,7 +11,7 @@ use crate::flush::{Flush, FlushOptions};
 use crate::flush_error::FlushError;
 use crate::group::Key;
 use crate::incarnation::{Claim, Refused, begin_anew};
-use crate::instance::{Instance, Written, choose_instance};
+use crate::instance::{Instance, Written, choose_instance, mixed_attempts};
 use crate::spare::Spare;
 use crate::unpanicked::unpanicked;
 use mcr_proto::clock::steady_ns;
@@ -128,7 +128,8 @@ impl FlushWork {
                 };
                 // If another process is writing the same group, the hub starts the flush again later.
                 let CommittedGroup { manifest, was_there } = commit_group(&flush, &|| false)?;
-                if let Some((part, why)) = part {
+                let mixed = mixed_attempts(store, &self.key, &manifest)?;
+                if let Some((part, why)) = part.or(mixed) {
                     tracing::warn!(%job, checkpoint = %part, why, "an older checkpoint is doubtful");
                     mark_doubtful(store, &job, &part, &why)?;
                 }

@@ -40,6 +40,26 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr verify --store /lustre/mcr", "Verify all checkpoints"),
         example("mcr verify DD0007 --store /lustre/mcr --job wave", "Verify the checkpoint DD0007 of the job wave"),
     ]),
+    ("ls", &[
+        example("mcr ls latest --store /lustre/mcr", "List the files of the newest checkpoint"),
+        example("mcr ls DD0007 --variables '*.cpu0003' --store /lustre/mcr", "List the variables of one rank's files"),
+    ]),
+    ("cat", &[
+        example("mcr cat latest DD0007/DD0007.cpu0003 --store /lustre/mcr > cpu0003.h5", "Restore one file of the newest checkpoint"),
+        example("mcr cat latest~1 run.log --store /lustre/mcr", "Print a file of the checkpoint before the newest"),
+    ]),
+    ("extract", &[
+        example("mcr extract latest --variable 'Grid*/rho' --to rho.npy --store /lustre/mcr", "Write one variable of all ranks as a NumPy array"),
+        example("mcr extract it_8 --variable rho --ranks 0-3 --to a.h5 --store /lustre/mcr", "Write one variable of four ranks to an HDF5 file"),
+    ]),
+    ("diff", &[
+        example("mcr diff latest~1 latest --store /lustre/mcr", "Show what changed between the two newest checkpoints"),
+        example("mcr diff DD0007 ./restored --json --store /lustre/mcr", "Compare a checkpoint with a directory, for a script"),
+    ]),
+    ("mount", &[
+        example("mcr mount /tmp/checkpoints --store /lustre/mcr", "Show all checkpoints as read-only files"),
+        example("mcr mount /tmp/checkpoints --store /lustre/mcr --job wave", "Show the checkpoints of the job wave"),
+    ]),
     ("prune", &[
         example("mcr prune --keep 3 --store /lustre/mcr --dry-run", "Report which checkpoints would be deleted, except the newest 3"),
         example("mcr prune --mark-bad DD0007 --reason diverged --store /lustre/mcr", "Let restarts skip the checkpoint DD0007"),

@@ -10,20 +10,13 @@ use std::path::PathBuf;
 
 /// For `mcr ls --help`.
 pub const LS: &str = "Exit status: 0 done, 1 failed, 4 partly: the checkpoint is not complete, and only its committed \
-    groups are listed.\n\n\
-    Examples:\n  mcr ls latest --store /scratch/store\n  mcr ls DD0007 --variables '*.cpu0003' --store /scratch/store";
+    groups are listed.";
 /// For `mcr cat --help`.
-pub const CAT: &str = "Exit status: 0 all bytes are written and agree with the digest of the file, 1 failed.\n\n\
-    Examples:\n  mcr cat latest DD0007/DD0007.cpu0003 --store /scratch/store > cpu0003.h5\n  \
-    mcr cat latest~1 run.log --store /scratch/store | tail";
+pub const CAT: &str = "Exit status: 0 all bytes are written and agree with the digest of the file, 1 failed.";
 /// For `mcr extract --help`.
-pub const EXTRACT: &str = "Exit status: 0 done, 1 failed.\n\n\
-    Examples:\n  mcr extract latest --variable 'Grid*/Density' --to density.npy --store /scratch/store\n  \
-    mcr extract it_1024 --variable rho --variable 'vel[xyz]' --ranks 0-3 --to some.h5 --store /scratch/store";
+pub const EXTRACT: &str = "Exit status: 0 done, 1 failed.";
 /// For `mcr diff --help`.
-pub const DIFF: &str = "Exit status: 0 everything was compared, whether it differs or not, 1 failed.\n\n\
-    Examples:\n  mcr diff latest~1 latest --store /scratch/store\n  \
-    mcr diff DD0007 ./restored --json --store /scratch/store";
+pub const DIFF: &str = "Exit status: 0 everything was compared, whether it differs or not, 1 failed.";
 
 #[derive(Debug, Args)]
 pub struct LsArgs {

@@ -5,9 +5,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// For `mcr mount --help`.
-pub const HELP: &str = "Exit status: 0 unmounted, 1 failed.\n\n\
-    Examples:\n  mcr mount /tmp/checkpoints --store /scratch/store\n  \
-    h5ls /tmp/checkpoints/JOB/DD0007/DD0007.cpu0003";
+pub const HELP: &str = "Exit status: 0 unmounted, 1 failed.";
 
 #[derive(Debug, Args)]
 pub struct MountArgs {
