@@ -8,6 +8,7 @@ pub mod merge;
 pub mod model;
 pub mod p2p;
 pub mod paths;
+pub mod room;
 
 use clap::{Args, Subcommand, ValueEnum};
 use mpib::clock::Clock;

@@ -5,7 +5,7 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::Command;
-use support::{MPIB, example, good, json, mpib, mpirun, stderr, stdout};
+use support::{MPIB, bounded, example, good, in_ranks, json, mpib, mpirun, stderr, stdout};
 
 #[test]
 fn every_implementation_moves_the_right_bytes() {
@@ -152,7 +152,11 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "collective scatter --root 2", "--root is 2"),
         (2, "collective scatter -o x.doc", "the ending must be"),
         (2, "collective scatter -o /nowhere/x.json --sizes 1 --max-reps 10", "/nowhere/x.json"),
-        (3, "paths --pfs /nowhere --groups 3 --bytes 10 --max-reps 10", "/nowhere/"),
+        (3, "paths --pfs /nowhere --groups 3 --bytes 10 --max-reps 10", "--pfs /nowhere: No such file"),
+        (3, "paths --local /nowhere --groups 3 --bytes 10", "--local /nowhere: No such file"),
+        (2, "paths --bytes 900GiB --pfs /tmp", "--pfs /tmp: the files need 1932.7 GB"),
+        (2, "paths --bytes 900GiB --local /tmp", "--local /tmp: the files need 1932.7 GB"),
+        (2, "paths --bytes 900GiB --memory /tmp --mcr /bin/true", "--memory /tmp: the files need 7730.9 GB"),
         (3, "paths --groups 1", "at least 2 ranks"),
         (2, "paths --bytes 900GiB", "GB are available"),
         (2, "paths --gathers magic", "--gathers \"magic\""),
@@ -279,6 +283,32 @@ fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
 }
 
 #[test]
+fn the_readmes_examples_of_paths_run_as_they_stand() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let readme = include_str!("../README.md");
+    let examples: Vec<_> = readme.lines().filter(|l| l.starts_with("mpirun ") && l.contains(" mpib paths ")).collect();
+    assert_eq!(examples.len(), 2, "{examples:?}");
+    for example in examples {
+        // The cluster's directories, and 64 ranks of 64 MiB, need a cluster.
+        let here = |name: &str| {
+            let path = directory.path().join(name);
+            std::fs::create_dir_all(&path).expect("made");
+            path.display().to_string()
+        };
+        let line = example.replace("64MiB", "64KiB --max-reps 10");
+        let line = line.replace("/scratch", &here("scratch")).replace("/lustre/me", &here("lustre"));
+        let line = line.replace(" mpib ", &format!(" {MPIB} "));
+        let mut shell = in_ranks(bounded("sh"));
+        shell.env("PATH", "/usr/bin:/bin:/usr/lib64/openmpi/bin").env_remove("MCR").args(["-c", &line]);
+        let text = good(shell.current_dir(&directory).output().expect("timeout(1) runs"));
+        assert!(text.contains("\nrecommended: "), "{line}: {text}");
+        let figure = std::fs::read_to_string(directory.path().join("paths.svg")).expect("drawn");
+        assert!(figure.contains("<circle"), "{line}");
+        std::fs::remove_file(directory.path().join("paths.svg")).expect("removed");
+    }
+}
+
+#[test]
 fn a_group_gathers_the_87_megabytes_of_each_of_32_ranks() {
     // Earlier, more than 2 GiB of all ranks together were refused.
     let words = "paths --bytes 87MB --groups 32 --gathers native,tcp --buffer 64MiB --min-reps 1 --max-reps 1 \
@@ -303,8 +333,8 @@ fn writing_and_reading_are_drawn_over_the_number_of_ranks() {
         pfs.display(),
         figures.display()
     );
-    // The command `mcr` does not exist. The error is reported before any daemon is started.
-    assert_eq!(mpib(5, &words).status.code(), Some(1));
+    // The command `mcr` does not exist. The error is reported before anything is measured.
+    assert_eq!(mpib(5, &words).status.code(), Some(2));
     let mut command = mpirun(5);
     command.env("PATH", "/usr/bin:/bin").env_remove("MCR");
     let words = words.replace("--mcr /nowhere ", "");
