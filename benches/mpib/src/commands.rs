@@ -13,7 +13,7 @@ pub mod room;
 use clap::{Args, Subcommand, ValueEnum};
 use mpib::clock::Clock;
 use mpib::comm::{Comm, CommError};
-use mpib::report::{Context, Format, Report};
+use mpib::report::{Context, Format, Report, date, settings};
 use mpib::sites::{self, SiteError};
 use mpib::stats::{Estimate, StoppingRule};
 use mpib::timing::{Isolation, Method, Timing};
@@ -353,7 +353,8 @@ pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Co
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let processors = read("/proc/cpuinfo");
     let model = processors.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ").map(|(_, m)| m));
-    let count = std::thread::available_parallelism().map_or(0, usize::from);
+    let usable = std::thread::available_parallelism().map_or(0, usize::from);
+    let count = processors.lines().filter(|l| l.starts_with("processor")).count().max(usable);
     Ok(Context {
         command: std::env::args().collect::<Vec<_>>().join(" "),
         mpib: env!("CARGO_PKG_VERSION").into(),
@@ -362,6 +363,12 @@ pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Co
         sites: sites.to_vec(),
         clock: clock.map_or("each rank on its own clock".into(), Clock::describe),
         clock_resolution_seconds: mpi::environment::time_resolution(),
+        date: date(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()),
+        processors: count,
+        processors_of_rank_0: usable,
+        environment: settings(
+            std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?))),
+        ),
         machine: format!("{count} x {}, {}", model.unwrap_or("?"), read("/proc/sys/kernel/osrelease").trim()),
     })
 }

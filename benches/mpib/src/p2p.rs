@@ -34,6 +34,9 @@ impl Pages {
     }
 }
 
+/// Maximum number of values of all pairs that every rank gets in the summaries.
+const SHARED_SAMPLES: usize = 1_000_000;
+
 /// Which pairs measure at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -65,7 +68,9 @@ pub fn all_pairs(
             if let Some(&(i, j)) = pairs.iter().find(|(i, j)| [*i, *j].contains(&comm.rank())) {
                 let samples = round_trips(comm, i, j, there_bytes, back_bytes, rule)?;
                 if comm.rank() == i {
-                    mine.push((PairMatrix::<()>::index(n, i, j), rule.summary(&samples)));
+                    let mut summary = rule.summary(&samples);
+                    summary.samples.truncate(SHARED_SAMPLES / (n * (n - 1) / 2));
+                    mine.push((PairMatrix::<()>::index(n, i, j), summary));
                 }
             }
         }

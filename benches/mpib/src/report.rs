@@ -2,7 +2,9 @@
 
 use crate::stats::{Estimate, Interval, StoppingRule, Summary};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::io;
 
 /// The context of a result: the command, the machine and the clocks. Without this context, a result is not
 /// reproducible.
@@ -24,6 +26,63 @@ pub struct Context {
     pub clock_resolution_seconds: f64,
     /// Operating system and processors of rank 0.
     pub machine: String,
+    /// Date and time of the report in UTC, for example `2026-03-01T09:30:00Z`.
+    #[serde(default)]
+    pub date: String,
+    /// Number of processors of rank 0's host.
+    #[serde(default)]
+    pub processors: usize,
+    /// Number of processors that rank 0 may use. It is smaller if mpirun binds ranks.
+    #[serde(default)]
+    pub processors_of_rank_0: usize,
+    /// Environment variables of rank 0 that configure the MPI library or the job.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+}
+
+/// Beginnings of the names of environment variables that configure an MPI library or describe a job. Names with
+/// `KEY`, `TOKEN` or `SECRET` are left out.
+const SETTINGS: [&str; 11] = [
+    "OMPI_MCA_",
+    "PRTE_MCA_",
+    "MPICH_",
+    "MPIR_CVAR_",
+    "I_MPI_",
+    "UCX_",
+    "FI_",
+    "PSM2_",
+    "OMP_",
+    "SLURM_JOB_",
+    "SLURM_N",
+];
+
+/// The variables of [`Context::environment`].
+pub fn settings(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
+    let secret = |name: &str| ["KEY", "TOKEN", "SECRET"].iter().any(|word| name.contains(word));
+    // Open MPI passes its own addresses and identifiers to each process; they are different in each launch.
+    let own = |name: &str| {
+        ["OMPI_MCA_orte_", "OMPI_MCA_ess", "OMPI_MCA_pmix", "OMPI_MCA_shmem_", "OMPI_MCA_initial_wdir"]
+            .iter()
+            .any(|o| name.starts_with(o))
+    };
+    all.filter(|(name, _)| SETTINGS.iter().any(|s| name.starts_with(s)) && !secret(name) && !own(name)).collect()
+}
+
+/// A time after 1970 as date and time in UTC.
+pub fn date(since_1970: std::time::Duration) -> String {
+    let seconds = since_1970.as_secs();
+    let (days, second) = (seconds / 86400, seconds % 86400);
+    // Years begin in March, so that the leap day is the last day (H. Hinnant, "chrono-compatible low-level date
+    // algorithms").
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
 /// One row: an operation at one size.
@@ -93,7 +152,7 @@ impl Report {
         match format {
             Format::Table => self.table(),
             Format::Csv => self.csv(),
-            Format::Json => serde_json::to_string_pretty(self).map_or_else(|e| format!("{e}\n"), |s| s + "\n"),
+            Format::Json => json(self),
             Format::Svg => self.plot().svg(),
             Format::Gnuplot => self.plot().gnuplot(),
         }
@@ -194,6 +253,40 @@ impl Report {
     pub fn plot(&self) -> Plot {
         let places = self.rows.iter().map(|row| (row.operation.as_str(), row.block_bytes as f64, &row.seconds));
         Plot::of_times(self.title.clone(), "bytes of a block", &self.rule, places)
+    }
+}
+
+/// JSON with one line for each member of an object, and arrays on one line, because there may be many samples.
+fn json(report: &Report) -> String {
+    let mut out = Vec::new();
+    let mut to = serde_json::Serializer::with_formatter(&mut out, ShortArrays(serde_json::ser::PrettyFormatter::new()));
+    match report.serialize(&mut to) {
+        Ok(()) => String::from_utf8_lossy(&out).into_owned() + "\n",
+        Err(error) => format!("{error}\n"),
+    }
+}
+
+/// Objects as in pretty JSON, arrays as in compact JSON.
+struct ShortArrays(serde_json::ser::PrettyFormatter<'static>);
+
+impl serde_json::ser::Formatter for ShortArrays {
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+    fn begin_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object(out)
+    }
+    fn end_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object(out)
+    }
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_object_key(out, first)
+    }
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(out)
+    }
+    fn end_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object_value(out)
     }
 }
 
@@ -482,6 +575,33 @@ mod tests {
         let report = sample();
         let back: Report = serde_json::from_str(&report.write(Format::Json)).expect("our own JSON");
         assert_eq!(back, report);
+    }
+
+    #[test]
+    fn json_has_samples_date_processors_and_settings_of_the_mpi_library() {
+        let context = Context {
+            date: date(std::time::Duration::from_secs(1_709_164_800 + 86399)),
+            processors: 2,
+            environment: settings(
+                [
+                    ("OMPI_MCA_btl", "self,tcp"),
+                    ("UCX_TLS", "rc"),
+                    ("UCX_KEY", "x"),
+                    ("OMPI_MCA_orte_uri", "x"),
+                    ("HOME", "/"),
+                ]
+                .map(|(n, v)| (n.to_string(), v.to_string()))
+                .into_iter(),
+            ),
+            ..Context::default()
+        };
+        let report = Report { context, ..report_of(&[3.0, 1.0, 2.0], StoppingRule::fixed(3)) };
+        let text = report.write(Format::Json);
+        assert!(text.contains("\"samples\": [3.0, 1.0, 2.0]"), "in the order of the repetitions: {text}");
+        assert!(text.contains("\"date\": \"2024-02-29T23:59:59Z\"") && text.contains("\"processors\": 2"), "{text}");
+        let names: Vec<_> = report.context.environment.keys().map(String::as_str).collect();
+        assert_eq!(names, ["OMPI_MCA_btl", "UCX_TLS"]);
+        assert_eq!(serde_json::from_str::<Report>(&text).expect("our own JSON"), report);
     }
 
     #[test]

@@ -133,7 +133,9 @@ impl StoppingRule {
     /// narrow by chance, so such intervals would contain the true value less often than they state. They are computed
     /// at a higher level, which makes up for this choice: with four fifths of the error probability.
     pub fn summary(&self, samples: &[f64]) -> Summary {
-        Summary { confidence: self.confidence, ..Summary::of(samples, self.level(samples.len())) }
+        let kept = samples[..samples.len().min(MAX_SAMPLES_KEPT)].to_vec();
+        let summary = Summary::of(samples, self.level(samples.len()));
+        Summary { confidence: self.confidence, samples: kept, ..summary }
     }
 
     /// The level at which intervals are computed for a series of `reps` repetitions. At `max_reps`, and with a fixed
@@ -197,7 +199,14 @@ pub struct Summary {
     pub mean_interval: Option<Interval>,
     /// Interval of the median from order statistics. `None` if there are too few repetitions for the confidence.
     pub median_interval: Option<Interval>,
+    /// The values in the order of the repetitions, at most the first [`MAX_SAMPLES_KEPT`]. [`StoppingRule::summary`]
+    /// keeps them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<f64>,
 }
+
+/// Maximum number of values of a series in a [`Summary`].
+pub const MAX_SAMPLES_KEPT: usize = 10_000;
 
 /// The level of reports that do not name it.
 fn usual_confidence() -> f64 {
@@ -229,6 +238,7 @@ impl Summary {
             p99: sorted[(n * 99).div_ceil(100) - 1],
             mean_interval,
             median_interval: median_interval(&sorted, confidence),
+            samples: Vec::new(),
         }
     }
 
