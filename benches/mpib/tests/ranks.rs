@@ -283,6 +283,22 @@ fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
 }
 
 #[test]
+fn the_readmes_quick_start_ends_with_the_table_that_it_shows() {
+    let readme = include_str!("../README.md");
+    let start = readme.split("## Quick start").nth(1).and_then(|text| text.split("```").nth(1)).expect("commands");
+    let lines: Vec<_> = start.lines().skip(1).collect();
+    assert_eq!(lines.len(), 5, "{lines:?}");
+    // The lines before install packages and build.
+    let script = lines[3..].join("\n").replace(" target/release/mpib ", &format!(" {MPIB} "));
+    let mut shell = bounded("sh");
+    shell.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").args(["-c", &script]);
+    let text = good(shell.output().expect("timeout(1) runs"));
+    let heads = readme.lines().find(|l| l.starts_with("operation ")).expect("the table's head");
+    assert!(text.contains(heads), "{text}");
+    assert_eq!(text.lines().filter(|l| l.starts_with("scatter/")).count(), 7, "{text}");
+}
+
+#[test]
 fn the_readmes_examples_of_paths_run_as_they_stand() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let readme = include_str!("../README.md");
