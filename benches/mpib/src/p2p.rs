@@ -4,7 +4,7 @@ use crate::collectives::Result;
 use crate::comm::{Comm, wtime};
 use crate::models::{PairMatrix, PointToTwo, Train};
 use crate::schedule::{Triple, rounds_of_pairs, rounds_of_triples};
-use crate::stats::{StoppingRule, Summary};
+use crate::stats::{Series, StoppingRule, Summary};
 use std::time::{Duration, Instant};
 
 const TAG: u16 = 400;
@@ -115,8 +115,9 @@ pub fn round_trips(
     let other = if first { j } else { i };
     let clock = if first { clock_seconds() } else { 0.0 };
     let mut warm_up = 3;
+    let mut series = Series::new(rule);
     loop {
-        let mut more = if first { rule.more_reps(&samples) as u64 } else { 0 };
+        let mut more = if first { series.next(&samples) as u64 } else { 0 };
         let mut word = more.to_ne_bytes();
         if first {
             comm.send(&word, other, TAG)?;

@@ -199,9 +199,10 @@ impl Report {
         let wide = self.rows.iter().filter(|r| r.alpha_reached == Some(false)).count();
         if wide > 0 {
             out += &format!(
-                "!: alpha not reached: {wide} of {} series ended at --max-reps {} with an error above {}\n",
+                "!: alpha not reached: {wide} of {} series ended at --max-reps {}{} with an error above {}\n",
                 self.rows.len(),
                 rule.max_reps,
+                rule.max_seconds.map_or(String::new(), |s| format!(" or --time-limit {s}")),
                 percent(rule.alpha)
             );
         }

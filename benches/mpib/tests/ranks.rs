@@ -5,7 +5,7 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::Command;
-use support::{MPIB, bounded, example, good, in_ranks, json, mpib, mpirun, stderr, stdout};
+use support::{MPIB, bounded, example, good, in_ranks, json, mpib, mpirun, only_child, stderr, stdout};
 
 #[test]
 fn every_implementation_moves_the_right_bytes() {
@@ -161,6 +161,10 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "paths --bytes 900GiB", "GB are available"),
         (2, "paths --gathers magic", "--gathers \"magic\""),
         (3, "paths --groups 3 --bytes 10 --max-reps 10 --mcr /nowhere/mcr", "/nowhere/mcr: No such file"),
+        (2, "p2p --time-limit 0", "time-limit is 0"),
+        (2, "p2p -o /nowhere/x.json --time-limit 600 --min-reps 10000000 --max-reps 10000000", "/nowhere/x.json: No"),
+        (2, "collective scatter --rules /nowhere/rules --sizes 1", "/nowhere/rules: No"),
+        (2, "paths --figure /nowhere/x.svg", "/nowhere/x.svg: No"),
         (2, "nonsense", "unrecognized subcommand"),
     ] {
         let output = mpib(ranks, words);
@@ -207,6 +211,49 @@ fn results_come_as_files_of_every_kind_and_open_mpi_takes_the_rules() {
     with_rules.args(["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_dynamic_rules_filename"]);
     let text = good(with_rules.arg(file("rules")).args([MPIB, "check", "--sizes", "10"]).output().expect("runs"));
     assert!(text.contains("all bytes"), "{text}");
+}
+
+#[test]
+fn results_so_far_survive_ctrl_c_sigterm_and_sigkill() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for signal in ["INT", "TERM", "KILL"] {
+        let file = directory.path().join(format!("{signal}.json"));
+        // Only the first series has a chance to end.
+        let words = "p2p --sizes 8,1MiB --min-reps 300000 --max-reps 300000 --time-limit 600 -o";
+        let mut command = mpirun(2);
+        command.arg(MPIB).args(words.split(' ')).arg(&file).stdout(std::process::Stdio::piped());
+        let child = command.spawn().expect("timeout(1) runs");
+        let has_row = || std::fs::read_to_string(&file).is_ok_and(|text| text.contains("round-trip/0-1"));
+        let begun = std::time::Instant::now();
+        while !has_row() {
+            assert!(begun.elapsed().as_secs() < 120, "no result within two minutes");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        // timeout(1) would send some signals twice, and mpirun then kills all ranks immediately.
+        let target = only_child(&child.id().to_string());
+        assert!(Command::new("kill").args([&format!("-{signal}"), &target]).status().expect("kill runs").success());
+        let output = child.wait_with_output().expect("ended");
+        assert!(!output.status.success(), "{signal}");
+        let report: mpib::report::Report =
+            serde_json::from_str(&std::fs::read_to_string(&file).expect("written")).expect("a report");
+        assert_eq!(report.rows.len(), 1, "{signal}");
+        assert!(report.notes[0].contains("incomplete"), "{signal}: {:?}", report.notes);
+        if signal != "KILL" {
+            let text = stdout(&output);
+            assert!(text.contains("round-trip/0-1") && text.contains("incomplete"), "{signal}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_time_limit_ends_each_series() {
+    let report =
+        json(mpib(2, "p2p --sizes 8,16 --min-reps 10000000 --max-reps 10000000 --time-limit 0.2 --format json"));
+    for row in report["rows"].as_array().expect("rows") {
+        let seconds =
+            row["seconds"]["reps"].as_f64().expect("a number") * row["seconds"]["mean"].as_f64().expect("one");
+        assert!(seconds < 10.0 && row["alpha_reached"] == false, "{row}");
+    }
 }
 
 #[test]

@@ -69,6 +69,8 @@ impl ValueEnum for KindName {
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let timing = options.common.begin(comm, "a collective operation")?;
+    let more: Vec<_> = options.rules.iter().chain(&options.estimates).map(PathBuf::as_path).collect();
+    options.common.output.check(comm, &more)?;
     let KindName(kind) = options.operation;
     let n = comm.size();
     all_fit(&options.sizes, comm.size())?;
@@ -94,7 +96,13 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if kind == Kind::Barrier {
         sizes.truncate(1);
     }
+    let title = format!("{} on {n} ranks", kind.name());
+    let journal = options.common.output.journal(comm, title.clone(), timing.rule)?;
     let mut timer = Timer::new(comm)?;
+    let so_far = journal.clone();
+    timer.report_to(move |operation, size, seconds| {
+        so_far.add(&Row::new(operation, size, seconds.clone(), &timing.rule));
+    });
     let mut notes = Vec::new();
     let symmetric = matches!(kind, Kind::AllGather | Kind::AllToAll | Kind::Barrier);
     if timing.method == Method::Specific && symmetric {
@@ -146,13 +154,14 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         all.into_iter().map(|(operation, bytes, seconds)| Row::new(operation, bytes, seconds, &timing.rule)).collect()
     };
     let report = Report {
-        title: format!("{} on {n} ranks", kind.name()),
+        title,
         context: context(comm, Some(timer.clock()), &sites)?,
         rule: timing.rule,
         rows,
         notes,
         found: serde_json::json!({ "timing": timing }),
     };
+    journal.end();
     options.common.output.write_with(comm, &report, &files)
 }
 

@@ -85,7 +85,7 @@ impl From<JorError> for Failure {
 }
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
-    options.output.check()?;
+    options.output.check(comm, &[])?;
     at_least(comm, 2, "a coupling of two sites")?;
     let plan = plan(options)?;
     let sites = options.sites.two_sites(comm)?;
@@ -114,6 +114,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if options.verify {
         can_run(plan.n, Cut::Strips, near.len(), far.len(), plan.ratio)?;
     }
+    let title = format!("JOR, {0} x {1} points, {2} + {3} ranks", 2 * plan.n, plan.n, near.len(), far.len());
+    let rule = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
+    let journal = options.output.journal(comm, title.clone(), rule)?;
+    let mut rows = Vec::new();
     let mut notes = Vec::new();
     let mut outcomes = Vec::new();
     for &(upper, lower) in &runs {
@@ -130,6 +134,13 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             let told = told.iter().find(|t| !t.is_empty()).map(|t| serde_json::from_slice::<Outcome>(t));
             let outcome = told.transpose().map_err(Failure::input)?.unwrap_or_default();
             notes.extend(lines(&outcome, upper, lower, cut, &plan));
+            let cut_name = format!("{cut:?}").to_lowercase();
+            for (name, seconds) in &outcome.times {
+                let name = format!("{upper}+{lower} {cut_name}: {name}");
+                let row = Row::new(name, BORDER_BYTES * plan.n, seconds.clone(), &rule);
+                journal.add(&row);
+                rows.push(row);
+            }
             outcomes.push((upper, lower, cut, outcome));
         }
         comm.barrier()?;
@@ -145,22 +156,15 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         .iter()
         .map(|(u, l, cut, o)| serde_json::json!({ "near": u, "far": l, "cut": cut, "outcome": o }))
         .collect();
-    let rule = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
-    let mut rows = Vec::new();
-    for (upper, lower, cut, outcome) in &outcomes {
-        let cut = format!("{cut:?}").to_lowercase();
-        rows.extend(outcome.times.iter().map(|(name, seconds)| {
-            Row::new(format!("{upper}+{lower} {cut}: {name}"), BORDER_BYTES * plan.n, seconds.clone(), &rule)
-        }));
-    }
     let report = Report {
-        title: format!("JOR, {0} x {1} points, {2} + {3} ranks", 2 * plan.n, plan.n, near.len(), far.len()),
+        title,
         context: context(comm, None, &sites)?,
         rule,
         rows,
         notes,
         found: serde_json::json!({ "n": plan.n, "pace": plan.pace, "runs": found }),
     };
+    journal.end();
     options.output.write(comm, &report)
 }
 

@@ -45,6 +45,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let setting = Setting { root: options.root, sites: sites.clone(), distances: Vec::new() };
     let largest = options.sizes.iter().copied().max().unwrap_or(1);
     let model = measure_paths(comm, &sites, options.root, largest, options.rate_reps)?;
+    let title = format!("{} + {} ranks, root {}", model.near_ranks, model.far_ranks, options.root);
+    let journal = options.common.output.journal(comm, title.clone(), timing.rule)?;
     let mut timer = Timer::new(comm)?;
     let mut rows = Vec::new();
     let mut notes = paths(&model);
@@ -58,7 +60,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 let mut operation = Collective::new(kind, name, &setting, n).map_err(Failure::input)?;
                 let seconds = timer.measure(&mut operation, size, &timing)?;
                 medians.insert(name.clone(), seconds.value(timing.rule.estimate));
-                rows.push(Row::new(format!("{}/{name}", kind.name()), size, seconds, &timing.rule));
+                let row = Row::new(format!("{}/{name}", kind.name()), size, seconds, &timing.rule);
+                journal.add(&row);
+                rows.push(row);
             }
             let choice = Choice::of(&model, direction, size, options.margin, &medians);
             notes.extend(choice.lines(kind.name()));
@@ -66,13 +70,14 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         }
     }
     let report = Report {
-        title: format!("{} + {} ranks, root {}", model.near_ranks, model.far_ranks, options.root),
+        title,
         context: context(comm, Some(timer.clock()), &sites)?,
         rule: timing.rule,
         rows,
         notes,
         found: serde_json::json!({ "paths": model, "choices": found }),
     };
+    journal.end();
     options.common.output.write(comm, &report)
 }
 

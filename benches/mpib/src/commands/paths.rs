@@ -102,6 +102,15 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         return Err(Failure::Input(format!("--scaling {wrong}: it must be from 1 to {n}, the number of ranks")));
     }
     let sites = if options.common.sites.given() { options.common.sites.two_sites(comm)? } else { Vec::new() };
+    if let Some(directory) = &options.figures {
+        let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
+        comm.agree(if comm.rank() == 0 { made } else { Ok(()) })?;
+    }
+    let drawn = options.figures.iter().map(|directory| directory.join(FIGURE_10)).chain(options.figure.clone());
+    let drawn: Vec<_> = drawn.collect();
+    options.common.output.check(comm, &drawn.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    let title = format!("Transfer paths of {n} ranks, {} bytes each", options.bytes);
+    let journal = options.common.output.journal(comm, title.clone(), timing.rule)?;
     let mut timer = Timer::new(comm)?;
     let mut rows = Vec::new();
     let mut ways: Vec<Way> = Vec::new();
@@ -112,7 +121,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         if wrong[0] != 0.0 {
             return Err(Failure::Output(format!("{}: wrong bytes arrived", operation.name())));
         }
-        rows.push(Row::new(operation.name(), options.bytes, seconds.clone(), &timing.rule));
+        let row = Row::new(operation.name(), options.bytes, seconds.clone(), &timing.rule);
+        journal.add(&row);
+        rows.push(row);
         ways.push(Way { name, group, seconds });
         Ok(())
     };
@@ -159,15 +170,15 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let group = groups.last().copied().unwrap_or(2);
     let mut scaled = Vec::new();
     for &ranks in &options.scaling {
-        scaled.extend(scaling(comm, options, &timing, ranks, group)?);
-    }
-    for at in &scaled {
-        rows.push(Row::new(at.operation.clone(), options.bytes, at.seconds.clone(), &timing.rule));
+        for at in scaling(comm, options, &timing, ranks, group)? {
+            let row = Row::new(at.operation.clone(), options.bytes, at.seconds.clone(), &timing.rule);
+            journal.add(&row);
+            rows.push(row);
+            scaled.push(at);
+        }
     }
     notes.extend(in_words(&scaled));
     if let Some(directory) = &options.figures {
-        let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
-        comm.agree(if comm.rank() == 0 { made } else { Ok(()) })?;
         for (number, what) in [(10, "Schemes, one writer for each group"), (11, "What aggregation brings")] {
             let title = format!("{what}: {} bytes a rank, groups of {group}", options.bytes);
             let shown = scaled.iter().filter(|at| if number == 10 { at.aggregated } else { at.in_figure_11() });
@@ -177,13 +188,14 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         }
     }
     let report = Report {
-        title: format!("Transfer paths of {n} ranks, {} bytes each", options.bytes),
+        title,
         context: context(comm, Some(timer.clock()), &sites)?,
         rule: timing.rule,
         rows,
         notes,
         found: serde_json::Value::Null,
     };
+    journal.end();
     options.common.output.write_with(comm, &report, &figures)
 }
 
@@ -258,6 +270,8 @@ impl Scaled {
     }
 }
 
+/// One of the files of `--figures`.
+const FIGURE_10: &str = "figure-10.svg";
 /// The scheme without compression.
 const PLAIN: &str = "plain";
 

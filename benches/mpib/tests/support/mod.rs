@@ -84,3 +84,9 @@ pub fn mcr() -> Option<PathBuf> {
     }
     newest.map(|(_, path)| path)
 }
+
+/// The only child of a process.
+pub fn only_child(parent: &str) -> String {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("Linux");
+    children.trim().to_string()
+}
