@@ -160,6 +160,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows,
         notes,
         found: serde_json::json!({ "timing": timing }),
+        ..Report::default()
     };
     journal.end();
     options.common.output.write_with(comm, &report, &files)

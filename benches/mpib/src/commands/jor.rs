@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use mpib::comm::Comm;
 use mpib::jor::bench::{JorError, Outcome, Plan, run as bench, solve};
 use mpib::jor::{CLASSES, Cut, Problem, Serial, balanced_rows, error_evolution, iterations};
-use mpib::report::{Line, Plot, Point, Report, Row, people, percent};
+use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people, percent};
 use mpib::stats::{Interval, StoppingRule};
 use std::path::{Path, PathBuf};
 
@@ -163,10 +163,14 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows,
         notes,
         found: serde_json::json!({ "n": plan.n, "pace": plan.pace, "runs": found }),
+        ..Report::default()
     };
     journal.end();
     options.output.write(comm, &report)
 }
+
+/// Label of an axis in seconds.
+const TIME: &str = "time";
 
 /// Bytes of a value of the border, which the front-ends exchange.
 const BORDER_BYTES: usize = size_of::<f64>();
@@ -378,7 +382,9 @@ fn verify(comm: &Comm, plan: &Plan) -> Result<String, Failure> {
 fn figures(directory: &Path, plan: &Plan, outcomes: &[(usize, usize, Cut, Outcome)]) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let write = |name: &str, title: &str, x: &str, y: &str, lines: Vec<Line>| {
-        let plot = Plot { title: title.into(), x: x.into(), y: y.into(), log: false, lines };
+        let quantity = if y == TIME { Quantity::Seconds } else { Quantity::Number };
+        let quantities = (Quantity::Number, quantity);
+        let plot = Plot { title: title.into(), x: x.into(), y: y.into(), log: false, quantities, lines };
         std::fs::write(directory.join(name), plot.svg())
     };
     let problem = Problem::whole(plan.n);
@@ -394,7 +400,7 @@ fn figures(directory: &Path, plan: &Plan, outcomes: &[(usize, usize, Cut, Outcom
         name: format!("{u}+{l} {cut:?}"),
         points: o.periods.iter().map(|(p, _, s)| Point::at(*p as f64, *s)).collect(),
     };
-    write("figure-5.svg", "Run time over period", "period", "seconds", outcomes.iter().map(runtime).collect())?;
+    write("figure-5.svg", "Run time over period", "period", TIME, outcomes.iter().map(runtime).collect())?;
     let over = |equal: bool, value: &dyn Fn(&Outcome) -> f64, name: &str| Line {
         name: name.into(),
         points: outcomes

@@ -76,6 +76,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows,
         notes,
         found: serde_json::json!({ "paths": model, "choices": found }),
+        ..Report::default()
     };
     journal.end();
     options.common.output.write(comm, &report)

@@ -166,6 +166,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows,
         notes,
         found: serde_json::json!({ "hockney": mean, "hockney_pairs": pairs, "loggp": loggp, "lmo": lmo, "trains": trains }),
+        ..Report::default()
     };
     journal.end();
     options.output.write(comm, &report)

@@ -46,9 +46,8 @@ impl Output {
 
     /// Starts the journal of a command. All ranks must call this function.
     pub fn journal(&self, comm: &Comm, title: String, rule: StoppingRule) -> Result<Journal, Failure> {
-        let found = serde_json::Value::Null;
-        let (rows, notes) = (Vec::new(), vec!["incomplete: the command had not ended".into()]);
-        let report = Report { title, context: context(comm, None, &[])?, rule, rows, notes, found };
+        let notes = vec!["incomplete: the command had not ended".into()];
+        let report = Report { title, context: context(comm, None, &[])?, rule, notes, ..Report::default() };
         if comm.rank() != 0 {
             // Open MPI kills rank 0 as soon as another rank ends, so the other ranks give rank 0 time to write.
             on_signal(|| std::thread::sleep(OTHERS_WAIT));

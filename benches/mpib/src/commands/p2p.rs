@@ -80,8 +80,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             rows.push(Row::new("stream/0-1", size, seconds, &StoppingRule { estimate: rule.estimate, ..fixed }));
         }
     }
-    let report =
-        Report { title, context: context(comm, None, &[])?, rule, rows, notes, found: serde_json::Value::Null };
+    let report = Report { title, context: context(comm, None, &[])?, rule, rows, notes, ..Report::default() };
     journal.end();
     options.output.write(comm, &report)
 }

@@ -7,7 +7,7 @@ use mpib::collectives::operation::Operation;
 use mpib::comm::{Comm, CommError};
 use mpib::daemons::{Places, Restart, Stream, find_command};
 use mpib::paths::{GroupGather, ReadFiles, TcpGather, WriteFiles};
-use mpib::report::{Plot, Report, Row, people};
+use mpib::report::{Plot, Quantity, Report, Row, people};
 use mpib::stats::{Interval, StoppingRule, Summary};
 use mpib::timing::{Timer, Timing};
 use std::path::{Path, PathBuf};
@@ -183,7 +183,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             let title = format!("{what}: {} bytes a rank, groups of {group}", options.bytes);
             let shown = scaled.iter().filter(|at| if number == 10 { at.aggregated } else { at.in_figure_11() });
             let times = shown.map(|at| (at.line.as_str(), at.ranks as f64, &at.seconds));
-            let plot = Plot::of_times(title, "ranks", &timing.rule, times);
+            let plot = Plot::of_times(title, ("ranks", Quantity::Number), &timing.rule, times);
             figures.push((directory.join(format!("figure-{number}.svg")), plot.svg()));
         }
     }
@@ -193,7 +193,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rule: timing.rule,
         rows,
         notes,
-        found: serde_json::Value::Null,
+        figure: Some(plot(&ways, n, options.bytes, &timing.rule)),
+        ..Report::default()
     };
     journal.end();
     options.common.output.write_with(comm, &report, &figures)
@@ -452,7 +453,8 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
 
 fn plot(ways: &[Way], n: usize, bytes: usize, rule: &StoppingRule) -> Plot {
     let times = ways.iter().map(|way| (way.name, way.group as f64, &way.seconds));
-    Plot::of_times(format!("{n} ranks, {bytes} bytes each"), "group size (1: no aggregators)", rule, times)
+    let x = ("group size (1: no aggregators)", Quantity::Number);
+    Plot::of_times(format!("{n} ranks, {bytes} bytes each"), x, rule, times)
 }
 
 #[cfg(test)]
