@@ -469,6 +469,47 @@ fn agents_and_aggregators_are_a_path_too_and_nothing_of_them_stays() {
 }
 
 #[test]
+fn classes_of_jor_are_lines_of_one_figure() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let there = directory.path().display();
+    let words = "jor --sites 0-1/2-3 --class S,W --sample 20 --reps 1 --periods 2 --procs 1+1,2+2";
+    let text = good(mpib(4, &format!("{words} --figures {there} -o {there}/x.svg")));
+    assert!(text.contains("class W 2+2 strips: transparent"), "{text}");
+    for figure in [6, 7] {
+        let svg = std::fs::read_to_string(directory.path().join(format!("figure-{figure}.svg"))).expect("drawn");
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (2, 4), "{svg}");
+        assert!(svg.contains(", class S Strips<") && svg.contains(", class W Strips<"), "{svg}");
+    }
+    // Earlier, the picture of a report was empty.
+    let svg = std::fs::read_to_string(directory.path().join("x.svg")).expect("drawn");
+    assert!(svg.contains("Run time over period") && svg.matches("<polyline").count() == 4, "{svg}");
+}
+
+#[test]
+fn lanes_are_drawn_over_size_and_over_their_number_with_the_models() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| std::fs::read_to_string(directory.path().join(name)).expect("drawn");
+    let there = directory.path().display();
+    let words = "lanes --sites 0-1/2-3 --min-reps 6 --max-reps 6 --rate-reps 1";
+    good(mpib(4, &format!("{words} --sizes 4KiB,64KiB --figures {there}")));
+    for figure in ["figure-4.svg", "figure-5.svg"] {
+        let svg = file(figure);
+        // Linear, linear-nonblocking, one lane and two lanes; models of linear, one lane and two lanes.
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (7, 8), "{svg}");
+        assert!(svg.contains(">2 lanes, model<") && svg.contains(">64 KiB<"), "{svg}");
+    }
+    for figure in ["figure-9.svg", "figure-10.svg"] {
+        let svg = file(figure);
+        // Two sizes; two numbers of lanes; three models.
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (8, 4), "{svg}");
+        assert!(svg.contains(">65536 bytes, table 1<"), "{svg}");
+    }
+    // Earlier, the picture of one size was a column of dots.
+    good(mpib(4, &format!("{words} --sizes 4KiB -o {there}/one.svg")));
+    assert!(file("one.svg").contains("time over the number of lanes"));
+}
+
+#[test]
 fn jor_draws_the_figures_of_the_paper() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let words = format!("jor --sites 0-1/2-3 --size 8 --procs 1+1,2+2,2+1 --figures {}", directory.path().display());

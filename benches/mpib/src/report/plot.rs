@@ -37,6 +37,21 @@ pub struct Line {
     pub name: String,
     /// The points, in the order in which they are connected.
     pub points: Vec<Point>,
+    /// Whether a model predicts the points. They are drawn without marks, as a dashed line with the colour of the
+    /// measured line before.
+    pub model: bool,
+}
+
+impl Line {
+    /// A line of measured points.
+    pub fn new(name: impl Into<String>, points: Vec<Point>) -> Self {
+        Self { name: name.into(), points, model: false }
+    }
+
+    /// A line of predictions for the measured line before.
+    pub fn model(name: impl Into<String>, points: Vec<Point>) -> Self {
+        Self { name: name.into(), points, model: true }
+    }
 }
 
 /// A point with an error bar.
@@ -247,7 +262,7 @@ fn start(title: &str, names: &[&str]) -> (String, f64) {
 }
 
 /// The legend: the colour and the dash of each name.
-fn legend(names: &[&str]) -> String {
+fn legend(names: &[&str], styles: &[Style]) -> String {
     let mut out = String::new();
     for (i, name) in names.iter().enumerate().take(MAX_NAMES) {
         let y = TOP + 8.0 + LEGEND_STEP * i as f64;
@@ -255,7 +270,7 @@ fn legend(names: &[&str]) -> String {
         let cut = names.len() > MAX_NAMES && i + 1 == MAX_NAMES;
         let text = if cut { format!("and {} more", names.len() - i) } else { escape(name) };
         if !cut {
-            let (colour, dash) = style(i);
+            let (colour, dash) = styles[i];
             out += &format!(
                 "<line x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>",
                 x + 12.0,
@@ -268,7 +283,22 @@ fn legend(names: &[&str]) -> String {
 }
 
 /// The colour and the dash of a line.
-fn style(index: usize) -> (&'static str, &'static str) {
+type Style = (&'static str, &'static str);
+
+/// The styles of lines: predictions have the colour of the measured line before.
+fn styles(lines: &[Line]) -> Vec<Style> {
+    let models = lines.iter().any(|line| line.model);
+    let (mut measured, mut predictions) = (0, 0);
+    let of = |line: &Line| {
+        (measured, predictions) = if line.model { (measured, predictions + 1) } else { (measured + 1, 0) };
+        let (colour, dash) = style(measured.max(1) - 1);
+        // Dashes distinguish predictions, or, without predictions, lines of the same colour.
+        if models { (colour, style(COLOURS.len() * predictions).1) } else { (colour, dash) }
+    };
+    lines.iter().map(of).collect()
+}
+
+fn style(index: usize) -> Style {
     let dashes = ["", " stroke-dasharray=\"6 3\"", " stroke-dasharray=\"2 3\"", " stroke-dasharray=\"8 3 2 3\""];
     (COLOURS[index % COLOURS.len()], dashes[index / COLOURS.len() % dashes.len()])
 }
@@ -324,7 +354,7 @@ impl Plot {
             let point = Point { x, y, low, high };
             match lines.iter_mut().find(|l| l.name == name) {
                 Some(line) => line.points.push(point),
-                None => lines.push(Line { name: name.into(), points: vec![point] }),
+                None => lines.push(Line::new(name, vec![point])),
             }
         }
         lines.iter_mut().for_each(|line| line.points.sort_by(|a, b| a.x.total_cmp(&b.x)));
@@ -355,8 +385,8 @@ impl Plot {
             );
         }
         out += &y_ticks(&up);
-        for (i, line) in self.lines.iter().enumerate() {
-            let (colour, dash) = style(i);
+        let styles = styles(&self.lines);
+        for (line, (colour, dash)) in self.lines.iter().zip(&styles) {
             let bottom = TOP + PLOT_HEIGHT;
             let placed: Vec<_> = line
                 .points
@@ -368,7 +398,7 @@ impl Plot {
                 .collect();
             let path: Vec<_> = placed.iter().map(|(x, y, ..)| format!("{x:.1},{y:.1}")).collect();
             out += &format!("<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"{dash}/>\n", path.join(" "));
-            for (x, y, low, high) in placed {
+            for (x, y, low, high) in placed.into_iter().filter(|_| !line.model) {
                 if let (Some(high), true) = (high, low != y) {
                     out += &format!(
                         "<line x1=\"{x:.1}\" y1=\"{low:.1}\" x2=\"{x:.1}\" y2=\"{high:.1}\" stroke=\"{colour}\"/>"
@@ -377,7 +407,7 @@ impl Plot {
                 out += &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.4\" fill=\"{colour}\"/>\n");
             }
         }
-        out + &legend(&names) + &end(&self.x, &self.y)
+        out + &legend(&names, &styles) + &end(&self.x, &self.y)
     }
 
     /// The plot as a gnuplot script that contains its data.
@@ -399,11 +429,10 @@ impl Plot {
             line.points.iter().for_each(|p| out += &format!("{:e} {:e} {:e} {:e}\n", p.x, p.y, p.low, p.high));
             out += "END\n";
         }
-        let parts = self
-            .lines
-            .iter()
-            .enumerate()
-            .map(|(i, line)| format!("$line{i} using 1:2:3:4 with yerrorlines title \"{}\"", quote(&line.name)));
+        let parts = self.lines.iter().enumerate().map(|(i, line)| {
+            let how = if line.model { "1:2 with lines dashtype 2" } else { "1:2:3:4 with yerrorlines" };
+            format!("$line{i} using {how} title \"{}\"", quote(&line.name))
+        });
         out + "plot " + &parts.collect::<Vec<_>>().join(", \\\n     ") + "\n"
     }
 }
@@ -453,7 +482,8 @@ impl Bars {
                 escape(name)
             );
         }
-        out + &legend(&names) + &end("", &self.y)
+        let styles: Vec<Style> = (0..names.len()).map(style).collect();
+        out + &legend(&names, &styles) + &end("", &self.y)
     }
 }
 
@@ -503,7 +533,7 @@ mod tests {
 
     #[test]
     fn a_legend_fits_into_its_picture() {
-        let line = |i: usize| Line { name: format!("round-trip/{i}-{i}"), points: vec![Point::at(1.0, 1.0)] };
+        let line = |i: usize| Line::new(format!("round-trip/{i}-{i}"), vec![Point::at(1.0, 1.0)]);
         for count in [1, 28, 500] {
             let quantities = (Quantity::Number, Quantity::Number);
             let lines = (0..count).map(line).collect();
@@ -518,6 +548,24 @@ mod tests {
             assert!(texts.into_iter().all(|text| attribute(text, "y") < height), "{count}");
             assert_eq!(svg.contains("and 453 more"), count == 500);
         }
+    }
+
+    #[test]
+    fn predictions_have_the_colour_of_the_line_before_and_no_marks() {
+        let points = || vec![Point::at(1.0, 1.0), Point::at(2.0, 3.0)];
+        let lines = vec![
+            Line::new("one lane", points()),
+            Line::model("one lane, model", points()),
+            Line::new("two lanes", points()),
+            Line::model("two lanes, model", points()),
+        ];
+        let styles = styles(&lines);
+        assert!(styles[0].0 == styles[1].0 && styles[2].0 == styles[3].0 && styles[0].0 != styles[2].0, "{styles:?}");
+        assert!(styles[0].1.is_empty() && styles[1].1.contains("dash") && styles[2].1.is_empty(), "{styles:?}");
+        let quantities = (Quantity::Number, Quantity::Seconds);
+        let plot = Plot { title: "t".into(), x: "x".into(), y: "y".into(), log: false, quantities, lines };
+        assert_eq!((plot.svg().matches("<circle").count(), plot.svg().matches("<polyline").count()), (4, 4));
+        assert_eq!(plot.gnuplot().matches("with yerrorlines").count(), 2);
     }
 
     #[test]
