@@ -21,6 +21,18 @@ fn every_implementation_moves_the_right_bytes() {
 }
 
 #[test]
+fn reductions_and_operations_of_varying_blocks_are_timed() {
+    for operation in ["allreduce", "reduce_scatter", "scan", "allgatherv", "alltoallv"] {
+        let words = format!("collective {operation} --sizes 0,1000 --min-reps 3 --max-reps 3 --format json");
+        let report = json(mpib(3, &words));
+        let rows = report["rows"].as_array().expect("rows");
+        let native = format!("{operation}/native");
+        assert_eq!(rows.iter().filter(|row| row["operation"] == native.as_str()).count(), 2, "{report}");
+        assert!(rows.len() >= 4, "at least two implementations: {report}");
+    }
+}
+
+#[test]
 fn a_program_can_time_its_own_operation_and_use_the_fastest_scatter() {
     let output = mpirun(4).arg(example("opt_scatter")).output().expect("timeout(1) runs");
     let text = good(output);

@@ -3,7 +3,7 @@
 
 use super::{Common, Failure, all_fit, bytes, context};
 use clap::{Args, ValueEnum};
-use mpib::collectives::operation::{Collective, KINDS, Kind, Operation, Setting};
+use mpib::collectives::operation::{Collective, Flow, KINDS, Kind, Operation, Setting};
 use mpib::comm::Comm;
 use mpib::p2p::round_trips;
 use mpib::report::{Report, Row};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct Options {
-    /// scatter, scatterv, gather, gatherv, broadcast, reduce, allgather, alltoall or barrier
+    /// The operation
     #[arg(value_enum)]
     operation: KindName,
     /// Implementations, separated by commas; "all" means all implementations
@@ -59,6 +59,11 @@ impl ValueEnum for KindName {
                 KindName(KINDS[6]),
                 KindName(KINDS[7]),
                 KindName(KINDS[8]),
+                KindName(KINDS[9]),
+                KindName(KINDS[10]),
+                KindName(KINDS[11]),
+                KindName(KINDS[12]),
+                KindName(KINDS[13]),
             ]
         }
     }
@@ -104,7 +109,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         so_far.add(&Row::new(operation, size, seconds.clone(), &timing.rule));
     });
     let mut notes = Vec::new();
-    let symmetric = matches!(kind, Kind::AllGather | Kind::AllToAll | Kind::Barrier);
+    let symmetric = names.first().is_some_and(|name| {
+        Collective::new(kind, name, &setting, n).is_ok_and(|operation| operation.flow() == Flow::Symmetric)
+    });
     if timing.method == Method::Specific && symmetric {
         notes.push(format!("{} has no single tasks: these are the longest times of all ranks", kind.name()));
     }
