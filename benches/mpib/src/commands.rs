@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod collective;
+pub mod interference;
 pub mod jor;
 pub mod lanes;
 pub mod merge;
@@ -39,6 +40,9 @@ pub enum Command {
     Jor(jor::Options),
     /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; recommends a group size
     Paths(paths::Options),
+    /// What a checkpoint costs the application: its allreduce and its halo exchange alone, during gathers, and while
+    /// agents and aggregators save
+    Interference(interference::Options),
     /// Merge reports of several launches of the same command (JSON files of -o): launches differ by more than
     /// repetitions. Runs without mpirun
     Merge(merge::Options),
@@ -55,6 +59,7 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::Lanes(options) => lanes::run(comm, &options),
         Command::Jor(options) => jor::run(comm, &options),
         Command::Paths(options) => paths::run(comm, &options),
+        Command::Interference(options) => interference::run(comm, &options),
         Command::Check(options) => check::run(comm, &options),
         Command::Merge(options) => merge::run(&options),
     }

@@ -177,6 +177,9 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "p2p -o /nowhere/x.json --time-limit 600 --min-reps 10000000 --max-reps 10000000", "/nowhere/x.json: No"),
         (2, "collective scatter --rules /nowhere/rules --sizes 1", "/nowhere/rules: No"),
         (2, "paths --figure /nowhere/x.svg", "/nowhere/x.svg: No"),
+        (2, "interference --seconds 0", "--seconds is 0"),
+        (2, "interference --checkpoints 0", "--checkpoints is 0"),
+        (2, "interference --mcr /nowhere/mcr", "/nowhere/mcr: No such file"),
         (2, "nonsense", "unrecognized subcommand"),
     ] {
         let output = mpib(ranks, words);
@@ -519,6 +522,33 @@ fn lanes_are_drawn_over_size_and_over_their_number_with_the_models() {
     // Earlier, the picture of one size was a column of dots.
     good(mpib(4, &format!("{words} --sizes 4KiB -o {there}/one.svg")));
     assert!(file("one.svg").contains("time over the number of lanes"));
+}
+
+#[test]
+fn an_application_is_timed_alone_during_gathers_and_while_mcr_saves() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let words = format!(
+        "interference --sizes 8,1000 --bytes 30000 --group 3 --checkpoints 2 --seconds 0.1 --memory {} \
+         --format json",
+        directory.path().display()
+    );
+    let mut command = mpirun(5);
+    match support::mcr() {
+        Some(mcr) => command.env("MCR", mcr),
+        None => command.env("PATH", "/usr/bin:/bin").env_remove("MCR"),
+    };
+    let report = json(command.arg(MPIB).args(words.split_whitespace()).output().expect("timeout(1) runs"));
+    let rows = report["rows"].as_array().expect("rows");
+    let loads: &[&str] = match support::mcr() {
+        Some(_) => &["alone", "during gathers over TCP", "while mcr waits for files", "while mcr saves"],
+        None => &["alone", "during gathers over TCP"],
+    };
+    for (operation, load) in ["allreduce", "halo exchange"].iter().flat_map(|o| loads.iter().map(move |l| (o, l))) {
+        let name = format!("{operation}, {load}");
+        assert_eq!(rows.iter().filter(|row| row["operation"] == name.as_str()).count(), 2, "{name}: {report}");
+    }
+    assert!(report["notes"].to_string().contains("allreduce of 8 bytes: "), "{report}");
+    assert_eq!(std::fs::read_dir(&directory).expect("still there").count(), 0, "files are left");
 }
 
 #[test]

@@ -105,7 +105,6 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows,
         notes,
         found: serde_json::json!({ "paths": model, "choices": found }),
-        ..Report::default()
     };
     journal.end();
     options.common.output.write_with(comm, &report, &figures)
