@@ -66,7 +66,7 @@ SOME_SITES := models_find_the_links sites_are_found
 test-mpi: scripts ## test benches/mpib, which needs an MPI; as root also between emulated sites
 	@deploy/prerequisites.sh mpi
 	$(MPIB) build --locked --examples # a test runs one of the examples on several ranks
-	$(MPIB) test --locked --lib --bins --test ranks
+	$(MPIB) test --locked --lib --bins --test ranks --test packages
 	$(MPIB) test --locked --test sites -- $(SOME_SITES)
 
 test-sites: scripts ## test benches/mpib between all emulated sites; needs root and an idle machine; 6 minutes

@@ -239,6 +239,24 @@ pub fn reduce_along(comm: &Comm, tree: &Tree, numbers: &[f64], into: &mut [f64])
     comm.send(&bytes, parent, TAG)
 }
 
+/// Sends the root's numbers to all ranks along a tree.
+pub fn broadcast_numbers_along(comm: &Comm, tree: &Tree, numbers: &mut [f64]) -> Result<()> {
+    let mut bytes = to_bytes(numbers);
+    broadcast_along(comm, tree, &mut bytes)?;
+    numbers.iter_mut().zip(bytes.as_chunks::<8>().0).for_each(|(number, part)| *number = f64::from_ne_bytes(*part));
+    Ok(())
+}
+
+/// Sends one block of the root's numbers to each rank along a tree. The numbers begin with the own block afterwards.
+pub fn scatter_numbers_along(comm: &Comm, tree: &Tree, numbers: &mut [f64]) -> Result<()> {
+    let len = numbers.len() / comm.size();
+    let mut mine = vec![0; 8 * len];
+    let blocks = to_bytes(numbers);
+    scatter_along(comm, tree, false, &blocks, &vec![8 * len; comm.size()], &mut mine)?;
+    numbers.iter_mut().zip(mine.as_chunks::<8>().0).for_each(|(number, part)| *number = f64::from_ne_bytes(*part));
+    Ok(())
+}
+
 /// Block j of rank i becomes block i of rank j. All ranks send to all ranks at the same time.
 pub fn all_to_all_at_once(comm: &Comm, out: &[u8], blocks: &mut [u8]) -> Result<()> {
     let (me, n) = (comm.rank(), comm.size());
@@ -256,6 +274,75 @@ pub fn all_to_all_at_once(comm: &Comm, out: &[u8], blocks: &mut [u8]) -> Result<
         // Each rank begins with another receiver, so that no rank receives from all ranks at the same time.
         (1..n).map(|i| (me + i) % n).try_for_each(|rank| pending.send(&out[rank * len..][..len], rank, TAG).map(|_| ()))
     })
+}
+
+/// Like [`all_to_all_at_once`] for blocks of different lengths: `lens` has the length of each block that a rank gets.
+/// So this rank sends `lens[rank]` bytes to each rank, and receives `lens[own rank]` bytes from each rank.
+pub fn all_to_all_varying_at_once(comm: &Comm, out: &[u8], lens: &[usize], blocks: &mut [u8]) -> Result<()> {
+    let (me, n) = (comm.rank(), comm.size());
+    let place = Blocks::new(lens);
+    let mut rest = &mut *blocks;
+    comm.overlapped(|pending| {
+        for rank in 0..n {
+            let block = rest.split_off_mut(..lens[me]).unwrap_or_default();
+            if rank == me {
+                block.copy_from_slice(place.of(out, me));
+            } else {
+                pending.receive(block, rank, TAG)?;
+            }
+        }
+        (1..n).map(|i| (me + i) % n).try_for_each(|rank| pending.send(place.of(out, rank), rank, TAG).map(|_| ()))
+    })
+}
+
+/// The sum of all ranks' numbers on every rank, by recursive doubling (R. Thakur, R. Rabenseifner, W. Gropp). The ranks
+/// above the largest power of two first give their numbers to another rank. `into` is as long as `numbers`.
+pub fn all_reduce_doubling(comm: &Comm, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+    let (me, n) = (comm.rank(), comm.size());
+    let power = if n.is_power_of_two() { n } else { n.next_power_of_two() / 2 };
+    into.copy_from_slice(numbers);
+    let mut bytes = vec![0u8; numbers.len() * 8];
+    let add = |into: &mut [f64], bytes: &[u8]| {
+        into.iter_mut().zip(bytes.as_chunks::<8>().0).for_each(|(sum, part)| *sum += f64::from_ne_bytes(*part));
+    };
+    if me >= power {
+        comm.send(&to_bytes(into), me - power, TAG)?;
+        comm.receive(&mut bytes, me - power, TAG)?;
+        into.iter_mut().zip(bytes.as_chunks::<8>().0).for_each(|(sum, part)| *sum = f64::from_ne_bytes(*part));
+        return Ok(());
+    }
+    let extra = me + power < n;
+    if extra {
+        comm.receive(&mut bytes, me + power, TAG)?;
+        add(into, &bytes);
+    }
+    let mut distance = 1;
+    while distance < power {
+        let (mine, partner) = (to_bytes(into), me ^ distance);
+        comm.overlapped(|pending| {
+            pending.send(&mine, partner, TAG)?;
+            comm.receive(&mut bytes, partner, TAG)
+        })?;
+        add(into, &bytes);
+        distance *= 2;
+    }
+    if extra { comm.send(&to_bytes(into), me + power, TAG) } else { Ok(()) }
+}
+
+fn to_bytes(numbers: &[f64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+}
+
+/// The sum over the ranks up to this rank: each rank adds its numbers to the numbers of the rank before.
+pub fn scan_linear(comm: &Comm, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+    let (me, n) = (comm.rank(), comm.size());
+    into.copy_from_slice(numbers);
+    if me > 0 {
+        let mut bytes = vec![0u8; numbers.len() * 8];
+        comm.receive(&mut bytes, me - 1, TAG)?;
+        into.iter_mut().zip(bytes.as_chunks::<8>().0).for_each(|(sum, part)| *sum += f64::from_ne_bytes(*part));
+    }
+    if me + 1 < n { comm.send(&to_bytes(into), me + 1, TAG) } else { Ok(()) }
 }
 
 /// A barrier by dissemination (D. Hensgen, R. Finkel, U. Manber), in ceil(log2 n) rounds.

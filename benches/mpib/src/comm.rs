@@ -64,6 +64,17 @@ fn count(bytes: usize) -> Result<c_int> {
     c_int::try_from(bytes).map_err(|_| CommError::TooLong(bytes))
 }
 
+/// The lengths as MPI's counts, and the places of consecutive blocks with these lengths.
+fn counts_and_places(lens: &[usize]) -> Result<(Vec<c_int>, Vec<c_int>)> {
+    let mut at = 0;
+    let mut places = Vec::with_capacity(lens.len());
+    for len in lens {
+        places.push(count(at)?);
+        at += len;
+    }
+    Ok((lens.iter().map(|&len| count(len)).collect::<Result<_>>()?, places))
+}
+
 /// Tag of the messages that replace MPI_Scatterv and MPI_Gatherv beyond 2 GiB.
 const LONG_TAG: u16 = 50;
 /// Bytes of one element of a long message.
@@ -440,6 +451,69 @@ impl Comm {
         check("MPI_Alltoall", unsafe {
             let (from, to) = (place(out), place_mut(blocks));
             ffi::MPI_Alltoall(from, *count, *kind, to, *count, *kind, self.raw)
+        })
+    }
+
+    /// The sum over all ranks, element by element, on every rank. `into` must be as long as `numbers`.
+    pub fn all_reduce_sum(&self, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+        assert_eq!(into.len(), numbers.len(), "sums");
+        let len = count(numbers.len())?;
+        // SAFETY: both buffers have `len` doubles.
+        check("MPI_Allreduce", unsafe {
+            let (from, to) = (place(numbers), place_mut(into));
+            ffi::MPI_Allreduce(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM, self.raw)
+        })
+    }
+
+    /// The sum over all ranks, element by element, of which rank r gets block r. `numbers` has one block for each rank,
+    /// with the length of `into`.
+    pub fn reduce_scatter_sum(&self, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+        assert_eq!(numbers.len(), into.len() * self.size, "blocks of all ranks");
+        let len = count(into.len())?;
+        // SAFETY: `numbers` has `size` blocks of `len` doubles, and `into` has one.
+        check("MPI_Reduce_scatter_block", unsafe {
+            let (from, to) = (place(numbers), place_mut(into));
+            ffi::MPI_Reduce_scatter_block(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM, self.raw)
+        })
+    }
+
+    /// The sum over the ranks up to this rank, element by element. `into` must be as long as `numbers`.
+    pub fn scan_sum(&self, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+        assert_eq!(into.len(), numbers.len(), "sums");
+        let len = count(numbers.len())?;
+        // SAFETY: both buffers have `len` doubles.
+        check("MPI_Scan", unsafe {
+            let (from, to) = (place(numbers), place_mut(into));
+            ffi::MPI_Scan(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM, self.raw)
+        })
+    }
+
+    /// Like [`Comm::all_gather`] for blocks of different lengths. The blocks of all ranks together have less than 2 GiB.
+    pub fn all_gather_varying(&self, mine: &[u8], lens: &[usize], blocks: &mut [u8]) -> Result<()> {
+        assert!(lens.len() == self.size && blocks.len() == lens.iter().sum::<usize>(), "{} bytes", blocks.len());
+        assert_eq!(mine.len(), lens[self.rank], "own block");
+        let (counts, places) = counts_and_places(lens)?;
+        // SAFETY: `blocks` has room for the blocks of all ranks, at the given places, and `mine` has the own block.
+        check("MPI_Allgatherv", unsafe {
+            let (from, to, kind) = (place(mine), place_mut(blocks), ffi::RSMPI_UINT8_T);
+            let (counts, places) = (counts.as_ptr(), places.as_ptr());
+            ffi::MPI_Allgatherv(from, count(mine.len())?, kind, to, counts, places, kind, self.raw)
+        })
+    }
+
+    /// Like [`Comm::all_to_all`] for blocks of different lengths: `out_lens` has the length of the block for each rank,
+    /// and `lens` of the block from each rank. The blocks together have less than 2 GiB.
+    pub fn all_to_all_varying(&self, out: &[u8], out_lens: &[usize], blocks: &mut [u8], lens: &[usize]) -> Result<()> {
+        assert!(out_lens.len() == self.size && out.len() == out_lens.iter().sum::<usize>(), "{} bytes out", out.len());
+        assert!(lens.len() == self.size && blocks.len() == lens.iter().sum::<usize>(), "{} bytes", blocks.len());
+        let (out_counts, out_places) = counts_and_places(out_lens)?;
+        let (counts, places) = counts_and_places(lens)?;
+        // SAFETY: both buffers have room for the blocks of these lengths, at the given places.
+        check("MPI_Alltoallv", unsafe {
+            let (from, to, kind) = (place(out), place_mut(blocks), ffi::RSMPI_UINT8_T);
+            let (out_counts, out_places) = (out_counts.as_ptr(), out_places.as_ptr());
+            let (counts, places) = (counts.as_ptr(), places.as_ptr());
+            ffi::MPI_Alltoallv(from, out_counts, out_places, kind, to, counts, places, kind, self.raw)
         })
     }
 

@@ -2,22 +2,27 @@
 
 pub mod check;
 pub mod collective;
+pub mod interference;
 pub mod jor;
 pub mod lanes;
 pub mod merge;
 pub mod model;
+mod output;
 pub mod p2p;
 pub mod paths;
+pub mod room;
 
 use clap::{Args, Subcommand, ValueEnum};
 use mpib::clock::Clock;
 use mpib::comm::{Comm, CommError};
-use mpib::report::{Context, Format, Report};
+use mpib::report::{Context, date, settings};
 use mpib::sites::{self, SiteError};
 use mpib::stats::{Estimate, StoppingRule};
 use mpib::timing::{Isolation, Method, Timing};
 use std::fmt::Display;
 use std::path::PathBuf;
+
+pub use output::{FormatName, Output};
 
 /// The subcommands.
 #[derive(Subcommand)]
@@ -35,6 +40,9 @@ pub enum Command {
     Jor(jor::Options),
     /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; recommends a group size
     Paths(paths::Options),
+    /// What a checkpoint costs the application: its allreduce and its halo exchange alone, during gathers, and while
+    /// agents and aggregators save
+    Interference(interference::Options),
     /// Merge reports of several launches of the same command (JSON files of -o): launches differ by more than
     /// repetitions. Runs without mpirun
     Merge(merge::Options),
@@ -51,6 +59,7 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::Lanes(options) => lanes::run(comm, &options),
         Command::Jor(options) => jor::run(comm, &options),
         Command::Paths(options) => paths::run(comm, &options),
+        Command::Interference(options) => interference::run(comm, &options),
         Command::Check(options) => check::run(comm, &options),
         Command::Merge(options) => merge::run(&options),
     }
@@ -118,6 +127,9 @@ pub struct Repetitions {
     /// The estimate that must reach alpha
     #[arg(long, value_enum, default_value_t = EstimateName::Median)]
     estimate: EstimateName,
+    /// End each series of repetitions, which is one operation at one size, after this time
+    #[arg(long, value_name = "SECONDS")]
+    time_limit: Option<f64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -134,8 +146,8 @@ impl Repetitions {
             EstimateName::Mean => Estimate::Mean,
             EstimateName::Median => Estimate::Median,
         };
-        let &Self { min_reps, max_reps, alpha, confidence, .. } = self;
-        let rule = StoppingRule { min_reps, max_reps, alpha, confidence, estimate };
+        let &Self { min_reps, max_reps, alpha, confidence, time_limit: max_seconds, .. } = self;
+        let rule = StoppingRule { min_reps, max_reps, alpha, confidence, estimate, max_seconds };
         rule.check().map_err(Failure::input)?;
         Ok(rule)
     }
@@ -257,56 +269,6 @@ impl SiteOptions {
     }
 }
 
-/// Format and destination of the report.
-#[derive(Args, Clone)]
-pub struct Output {
-    /// Format of the printed report
-    #[arg(long, value_enum, default_value_t = FormatName::Table)]
-    format: FormatName,
-    /// Also write a file, in the format of its extension: .json .csv .svg .gp .txt; may be given several times
-    #[arg(long, short, value_name = "FILE")]
-    output: Vec<PathBuf>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum FormatName {
-    /// A table for reading
-    Table,
-    /// CSV for spreadsheets
-    Csv,
-    /// JSON with all data and the context
-    Json,
-}
-
-impl Output {
-    /// Rejects unknown extensions before anything is measured.
-    pub fn check(&self) -> Result<(), Failure> {
-        self.output.iter().try_for_each(|path| format_of(path).map(|_| ()))
-    }
-
-    /// Writes the files. Returns the text to print. All ranks must call this function.
-    pub fn write(&self, comm: &Comm, report: &Report) -> Result<String, Failure> {
-        self.write_with(comm, report, &[])
-    }
-
-    /// Like [`Output::write`], and also writes the files in `more`.
-    pub fn write_with(&self, comm: &Comm, report: &Report, more: &[(PathBuf, String)]) -> Result<String, Failure> {
-        let write = || -> Result<(), String> {
-            let own = self.output.iter().filter_map(|p| Some((p.clone(), report.write(format_of(p).ok()?))));
-            for (path, text) in own.chain(more.iter().cloned()) {
-                std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-            }
-            Ok(())
-        };
-        comm.agree(if comm.rank() == 0 { write() } else { Ok(()) })?;
-        Ok(report.write(match self.format {
-            FormatName::Table => Format::Table,
-            FormatName::Csv => Format::Csv,
-            FormatName::Json => Format::Json,
-        }))
-    }
-}
-
 /// The options of all commands that time collective operations.
 #[derive(Args, Clone)]
 pub struct Common {
@@ -321,23 +283,10 @@ pub struct Common {
 impl Common {
     /// Rejects invalid options before anything is measured. `what` needs at least two ranks.
     pub fn begin(&self, comm: &Comm, what: &str) -> Result<Timing, Failure> {
-        self.output.check()?;
+        self.output.check(comm, &[])?;
         let timing = self.timing.timing(comm.size())?;
         at_least(comm, 2, what)?;
         Ok(timing)
-    }
-}
-
-fn format_of(path: &std::path::Path) -> Result<Format, Failure> {
-    match path.extension().and_then(|e| e.to_str()) {
-        Some("json") => Ok(Format::Json),
-        Some("csv") => Ok(Format::Csv),
-        Some("svg") => Ok(Format::Svg),
-        Some("gp") => Ok(Format::Gnuplot),
-        Some("txt") => Ok(Format::Table),
-        _ => {
-            Err(Failure::Input(format!("--output {}: the ending must be .json .csv .svg .gp or .txt", path.display())))
-        }
     }
 }
 
@@ -352,7 +301,8 @@ pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Co
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let processors = read("/proc/cpuinfo");
     let model = processors.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ").map(|(_, m)| m));
-    let count = std::thread::available_parallelism().map_or(0, usize::from);
+    let usable = std::thread::available_parallelism().map_or(0, usize::from);
+    let count = processors.lines().filter(|l| l.starts_with("processor")).count().max(usable);
     Ok(Context {
         command: std::env::args().collect::<Vec<_>>().join(" "),
         mpib: env!("CARGO_PKG_VERSION").into(),
@@ -361,6 +311,12 @@ pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Co
         sites: sites.to_vec(),
         clock: clock.map_or("each rank on its own clock".into(), Clock::describe),
         clock_resolution_seconds: mpi::environment::time_resolution(),
+        date: date(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()),
+        processors: count,
+        processors_of_rank_0: usable,
+        environment: settings(
+            std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?))),
+        ),
         machine: format!("{count} x {}, {}", model.unwrap_or("?"), read("/proc/sys/kernel/osrelease").trim()),
     })
 }

@@ -315,9 +315,7 @@ impl Operation for Stream {
         std::fs::write(&path, &self.bytes).map_err(|e| beside(&path.display().to_string(), e))
     }
     fn run(&mut self, comm: &Comm) -> Result<()> {
-        self.checkpoint += 1;
-        let file = self.file(self.checkpoint);
-        std::fs::rename(self.hidden(), &file).map_err(|e| beside(&file.display().to_string(), e))?;
+        self.publish()?;
         if self.group.rank() == 0 {
             self.wait_for_manifest()?;
         }
@@ -335,6 +333,26 @@ impl Operation for Stream {
 }
 
 impl Stream {
+    /// Gives the file of the next checkpoint the name for which the agents wait.
+    pub fn publish(&mut self) -> Result<()> {
+        self.checkpoint += 1;
+        let file = self.file(self.checkpoint);
+        std::fs::rename(self.hidden(), &file).map_err(|e| beside(&file.display().to_string(), e))
+    }
+
+    /// Whether this group's checkpoint exists. Only the first rank of a group looks; on other ranks, the result is true.
+    pub fn is_committed(&mut self) -> Result<bool> {
+        if self.group.rank() != 0 || self.committed(self.checkpoint, "manifest").exists() {
+            return Ok(true);
+        }
+        self.daemons_live().map(|()| false)
+    }
+
+    /// Processor time in seconds that the agents and aggregators of this rank have used.
+    pub fn daemons_seconds(&self) -> [f64; 2] {
+        [&self.agent, &self.aggregator].map(|daemon| daemon.as_ref().map_or(0.0, |d| processor_seconds(d.child.id())))
+    }
+
     /// The ranks of this group.
     fn ranks(&self) -> std::ops::Range<usize> {
         let first = self.group_index * self.group_size;
@@ -425,6 +443,15 @@ impl Drop for Stream {
             (0..3).any(|_| std::fs::remove_dir_all(&directory).is_ok() || !directory.exists());
         }
     }
+}
+
+/// Processor time in seconds of a process; 0 if it is unknown. Linux counts in hundredths of a second.
+fn processor_seconds(process: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name in brackets may contain spaces. User time and system time are the fields 14 and 15.
+    let after = text.rsplit_once(')').map_or("", |(_, after)| after);
+    let fields: Vec<f64> = after.split_whitespace().skip(11).take(2).filter_map(|f| f.parse().ok()).collect();
+    fields.iter().sum::<f64>() / 100.0
 }
 
 /// The path of the command `mcr`: `given`, or the first `mcr` in PATH.

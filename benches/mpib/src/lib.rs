@@ -34,6 +34,7 @@ pub mod clock;
 pub mod collectives;
 pub mod comm;
 pub mod daemons;
+pub mod interference;
 pub mod jor;
 pub mod merge;
 pub mod models;

@@ -243,7 +243,10 @@ mod tests {
         let context = Context { command: command.into(), hosts: vec!["n".into(); 4], ..Context::default() };
         let rows = vec![Row::new("broadcast/native", 4096, rule.summary(&samples), &rule)];
         let found = serde_json::Value::Null;
-        (format!("{seconds}.json"), Report { title: "broadcast".into(), context, rule, rows, notes: Vec::new(), found })
+        (
+            format!("{seconds}.json"),
+            Report { title: "broadcast".into(), context, rule, rows, found, ..Report::default() },
+        )
     }
 
     /// Medians of eight launches in microseconds, each with an interval of 0.2 to 1 %.

@@ -4,7 +4,7 @@ use crate::collectives::Result;
 use crate::comm::{Comm, wtime};
 use crate::models::{PairMatrix, PointToTwo, Train};
 use crate::schedule::{Triple, rounds_of_pairs, rounds_of_triples};
-use crate::stats::{StoppingRule, Summary};
+use crate::stats::{Series, StoppingRule, Summary};
 use std::time::{Duration, Instant};
 
 const TAG: u16 = 400;
@@ -33,6 +33,9 @@ impl Pages {
         &mut self.whole[self.start..end]
     }
 }
+
+/// Maximum number of values of all pairs that every rank gets in the summaries.
+const SHARED_SAMPLES: usize = 1_000_000;
 
 /// Which pairs measure at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +68,9 @@ pub fn all_pairs(
             if let Some(&(i, j)) = pairs.iter().find(|(i, j)| [*i, *j].contains(&comm.rank())) {
                 let samples = round_trips(comm, i, j, there_bytes, back_bytes, rule)?;
                 if comm.rank() == i {
-                    mine.push((PairMatrix::<()>::index(n, i, j), rule.summary(&samples)));
+                    let mut summary = rule.summary(&samples);
+                    summary.samples.truncate(SHARED_SAMPLES / (n * (n - 1) / 2));
+                    mine.push((PairMatrix::<()>::index(n, i, j), summary));
                 }
             }
         }
@@ -110,8 +115,9 @@ pub fn round_trips(
     let other = if first { j } else { i };
     let clock = if first { clock_seconds() } else { 0.0 };
     let mut warm_up = 3;
+    let mut series = Series::new(rule);
     loop {
-        let mut more = if first { rule.more_reps(&samples) as u64 } else { 0 };
+        let mut more = if first { series.next(&samples) as u64 } else { 0 };
         let mut word = more.to_ne_bytes();
         if first {
             comm.send(&word, other, TAG)?;

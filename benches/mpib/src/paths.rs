@@ -164,14 +164,24 @@ impl Operation for GroupGather {
 pub struct TcpGather {
     group: Comm,
     group_size: usize,
+    buffer_bytes: usize,
+    links: Links,
+}
+
+/// The connections of a rank, and its buffers.
+pub(crate) struct Links {
+    leads: bool,
     /// At the first rank of a group: connections to all other ranks, in the order of ranks. At the other ranks: a
     /// connection to the first rank.
     links: Vec<TcpStream>,
-    buffer_bytes: usize,
     out: Vec<u8>,
     /// One piece of each other rank, at the first rank.
     into: Vec<Vec<u8>>,
 }
+
+/// The answer of an aggregator at the end of a gather: there is a next gather, or there is none.
+const NEXT: u8 = 1;
+const LAST: u8 = 2;
 
 impl TcpGather {
     /// Connects the ranks of each group. An aggregator's buffer has at most `buffer_bytes` bytes. All ranks must call
@@ -188,18 +198,48 @@ impl TcpGather {
             None => connect(&address, group.rank()).map(|link| vec![link]),
         };
         let links = comm.agree(links.map_err(|e| format!("TCP to {address}: {e}")))?;
-        Ok(Self { group, group_size, links, buffer_bytes, out: Vec::new(), into: Vec::new() })
+        let links = Links { leads, links, out: Vec::new(), into: Vec::new() };
+        Ok(Self { group, group_size, buffer_bytes, links })
     }
 
     /// Gathers once. Returns whether all bytes are right, if `compare`.
     fn gather(&mut self, compare: bool) -> Result<bool> {
-        let failed = |error| beside("TCP", error);
+        self.links.gather(compare, NEXT).map(|(right, _)| right).map_err(|error| beside("TCP", error))
+    }
+
+    /// The connections, for gathers in a thread, which does not use MPI.
+    pub(crate) fn into_links(self) -> Links {
+        self.links
+    }
+}
+
+impl Links {
+    /// Gathers again and again until the first rank of the group has to end. Returns the number of gathers.
+    pub(crate) fn repeat(&mut self, ends: impl Fn() -> bool) -> std::io::Result<u64> {
+        let mut count = 0;
+        if self.links.is_empty() {
+            return Ok(0); // a group of one rank
+        }
+        loop {
+            let answer = if ends() { LAST } else { NEXT };
+            let (_, answer) = self.gather(false, answer)?;
+            count += 1;
+            if answer == LAST {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Gathers once. The first rank sends `answer` to the others at the end. Returns whether all bytes are right, if
+    /// `compare`, and the answer.
+    fn gather(&mut self, compare: bool, answer: u8) -> std::io::Result<(bool, u8)> {
         let block_bytes = self.out.len();
-        if self.group.rank() != 0 {
-            let Some(link) = self.links.first_mut() else { return Ok(true) };
-            link.write_all(&self.out).map_err(failed)?;
+        if !self.leads {
+            let Some(link) = self.links.first_mut() else { return Ok((true, LAST)) };
+            link.write_all(&self.out)?;
             // The operation ends only after the aggregator has received everything.
-            return link.read_exact(&mut [0]).map(|()| true).map_err(failed);
+            let mut answer = [0];
+            return link.read_exact(&mut answer).map(|()| (true, answer[0]));
         }
         // Each link has a thread, because an aggregator also serves all links at the same time.
         let gathered: std::io::Result<bool> = std::thread::scope(|scope| {
@@ -214,7 +254,7 @@ impl TcpGather {
                             right &= !compare || noise.continues_with(&buffer[..some]);
                             left -= some;
                         }
-                        link.write_all(&[1]).map(|()| right)
+                        link.write_all(&[answer]).map(|()| right)
                     })
                 })
                 .collect();
@@ -223,7 +263,7 @@ impl TcpGather {
                 Ok(right && found)
             })
         });
-        gathered.map_err(failed)
+        gathered.map(|right| (right, answer))
     }
 }
 
@@ -319,9 +359,9 @@ impl Operation for TcpGather {
         Flow::Symmetric
     }
     fn prepare(&mut self, _: &Comm, block_bytes: usize) -> Result<()> {
-        self.out = noise(self.group.rank(), block_bytes);
+        self.links.out = noise(self.group.rank(), block_bytes);
         let piece = piece_bytes(block_bytes, self.group.size(), self.buffer_bytes);
-        self.into = self.links.iter().map(|_| vec![0; piece]).collect();
+        self.links.into = self.links.links.iter().map(|_| vec![0; piece]).collect();
         Ok(())
     }
     fn run(&mut self, _: &Comm) -> Result<()> {

@@ -9,6 +9,7 @@
 //! S. J. Sheather (Statistics and Probability Letters 4, 1986).
 
 use serde::{Deserialize, Serialize};
+use std::time::Instant;
 
 /// When the repetitions of a measurement end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,10 @@ pub struct StoppingRule {
     pub confidence: f64,
     /// The estimate that must reach `alpha`.
     pub estimate: Estimate,
+    /// Time after which the series ends, even if the error is larger than `alpha` or there are fewer repetitions than
+    /// `min_reps`. There is always one repetition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_seconds: Option<f64>,
 }
 
 /// The value that represents a series of repetitions.
@@ -68,6 +73,9 @@ pub enum RuleError {
     /// `confidence` is not a probability.
     #[error("confidence is {0}; it must be at least 0.5 and less than 1, as in 0.95")]
     Confidence(f64),
+    /// The time limit is not a time.
+    #[error("time-limit is {0}; it is a number of seconds, and must be more than 0")]
+    TimeLimit(f64),
     /// An interval needs more samples.
     #[error("min-reps is {0}; at least 3 repetitions are needed to estimate an error")]
     TooFew(usize),
@@ -82,7 +90,14 @@ pub const MAX_REPS: usize = 10_000_000;
 
 impl Default for StoppingRule {
     fn default() -> Self {
-        Self { min_reps: 10, max_reps: 1000, alpha: 0.05, confidence: 0.95, estimate: Estimate::Median }
+        Self {
+            min_reps: 10,
+            max_reps: 1000,
+            alpha: 0.05,
+            confidence: 0.95,
+            estimate: Estimate::Median,
+            max_seconds: None,
+        }
     }
 }
 
@@ -101,6 +116,9 @@ impl StoppingRule {
             // NaN fails these comparisons and is therefore rejected.
             Self { alpha, .. } if !(alpha > 0.0 && alpha < 1.0) => Err(RuleError::Alpha(alpha)),
             Self { confidence, .. } if !(0.5..1.0).contains(&confidence) => Err(RuleError::Confidence(confidence)),
+            Self { max_seconds: Some(limit), .. } if !(limit > 0.0 && limit.is_finite()) => {
+                Err(RuleError::TimeLimit(limit))
+            }
             Self { min_reps, max_reps, .. } if min_reps < max_reps && min_reps < 3 => Err(RuleError::TooFew(min_reps)),
             _ => Ok(()),
         }
@@ -133,7 +151,9 @@ impl StoppingRule {
     /// narrow by chance, so such intervals would contain the true value less often than they state. They are computed
     /// at a higher level, which makes up for this choice: with four fifths of the error probability.
     pub fn summary(&self, samples: &[f64]) -> Summary {
-        Summary { confidence: self.confidence, ..Summary::of(samples, self.level(samples.len())) }
+        let kept = samples[..samples.len().min(MAX_SAMPLES_KEPT)].to_vec();
+        let summary = Summary::of(samples, self.level(samples.len()));
+        Summary { confidence: self.confidence, samples: kept, ..summary }
     }
 
     /// The level at which intervals are computed for a series of `reps` repetitions. At `max_reps`, and with a fixed
@@ -145,7 +165,9 @@ impl StoppingRule {
     /// Whether the series ended with an error of at most `alpha`. `None` for a fixed number of repetitions, which has
     /// no such aim.
     pub fn reached(&self, summary: &Summary) -> Option<bool> {
-        (self.min_reps < self.max_reps).then(|| summary.relative_error(self.estimate) <= self.alpha)
+        let cut_short = summary.reps < self.min_reps;
+        let aims = self.min_reps < self.max_reps || cut_short;
+        aims.then(|| !cut_short && summary.relative_error(self.estimate) <= self.alpha)
     }
 
     /// The relative error that is compared with `alpha`. The width of a median's interval depends on the few samples
@@ -161,6 +183,40 @@ impl StoppingRule {
         let twice = 2.0 * t_quantile(0.5 + level / 2.0, 1e9);
         let wide = Summary::of(samples, 2.0 * t_cdf(twice, 1e9) - 1.0).relative_error(self.estimate) / 2.0;
         if wide.is_finite() { wide.max(error) } else { error }
+    }
+}
+
+/// The repetitions of one measurement, until its rule ends it.
+pub struct Series {
+    rule: StoppingRule,
+    begun: Instant,
+    /// Number of repetitions after which the rule is asked again.
+    planned: usize,
+}
+
+impl Series {
+    /// The time limit counts from now on.
+    pub fn new(rule: &StoppingRule) -> Self {
+        Self { rule: *rule, begun: Instant::now(), planned: 0 }
+    }
+
+    /// Number of repetitions to add to `samples` now. 0 if the series has ended. With a time limit, repetitions are
+    /// made in small parts, but the rule is asked equally rarely.
+    pub fn next(&mut self, samples: &[f64]) -> usize {
+        let done = samples.len();
+        if done >= self.planned {
+            self.planned = done + self.rule.more_reps(samples);
+        }
+        let left = self.planned - done;
+        match (self.rule.max_seconds, done) {
+            (None, _) => left,
+            (Some(_), 0) => left.min(1),
+            (Some(limit), _) => {
+                let passed = self.begun.elapsed().as_secs_f64();
+                let fit = (limit - passed) / (passed / done as f64);
+                left.min(2 * done).min(fit.max(0.0) as usize)
+            }
+        }
     }
 }
 
@@ -197,7 +253,14 @@ pub struct Summary {
     pub mean_interval: Option<Interval>,
     /// Interval of the median from order statistics. `None` if there are too few repetitions for the confidence.
     pub median_interval: Option<Interval>,
+    /// The values in the order of the repetitions, at most the first [`MAX_SAMPLES_KEPT`]. [`StoppingRule::summary`]
+    /// keeps them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<f64>,
 }
+
+/// Maximum number of values of a series in a [`Summary`].
+pub const MAX_SAMPLES_KEPT: usize = 10_000;
 
 /// The level of reports that do not name it.
 fn usual_confidence() -> f64 {
@@ -229,6 +292,7 @@ impl Summary {
             p99: sorted[(n * 99).div_ceil(100) - 1],
             mean_interval,
             median_interval: median_interval(&sorted, confidence),
+            samples: Vec::new(),
         }
     }
 
@@ -515,6 +579,30 @@ mod tests {
         assert_eq!(looks, [10, 15, 0]);
         assert_eq!(StoppingRule::fixed(4).more_reps(&[1.0, 5.0, 9.0]), 1);
         assert_eq!(StoppingRule::fixed(4).more_reps(&[1.0, 5.0, 9.0, 2.0]), 0);
+    }
+
+    #[test]
+    fn a_time_limit_ends_a_series_and_the_series_says_that_alpha_was_not_reached() {
+        let rule = StoppingRule { max_seconds: Some(0.1), ..StoppingRule::fixed(1_000_000) };
+        let (mut series, mut samples) = (Series::new(&rule), Vec::new());
+        let begun = Instant::now();
+        loop {
+            let more = series.next(&samples);
+            if more == 0 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(more as u64));
+            samples.extend(vec![1e-3; more]);
+        }
+        assert!(
+            samples.len() > 10 && begun.elapsed().as_secs_f64() < 1.0,
+            "{} in {:?}",
+            samples.len(),
+            begun.elapsed()
+        );
+        assert_eq!(rule.reached(&rule.summary(&samples)), Some(false));
+        let mut unlimited = Series::new(&StoppingRule::fixed(7));
+        assert_eq!((unlimited.next(&[]), unlimited.next(&[1.0; 7])), (7, 0));
     }
 
     #[test]

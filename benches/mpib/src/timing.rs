@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::collectives::Result;
 use crate::collectives::operation::{Flow, Operation};
 use crate::comm::{Comm, CommError, wtime};
-use crate::stats::{Estimate, MAX_REPS, RuleError, StoppingRule, Summary, median};
+use crate::stats::{Estimate, MAX_REPS, RuleError, Series, StoppingRule, Summary, median};
 use serde::{Deserialize, Serialize};
 
 /// The time that is reported.
@@ -126,7 +126,11 @@ pub struct Timer {
     comm: Comm,
     clock: Clock,
     start_slack_seconds: f64,
+    report: Option<Box<Listener>>,
 }
+
+/// A function that gets the name of an operation, its block size, and its times.
+type Listener = dyn FnMut(&str, usize, &Summary);
 
 const TAG: u16 = 300;
 /// A rank that starts more than this time after the common time makes the repetition invalid.
@@ -137,7 +141,7 @@ impl Timer {
     pub fn new(comm: &Comm) -> Result<Self> {
         let comm = comm.duplicate()?;
         let clock = Clock::synchronised(&comm)?;
-        Ok(Self { comm, clock, start_slack_seconds: 1e-4 })
+        Ok(Self { comm, clock, start_slack_seconds: 1e-4, report: None })
     }
 
     /// The clock for global times.
@@ -145,11 +149,17 @@ impl Timer {
         &self.clock
     }
 
+    /// Calls a function at the end of each measurement, for example to keep results if a later measurement fails.
+    pub fn report_to(&mut self, report: impl FnMut(&str, usize, &Summary) + 'static) {
+        self.report = Some(Box::new(report));
+    }
+
     /// Prepares `operation` for `block_bytes`, warms up, and repeats it until the rule is satisfied. Every rank gets
     /// the same summary.
     pub fn measure(&mut self, operation: &mut dyn Operation, block_bytes: usize, how: &Timing) -> Result<Summary> {
         how.check(self.comm.size()).map_err(|e| CommError::Told(e.to_string()))?;
         operation.prepare(&self.comm, block_bytes)?;
+        let mut series = Series::new(&how.rule);
         for _ in 0..how.warm_up {
             operation.ready()?;
             operation.run(&self.comm)?;
@@ -160,10 +170,14 @@ impl Timer {
         let mut tasks: Vec<Vec<f64>> = vec![Vec::new(); self.comm.size() - 1];
         loop {
             // One rank decides, because machines may round differently.
-            let mut more = [how.rule.more_reps(&samples) as f64];
+            let mut more = [series.next(&samples) as f64];
             self.comm.broadcast_numbers(&mut more, 0)?;
             if more[0] == 0.0 {
-                return Ok(how.rule.summary(&samples));
+                let summary = how.rule.summary(&samples);
+                if let Some(report) = &mut self.report {
+                    report(&operation.name(), block_bytes, &summary);
+                }
+                return Ok(summary);
             }
             let more = (more[0] as usize).min(4096); // limits the time between checks, and the root's memory
             if specific && !tasks.is_empty() {

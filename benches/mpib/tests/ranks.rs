@@ -5,7 +5,7 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::Command;
-use support::{MPIB, example, good, json, mpib, mpirun, stderr, stdout};
+use support::{MPIB, bounded, example, good, in_ranks, json, mpib, mpirun, only_child, stderr, stdout};
 
 #[test]
 fn every_implementation_moves_the_right_bytes() {
@@ -17,6 +17,18 @@ fn every_implementation_moves_the_right_bytes() {
     ] {
         let text = good(mpib(ranks, words));
         assert!(text.contains("all bytes are where they belong"), "{text}");
+    }
+}
+
+#[test]
+fn reductions_and_operations_of_varying_blocks_are_timed() {
+    for operation in ["allreduce", "reduce_scatter", "scan", "allgatherv", "alltoallv"] {
+        let words = format!("collective {operation} --sizes 0,1000 --min-reps 3 --max-reps 3 --format json");
+        let report = json(mpib(3, &words));
+        let rows = report["rows"].as_array().expect("rows");
+        let native = format!("{operation}/native");
+        assert_eq!(rows.iter().filter(|row| row["operation"] == native.as_str()).count(), 2, "{report}");
+        assert!(rows.len() >= 4, "at least two implementations: {report}");
     }
 }
 
@@ -152,11 +164,22 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "collective scatter --root 2", "--root is 2"),
         (2, "collective scatter -o x.doc", "the ending must be"),
         (2, "collective scatter -o /nowhere/x.json --sizes 1 --max-reps 10", "/nowhere/x.json"),
-        (3, "paths --pfs /nowhere --groups 3 --bytes 10 --max-reps 10", "/nowhere/"),
+        (3, "paths --pfs /nowhere --groups 3 --bytes 10 --max-reps 10", "--pfs /nowhere: No such file"),
+        (3, "paths --local /nowhere --groups 3 --bytes 10", "--local /nowhere: No such file"),
+        (2, "paths --bytes 900GiB --pfs /tmp", "--pfs /tmp: the files need 1932.7 GB"),
+        (2, "paths --bytes 900GiB --local /tmp", "--local /tmp: the files need 1932.7 GB"),
+        (2, "paths --bytes 900GiB --memory /tmp --mcr /bin/true", "--memory /tmp: the files need 7730.9 GB"),
         (3, "paths --groups 1", "at least 2 ranks"),
         (2, "paths --bytes 900GiB", "GB are available"),
         (2, "paths --gathers magic", "--gathers \"magic\""),
         (3, "paths --groups 3 --bytes 10 --max-reps 10 --mcr /nowhere/mcr", "/nowhere/mcr: No such file"),
+        (2, "p2p --time-limit 0", "time-limit is 0"),
+        (2, "p2p -o /nowhere/x.json --time-limit 600 --min-reps 10000000 --max-reps 10000000", "/nowhere/x.json: No"),
+        (2, "collective scatter --rules /nowhere/rules --sizes 1", "/nowhere/rules: No"),
+        (2, "paths --figure /nowhere/x.svg", "/nowhere/x.svg: No"),
+        (2, "interference --seconds 0", "--seconds is 0"),
+        (2, "interference --checkpoints 0", "--checkpoints is 0"),
+        (2, "interference --mcr /nowhere/mcr", "/nowhere/mcr: No such file"),
         (2, "nonsense", "unrecognized subcommand"),
     ] {
         let output = mpib(ranks, words);
@@ -203,6 +226,49 @@ fn results_come_as_files_of_every_kind_and_open_mpi_takes_the_rules() {
     with_rules.args(["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_dynamic_rules_filename"]);
     let text = good(with_rules.arg(file("rules")).args([MPIB, "check", "--sizes", "10"]).output().expect("runs"));
     assert!(text.contains("all bytes"), "{text}");
+}
+
+#[test]
+fn results_so_far_survive_ctrl_c_sigterm_and_sigkill() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for signal in ["INT", "TERM", "KILL"] {
+        let file = directory.path().join(format!("{signal}.json"));
+        // Only the first series has a chance to end.
+        let words = "p2p --sizes 8,1MiB --min-reps 300000 --max-reps 300000 --time-limit 600 -o";
+        let mut command = mpirun(2);
+        command.arg(MPIB).args(words.split(' ')).arg(&file).stdout(std::process::Stdio::piped());
+        let child = command.spawn().expect("timeout(1) runs");
+        let has_row = || std::fs::read_to_string(&file).is_ok_and(|text| text.contains("round-trip/0-1"));
+        let begun = std::time::Instant::now();
+        while !has_row() {
+            assert!(begun.elapsed().as_secs() < 120, "no result within two minutes");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        // timeout(1) would send some signals twice, and mpirun then kills all ranks immediately.
+        let target = only_child(&child.id().to_string());
+        assert!(Command::new("kill").args([&format!("-{signal}"), &target]).status().expect("kill runs").success());
+        let output = child.wait_with_output().expect("ended");
+        assert!(!output.status.success(), "{signal}");
+        let report: mpib::report::Report =
+            serde_json::from_str(&std::fs::read_to_string(&file).expect("written")).expect("a report");
+        assert_eq!(report.rows.len(), 1, "{signal}");
+        assert!(report.notes[0].contains("incomplete"), "{signal}: {:?}", report.notes);
+        if signal != "KILL" {
+            let text = stdout(&output);
+            assert!(text.contains("round-trip/0-1") && text.contains("incomplete"), "{signal}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_time_limit_ends_each_series() {
+    let report =
+        json(mpib(2, "p2p --sizes 8,16 --min-reps 10000000 --max-reps 10000000 --time-limit 0.2 --format json"));
+    for row in report["rows"].as_array().expect("rows") {
+        let seconds =
+            row["seconds"]["reps"].as_f64().expect("a number") * row["seconds"]["mean"].as_f64().expect("one");
+        assert!(seconds < 10.0 && row["alpha_reached"] == false, "{row}");
+    }
 }
 
 #[test]
@@ -279,6 +345,48 @@ fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
 }
 
 #[test]
+fn the_readmes_quick_start_ends_with_the_table_that_it_shows() {
+    let readme = include_str!("../README.md");
+    let start = readme.split("## Quick start").nth(1).and_then(|text| text.split("```").nth(1)).expect("commands");
+    let lines: Vec<_> = start.lines().skip(1).collect();
+    assert_eq!(lines.len(), 5, "{lines:?}");
+    // The lines before install packages and build.
+    let script = lines[3..].join("\n").replace(" target/release/mpib ", &format!(" {MPIB} "));
+    let mut shell = bounded("sh");
+    shell.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").args(["-c", &script]);
+    let text = good(shell.output().expect("timeout(1) runs"));
+    let heads = readme.lines().find(|l| l.starts_with("operation ")).expect("the table's head");
+    assert!(text.contains(heads), "{text}");
+    assert_eq!(text.lines().filter(|l| l.starts_with("scatter/")).count(), 7, "{text}");
+}
+
+#[test]
+fn the_readmes_examples_of_paths_run_as_they_stand() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let readme = include_str!("../README.md");
+    let examples: Vec<_> = readme.lines().filter(|l| l.starts_with("mpirun ") && l.contains(" mpib paths ")).collect();
+    assert_eq!(examples.len(), 2, "{examples:?}");
+    for example in examples {
+        // The cluster's directories, and 64 ranks of 64 MiB, need a cluster.
+        let here = |name: &str| {
+            let path = directory.path().join(name);
+            std::fs::create_dir_all(&path).expect("made");
+            path.display().to_string()
+        };
+        let line = example.replace("64MiB", "64KiB --max-reps 10");
+        let line = line.replace("/scratch", &here("scratch")).replace("/lustre/me", &here("lustre"));
+        let line = line.replace(" mpib ", &format!(" {MPIB} "));
+        let mut shell = in_ranks(bounded("sh"));
+        shell.env("PATH", "/usr/bin:/bin:/usr/lib64/openmpi/bin").env_remove("MCR").args(["-c", &line]);
+        let text = good(shell.current_dir(&directory).output().expect("timeout(1) runs"));
+        assert!(text.contains("\nrecommended: "), "{line}: {text}");
+        let figure = std::fs::read_to_string(directory.path().join("paths.svg")).expect("drawn");
+        assert!(figure.contains("<circle"), "{line}");
+        std::fs::remove_file(directory.path().join("paths.svg")).expect("removed");
+    }
+}
+
+#[test]
 fn a_group_gathers_the_87_megabytes_of_each_of_32_ranks() {
     // Earlier, more than 2 GiB of all ranks together were refused.
     let words = "paths --bytes 87MB --groups 32 --gathers native,tcp --buffer 64MiB --min-reps 1 --max-reps 1 \
@@ -303,8 +411,8 @@ fn writing_and_reading_are_drawn_over_the_number_of_ranks() {
         pfs.display(),
         figures.display()
     );
-    // The command `mcr` does not exist. The error is reported before any daemon is started.
-    assert_eq!(mpib(5, &words).status.code(), Some(1));
+    // The command `mcr` does not exist. The error is reported before anything is measured.
+    assert_eq!(mpib(5, &words).status.code(), Some(2));
     let mut command = mpirun(5);
     command.env("PATH", "/usr/bin:/bin").env_remove("MCR");
     let words = words.replace("--mcr /nowhere ", "");
@@ -373,6 +481,74 @@ fn agents_and_aggregators_are_a_path_too_and_nothing_of_them_stays() {
     for path in [memory, pfs] {
         assert_eq!(std::fs::read_dir(&path).expect("still there").count(), 0, "{}", path.display());
     }
+}
+
+#[test]
+fn classes_of_jor_are_lines_of_one_figure() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let there = directory.path().display();
+    let words = "jor --sites 0-1/2-3 --class S,W --sample 20 --reps 1 --periods 2 --procs 1+1,2+2";
+    let text = good(mpib(4, &format!("{words} --figures {there} -o {there}/x.svg")));
+    assert!(text.contains("class W 2+2 strips: transparent"), "{text}");
+    for figure in [6, 7] {
+        let svg = std::fs::read_to_string(directory.path().join(format!("figure-{figure}.svg"))).expect("drawn");
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (2, 4), "{svg}");
+        assert!(svg.contains(", class S Strips<") && svg.contains(", class W Strips<"), "{svg}");
+    }
+    // Earlier, the picture of a report was empty.
+    let svg = std::fs::read_to_string(directory.path().join("x.svg")).expect("drawn");
+    assert!(svg.contains("Run time over period") && svg.matches("<polyline").count() == 4, "{svg}");
+}
+
+#[test]
+fn lanes_are_drawn_over_size_and_over_their_number_with_the_models() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| std::fs::read_to_string(directory.path().join(name)).expect("drawn");
+    let there = directory.path().display();
+    let words = "lanes --sites 0-1/2-3 --min-reps 6 --max-reps 6 --rate-reps 1";
+    good(mpib(4, &format!("{words} --sizes 4KiB,64KiB --figures {there}")));
+    for figure in ["figure-4.svg", "figure-5.svg"] {
+        let svg = file(figure);
+        // Linear, linear-nonblocking, one lane and two lanes; models of linear, one lane and two lanes.
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (7, 8), "{svg}");
+        assert!(svg.contains(">2 lanes, model<") && svg.contains(">64 KiB<"), "{svg}");
+    }
+    for figure in ["figure-9.svg", "figure-10.svg"] {
+        let svg = file(figure);
+        // Two sizes; two numbers of lanes; three models.
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (8, 4), "{svg}");
+        assert!(svg.contains(">65536 bytes, table 1<"), "{svg}");
+    }
+    // Earlier, the picture of one size was a column of dots.
+    good(mpib(4, &format!("{words} --sizes 4KiB -o {there}/one.svg")));
+    assert!(file("one.svg").contains("time over the number of lanes"));
+}
+
+#[test]
+fn an_application_is_timed_alone_during_gathers_and_while_mcr_saves() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let words = format!(
+        "interference --sizes 8,1000 --bytes 30000 --group 3 --checkpoints 2 --seconds 0.1 --memory {} \
+         --format json",
+        directory.path().display()
+    );
+    let mut command = mpirun(5);
+    match support::mcr() {
+        Some(mcr) => command.env("MCR", mcr),
+        None => command.env("PATH", "/usr/bin:/bin").env_remove("MCR"),
+    };
+    let report = json(command.arg(MPIB).args(words.split_whitespace()).output().expect("timeout(1) runs"));
+    let rows = report["rows"].as_array().expect("rows");
+    let loads: &[&str] = match support::mcr() {
+        Some(_) => &["alone", "during gathers over TCP", "while mcr waits for files", "while mcr saves"],
+        None => &["alone", "during gathers over TCP"],
+    };
+    for (operation, load) in ["allreduce", "halo exchange"].iter().flat_map(|o| loads.iter().map(move |l| (o, l))) {
+        let name = format!("{operation}, {load}");
+        assert_eq!(rows.iter().filter(|row| row["operation"] == name.as_str()).count(), 2, "{name}: {report}");
+    }
+    assert!(report["notes"].to_string().contains("allreduce of 8 bytes: "), "{report}");
+    assert_eq!(std::fs::read_dir(&directory).expect("still there").count(), 0, "files are left");
 }
 
 #[test]

@@ -67,14 +67,24 @@ pub enum Kind {
     Reduce,
     /// Sends the block of each rank to all ranks.
     AllGather,
+    /// Allgather with blocks of different lengths, 0 to twice the size.
+    AllGatherVarying,
     /// Sends a different block from each rank to each rank.
     AllToAll,
+    /// All-to-all in which the ranks get blocks of different lengths, 0 to twice the size.
+    AllToAllVarying,
+    /// Computes a sum of doubles on every rank.
+    AllReduce,
+    /// Computes a sum of doubles, of which each rank gets one block.
+    ReduceScatter,
+    /// Computes, on each rank, the sum of the doubles of the ranks up to this rank.
+    Scan,
     /// Waits for all ranks, without data.
     Barrier,
 }
 
 /// All operations.
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 14] = [
     Kind::Scatter,
     Kind::ScatterVarying,
     Kind::Gather,
@@ -82,7 +92,12 @@ pub const KINDS: [Kind; 9] = [
     Kind::Broadcast,
     Kind::Reduce,
     Kind::AllGather,
+    Kind::AllGatherVarying,
     Kind::AllToAll,
+    Kind::AllToAllVarying,
+    Kind::AllReduce,
+    Kind::ReduceScatter,
+    Kind::Scan,
     Kind::Barrier,
 ];
 
@@ -97,7 +112,12 @@ impl Kind {
             Self::Broadcast => "broadcast",
             Self::Reduce => "reduce",
             Self::AllGather => "allgather",
+            Self::AllGatherVarying => "allgatherv",
             Self::AllToAll => "alltoall",
+            Self::AllToAllVarying => "alltoallv",
+            Self::AllReduce => "allreduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Scan => "scan",
             Self::Barrier => "barrier",
         }
     }
@@ -109,8 +129,10 @@ impl Kind {
                 &["native", "linear", "linear-nonblocking", "linear-ready", "binomial", "traeff", "sorted"]
             }
             Self::Broadcast | Self::Reduce => &["native", "linear", "binomial"],
-            Self::AllToAll => &["native", "linear"],
-            Self::AllGather => &["native", "gather-broadcast"],
+            Self::AllToAll | Self::AllToAllVarying | Self::Scan => &["native", "linear"],
+            Self::AllReduce => &["native", "linear", "binomial", "recursive-doubling"],
+            Self::ReduceScatter => &["native", "linear", "binomial"],
+            Self::AllGather | Self::AllGatherVarying => &["native", "gather-broadcast"],
             Self::Barrier => &["native", "dissemination"],
         };
         let lanes = if self.moves_blocks() { lanes } else { 0 };
@@ -124,7 +146,7 @@ impl Kind {
     }
 
     fn varying(self) -> bool {
-        matches!(self, Self::ScatterVarying | Self::GatherVarying)
+        matches!(self, Self::ScatterVarying | Self::GatherVarying | Self::AllGatherVarying | Self::AllToAllVarying)
     }
 }
 
@@ -277,7 +299,8 @@ impl Operation for Collective {
         match self.kind {
             Kind::Scatter | Kind::ScatterVarying | Kind::Broadcast => Flow::From(self.setting.root),
             Kind::Gather | Kind::GatherVarying | Kind::Reduce => Flow::To(self.setting.root),
-            Kind::AllGather | Kind::AllToAll | Kind::Barrier => Flow::Symmetric,
+            Kind::AllGather | Kind::AllGatherVarying | Kind::AllToAll | Kind::AllToAllVarying => Flow::Symmetric,
+            Kind::AllReduce | Kind::ReduceScatter | Kind::Scan | Kind::Barrier => Flow::Symmetric,
         }
     }
 
@@ -302,17 +325,26 @@ impl Operation for Collective {
             Kind::Broadcast => {
                 set.into = if me == root { block(root, 0, block_bytes).collect() } else { vec![0; block_bytes] };
             }
-            Kind::Reduce => {
+            Kind::Reduce | Kind::AllReduce | Kind::Scan => {
                 set.numbers = (0..block_bytes / 8).map(|at| (me + at % 1000) as f64).collect();
                 set.sums = vec![0.0; block_bytes / 8];
             }
-            Kind::AllGather => {
-                set.out = block(me, 0, block_bytes).collect();
+            Kind::ReduceScatter => {
+                set.numbers = (0..block_bytes / 8 * n).map(|at| (me + at % 1000) as f64).collect();
+                // A tree needs room for the sums of all blocks.
+                set.sums = vec![0.0; block_bytes / 8 * if self.tree(n).is_some() { n } else { 1 }];
+            }
+            Kind::AllGather | Kind::AllGatherVarying => {
+                set.out = block(me, 0, lens[me]).collect();
                 set.into = vec![0; total];
             }
             Kind::AllToAll => {
                 set.out = to_all();
                 set.into = vec![0; total];
+            }
+            Kind::AllToAllVarying => {
+                set.out = to_all();
+                set.into = vec![0; n * lens[me]];
             }
             Kind::Barrier => {}
         }
@@ -342,10 +374,33 @@ impl Operation for Collective {
             (Kind::Broadcast, ..) => comm.broadcast(&mut set.into, root),
             (Kind::Reduce, _, Some(tree)) => super::reduce_along(comm, &tree, &set.numbers, &mut set.sums),
             (Kind::Reduce, ..) => comm.reduce_sum(&set.numbers, &mut set.sums, root),
-            (Kind::AllGather, ..) if self.implementation == "gather-broadcast" => {
+            (Kind::AllReduce, _, Some(tree)) => {
+                super::reduce_along(comm, &tree, &set.numbers, &mut set.sums)?;
+                super::broadcast_numbers_along(comm, &tree, &mut set.sums)
+            }
+            (Kind::AllReduce, ..) if self.implementation == "recursive-doubling" => {
+                super::all_reduce_doubling(comm, &set.numbers, &mut set.sums)
+            }
+            (Kind::AllReduce, ..) => comm.all_reduce_sum(&set.numbers, &mut set.sums),
+            (Kind::ReduceScatter, _, Some(tree)) => {
+                super::reduce_along(comm, &tree, &set.numbers, &mut set.sums)?;
+                super::scatter_numbers_along(comm, &tree, &mut set.sums)
+            }
+            (Kind::ReduceScatter, ..) => comm.reduce_scatter_sum(&set.numbers, &mut set.sums),
+            (Kind::Scan, _, Some(_)) => super::scan_linear(comm, &set.numbers, &mut set.sums),
+            (Kind::Scan, ..) => comm.scan_sum(&set.numbers, &mut set.sums),
+            (Kind::AllGather | Kind::AllGatherVarying, ..) if self.implementation == "gather-broadcast" => {
                 let how = Algorithm::Tree(Tree::binomial_from(n, root));
                 super::gather(comm, &how, &set.out, &self.lens, &mut set.into, root)?;
                 super::broadcast_along(comm, &Tree::binomial_from(n, root), &mut set.into)
+            }
+            (Kind::AllGatherVarying, ..) => comm.all_gather_varying(&set.out, &self.lens, &mut set.into),
+            (Kind::AllToAllVarying, _, Some(_)) => {
+                super::all_to_all_varying_at_once(comm, &set.out, &self.lens, &mut set.into)
+            }
+            (Kind::AllToAllVarying, ..) => {
+                let mine = vec![self.lens[comm.rank()]; n];
+                comm.all_to_all_varying(&set.out, &self.lens, &mut set.into, &mine)
             }
             (Kind::AllGather, ..) => comm.all_gather(&set.out, &mut set.into),
             (Kind::AllToAll, _, Some(_)) => super::all_to_all_at_once(comm, &set.out, &mut set.into),
@@ -375,7 +430,18 @@ impl Operation for Collective {
                 let sum = |at: usize| (0..n).map(|r| (r + at % 1000) as f64).sum::<f64>();
                 me != root || set.sums.iter().enumerate().all(|(at, &found)| found == sum(at))
             }
-            Kind::AllGather => all(0),
+            Kind::AllReduce | Kind::ReduceScatter | Kind::Scan => {
+                let len = if self.kind == Kind::ReduceScatter { set.numbers.len() / n } else { set.numbers.len() };
+                let first = if self.kind == Kind::ReduceScatter { me * len } else { 0 };
+                let ranks = if self.kind == Kind::Scan { me + 1 } else { n };
+                let sum = |at: usize| (0..ranks).map(|r| (r + at % 1000) as f64).sum::<f64>();
+                set.sums.len() >= len && set.sums[..len].iter().zip(first..).all(|(&found, at)| found == sum(at))
+            }
+            Kind::AllGather | Kind::AllGatherVarying => all(0),
+            Kind::AllToAllVarying => {
+                let mut rest = set.into.as_slice();
+                (0..n).all(|from| rest.split_off(..self.lens[me]).is_some_and(|block| is(block, from, me)))
+            }
             Kind::AllToAll => all(me),
             Kind::Barrier => true,
         }

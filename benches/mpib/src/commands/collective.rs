@@ -3,7 +3,7 @@
 
 use super::{Common, Failure, all_fit, bytes, context};
 use clap::{Args, ValueEnum};
-use mpib::collectives::operation::{Collective, KINDS, Kind, Operation, Setting};
+use mpib::collectives::operation::{Collective, Flow, KINDS, Kind, Operation, Setting};
 use mpib::comm::Comm;
 use mpib::p2p::round_trips;
 use mpib::report::{Report, Row};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct Options {
-    /// scatter, scatterv, gather, gatherv, broadcast, reduce, allgather, alltoall or barrier
+    /// The operation
     #[arg(value_enum)]
     operation: KindName,
     /// Implementations, separated by commas; "all" means all implementations
@@ -59,6 +59,11 @@ impl ValueEnum for KindName {
                 KindName(KINDS[6]),
                 KindName(KINDS[7]),
                 KindName(KINDS[8]),
+                KindName(KINDS[9]),
+                KindName(KINDS[10]),
+                KindName(KINDS[11]),
+                KindName(KINDS[12]),
+                KindName(KINDS[13]),
             ]
         }
     }
@@ -69,6 +74,8 @@ impl ValueEnum for KindName {
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let timing = options.common.begin(comm, "a collective operation")?;
+    let more: Vec<_> = options.rules.iter().chain(&options.estimates).map(PathBuf::as_path).collect();
+    options.common.output.check(comm, &more)?;
     let KindName(kind) = options.operation;
     let n = comm.size();
     all_fit(&options.sizes, comm.size())?;
@@ -94,9 +101,17 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if kind == Kind::Barrier {
         sizes.truncate(1);
     }
+    let title = format!("{} on {n} ranks", kind.name());
+    let journal = options.common.output.journal(comm, title.clone(), timing.rule)?;
     let mut timer = Timer::new(comm)?;
+    let so_far = journal.clone();
+    timer.report_to(move |operation, size, seconds| {
+        so_far.add(&Row::new(operation, size, seconds.clone(), &timing.rule));
+    });
     let mut notes = Vec::new();
-    let symmetric = matches!(kind, Kind::AllGather | Kind::AllToAll | Kind::Barrier);
+    let symmetric = names.first().is_some_and(|name| {
+        Collective::new(kind, name, &setting, n).is_ok_and(|operation| operation.flow() == Flow::Symmetric)
+    });
     if timing.method == Method::Specific && symmetric {
         notes.push(format!("{} has no single tasks: these are the longest times of all ranks", kind.name()));
     }
@@ -146,13 +161,15 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         all.into_iter().map(|(operation, bytes, seconds)| Row::new(operation, bytes, seconds, &timing.rule)).collect()
     };
     let report = Report {
-        title: format!("{} on {n} ranks", kind.name()),
+        title,
         context: context(comm, Some(timer.clock()), &sites)?,
         rule: timing.rule,
         rows,
         notes,
         found: serde_json::json!({ "timing": timing }),
+        ..Report::default()
     };
+    journal.end();
     options.common.output.write_with(comm, &report, &files)
 }
 

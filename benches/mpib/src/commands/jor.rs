@@ -5,15 +5,15 @@ use clap::{Args, ValueEnum};
 use mpib::comm::Comm;
 use mpib::jor::bench::{JorError, Outcome, Plan, run as bench, solve};
 use mpib::jor::{CLASSES, Cut, Problem, Serial, balanced_rows, error_evolution, iterations};
-use mpib::report::{Line, Plot, Point, Report, Row, people, percent};
+use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people, percent};
 use mpib::stats::{Interval, StoppingRule};
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Options {
-    /// Problem class: S, W, A, B or C (N = 16, 128, 256, 512, 1024)
-    #[arg(long, default_value = "S")]
-    class: String,
+    /// Problem classes, separated by commas: S, W, A, B and C (N = 16, 128, 256, 512, 1024); figures compare them
+    #[arg(long, value_delimiter = ',', default_values_t = ["S".to_string()])]
+    class: Vec<String>,
     /// N, instead of a class
     #[arg(long, value_name = "N")]
     size: Option<usize>,
@@ -85,11 +85,13 @@ impl From<JorError> for Failure {
 }
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
-    options.output.check()?;
+    options.output.check(comm, &[])?;
     at_least(comm, 2, "a coupling of two sites")?;
-    let plan = plan(options)?;
+    let plans = classes(options)?.into_iter().map(|(class, n)| Ok((class, plan(options, n)?)));
+    let mut plans = plans.collect::<Result<Vec<_>, Failure>>()?;
     let sites = options.sites.two_sites(comm)?;
-    let plan = Plan { sites: sites.clone(), ..plan };
+    plans.iter_mut().for_each(|(_, plan)| plan.sites.clone_from(&sites));
+    let plan = plans[0].1.clone();
     if let Some(directory) = &options.checkpoint_dir {
         return application(comm, options, &plan, directory);
     }
@@ -108,15 +110,23 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         CutName::Both => vec![Cut::Strips, Cut::Blocks],
     };
     // Reject invalid partitions before the runs, which may take an hour.
-    for (&cut, &(upper, lower)) in cuts.iter().flat_map(|c| runs.iter().map(move |r| (c, r))) {
-        can_run(plan.n, cut, upper, lower, plan.ratio)?;
+    for (_, plan) in &plans {
+        for (&cut, &(upper, lower)) in cuts.iter().flat_map(|c| runs.iter().map(move |r| (c, r))) {
+            can_run(plan.n, cut, upper, lower, plan.ratio)?;
+        }
+        if options.verify {
+            can_run(plan.n, Cut::Strips, near.len(), far.len(), plan.ratio)?;
+        }
     }
-    if options.verify {
-        can_run(plan.n, Cut::Strips, near.len(), far.len(), plan.ratio)?;
-    }
+    let points: Vec<_> = plans.iter().map(|(_, plan)| format!("{} x {}", 2 * plan.n, plan.n)).collect();
+    let title = format!("JOR, {} points, {} + {} ranks", points.join(", "), near.len(), far.len());
+    let rule = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
+    let journal = options.output.journal(comm, title.clone(), rule)?;
+    let mut rows = Vec::new();
     let mut notes = Vec::new();
-    let mut outcomes = Vec::new();
-    for &(upper, lower) in &runs {
+    let mut all = Vec::new();
+    let several = plans.len() > 1;
+    for ((class, plan), &(upper, lower)) in plans.iter().flat_map(|p| runs.iter().map(move |r| (p, r))) {
         let chosen: Vec<usize> = near[..upper].iter().chain(&far[..lower]).copied().collect();
         let some = comm.split(u16::from(chosen.contains(&comm.rank())))?;
         let mut sorted = chosen.clone();
@@ -129,40 +139,66 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             let told = comm.all_bytes(&text.unwrap_or_default())?;
             let told = told.iter().find(|t| !t.is_empty()).map(|t| serde_json::from_slice::<Outcome>(t));
             let outcome = told.transpose().map_err(Failure::input)?.unwrap_or_default();
+            if several {
+                notes.push(format!("{class}: {} x {} points", 2 * plan.n, plan.n));
+            }
             notes.extend(lines(&outcome, upper, lower, cut, &plan));
-            outcomes.push((upper, lower, cut, outcome));
+            let cut_name = format!("{cut:?}").to_lowercase();
+            let prefix = if several { format!("{class} ") } else { String::new() };
+            for (name, seconds) in &outcome.times {
+                let name = format!("{prefix}{upper}+{lower} {cut_name}: {name}");
+                let rule = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
+                let row = Row::new(name, BORDER_BYTES * plan.n, seconds.clone(), &rule);
+                journal.add(&row);
+                rows.push(row);
+            }
+            all.push(Run { class: class.clone(), n: plan.n, near: upper, far: lower, cut, outcome });
         }
         comm.barrier()?;
     }
     if options.verify {
-        notes.push(verify(comm, &plan)?);
+        for (_, plan) in &plans {
+            notes.push(verify(comm, plan)?);
+        }
     }
     if let Some(directory) = &options.figures {
-        let write = || figures(directory, &plan, &outcomes).map_err(|e| format!("{}: {e}", directory.display()));
+        let write = || figures(directory, &all).map_err(|e| format!("{}: {e}", directory.display()));
         comm.agree(if comm.rank() == 0 { write() } else { Ok(()) })?;
     }
-    let found: Vec<_> = outcomes
+    let found: Vec<_> = all
         .iter()
-        .map(|(u, l, cut, o)| serde_json::json!({ "near": u, "far": l, "cut": cut, "outcome": o }))
+        .map(|run| {
+            serde_json::json!({
+                "class": run.class, "n": run.n, "near": run.near, "far": run.far, "cut": run.cut, "outcome": run.outcome
+            })
+        })
         .collect();
-    let rule = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
-    let mut rows = Vec::new();
-    for (upper, lower, cut, outcome) in &outcomes {
-        let cut = format!("{cut:?}").to_lowercase();
-        rows.extend(outcome.times.iter().map(|(name, seconds)| {
-            Row::new(format!("{upper}+{lower} {cut}: {name}"), BORDER_BYTES * plan.n, seconds.clone(), &rule)
-        }));
-    }
     let report = Report {
-        title: format!("JOR, {0} x {1} points, {2} + {3} ranks", 2 * plan.n, plan.n, near.len(), far.len()),
+        figure: Some(over_period(&all)),
+        title,
         context: context(comm, None, &sites)?,
         rule,
         rows,
         notes,
         found: serde_json::json!({ "n": plan.n, "pace": plan.pace, "runs": found }),
     };
+    journal.end();
     options.output.write(comm, &report)
 }
+
+/// One run of the benchmark.
+struct Run {
+    /// The class, or N.
+    class: String,
+    n: usize,
+    near: usize,
+    far: usize,
+    cut: Cut,
+    outcome: Outcome,
+}
+
+/// Label of an axis in seconds.
+const TIME: &str = "time";
 
 /// Bytes of a value of the border, which the front-ends exchange.
 const BORDER_BYTES: usize = size_of::<f64>();
@@ -219,16 +255,21 @@ fn application(comm: &Comm, options: &Options, plan: &Plan, directory: &Path) ->
     Ok(format!("started at iteration {from}, ended at {count}\ndigest {digest:016x}\n"))
 }
 
-/// The plan from the options, with empty sites.
-fn plan(options: &Options) -> Result<Plan, Failure> {
-    let class = CLASSES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&options.class));
-    let n = match (options.size, class) {
-        (Some(n), _) => n,
-        (None, Some((_, n))) => *n,
-        (None, None) => {
-            return Err(Failure::Input(format!("--class is {:?}; there are S, W, A, B and C", options.class)));
-        }
+/// The names and the sizes N of the problems.
+fn classes(options: &Options) -> Result<Vec<(String, usize)>, Failure> {
+    if let Some(n) = options.size {
+        return Ok(vec![(format!("N = {n}"), n)]);
+    }
+    let of = |text: &String| {
+        let class = CLASSES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+        let (name, n) = class.ok_or_else(|| format!("--class is {text:?}; there are S, W, A, B and C"))?;
+        Ok((format!("class {name}"), *n))
     };
+    options.class.iter().map(of).collect::<Result<_, String>>().map_err(Failure::Input)
+}
+
+/// The plan from the options for 2N x N points, with empty sites.
+fn plan(options: &Options, n: usize) -> Result<Plan, Failure> {
     if !(2..=16384).contains(&n) {
         return Err(Failure::Input(format!("--size is {n}; N must be 2 to 16384")));
     }
@@ -371,40 +412,66 @@ fn verify(comm: &Comm, plan: &Plan) -> Result<String, Failure> {
 }
 
 /// Writes figures 3 and 5 to 9 of the paper, except figures for which the runs contain no data.
-fn figures(directory: &Path, plan: &Plan, outcomes: &[(usize, usize, Cut, Outcome)]) -> std::io::Result<()> {
+fn figures(directory: &Path, runs: &[Run]) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let write = |name: &str, title: &str, x: &str, y: &str, lines: Vec<Line>| {
-        let plot = Plot { title: title.into(), x: x.into(), y: y.into(), log: false, lines };
-        std::fs::write(directory.join(name), plot.svg())
+        if lines.is_empty() {
+            return Ok(());
+        }
+        std::fs::write(directory.join(name), plain(title, x, y, lines).svg())
     };
-    let problem = Problem::whole(plan.n);
-    let ten = iterations(problem, plan.n, 10).min(20_000);
+    let Some(n) = runs.first().map(|run| run.n) else { return Ok(()) };
+    let problem = Problem::whole(n);
+    let ten = iterations(problem, n, 10).min(20_000);
     let evolution = |period| {
-        let points = error_evolution(problem, plan.n, period, ten);
+        let points = error_evolution(problem, n, period, ten);
         points.into_iter().map(|(k, e)| Point::at(k as f64, e)).collect()
     };
-    let line = |name: &str, points| Line { name: name.into(), points };
-    let both = vec![line("synchronous", evolution(1)), line("period 10", evolution(10))];
+    let both = vec![Line::new("synchronous", evolution(1)), Line::new("period 10", evolution(10))];
     write("figure-3.svg", "Error over iterations", "iterations", "error", both)?;
-    let runtime = |(u, l, cut, o): &(usize, usize, Cut, Outcome)| Line {
-        name: format!("{u}+{l} {cut:?}"),
-        points: o.periods.iter().map(|(p, _, s)| Point::at(*p as f64, *s)).collect(),
-    };
-    write("figure-5.svg", "Run time over period", "period", "seconds", outcomes.iter().map(runtime).collect())?;
-    let over = |equal: bool, value: &dyn Fn(&Outcome) -> f64, name: &str| Line {
-        name: name.into(),
-        points: outcomes
-            .iter()
-            .filter(|(u, l, ..)| (u == l) == equal)
-            .map(|(u, _, _, o)| Point::at(*u as f64, value(o)))
-            .collect(),
-    };
+    std::fs::write(directory.join("figure-5.svg"), over_period(runs).svg())?;
     let nodes = "ranks of each site";
-    write("figure-6.svg", "Artless speedup", nodes, "speedup", vec![over(true, &|o| o.artless, "artless")])?;
-    write("figure-7.svg", "Artful speedup", nodes, "speedup", vec![over(true, &|o| o.artful, "artful")])?;
-    let deviation = |o: &Outcome| 100.0 * (o.balanced_rows as f64 / plan.n as f64 - 1.0);
-    let shares = vec![over(true, &deviation, "site 0"), over(true, &|o| -deviation(o), "site 1")];
+    let artless = |run: &Run| run.outcome.artless;
+    let artful = |run: &Run| run.outcome.artful;
+    write("figure-6.svg", "Artless speedup", nodes, "speedup", over_ranks(runs, true, "artless", &artless))?;
+    write("figure-7.svg", "Artful speedup", nodes, "speedup", over_ranks(runs, true, "artful", &artful))?;
+    let deviation = |run: &Run| 100.0 * (run.outcome.balanced_rows as f64 / run.n as f64 - 1.0);
+    let mut shares = over_ranks(runs, true, "site 0", &deviation);
+    shares.extend(over_ranks(runs, true, "site 1", &|run| -deviation(run)));
     write("figure-8.svg", "Load compared with an even one", nodes, "percent", shares)?;
-    let unequal = vec![over(false, &|o| o.artless, "artless"), over(false, &|o| o.artful, "artful")];
+    let mut unequal = over_ranks(runs, false, "artless", &artless);
+    unequal.extend(over_ranks(runs, false, "artful", &artful));
     write("figure-9.svg", "Speedup, unequal numbers of ranks", "ranks of site 0", "speedup", unequal)
+}
+
+/// A plot with linear axes.
+fn plain(title: &str, x: &str, y: &str, lines: Vec<Line>) -> Plot {
+    let quantity = if y == TIME { Quantity::Seconds } else { Quantity::Number };
+    let quantities = (Quantity::Number, quantity);
+    Plot { title: title.into(), x: x.into(), y: y.into(), log: false, quantities, lines }
+}
+
+/// Run time over period: figure 5.
+fn over_period(runs: &[Run]) -> Plot {
+    let line = |run: &Run| {
+        let points = run.outcome.periods.iter().map(|(period, _, seconds)| Point::at(*period as f64, *seconds));
+        Line::new(format!("{}, {}+{} {:?}", run.class, run.near, run.far, run.cut), points.collect())
+    };
+    plain("Run time over period", "period", TIME, runs.iter().map(line).collect())
+}
+
+/// A value over the ranks of site 0, for equal or for different numbers of ranks of both sites. Each class and cut is
+/// a line.
+fn over_ranks(runs: &[Run], equal: bool, name: &str, value: &dyn Fn(&Run) -> f64) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for run in runs.iter().filter(|run| (run.near == run.far) == equal) {
+        let name = format!("{name}, {} {:?}", run.class, run.cut);
+        let point = Point::at(run.near as f64, value(run));
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line::new(name, vec![point])),
+        }
+    }
+    lines.iter_mut().for_each(|line| line.points.sort_by(|a, b| a.x.total_cmp(&b.x)));
+    lines
 }

@@ -6,9 +6,11 @@ use mpib::collectives::operation::{Collective, Kind, Setting};
 use mpib::comm::Comm;
 use mpib::models::lanes::{Direction, PathModel, VARIANTS, Variant};
 use mpib::pathfinder::measure_paths;
-use mpib::report::{Report, Row, people};
+use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people};
+use mpib::stats::StoppingRule;
 use mpib::timing::Timer;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct Options {
@@ -24,6 +26,10 @@ pub struct Options {
     /// The model chooses lanes only if they are faster than linear by at least this fraction
     #[arg(long, default_value_t = 0.05)]
     margin: f64,
+    /// Write figures 4, 5, 9 and 10 of the paper as SVG files into this directory: time over size and time over the
+    /// number of lanes, measured and by the models
+    #[arg(long, value_name = "DIR")]
+    figures: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -35,6 +41,11 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if options.root >= n {
         return Err(Failure::Input(format!("--root is {}; there are {n} ranks, from 0", options.root)));
     }
+    if let Some(directory) = &options.figures {
+        let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
+        comm.agree(if comm.rank() == 0 { made } else { Ok(()) })?;
+        options.common.output.check(comm, &[&directory.join("figure-4.svg")])?;
+    }
     if !(0.0..1.0).contains(&options.margin) {
         return Err(Failure::Input(format!("--margin is {}; it must be at least 0 and less than 1", options.margin)));
     }
@@ -45,6 +56,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let setting = Setting { root: options.root, sites: sites.clone(), distances: Vec::new() };
     let largest = options.sizes.iter().copied().max().unwrap_or(1);
     let model = measure_paths(comm, &sites, options.root, largest, options.rate_reps)?;
+    let title = format!("{} + {} ranks, root {}", model.near_ranks, model.far_ranks, options.root);
+    let journal = options.common.output.journal(comm, title.clone(), timing.rule)?;
     let mut timer = Timer::new(comm)?;
     let mut rows = Vec::new();
     let mut notes = paths(&model);
@@ -58,22 +71,116 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 let mut operation = Collective::new(kind, name, &setting, n).map_err(Failure::input)?;
                 let seconds = timer.measure(&mut operation, size, &timing)?;
                 medians.insert(name.clone(), seconds.value(timing.rule.estimate));
-                rows.push(Row::new(format!("{}/{name}", kind.name()), size, seconds, &timing.rule));
+                let row = Row::new(format!("{}/{name}", kind.name()), size, seconds, &timing.rule);
+                journal.add(&row);
+                rows.push(row);
             }
             let choice = Choice::of(&model, direction, size, options.margin, &medians);
             notes.extend(choice.lines(kind.name()));
             found.push(choice.json(kind.name()));
         }
     }
+    let mut sizes = options.sizes.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let drawn = Drawn { model: &model, rows: &rows, rule: timing.rule, sizes };
+    let mut figures = Vec::new();
+    if let Some(directory) = &options.figures {
+        for (kind, direction, over_size, over_lanes) in
+            [(Kind::Scatter, Direction::Scatter, 4, 9), (Kind::Gather, Direction::Gather, 5, 10)]
+        {
+            let name = |number: usize| directory.join(format!("figure-{number}.svg"));
+            figures.push((name(over_size), drawn.over_size(kind, direction).svg()));
+            figures.push((name(over_lanes), drawn.over_lanes(&[(kind, direction)]).svg()));
+        }
+    }
+    let both = [(Kind::Scatter, Direction::Scatter), (Kind::Gather, Direction::Gather)];
+    // A plot over one size would be a column of dots.
+    let figure = (drawn.sizes.len() == 1).then(|| drawn.over_lanes(&both));
     let report = Report {
-        title: format!("{} + {} ranks, root {}", model.near_ranks, model.far_ranks, options.root),
+        figure,
+        title,
         context: context(comm, Some(timer.clock()), &sites)?,
         rule: timing.rule,
         rows,
         notes,
         found: serde_json::json!({ "paths": model, "choices": found }),
     };
-    options.common.output.write(comm, &report)
+    journal.end();
+    options.common.output.write_with(comm, &report, &figures)
+}
+
+/// The measured times and the models, for figures.
+struct Drawn<'r> {
+    model: &'r PathModel,
+    rows: &'r [Row],
+    rule: StoppingRule,
+    sizes: Vec<usize>,
+}
+
+impl Drawn<'_> {
+    /// A measured time as a point at `x`.
+    fn point(&self, kind: Kind, name: &str, size: usize, x: f64) -> Option<Point> {
+        let name = format!("{}/{name}", kind.name());
+        let row = self.rows.iter().find(|row| row.operation == name && row.block_bytes == size)?;
+        let y = row.seconds.value(self.rule.estimate);
+        let interval = row.seconds.interval(self.rule.estimate);
+        Some(interval.map_or(Point::at(x, y), |i| Point { x, y, low: i.low, high: i.high }))
+    }
+
+    fn plot(&self, title: String, x: &str, log: bool, quantity: Quantity, lines: Vec<Line>) -> Plot {
+        let y = format!("time ({})", self.rule.estimate.name());
+        Plot { title, x: x.into(), y, log, quantities: (quantity, Quantity::Seconds), lines }
+    }
+
+    /// Time over size: linear and each number of lanes, measured and by the overlapped model.
+    fn over_size(&self, kind: Kind, direction: Direction) -> Plot {
+        let measured = |name: &str| -> Vec<Point> {
+            self.sizes.iter().filter_map(|&size| self.point(kind, name, size, size as f64)).collect()
+        };
+        let predicted = |seconds: &dyn Fn(usize) -> f64| -> Vec<Point> {
+            self.sizes.iter().map(|&size| Point::at(size as f64, seconds(size))).collect()
+        };
+        let linear = predicted(&|size| self.model.linear_seconds(size));
+        let mut lines = vec![
+            Line::new("linear", measured("linear")),
+            Line::new("linear-nonblocking", measured("linear-nonblocking")),
+            Line::model("linear, model", linear),
+        ];
+        for p in 1..=self.model.max_lanes() {
+            let seconds = |size| self.model.lanes_seconds(Variant::Overlapped, direction, p, size);
+            lines.push(Line::new(lanes(p), measured(&format!("lanes-{p}"))));
+            lines.push(Line::model(format!("{}, model", lanes(p)), predicted(&seconds)));
+        }
+        let title = format!("{} over lanes: time over size", kind.name());
+        self.plot(title, "bytes of a block", true, Quantity::Bytes, lines)
+    }
+
+    /// Time over the number of lanes for each size: measured and by each model.
+    fn over_lanes(&self, kinds: &[(Kind, Direction)]) -> Plot {
+        let mut lines = Vec::new();
+        for (&(kind, direction), &size) in kinds.iter().flat_map(|k| self.sizes.iter().map(move |s| (k, s))) {
+            let name = if kinds.len() > 1 { format!("{}, ", kind.name()) } else { String::new() };
+            let all = 1..=self.model.max_lanes();
+            let measured = all.clone().filter_map(|p| self.point(kind, &format!("lanes-{p}"), size, p as f64));
+            lines.push(Line::new(format!("{name}{size} bytes"), measured.collect()));
+            for (variant, model) in [
+                (Variant::Overlapped, "overlapped model"),
+                (Variant::Section42, "section 4.2"),
+                (Variant::Table1, "table 1"),
+            ] {
+                let seconds = |p| self.model.lanes_seconds(variant, direction, p, size);
+                let points = all.clone().map(|p| Point::at(p as f64, seconds(p))).collect();
+                lines.push(Line::model(format!("{name}{size} bytes, {model}"), points));
+            }
+        }
+        let name = if let [(kind, _)] = kinds { kind.name() } else { "scatter and gather" };
+        self.plot(format!("{name}: time over the number of lanes"), "lanes", false, Quantity::Number, lines)
+    }
+}
+
+fn lanes(count: usize) -> String {
+    format!("{count} lane{}", if count == 1 { "" } else { "s" })
 }
 
 /// The measured links, one line each.

@@ -36,7 +36,7 @@ const TRIPLES: usize = 11;
 const TRAINS: usize = 21;
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
-    options.output.check()?;
+    options.output.check(comm, &[])?;
     let rule = options.repetitions.rule()?;
     at_least(comm, 2, "a model of messages")?;
     all_fit(&options.sizes, comm.size())?;
@@ -55,18 +55,22 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     sizes.sort_unstable();
     sizes.dedup();
     let largest = sizes.last().copied().unwrap_or(1);
-    let mut rows = Vec::new();
+    let title = format!("Models of {n} ranks");
+    let journal = options.output.journal(comm, title.clone(), rule)?;
+    let mut rows: Vec<Row> = Vec::new();
     // The answer is empty, so its time is half of an empty round trip. The rest of a round trip is the one-way time
     // of the message.
     let mut trips = Vec::new();
     for &size in &sizes {
         let found = all_pairs(comm, Order::Parallel, size, 0, &rule)?;
         let index = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
+        let from = rows.len();
         rows.extend(
             index
                 .zip(&found.values)
                 .map(|((i, j), summary)| Row::new(format!("one-way/{i}-{j}"), size, summary.clone(), &rule)),
         );
+        rows[from..].iter().for_each(|row| journal.add(row));
         trips.push(PairMatrix::new(n, |i, j| found.get(i, j).value(rule.estimate)));
     }
     let pairs = PairMatrix::new(n, |i, j| {
@@ -156,12 +160,14 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows.push(Row::new(format!("scatter/{name}"), largest, seconds, &rule));
     }
     let report = Report {
-        title: format!("Models of {n} ranks"),
+        title,
         context: context(comm, Some(timer.clock()), &[])?,
         rule,
         rows,
         notes,
         found: serde_json::json!({ "hockney": mean, "hockney_pairs": pairs, "loggp": loggp, "lmo": lmo, "trains": trains }),
+        ..Report::default()
     };
+    journal.end();
     options.output.write(comm, &report)
 }

@@ -34,7 +34,7 @@ enum OrderName {
 }
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
-    options.output.check()?;
+    options.output.check(comm, &[])?;
     let rule = options.repetitions.rule()?;
     at_least(comm, 2, "a round trip")?;
     let back: Vec<usize> = options.back.iter().copied().collect();
@@ -45,13 +45,17 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         OrderName::Parallel => Order::Parallel,
     };
     let n = comm.size();
+    let title = format!("Round trips between all pairs of {n} ranks");
+    let journal = options.output.journal(comm, title.clone(), rule)?;
     let mut rows = Vec::new();
     let mut notes = Vec::new();
     for &size in &options.sizes {
         let pairs = all_pairs(comm, order, size, options.back.unwrap_or(size), &rule)?;
         let index = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
         for ((i, j), summary) in index.zip(pairs.values) {
-            rows.push(Row::new(format!("round-trip/{i}-{j}"), size, summary, &rule));
+            let row = Row::new(format!("round-trip/{i}-{j}"), size, summary, &rule);
+            journal.add(&row);
+            rows.push(row);
         }
     }
     if options.stream {
@@ -76,13 +80,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             rows.push(Row::new("stream/0-1", size, seconds, &StoppingRule { estimate: rule.estimate, ..fixed }));
         }
     }
-    let report = Report {
-        title: format!("Round trips between all pairs of {n} ranks"),
-        context: context(comm, None, &[])?,
-        rule,
-        rows,
-        notes,
-        found: serde_json::Value::Null,
-    };
+    let report = Report { title, context: context(comm, None, &[])?, rule, rows, notes, ..Report::default() };
+    journal.end();
     options.output.write(comm, &report)
 }

@@ -1,15 +1,16 @@
 //! `mpib paths`: measures the transfer paths of a checkpoint on this machine, and recommends a group size.
 
+use super::room::{Need, directories_suffice, memory_suffices};
 use super::{Common, Failure, bytes_not_zero, context, hosts};
 use clap::Args;
 use mpib::collectives::operation::Operation;
 use mpib::comm::{Comm, CommError};
 use mpib::daemons::{Places, Restart, Stream, find_command};
 use mpib::paths::{GroupGather, ReadFiles, TcpGather, WriteFiles};
-use mpib::report::{Plot, Report, Row, people};
+use mpib::report::{Plot, Quantity, Report, Row, people};
 use mpib::stats::{Interval, StoppingRule, Summary};
 use mpib::timing::{Timer, Timing};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Options {
@@ -94,11 +95,22 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if let Some(unknown) = options.gathers.iter().find(|name| !GATHERS.contains(&name.as_str())) {
         return Err(Failure::Input(format!("--gathers {unknown:?}; there are {}", GATHERS.join(", "))));
     }
+    let mcr = find_command(options.mcr.as_deref());
+    places_suffice(comm, options, &groups, mcr.as_deref())?;
     memory_suffices(comm, options.bytes, options.buffer)?;
     if let Some(&wrong) = options.scaling.iter().find(|&&ranks| ranks < 1 || ranks > n) {
         return Err(Failure::Input(format!("--scaling {wrong}: it must be from 1 to {n}, the number of ranks")));
     }
     let sites = if options.common.sites.given() { options.common.sites.two_sites(comm)? } else { Vec::new() };
+    if let Some(directory) = &options.figures {
+        let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
+        comm.agree(if comm.rank() == 0 { made } else { Ok(()) })?;
+    }
+    let drawn = options.figures.iter().map(|directory| directory.join(FIGURE_10)).chain(options.figure.clone());
+    let drawn: Vec<_> = drawn.collect();
+    options.common.output.check(comm, &drawn.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    let title = format!("Transfer paths of {n} ranks, {} bytes each", options.bytes);
+    let journal = options.common.output.journal(comm, title.clone(), timing.rule)?;
     let mut timer = Timer::new(comm)?;
     let mut rows = Vec::new();
     let mut ways: Vec<Way> = Vec::new();
@@ -109,7 +121,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         if wrong[0] != 0.0 {
             return Err(Failure::Output(format!("{}: wrong bytes arrived", operation.name())));
         }
-        rows.push(Row::new(operation.name(), options.bytes, seconds.clone(), &timing.rule));
+        let row = Row::new(operation.name(), options.bytes, seconds.clone(), &timing.rule);
+        journal.add(&row);
+        rows.push(row);
         ways.push(Way { name, group, seconds });
         Ok(())
     };
@@ -135,7 +149,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         }
     }
     let mut notes = Vec::new();
-    match find_command(options.mcr.as_deref()) {
+    match mcr {
         Some(mcr) => {
             let hosts = hosts(comm)?;
             let stores = [(Some(&options.memory), "gather/grpc", GRPC), (options.pfs.as_ref(), "save/grpc", WHOLE)];
@@ -156,31 +170,33 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let group = groups.last().copied().unwrap_or(2);
     let mut scaled = Vec::new();
     for &ranks in &options.scaling {
-        scaled.extend(scaling(comm, options, &timing, ranks, group)?);
-    }
-    for at in &scaled {
-        rows.push(Row::new(at.operation.clone(), options.bytes, at.seconds.clone(), &timing.rule));
+        for at in scaling(comm, options, &timing, ranks, group)? {
+            let row = Row::new(at.operation.clone(), options.bytes, at.seconds.clone(), &timing.rule);
+            journal.add(&row);
+            rows.push(row);
+            scaled.push(at);
+        }
     }
     notes.extend(in_words(&scaled));
     if let Some(directory) = &options.figures {
-        let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
-        comm.agree(if comm.rank() == 0 { made } else { Ok(()) })?;
         for (number, what) in [(10, "Schemes, one writer for each group"), (11, "What aggregation brings")] {
             let title = format!("{what}: {} bytes a rank, groups of {group}", options.bytes);
             let shown = scaled.iter().filter(|at| if number == 10 { at.aggregated } else { at.in_figure_11() });
             let times = shown.map(|at| (at.line.as_str(), at.ranks as f64, &at.seconds));
-            let plot = Plot::of_times(title, "ranks", &timing.rule, times);
+            let plot = Plot::of_times(title, ("ranks", Quantity::Number), &timing.rule, times);
             figures.push((directory.join(format!("figure-{number}.svg")), plot.svg()));
         }
     }
     let report = Report {
-        title: format!("Transfer paths of {n} ranks, {} bytes each", options.bytes),
+        title,
         context: context(comm, Some(timer.clock()), &sites)?,
         rule: timing.rule,
         rows,
         notes,
-        found: serde_json::Value::Null,
+        figure: Some(plot(&ways, n, options.bytes, &timing.rule)),
+        ..Report::default()
     };
+    journal.end();
     options.common.output.write_with(comm, &report, &figures)
 }
 
@@ -189,27 +205,32 @@ const GATHERS: [&str; 7] = ["native", "linear-nonblocking", "binomial", "lanes-1
 /// The gather over plain TCP connections.
 const TCP: &str = "tcp";
 
-/// Rejects blocks that do not fit into the memory of a host: each rank has its block, and each may need a buffer of
-/// an aggregator, because some gathers pass blocks on. Collective.
-fn memory_suffices(comm: &Comm, bytes: usize, buffer_bytes: usize) -> Result<(), Failure> {
+/// Rejects directories without space for the files of all ranks, and a command `mcr` that does not exist. Collective.
+fn places_suffice(comm: &Comm, options: &Options, groups: &[usize], mcr: Option<&Path>) -> Result<(), Failure> {
     let hosts = hosts(comm)?;
-    let mine = &hosts[comm.rank()];
-    let here = hosts.iter().filter(|h| *h == mine).count();
-    // All pieces on a host together are at most the blocks of all ranks.
-    let blocks = bytes.saturating_mul(here);
-    let needed = blocks.saturating_add(buffer_bytes.saturating_mul(here).min(blocks));
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let available = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok()).map(|kib| kib << 10);
-    let fits = match available.filter(|&available| needed > available) {
-        None => Ok(()),
-        Some(available) => Err(format!(
-            "--bytes {bytes}: the {here} ranks of host {mine} need {:.1} GB, and {:.1} GB are available",
-            needed as f64 / 1e9,
-            available as f64 / 1e9
-        )),
-    };
-    comm.agree(fits).map_err(|error| Failure::Input(error.to_string()))
+    let of = |ranks: usize| options.bytes.saturating_mul(ranks);
+    let is_here = |rank: &usize| hosts[*rank] == hosts[comm.rank()];
+    let here = (0..hosts.len()).filter(is_here).count();
+    let mut steps = Vec::new();
+    if let Some(directory) = &options.local {
+        steps.push(vec![Need { option: "--local", directory, bytes: of(here) }]);
+    }
+    if let Some(directory) = &options.pfs {
+        steps.push(vec![Need { option: "--pfs", directory, bytes: of(hosts.len()) }]);
+    }
+    if let Some(mcr) = mcr {
+        let found = std::fs::metadata(mcr).map_err(|e| format!("{}: {e}", mcr.display()));
+        comm.agree(found.map(|_| ())).map_err(|error| Failure::Input(error.to_string()))?;
+        // Two checkpoints exist at the same time: the last one, and the next one or the restored one.
+        let files = || Need { option: "--memory", directory: &options.memory, bytes: of(2 * here) };
+        let led = |group: usize| (0..hosts.len()).filter(|rank| is_here(&(rank / group * group))).count();
+        let led = groups.iter().map(|&group| led(group)).max().unwrap_or(0);
+        steps.push(vec![files(), Need { option: "--memory", directory: &options.memory, bytes: of(2 * led) }]);
+        if let Some(directory) = &options.pfs {
+            steps.push(vec![files(), Need { option: "--pfs", directory, bytes: of(2 * hosts.len()) }]);
+        }
+    }
+    directories_suffice(comm, &steps)
 }
 
 /// Bytes per second as storage people read them.
@@ -250,6 +271,8 @@ impl Scaled {
     }
 }
 
+/// One of the files of `--figures`.
+const FIGURE_10: &str = "figure-10.svg";
 /// The scheme without compression.
 const PLAIN: &str = "plain";
 
@@ -430,7 +453,8 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
 
 fn plot(ways: &[Way], n: usize, bytes: usize, rule: &StoppingRule) -> Plot {
     let times = ways.iter().map(|way| (way.name, way.group as f64, &way.seconds));
-    Plot::of_times(format!("{n} ranks, {bytes} bytes each"), "group size (1: no aggregators)", rule, times)
+    let x = ("group size (1: no aggregators)", Quantity::Number);
+    Plot::of_times(format!("{n} ranks, {bytes} bytes each"), x, rule, times)
 }
 
 #[cfg(test)]

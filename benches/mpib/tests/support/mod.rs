@@ -19,11 +19,17 @@ pub fn bounded(program: &str) -> Command {
 
 /// mpirun with more ranks than cores. The ranks yield the cores to each other.
 pub fn mpirun(ranks: usize) -> Command {
-    let mut command = bounded("mpirun");
-    command.args(["--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
+    let mut command = in_ranks(bounded("mpirun"));
+    command.args(["--bind-to", "none", "-n", &ranks.to_string()]);
+    command
+}
+
+/// Lets each mpirun that the command starts have more ranks than cores.
+pub fn in_ranks(mut command: Command) -> Command {
     for (name, value) in [
         ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
         ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ("OMPI_MCA_btl_base_warn_component_unused", "0"),
     ] {
@@ -77,4 +83,10 @@ pub fn mcr() -> Option<PathBuf> {
         eprintln!("SKIPPED: needs the command mcr (make build, or MCR=/path/to/mcr)");
     }
     newest.map(|(_, path)| path)
+}
+
+/// The only child of a process.
+pub fn only_child(parent: &str) -> String {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("Linux");
+    children.trim().to_string()
 }
