@@ -9,11 +9,18 @@
 //! whose paths differ from a restored path in numbers alone are compared. All other numbers, such as ranks, are
 //! ignored.
 
-use super::publish::shape;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
+
+/// The shape of a file: its path with every run of digits replaced by `#`. Files of the same kind from different
+/// ranks or steps have the same shape.
+pub(super) fn shape(path: &[u8]) -> Vec<u8> {
+    let mut shape: Vec<u8> = path.iter().map(|b| if b.is_ascii_digit() { b'#' } else { *b }).collect();
+    shape.dedup_by(|b, a| (*a, *b) == (b'#', b'#'));
+    shape
+}
 
 /// Where the paths of one shape have the label of the checkpoint.
 #[derive(Debug)]

@@ -17,7 +17,7 @@
 
 use super::existing::{compare, file_print, find_existing, is_same_link, mark_existing};
 use super::journal::{Recovered, Steps, make_aside, recover_locked, remove_journal};
-use super::later::Later;
+use super::later::{Later, shape};
 use super::lock::{LOCK_WAIT, lock};
 use super::target::{Target, directory, failed, inner_of, would_lead_out};
 use super::{RestoreError, RestoredFile, VerifiedFile, sync_dirs};
@@ -307,14 +307,6 @@ fn of_later_steps(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec
         }
     }
     Ok(found)
-}
-
-/// The shape of a file: its path with every run of digits replaced by `#`. Files of the same kind from different
-/// ranks or steps have the same shape.
-pub(super) fn shape(path: &[u8]) -> Vec<u8> {
-    let mut shape: Vec<u8> = path.iter().map(|b| if b.is_ascii_digit() { b'#' } else { *b }).collect();
-    shape.dedup_by(|b, a| (*a, *b) == (b'#', b'#'));
-    shape
 }
 
 #[cfg(test)]
