@@ -22,3 +22,4 @@ mod restoring;
 mod saving;
 mod settings;
 mod support;
+mod watching;
