@@ -4,19 +4,21 @@
 //! depends only on the file's state at this look ([`crate::settle`]). The watcher scans the whole directory at the
 //! start, after the kernel dropped events, and periodically on a file system that other nodes write to. The watcher
 //! does not request an event for each write, so the application's writes do not become slower. Without events and due
-//! work, the watcher does not wake up.
+//! work, the watcher does not wake up. If a symbolic link leads to the directory, the watcher wakes up every 5 s to
+//! see whether the link leads to another directory now.
 //!
 //! One thread, which waits in `poll`, makes all decisions. The watcher never opens a file for writing, never locks a
 //! file, and never takes a lease on a file.
 //!
 //! `scan.rs` finds the files to look at. `look.rs` decides about each of these files. `beside.rs` handles files and
-//! links that match no pattern of the layout. `unreadable.rs` handles directories that cannot be read. `report.rs`
-//! sends the results.
+//! links that match no pattern of the layout. `unreadable.rs` handles directories that cannot be read. `root.rs`
+//! finds out whether the configured path leads to another directory. `report.rs` sends the results.
 
 mod beside;
 mod kernel;
 mod look;
 mod report;
+mod root;
 mod scan;
 mod unreadable;
 pub(crate) mod writers;
@@ -306,7 +308,14 @@ struct Tracked {
 
 /// The state of the watcher's thread.
 struct Core {
+    /// The absolute path that the user wrote. Symbolic links in this path may be changed at any time.
+    configured: PathBuf,
+    /// The watched directory, without symbolic links.
     root: PathBuf,
+    /// Device and inode of the watched directory. `None` if they could not be read.
+    identity: Option<(u64, u64)>,
+    /// Time of the next check whether the configured path leads to another directory. `None`: only scans check it.
+    path_check_ms: Option<u64>,
     layout: Layout,
     options: WatchOptions,
     events: mpsc::Sender<WatchEvent>,
@@ -372,6 +381,7 @@ impl Core {
         let refuse = |source| WatchError::Directory { path: root.to_owned(), source };
         std::fs::read_dir(root).map_err(refuse)?;
         // The absolute path is stored, so that a change of the working directory has no effect.
+        let configured = std::path::absolute(root).map_err(refuse)?;
         let root = root.canonicalize().map_err(refuse)?;
         options.rules.local = options.local.unwrap_or_else(|| is_local(&root));
         if options.rules.local {
@@ -380,6 +390,9 @@ impl Core {
         let readiness = Readiness::new(&options.rules, &layout, options.own.clone());
         let mut core = Self {
             restored: Restored::load(&root),
+            identity: root::identity_of(&root),
+            path_check_ms: (configured != root).then_some(root::PATH_CHECK_MS),
+            configured,
             root,
             layout,
             options,
@@ -460,6 +473,9 @@ impl Core {
     fn turn(&mut self) -> Option<u64> {
         self.read_events();
         let now_ms = self.now_ms();
+        if self.path_check_ms.is_some_and(|at| at <= now_ms) {
+            self.follow_path();
+        }
         if self.rescan_ms.is_some_and(|at| at <= now_ms) {
             self.scan();
         }
@@ -478,7 +494,10 @@ impl Core {
         let examine_ms = (!self.examine.is_empty()).then_some(now_ms);
         let report_ms = self.report();
         let due_ms = self.due.first().map(|(at_ms, _)| *at_ms);
-        [deliver_ms, examine_ms, report_ms, due_ms, self.rescan_ms, self.retry_ms].into_iter().flatten().min()
+        [deliver_ms, examine_ms, report_ms, due_ms, self.rescan_ms, self.retry_ms, self.path_check_ms]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Waits for the kernel, a request, or the given time. Returns false if the wait fails.

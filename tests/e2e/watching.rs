@@ -1,7 +1,7 @@
-//! Directories that cannot be read.
+//! Directories that cannot be read, and a watched path that leads to another directory later.
 
 use crate::support::*;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -156,4 +156,38 @@ fn mcr_run_names_a_directory_that_cannot_be_read_once_at_its_end() {
     let named: Vec<_> = log.lines().filter(|line| line.contains("these paths cannot be read")).collect();
     assert_eq!(named.len(), 1, "{log}");
     assert!(named[0].contains("it_2"), "{log}");
+}
+
+#[test]
+fn a_link_to_the_watched_directory_may_be_switched_and_the_checkpoints_in_the_new_directory_are_saved() {
+    let site = Site { dir: tempfile::tempdir().expect("a directory") };
+    let switch = |to: &str| {
+        let (new, link) = (site.dir.path().join(to), site.dir.path().join("link"));
+        std::fs::create_dir(&new).expect("made");
+        symlink(to, &link).expect("linked");
+        std::fs::rename(link, site.run()).expect("switched");
+        new
+    };
+    switch("v1");
+    let (_aggregator, agent) = site.start(mcr);
+    write(&site.run(), "it_1");
+    wait_complete(&site.store(), "it_1");
+
+    let new = switch("v2");
+    write(&site.run(), "it_2");
+    wait_complete(&site.store(), "it_2"); // without a flush
+    let warning = agent.wait_for_log("the path leads to");
+    assert!(warning.contains("WARN") && warning.contains(new.to_str().expect("UTF-8")), "{warning}");
+
+    switch("v3");
+    write(&site.run(), "it_3");
+    site.flush(mcr(), 0);
+    wait_complete(&site.store(), "it_3");
+
+    switch("v4");
+    write(&site.run(), "it_4");
+    agent.signal("TERM");
+    let (status, log) = agent.end();
+    assert_eq!(status, Some(0), "{log}");
+    wait_complete(&site.store(), "it_4");
 }

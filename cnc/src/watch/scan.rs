@@ -94,6 +94,7 @@ impl Core {
 
     /// Looks at every file. If the scan did not see a tracked file, the file was removed.
     pub(super) fn scan(&mut self) {
+        self.follow_path();
         self.scans += 1;
         self.links.clear();
         let whole = self.walk(&PathBuf::new(), Hint::Scan);
