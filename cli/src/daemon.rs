@@ -560,7 +560,11 @@ impl Both {
         };
         let are_named = report_unplaced(left)
             && !report_misnamed(&self.config, &self.store)
-            && overlooked::report(&self.config, &self.store);
+            && overlooked::report(
+                &self.config,
+                &self.store,
+                by_agent.as_ref().map_or(&[], |drained| &drained.unreadable),
+            );
         // The agent logs all ranks of this node that are not committed, including ranks that the aggregator lacks.
         Ok(match (by_agent, by_aggregator) {
             (Some(drained), _) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),
@@ -623,7 +627,13 @@ fn report_agent(drained: &mcr_cnc::agent::Drained) -> bool {
         let (checkpoint, ranks, why) = (&left.checkpoint, RankRanges(&left.ranks), &left.why);
         tracing::error!(%checkpoint, %ranks, why, "not committed");
     }
-    report(drained.uncommitted.len(), drained.failed)
+    if let Some(first) = drained.unreadable.first() {
+        tracing::error!(
+            exit_status = NOT_COMMITTED, paths = drained.unreadable.len(), first = %first.path.display(),
+            why = first.why, "not committed: these paths cannot be read"
+        );
+    }
+    report(drained.uncommitted.len() + drained.unreadable.len(), drained.failed)
 }
 
 /// Logs the groups that the aggregator did not commit. Returns whether all written files are committed.

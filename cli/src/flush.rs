@@ -27,7 +27,7 @@ pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
     for (state, reply) in states.iter().zip(replies) {
         match reply {
             Ok(reply) => {
-                all_committed &= reply.uncommitted.is_empty() && reply.unplaced.is_none();
+                all_committed &= is_all_committed(&reply);
                 match args.json {
                     true => lines.push(serde_json::json!({ "state": state.display().to_string(), "reply": reply })),
                     false => print(&text_of(&reply))?,
@@ -64,6 +64,10 @@ async fn ask(state: PathBuf, timeout: Duration) -> Result<Reply, String> {
     }
 }
 
+fn is_all_committed(reply: &Reply) -> bool {
+    reply.uncommitted.is_empty() && reply.unreadable.is_empty() && reply.unplaced.is_none()
+}
+
 fn text_of(reply: &Reply) -> String {
     let mut text = String::new();
     for part in &reply.committed {
@@ -72,6 +76,13 @@ fn text_of(reply: &Reply) -> String {
     for part in &reply.uncommitted {
         let (checkpoint, why) = (shown(&part.checkpoint), shown(&part.why));
         text.push_str(&format!("NOT committed {checkpoint} ranks {}: {why}\n", part.ranks));
+    }
+    for directory in &reply.unreadable {
+        text.push_str(&format!(
+            "NOT committed: {} cannot be read: {}\n",
+            shown(&directory.path),
+            shown(&directory.why)
+        ));
     }
     if let Some(left) = &reply.unplaced {
         text.push_str(&format!(
@@ -82,7 +93,7 @@ fn text_of(reply: &Reply) -> String {
             shown(&left.first)
         ));
     }
-    text.push_str(match (reply.uncommitted.is_empty() && reply.unplaced.is_none(), reply.time_was_up) {
+    text.push_str(match (is_all_committed(reply), reply.time_was_up) {
         (true, _) => "everything that was written is committed\n",
         (false, false) => "not everything that was written is committed\n",
         (false, true) => "the time is up; not everything that was written is committed yet\n",

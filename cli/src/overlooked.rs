@@ -4,14 +4,16 @@
 use crate::exit::NOT_COMMITTED;
 use mcr_cnc::companions::is_pointer_name;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
-use mcr_cnc::layout::{Layout, Listing, ScanLimits, list};
+use mcr_cnc::layout::{Layout, Listing, ScanLimits, Skipped, list};
+use mcr_cnc::watch::Unreadable;
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Logs the paths that could not be saved. Returns `true` if there are no such paths.
-pub fn report(config: &CncConfig, store: &Path) -> bool {
+/// Logs the paths that could not be saved. Returns `true` if there are no such paths. `known`: the directories that the
+/// agent could not read, which are reported elsewhere.
+pub fn report(config: &CncConfig, store: &Path, known: &[Unreadable]) -> bool {
     // If the directory cannot be read, the agent has reported the error.
     let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return true };
     if let (Ok(watch), Ok(store)) = (config.watch.canonicalize(), store.canonicalize())
@@ -19,7 +21,10 @@ pub fn report(config: &CncConfig, store: &Path) -> bool {
     {
         listing.leave_out(below);
     }
-    let unreadable: Vec<_> = listing.skipped.iter().filter(|skipped| skipped.hides_files).collect();
+    let watch = config.watch.canonicalize().unwrap_or_else(|_| config.watch.clone());
+    let is_known = |path: &Path| known.iter().any(|known| watch.join(path).starts_with(&known.path));
+    let hides_files = |skipped: &&Skipped| skipped.hides_files && !is_known(&skipped.path);
+    let unreadable: Vec<_> = listing.skipped.iter().filter(hides_files).collect();
     if let Some(first) = unreadable.first() {
         tracing::error!(
             exit_status = NOT_COMMITTED, paths = unreadable.len(), first = %first.path.display(), why = first.reason,

@@ -91,7 +91,11 @@ impl Agent {
                 AgentState::default()
             }
         };
-        let watched = Watcher::spawn(&config.watch, layout, config.watch_options());
+        let mut options = config.watch_options();
+        // Directories that changed after the last commit may hold a checkpoint that no agent saved.
+        let began_ns = config.began_ns.saturating_sub(ahead_ns(&config.watch));
+        options.since_ns = state.files.values().map(|was| was.changed_ns).max().map_or(began_ns, |at| at.min(began_ns));
+        let watched = Watcher::spawn(&config.watch, layout, options);
         let (events, watcher) = watched.map_err(|source| AgentError::Watch { path: config.watch.clone(), source })?;
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
         let sessions = Sessions::default();
@@ -286,7 +290,9 @@ impl Core {
                 tracing::warn!(%checkpoint, rank = rank.0, %path, why, "a file is incomplete; its checkpoint waits");
             }
             WatchEvent::Trouble(what) => tracing::warn!(watch = %self.config.watch.display(), "{what}"),
-            WatchEvent::Scanned { request, pending } => self.ending.scanned(request, pending),
+            WatchEvent::Scanned { request, pending, unreadable } => {
+                self.ending.scanned(request, pending, unreadable);
+            }
         }
     }
 

@@ -21,7 +21,7 @@ use crate::capture::{Image, whole};
 use crate::fingerprint::Fingerprint;
 use crate::layout::pointers::is_log_name;
 pub use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name};
-use crate::layout::walk::{Found, walk};
+use crate::layout::walk::{Found, Unreadable, walk};
 use crate::layout::{Layout, ScanLimits, is_own_name};
 use crate::timeline::Timeline;
 use mcrengine::header::{FileHeader, FileKind, LINK_BYTES_MAX};
@@ -221,7 +221,7 @@ impl<'a> Gathering<'a> {
                 self.fill_above(path);
                 self.link_within(path);
             }
-            Found::Skipped(path, why) => {
+            Found::Skipped(path, why) | Found::Unreadable(Unreadable { path, reason: why, .. }) => {
                 self.fill_above(path);
                 self.lose(path, if why == crate::layout::walk::IS_NO_FILE { IS_SPECIAL } else { why });
             }

@@ -20,7 +20,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The `[cnc]` table, as the operator wrote it.
 #[derive(Clone, Debug, Deserialize)]
@@ -381,6 +381,9 @@ pub struct CncConfig {
     pub reconnect_max: Duration,
     /// Maximum time for the agent to end, see [`CncOptions::drain_seconds`].
     pub drain: Duration,
+    /// Time at which this configuration was checked, which is about the start of the process, in nanoseconds since
+    /// 1970.
+    pub began_ns: i64,
 }
 
 /// The choice of a layout: a known layout, one checkpoint, or a guess.
@@ -545,6 +548,9 @@ impl CncOptions {
             reconnect_min: Duration::from_millis(self.reconnect_min_ms),
             reconnect_max: Duration::from_secs(self.reconnect_max_seconds),
             drain: Duration::from_secs(self.drain_seconds),
+            began_ns: SystemTime::now()
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
         })
     }
 

@@ -67,10 +67,23 @@ pub struct Reply {
     pub committed: Vec<ReplyRanks>,
     /// The ranks that were written but not committed.
     pub uncommitted: Vec<ReplyRanks>,
+    /// Directories that cannot be read. Files that are not committed may be in these directories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<ReplyDirectory>,
     /// Whether the flush ended because its maximum time had passed.
     pub time_was_up: bool,
     /// Files that belong to no checkpoint of a guessed layout, if they are many.
     pub unplaced: Option<ReplyFiles>,
+}
+
+/// A directory that cannot be read.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplyDirectory {
+    /// The directory.
+    pub path: String,
+    /// Why the directory cannot be read.
+    pub why: String,
 }
 
 /// Files that belong to no checkpoint.
@@ -110,11 +123,16 @@ impl From<Flushed> for Reply {
             ranks: ranks(&left.ranks),
             why: left.why.clone(),
         });
+        let unreadable = flushed.unreadable.iter().map(|unreadable| ReplyDirectory {
+            path: unreadable.path.display().to_string(),
+            why: unreadable.why.clone(),
+        });
         Self {
             refused: String::new(),
             aggregators: Vec::new(),
             committed: committed.collect(),
             uncommitted: uncommitted.collect(),
+            unreadable: unreadable.collect(),
             time_was_up: flushed.time_was_up,
             unplaced: None,
         }

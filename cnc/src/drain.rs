@@ -104,6 +104,11 @@ impl Drain {
         self.targets.as_ref()
     }
 
+    /// Whether the watcher has finished the requested scan. `scanned` is the number of the last finished scan.
+    pub fn has_scanned(&self, scanned: u64) -> bool {
+        scanned >= self.request
+    }
+
     /// Computes the next state. `scanned` is the number of the last scan that the watcher finished. `items` are the
     /// parts of checkpoints that are not committed now. The list is complete when `scanned` has reached the requested
     /// scan.
@@ -111,7 +116,7 @@ impl Drain {
         if matches!(self.state, State::Done { .. }) {
             return &self.state;
         }
-        let has_scanned = scanned >= self.request;
+        let has_scanned = self.has_scanned(scanned);
         if has_scanned && self.is_flush && self.targets.is_none() {
             self.targets = Some(items.iter().map(|item| item.checkpoint.clone()).collect());
         }
@@ -137,7 +142,7 @@ impl Drain {
     /// unsent on this link.
     pub fn is_announced(&self, scanned: u64, items: &[Item], link: usize) -> bool {
         let counts = |item: &&Item| self.targets.as_ref().is_none_or(|these| these.contains(&item.checkpoint));
-        scanned >= self.request
+        self.has_scanned(scanned)
             && items.iter().filter(counts).all(|item| match item.place {
                 Place::Unsettled => false,
                 Place::Unsent(of) => of != link,

@@ -4,19 +4,23 @@
 //! depends only on the file's state at this look ([`crate::settle`]). The watcher scans the whole directory at the
 //! start, after the kernel dropped events, and periodically on a file system that other nodes write to. The watcher
 //! does not request an event for each write, so the application's writes do not become slower. Without events and due
-//! work, the watcher does not wake up.
+//! work, the watcher does not wake up. If a symbolic link leads to the directory, the watcher wakes up every 5 s to
+//! see whether the link leads to another directory now.
 //!
 //! One thread, which waits in `poll`, makes all decisions. The watcher never opens a file for writing, never locks a
 //! file, and never takes a lease on a file.
 //!
 //! `scan.rs` finds the files to look at. `look.rs` decides about each of these files. `beside.rs` handles files and
-//! links that match no pattern of the layout. `report.rs` sends the results.
+//! links that match no pattern of the layout. `unreadable.rs` handles directories that cannot be read. `root.rs`
+//! finds out whether the configured path leads to another directory. `report.rs` sends the results.
 
 mod beside;
 mod kernel;
 mod look;
 mod report;
+mod root;
 mod scan;
+mod unreadable;
 pub(crate) mod writers;
 
 use crate::fingerprint::Fingerprint;
@@ -36,6 +40,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use unreadable::UnreadableHere;
 
 /// Options of a watcher.
 #[derive(Clone, Debug)]
@@ -55,6 +60,9 @@ pub struct WatchOptions {
     pub own: OwnRanks,
     /// Maximum depth of a scan, and maximum number of watched files.
     pub limits: ScanLimits,
+    /// A directory that cannot be read counts as the application's if it changed at this time or later, in nanoseconds
+    /// since 1970 of the file system's clock. Directories that appear after the first scan always count.
+    pub since_ns: i64,
     /// Maximum number of events in the queue. When the queue is full, the watcher delays further events.
     pub queue: usize,
 }
@@ -68,6 +76,7 @@ impl Default for WatchOptions {
             rescan: None,
             own: OwnRanks::all(),
             limits: ScanLimits::default(),
+            since_ns: i64::MAX,
             queue: 1024,
         }
     }
@@ -110,7 +119,18 @@ pub enum WatchEvent {
         request: u64,
         /// Files and ranks that exist and whose present state was not yet reported. At most [`PENDING_MAX`] entries.
         pending: Vec<Pending>,
+        /// Directories of the application that cannot be read. Unsaved files may be in these directories.
+        unreadable: Vec<Unreadable>,
     },
+}
+
+/// A directory that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The absolute path of the directory.
+    pub path: PathBuf,
+    /// Why the directory, or a file in it, cannot be read.
+    pub why: String,
 }
 
 /// A file or a rank that exists but cannot be saved yet.
@@ -288,7 +308,14 @@ struct Tracked {
 
 /// The state of the watcher's thread.
 struct Core {
+    /// The absolute path that the user wrote. Symbolic links in this path may be changed at any time.
+    configured: PathBuf,
+    /// The watched directory, without symbolic links.
     root: PathBuf,
+    /// Device and inode of the watched directory. `None` if they could not be read.
+    identity: Option<(u64, u64)>,
+    /// Time of the next check whether the configured path leads to another directory. `None`: only scans check it.
+    path_check_ms: Option<u64>,
     layout: Layout,
     options: WatchOptions,
     events: mpsc::Sender<WatchEvent>,
@@ -314,7 +341,15 @@ struct Core {
     /// Whether the kernel does not report the changes of some directories.
     blind: bool,
     scans: u64,
+    /// Whether the first scan has ended.
+    is_begun: bool,
     rescan_ms: Option<u64>,
+    /// Directories that cannot be read, relative to the root.
+    unreadable: BTreeMap<PathBuf, UnreadableHere>,
+    /// Time of the next attempt to read these directories.
+    retry_ms: Option<u64>,
+    /// Number of attempts since the last directory was found unreadable.
+    retries: u32,
     /// Number of consecutive failures to read the watched directory.
     lost: u32,
     reported_too_many: bool,
@@ -330,7 +365,7 @@ struct Core {
 /// The last report of pending files.
 struct Report {
     request: u64,
-    last_reported: Option<Vec<Pending>>,
+    last_reported: Option<(Vec<Pending>, Vec<Unreadable>)>,
     /// Earliest time of the next report, in milliseconds of the watcher's clock.
     not_before_ms: u64,
 }
@@ -346,6 +381,7 @@ impl Core {
         let refuse = |source| WatchError::Directory { path: root.to_owned(), source };
         std::fs::read_dir(root).map_err(refuse)?;
         // The absolute path is stored, so that a change of the working directory has no effect.
+        let configured = std::path::absolute(root).map_err(refuse)?;
         let root = root.canonicalize().map_err(refuse)?;
         options.rules.local = options.local.unwrap_or_else(|| is_local(&root));
         if options.rules.local {
@@ -354,6 +390,9 @@ impl Core {
         let readiness = Readiness::new(&options.rules, &layout, options.own.clone());
         let mut core = Self {
             restored: Restored::load(&root),
+            identity: root::identity_of(&root),
+            path_check_ms: (configured != root).then_some(root::PATH_CHECK_MS),
+            configured,
             root,
             layout,
             options,
@@ -372,7 +411,11 @@ impl Core {
             told_lost: BTreeSet::new(),
             blind: false,
             scans: 0,
+            is_begun: false,
             rescan_ms: Some(0),
+            unreadable: BTreeMap::new(),
+            retry_ms: None,
+            retries: 0,
             lost: 0,
             reported_too_many: false,
             report: None,
@@ -430,8 +473,14 @@ impl Core {
     fn turn(&mut self) -> Option<u64> {
         self.read_events();
         let now_ms = self.now_ms();
+        if self.path_check_ms.is_some_and(|at| at <= now_ms) {
+            self.follow_path();
+        }
         if self.rescan_ms.is_some_and(|at| at <= now_ms) {
             self.scan();
+        }
+        if self.retry_ms.is_some_and(|at| at <= now_ms) {
+            self.retry_unreadable();
         }
         while let Some((at_ms, _)) = self.due.first() {
             if *at_ms > now_ms {
@@ -444,7 +493,8 @@ impl Core {
         let deliver_ms = self.deliver();
         let examine_ms = (!self.examine.is_empty()).then_some(now_ms);
         let report_ms = self.report();
-        [deliver_ms, examine_ms, report_ms, self.due.first().map(|(at_ms, _)| *at_ms), self.rescan_ms]
+        let due_ms = self.due.first().map(|(at_ms, _)| *at_ms);
+        [deliver_ms, examine_ms, report_ms, due_ms, self.rescan_ms, self.retry_ms, self.path_check_ms]
             .into_iter()
             .flatten()
             .min()

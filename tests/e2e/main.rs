@@ -28,3 +28,4 @@ mod saving;
 mod settings;
 mod support;
 mod terminal;
+mod watching;

@@ -2,7 +2,7 @@
 
 use crate::drain::{Drain, Uncommitted};
 use crate::settle::ReadyRank;
-use crate::watch::Pending;
+use crate::watch::{Pending, Unreadable};
 use mcrengine::ids::{CheckpointId, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub enum Processes {
 pub struct Drained {
     /// Written files that are not committed. The agent announces these files again at its next start.
     pub uncommitted: Vec<Uncommitted>,
+    /// Directories that cannot be read. Files that are not committed may be in these directories.
+    pub unreadable: Vec<Unreadable>,
     /// Whether the drain ended because its maximum time had passed.
     pub time_was_up: bool,
     /// Whether the agent failed before the drain. If the agent failed, nobody knows which files are committed.
@@ -77,6 +79,8 @@ pub struct Flushed {
     pub committed: Vec<(CheckpointId, Vec<Rank>)>,
     /// The written ranks that are not committed.
     pub uncommitted: Vec<Uncommitted>,
+    /// Directories that cannot be read, see [`Drained::unreadable`].
+    pub unreadable: Vec<Unreadable>,
     /// Whether the flush ended because its maximum time had passed.
     pub time_was_up: bool,
 }
@@ -105,6 +109,8 @@ pub(super) struct Ending {
     /// Number of the last request that the watcher answered. `pending` is the watcher's answer.
     pub(super) scanned: u64,
     pub(super) pending: Vec<Pending>,
+    /// The directories that the watcher could not read, by the same answer.
+    pub(super) unreadable: Vec<Unreadable>,
     /// For each rank that will be announced again, the reason.
     pub(super) troubles: BTreeMap<RankKey, String>,
     /// Ranks that their aggregator abandoned and will not save.
@@ -153,8 +159,8 @@ impl Ending {
         self.waits.len() < FLUSHES_MAX
     }
 
-    pub(super) fn scanned(&mut self, request: u64, pending: Vec<Pending>) {
-        (self.scanned, self.pending) = (request, pending);
+    pub(super) fn scanned(&mut self, request: u64, pending: Vec<Pending>, unreadable: Vec<Unreadable>) {
+        (self.scanned, self.pending, self.unreadable) = (request, pending, unreadable);
     }
 
     /// Records why a rank has to be announced again. Returns the time of the next attempt.

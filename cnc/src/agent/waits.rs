@@ -8,7 +8,7 @@ use super::ending::{
 use super::task::Core;
 use crate::drain::{Drain, Item, Place, State, by_reason};
 use crate::serve::Order;
-use crate::watch::Pending;
+use crate::watch::{Pending, Unreadable};
 use mcrengine::ids::{CheckpointId, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -83,6 +83,7 @@ impl Core {
         let mut end = None;
         let mut going_on = Vec::new();
         for mut wait in std::mem::take(&mut self.ending.waits) {
+            let has_scanned = wait.drain.has_scanned(scanned);
             let before = std::mem::discriminant(wait.drain.state());
             let state = wait.drain.step(scanned, &items, now_ms);
             if std::mem::discriminant(state) != before {
@@ -112,11 +113,17 @@ impl Core {
                     }
                 }
                 (Kind::Stop(_), Some((uncommitted, time_was_up))) => {
-                    end = Some(Drained { uncommitted, time_was_up, failed: false });
+                    end = Some(Drained {
+                        uncommitted,
+                        unreadable: self.unreadable(has_scanned),
+                        time_was_up,
+                        failed: false,
+                    });
                 }
                 (Kind::Flush(_), Some((uncommitted, time_was_up))) => {
                     let committed = wait.committed.into_iter().map(|(id, ranks)| (id, ranks.into_iter().collect()));
-                    let flushed = Flushed { committed: committed.collect(), uncommitted, time_was_up };
+                    let unreadable = self.unreadable(has_scanned);
+                    let flushed = Flushed { committed: committed.collect(), uncommitted, unreadable, time_was_up };
                     if let Kind::Flush(reply) = wait.kind {
                         let _ = reply.send(flushed); // this fails only if the receiver was dropped
                     }
@@ -127,8 +134,20 @@ impl Core {
         if self.ending.waits.is_empty() {
             self.watcher.report_no_more();
             self.ending.pending.clear();
+            self.ending.unreadable.clear();
         }
         end
+    }
+
+    /// The directories that could not be read. If the time was up before the watcher had looked at all files, the
+    /// watched directory is one of these directories.
+    fn unreadable(&self, has_scanned: bool) -> Vec<Unreadable> {
+        let mut unreadable = self.ending.unreadable.clone();
+        if !has_scanned {
+            let why = "it was not read to its end in time".to_owned();
+            unreadable.push(Unreadable { path: self.config.watch.clone(), why });
+        }
+        unreadable
     }
 
     /// All ranks that the agent has found and that are not committed.

@@ -253,7 +253,7 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
             through.extend(is_link.then(|| name.canonicalize().ok()).flatten().map(|real| (path.to_owned(), real)));
         }
         Found::Link(path) => links.push(path.to_owned()),
-        Found::Skipped(path, reason) => {
+        Found::Skipped(path, reason) | Found::Unreadable(Unreadable { path, reason, .. }) => {
             skipped_count += 1;
             if skipped.len() < SKIPPED_MAX {
                 let hides_files = reason != IS_NO_FILE;
@@ -320,8 +320,23 @@ pub(crate) enum Found<'a> {
     File(FilePath, Metadata),
     /// A symbolic link that is not followed.
     Link(&'a Path),
-    /// An entry that is neither a file nor a directory nor a link, or that cannot be read. The text is the reason.
+    /// An entry that is neither a file nor a directory nor a link, or whose path is too long or too deep. The text is
+    /// the reason.
     Skipped(&'a Path, &'static str),
+    /// A directory or a file that cannot be read.
+    Unreadable(Unreadable<'a>),
+}
+
+/// A directory or a file that a walk cannot read.
+pub(crate) struct Unreadable<'a> {
+    /// The path, relative to the root.
+    pub(crate) path: &'a Path,
+    /// Whether the path is a file.
+    pub(crate) is_file: bool,
+    /// What cannot be read.
+    pub(crate) reason: &'static str,
+    /// The error of the operating system.
+    pub(crate) error: io::Error,
 }
 
 /// Decides which links are followed.
@@ -397,15 +412,20 @@ pub(crate) fn walk(
                 return Err(ScanError::Unreadable { path: absolute.components().collect(), source });
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the directory was removed
-            Err(_) => {
-                see(Found::Skipped(&directory, "the directory cannot be read"));
+            Err(error) => {
+                let reason = "the directory cannot be read";
+                see(Found::Unreadable(Unreadable { path: &directory, is_file: false, reason, error }));
                 continue;
             }
         };
         for entry in listed {
-            let Ok(entry) = entry else {
-                see(Found::Skipped(&directory, "the directory cannot be read to its end"));
-                break;
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    let reason = "the directory cannot be read to its end";
+                    see(Found::Unreadable(Unreadable { path: &directory, is_file: false, reason, error }));
+                    break;
+                }
             };
             entries += 1;
             if entries > limits.entries {
@@ -419,8 +439,9 @@ pub(crate) fn walk(
             let kind = match entry.file_type() {
                 Ok(kind) => kind,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the entry was removed
-                Err(_) => {
-                    see(Found::Skipped(&path, "its type cannot be read"));
+                Err(error) => {
+                    let reason = "its type cannot be read";
+                    see(Found::Unreadable(Unreadable { path: &path, is_file: true, reason, error }));
                     continue;
                 }
             };
@@ -435,7 +456,10 @@ pub(crate) fn walk(
                     (Ok(path), Ok(metadata)) => see(Found::File(path, metadata)),
                     (Err(_), _) => see(Found::Skipped(&path, "the path is too long")),
                     (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => {}
-                    (_, Err(_)) => see(Found::Skipped(&path, "its length cannot be read")),
+                    (_, Err(error)) => {
+                        let reason = "its length cannot be read";
+                        see(Found::Unreadable(Unreadable { path: &path, is_file: true, reason, error }));
+                    }
                 }
             } else if kind.is_symlink() {
                 let is_short = path.components().count() <= limits.depth && bytes.len() < FILE_PATH_MAX;

@@ -36,14 +36,15 @@ impl Core {
         if !self.notices.is_empty() {
             return None; // older events are sent first
         }
-        let pending = self.pending(now_ms);
+        let list = (self.pending(now_ms), self.unreadable());
         let report = self.report.as_mut()?;
         report.not_before_ms = now_ms.saturating_add(REPORT_MS);
-        if report.last_reported.as_ref() == Some(&pending) {
+        if report.last_reported.as_ref() == Some(&list) {
             return None; // the list changes only after an event or at a due time
         }
-        match self.events.try_send(WatchEvent::Scanned { request: report.request, pending: pending.clone() }) {
-            Ok(()) => report.last_reported = Some(pending),
+        let (pending, unreadable) = list.clone();
+        match self.events.try_send(WatchEvent::Scanned { request: report.request, pending, unreadable }) {
+            Ok(()) => report.last_reported = Some(list),
             Err(mpsc::error::TrySendError::Full(_)) => return Some(now_ms.saturating_add(FULL_MS)),
             Err(mpsc::error::TrySendError::Closed(_)) => self.closed = true,
         }

@@ -1,11 +1,13 @@
 //! Finds the files that the watcher must look at, from the kernel's events and from scans of directories.
 
 use super::kernel::{self, Change, Kernel, KernelError, KernelEvent};
+use super::unreadable::{Failed, Failure};
 use super::{Core, Tracked, WatchEvent, is_local};
 use crate::layout::walk::{Found, walk};
 use crate::layout::{ScanError, is_ours};
 use crate::settle::Hint;
 use mcrengine::ids::FilePath;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -92,6 +94,7 @@ impl Core {
 
     /// Looks at every file. If the scan did not see a tracked file, the file was removed.
     pub(super) fn scan(&mut self) {
+        self.follow_path();
         self.scans += 1;
         self.links.clear();
         let whole = self.walk(&PathBuf::new(), Hint::Scan);
@@ -104,6 +107,7 @@ impl Core {
             Some(every) => Some(every).filter(|every| !every.is_zero()),
             None => (self.blind || self.kernel.is_none() || !self.options.rules.local).then_some(RESCAN_INTERVAL),
         };
+        self.is_begun = true;
         let retry = (self.lost > 0).then(|| Duration::from_secs(1 << self.lost.min(6)).min(RESCAN_INTERVAL));
         self.rescan_ms = retry.or(every).map(|wait| self.now_ms().saturating_add(wait.as_millis() as u64));
     }
@@ -112,19 +116,27 @@ impl Core {
     /// Returns false if a directory could not be read completely.
     pub(super) fn walk(&mut self, below: &Path, hint: Hint) -> bool {
         let (root, limits) = (self.root.clone(), self.options.limits.clone());
+        let mut failed = Failed::new();
         let walked = walk(&root, below, &limits, &mut |found| match found {
             Found::Directory(path) => self.watch(path),
             Found::File(path, stat) => self.look_at(path, hint, Some(stat)),
             Found::Link(path) => self.saw_link(path),
             Found::Skipped(path, reason) => tracing::debug!(path = %path.display(), reason, "skipped"),
+            Found::Unreadable(unreadable) => self.failed(unreadable, &mut failed),
         });
         match walked {
             Ok(()) => {
                 self.lost = 0;
+                self.was_walked(below, failed);
                 true
             }
             Err(ScanError::Unreadable { source, .. }) if !below.as_os_str().is_empty() => {
                 tracing::debug!(path = %below.display(), %source, "a directory vanished, or cannot be read");
+                let is_gone = matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+                if !is_gone {
+                    failed.insert(below.to_owned(), Failure { is_file: false, error: source.to_string() });
+                }
+                self.was_walked(below, failed);
                 false
             }
             Err(error @ ScanError::Unreadable { .. }) => {
