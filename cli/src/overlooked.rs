@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Logs the paths that could not be saved. Returns `true` if there are no such paths. `known`: the directories that the
-/// agent could not read, which are reported elsewhere.
+/// Logs the paths that could not be saved. Returns `true` if there are no such paths. `known`: the directories that
+/// the agent could not read, which are reported elsewhere.
 pub fn report(config: &CncConfig, store: &Path, known: &[Unreadable]) -> bool {
     // If the directory cannot be read, the agent has reported the error.
     let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return true };

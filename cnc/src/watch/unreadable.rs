@@ -58,8 +58,8 @@ impl Core {
         }
     }
 
-    /// Handles the result of a walk. All unreadable directories below `below` that did not fail in this walk were read,
-    /// or are gone.
+    /// Handles the result of a walk. All unreadable directories below `below` that did not fail in this walk were
+    /// read, or are gone.
     pub(super) fn was_walked(&mut self, below: &Path, failed: Failed) {
         self.unreadable.retain(|path, _| {
             let stays = failed.contains_key(path) || !path.starts_with(below);
