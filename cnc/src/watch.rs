@@ -40,7 +40,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use unreadable::UnreadableHere;
 
 /// Options of a watcher.
 #[derive(Clone, Debug)]
@@ -131,6 +130,13 @@ pub struct Unreadable {
     pub path: PathBuf,
     /// Why the directory, or a file in it, cannot be read.
     pub why: String,
+}
+
+/// What the watcher knows about a directory that cannot be read.
+struct UnreadableHere {
+    error: String,
+    /// Whether files of the application may be in the directory.
+    counts: bool,
 }
 
 /// A file or a rank that exists but cannot be saved yet.

@@ -5,7 +5,7 @@
 //! Some directories belong to no application, for example `lost+found`. Such a directory exists before the agent
 //! begins to watch. Therefore a directory counts only if it appeared or changed later.
 
-use super::{Core, Unreadable, WatchEvent};
+use super::{Core, Unreadable, UnreadableHere, WatchEvent};
 use crate::layout::walk;
 use crate::settle::Hint;
 use mcrengine::ids::FilePath;
@@ -27,13 +27,6 @@ pub(super) struct Failure {
     /// Whether the directory was read, and a file of a checkpoint in it cannot be read.
     pub(super) is_file: bool,
     pub(super) error: String,
-}
-
-/// A directory that cannot be read.
-pub(super) struct UnreadableHere {
-    error: String,
-    /// Whether files of the application may be in the directory.
-    counts: bool,
 }
 
 impl Core {
