@@ -30,7 +30,7 @@ stop_gate() {
 
 # Check 44. Node n5 is an aggregator node.
 two_users_use_aggregators_behind_a_gate_on_another_node() {
-    local name=${FUNCNAME[0]} jobs=() node pid uids=() uid
+    local name=${FUNCNAME[0]} jobs=() node pid uids=()
     start_gate
     submit_for_both "$name" 6
     wait_for 60 two_workers_on n5
@@ -42,12 +42,7 @@ two_users_use_aggregators_behind_a_gate_on_another_node() {
         ! root_on $node ss -Hlntup | grep '"mcr"' || fail "mcr listens on $node"
         [ "$(root_on $node mcr job list | grep -c ' gates: n5:7117$')" = 2 ] || fail "$(root_on $node mcr job list)"
     done
-    for user in alice bob; do
-        home=/shared/home/$user/$name job=${jobs[0]} jobs=("${jobs[@]:1}") uid=$(as_user id -u)
-        await_end COMPLETED
-        expect_newest 6
-        [ -z "$(find "$work$home/store" ! -user "$uid")" ] || fail "$user's store has files of others"
-    done
+    both_users_have_their_own_files "$name" "${jobs[@]}"
     wait_for 20 no_worker n5
     [ "$(grep -c "the agents of all nodes of the job have left" "$(node_log n5)")" = 2 ] || fail "see the log of n5"
     # The daemon refuses the requests of the gate if alice sends them.

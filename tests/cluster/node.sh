@@ -82,7 +82,7 @@ commands_need_no_options_in_a_job() { # CHECK ADDRESS: the address of the aggreg
 # Checks 6 and 7. The aggregators use the first free ports, so the agents of each user also connect to the other
 # user's aggregator.
 two_users_on_the_same_nodes_save_and_neither_reaches_the_others_aggregator() {
-    local name=${FUNCNAME[0]} jobs=() what refused uid
+    local name=${FUNCNAME[0]} jobs=() what refused
     start_daemons n1 n2
     submit_for_both "$name" 6
     for what in "status --aggregators n1:7117" \
@@ -98,12 +98,7 @@ two_users_on_the_same_nodes_save_and_neither_reaches_the_others_aggregator() {
         ! grep -E "step_|/home/alice|wave" <<<"$refused" || fail "openssl found something out: $refused"
     fi
     log_has n1 "a connection is refused" || fail "the aggregator does not log that it refused bob"
-    for user in alice bob; do
-        home=/shared/home/$user/$name job=${jobs[0]} jobs=("${jobs[@]:1}") uid=$(as_user id -u)
-        await_end COMPLETED
-        expect_newest 6
-        [ -z "$(find "$work$home/store" ! -user "$uid")" ] || fail "$user's store has files of others"
-    done
+    both_users_have_their_own_files "$name" "${jobs[@]}"
     no_drain
     stop_daemons n1 n2
 }

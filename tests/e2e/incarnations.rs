@@ -570,14 +570,20 @@ fn of_two_runs_of_one_name_with_an_aggregator_each_the_second_saves_nothing_unti
     assert_eq!(second.stop(), Some(0));
 }
 
-#[test]
-fn the_first_step_after_a_restart_is_complete_although_the_run_before_had_begun_it_and_its_ranks_take_their_time() {
+/// Saves step 1 and one group of step 2, and restores step 1.
+fn restarted_after_half_of_step_2() -> Site {
     let site = Site::new();
     site.write(1, 1, 0..RANKS);
     wait_complete(&site.store(), &id(1));
     site.write(1, 2, 0..2);
     site.wait_group(&id(2), 0);
     assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
+    site
+}
+
+#[test]
+fn the_first_step_after_a_restart_is_complete_although_the_run_before_had_begun_it_and_its_ranks_take_their_time() {
+    let site = restarted_after_half_of_step_2();
     // The pauses are longer than the time between the previous run and the restart. Ranks 0 and 1 belong to one
     // group.
     for ranks in [2..RANKS, 0..1, 1..2] {

@@ -254,12 +254,7 @@ fn a_step_that_is_written_again_with_the_same_bytes_after_it_was_passed_over_is_
 
 #[test]
 fn a_step_that_a_dead_run_saved_by_half_is_saved_whole_although_the_next_run_writes_the_same_bytes() {
-    let site = Site::new();
-    site.write(1, 1, 0..RANKS);
-    wait_complete(&site.store(), &id(1));
-    site.write(1, 2, 0..2);
-    site.wait_group(&id(2), 0);
-    assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
+    let site = restarted_after_half_of_step_2();
     site.write(1, 2, 0..RANKS);
     wait_complete(&site.store(), &format!("{}~2", id(2)));
     assert_eq!(site.restart(&["--copy"], 0).0, [(1, 2)].into());
