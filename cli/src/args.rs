@@ -2,7 +2,7 @@
 
 mod values;
 
-use crate::bench::BenchPartitionsArgs;
+use crate::bench::partition_args::BenchPartitionsArgs;
 use crate::exit;
 use crate::globs::FileGlob;
 use crate::inside::args::{self, CatArgs, DiffArgs, ExtractArgs, LsArgs};

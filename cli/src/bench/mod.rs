@@ -12,15 +12,13 @@ mod counting;
 mod input;
 mod measure;
 mod paper;
-mod partition_args;
+pub mod partition_args;
 mod partitions;
 pub mod plot;
 mod schemes;
 mod schemes_plot;
 mod schemes_report;
 mod series;
-
-pub use partition_args::BenchPartitionsArgs;
 
 use crate::args::{BenchArgs, BenchCommand, BenchInput};
 use crate::output::counted;
