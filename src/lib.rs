@@ -107,8 +107,8 @@
 //! | 8 | decide | `cli/src/decide.rs` | `decide` | an [`incarnation::Incarnation`]: the first node of a start decides, the other nodes follow |
 //! | 9 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or no file |
 //!
-//! `mcr ls`, `cat`, `extract` and `diff` (`cli/src/inside/mod.rs`) and `mcr mount` (`cli/src/mount/mod.rs`) look inside a
-//! checkpoint without a restart. [`image::FileReader`] and [`container::VariableReader`] decode only the segments that
+//! `mcr ls`, `cat`, `extract` and `diff` (`cli/src/inside/mod.rs`) and `mcr mount` (`cli/src/mount/mod.rs`) look inside
+//! a checkpoint without a restart. [`image::FileReader`] and [`container::VariableReader`] decode only the segments that
 //! they need, through the partition buffer of row 5.
 //!
 //! # Invariants

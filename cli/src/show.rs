@@ -90,7 +90,7 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
     };
     if state.is_pruned {
         bail!(
-            "{} was removed by prune, and only containers that other checkpoints need are left; mcr list shows the others",
+            "{} was pruned, and only containers that other checkpoints need are left; mcr list shows the others",
             state.id
         );
     }

@@ -488,7 +488,7 @@ impl Comm {
         })
     }
 
-    /// Like [`Comm::all_gather`] for blocks of different lengths. The blocks of all ranks together have less than 2 GiB.
+    /// Like [`Comm::all_gather`] for blocks of different lengths. All blocks together have less than 2 GiB.
     pub fn all_gather_varying(&self, mine: &[u8], lens: &[usize], blocks: &mut [u8]) -> Result<()> {
         assert!(lens.len() == self.size && blocks.len() == lens.iter().sum::<usize>(), "{} bytes", blocks.len());
         assert_eq!(mine.len(), lens[self.rank], "own block");

@@ -340,7 +340,8 @@ impl Stream {
         std::fs::rename(self.hidden(), &file).map_err(|e| beside(&file.display().to_string(), e))
     }
 
-    /// Whether this group's checkpoint exists. Only the first rank of a group looks; on other ranks, the result is true.
+    /// Whether this group's checkpoint exists. Only the first rank of a group looks. On other ranks, the result is
+    /// true.
     pub fn is_committed(&mut self) -> Result<bool> {
         if self.group.rank() != 0 || self.committed(self.checkpoint, "manifest").exists() {
             return Ok(true);

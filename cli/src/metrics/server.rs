@@ -13,8 +13,9 @@ const CLIENT_MAX: Duration = Duration::from_secs(2);
 /// The type of the answer.
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Listens on the address, and answers requests on a thread until the process ends. One client at a time is served,
-/// so many clients use no more memory than one. Returns the address, also if the system picked the port.
+/// Listens on the address, and answers requests on a thread until the process ends. The thread serves one
+/// client at a time, so the memory does not grow with the number of clients. Returns the address with the port, which
+/// the system chooses if the given port is 0.
 pub fn serve(address: SocketAddr, metrics: Arc<Metrics>) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(address)?;
     let address = listener.local_addr()?;

@@ -100,7 +100,7 @@ impl Table {
         self.finished(out_width(), false)
     }
 
-    /// The table for a width of so many columns; `None`: any width.
+    /// The table with lines of at most `width` characters. `None`: the lines may have any length.
     fn finished(&self, width: Option<usize>, has_colours: bool) -> String {
         let mut cells = self.rows.clone();
         for (row, column, paint) in &self.painted {

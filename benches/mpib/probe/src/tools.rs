@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const NO_MPI: &str = "missing: an MPI library with mpicc in PATH; install libopenmpi-dev and openmpi-bin (Debian, Ubuntu), \
-                      or openmpi-devel (Red Hat, Fedora; then: module load mpi/openmpi-x86_64), or set MPICC";
-const NO_LIBCLANG: &str = "missing: libclang and its headers, which generate the bindings to MPI; install libclang-dev \
-                           (Debian, Ubuntu) or clang-devel (Red Hat, Fedora), or set LIBCLANG_PATH";
+const NO_MPI: &str = "missing: an MPI library with mpicc in PATH; install libopenmpi-dev and openmpi-bin \
+                      (Debian, Ubuntu), or openmpi-devel (Red Hat, Fedora; then: module load mpi/openmpi-x86_64), or set MPICC";
+const NO_LIBCLANG: &str = "missing: libclang and its headers, which generate the bindings to MPI; install \
+                           libclang-dev (Debian, Ubuntu) or clang-devel (Red Hat, Fedora), or set LIBCLANG_PATH";
 
 /// A sentence for each missing tool. `path` is the value of PATH, and `is_set` says which environment variables are
 /// set.
