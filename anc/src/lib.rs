@@ -1,6 +1,6 @@
-//! The aggregator node. For a checkpoint, the aggregator gathers the headers of a group of ranks, pulls the variables
-//! in the order of a plan, merges and compresses them, and writes one container. For a restart, the aggregator does
-//! the same steps in the opposite order.
+//! The aggregator node. For a checkpoint, the aggregator gathers the headers (descriptions of the variables) of a
+//! group of ranks, pulls the variables in the order of a plan, merges and compresses them, and writes one container.
+//! For a restart, the aggregator does the same steps in the opposite order.
 //!
 //! This crate handles variables and has no HDF5 code. [`serve`] receives and checks messages, [`hub`] holds the
 //! state, [`group::step`] decides what to do next, [`flush::flush_checkpoint`] writes a checkpoint, and [`fetch`]
@@ -84,7 +84,7 @@ impl Aggregator {
         let listener = listen::bind(&config).await?;
         let address = listener.address()?;
         let security = config.security.of_address(&address);
-        let incoming = listen::incoming(listener, listen::IDLE_MAX, security);
+        let (incoming, socket) = listen::incoming(listener, listen::IDLE_MAX, security);
         let bound = config.drain;
         let budget = budget::Budget::new(config.budget_bytes);
         let flush = &config.hub.flush;
@@ -127,8 +127,9 @@ impl Aggregator {
             // When the hub has ended, each session sends its last answers and closes.
             if tokio::time::timeout(goodbye / 2, &mut server).await.is_err() {
                 server.abort();
-                let _ = server.await; // the file of the socket is removed when the server ends
+                let _ = server.await;
             }
+            drop(socket); // removes its file
             let failed = uncommitted.is_none();
             Drained { uncommitted: uncommitted.unwrap_or_default(), failed }
         });

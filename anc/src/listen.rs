@@ -81,31 +81,37 @@ pub async fn bind(config: &AncConfig) -> io::Result<Listener> {
     Err(io::Error::new(io::ErrorKind::AddrInUse, why))
 }
 
-/// The stream of new connections. Dropping the stream ends the task that accepts connections.
-pub fn incoming(listener: Listener, idle_max: Duration, security: Security) -> ReceiverStream<io::Result<Connection>> {
+/// The stream of new connections, and the file of the socket, if the listener has one. Dropping the stream ends the
+/// task that accepts connections, but does not wait for its end. Therefore the caller removes the file.
+pub fn incoming(
+    listener: Listener,
+    idle_max: Duration,
+    security: Security,
+) -> (ReceiverStream<io::Result<Connection>>, Option<SocketFile>) {
     let descriptors = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
     let most = connections(descriptors.map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX)));
     let (idle, interval) = KEEPALIVE_SECONDS;
-    let accepted = match listener {
-        Listener::Unix(listener, file) => Accepted::Unix(listener, file),
-        Listener::Tcp(listener) => Accepted::Tcp(
-            TcpIncoming::from(listener)
+    let (accepted, file) = match listener {
+        Listener::Unix(listener, file) => (Accepted::Unix(listener), Some(file)),
+        Listener::Tcp(listener) => {
+            let listener = TcpIncoming::from(listener)
                 .with_nodelay(Some(true))
                 .with_keepalive(Some(Duration::from_secs(idle)))
                 .with_keepalive_interval(Some(Duration::from_secs(interval)))
-                .with_keepalive_retries(Some(KEEPALIVE_RETRIES)),
-        ),
+                .with_keepalive_retries(Some(KEEPALIVE_RETRIES));
+            (Accepted::Tcp(listener), None)
+        }
     };
     let (to, connections) = mpsc::channel(1);
     let door = Door { security, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)), to, idle_max };
     tokio::spawn(accept(accepted, door, Arc::new(Semaphore::new(most))));
-    ReceiverStream::new(connections)
+    (ReceiverStream::new(connections), file)
 }
 
 /// The connections to a listener.
 enum Accepted {
     Tcp(TcpIncoming),
-    Unix(UnixListener, #[expect(dead_code, reason = "the file is removed when this value is dropped")] SocketFile),
+    Unix(UnixListener),
 }
 
 /// An accepted connection.
@@ -119,7 +125,7 @@ impl Accepted {
     async fn next(&mut self) -> Option<io::Result<Peer>> {
         match self {
             Self::Tcp(accepted) => accepted.next().await.map(|stream| stream.map(Peer::Tcp)),
-            Self::Unix(listener, _) => Some(listener.accept().await.map(|(stream, _)| Peer::Unix(stream))),
+            Self::Unix(listener) => Some(listener.accept().await.map(|(stream, _)| Peer::Unix(stream))),
         }
     }
 }
@@ -383,7 +389,7 @@ mod tests {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        let mut connections = incoming(Listener::Tcp(listener), Duration::from_millis(50), Security::Plain);
+        let (mut connections, _) = incoming(Listener::Tcp(listener), Duration::from_millis(50), Security::Plain);
         let mut take = async || {
             let client = TcpStream::connect(address).await.expect("connected");
             (client, connections.next().await.expect("listens").expect("taken"))
