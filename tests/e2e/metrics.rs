@@ -69,9 +69,10 @@ fn the_metrics_count_what_is_committed_and_what_is_refused() {
         (counts == [2.0, 4.0]).then_some(())
     });
     // One line in the log for each checkpoint, not one for each rank.
+    agent.wait_for_log("checkpoint=sim.it_2 ranks=2 bytes=");
     let log = agent.log();
     assert_eq!(log.matches("checkpoint saved").count(), 2, "{log}");
-    assert!(log.contains("checkpoint=sim.it_2 ranks=2 bytes=") && !log.contains(" rank=0 exists="), "{log}");
+    assert!(!log.contains(" rank=0 exists="), "{log}");
     drop(agent);
     wait_for("no agent", Duration::from_secs(30), || {
         (value(&scraped(&of_aggregator), "mcr_agents") == 0.0).then_some(())

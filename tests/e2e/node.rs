@@ -271,7 +271,9 @@ fn files_that_two_nodes_announce_are_saved_once_and_both_nodes_end_with_success(
         let (status, log) = agent.end();
         assert_eq!(status, Some(0), "{log}");
     }
-    let log = aggregator.log();
+    aggregator.signal("TERM");
+    let (status, log) = aggregator.end();
+    assert_eq!(status, Some(0), "{log}");
     assert!(!log.contains("two sessions") && log.matches("committed group").count() == 2, "{log}");
 }
 
