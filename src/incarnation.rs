@@ -498,7 +498,7 @@ fn remove_parts(store: &dyn Store, job: &JobId, number: u32, kept: usize) -> Res
 fn remove_old_records(store: &dyn Store, job: &JobId) -> Result<(), StoreError> {
     let numbers = numbers(store, job)?;
     if let Some(old) = numbers.len().checked_sub(3).and_then(|at| numbers.get(at)) {
-        // One file is enough to show that a part was restored for the incarnation.
+        // One file stays. This file shows that a restart restored files for the incarnation.
         remove_parts(store, job, *old, 1)?;
     }
     for number in &numbers[..numbers.len().saturating_sub(RECORDS_MAX)] {

@@ -138,8 +138,8 @@ impl Budget {
         Lease { budget: Arc::clone(self), bytes, is_announcement: true }
     }
 
-    /// Bytes that are promised to announcements, so that segments must not take them. The promised bytes are the
-    /// bytes of the first announcement of each queue, if this announcement fits in the remaining share of
+    /// Bytes that are promised to announcements, so that segments must not take them. Counts the first waiting
+    /// announcement of each queue, if this announcement and all leased announcements together are within the limit of
     /// announcements. Removes announcements that have stopped waiting.
     fn promised(&self, state: &mut State) -> u64 {
         let mut promised = 0;

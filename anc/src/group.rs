@@ -28,7 +28,7 @@ pub struct Key {
 /// The state of one checkpoint of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Some ranks of the group have not yet announced their headers.
+    /// The agents have not yet announced the files of all ranks of the group.
     Gathering {
         /// The ranks whose announcements are missing. Never empty.
         missing: BTreeSet<Rank>,

@@ -24,8 +24,8 @@ use std::time::Duration;
 pub enum Instance {
     /// The content is already committed.
     There(Box<Manifest>),
-    /// The application wrote the committed content again, with the same bytes. Another group may have changed, and may
-    /// be committed soon. Then this group belongs to the next checkpoint, too.
+    /// The application wrote the committed content again, with the same bytes. Another group may have changed, and
+    /// may be committed soon. Then this group belongs to the next checkpoint, too.
     Unchanged,
     /// Commit the content under a new name.
     New {
@@ -553,8 +553,8 @@ pub fn committed(
     }
 }
 
-/// The content that other groups wrote at the same time as this group. `None` if this group already has a part in
-/// that content.
+/// The name under which other groups committed files that were written at nearly the same time. `None` if there is no
+/// such name, or if this group cannot use the name.
 fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option<&'a Taken> {
     let spread_ms = i64::try_from(written.spread.as_millis()).unwrap_or(i64::MAX);
     let apart = |other_ms: i64| ours_ms.saturating_sub(other_ms).saturating_abs();
@@ -617,9 +617,9 @@ fn same_content(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -
     manifest.ranks == grouping.ranks() && saved.clone().count() == files.clone().count() && saved.zip(files).all(same)
 }
 
-/// Whether a restart does not use a checkpoint because of a decision, and not because of its files. If the application
-/// writes the content of such a checkpoint again, the content is a new checkpoint. Otherwise the newest state of an
-/// application that computes the same numbers again would never be restored.
+/// Whether a restart does not use a checkpoint because of a decision, and not because of its files. If the
+/// application writes the content of such a checkpoint again, the content is a new checkpoint. Otherwise the newest
+/// state of an application that computes the same numbers again would never be restored.
 fn is_passed_over(state: &manifest::CheckpointState) -> bool {
     state.is_dead || state.is_set_aside || state.bad.is_some()
 }

@@ -177,7 +177,8 @@ impl Retention {
         let _lock = match lock(&*self.store, job) {
             Ok(Some(lock)) => Some(lock),
             Ok(None) => return tracing::debug!(%job, "another process is removing old checkpoints"),
-            // The lock may have failed because the store is full. On a full store pruning is even more important.
+            // The lock may have failed because the store is full. If the store is full, pruning is even
+            // more important.
             Err(error) => {
                 tracing::debug!(%job, error = error_chain(&error), "removing old checkpoints without a lock");
                 None

@@ -1,9 +1,10 @@
 //! The agent's side of gates: chooses the gates of a start of a job, and finds the aggregators of this start.
 //!
-//! All agents of a start compute the same order of the gates, from a hash of the start. An agent tries the gates in
-//! this order, and asks the first two gates that answer for the agreement of this start. If neither gate has an
-//! agreement, the agent proposes an agreement, in which the gates with the least load come first. The first of the
-//! two gates remembers the first proposal for the start. The agents copy this agreement to the second gate.
+//! All agents of a start compute the same order of the gates, from a hash of the start. An agent calls the gates in
+//! this order until two gates have answered. A gate answers with the agreement of this start (which gates to use), if
+//! the gate has one. If neither gate has an agreement, the agent proposes an agreement, in which the gates with the
+//! least load come first. The first of the two gates remembers the first proposal for the start. The agents copy this
+//! agreement to the second gate.
 
 use crate::cert::security;
 use crate::guard::NoIdentity;

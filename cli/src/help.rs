@@ -1,4 +1,5 @@
-//! The definition of the command line with all texts of `--help`: the groups of commands, examples, and exit statuses.
+//! The definition of the command line with all texts of `--help`: the groups of commands, examples, and exit
+//! statuses.
 //!
 //! `mcr --help` lists the commands by the user's purpose. The help of each command ends with examples and with the
 //! exit statuses. The manual pages show the same texts.
@@ -38,7 +39,8 @@ pub fn command() -> Command {
 }
 
 /// Adds examples and exit statuses to the help of a command and of all its subcommands. A subcommand without a text
-/// about its exit status gets the text of its parent command. `path`: the name of the command below `mcr`.
+/// about its exit status gets the text of its parent command. `path`: the words after `mcr` that name the command,
+/// such as `node check`; empty for `mcr` itself.
 fn with_ends(command: Command, path: &str, parents_exit: Option<&str>) -> Command {
     let exit = exit_text(&command).or(parents_exit.map(str::to_owned));
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();

@@ -71,7 +71,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The number of the user of the gate.
+/// The uid of the gate's user.
 fn uid_of(name: &str) -> anyhow::Result<u32> {
     match nix::unistd::User::from_name(name) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),

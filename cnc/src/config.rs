@@ -365,7 +365,7 @@ pub struct CncConfig {
     pub budget_bytes: u64,
     /// Number of ranks that are captured at the same time, at least 1.
     pub capture_threads: usize,
-    /// The minimum times at rest of files and checkpoints.
+    /// How long files and checkpoints must stay unchanged before they count as finished.
     pub rules: SettleRules,
     /// Interval between scans of the whole directory, see [`CncOptions::rescan_seconds`].
     pub rescan: Option<Duration>,

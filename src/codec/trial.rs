@@ -1,14 +1,15 @@
 //! Chooses the chain of a segment. The profile determines how to choose; the default profile measures.
 //!
-//! If all elements are equal, only one element is stored. For other numbers there are two good methods. zstd alone
-//! finds repeats (ghost zones, refined grids, unchanged values). A shuffle of bytes or bits before zstd finds equal
-//! bytes or bits of neighbouring numbers. Each method can leave 25 % fewer bytes than the other method. The better
-//! method depends on the share of the segment that repeats. A sample of a few runs misses repeats that are far apart,
-//! so [`repeats_per_mille`] first counts the repeats of the whole segment. Counting takes a small part of the time of
-//! coding. A segment with very few repeats gets a shuffle, and a segment with many repeats gets zstd alone. For any
-//! other segment, all candidates are tried on a sample of 1/16 of the bytes. The sample consists of runs from places
-//! all over the segment, and each run is long enough to contain repeats at short distances. The bytes of elements
-//! that repeat are not counted in the result of zstd.
+//! If all elements are equal, only one element is stored. For other numbers there are two good methods. The first
+//! method is zstd alone, which finds repeats (ghost zones, refined grids, unchanged values). The second method
+//! shuffles bytes or bits and then runs zstd, which finds equal bytes or bits of neighbouring numbers. Each method
+//! can leave 25 % fewer bytes than the other method. The better method depends on the share of the segment that
+//! repeats. A sample of a few runs misses repeats that are far apart, so [`repeats_per_mille`] first counts the
+//! repeats of the whole segment. Counting takes a small part of the time of coding. A segment with very few repeats
+//! gets a shuffle, and a segment with many repeats gets zstd alone. For any other segment, all candidates are tried
+//! on a sample of 1/16 of the bytes. The sample consists of runs from places all over the segment, and each run is
+//! long enough to contain repeats at short distances. The bytes of elements that repeat are not counted in the result
+//! of zstd.
 //!
 //! For bytes and records, the candidates are tried on the sample only. For short segments, the candidates are tried
 //! on the whole segment. Untyped bytes may be records: the distance at which most bytes repeat is an additional

@@ -321,7 +321,7 @@ enum Called {
 }
 
 /// A call of a partition that has not led to an [`InUse`] yet. If the load fails or panics, the destructor undoes
-/// the call, so that other threads that wait for the partition load it.
+/// the call. Then one of the threads that wait for the partition can load it.
 struct Attempt<'a, P: Policy, T> {
     buffer: &'a SharedBuffer<P, T>,
     chain: ChainId,

@@ -1,11 +1,11 @@
-//! What does a checkpoint of many ranks cost the store and the daemons? The number of ranks goes up to the 15,408 ranks
-//! of the mcrEngine paper (SC12, section V).
+//! What does a checkpoint of many ranks cost the store and the daemons? The number of ranks goes up to the 15,408
+//! ranks of the mcrEngine paper (SC12, section V).
 //!
 //! One process runs real agents and real aggregators, which are connected by gRPC on loopback. Each agent watches the
 //! directory of one node, and there is one aggregator for 8 nodes. The store is in memory, and counts its operations:
 //! writes, opened or examined files, and names in listings. The ranks write small files, so the cost is that of ranks
-//! and groups, not of bytes. The time from the last file of a step until the whole checkpoint is complete in the store
-//! is measured.
+//! and groups, not of bytes. The time from the last file of a step until the whole checkpoint is complete in the
+//! store is measured.
 //!
 //! The test compares two small jobs. To measure other numbers of ranks with groups of 32 ranks:
 //! `MCR_SCALE_RANKS=256,1024,4096,15408 cargo test --release -p mcr-cli --test scale -- --nocapture`.
@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ranks of one node. Each user may have 128 inotify instances, so 15,408 ranks need large nodes.
+/// Ranks of one node. All agents run as one user, each agent needs an inotify instance, and a user may have 128 of
+/// them. With this number of ranks, 15,408 ranks need 81 agents.
 const RANKS_OF_NODE: u32 = 192;
 const NODES_OF_AGGREGATOR: usize = 8;
 /// Bytes of each rank's file.

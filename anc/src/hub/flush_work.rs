@@ -354,8 +354,9 @@ pub(super) struct RankOfFlush {
     pub(super) changed_clock_ns: i64,
     /// Whether the rank's agent was already watching when the files were written.
     pub(super) was_seen: bool,
-    /// Time from the newest modification time of the rank's files to their last change, in nanoseconds. The time is
-    /// long if the files are copies that kept the modification times of the originals.
+    /// Newest change time (ctime) of the rank's files, minus the time when the newest file was written, in
+    /// nanoseconds. The difference is large if the files are copies that kept the modification times of the
+    /// originals.
     kept_time_ns: i64,
     is_doubtful: bool,
 }

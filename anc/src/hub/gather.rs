@@ -29,8 +29,8 @@ pub(super) struct Gather {
     pub(super) next: BTreeMap<Rank, Announced>,
     /// For each committed rank: the digest of its files, and the time when they were written.
     pub(super) committed: BTreeMap<Rank, (Digest, i64)>,
-    /// The last announcement of each rank, for this content or the previous content. Includes withdrawn
-    /// announcements.
+    /// The last announcement of each rank. It may be an announcement of earlier files with the same names, or a
+    /// withdrawn announcement.
     pub(super) last: BTreeMap<Rank, Seen>,
     /// The ranks that overwrote their files.
     pub(super) overwritten: BTreeMap<Rank, Overwritten>,

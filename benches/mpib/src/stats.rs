@@ -128,8 +128,8 @@ impl StoppingRule {
     ///
     /// With a check after every repetition, the series would stop at the first interval that is narrow by chance, and
     /// intervals would be too narrow. So checks are rare. With the current spread, a certain number of samples
-    /// reaches `alpha`. The next check is at 10 % more samples than this number, but at 2 to 4 times the current
-    /// number of samples.
+    /// reaches `alpha`. The next check is at 1.1 times this number, but not below 2 times and not above 4 times the
+    /// current number of samples.
     pub fn more_reps(&self, samples: &[f64]) -> usize {
         let n = samples.len();
         if n < self.min_reps {
@@ -147,9 +147,9 @@ impl StoppingRule {
         next.min(self.max_reps) - n
     }
 
-    /// Summarises a series that ended by this rule. A rule that waits for a narrow interval prefers intervals that are
-    /// narrow by chance, so such intervals would contain the true value less often than they state. They are computed
-    /// at a higher level, which makes up for this choice: with four fifths of the error probability.
+    /// Summarises a series that ended by this rule. A rule that waits for a narrow interval prefers intervals that
+    /// are narrow by chance, so such intervals would contain the true value less often than they state. They are
+    /// computed at a higher level, which makes up for this choice: with four fifths of the error probability.
     pub fn summary(&self, samples: &[f64]) -> Summary {
         let kept = samples[..samples.len().min(MAX_SAMPLES_KEPT)].to_vec();
         let summary = Summary::of(samples, self.level(samples.len()));

@@ -149,7 +149,7 @@ fn best(line: &Line) -> Option<(usize, &Cell)> {
     })
 }
 
-/// The measured share of the raw bytes of a line, in percent.
+/// How much of the raw bytes of a line was measured, in percent. The column with the most measured bytes counts.
 fn measured_percent(line: &Line) -> f64 {
     percent(measured(line).map(|(_, cell)| cell.raw_bytes).max().unwrap_or(0), line.raw_bytes)
 }

@@ -1,7 +1,7 @@
 //! The directories and files of a mount: jobs, their complete checkpoints, and the files of the checkpoints.
 //!
-//! The files of a checkpoint are read from the indexes of its containers when a process first looks into the
-//! checkpoint. They stay in memory, because a committed checkpoint never changes.
+//! The list of the files of a checkpoint is read from the indexes of its containers when a process first looks into
+//! the checkpoint. The list stays in memory, because a committed checkpoint never changes.
 
 use mcrengine::container::{ContainerReader, ReadError};
 use mcrengine::header::{FileHeader, FileKind};

@@ -4,7 +4,7 @@ use hdf5::types::{FloatSize, IntSize, TypeDescriptor};
 use hdf5::{Dataset, File, H5Type};
 use std::path::Path;
 
-/// The numbers of a dataset, in the order of the processor's bytes.
+/// The numbers of a dataset, in the byte order of the processor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Numbers {
     /// Signed integers.

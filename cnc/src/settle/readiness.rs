@@ -429,8 +429,8 @@ impl Gathered {
     }
 
     /// The time until which a rank waits for a pointer. If the pointer was written, the rank waits until the pointer
-    /// is at rest. If the pointer was not written but is expected, the rank waits for twice the usual delay and the
-    /// quiet time.
+    /// is at rest. If a pointer is expected but not yet written, the rank waits after the
+    /// last event for the quiet time plus twice the usual delay, but at most for `doubt_ms`.
     fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, quiet_ms: u64, doubt_ms: u64) -> Option<u64> {
         let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
         let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);

@@ -51,8 +51,8 @@ impl Core {
         }
     }
 
-    /// Handles the result of a walk. All unreadable directories below `below` that did not fail in this walk were
-    /// read, or are gone.
+    /// Handles the result of a walk. If a directory in or under `below` was unreadable before, and did not fail in
+    /// this walk, it was read or no longer exists.
     pub(super) fn was_walked(&mut self, below: &Path, failed: Failed) {
         self.unreadable.retain(|path, _| {
             let stays = failed.contains_key(path) || !path.starts_with(below);

@@ -45,7 +45,8 @@ pub fn round_trip(root: &Path, name: &str, maps: &dyn MapSource, piece_bytes: us
     round_trip_as(root, name, (CaptureMode::Apart, maps), piece_bytes)
 }
 
-/// Captures and restores a file like [`round_trip`], with the given capture mode and source of maps.
+/// Does the same as [`round_trip`], with the given capture mode and source of maps. A map says which bytes of an HDF5
+/// file are the raw data of which dataset.
 pub fn round_trip_as(
     root: &Path,
     name: &str,

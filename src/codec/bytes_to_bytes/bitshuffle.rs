@@ -126,8 +126,8 @@ fn transpose_bits(matrix: u64) -> u64 {
 /// Bytes of a lane that are transposed together: 8 for each plane.
 const STEP: usize = 64;
 
-/// Writes part of a lane into its 8 planes, from byte `at` of each plane on. `planes` holds all 8 planes. Both
-/// lengths are multiples of 8.
+/// Writes bit 0 of all bytes of `lane` into plane 0, bit 1 into plane 1, and so on, from byte `at` of each plane on.
+/// `lane` holds one byte of each element, and `planes` all 8 planes. Both lengths are multiples of 8.
 fn to_planes(lane: &[u8], planes: &mut [u8], at: usize) {
     let in_tiles = tiles::to_planes(lane, planes, at);
     let (plane_bytes, mut done) = (planes.len() / 8, at + in_tiles);

@@ -50,7 +50,7 @@ impl Tree {
         tree
     }
 
-    /// The binomial tree in the order of ranks after the root.
+    /// The binomial tree over the ranks in the order root, root + 1, ..., last rank, 0, ..., root - 1.
     pub fn binomial_from(ranks: usize, root: usize) -> Self {
         Self::binomial(&(0..ranks).map(|i| (root + i) % ranks).collect::<Vec<_>>())
     }

@@ -194,7 +194,7 @@ impl Loader for Copies {
 }
 
 /// The time of a replay that copies all bytes, in ms; `None` if the replay would copy too many bytes, or if the trace
-/// has several chains.
+/// has more than one chain of calls (one chain for each thread).
 fn timed(trace: &Trace, layout: &BufferLayout, counters: Option<Counters>) -> anyhow::Result<Option<f64>> {
     let chain_of = |event: &TraceEvent| {
         let (TraceEvent::Call { chain, .. } | TraceEvent::Return { chain }) = *event;

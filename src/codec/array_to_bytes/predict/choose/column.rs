@@ -334,9 +334,10 @@ impl<'a> Data<'a> {
                 }
             }
         }
-        // Values of the twin at and around the place, and changes at neighbours that are already decoded. A change is
-        // the difference of two other terms. The change is a separate term, because selection examines one term at a
-        // time, and would miss two terms that help only together.
+        // Adds values of the twin (the same column in an older checkpoint) at the place and around it, and changes
+        // since the twin at neighbours that are already decoded. A change is the difference of two other terms. The
+        // change is a separate term, because selection examines one term at a time, and would miss two terms that
+        // help only together.
         if let Some(back) = self.twin {
             pool.extend(around(dimensions).map(|steps| Term::Value(At { back, steps })));
             pool.extend(self.family_twins.iter().map(|&back| Term::Value(At::column(back))));

@@ -508,7 +508,8 @@ fn find(
             (at, expected) = (at + 1, expected + 1);
             continue;
         }
-        // Extends the run backwards, because the run may begin at a window that was not looked up.
+        // Only a share of the positions is looked up, so equal elements may begin before the position that was found.
+        // Therefore the run is extended backwards.
         while part > 1 && run.at as usize > copied_to {
             let (source, before) = (run.source(-1), run.at as usize - 1);
             let is_before = |source: usize| source < before && is_like(source, run.is_turned, before);

@@ -18,7 +18,7 @@ const SCREENED: usize = 512;
 /// The weighted values of one candidate on the sample.
 pub(crate) type Sampled = Vec<f64>;
 
-/// The selected candidates, best first, and the mean number of bits of a number that the prediction leaves.
+/// The selected candidates, best first. The prediction leaves, on average, `bits` bits of each number.
 pub(crate) struct Selected {
     pub terms: Vec<usize>,
     pub bits: f64,

@@ -225,7 +225,8 @@ fn is_mostly_placed(layout: &Layout) -> bool {
     placed * 8 > layout.elements() * 7
 }
 
-/// The layout with columns of the same arrays next to each other. `None` if the segment has no tables.
+/// The layout in which columns with equal lists of arrays are next to each other. `None` if the segment has no
+/// tables.
 fn grouped(layout: &Layout, twins: &Twins) -> Option<Layout> {
     (!layout.tables.is_empty()).then(|| layout.reordered(side_by_side(&layout.columns, twins))).flatten()
 }

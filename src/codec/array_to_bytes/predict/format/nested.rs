@@ -3,10 +3,10 @@
 //! Codes with adaptive mesh refinement set coarse cells to these means at every step (M. J. Berger, P. Colella,
 //! "Local adaptive mesh refinement for shock hydrodynamics", Journal of Computational Physics 82, 1989, section 2:
 //! the conservative averages of fine grids replace coarse values). Densities are averaged directly; velocities and
-//! energies are weighted by the density. Headers do not contain the relative positions of grids. The encoder finds
-//! the positions by looking up a mean of fine cells among all values. One cell of each block can then be computed
-//! from the other cells: the last fine cell, or the coarse cell if the finer grid comes before the coarse grid. The
-//! factor of refinement is 2.
+//! energies are weighted by the density. The shapes of the arrays do not say where a fine grid lies in a coarse grid.
+//! The encoder finds the positions by looking up a mean of fine cells among all values. One cell of each block can
+//! then be computed from the other cells: the last fine cell, or the coarse cell if the finer grid comes before the
+//! coarse grid. The factor of refinement is 2.
 
 use super::layout::{Array, Column};
 use super::linear::locate;

@@ -2,9 +2,10 @@
 //! `code_numbers.rs` finds the shortest way:
 //!
 //! - *none*: all numbers are zero.
-//! - *pco*: `pco` (M. Loncaric, pcodec), which finds bins with a fixed number of bits each. For numbers without
-//!   prediction, pco also finds differences and multiples. Decoding is as fast as memory. The numbers are stored as
-//!   the narrowest integers that hold all numbers, because the start of each bin takes the width of one integer.
+//! - *pco*: `pco` (M. Loncaric, pcodec), which finds bins with a fixed number of bits each. If the numbers are not
+//!   predicted, pco may also store differences of consecutive numbers, or multiples of a common number. Decoding is
+//!   as fast as memory. The numbers are stored as the narrowest integers that hold all numbers, because the start of
+//!   each bin takes the width of one integer.
 //! - *bytes*: bytes of equal significance are stored together, then compressed by zstd.
 //! - *bits*: bits of equal significance are stored together, then compressed by zstd. This way is used only for
 //!   numbers without prediction.

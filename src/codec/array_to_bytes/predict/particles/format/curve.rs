@@ -89,7 +89,7 @@ pub(crate) fn whole(x: f64) -> i64 {
     n - i64::from(n as f64 > x)
 }
 
-/// The cubes that fill space, cut into cells.
+/// Space, filled with copies of the curve's cube. Each copy is cut into the same cells.
 pub(crate) struct Cells {
     pub origin: [f64; 3],
     pub for_each: f64,
