@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help prerequisites build install packages demo test test-reader test-mpi test-sites test-checkpoints test-cluster \
-    test-packages lint scripts bench fuzz chaos
+    test-packages lint scripts bench bench-size fuzz chaos
 
 # Cargo is found even if rustup's directory is not in the shell's PATH.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -100,6 +100,9 @@ bench: prerequisites ## run the benchmarks of BENCHMARKS.md; some need MCR_CORPU
 	cargo bench --locked -p mcr-cli --bench compare --bench stream --bench memory --bench many
 	cargo bench --locked -p mcrengine --bench plan --bench codecs
 	cargo test --locked --release -p mcr-cli --test compression -- --nocapture
+
+bench-size: prerequisites ## save and restore checkpoints of 1 GiB with mcr and other programs; about 45 minutes
+	cargo bench --locked -p mcr-cli --bench size
 
 chaos: prerequisites ## kill processes at random for CHAOS_SECONDS (600), and check every restored byte
 	MCR_CHAOS_SECONDS=$(CHAOS_SECONDS) cargo test --locked -p mcr-cli --test chaos -- --nocapture

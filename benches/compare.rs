@@ -6,15 +6,13 @@
 //! command ends when its result is durable. In each round the compared commands run one after the other, in changing
 //! order. The whole file system is synced before each command, so that no command waits for writes of an earlier
 //! command. Then the bench is repeated with several copies of each dump, saved without reuse, to separate the rate
-//! from the fixed costs. Last, one checkpoint of 1 GiB is saved with two profiles. This checkpoint consists of copies
-//! of the last dump of the first set, renumbered as more ranks. In the copies, every floating-point number is
-//! multiplied by a random factor near 1.
+//! from the fixed costs. The bench `size` has larger checkpoints.
 //!
-//! Command: `cargo bench -p mcr-cli --bench compare -- [SET...]`. The name of the checkpoint of 1 GiB is `large`.
+//! Command: `cargo bench -p mcr-cli --bench compare -- [SET...]`.
 //! MCR_BENCH_REPETITIONS sets the repetitions (default 15).
 
 use mcr_test_support::measure::{Sample, is_asked_for, repetitions};
-use mcr_test_support::{Random, bytes_below, clean, files_below};
+use mcr_test_support::{bytes_below, clean, files_below};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,13 +20,6 @@ use std::time::{Duration, Instant};
 const SETS: [&str; 3] = ["enzo-cosmology", "enzo-implosionamr", "cactus-qc0-mclachlan"];
 /// Number of copies of each dump in the longer runs.
 const COPIES: usize = 4;
-/// Name of the checkpoint of at least [`LARGE_BYTES`].
-const LARGE: &str = "large";
-const LARGE_BYTES: u64 = 1 << 30;
-/// Each round with the large checkpoint takes a minute, so it is repeated at most this many times.
-const LARGE_REPETITIONS_MAX: usize = 5;
-/// Standard deviation of the random factors.
-const NOISE: f64 = 1e-3;
 
 fn main() {
     let Some(corpus) = std::env::var_os("MCR_CORPUS").map(PathBuf::from).filter(|_| is_asked_for()) else {
@@ -36,13 +27,12 @@ fn main() {
         return;
     };
     let named: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let is_large_asked_for = named.is_empty() || named.iter().any(|name| name == LARGE);
     let sets = if named.is_empty() { SETS.map(String::from).to_vec() } else { named };
     let n = repetitions(15);
     println!(
         "milliseconds: median [quartiles; extremes] of {n}; ratio: median of mcr divided by median of tar and zstd"
     );
-    for set in sets.iter().filter(|set| *set != LARGE) {
+    for set in &sets {
         let dir = corpus.join(set);
         if !dir.is_dir() {
             eprintln!("skipped: {} does not exist", dir.display());
@@ -53,17 +43,6 @@ fn main() {
         let copies = work.path().join("copies");
         copy_dumps(&dir, &copies);
         compare(&format!("{set} x {COPIES}"), &copies, work.path(), &["--no-reuse"], n.div_ceil(2));
-    }
-    let dumps = files_below(&corpus.join(SETS[0]));
-    let newest = dumps.iter().map(|(_, path)| path).max();
-    if let (true, Some(newest)) = (is_large_asked_for, newest) {
-        let work = tempfile::tempdir().expect("a directory");
-        let dir = work.path().join(LARGE);
-        perturbed_copies(newest.parent().expect("has one"), &dir.join("DD0018"));
-        for profile in ["fast", "balanced"] {
-            let options = ["--profile", profile, "--layout", "{checkpoint}/DD0018.cpu{rank}"];
-            compare(LARGE, &dir, work.path(), &options, n.min(LARGE_REPETITIONS_MAX));
-        }
     }
 }
 
@@ -206,45 +185,4 @@ fn renumbered(name: &str, copy: usize) -> String {
     let digits = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
     let number: usize = tail[..digits].parse().expect("digits");
     format!("{head}{:04}{}", number + copy * 1000, &tail[digits..])
-}
-
-/// Writes copies of one dump, renumbered as more ranks, until all files together have at least [`LARGE_BYTES`]. The
-/// first copy is exact. In the other copies, every floating-point number is multiplied by a random factor near 1.
-fn perturbed_copies(dump: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("made");
-    let mut files: Vec<PathBuf> = files_below(dump).into_iter().map(|(_, path)| path).collect();
-    files.retain(|path| path.to_string_lossy().contains(".cpu"));
-    files.sort();
-    let mut random = Random::new(1);
-    for rank in 0.. {
-        let (copy, file) = (rank / files.len(), &files[rank % files.len()]);
-        let target = to.join(format!("DD0018.cpu{rank:04}"));
-        std::fs::copy(file, &target).expect("copied");
-        if copy > 0 {
-            let file = hdf5::File::open_rw(&target).expect("an HDF5 file");
-            perturb(&file, &mut random);
-            file.close().expect("written");
-        }
-        if rank % files.len() == files.len() - 1 && bytes_below(to) >= LARGE_BYTES {
-            break;
-        }
-    }
-}
-
-/// Multiplies every floating-point number of every dataset by a random factor.
-fn perturb(group: &hdf5::Group, random: &mut Random) {
-    for dataset in group.datasets().expect("readable") {
-        let data_type = dataset.dtype().expect("readable");
-        if data_type.is::<f32>() || data_type.is::<f64>() {
-            let mut values: Vec<f64> = dataset.read_raw().expect("readable");
-            values.iter_mut().for_each(|value| *value *= 1.0 + NOISE * noise(random));
-            dataset.as_writer().write_raw(&values).expect("written");
-        }
-    }
-    group.groups().expect("readable").iter().for_each(|inner| perturb(inner, random));
-}
-
-/// A random number with a mean of 0 and a standard deviation of about 1: the sum of twelve numbers from -0.5 to 0.5.
-fn noise(random: &mut Random) -> f64 {
-    (0..12).map(|_| (random.next_bits() >> 11) as f64 / (1u64 << 53) as f64 - 0.5).sum()
 }
