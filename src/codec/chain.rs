@@ -134,8 +134,8 @@ impl Chain {
         let Scratch { front, back, work, .. } = scratch;
         let steps = self.working_steps();
         for (i, step) in steps.iter().enumerate() {
-            // The last step writes to `front`. Results as long as the segment therefore stay in `back`, so `back`
-            // need not be cleared again after a shorter result.
+            // The last step writes to `front`, and the step before it writes to `back`. In a chain of shuffle and
+            // zstd, `back` therefore stays as long as the segment, and its bytes need not be cleared again.
             let to_front = (steps.len() - i) % 2 == 1;
             let (before, target) = if to_front { (&*back, &mut *front) } else { (&*front, &mut *back) };
             let source = if i == 0 { raw } else { before.as_slice() };
