@@ -177,8 +177,8 @@ impl Chain {
             return Err(CodecError::TooLong { found: raw_bytes });
         }
         let steps = self.working_steps();
-        // The most bytes that each step of decoding may return: the most bytes that the same step of encoding can
-        // receive.
+        // For each step, the most bytes that decoding may return. This limit is the most bytes that encoding can pass
+        // to the same step.
         let mut limits = [raw_bytes; STEPS_MAX];
         for (i, step) in steps.iter().enumerate().take(steps.len().saturating_sub(1)) {
             limits[i + 1] = match Codec::find(step.codec)? {

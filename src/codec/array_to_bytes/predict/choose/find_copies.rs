@@ -332,9 +332,8 @@ impl Blocks {
             || self.again * one_in > self.looked_at && self.cost_something(bits, elements)
     }
 
-    /// Codes elements without copies. The elements are from the blocks with the most repeating windows that have
-    /// equal neighbours. Returns whether an element takes more than [`PRICE_BITS`] bits. Elements with few different
-    /// values take fewer bits.
+    /// Returns whether an element takes more than [`PRICE_BITS`] bits without copies. Codes elements of the blocks in
+    /// which the most windows repeat and have equal neighbours. Elements with few different values take fewer bits.
     fn cost_something(&self, bits: &[u64], elements: Elements) -> bool {
         let mut most: Vec<usize> = (0..self.alike.len()).filter(|&block| self.alike[block] > 0).collect();
         most.sort_by_key(|&block| std::cmp::Reverse(self.alike[block]));
