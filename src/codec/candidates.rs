@@ -5,8 +5,8 @@ use super::profile::{SHUFFLE_ZSTD_LEVEL, ZSTD_LEVEL};
 use super::{ArrayShape, Basis, Chain, Profile, ids};
 use crate::header::ElementType;
 
-/// log2 of the entries of the zstd tables: for numbers that may repeat, and for untyped bytes, which contain many
-/// repeats at short distances.
+/// log2 of the number of entries in zstd's table. The first value is for numbers that may repeat. The second value is
+/// for untyped bytes, which contain many repeats at short distances.
 pub(super) const REPEATS_TABLE_LOG: u32 = 18;
 pub(super) const BYTES_TABLE_LOG: u32 = 15;
 const GZIP_LEVEL: u32 = 6;

@@ -134,8 +134,8 @@ impl Chain {
         let Scratch { front, back, work, .. } = scratch;
         let steps = self.working_steps();
         for (i, step) in steps.iter().enumerate() {
-            // The last step writes to `front`. Results as long as the segment therefore stay in `back`, so `back`
-            // need not be cleared again after a shorter result.
+            // The last step writes to `front`, and the step before it writes to `back`. In a chain of shuffle and
+            // zstd, `back` therefore stays as long as the segment, and its bytes need not be cleared again.
             let to_front = (steps.len() - i) % 2 == 1;
             let (before, target) = if to_front { (&*back, &mut *front) } else { (&*front, &mut *back) };
             let source = if i == 0 { raw } else { before.as_slice() };
@@ -177,8 +177,8 @@ impl Chain {
             return Err(CodecError::TooLong { found: raw_bytes });
         }
         let steps = self.working_steps();
-        // The most bytes that each step of decoding may return: the most bytes that the same step of encoding can
-        // receive.
+        // For each step, the most bytes that decoding may return. This limit is the most bytes that encoding can pass
+        // to the same step.
         let mut limits = [raw_bytes; STEPS_MAX];
         for (i, step) in steps.iter().enumerate().take(steps.len().saturating_sub(1)) {
             limits[i + 1] = match Codec::find(step.codec)? {

@@ -29,7 +29,7 @@ pub const KEPT_CHECKPOINTS_MAX: u32 = 16;
 const KEPT_RAW_CHECKPOINTS_MAX: u32 = 4;
 /// The most decisions that a manifest records. The decisions of the largest classes are recorded.
 pub const DECISIONS_MAX: usize = 64;
-/// The most bytes of a reason. A class with a longer name gets no decision.
+/// The most bytes of a reason, and of the name of a class. A class with a longer name gets no decision.
 const TEXT_BYTES_MAX: usize = 300;
 
 /// Bytes added to the cost of a chain that needs an older segment. These bytes are the cost of naming the older
@@ -106,7 +106,8 @@ pub enum Reason {
     Constant,
     /// The chain was chosen in an older checkpoint, and the segment's stored size is still in the expected range.
     Kept,
-    /// The number of repeats decided. The value is how many of a thousand runs of elements repeat earlier runs.
+    /// The number of repeats determined the chain, without a trial. The value counts how many of a thousand runs of
+    /// elements repeat earlier runs.
     Repeats(usize),
     /// Several chains were tried.
     Tried {

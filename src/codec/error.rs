@@ -18,7 +18,7 @@ pub enum CodecError {
     Param {
         /// Name of the codec.
         codec: &'static str,
-        /// The parameter found.
+        /// The invalid parameter.
         param: u32,
     },
     /// A chain ends too early, is too long, or is not one array-to-bytes codec followed by bytes-to-bytes codecs.
@@ -38,7 +38,7 @@ pub enum CodecError {
     /// The stored bytes decode to more or fewer bytes than the segment has.
     #[error("the stored bytes decode to {found} bytes instead of {expected}")]
     Length {
-        /// Number of bytes of the decoded result, or of the result that decoding would have.
+        /// Number of bytes that were decoded, or that decoding would give.
         found: usize,
         /// Number of bytes that the caller expects.
         expected: usize,

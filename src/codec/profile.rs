@@ -40,7 +40,7 @@ pub enum Profile {
     /// Name `fpc`, or for example `fpc-16` with a level. FPC and zstd for doubles, and the chains of the default
     /// profile for all other elements.
     Fpc {
-        /// log2 of the table's entries, 1 to 20.
+        /// log2 of the number of entries in each table, 1 to 20.
         level: u32,
     },
     /// Name `fpzip`. fpzip for floats and doubles, in the number of dimensions that gives the fewest bytes, and the
@@ -153,7 +153,8 @@ impl Profile {
         matches!(self, Self::Fast | Self::Balanced | Self::Max)
     }
 
-    /// Whether chunks keep their HDF5 filters, unless the stored bytes become much fewer without the filters.
+    /// Whether chunks keep their HDF5 filters. If true, filters are removed only from variables that compress much
+    /// better without filters.
     pub fn leaves_filters(&self) -> bool {
         matches!(self, Self::Fast | Self::Raw)
     }
@@ -175,8 +176,8 @@ impl Profile {
     }
 
     /// Bytes of memory for each raw byte of a segment of numbers that is fetched, merged, coded and decoded again.
-    /// The highest values measured, over four codes with segments of up to 16 MiB, are 10.5 bytes for `balanced`
-    /// (12.6 bytes on two threads) and 15 bytes for `max` (18.6 bytes on two threads).
+    /// The highest values measured for four simulation codes, with segments of up to 16 MiB, are 10.5 bytes for
+    /// `balanced` (12.6 bytes on two threads) and 15 bytes for `max` (18.6 bytes on two threads).
     pub fn memory_per_raw_byte(&self) -> u64 {
         match self {
             Self::Balanced => 12,

@@ -30,8 +30,8 @@ fn repeats<T>(elements: &[T], value: impl Fn(&T) -> u64, seen: &mut Vec<u32>) ->
     for run in elements.windows(REPEAT_ELEMENTS) {
         let [a, b, c, d] = run else { continue };
         let [a, b] = [value(a), value(b)];
-        // A multiplication with an odd number mixes all bits into the high bits. The multipliers are the fractions of
-        // the golden ratio and of square roots.
+        // A multiplication with an odd number mixes all bits into the high bits. The multipliers are the bits after
+        // the binary point of the golden ratio and of square roots.
         let start = (a ^ b.rotate_left(23)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         if start >> (u64::BITS - REPEAT_SAMPLED_DIVISOR.ilog2()) == 0 && a != b {
             let hash = (start ^ start >> 32)

@@ -2,8 +2,8 @@
 
 /// Segments of at most this many bytes are encoded as a whole with every candidate.
 pub(super) const WHOLE_BYTES: usize = 16 << 10;
-/// A sample is 1/16 of a longer segment, but at least `SAMPLE_RUN_BYTES`. The sample consists of 1 to 4 runs of at
-/// least `SAMPLE_RUN_BYTES` each.
+/// The sample of a segment longer than `WHOLE_BYTES` is 1/16 of the segment, but at least `SAMPLE_RUN_BYTES`. The
+/// sample consists of 1 to 4 runs of at least `SAMPLE_RUN_BYTES` each.
 const SAMPLE_DIVISOR: usize = 16;
 const SAMPLE_RUN_BYTES: usize = 16 << 10;
 const SAMPLE_RUNS_MAX: usize = 4;

@@ -12,10 +12,11 @@ pub(crate) const BIG_ENDIAN: u32 = 1 << 8;
 pub struct ArrayShape {
     /// Number of whole elements in the piece.
     pub elements: u64,
-    /// Extents of the array from which the piece was cut. The slowest dimension comes first.
+    /// Number of elements along each dimension of the array from which the piece was cut. The slowest dimension comes
+    /// first.
     pub dims: Vec<u64>,
-    /// Extents of the chunks, if the array is stored chunk after chunk with padded last chunks. Empty if the array is
-    /// stored row after row.
+    /// Number of elements along each dimension of a chunk, if the array is stored chunk after chunk with padded last
+    /// chunks. Empty if the array is stored row after row.
     pub chunk: Vec<u64>,
     /// Number of the piece's class. Pieces of one class have the same number, and lie together in the segment.
     pub column: u32,

@@ -8,12 +8,12 @@
 //! repeats of the whole segment. Counting takes a small part of the time of coding. A segment with very few repeats
 //! gets a shuffle, and a segment with many repeats gets zstd alone. For any other segment, all candidates are tried
 //! on a sample of 1/16 of the bytes. The sample consists of runs from places all over the segment, and each run is
-//! long enough to contain repeats at short distances. The bytes of elements that repeat are not counted in the result
-//! of zstd.
+//! long enough to contain repeats at short distances. The sample does not show repeats that are far apart, so the
+//! result of zstd alone is reduced by the share of repeats in the whole segment.
 //!
-//! For bytes and records, the candidates are tried on the sample only. For short segments, the candidates are tried
-//! on the whole segment. Untyped bytes may be records: the distance at which most bytes repeat is an additional
-//! candidate for the shuffle width.
+//! For bytes and records, no repeats are counted, and the candidates are tried on the sample. For short segments, the
+//! candidates are tried on the whole segment. Untyped bytes may be records: the distance at which most bytes repeat
+//! is an additional candidate for the shuffle width.
 //!
 //! [`super::decide`] describes the other inputs of a choice.
 
@@ -49,7 +49,7 @@ struct Quick {
 }
 
 /// Takes a sample of untyped bytes, such as the bytes between a file's variables, and codes it with zstd. Only the
-/// fast profile makes this trial, before all others.
+/// fast profile makes this trial, and makes it before all other trials.
 fn in_haste(
     profile: &Profile,
     raw: &[u8],
@@ -108,7 +108,8 @@ fn chosen(
     tried(candidates, &sample(raw, element.width() as usize), &[], repeats, basis, scratch)
 }
 
-/// The chain that codes the sample best. `free_per_mille` of the bytes that zstd alone leaves are not counted.
+/// The chain that codes the sample best. The result of zstd alone is reduced by `free_per_mille` thousandths, because
+/// zstd finds more repeats in the whole segment than in the sample.
 fn tried(
     chains: Vec<Chain>,
     sample: &[u8],
@@ -254,7 +255,8 @@ pub fn encode_chosen(
         }
         trials.push(trial);
     }
-    // If numbers were found between the bytes, codec `mixed` has already tried LZMA on both parts.
+    // If numbers were found between the bytes, codec `mixed` has already tried LZMA on the numbers and on the other
+    // bytes.
     if is_slow && !trials.iter().any(|trial| trial.chain.steps()[0].codec == ids::MIXED) {
         let begun = basis.now();
         let by_zstd = trials.iter().find(|trial| trial.chain.is_zstd());
@@ -281,8 +283,8 @@ pub fn encode_chosen(
 }
 
 /// Whether to try coding the whole segment with the older segment. Such a trial takes longer than coding without an
-/// older segment. The result is from a trial with a part of the arrays, and is `true` if no part can be taken. Leaves
-/// the basis's older segment in `scratch`.
+/// older segment. The answer comes from a trial on a part of the arrays. If no such part can be taken, the answer is
+/// `true`. Leaves the basis's older segment in `scratch`.
 fn may_gain(
     raw: &[u8],
     element: &ElementType,
@@ -307,8 +309,9 @@ fn may_gain(
     Ok(with * 100 < alone * (100 - PART_GAIN_PERCENT))
 }
 
-/// Selects from each column one array out of `part`, together with the older bytes of these arrays. `None` if the
-/// segment is too small, or if the lengths of the arrays do not add up.
+/// Selects about [`PART_BYTES`] of the segment for a trial, but at least one of [`PARTS_MAX`] arrays of each class,
+/// together with the older bytes of the selected arrays. `None` if the segment is too small, or if the lengths of the
+/// arrays do not add up to the length of the segment.
 fn part_of(
     raw: &[u8],
     width: usize,
@@ -392,8 +395,8 @@ fn encode(
     Ok(Coded { chain: Chain::raw(), stored: raw.to_vec(), reason })
 }
 
-/// An older segment is first tried on a part of the segment: about 256 KiB, at least 1/32 of its arrays. The older
-/// segment must save at least 2 % of the part's stored bytes.
+/// An older segment is first tried on a part of the segment: about 256 KiB, but at least 1/32 of its arrays. The
+/// older segment must save at least 2 % of the part's stored bytes.
 const PART_BYTES: usize = 256 << 10;
 const PARTS_MAX: usize = 32;
 const PART_GAIN_PERCENT: usize = 2;

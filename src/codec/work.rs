@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Scratch {
     pub(super) front: Vec<u8>,
     pub(super) back: Vec<u8>,
-    /// Table of the repeats that `choose` counts.
+    /// The table with which `repeats_per_mille` finds repeats.
     pub(super) seen: Vec<u32>,
     pub(super) work: Work,
 }

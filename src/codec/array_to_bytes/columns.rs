@@ -191,7 +191,7 @@ where
     }
 }
 
-/// The common property of both lists of columns.
+/// A column in the list of the encoder or in the list of the decoder.
 trait HasBytes {
     /// Bytes of the column in one record.
     fn bytes(&self) -> usize;

@@ -1,10 +1,10 @@
 //! Entropy coding for the codecs of numbers: an adaptive range coder for symbols, and strings of raw bits.
 //!
 //! The range coder is rANS (J. Duda, "Asymmetric numeral systems", arXiv:1311.2540, section 3). The coder uses two
-//! 64-bit states in turn, and 32-bit words. The model of the coder is quasi-static, as in fpzip (M. Schindler's range
-//! coder): the frequencies stay fixed for a period and are then computed again from the symbols seen. The weight of
-//! older symbols is halved repeatedly. Frequencies are never stored, because the decoder computes them from the same
-//! symbols.
+//! 64-bit states in turn, and moves 32-bit words between the states and the stored bytes. The model of the coder is
+//! quasi-static, as in fpzip (M. Schindler's range coder): the frequencies stay fixed for a period and are then
+//! computed again from the symbols seen. The weight of older symbols is halved repeatedly. Frequencies are never
+//! stored, because the decoder computes them from the same symbols.
 //!
 //! All arithmetic is on integers and in a fixed order. Decoding never panics: missing bytes are read as zeros, and a
 //! check at the end reports whether the states and lengths have the expected values.

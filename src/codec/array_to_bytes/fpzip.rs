@@ -3,8 +3,9 @@
 //!
 //! Source: P. Lindstrom, M. Isenburg, "Fast and efficient compression of floating-point data", IEEE Transactions on
 //! Visualization and Computer Graphics 12(5), 2006. As in the paper, each value is predicted from earlier neighbours
-//! by the Lorenzo predictor. The value and the prediction are mapped to integers of the same order. An adaptive range
-//! coder codes the sign and the length of their difference. The bits below the leading bit are stored unchanged.
+//! by the Lorenzo predictor. The value and the prediction are mapped to integers, and the mapping keeps the order of
+//! the numbers. An adaptive range coder codes the sign and the length of their difference. The bits below the leading
+//! bit are stored unchanged.
 //!
 //! Differences from the paper and from the `fpzip` library:
 //! - The streams are not compatible with the streams of the library.
@@ -18,10 +19,10 @@
 //! never used.
 //!
 //! Payload: a varint with the number of records. Each record is four varints: the number of equal grids in sequence,
-//! the extent in x, the extent in y, and the elements of one grid. Without records, all elements are one row. A block
-//! for each 65536 elements comes next. A block has four parts: a varint with the number of bytes of the symbols, a
-//! varint with the number of bytes of the raw bits, the symbols, and the raw bits. The bytes after the last whole
-//! element come last.
+//! the number of elements in x, the number of rows in y, and the number of elements of one grid. Without records, all
+//! elements are one row. Next comes one block for each 65536 elements. A block has four parts: a varint with the
+//! number of bytes of the symbols, a varint with the number of bytes of the raw bits, the symbols, and the raw bits.
+//! The bytes after the last whole element come last.
 
 use super::entropy::{
     BitReader, BitWriter, Model, SYMBOL_BITS_MAX, SYMBOLS_OVERHEAD_BYTES, SymbolBuffers, decode_symbols, encode_symbols,
@@ -159,7 +160,7 @@ const fn mask<T: Real>() -> u64 {
     !0 >> (64 - T::BITS)
 }
 
-/// Maps the bits of numbers to integers that have the order of the numbers.
+/// Maps the bits of a number to an integer. The integers have the same order as the numbers.
 #[inline(always)]
 fn ordered<T: Real>(bits: u64) -> u64 {
     let sign = 1 << (T::BITS - 1);
@@ -312,8 +313,8 @@ fn decode<T: Real>(
     Ok(())
 }
 
-/// Equal grids in sequence. A grid is made of planes of `y` rows of `x` elements. The last plane and the last row may
-/// be incomplete.
+/// Equal grids in sequence. Each plane of a grid has `y` rows, and each row has `x` elements. The last plane and the
+/// last row may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Grids {
     count: usize,
@@ -394,7 +395,7 @@ fn take_grids(rest: &mut &[u8], elements: usize) -> Result<Vec<Grids>, &'static 
 struct Walk<'a> {
     rest: &'a [Grids],
     current: Grids,
-    /// Number of elements of the current grid before the current place.
+    /// Number of elements of the current grid that the walk has passed.
     done: usize,
 }
 

@@ -1,6 +1,6 @@
-//! Codec pcodec, from the `pco` crate. The crate finds bins of numbers, differences and common multiples by itself.
-//! Takes integers of 2, 4 or 8 bytes and floating-point numbers of 4 or 8 bytes, in both byte orders. Restores every
-//! bit.
+//! Codec pcodec, from the `pco` crate. The crate itself finds whether to store differences, whether all numbers are
+//! multiples of a common base, and into which bins to sort the numbers. Takes integers of 2, 4 or 8 bytes and
+//! floating-point numbers of 4 or 8 bytes, in both byte orders. Restores every bit.
 //!
 //! Source: M. Loncaric, J. Jeppesen, M. Zinberg, "Pcodec: better compression for numerical sequences", 2025
 //! (arXiv:2502.06112). The codec `predict` also uses pcodec, for the residuals of predictions. This codec uses pcodec

@@ -7,8 +7,8 @@
 //!
 //! Payload: literal lists and runs in turn. A literal list is a varint L and L elements. A run is a varint N and one
 //! element, which occurs N times. The payload ends when all elements are stored, so no run follows a literal list
-//! with the last element. The bytes after the last whole element come last. Elements are equal if all their bits are
-//! equal. The encoder makes a run only if the run saves at least 12 bytes.
+//! that contains the last element. The bytes after the last whole element come last. Elements are equal if all their
+//! bits are equal. The encoder makes a run only if the run saves at least 12 bytes.
 
 use super::varint::{VARINT_BYTES_MAX, put_varint, take_varint};
 use crate::codec::{ArrayCodec, ArrayJob, CodecError, CodecId, Work, ids};

@@ -2,9 +2,9 @@
 //! width. Restores every bit.
 //!
 //! Source: the shuffle filters of HDF5 and Blosc. As in these filters, the bytes after the last whole element follow
-//! unchanged, and the length stays the same. For widths 2, 4, 8 and more, 8 x 8 bytes at a time are transposed in
-//! eight 64-bit words (Warren, Hacker's Delight, section 7-3). This code works on every processor. On processors with
-//! AVX2, `tiles` does the same work for widths 2, 4 and 8.
+//! unchanged, and the length stays the same. For the widths 2, 4, and 8 or more, 8 x 8 bytes at a time are transposed
+//! in eight 64-bit words (Warren, Hacker's Delight, section 7-3). This code works on every processor. On processors
+//! with AVX2, `tiles` does the same work for widths 2, 4 and 8.
 
 use super::tiles;
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids, resize_for_overwrite};

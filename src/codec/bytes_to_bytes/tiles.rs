@@ -87,7 +87,7 @@ mod avx2 {
         _mm256_unpackhi_epi64, _mm256_unpacklo_epi16, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_si256,
     };
 
-    /// Elements of a tile, and bytes of the tile in each lane.
+    /// Number of elements of a tile. The tile has the same number of bytes in each lane.
     const TILE: usize = 32;
 
     type Row = [u8; 16];

@@ -3,11 +3,11 @@
 //! A segment is one frame. The frame records its length, but no checksum, because the container has a checksum.
 //! Decoding works from buffer to buffer, so no window is allocated, even if the frame asks for a large window.
 //!
-//! The parameter is a level of the library, or the sum of [`TABLE`] and the binary logarithm of the entries of a hash
-//! table. A table parameter selects the library's strategy *fast* with matches of at least five bytes. This strategy
-//! looks for a repeat at one place only, but its table has an entry for every place of a segment. Therefore this
-//! strategy finds distant repeats in less time than level 3, which looks at two places in tables that are too small.
-//! Decoding needs no table.
+//! The parameter is a level of the library, or the sum of [`TABLE`] and the binary logarithm of the number of entries
+//! in a hash table. A table parameter selects the library's strategy *fast* with matches of at least five bytes. This
+//! strategy looks for a repeat at one place only, but its table has an entry for every place of a segment. Therefore
+//! this strategy finds distant repeats in less time than level 3, which looks at two places in tables that are too
+//! small. Decoding needs no table.
 
 use crate::codec::{BytesCodec, CodecError, CodecId, Work, ids};
 use std::fmt;

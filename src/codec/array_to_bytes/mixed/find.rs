@@ -30,7 +30,7 @@ pub(super) struct Region {
     pub kind: Kind,
     /// Numbers in one record. 1 if there are no records.
     pub lanes: usize,
-    /// Extents counted in records, slowest first. Unknown extents are 1.
+    /// Number of records along each dimension, slowest dimension first. 1 if unknown.
     pub dims: [usize; 3],
 }
 
@@ -44,7 +44,7 @@ const PLACES_MAX: usize = 16;
 const PLACES_OF_ALL: usize = 256;
 /// Maximum number of ways that are used for one file.
 const WAYS_MAX: usize = 4;
-/// All bytes of a file are then read in windows of this many bytes.
+/// After the ways are found, all bytes of the file are read in windows of this many bytes.
 const WINDOW_BYTES: usize = 512;
 /// Up to `GAP_WINDOWS` windows that do not fit may lie within a region. A region has at least `REGION_WINDOWS`
 /// windows.

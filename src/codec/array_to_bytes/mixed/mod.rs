@@ -14,8 +14,8 @@
 //! - The stored bytes of all streams, one stream after the other.
 //!
 //! The raw bytes of a stream are the bytes of its regions. The first stream has all other bytes of the segment. The
-//! bytes of the first stream that come before no region belong after the last region. No stream is coded by `mixed`,
-//! `columns` or `since`.
+//! remaining bytes of the first stream come after the last region. No stream is coded by `mixed`, `columns` or
+//! `since`.
 
 mod effort;
 mod find;
@@ -199,8 +199,7 @@ impl ArrayCodec for Mixed {
         if regions > raw_bytes / NUMBER_BYTES_MIN || regions > rest.len() / 3 {
             return Err(damaged("the number of regions is too large"));
         }
-        // `lengths` holds the raw bytes of each stream. Later, `lengths` holds the number of bytes that are not yet
-        // put in place.
+        // `lengths` counts the raw bytes of each stream.
         let mut lengths = vec![0usize; count];
         let mut list: Vec<(usize, usize, usize)> = Vec::with_capacity(regions);
         let mut left = raw_bytes;

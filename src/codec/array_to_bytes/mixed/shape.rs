@@ -19,7 +19,8 @@ const LAG_BITS: f64 = 0.3;
 const PLANE_MIN_SHARE: f64 = 0.25;
 /// The length of a record is found from at most this many numbers.
 const LAG_NUMBERS: usize = 4096;
-/// Rows and planes are searched for in this many numbers, and can be at most half as long.
+/// Rows and planes are searched for in at most this many numbers of a region. A row or a plane has at most half of
+/// these numbers.
 const FIELD_NUMBERS: usize = 1 << 17;
 /// For each distance, this many numbers are compared. Only every seventh number is compared, so that the numbers
 /// belong to several rows.
@@ -109,7 +110,8 @@ impl Region {
     }
 
     /// Rows in a plane and records in a row, if the numbers are smooth fields on a grid. A shape that was found in an
-    /// earlier region is preferred. Otherwise a new shape is searched for, as long as `searches` is not used up.
+    /// earlier region is preferred. Otherwise a new shape is searched for, if `searches` (the number of searches that
+    /// are left) is not 0.
     fn plane_and_row(&self, own: &[u8], known: &[[usize; 2]], searches: &mut usize) -> Option<[usize; 2]> {
         if known.is_empty() && *searches == 0 {
             return None;

@@ -33,5 +33,5 @@ pub(crate) fn off(bits: &[u64], elements: Elements, source: usize, is_turned: bo
     elements.ordered(found).wrapping_sub(elements.ordered(bits[at])).unsigned_abs()
 }
 
-/// Odd multipliers for hashing, from the fractions of the golden ratio and of square roots.
+/// Odd multipliers for hashing: the bits after the binary point of the golden ratio and of square roots.
 pub(crate) const MIX: [u64; 3] = [0x9E37_79B9_7F4A_7C15, 0xBB67_AE85_84CA_A73B, 0x3C6E_F372_FE94_F82B];

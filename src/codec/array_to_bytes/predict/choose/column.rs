@@ -49,8 +49,8 @@ const SETS_MAX: usize = 4;
 const SET_GAIN: f64 = 0.004;
 
 impl<'a> Data<'a> {
-    /// Decides whether to compute cells from their blocks. Returns the column of weights (0 for plain means), or
-    /// `None` if computing cells saves no bytes.
+    /// Decides whether to compute cells from their blocks. Returns how many columns before this column the column of
+    /// weights is (0: plain means), or `None` if computing cells saves no bytes.
     pub(crate) fn told(&self, cells: &[u32], family: usize) -> Option<u16> {
         let column = self.column();
         let some: Vec<usize> = (0..column.elements)
@@ -231,7 +231,8 @@ impl<'a> Data<'a> {
         some
     }
 
-    /// The bytes that some of the literals take with a predictor. A predictor without sets means no prediction.
+    /// The number of bytes that the literals `some` take with a predictor. A predictor without sets means no
+    /// prediction.
     fn looked_at(&self, some: &[usize], predictor: &Predictor) -> usize {
         let column = self.column();
         let mut values = Vec::with_capacity(some.len());

@@ -1,20 +1,20 @@
-//! Finds the extent of an array that counts the components of points. Each component then becomes a column.
+//! Finds the dimension of an array along which the components of points lie. Each component then becomes a column.
 //!
-//! Contiguous points (`x y z x y z`) have their components in the last extent. Tensors have their components in the
-//! last two extents. Codes for gases and plasmas write all variables of a grid as one array, with the variables in
-//! the first extent. Lattice Boltzmann codes write their populations in the same order, and codes with blocks of
-//! cells write the variables of each block in the same order. For such arrays, the encoder measures whether
-//! neighbours along one extent differ more than neighbours along the other extents.
+//! Contiguous points (`x y z x y z`) have their components in the last dimension. Tensors have their components in
+//! the last two dimensions. Codes for gases and plasmas write all variables of a grid as one array, with the
+//! variables in the first dimension. Lattice Boltzmann codes write their populations in the same order, and codes
+//! with blocks of cells write the variables of each block in the same order. For such arrays, the encoder measures
+//! whether neighbours along one dimension differ more than neighbours along the other dimensions.
 
 use super::super::format::group::{Dims, Kind, collapse};
 use super::super::format::numbers::noise;
 use crate::codec::ArrayShape;
 
-/// The maximum number of components in the last extent.
+/// The maximum number of components in the last dimension.
 pub(crate) const LANES_POINT_MAX: usize = 4;
-/// The maximum number of components in the last two extents.
+/// The maximum number of components in the last two dimensions.
 const LANES_TENSOR_MAX: usize = 9;
-/// The maximum number of components along any other extent.
+/// The maximum number of components along any other dimension.
 const LANES_MAX: usize = 27;
 /// Only components with at least this many elements are measured.
 const ELEMENTS_MIN: usize = 1024;
@@ -22,15 +22,16 @@ const ELEMENTS_MIN: usize = 1024;
 const PLACES: usize = 512;
 /// The maximum number of arrays of a column that are sampled.
 const ARRAYS: usize = 8;
-/// Neighbours along the extent of components must differ by this many bits more, on average, than along any other
-/// extent. For variables of gases, the difference is 3 to 22 bits. For modes of one field, which may or may not be
-/// components, the difference is 2 to 5 bits.
+/// Neighbours along the dimension of components must differ by this many bits more, on average, than neighbours along
+/// any other dimension. For variables of gases, the difference is 3 to 22 bits. For modes of one field, which may or
+/// may not be components, the difference is 2 to 5 bits.
 const BITS_MORE: f64 = 3.0;
-/// If neighbours along the extent predict this many bits of the differences between other neighbours, the extent
-/// counts planes of one grid, not components.
+/// If neighbours along this dimension predict this many bits of the differences between other neighbours, the
+/// dimension counts planes of one grid, not components.
 const BITS_TOLD: f64 = 0.5;
 
-/// Extents whose last extent contains all components, and the positions of components in the array.
+/// The extents of an array, where the last extent includes the components of each place, and the positions of the
+/// components in the array.
 pub(crate) type Taken = (Dims, Kind);
 
 /// For each array of a column, how the array is split into components, if all arrays are split in the same way. No
@@ -55,7 +56,7 @@ fn extents(array: &ArrayShape) -> Option<Vec<usize>> {
     (array.chunk.is_empty() && elements as u64 == array.elements && elements > 0).then_some(dims)
 }
 
-/// A grid whose components are in the last extents of the array.
+/// A grid whose components are in the last dimensions of the array.
 fn at_the_end(grid: &[usize], lanes: usize) -> Taken {
     let [nz, ny, nx] = collapse(grid);
     ([nz, ny, nx * lanes], Kind::Points { lanes, together: 1 })
@@ -82,13 +83,13 @@ fn tensor(array: &ArrayShape) -> Option<Taken> {
     }
 }
 
-/// A grid whose components are along the extent number `axis`, counted from the first extent.
+/// A grid whose components lie along dimension number `axis`, counted from the first dimension.
 fn along(array: &ArrayShape, axis: usize) -> Option<Taken> {
     let dims = extents(array)?;
     let lanes = *dims.get(axis)?;
     let grid = [&dims[..axis], &dims[axis + 1..]].concat();
     let [nz, ny, nx] = collapse(&grid);
-    // If the extent is not the first extent, the later extents must form a grid. Arrays of meshes with a list of
+    // If this dimension is not the first dimension, the later dimensions must form a grid. Arrays of meshes that list
     // places for each element took more bytes when the arrays were split.
     let is_first = dims[..axis].iter().all(|&n| n == 1);
     let are_grids = dims[axis + 1..].iter().filter(|&&n| n > 1).count() > 1;
@@ -97,8 +98,8 @@ fn along(array: &ArrayShape, axis: usize) -> Option<Taken> {
     is_worth_it.then_some(([nz, ny, nx * lanes], Kind::Points { lanes, together }))
 }
 
-/// The extent along which elements differ more than along any other extent, if these elements do not predict each
-/// other. The levels of an atmosphere are not components: elements differ between levels, but the differences to
+/// The dimension along which elements differ more than along any other dimension, if these elements do not predict
+/// each other. The levels of an atmosphere are not components: elements differ between levels, but the differences to
 /// neighbours in a level are similar in all levels.
 fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<usize> {
     let dims: Vec<Vec<usize>> = arrays.iter().map(extents).collect::<Option<_>>()?;

@@ -50,7 +50,7 @@ pub(crate) struct CopiesEffort {
     /// Wide copies are searched only under two conditions. The first condition: more than 1 / `wide_window_divisor`
     /// of the sampled windows have a wide match but no near match.
     pub wide_window_divisor: f64,
-    /// The second condition: prediction by the wide match leaves at least this many bits of an element less than
+    /// The second condition: prediction by the wide match leaves at least this many bits per element fewer than
     /// prediction by the previous elements.
     pub wide_gain_bits: f64,
     /// Copies with steps are searched only if at least this percentage of the sampled values occurs twice.
@@ -101,7 +101,7 @@ pub(crate) struct Effort {
     pub samples: Samples,
     /// The maximum number of terms of a fitted prediction.
     pub terms_max: usize,
-    /// The maximum number of ways to weight errors that are tried when all neighbours are fitted at once.
+    /// When all neighbours are fitted at once, at most this many ways to weight the errors are tried.
     pub stencil_ways_max: usize,
     /// A fit of all neighbours is used only if it leaves less than this share of the bits that the selected terms
     /// leave.

@@ -20,7 +20,8 @@ use crate::codec::array_to_bytes::varint::put;
 use crate::codec::threads;
 use std::ops::Range;
 
-/// The number of windows in a block. Either all windows of a block are searched, or no window of the block.
+/// The number of windows in a block. A window is [`RUN_MIN`] consecutive elements. Either all windows of a block are
+/// searched, or no window of the block.
 const BLOCK: usize = 1 << 13;
 /// The minimum number of elements of a run in which some neighbours are equal. Elements with few different values
 /// take few bytes even without copies.
@@ -149,8 +150,8 @@ pub(crate) fn find_all(
     let search = |slack: Slack| Search { elements, slack, effort };
     let blocks_of = |slack: Slack| blocks(bits, hashes(bits, elements, slack), block_divisor, |_, _| ());
     let is_worth_it = |blocks: &Blocks, slack: Slack| effort.is_thorough || blocks.are_worth_it(bits, elements, slack);
-    // If a search saves bytes, hashes are computed a second time. Keeping the hashes of the first time in new memory
-    // would take longer.
+    // If a search is worth its time, the hashes are computed a second time, because keeping the hashes of the first
+    // time in new memory would take longer.
     let windows = |slack: Slack, blocks: Blocks| {
         let before = before(&hashes(bits, elements, slack).collect::<Vec<_>>(), part, &blocks.repeat);
         Windows { before, repeat: blocks.repeat }
@@ -227,13 +228,13 @@ struct Blocks {
 /// each element by the elements before it.
 #[derive(Default)]
 struct Likeness {
-    /// The number of windows. The other fields are sums over these windows of the mean bits of an element.
+    /// The number of windows. To each of the other fields, each window adds its mean number of bits per element.
     count: usize,
     /// Bits of the difference to the earlier window, in the direction (forward or backward) with fewer bits.
     off: f64,
     /// Bits of the difference to the previous element.
     same: f64,
-    /// Bits of the change of the difference `same` from one element to the next.
+    /// Bits of the change from one such difference to the next.
     as_far: f64,
 }
 
@@ -331,9 +332,8 @@ impl Blocks {
             || self.again * one_in > self.looked_at && self.cost_something(bits, elements)
     }
 
-    /// Codes elements without copies. The elements are from the blocks with the most repeating windows that have
-    /// equal neighbours. Returns whether an element takes more than [`PRICE_BITS`] bits. Elements with few different
-    /// values take fewer bits.
+    /// Returns whether an element takes more than [`PRICE_BITS`] bits without copies. Codes elements of the blocks in
+    /// which the most windows repeat and have equal neighbours. Elements with few different values take fewer bits.
     fn cost_something(&self, bits: &[u64], elements: Elements) -> bool {
         let mut most: Vec<usize> = (0..self.alike.len()).filter(|&block| self.alike[block] > 0).collect();
         most.sort_by_key(|&block| std::cmp::Reverse(self.alike[block]));

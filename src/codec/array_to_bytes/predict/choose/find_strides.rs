@@ -1,6 +1,6 @@
-//! Finds runs of doubles that repeat earlier elements that are not contiguous. For example, the rows of a matrix are
-//! the columns of another matrix, an array does not change if two indices are exchanged, or a flow is symmetric about
-//! a diagonal.
+//! Finds runs of doubles that repeat earlier elements, where the earlier elements are not contiguous. For example,
+//! the rows of a matrix are the columns of another matrix, an array does not change if two indices are exchanged, or
+//! a flow is symmetric about a diagonal.
 //!
 //! Unlike in `find_copies.rs`, the step from one source to the next may have any length. Only elements that are in no
 //! other run are searched.

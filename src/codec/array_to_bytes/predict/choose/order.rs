@@ -176,8 +176,8 @@ fn best_last(
     last_first.into_iter().rev().collect()
 }
 
-/// Calls `term` with all terms of the `columns` columns before: values, powers, products, then quotients. Quotients
-/// are left out for particles, because quotients saved no bytes.
+/// Calls `term` with all terms that can be made from the `columns` columns before a column: values, powers, products,
+/// then quotients. Quotients are left out for particles, because quotients saved no bytes.
 fn combine(columns: usize, is_placed: bool, mut term: impl FnMut(Term)) {
     let n = columns.min(usize::from(u16::MAX)) as u16;
     (1..=n).for_each(|a| term(Term::Value(At::column(a))));

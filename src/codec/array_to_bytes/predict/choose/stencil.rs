@@ -46,7 +46,8 @@ fn lorenzo_steps(dimensions: usize) -> impl Iterator<Item = ([i8; 3], f64)> {
     })
 }
 
-/// A set: the value of the known column `back` columns before, plus the Lorenzo sum of the changes at neighbours.
+/// A set: the value of the known column that comes `back` columns before, plus the Lorenzo sum of the changes at
+/// neighbours.
 pub(crate) fn changes(back: u16, dimensions: usize) -> Set {
     let around = lorenzo_steps(dimensions).map(|(steps, weight)| (Term::Change(At { back, steps }), weight));
     let (terms, weights) = std::iter::once((Term::Value(At::column(back)), 1.0)).chain(around).unzip();

@@ -20,9 +20,9 @@ use super::stencil::neighbours;
 const STENCIL_MIN: usize = 1 << 12;
 /// The earlier error at a literal is averaged over this many literals before and after the literal.
 const NEAR: usize = 4;
-/// Earlier errors below 1/16 of the median error are replaced by 1/16 of the median error.
+/// Earlier errors, relative to their numbers, are raised to at least 1/16 of their median.
 const OFF_MIN_SHARE: f64 = 1.0 / 16.0;
-/// Numbers smaller than this share of the mean are replaced by this share of the mean.
+/// This share of the mean magnitude is added to each magnitude, so that no magnitude is near 0.
 const SIZE_MIN_SHARE: f64 = 1e-6;
 
 /// Whether the earlier error at a place is the error at this place alone (`Own`), or includes the errors at the

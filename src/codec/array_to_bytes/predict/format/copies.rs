@@ -156,8 +156,8 @@ pub(crate) fn unzigzag(n: usize) -> i64 {
     (n >> 1) as i64 ^ -((n & 1) as i64)
 }
 
-/// Writes the sources of all copies to `froms`, from the lists of tokens. The first `known` elements are not copies.
-/// `expected` is the expected first source. Returns `None` if the tokens are not valid.
+/// Writes the sources of all copies to `froms`, from the lists of skips, lengths and sources. The first `known`
+/// elements are not copies. `expected` is the expected first source. Returns `None` if the lists are not valid.
 pub(crate) fn places(
     froms: &mut [Source],
     known: usize,

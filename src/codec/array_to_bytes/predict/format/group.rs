@@ -1,7 +1,7 @@
 //! A group: arrays of one class that become columns in the same way, with their layout in a segment.
 
-/// Extents in at most three dimensions, slowest dimension first. If an array has more dimensions, the first extent is
-/// the product of the slowest dimensions.
+/// The extents of an array: the number of elements along each of at most three dimensions, slowest dimension first.
+/// If an array has more dimensions, the first extent is the product of the slowest dimensions.
 pub(crate) type Dims = [usize; 3];
 
 /// How arrays become columns. `Plain` leaves the arrays unchanged. `Lanes(n)` splits records of `n` components into

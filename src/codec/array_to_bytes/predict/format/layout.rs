@@ -1,4 +1,5 @@
-//! The layout of a segment: groups of arrays, and the columns of elements in the order of coding.
+//! The layout of a segment: groups of arrays, and the columns of elements in the order of coding. This order of the
+//! elements, column after column, is called *working order*.
 //!
 //! A segment holds one or several classes of variables. The arrays of one class are contiguous. Each group of arrays
 //! becomes one or more columns:
@@ -182,8 +183,8 @@ fn bring_near(column: &[u64], base: usize, nearby: &mut HashSet<usize>) {
     }
 }
 
-/// Cuts `all` at some of the ends into at most `threads` parts of at least `least` elements (the last part may be
-/// shorter). Calls `call(range of the ends, first element, elements)` on a separate thread for each part.
+/// Cuts `all` at some of the positions `ends` into at most `threads` parts of at least `least` elements (the last
+/// part may be shorter). Calls `call(range of the ends, first element, elements)` on a separate thread for each part.
 fn in_parts<T: Send>(
     ends: &[usize],
     all: &mut [T],
@@ -296,8 +297,8 @@ impl Layout {
         place
     }
 
-    /// Calls `found` for each column of table places, with the number of the column in the order of the segment, the
-    /// table, and the group.
+    /// Calls `found` for each column that has an element for each place of a table, with the number of the column in
+    /// the order of the segment, the table, and the group.
     pub(crate) fn each_placed(&self, mut found: impl FnMut(usize, usize, &Group)) {
         let mut column = 0;
         for (n, group) in self.groups.iter().enumerate() {

@@ -21,9 +21,9 @@ const UNIT_MIN: usize = 48;
 pub(crate) enum Set {
     /// Integer sums of neighbours (the Lorenzo predictor) in 1 to 3 dimensions.
     Integer(u8),
-    /// The ordered integer of the element at the same place in the known column `back` columns before, plus the
-    /// Lorenzo sum of the differences between both columns. With 0 dimensions, the prediction is the ordered integer
-    /// alone.
+    /// The ordered integer of the element at the same place in a known column, plus the Lorenzo sum of the
+    /// differences between both columns. The known column comes `back` columns before this column. With 0 dimensions,
+    /// the prediction is the ordered integer alone.
     Since { back: u16, dimensions: u8 },
     /// A weighted sum of terms.
     Linear { terms: Vec<Term>, weights: Vec<f64> },
@@ -35,8 +35,9 @@ pub(crate) struct Predictor {
     pub sets: Vec<Set>,
     pub unit: usize,
     pub which: Vec<u8>,
-    /// How cells are computed from the other cells of their blocks. 0 stands for plain means. `n` stands for means
-    /// that are weighted by the column `n` columns before. `None` if no cells are computed.
+    /// How cells are computed from the other cells of their blocks. 0 stands for plain means. A larger `n` stands for
+    /// means that are weighted by the column that comes `n` columns before this column. `None` if no cells are
+    /// computed.
     pub told: Option<u16>,
 }
 
@@ -92,8 +93,8 @@ fn pieces(column: &Column) -> Vec<Array> {
     (0..column.elements).step_by(TOGETHER).map(piece).collect()
 }
 
-/// `a - b` in integers of the width of the elements. `a` and `b` are orders of elements, see section 2.1 of
-/// `predict.md`.
+/// `a - b` in integers of the width of the elements. `a` and `b` are ordered integers of elements (*orders* in
+/// section 2.1 of `predict.md`).
 pub(crate) fn difference(kind: Elements, a: i64, b: i64) -> i64 {
     if kind.width == 4 { i64::from((a as i32).wrapping_sub(b as i32)) } else { a.wrapping_sub(b) }
 }
@@ -123,8 +124,8 @@ struct Filled<'a> {
     values: &'a mut [f64],
 }
 
-/// The rest of a row that is to be filled: the sum and the difference of each element, and the position of the first
-/// element.
+/// The part of a row that is still to be filled: the sum and the difference of each element, and the position of the
+/// first element.
 struct Rest<'a> {
     sums: &'a [f64],
     left: &'a [i64],
@@ -146,8 +147,8 @@ pub(crate) struct Row {
     /// For each element, the sum of all terms that do not read the row itself.
     sums: Vec<f64>,
     later: Vec<(At, f64)>,
-    /// For each later term, the distance from the place back to the value of the term, and the weight of the term.
-    /// The distances are valid for places from `inner` on.
+    /// For each term in `later`, the distance from the place back to the value of the term, and the weight of the
+    /// term. The distances are valid for places from `inner` on.
     backs: Vec<(usize, f64)>,
     inner: usize,
     /// For integer sums, the part of each prediction that comes from other rows. An element is predicted to differ
@@ -541,7 +542,7 @@ impl Predictor {
         if self.sets.len() < 2 { self.sets.first() } else { self.sets.get(usize::from(*self.which.get(unit)?)) }
     }
 
-    /// Makes the value that computes cells of a column from the other cells of their blocks.
+    /// Makes the [`Teller`] that computes cells of a column from the other cells of their blocks.
     pub(crate) fn teller<'a>(&self, place: Place<'a>) -> Teller<'a> {
         let weights = self.told.filter(|&back| back > 0).map(|back| place.base_of(back));
         Teller::new(&place.columns[place.column], weights)

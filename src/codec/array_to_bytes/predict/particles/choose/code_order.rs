@@ -13,7 +13,7 @@ use crate::codec::threads;
 
 /// The number of pairs of consecutive rows that are sampled to decide whether such rows are near in space.
 const LOOKED_AT: usize = 512;
-/// If the mean step from row to row is larger than this share of the extents of all rows, no curve is searched.
+/// If the mean step from row to row is larger than this share of the range of all positions, no curve is searched.
 const STEP_MAX: f64 = 0.2;
 /// If an order along a curve takes less than one byte for 16 rows, no other way is tried.
 const CURVE_ROWS_PER_BYTE: usize = 16;

@@ -13,7 +13,7 @@ const ROWS_OF_CELL: usize = 4;
 const NODES_MAX: usize = 512;
 /// The number of nodes whose order is tried as the base order. All other orders are rotations of the base order.
 const FIRST_TRIED: usize = 8;
-/// The number of parts of half a box. The first search for walls uses these parts.
+/// The first search for walls divides half a box into this many parts.
 const PARTS: usize = 512;
 /// A place is a wall only if at most a third of the median number of steps cross it.
 const WALL_DIVISOR: u32 = 3;
@@ -173,8 +173,8 @@ struct Passed {
 }
 
 /// Learns a curve from the rows: the order of octants, the rotation in each octant, and the axes along which the cube
-/// begins half an edge later. These axes are searched only if `may_move` is true, because a cube that is moved by
-/// half an edge has the same walls; otherwise the third result is 0. Returns `None` if the rows follow no curve.
+/// begins half an edge later. A cube that is moved by half an edge has the same walls, so these axes must be searched
+/// if `may_move` is true. Otherwise the third result is 0. Returns `None` if the rows follow no curve.
 fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Option<([u8; OCTANTS], [u8; OCTANTS], u8)> {
     let depth = levels - 2;
     let mut nodes = vec![Passed { seen: 0, cells: [0; 64], count: 0 }; 1 << (3 * depth)];

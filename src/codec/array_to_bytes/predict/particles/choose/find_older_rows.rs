@@ -49,7 +49,7 @@ pub(crate) fn find(
     let rows = OlderRows { first: 0, keys, members };
     let there =
         rows.rows(table.first, table.places(), &older.raw, kind)?.iter().filter(|(array, _)| *array != NO_ROW).count();
-    // The known groups must not have more elements than the own rows and their numbers.
+    // The known groups must not have more elements than the rows of this table and their numbers.
     let lanes: usize = rows.members.iter().map(|(n, _)| own[*n].lanes()).sum();
     let is_little = lanes * table.places() <= (lanes + 1) * table.slots.len();
     (lanes > 0 && is_little && there * THERE_DIVISOR >= table.places()).then_some(rows)

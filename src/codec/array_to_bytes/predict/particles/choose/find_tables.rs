@@ -9,12 +9,12 @@ use crate::codec::threads;
 
 /// The minimum number of rows of a table.
 const ROWS_MIN: usize = 512;
-/// The maximum number of rows that are sampled to compare the two orders.
+/// The maximum number of rows that are sampled to compare the order by number with the original order.
 const SAMPLE: usize = 512;
 /// The maximum number of positions that are sampled to decide whether a coordinate is periodic.
 const LOOKED_AT: usize = 512;
-/// Minimum concentration (0 = uniform, 1 = identical) of the offsets from the lattice for a coordinate to be treated
-/// as periodic.
+/// A coordinate counts as periodic only if the concentration of its offsets from the lattice is above this limit (0 =
+/// uniform, 1 = identical).
 const SURE_MIN: f64 = 0.5;
 
 /// The smallest and the largest value. No value may be NaN. The loop compares eight values at a time.

@@ -289,8 +289,8 @@ pub(crate) fn levels_of(places: usize) -> u32 {
 
 /// The set of points that are not taken yet.
 struct Left {
-    /// For each point, and for the end: the point itself if the point is not taken. For a taken point: a later point
-    /// that is at most the next point that is not taken.
+    /// For a point that is not taken, and for the end: the point itself. For a taken point: a later point, but no
+    /// point after the next point that is not taken.
     next: Vec<u32>,
 }
 

@@ -10,18 +10,18 @@ use crate::codec::array_to_bytes::varint::{put, take};
 pub(crate) struct OlderRows {
     /// Index of the first known group that holds these rows. There is one known group for each column.
     pub first: usize,
-    /// The elements with the numbers of the rows: for each array, the first element in the older segment, and the
-    /// count of elements.
+    /// Where the older segment holds the identification numbers of the rows: for each array, the first element, and
+    /// the count of elements.
     pub keys: Vec<(usize, usize)>,
     /// The groups of the table that are also in the older segment, in increasing order. For each group, the first
     /// element of the rows of each array.
     pub members: Vec<(usize, Vec<usize>)>,
 }
 
-/// The number of an array, and the number of a row in this array.
+/// The index of an array, and the index of a row in this array.
 pub(crate) type RowAt = (u32, u32);
 
-/// The number of the array for a place without a row.
+/// The index that stands in place of an array if a place has no row.
 pub(crate) const NO_ROW: u32 = u32::MAX;
 
 impl OlderRows {

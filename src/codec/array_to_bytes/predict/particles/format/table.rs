@@ -28,7 +28,8 @@ pub(crate) struct Table {
     pub first: u64,
     /// The extents of the places. There is one place for each number from `first` on.
     pub dims: Dims,
-    /// For each array, the number of rows with a number. The rows at the end, without a number, are not moved.
+    /// For each array, the count of rows that have an identification number. The rows after them have no number, and
+    /// are not moved.
     pub rows: Vec<usize>,
     /// The places without a row, in increasing order.
     pub holes: Vec<u32>,
@@ -100,7 +101,7 @@ impl Table {
         self.dims.iter().product()
     }
 
-    /// Adjusts group numbers after `groups` groups were inserted in front.
+    /// Adjusts the indices of groups after `groups` groups were inserted in front.
     pub(crate) fn move_on(&mut self, groups: usize) {
         self.key += groups;
         self.older.iter_mut().flat_map(|rows| &mut rows.members).for_each(|(own, _)| *own += groups);
