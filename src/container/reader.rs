@@ -82,7 +82,7 @@ impl ContainerReader {
         Ok(Self { file, path, index_digest: Digest::of(&stored), index, trailer, kept: None })
     }
 
-    /// Whether prune removed unneeded bytes from the container.
+    /// Whether `mcr prune` has removed unneeded bytes from the container.
     pub fn is_repacked(&self) -> bool {
         self.kept.is_some()
     }
