@@ -29,7 +29,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(60);
 pub struct LivingRun {
     /// Name of the node on which `mcr run` runs.
     pub node: String,
-    /// The process number of `mcr run` on the node.
+    /// The process id of `mcr run` on the node.
     pub process: u32,
     /// The identity of this start of the job; empty for a start by hand.
     pub identity: String,
