@@ -280,7 +280,7 @@ fn step_ms(own: &[Manifest], newest_ms: i64) -> Option<i64> {
     Some(usual.map_or(since_last_ms, |usual| since_last_ms.min(*usual)))
 }
 
-/// A rank whose files are not taken.
+/// A rank whose files the aggregator refuses.
 #[derive(Clone, Copy, Debug)]
 pub struct NotTaken {
     /// The rank.
@@ -289,9 +289,9 @@ pub struct NotTaken {
     pub written_ms: i64,
 }
 
-/// Marks the content of a label as not whole, because files of a rank are not taken. The content may have no
-/// committed group. If a complete checkpoint already has these files of the rank, nothing is marked. An earlier run
-/// with more ranks saved such a checkpoint.
+/// Marks the content of a label as not whole, because the aggregator refuses the files of a rank. The content may
+/// have no committed group. If a complete checkpoint already has these files of the rank, nothing is marked. An
+/// earlier run with more ranks saved such a checkpoint.
 pub fn spoil_instance(
     store: &dyn Store,
     key: &Key,

@@ -298,7 +298,7 @@ impl Index {
         self.variable(at).map(|_| self.first[at.file as usize] + at.variable as usize)
     }
 
-    /// Whether any segment has a base.
+    /// Whether any segment has a base, or a dependency of another kind.
     pub fn has_bases(&self) -> bool {
         self.segments.iter().any(|segment| !segment.dependencies.is_empty())
     }

@@ -24,7 +24,7 @@ pub enum ReadOrder {
     Announced,
     /// Every use is announced, but further readers may come. A segment stays until another segment needs the room.
     Shared,
-    /// Nobody knows the order.
+    /// The order of the uses is not known.
     Unknown,
 }
 

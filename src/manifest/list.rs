@@ -135,8 +135,8 @@ pub fn newest_of_group(
     Ok(None)
 }
 
-/// Whether a checkpoint of `groups` groups has a manifest of each group. Lists one directory, and reads no manifest. A
-/// checkpoint that lacks a manifest is not complete.
+/// Whether a checkpoint of `groups` groups has a manifest of each group. Lists one directory, and reads no manifest.
+/// A checkpoint that lacks a manifest is not complete.
 pub fn has_all_manifests(store: &dyn Store, job: &JobId, id: &CheckpointId, groups: u32) -> Result<bool, StoreError> {
     let names: HashSet<String> =
         store.list_dir(&checkpoint_dir(job, id))?.into_iter().map(|entry| entry.name).collect();

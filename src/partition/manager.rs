@@ -250,8 +250,8 @@ impl<P: Policy> PartitionManager<P> {
         Ok(())
     }
 
-    /// Removes a partition whose bytes are not valid, because its load failed. No chain may run the partition, and
-    /// nobody may hold it.
+    /// Removes a partition whose bytes are not valid, because its load failed. No chain may run the partition, and no
+    /// caller may hold it.
     pub fn forget(&mut self, partition: PartitionId) -> Result<(), PartitionError> {
         self.list.get(partition)?;
         let record = &mut self.records[partition.index()];
