@@ -109,9 +109,9 @@ impl Bases {
         self.holders.iter().map(|holder| &holder.container)
     }
 
-    /// Whether a variable can be coded against a base instead of referring to older bytes. The result is true if the
-    /// bytes of the variable equal an array whose segments may be bases. In this case, this array is the base of the
-    /// variable from now on.
+    /// Whether a variable can be coded against a base instead of being stored as a reference to older bytes. The
+    /// result is true if the bytes of the variable equal an array whose segments may be bases. In this case,
+    /// [`Bases::find`] uses this array for the variable from now on.
     pub fn tells(&mut self, at: VariableRef, source: &Source) -> bool {
         let Source::External { container, at: older } = source else { return false };
         let Some(holder) = self.holders.iter_mut().find(|holder| holder.container == *container) else { return false };

@@ -47,7 +47,7 @@ pub enum FilterError {
 /// Removes the filters of one chunk. Returns exactly `raw_bytes` bytes, or an error. The length of `stored` and the
 /// number `raw_bytes` limit the allocated memory.
 pub fn take_off(filters: &[Filter], stored: &[u8], raw_bytes: usize) -> Result<Vec<u8>, FilterError> {
-    // The maximum number of bytes before each filter.
+    // For each filter, the maximum number of bytes that the application passed to the filter.
     let mut limits = Vec::with_capacity(filters.len());
     let mut limit = raw_bytes;
     for filter in filters {

@@ -227,8 +227,8 @@ pub struct VariableHeader {
     pub chunk: Shape,
     /// Total raw bytes of the extents.
     pub raw_bytes: RawBytes,
-    /// BLAKE3 of the raw bytes. A short variable has [`NO_DIGEST`](crate::container::NO_DIGEST) in an index, and in
-    /// the header of a file that is not read a second time.
+    /// BLAKE3 of the raw bytes. A variable of fewer than 4096 bytes has [`NO_DIGEST`](crate::container::NO_DIGEST) in
+    /// an index, and in the header of a file that the agent keeps in memory.
     pub digest: Digest,
     /// Filters of each extent; empty if the extents hold the raw bytes themselves.
     pub filters: Box<[Filter]>,

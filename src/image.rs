@@ -19,7 +19,7 @@ pub struct FileReader {
     chunk: Option<(usize, Vec<u8>)>,
 }
 
-/// A run of bytes of a file, and the raw bytes of a variable from which it is made.
+/// A run of bytes of a file, and the raw bytes of a variable from which the run is made.
 struct FileRun {
     /// Place in the file.
     place: Range<u64>,

@@ -37,8 +37,8 @@ const TRIES_MAX: u32 = 64;
 /// Maximum length of an identity, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 200;
 
-/// A file is a copy that kept its time of modification if this time is more than 1 s older than the last change of
-/// the inode.
+/// If the modification time of a file is earlier than the last change of its inode by more than this time (1 s), the
+/// file is a copy that kept the modification time of the original.
 pub const COPIED_NS: i64 = 1_000_000_000;
 
 /// The record of one incarnation.
@@ -57,7 +57,7 @@ pub struct Incarnation {
     /// Time at which the incarnation began, in milliseconds since 1970, by the clock of the node that began it. The
     /// time is for people only; no decision depends on it.
     pub began_unix_ms: u64,
-    /// The boundary between the previous incarnation and this incarnation is half of these milliseconds before this
+    /// The boundary between the previous incarnation and this incarnation is `took_ms / 2` milliseconds before this
     /// record was written. If a restart wrote the record, the value is the time since the restart started, by its
     /// monotonic clock; the previous run had ended before the restart started. If an aggregator wrote the record to
     /// separate two runs, the value is twice the time since the first agent of the new run started.
@@ -71,7 +71,7 @@ pub struct Incarnation {
     /// Checkpoints newer than [`Self::from`] that were complete when the incarnation began. These checkpoints stay
     /// complete, but the incarnation does not continue from them.
     pub whole: Vec<CheckpointId>,
-    /// Checkpoints newer than [`Self::from`] with a group that was not committed when the incarnation began. These
+    /// Checkpoints that are newer than [`Self::from`] and had an uncommitted group when the incarnation began. These
     /// checkpoints never become complete. `None` if there were more than [`NAMED_MAX`] such checkpoints, or if an
     /// older program wrote the record. If `None`, none of the newer checkpoints can become complete except the
     /// checkpoints in [`Self::whole`].
@@ -235,7 +235,7 @@ pub struct Line<'a>(Vec<&'a Incarnation>);
 impl<'a> Line<'a> {
     /// The incarnation that set a complete checkpoint aside, because the incarnation continued from an older
     /// checkpoint. The state of the application does not descend from checkpoints that are set aside, so a restart
-    /// uses such checkpoints only by name.
+    /// uses such a checkpoint only if the user names it.
     pub fn set_aside_by(&self, place: Place) -> Option<&'a Incarnation> {
         let in_line = |record: &&Incarnation| record.from_place.is_some_and(|from| from >= place);
         let record = self.0.get(self.0.partition_point(in_line))?;

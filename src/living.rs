@@ -29,7 +29,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(60);
 pub struct LivingRun {
     /// Name of the node on which `mcr run` runs.
     pub node: String,
-    /// The process number of `mcr run` on the node.
+    /// The process id of `mcr run` on the node.
     pub process: u32,
     /// The identity of this start of the job; empty for a start by hand.
     pub identity: String,
@@ -55,7 +55,7 @@ impl LivingRun {
         Ok(Some(file))
     }
 
-    /// The holder files of all processes `mcr run` of the job that are running now.
+    /// The holder files of all `mcr run` processes that are running now for the job.
     pub fn all(store: &dyn Store, job: &JobId) -> Result<Vec<Self>, StoreError> {
         let parse = |path: &PathBuf| serde_json::from_str(&text_of(store, path)?).ok();
         Ok(others(store, &directory(job), ".run.", None)?.iter().filter_map(parse).collect())
@@ -78,7 +78,7 @@ pub struct GroupHolder {
     pub watches: BTreeSet<String>,
 }
 
-/// Maximum number of reads of a file without text (`LOOKS_MAX`), and the wait between two reads (`LOOK_AGAIN`).
+/// A file without text is read at most `LOOKS_MAX` times. `LOOK_AGAIN` is the wait between two reads.
 const LOOKS_MAX: u32 = 40;
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Maximum number of watched directories in a holder file.

@@ -256,8 +256,9 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
 /// Whether the names in the directory of a checkpoint show that one of its groups was not committed. `groups` is 0 if
 /// the number of groups is not known.
 ///
-/// A writer has a temporary file in the directory from its first byte until its manifest is committed. Therefore a
-/// container without a manifest and without a temporary file was committed, and its manifest is missing now.
+/// A writer has a temporary file in the directory from the first byte that it writes until its manifest is committed.
+/// Therefore a container without a manifest and without a temporary file was committed, and its manifest is missing
+/// now.
 fn shows_unfinished_group(entries: &[Entry], groups: u32) -> bool {
     let group = |name: &str| group_of_manifest(name).or_else(|| group_of_container(name));
     let manifests: BTreeSet<GroupId> = entries.iter().filter_map(|entry| group_of_manifest(&entry.name)).collect();

@@ -227,16 +227,16 @@ fn is_number(element: &ElementType) -> bool {
     matches!(element, ElementType::Int { width: 4 | 8, .. } | ElementType::Float { width: 4 | 8, .. })
 }
 
-/// All classes with one type of numbers. Each class is a column of pieces.
+/// The classes whose elements are numbers of one type. Each class is a column of pieces.
 struct Bundle<'a> {
     element: &'a ElementType,
     columns: Vec<Vec<Piece>>,
 }
 
-/// Moves identification numbers of rows (particles) to the bundle of the other columns of these rows. Such numbers
-/// are integers in the same HDF5 group as floats of the same width and byte order, with one integer for each float or
-/// for each point of up to four floats. If several HDF5 groups with such numbers (kinds of particles) occur in
-/// several files, each HDF5 group gets separate columns.
+/// Moves columns of identification numbers (such as the numbers of particles) to the bundle of the floats of the same
+/// rows. Such numbers are integers in the same HDF5 group as floats of the same width and byte order, with one
+/// integer for each float or for each point of up to four floats. If several HDF5 groups (kinds of particles) have
+/// such numbers, and each of these HDF5 groups is in several files, each HDF5 group gets separate columns.
 fn with_their_numbers<'a>(mut bundles: Vec<Bundle<'a>>, files: &[FileHeader]) -> Vec<Bundle<'a>> {
     for n in 0..bundles.len() {
         let ElementType::Int { width, order, .. } = *bundles[n].element else { continue };

@@ -71,7 +71,7 @@ struct Need {
     is_unknown: bool,
 }
 
-/// The parts of the `wanted` containers that containers of the listed checkpoints need.
+/// For each `wanted` container, the parts that the listed checkpoints need.
 fn needs(
     store: &dyn Store,
     job: &JobId,
@@ -290,7 +290,7 @@ struct EncodedPart {
 }
 
 /// Makes a kept segment. The stored bytes of the segment are the shorter of two variants: the unchanged bytes, and
-/// the bytes that encoding with zeros in place of unneeded pieces gives.
+/// the result of encoding the segment with zeros in place of the unneeded pieces.
 fn encode_part(
     reader: &ContainerReader,
     segment: u32,

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 const ROWS_MIN: u64 = 8;
 /// Minimum number of rows in a part of a column. With fewer rows, the column is cut along the next extent.
 const ROWS_OF_PART: u64 = 2;
-/// A piece is not cut if its length is at most the length of a part of the column divided by this number.
+/// A piece is not cut if its length, times this number, is at most the length of a part of the column.
 const UNCUT_PART: u64 = 8;
 /// Arrays are cut at whole rows, into at most twice the necessary number of parts plus this number. If the parts are
 /// still too long for a segment, the arrays are cut inside rows.
@@ -172,7 +172,7 @@ fn cut(column: &[Piece], files: &[FileHeader], parts: u64) -> Vec<Column> {
             .map_or(u64::from(piece.variable.of(files).element.width()).max(1), |step| step.bytes);
         let step = if wide(piece.bytes) * parts_wide * wide(UNCUT_PART) <= whole { piece.bytes } else { step };
         let end = begin + wide(piece.bytes);
-        // Number of bytes of the piece that are before part `n`.
+        // Number of bytes of the piece that belong to the parts with a number below `n`.
         let before = |n: usize| -> u64 {
             let at = (whole * n as u128).saturating_sub(begin * parts_wide);
             let steps = (2 * at + parts_wide * wide(step)) / (2 * parts_wide * wide(step));

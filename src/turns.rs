@@ -1,5 +1,5 @@
-//! Finds files that an application uses in turn, such as `restart.a` and `restart.b`. The application overwrites the
-//! older file, so that one of them is always whole.
+//! Finds files that an application uses in turn, such as `restart.a` and `restart.b`. The application always
+//! overwrites the older file, so that the other file stays whole.
 
 use crate::ids::{FilePath, Rank};
 
@@ -36,15 +36,16 @@ pub fn are_named_in_turn(one: &FilePath, other: &FilePath) -> bool {
     may_be_used_in_turn(one, other) && letter(one) == letter(other)
 }
 
-/// Whether two times differ by at most a quarter of the shorter time.
+/// Whether two durations differ by at most a quarter of the shorter duration.
 pub fn are_alike(one: i128, other: i128) -> bool {
     one.max(other) * 4 <= one.min(other) * 5
 }
 
 /// Whether an application uses several sets of files in turn. `files` is sorted by time. A new set begins after each
-/// time that is about as long as the longest time between two files. All sets have the same number of files, and each
-/// file has a partner in the set before. More than two sets must have more than one file, because files of one step
-/// may be numbered, too. `are_partners` compares the names of two files of a rank.
+/// pause that is about as long as the longest pause between two files. All sets have the same number of files, and
+/// each file has a partner in the previous set. If there are more than two sets, each set must have more than one
+/// file, because an application may also number the files of one step. `are_partners` compares the names of two files
+/// of a rank.
 pub fn are_sets_in_turn(files: &[WrittenFile<'_>], are_partners: fn(&FilePath, &FilePath) -> bool) -> bool {
     let after = |pair: &[WrittenFile<'_>]| pair[1].at_ns - pair[0].at_ns;
     let Some(longest) = files.windows(2).map(after).max().filter(|longest| *longest > 0) else { return false };

@@ -234,8 +234,8 @@ struct FilePart<'a> {
     raw_offset: u64,
 }
 
-/// First the digest of a variable is compared. Then the parts of the file that follow are hashed. They begin with a
-/// part of this variable, so that the same segments are used.
+/// A step compares the digest of `variable`, and then hashes `parts` of the file. The first of these parts belongs to
+/// the same variable, so that its segments are used again.
 struct Step {
     variable: Option<u32>,
     parts: Range<usize>,
@@ -278,7 +278,7 @@ impl<'a> FileCheck<'a> {
         Self { file, header, group, parts, steps, progress: Mutex::default() }
     }
 
-    /// The segments that a step uses, in this order.
+    /// The segments that a step uses, in the order of their uses.
     fn uses(&self, set: &ContainerSet, step: &Step) -> Vec<SegmentKey> {
         let mut uses = Vec::new();
         if let Some(variable) = step.variable {
@@ -304,8 +304,8 @@ impl<'a> FileCheck<'a> {
         VariableRef { file: self.file, variable }
     }
 
-    /// Runs all steps up to this step that are not finished. Another thread may run them at the same time, so that
-    /// this thread waits. Returns the number of new problems.
+    /// Runs all unfinished steps up to this step. If another thread runs steps of the same file, this thread first
+    /// waits for that thread. Returns the number of new problems.
     fn run_to(&self, step: usize, reader: &mut VariableReader, progress: &dyn Fn(RawBytes)) -> usize {
         let mut of_file = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let before = of_file.report.problems.len();

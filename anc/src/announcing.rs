@@ -1,10 +1,11 @@
 //! The announcements that arrive in a session. Each announcement waits for memory in the memory budget. The agent
-//! sends the parts of the announcement only after this wait.
+//! sends the parts of a long announcement only after this wait.
 //!
 //! The first message of an announcement contains the length. A short announcement is complete in this message: it is
 //! taken if there is memory, and otherwise its bytes are dropped. When there is memory for the next waiting
 //! announcement, the aggregator asks the agent for all parts of this announcement. An announcement that gets no
-//! memory in time is returned. The agent then announces the rank's files as whole files, which takes few bytes.
+//! memory in time is returned to the agent. The agent then announces the rank's files as whole files, which takes few
+//! bytes.
 
 use crate::budget::{Budget, Lease};
 use bytes::BytesMut;

@@ -81,9 +81,9 @@ impl Budget {
         if bytes <= SHORT_BYTES { half } else { half - half / 8 }
     }
 
-    /// Waits until `bytes` bytes are free. If `bytes` is more than the whole budget without the leases of
-    /// announcements, the lease gets all of these bytes, so that no thread waits for ever. Threads take leases in the
-    /// order of their work, and a thread that holds a lease can finish without a second lease.
+    /// Waits until `bytes` bytes are free. If `bytes` exceeds the part of the budget that announcements have not
+    /// leased, the lease gets only this part, so that no thread waits for ever. Threads take leases in the order of
+    /// their work, and a thread that holds a lease can finish without a second lease.
     pub fn lease(self: &Arc<Self>, bytes: u64) -> Lease {
         let takes = |state: &State| bytes.min(self.total_bytes - state.announced_bytes);
         let is_short = |state: &mut State| state.free_bytes < takes(state) + self.promised(state);

@@ -20,8 +20,8 @@ pub struct Completes(Mutex<Answers>);
 
 impl Completes {
     /// Whether a checkpoint of `groups` groups is complete. Most calls only list the directory of the checkpoint,
-    /// because a manifest is missing. If another thread reads the state of the same checkpoint, waits for its answer.
-    /// If the state cannot be read, the answer is false.
+    /// because a manifest is missing. If another thread reads the state of the same checkpoint, this function waits
+    /// for the answer of that thread. If the state cannot be read, the answer is false.
     pub fn of(&self, store: &dyn Store, job: &JobId, id: &CheckpointId, groups: u32) -> bool {
         // The list is read each time, because the checkpoint may have been removed and its name used again.
         if !manifest::has_all_manifests(store, job, id, groups).unwrap_or(false) {

@@ -30,8 +30,8 @@ pub struct AncOptions {
     /// Whether a group shares the store: another user may own the directory, and the group may write to it. Default
     /// false.
     pub shared_store: bool,
-    /// Address and port to listen on, or address and range of ports, as in `0.0.0.0:7117-7180`. Of a range, the first
-    /// free port is used. Default 0.0.0.0:7117.
+    /// Address and port to listen on, or address and range of ports, as in `0.0.0.0:7117-7180`. The first free port
+    /// of a range is used. Default 0.0.0.0:7117.
     pub listen: String,
     /// Number of ranks merged into one container (GROUP_SIZE). The agents must have the same group size. Default 32.
     pub group_size: u32,
@@ -48,7 +48,8 @@ pub struct AncOptions {
     /// have a quarter of this length, at most 4 MiB. With `fast`, a segment has at most a quarter of the bytes to
     /// store, but at least 0.5 MiB.
     pub segment_mib: u64,
-    /// Variables with fewer bytes than this number are pooled instead of compressed with their class. Default 100.
+    /// Variables with fewer bytes than this number share segments, instead of being compressed with their class.
+    /// Default 100.
     pub small_bytes: u64,
     /// Maximum MiB of checkpoint data in memory. Announcements take at most half of this memory. Minimum: 3 segments
     /// (`balanced`: 12 segments, `max`: 16 segments). Default 0, which means 256 MiB (`balanced`: 512 MiB, `max`:
@@ -71,8 +72,8 @@ pub struct AncOptions {
     /// supports this (`max`) and the result is smaller; needs `reuse`. `off`: older checkpoints are not used. Default
     /// auto.
     pub time: Time,
-    /// Maximum number of consecutive checkpoints of which at least one is coded without older checkpoints, 2 to 64.
-    /// Default 8.
+    /// Of this number of consecutive checkpoints, at least one is coded without older checkpoints. 2 to 64. Default
+    /// 8.
     pub whole_every: u32,
     /// How the names of two variables are compared: `numbers` (each run of digits counts as `#`) or `exact`. Default
     /// numbers.

@@ -233,7 +233,7 @@ impl AgentLink {
         self.ended.send_replace(true);
     }
 
-    /// Requests ranges of bytes. The answer arrives through the receiver. Flush threads call this function.
+    /// Requests ranges of bytes. The answer arrives through the returned receiver. Flush threads call this function.
     fn ask(
         &self,
         announce_id: u64,

@@ -37,9 +37,9 @@ pub struct FlushOptions {
     pub verify: bool,
     /// Whether a variable that the newest checkpoint or another rank already holds is stored as a reference only.
     pub reuse: bool,
-    /// Maximum number of consecutive checkpoints of which at least one is coded without older checkpoints. 1 means
-    /// that every checkpoint is coded without older checkpoints. A segment is coded with an older segment only if the
-    /// result is smaller.
+    /// Of this number of consecutive checkpoints, at least one is coded without older checkpoints. 1 means that every
+    /// checkpoint is coded without older checkpoints. A segment is coded with an older segment only if the result is
+    /// smaller.
     pub whole_every: u32,
     /// Whether the choice of codecs considers the store's speed.
     pub store_speed: StoreSpeed,

@@ -11,7 +11,7 @@ use std::fmt;
 /// Maximum number of flushes that fail because of the store. Then the checkpoint is abandoned.
 pub const FLUSH_ATTEMPTS_MAX: u32 = 5;
 
-/// Time in milliseconds until a flush is tried again whose content is the committed content.
+/// If a flush finds that its content is already committed, time in milliseconds until the flush is tried again.
 const UNCHANGED_MS: u64 = 1000;
 
 /// A checkpoint of a group, as the application names it.
@@ -112,7 +112,7 @@ pub enum Event {
     Found(CheckpointId),
     /// The bytes of these ranks could not be fetched, because the agent has disconnected or the files have changed.
     RanksFailed(BTreeSet<Rank>),
-    /// The store failed, or another part failed that may work later. The text is the reason.
+    /// The store or another part failed, and may work later. The text is the reason.
     StoreFailed(String),
     /// The flush found that the files belong to an incarnation of the job that has ended.
     Fenced(String),

@@ -118,11 +118,11 @@ pub struct Hub {
     /// Whether a thread is searching the store for announced files.
     searching: bool,
     shared: Arc<Shared>,
-    /// The jobs with an announced rank that is too high for the number of ranks that the rank's agent reports. Each
-    /// job has its highest such rank, and the node and the session of that rank.
+    /// The jobs for which an agent announced a rank that is too high for the number of ranks that the agent reports.
+    /// For each job: the highest such rank, its node and its session.
     beyond: BTreeMap<JobId, (Rank, String, u64)>,
-    /// Job names that two jobs use at the same time. Each name has one session of each job, and the message for both
-    /// jobs.
+    /// Job names that two jobs use at the same time. For each name: one session of the first job, one session of the
+    /// second job, and the message for both jobs.
     conflicts: BTreeMap<JobId, (u64, u64, String)>,
     /// The announcements whose refusal was already logged as a warning: session, checkpoint and reason.
     refused: BTreeSet<(u64, CheckpointId, String)>,

@@ -148,8 +148,8 @@ impl Currents {
 
     /// The incarnation for which a claim commits. The result is the newest incarnation, if the newest incarnation has
     /// the claim's identity. A claim with a new identity begins an incarnation, and then claims for the previous
-    /// incarnation are refused. An agent claims when it connects. Thereby the agent's identity is known to be older
-    /// when the next run restarts.
+    /// incarnation are refused. An agent claims when it connects. So the store has a record with the agent's identity
+    /// before the next run restarts, and the agent then counts as older.
     pub fn admit(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<Option<Current>, Refused> {
         for _ in 0..TRIES_MAX {
             let current = self.of(store, job)?;

@@ -141,8 +141,8 @@ pub fn choose_instance(
         Rewritten::Unknown(why) => doubt.or(Some(why)),
     };
     let doubt = doubt.or_else(|| written.doubtful.map(doubt_of_agent));
-    // A name under which no group has committed, and that another group began to use, or that this group began to use
-    // before a failure.
+    // `begun` is a name under which no group has committed. Another group began to use the name, or this group began
+    // to use the name before a failure.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
     let doubt = doubt.or_else(|| joined.and_then(|joined| doubt_of_joining(&key.label, joined, &taken, &own, ours_ms)));
     let doubt = doubt.or_else(|| doubt_of_times(&key.label, grouping, &own, written));
@@ -169,10 +169,10 @@ fn part_of_step(own: &[&Manifest], files: &[FileHeader]) -> Option<(CheckpointId
 
 /// Finds out after a commit whether the first content of a name has groups of two attempts to write one step: a group
 /// wrote its files, the application began the step again without a restart, and all groups wrote their files. The
-/// second content of the group that wrote twice is then nearer to the other groups than its first content. Returns
-/// the first content and the reason for the mark `doubtful`.
+/// second content of the group that wrote twice is then nearer in time to the contents of the other groups than its
+/// first content. Returns the first content and the reason for the mark `doubtful`.
 ///
-/// Whichever of the two groups commits last finds both contents. Names with more contents are overwritten regularly,
+/// The group that commits last finds the contents of both groups. Names with more contents are overwritten regularly,
 /// and the length of a step is known.
 pub fn mixed_attempts(
     store: &dyn Store,
@@ -280,7 +280,7 @@ fn step_ms(own: &[Manifest], newest_ms: i64) -> Option<i64> {
     Some(usual.map_or(since_last_ms, |usual| since_last_ms.min(*usual)))
 }
 
-/// A rank whose files are not taken.
+/// A rank whose files the aggregator refuses.
 #[derive(Clone, Copy, Debug)]
 pub struct NotTaken {
     /// The rank.
@@ -289,9 +289,9 @@ pub struct NotTaken {
     pub written_ms: i64,
 }
 
-/// Marks the content of a label as not whole, because files of a rank are not taken. The content may have no
-/// committed group. If a complete checkpoint already has these files of the rank, nothing is marked. An earlier run
-/// with more ranks saved such a checkpoint.
+/// Marks the content of a label as not whole, because the aggregator refuses the files of a rank. The content may
+/// have no committed group. If a complete checkpoint already has these files of the rank, nothing is marked. An
+/// earlier run with more ranks saved such a checkpoint.
 pub fn spoil_instance(
     store: &dyn Store,
     key: &Key,
@@ -399,8 +399,8 @@ fn doubt_of_times(label: &CheckpointId, grouping: Grouping, own: &[Manifest], wr
     })
 }
 
-/// Maximum time in milliseconds between two groups' first contents under one name that belong to one step without
-/// doubt.
+/// If the first contents of two groups under one name were written at most this number of milliseconds apart, they
+/// belong to one step without doubt.
 const ONE_STEP_MS: i64 = 1000;
 
 /// File name extensions that contain a digit.
@@ -617,7 +617,7 @@ fn same_content(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -
     manifest.ranks == grouping.ranks() && saved.clone().count() == files.clone().count() && saved.zip(files).all(same)
 }
 
-/// Whether a restart does not use a checkpoint because of a decision, and not because of its files. If the
+/// Whether a restart skips a checkpoint because of a decision, and not because of the checkpoint's files. If the
 /// application writes the content of such a checkpoint again, the content is a new checkpoint. Otherwise the newest
 /// state of an application that computes the same numbers again would never be restored.
 fn is_passed_over(state: &manifest::CheckpointState) -> bool {

@@ -47,7 +47,8 @@ struct Listed {
 }
 
 impl Names {
-    /// The newest contents of a label that have a directory in the store, at most [`LOOKED_AT`], in rising order.
+    /// The generations of the newest contents of a label, at most [`LOOKED_AT`], in rising order. Each of these
+    /// contents has a directory in the store.
     pub fn newest(&self, store: &dyn Store, key: &Key, incarnation: u32) -> Result<Vec<u32>, StoreError> {
         if let Some(known) = self.known(key, incarnation)
             && let Some(newest) = still_newest(store, key, known)?

@@ -215,8 +215,8 @@ impl<'a> Coder<'a> {
     fn next(&self) -> Option<(CodingSlot<'a>, Result<RawSegment, FlushError>)> {
         let Some(fetched) = self.fetched else {
             // The lease is taken before the slot, because the thread that returned the lease has also left its
-            // buffers. The slot is taken before the fetch, because the bytes of a segment that waits for a slot drop
-            // out of the CPU caches.
+            // buffers for reuse. The slot is taken before the fetch, because the bytes of a segment that waits for a
+            // slot drop out of the CPU caches.
             let taken = self.pipeline.take(self.queue)?;
             return Some((self.slot(), self.pipeline.fetch(taken)));
         };

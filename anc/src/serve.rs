@@ -66,8 +66,8 @@ pub struct Service {
 
 impl Service {
     /// Makes a service that sends events to a hub and serves restarts from a store. `take_apart`: agents announce
-    /// variables, not whole files. `in_haste`: agents keep chunks filtered if removing the filters makes the chunks
-    /// only a little smaller.
+    /// variables, not whole files. `in_haste`: agents keep chunks filtered, unless the chunks are stored in much
+    /// fewer bytes without the filters.
     pub fn new(
         hub: mpsc::Sender<HubEvent>,
         store: Arc<dyn Store>,

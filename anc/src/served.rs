@@ -11,7 +11,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
 /// Maximum number of groups that restarts read at the same time. Restarts of further groups wait.
 const GROUPS_MAX: usize = 2;
-/// The part of the aggregator's budget that each group leases. So half of the budget is left for checkpoints.
+/// Each group leases the aggregator's budget divided by this number. So half of the budget is left for checkpoints.
 const GROUP_DIVISOR: u64 = 4;
 
 /// A group of a checkpoint.

@@ -53,7 +53,8 @@ const RELOAD_MAX: Duration = Duration::from_secs(2);
 const REASON_MAX: Duration = Duration::from_secs(1);
 /// Life of a certificate.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
-/// A certificate is valid from this time before it is made, because the clocks of two nodes differ.
+/// The validity of a certificate begins this long before the certificate is made, because the clocks of two nodes
+/// differ.
 const BACK_DATED: Duration = Duration::from_secs(600);
 /// Life of a certificate authority: 10 years.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * 24 * 3600);

@@ -39,8 +39,8 @@ impl Column {
     }
 }
 
-/// A column that is being read. A number of items is refused before memory is allocated, if the remaining bytes are
-/// too few for that number.
+/// A column that is being read. A number of items is refused, before memory is allocated, if the remaining bytes
+/// cannot hold this number of items.
 pub(crate) struct Cursor<'a> {
     name: &'static str,
     left: &'a [u8],

@@ -240,7 +240,7 @@ pub(super) fn encode(contents: &Contents, segments: &[Written]) -> Result<Vec<u8
     Ok(c.join())
 }
 
-/// Numbers values that occur repeatedly, in the order of their first occurrence.
+/// Gives a number to each distinct value, in the order in which the values first occur.
 struct Interned<'a, T> {
     items: Vec<&'a T>,
     numbers: HashMap<&'a T, u64>,

@@ -80,7 +80,7 @@ pub struct ContainerRef {
     pub index_digest: Digest,
 }
 
-/// The origin of the bytes of a variable that is not stored in this container itself.
+/// Where a reader finds the bytes of a variable that has no pieces in this container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The bytes equal the bytes of another variable of the group, and the other variable is stored or
@@ -112,7 +112,7 @@ pub enum Placement {
     },
 }
 
-/// The segment of an older container against which a segment is coded.
+/// A base: the segment of an older container that predicts the bytes of a new segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseSegment {
     /// The older container.
@@ -210,7 +210,8 @@ pub struct Index {
     pub(super) files: Vec<FileHeader>,
     /// Placement of each variable, in the order of the files.
     pub(super) placements: Vec<Placement>,
-    /// Number of variables before each file; the last entry is the number of all variables.
+    /// For each file, the position of its first variable among all variables. The last entry is the number of all
+    /// variables.
     pub(super) first: Vec<usize>,
     /// Indices of pieces, sorted by variable and offset. `by_variable_start` says where the pieces of each variable
     /// begin.
@@ -297,7 +298,7 @@ impl Index {
         self.variable(at).map(|_| self.first[at.file as usize] + at.variable as usize)
     }
 
-    /// Whether any segment has a base.
+    /// Whether any segment has a base, or a dependency of another kind.
     pub fn has_bases(&self) -> bool {
         self.segments.iter().any(|segment| !segment.dependencies.is_empty())
     }
@@ -312,7 +313,8 @@ pub(super) fn reference(file: usize, variable: usize) -> VariableRef {
     VariableRef { file: file as u32, variable: variable as u32 }
 }
 
-/// Number of variables before each file; the last entry is the number of all variables.
+/// For each file, the position of its first variable among all variables. The last entry is the number of all
+/// variables.
 pub(super) fn firsts(files: &[FileHeader]) -> Vec<usize> {
     let mut first = Vec::with_capacity(files.len() + 1);
     let mut sum = 0;

@@ -18,7 +18,7 @@ pub const SEGMENT_RAW_MAX: u64 = 1 << 30;
 pub const SEGMENT_STORED_MAX: u64 = SEGMENT_RAW_MAX + (SEGMENT_RAW_MAX >> 4);
 /// Maximum length of an index before compression, in bytes.
 pub const INDEX_RAW_MAX: u64 = 1 << 30;
-/// Length from which a variable has a digest in the index. Variables with fewer raw bytes have no digest.
+/// Minimum raw length of a variable that has a digest in the index, in bytes. Shorter variables have no digest.
 pub const DIGEST_BYTES_MIN: u64 = 4096;
 
 const FILE_MAGIC: [u8; 8] = *b"\x89MCR\r\n\x1a\n";

@@ -11,11 +11,11 @@ const EXPLICIT: u64 = 1;
 const CAP: u64 = 2;
 const LAST: u64 = 4;
 
-/// Bytes of each variable that are not in a piece yet, indexed by position in the piece order.
+/// For each variable, the number of bytes that are not in a piece yet. The index is the position in the piece order.
 pub(super) struct Remaining(Vec<u64>);
 
 impl Remaining {
-    /// Starts with all bytes of the variables; `raw_bytes` is their raw length.
+    /// Starts without any piece. `raw_bytes` gives the raw length of each variable.
     pub(super) fn new(raw_bytes: impl Iterator<Item = u64>) -> Self {
         Self(raw_bytes.collect())
     }
@@ -105,7 +105,8 @@ pub(super) fn read(
         if pieces.len() as u64 + (end - first) as u64 > PIECES_MAX {
             return cursor.bad("there are more than 2^24 pieces");
         }
-        // The length of each piece is set below. Until then its offset field holds the position in the piece order.
+        // The length of each piece is set below. Until then, the field `offset` of the piece holds the position in
+        // the piece order.
         pieces.extend((first..end).map(|at| Piece { variable: order[at], offset: at as u64, bytes: 0 }));
         *next = end;
     }

@@ -82,12 +82,12 @@ impl ContainerReader {
         Ok(Self { file, path, index_digest: Digest::of(&stored), index, trailer, kept: None })
     }
 
-    /// Whether prune removed unneeded bytes from the container.
+    /// Whether `mcr prune` has removed unneeded bytes from the container.
     pub fn is_repacked(&self) -> bool {
         self.kept.is_some()
     }
 
-    /// Whether a piece of a segment is in the container. `nth` counts the pieces of the segment.
+    /// Whether a piece of a segment is in the container. `nth` is the number of the piece in the segment.
     pub fn holds(&self, segment: u32, nth: u32) -> bool {
         match self.kept.as_ref().map(|kept| kept.get(&segment)) {
             None | Some(Some(Kept::Whole)) => true,

@@ -1,4 +1,5 @@
-//! A repacked container holds only some segments of the original container, and only some pieces of some segments.
+//! A repacked container holds only some segments of the original container. A kept segment may lack some of its
+//! pieces.
 
 use super::columns::{Column, Cursor, Parsed};
 use super::index::Index;

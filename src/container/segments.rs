@@ -24,12 +24,12 @@ pub enum ReadOrder {
     Announced,
     /// Every use is announced, but further readers may come. A segment stays until another segment needs the room.
     Shared,
-    /// Nobody knows the order.
+    /// The order of the uses is not known.
     Unknown,
 }
 
-/// The decoded segments of a [`ContainerSet`], within a number of bytes. If that number is less than the longest
-/// segment with its base, the buffer has room for exactly these two.
+/// A buffer for decoded segments of a [`ContainerSet`], with a limit in bytes. Even if the limit is lower, the buffer
+/// has room for the longest segment, or for two segments of this length if there are bases.
 pub struct SegmentBuffer {
     set: Arc<ContainerSet>,
     /// The segment of each partition, sorted.
@@ -38,7 +38,7 @@ pub struct SegmentBuffer {
     buffer: Arc<SharedBuffer<Order, Decoded>>,
 }
 
-/// A decoded segment in use. The segment may be dropped from the buffer when this value is dropped.
+/// A decoded segment in use. The buffer keeps the segment at least until this value is dropped.
 pub(super) type DecodedInUse = InUse<Order, Decoded>;
 
 /// A decoded segment, with the bytes of each piece in one run.
@@ -124,7 +124,7 @@ impl SegmentBuffer {
         if !decoded.is_loaded()
             && let Some(base) = self.base_of(partition)
         {
-            // The announced use of the base does not happen.
+            // The base was announced too, but is not used, because the segment was already decoded.
             self.buffer.with_policy(|policy| policy.withdraw(base));
         }
         Ok(decoded)
@@ -141,7 +141,7 @@ impl SegmentBuffer {
         self.buffer.with_policy(|policy| uses.for_each(|partition| policy.withdraw(partition)));
     }
 
-    /// The tasks, which several threads take and run. All tasks are announced.
+    /// Announces all tasks, and returns the queue from which several threads take the tasks.
     pub fn queue<'a>(&'a self, tasks: &'a [SegmentTask]) -> TaskQueue<'a> {
         let key = |task: &SegmentTask| SegmentKey { container: task.container, segment: task.segment };
         self.announce(tasks.iter().map(key));
@@ -199,7 +199,7 @@ impl SegmentBuffer {
     }
 }
 
-/// Tasks that several threads take. If the value is dropped, the announced uses of the tasks that are left are taken
+/// A queue of tasks for several threads. If the queue is dropped, the announced uses of the remaining tasks are taken
 /// back.
 pub struct TaskQueue<'a> {
     buffer: &'a SegmentBuffer,
@@ -209,8 +209,8 @@ pub struct TaskQueue<'a> {
 }
 
 impl<'a> TaskQueue<'a> {
-    /// The next task: its segment is in the buffer, or follows the segment that was decoded last. So readers that
-    /// begin at different times use the same segments.
+    /// Takes the next task: a task whose segment is in the buffer, or else the task after the segment that was
+    /// decoded last. So readers that begin at different times use the same segments.
     pub fn take(&self) -> Option<&'a SegmentTask> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.buffer.buffer.next_of(&left)?;

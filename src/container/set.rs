@@ -96,8 +96,8 @@ impl ContainerSet {
         &self.readers
     }
 
-    /// Checks that no base has a base itself, and that no variable to which a reference leads is in a segment that
-    /// has a base.
+    /// Checks that no base has a base itself. Also checks that each variable to which a reference leads is in
+    /// segments without a base.
     fn check_bases(&self) -> Result<(), ReadError> {
         for (number, segment) in self.index().segments().iter().enumerate() {
             let Some(base) = segment.base() else { continue };
@@ -185,7 +185,7 @@ impl ContainerSet {
         self.readers[0].invalid("the index", format!("it has no file {file}"))
     }
 
-    /// Stored bytes of the segment of a task and of its base.
+    /// Stored bytes of a task's segment, plus the stored bytes of the segment's base.
     pub fn stored_bytes_of(&self, task: &SegmentTask) -> u64 {
         let of_base = self.base_of(SegmentKey { container: task.container, segment: task.segment }).map(|base| {
             let older = self.readers[base.container as usize].index();
@@ -194,7 +194,7 @@ impl ContainerSet {
         task.stored_bytes.0 + of_base.unwrap_or(0)
     }
 
-    /// Raw and stored bytes of the segment of a task and of its base.
+    /// Raw and stored bytes of a task's segment, plus the raw and stored bytes of the segment's base.
     pub fn task_bytes(&self, task: &SegmentTask) -> u64 {
         let base = self.base_of(SegmentKey { container: task.container, segment: task.segment });
         task.raw_bytes.0 + base.map_or(0, |base| self.raw_bytes_of(base).0) + self.stored_bytes_of(task)

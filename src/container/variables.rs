@@ -27,7 +27,8 @@ struct Part {
 }
 
 impl VariableReader {
-    /// A reader of all variables of a group. Keeps at most `bytes` bytes of decoded segments, or two segments.
+    /// A reader of all variables of a group. Keeps at most `bytes` bytes of decoded segments, or more if one segment
+    /// and its base need more.
     pub fn new(set: Arc<ContainerSet>, bytes: u64) -> Result<Self, ReadError> {
         let tasks = set.tasks(|_| true);
         Ok(Self::of(Arc::new(SegmentBuffer::new(set, &tasks, bytes, ReadOrder::Unknown)?)))
@@ -78,8 +79,8 @@ impl VariableReader {
     }
 }
 
-/// The segments that [`VariableReader::read`] uses for these bytes, in this order. A segment is named once for
-/// consecutive parts.
+/// Calls `each` for the segment of each part that [`VariableReader::read`] would read for these bytes, in the order
+/// of reading.
 pub(crate) fn segments_of(
     set: &ContainerSet,
     variable: VariableRef,
@@ -90,7 +91,7 @@ pub(crate) fn segments_of(
     parts(set, variable, offset, bytes).into_iter().flatten().for_each(|part| each(part.key));
 }
 
-/// The parts of these bytes.
+/// Divides a run of a variable's bytes into parts, one for each piece that has some of the bytes.
 fn parts(set: &ContainerSet, variable: VariableRef, offset: u64, bytes: u64) -> Result<Vec<Part>, ReadError> {
     let refuse = |what: &str| set.readers()[0].invalid("the request", what.into());
     let header = set.index().variable(variable).ok_or_else(|| refuse("there is no such variable"))?;

@@ -69,12 +69,12 @@ pub fn newest_restorable(
     Ok(line.into_iter().chain(aside))
 }
 
-/// The checkpoints newer than `from` with a group that is not committed. `known` are the states that were read
-/// earlier. A checkpoint that is complete or unfinished in `known` is not examined again.
+/// The checkpoints that are newer than `from` and have a group that is not committed. `known` are the states that
+/// were read earlier. A checkpoint that is complete or unfinished in `known` is not examined again.
 ///
-/// A process that begins an incarnation calls this function directly before it writes the record. If a writer commits
-/// a group only after the record was written, this function finds the writer's temporary file in the directory of the
-/// checkpoint, and reports the checkpoint as unfinished.
+/// A process that begins an incarnation calls this function directly before it writes the record. A writer may still
+/// commit a group after the record is written. Such a writer already has a temporary file in the directory of the
+/// checkpoint, so this function reports the checkpoint as unfinished.
 pub fn unfinished(
     store: &dyn Store,
     job: &JobId,
@@ -135,8 +135,8 @@ pub fn newest_of_group(
     Ok(None)
 }
 
-/// Whether a checkpoint of `groups` groups has a manifest of each group. Lists one directory, and reads no manifest. A
-/// checkpoint that lacks a manifest is not complete.
+/// Whether a checkpoint of `groups` groups has a manifest of each group. Lists one directory, and reads no manifest.
+/// A checkpoint that lacks a manifest is not complete.
 pub fn has_all_manifests(store: &dyn Store, job: &JobId, id: &CheckpointId, groups: u32) -> Result<bool, StoreError> {
     let names: HashSet<String> =
         store.list_dir(&checkpoint_dir(job, id))?.into_iter().map(|entry| entry.name).collect();

@@ -1,8 +1,8 @@
 //! The partition buffer with its bytes, for one thread.
 //!
-//! Source: sections 5.4 and 6. The paper calls the next partition from within a running partition. Here, the caller
-//! of [`PartitionBuffer::call`] reads the bytes, and a [`Loader`] that needs another partition to load a partition
-//! names this *base*: then the partition calls its base, is loaded, and the base returns.
+//! Source: sections 5.4 and 6. In the paper, the code in a running partition calls the next partition. Here, the
+//! caller of [`PartitionBuffer::call`] reads the bytes. If a [`Loader`] needs another partition to load a partition,
+//! the other partition is its *base*: the partition calls its base, is loaded, and the base returns.
 
 use super::counters::Counters;
 use super::error::PartitionError;
@@ -14,8 +14,8 @@ use super::policy::Policy;
 use super::victims::VictimLimits;
 use std::collections::HashMap;
 
-/// Maximum number of partitions that are loaded at the same time, because each of them needs the next one as its
-/// base. The buffer needs a sub-buffer for each of them.
+/// Maximum length of a chain in which each partition needs the next partition as its base. To load such a chain, the
+/// buffer needs a sub-buffer for each partition of the chain.
 pub const BASES_MAX: usize = 16;
 
 /// Loads partitions, for example by reading and decoding segments.
@@ -183,7 +183,7 @@ impl<P: Policy, L: Loader> PartitionBuffer<P, L> {
         }
     }
 
-    /// Loads a partition, after its base.
+    /// Loads a partition. If the partition has a base, calls the base first.
     fn load(&mut self, access: Access) -> Result<(), AccessError<L::Error>> {
         let Access { partition, sub_buffer, .. } = access;
         let entry = self.manager.list().get(partition)?;

@@ -58,7 +58,8 @@ impl BufferLayout {
         let longest = lengths.first().copied().unwrap_or(0);
         let mut cut = vec![longest; together.clamp(1, MIXED_MAX)];
         let room = bytes.saturating_sub(longest.saturating_mul(cut.len() as u64));
-        // Of the remaining bytes, each partition gets an equal share of its length.
+        // The remaining bytes are the fraction `room / sum` of all partitions. Each partition adds this fraction of
+        // its length to `saved`, and a sub-buffer is cut as soon as `saved` is at least its length.
         let mut saved = 0u128;
         for length in lengths {
             saved += u128::from(length) * u128::from(room);

@@ -1,7 +1,8 @@
 //! The partition list: where each partition is, and how long it is.
 //!
-//! Source: section 5.2. There, an entry is an offset in the program image and a size. Here, a `u64` of the caller
-//! (an offset, or the number of a segment) takes the place of the offset, because only the loader uses it.
+//! Source: section 5.2. In the paper, an entry is an offset in the program image and a size. Here, a `u64` that the
+//! caller chooses (an offset, or the number of a segment) replaces the offset, because only the loader uses this
+//! number.
 
 use super::error::PartitionError;
 use super::ids::PartitionId;

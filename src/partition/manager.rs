@@ -145,7 +145,7 @@ impl<P: Policy> PartitionManager<P> {
     }
 
     /// Calls a partition like [`Self::call`], but only if another sub-buffer of `room` bytes can be taken after this
-    /// call. So a partition can be held while its base is called. 0: no other sub-buffer is needed.
+    /// call. Then the partition can be held while its base is called. If `room` is 0, no other sub-buffer is needed.
     pub fn call_leaving(
         &mut self,
         chain: ChainId,
@@ -203,8 +203,8 @@ impl<P: Policy> PartitionManager<P> {
 
     /// Gives up all calls of a chain, for example after a failed load. The chain is in resident code again.
     ///
-    /// The paper has no such event. An EWOR partition to which no call returns any more is evicted, as if the call
-    /// had not happened.
+    /// The paper has no such event. If no call returns any more to an EWOR partition, its state becomes evicted, as
+    /// if the call had not happened.
     pub fn abandon(&mut self, chain: ChainId) -> Result<(), PartitionError> {
         self.chain(chain)?;
         let Some(stack) = self.chains.insert(chain, PartitionStack::default()) else { return Ok(()) };
@@ -250,8 +250,8 @@ impl<P: Policy> PartitionManager<P> {
         Ok(())
     }
 
-    /// Removes a partition whose bytes are not valid, because its load failed. No chain may run the partition, and
-    /// nobody may hold it.
+    /// Removes a partition whose bytes are not valid, because its load failed. No chain may run the partition, and no
+    /// caller may hold it.
     pub fn forget(&mut self, partition: PartitionId) -> Result<(), PartitionError> {
         self.list.get(partition)?;
         let record = &mut self.records[partition.index()];
@@ -325,14 +325,15 @@ impl<P: Policy> PartitionManager<P> {
         &mut self.policy
     }
 
-    /// Whether a partition is held, or runs in a chain. `own` runs in the asking chain, which leaves it.
+    /// Whether a partition is held, or runs in a chain. `own` is the running partition of the asking chain. This
+    /// chain leaves `own`, so it does not count as a chain that runs `own`.
     fn is_blocked(&self, partition: PartitionId, own: Option<Placed>) -> bool {
         let record = &self.records[partition.index()];
         let is_own = own.is_some_and(|own| own.partition == partition);
         record.holds > 0 || record.running > u32::from(is_own)
     }
 
-    /// Whether a sub-buffer of `room` bytes can be taken, in addition to `own`.
+    /// Whether a sub-buffer of at least `room` bytes, other than the sub-buffer `own`, can be taken.
     fn has_room(&self, room: u64, own: SubBufferId, caller: Option<Placed>) -> bool {
         let is_free = |resident: &Option<PartitionId>| !resident.is_some_and(|it| self.is_blocked(it, caller));
         let mut others = self.layout.iter().zip(&self.residents).filter(|((sub_buffer, _), _)| *sub_buffer != own);
@@ -389,7 +390,8 @@ impl<P: Policy> PartitionManager<P> {
         Ok(entry)
     }
 
-    /// Puts a partition into a sub-buffer, which may be taken. `before` is the partition that ran before.
+    /// Puts a partition into a sub-buffer, which may be taken. `before` is the partition that ran in the chain until
+    /// now.
     fn bring(
         &mut self,
         partition: PartitionId,

@@ -3,7 +3,8 @@
 //! Source: J. B. Manzano, G. Gan, J. Ributzka, S. Shrestha and G. R. Gao, *Code Partition and Overlays: A
 //! reintroduction to High Performance Computing*, CAPSL Technical Memo 108, University of Delaware, 2011. The paper
 //! loads the code of functions into the small local memory of a processor. Here, a partition is any run of bytes that
-//! is loaded as a whole, such as a segment of a container. This module does no I/O: a [`Loader`] of the caller loads.
+//! is loaded as a whole, such as a segment of a container. This module does no I/O: the caller provides a [`Loader`],
+//! which loads the partitions.
 //!
 //! | section | part | here |
 //! |---|---|---|
@@ -18,9 +19,10 @@
 //! | 7 | number of transfers | [`Counters`], [`replay`] |
 //!
 //! A partition that needs another partition, such as a segment that is predicted from a base, *calls* the other
-//! partition, and the other partition *returns* to it. The sub-buffer of a caller is written in the partition stack,
-//! and the caller resumes in exactly this sub-buffer. A partition to which a call will return may be evicted (EWOR),
-//! and is then loaded into the same sub-buffer again, or copied from the victim cache.
+//! partition, and the other partition *returns* to it. The first call comes from *resident code*, which is in no
+//! partition. The partition stack records the sub-buffer of each caller, and the caller resumes in exactly this
+//! sub-buffer. A partition to which a call will return may be evicted (state EWOR). It is then loaded into the same
+//! sub-buffer again, or copied from the victim cache.
 //!
 //! `docs/partition.md` says which policy needs the fewest loads.
 //!

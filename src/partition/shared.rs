@@ -1,8 +1,8 @@
 //! The partition buffer with its bytes, for several threads.
 //!
 //! The manager is behind a lock, and partitions are loaded outside of the lock. Each partition in the buffer is
-//! either being loaded or filled. A thread that needs a partition that another thread loads waits for this load, so
-//! no partition is loaded twice at the same time.
+//! either being loaded or completely loaded. If a thread needs a partition while another thread loads it, the thread
+//! waits for this load. So no partition is loaded twice at the same time.
 //!
 //! A thread that finds no room waits until another thread has finished with a partition. A thread waits for room only
 //! while it uses no partition. Therefore the threads cannot wait for each other for ever, if the buffer has room for
@@ -49,7 +49,7 @@ pub enum AfterUse {
 #[derive(Debug)]
 pub struct SharedBuffer<P: Policy, T> {
     state: Mutex<State<P, T>>,
-    /// A load has ended, or a thread has finished with a partition.
+    /// Wakes the waiting threads when a load has ended, or when a thread has finished with a partition.
     changed: Condvar,
     after_use: AfterUse,
 }
@@ -167,8 +167,9 @@ impl<P: Policy, T> SharedBuffer<P, T> {
         }
     }
 
-    /// The wanted partition that a thread should use next: a partition in the buffer, or else the partition that
-    /// follows the last load. Readers that choose in this way read together, even if they begin at different times.
+    /// The wanted partition that a thread should use next: a partition in the buffer, or else the first wanted
+    /// partition from the last loaded partition on. Readers that choose in this way use the same loads, even if they
+    /// begin at different times.
     pub fn next_of(&self, wanted: &BTreeSet<PartitionId>) -> Option<PartitionId> {
         let state = self.lock();
         let here = state.contents.keys().filter(|partition| wanted.contains(partition)).min().copied();
@@ -230,8 +231,8 @@ impl<P: Policy, T> SharedBuffer<P, T> {
 }
 
 impl<P: Policy, T> State<P, T> {
-    /// Calls a partition and, if it must be loaded and has a base, its base. Both have room then, and the partition
-    /// is held. If there is no room for both, nothing changes.
+    /// Calls a partition. If the partition must be loaded and has a base, also calls the base. Afterwards both have
+    /// room, and the partition is held. If there is no room for both, nothing changes.
     fn call(
         &mut self,
         chain: ChainId,
@@ -247,7 +248,7 @@ impl<P: Policy, T> State<P, T> {
         if base == Some(partition) {
             return Err(PartitionError::BaseOfItself(partition));
         }
-        // A base in the buffer stays there. For another base, the partition must leave room.
+        // If the base is in the buffer, the base stays there. Otherwise, the partition must leave room for the base.
         let held = base.filter(|base| self.manager.hold(*base).is_ok());
         let room = match base {
             Some(base) if held.is_none() => self.manager.list().get(base).map(|base| base.bytes.max(1)),

@@ -1,6 +1,6 @@
 //! Recorded calls and returns of partitions, as a text.
 //!
-//! The text is UTF-8. Each line is one record, and the records of a line are separated by spaces:
+//! The text is UTF-8. Each line is one record, and spaces separate the words of a line:
 //!
 //! ```text
 //! mcr-partitions 1          the first line: the kind of the file, and its version
@@ -197,7 +197,7 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// Writes what the output holds back, and returns the output.
+    /// Flushes the output, and returns the output.
     pub fn finish(mut self) -> std::io::Result<W> {
         self.out.flush()?;
         Ok(self.out)

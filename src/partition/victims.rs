@@ -1,7 +1,7 @@
 //! The victim cache: copies of evicted partitions to which a call will return.
 //!
 //! Source: section 6.3. The paper's cache has one entry, and a bit mask of 128 bits finds the partitions on the
-//! partition stack, with false positives. Here, the number of entries and of bytes is a limit of the caller, and a
+//! partition stack, with false positives. Here, the caller limits the number of entries and the number of bytes. A
 //! counter for each partition replaces the mask, so that there are no false positives.
 
 use super::ids::PartitionId;

@@ -97,8 +97,8 @@ impl Hub {
         decide(in_flight, self.now_ms(), draining.quiet_since_ms, draining.until_ms)
     }
 
-    /// Whether a checkpoint of this group that arrived later, and was not written before, is complete. Then the agents
-    /// were informed, and do not wait for this checkpoint.
+    /// Whether this group has a complete checkpoint that arrived later, and was written at the same time or later. In
+    /// this case the agents were informed, and do not wait for this checkpoint.
     fn is_overtaken(&self, key: &Key, gather: &Gather) -> bool {
         let is_later = |other: &Gather| other.serial > gather.serial && other.written_ns() >= gather.written_ns();
         (self.gathers.iter())

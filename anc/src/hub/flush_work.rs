@@ -41,8 +41,8 @@ pub(super) fn launch_flush(work: FlushWork, events: mpsc::Sender<HubEvent>) -> s
     std::thread::Builder::new().name("flush".into()).spawn(flush).map(drop)
 }
 
-/// Minimum time in nanoseconds between a commit and the writing of files that count as written after the commit. The
-/// clocks of two nodes are compared by messages, with an accuracy of 500 ms.
+/// Files count as written after a commit only if they were written at least this number of nanoseconds after the
+/// commit. The clocks of two nodes are compared by messages, with an accuracy of 500 ms.
 const CLOCK_MARGIN_NS: i64 = 500_000_000;
 
 /// The input of the thread that flushes one group.
@@ -231,10 +231,10 @@ impl FlushWork {
         Ok(newest.place_of_older(written_unix_ms).unwrap_or(place))
     }
 
-    /// Refuses ranks of older agents, which still save the run before a restart by hand. An older agent began before
-    /// the restart, and watches a directory into which no node restored files. An agent is only older if another
-    /// agent watches a directory into which a node restored files. Returns the directories into which nodes restored
-    /// files, or no directories if no agent watches one of these directories.
+    /// Refuses ranks of older agents. If a job was restarted by hand, an older agent still saves the previous run. An
+    /// older agent began before the restart, and watches a directory into which no node restored files. An agent is
+    /// only older if another agent watches a directory into which a node restored files. Returns the directories into
+    /// which nodes restored files, or no directories if no agent watches one of these directories.
     fn keep_apart_from_older_agents(&self) -> Result<BTreeSet<String>, FlushError> {
         let (store, job) = (&*self.store, &self.key.job);
         let current = self.shared.currents.of(store, job).map_err(FlushError::Store)?;

@@ -14,8 +14,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a group whose content did not change waits for another group that changes. After this time, the group is
-/// answered that its content is committed.
+/// If the content of a group did not change, the group waits this time for another group that changes. After this
+/// time, the agents get the answer that the content is committed.
 const UNCHANGED: Duration = Duration::from_secs(30);
 /// The same wait while an agent of the job or the aggregator ends.
 const UNCHANGED_WHILE_LEAVING: Duration = Duration::from_secs(5);

@@ -64,7 +64,7 @@ pub fn judge<'a>(before: &[&[Content<'a>]], files: &[Content<'a>]) -> Option<Tim
             times.push(i128::from(file.modified_ns));
         }
     }
-    // The files that were written since the newest file was written before may belong to the cycle.
+    // A file may belong to the cycle if it was written after the previous version of the newest file.
     let newest = files.iter().max_by_key(|file| file.modified_ns)?;
     let previous = |path: &FilePath| versions.get(path)?.iter().rev().nth(1).copied();
     let since = previous(newest.path)?;
@@ -97,8 +97,9 @@ pub fn judge<'a>(before: &[&[Content<'a>]], files: &[Content<'a>]) -> Option<Tim
     }
 }
 
-/// The median of the last intervals between the versions of a file; of two middle intervals, the shorter interval,
-/// because a longer interval may be the time of several steps. `None` if the file has had only one version.
+/// The median of the last intervals between the versions of a file. If there are two middle intervals, the result is
+/// the shorter interval, because a longer interval may be the time of several steps. `None` if the file has had only
+/// one version.
 fn median_interval(versions: &[i128]) -> Option<i128> {
     let mut intervals: Vec<i128> = versions.windows(2).rev().take(REWRITES_MAX).map(|pair| pair[1] - pair[0]).collect();
     intervals.sort_unstable();

@@ -1,7 +1,7 @@
 //! TLS between the agents of all users and the gate of an aggregator node.
 //!
 //! All nodes trust the gate's certificate authority, which is not the authority of a user. An agent asks for the
-//! server `uUID.gate.CLUSTER.mcr.internal`. From this name, the gate knows the number of the agent's user before it
+//! server `uUID.gate.CLUSTER.mcr.internal`. From this name, the gate knows the uid of the agent's user before it
 //! answers. The gate then accepts only a certificate that was made by the authority in this user's home directory on
 //! the gate's node. So the files in the home directory prove the user, like the file `authorized_keys` of ssh.
 
@@ -90,8 +90,8 @@ impl GateDoor {
         Ok(door)
     }
 
-    /// The handshake with a client. Returns the connection and the number of the client's user. `handshakes` bounds
-    /// the number of handshakes at the same time.
+    /// The handshake with a client. Returns the connection and the uid of the client's user. `handshakes` bounds the
+    /// number of handshakes at the same time.
     pub async fn accept(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -214,13 +214,13 @@ fn gate_name(cluster: &str, uid: u32) -> Result<ServerName<'static>, IdentityErr
     server_name(format!("u{uid}.{GATE}.{cluster}.{DOMAIN}"))
 }
 
-/// The number of the user in the DNS name of a gate.
+/// The uid in the DNS name of a gate.
 fn uid_of(name: &str) -> Option<u32> {
     let (user, rest) = name.split_once('.')?;
     rest.strip_prefix(GATE)?.strip_prefix('.')?;
     let number = user.strip_prefix('u')?;
     let uid: u32 = number.parse().ok()?;
-    // A number with a sign or leading zeros is refused, so each user has only one name.
+    // A uid with a sign or leading zeros is refused, so each user has only one name.
     (uid.to_string() == number).then_some(uid)
 }
 

@@ -9,7 +9,7 @@ fn identity(authority: &Authority, uid: u32) -> Arc<Identity> {
     Arc::new(Identity::new(authority, uid).expect("an identity"))
 }
 
-/// An identity whose certificate was made the time `before` ago.
+/// An identity whose certificate has the age `before`.
 fn made_before(authority: &Authority, uid: u32, before: Duration) -> Arc<Identity> {
     let identity = Identity::new(authority, uid).expect("an identity");
     let made = SystemTime::now() - before;

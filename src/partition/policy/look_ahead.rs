@@ -1,12 +1,12 @@
 //! The policy of Belady: the partition that is used last in the future is replaced.
 //!
 //! Source: L. A. Belady, *A study of replacement algorithms for a virtual-storage computer*, 1966. The paper of the
-//! partition manager names it as future work ("pre-fetching schemes"). The caller gives the coming uses, because a
-//! restart knows all segments that it will read.
+//! partition manager names this policy as future work ("pre-fetching schemes"). The caller gives the coming uses,
+//! because a restart knows all segments that it will read.
 //!
-//! No policy needs fewer loads if all partitions have the length of a sub-buffer and no call is nested. With nested
-//! calls, a return fixes the sub-buffer, and with different lengths, one long partition may evict a useful short one.
-//! In both cases the choice is good, but another choice may be better.
+//! No policy needs fewer loads if all partitions have the length of a sub-buffer and no call is nested. If calls are
+//! nested, a return fixes the sub-buffer. If lengths differ, a long partition may evict a useful short partition. In
+//! both cases the choice is good, but another choice may be better.
 
 use super::{Candidate, Policy, Use};
 use crate::partition::ids::{PartitionId, SubBufferId};
@@ -56,8 +56,9 @@ impl LookAhead {
 
 impl Policy for LookAhead {
     fn choose(&mut self, _: PartitionId, candidates: &[Candidate]) -> Option<SubBufferId> {
-        // An empty sub-buffer first, then a partition without further use, then the farthest use. Of equal
-        // candidates, the smallest sub-buffer, so that large sub-buffers stay free for long partitions.
+        // Chooses an empty sub-buffer, else a partition without further use, else the partition with the farthest
+        // next use. Of equal candidates, the smallest sub-buffer is chosen, so that large sub-buffers stay free for
+        // long partitions.
         let farthest = |candidate: &&Candidate| {
             let next = candidate.resident.map(|resident| self.next_use(resident.partition).unwrap_or(u64::MAX));
             (next.is_none(), next, std::cmp::Reverse((candidate.bytes, candidate.sub_buffer)))

@@ -53,9 +53,9 @@ pub struct Use {
 
 /// Chooses which sub-buffer a new partition takes (section 6).
 ///
-/// The manager calls the functions in this order: for a partition without a sub-buffer `choose` (not if a return
-/// fixes the sub-buffer), then `emptied` if a partition leaves a sub-buffer, then `used`. The same sequence of calls
-/// must always lead to the same choices, so that a trace can be repeated.
+/// The manager calls the functions in this order: `choose` if the partition is in no sub-buffer and no return fixes
+/// the sub-buffer, `emptied` if a partition leaves a sub-buffer, then `used`. The same sequence of calls must always
+/// lead to the same choices, so that a trace can be repeated.
 pub trait Policy {
     /// The sub-buffer for the partition `incoming`. `candidates` are sorted by sub-buffer, and are never empty.
     /// A sub-buffer that is not a candidate, or `None`, makes the request fail.

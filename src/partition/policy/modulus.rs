@@ -29,7 +29,7 @@ impl Policy for Modulus {
     fn used(&mut self, _: Use) {}
 }
 
-/// The first of the sorted `sub_buffers` after `last`; the first of all if there is none after `last`.
+/// The first sub-buffer after `last` in the sorted `sub_buffers`. If no sub-buffer follows `last`, the first of all.
 pub(super) fn next_in_turn(
     last: Option<SubBufferId>,
     sub_buffers: impl Iterator<Item = SubBufferId> + Clone,

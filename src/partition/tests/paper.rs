@@ -144,7 +144,7 @@ fn ring(partitions: u32, calls: u32) -> Trace {
 
 #[test]
 fn figure_12_the_victim_cache_divides_the_loads_of_a_long_chain_by_88() {
-    // With 133 calls around three partitions in two sub-buffers, every call and every return but two misses. The
+    // With 133 calls around three partitions in two sub-buffers, all calls and returns except two are misses. The
     // paper does not give the number of calls of case 8. 133 calls lead to its factor of 88.
     let (trace, layout) = (ring(3, 133), BufferLayout::equal(2, 2).expect("two"));
     let loads = |policy: Box<dyn Policy>, victims| replay(&trace, &layout, policy, victims).expect("played").loads;

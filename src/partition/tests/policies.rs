@@ -77,7 +77,7 @@ fn a_loop_over_more_partitions_than_sub_buffers_defeats_both_policies_of_the_pap
 
 #[test]
 fn a_scan_does_not_evict_what_clock_pro_has_seen_again() {
-    // Partitions 0 to 2 are used between every two partitions of a scan over 100 others.
+    // One of the partitions 0 to 2 is used before every four partitions of a scan over 400 other partitions.
     let uses: Vec<u32> = (3..103).flat_map(|n| [n % 3, n, n + 100, n + 200, n + 300]).collect();
     let trace = flat(&uses, 500);
     let (modulus, lru) = (loads(&trace, 8, Modulus::new()), loads(&trace, 8, Lru::new()));
