@@ -5,6 +5,7 @@ pub mod collective;
 pub mod interference;
 pub mod jor;
 pub mod lanes;
+pub mod links;
 pub mod merge;
 pub mod model;
 mod output;
@@ -43,6 +44,9 @@ pub enum Command {
     /// What a checkpoint costs the application: its allreduce and its halo exchange alone, during gathers, and while
     /// agents and aggregators save
     Interference(interference::Options),
+    /// The bandwidth of each node and of its network cards: many senders to one receiver, one sender to many receivers,
+    /// and pairs in one direction and in both directions at once
+    Links(links::Options),
     /// Merge reports of several launches of the same command (JSON files of -o): launches differ by more than
     /// repetitions. Runs without mpirun
     Merge(merge::Options),
@@ -60,6 +64,7 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::Jor(options) => jor::run(comm, &options),
         Command::Paths(options) => paths::run(comm, &options),
         Command::Interference(options) => interference::run(comm, &options),
+        Command::Links(options) => links::run(comm, &options),
         Command::Check(options) => check::run(comm, &options),
         Command::Merge(options) => merge::run(&options),
     }

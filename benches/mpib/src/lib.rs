@@ -36,6 +36,7 @@ pub mod comm;
 pub mod daemons;
 pub mod interference;
 pub mod jor;
+pub mod links;
 pub mod merge;
 pub mod models;
 pub mod p2p;

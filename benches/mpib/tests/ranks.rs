@@ -130,6 +130,24 @@ fn streams_of_any_size_have_a_rate() {
 }
 
 #[test]
+fn the_links_of_each_node_have_a_rate_under_incast_and_pairs_both_ways() {
+    let words = "links --node-ranks 2 --sizes 1000,70000 --min-reps 3 --max-reps 3 --format json";
+    let report = json(mpib(5, words));
+    let found = report["found"].as_array().expect("patterns");
+    let of = |shape: &str, node: &str| -> Vec<u64> {
+        let some = found.iter().filter(|f| f["pattern"] == shape && f["node"] == node && f["message_bytes"] == 1000);
+        some.map(|f| f["width"].as_u64().expect("a number")).collect()
+    };
+    assert_eq!((of("incast", "ranks-0-1"), of("outcast", "ranks-4-4")), (vec![1, 2, 3], vec![1, 2, 4]));
+    assert_eq!((of("pairs", "ranks-0-1"), of("pairs-both-ways", "ranks-2-3")), (vec![1, 2], vec![1]));
+    assert!(found.iter().all(|f| f["bytes_per_second"].as_f64().is_some_and(|r| r > 0.0)), "{report}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("slowest node at incast of 2"), "{notes}");
+    let text = good(mpib(3, "links --patterns incast --sizes 8 --min-reps 3 --max-reps 3"));
+    assert!(text.contains("all ranks are on one node") && !text.contains("pairs/"), "{text}");
+}
+
+#[test]
 fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
     for (ranks, words, said) in [
         (2, "p2p --alpha NaN", "alpha is NaN"),
@@ -177,6 +195,9 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "p2p -o /nowhere/x.json --time-limit 600 --min-reps 10000000 --max-reps 10000000", "/nowhere/x.json: No"),
         (2, "collective scatter --rules /nowhere/rules --sizes 1", "/nowhere/rules: No"),
         (2, "paths --figure /nowhere/x.svg", "/nowhere/x.svg: No"),
+        (2, "links --sizes 0", "0 bytes has no bandwidth"),
+        (2, "links --nodes 0", "--nodes is 0"),
+        (2, "links --node-ranks 3", "--node-ranks must be from 1 to 2"),
         (2, "interference --seconds 0", "--seconds is 0"),
         (2, "interference --checkpoints 0", "--checkpoints is 0"),
         (2, "interference --mcr /nowhere/mcr", "/nowhere/mcr: No such file"),
