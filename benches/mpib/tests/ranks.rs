@@ -355,6 +355,11 @@ fn every_path_of_a_checkpoint_is_timed_and_leaves_no_file() {
         "write/local, every rank",
         "write/pfs, every rank",
         "write/pfs, one of 5",
+        "write/pfs, shared file, every rank",
+        "write/pfs, shared file, one of 2",
+        "write/pfs, shared file by MPI-IO",
+        "read/pfs, shared file, every rank",
+        "read/pfs, shared file by MPI-IO",
     ] {
         assert!(names.contains(&path), "{path} in {names:?}");
     }
