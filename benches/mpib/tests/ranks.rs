@@ -429,7 +429,8 @@ fn the_readmes_quick_start_ends_with_the_table_that_it_shows() {
     shell.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").args(["-c", &script]);
     let text = good(shell.output().expect("timeout(1) runs"));
     let heads = readme.lines().find(|l| l.starts_with("operation ")).expect("the table's head");
-    assert!(text.contains(heads), "{text}");
+    // The README's columns are narrower.
+    assert!(text.lines().any(|line| line.split_whitespace().eq(heads.split_whitespace())), "{text}");
     assert_eq!(text.lines().filter(|l| l.starts_with("scatter/")).count(), 7, "{text}");
 }
 
