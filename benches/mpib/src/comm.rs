@@ -1,9 +1,12 @@
-//! Safe wrappers of the MPI calls that mpib needs. This is the only file that uses `mpi::ffi`.
+//! Safe wrappers of the MPI calls that mpib needs. Only this file, [`files`] and [`control`] use `mpi::ffi`.
 //!
 //! Messages are bytes. A communicator is duplicated first, so that messages of this library and of the calling
 //! program cannot be confused. MPI errors are returned instead of ending the program. The interface of rsmpi has no
 //! predefined attributes and no variable-length list of requests, so this file calls the C functions.
 #![expect(unsafe_code, reason = "calls of the MPI library; each block states its requirements")]
+
+pub mod control;
+pub mod files;
 
 use mpi::ffi;
 use mpi::raw::AsRaw;

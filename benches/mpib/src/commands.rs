@@ -5,12 +5,14 @@ pub mod collective;
 pub mod interference;
 pub mod jor;
 pub mod lanes;
+pub mod links;
 pub mod merge;
 pub mod model;
 mod output;
 pub mod p2p;
 pub mod paths;
 pub mod room;
+pub mod tune;
 
 use clap::{Args, Subcommand, ValueEnum};
 use mpib::clock::Clock;
@@ -43,6 +45,12 @@ pub enum Command {
     /// What a checkpoint costs the application: its allreduce and its halo exchange alone, during gathers, and while
     /// agents and aggregators save
     Interference(interference::Options),
+    /// The bandwidth of each node and of its network cards: many senders to one receiver, one sender to many receivers,
+    /// and pairs in one direction and in both directions at once
+    Links(links::Options),
+    /// Rules for Open MPI's collective operations: measures Open MPI's own algorithms of all operations, for several
+    /// numbers of ranks, and writes one rules file
+    Tune(tune::Options),
     /// Merge reports of several launches of the same command (JSON files of -o): launches differ by more than
     /// repetitions. Runs without mpirun
     Merge(merge::Options),
@@ -60,8 +68,22 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::Jor(options) => jor::run(comm, &options),
         Command::Paths(options) => paths::run(comm, &options),
         Command::Interference(options) => interference::run(comm, &options),
+        Command::Links(options) => links::run(comm, &options),
+        Command::Tune(options) => tune::run(comm, &options),
         Command::Check(options) => check::run(comm, &options),
         Command::Merge(options) => merge::run(&options),
+    }
+}
+
+impl Command {
+    /// Whether the command forces algorithms of Open MPI, so that this process must prepare for it before MPI starts.
+    pub fn forces_algorithms(&self) -> bool {
+        match self {
+            Self::Tune(_) => true,
+            Self::Collective(options) => options.forces_algorithms(),
+            Self::Check(options) => options.forces_algorithms(),
+            _ => false,
+        }
     }
 }
 
@@ -90,6 +112,7 @@ impl From<mpib::tune::TuneError> for Failure {
         match error {
             mpib::tune::TuneError::Comm(error) => error.into(),
             mpib::tune::TuneError::Setting(error) => Self::input(error),
+            error @ mpib::tune::TuneError::Wrong { .. } => Self::Output(error.to_string()),
         }
     }
 }

@@ -13,7 +13,7 @@
 //!
 //! # From a question to a result
 //!
-//! 1. [`comm::Comm::of`] duplicates the caller's communicator. Only [`comm`] calls MPI.
+//! 1. [`comm::Comm::of`] duplicates the caller's communicator. Only [`comm`] and its modules call MPI.
 //! 2. [`timing::Timer::new`] synchronises clocks ([`clock`]).
 //! 3. [`timing::Timer::measure`] prepares an [`collectives::operation::Operation`], warms up, isolates and repeats it
 //!    until [`stats::StoppingRule`] is satisfied, and returns a [`stats::Summary`] with both confidence intervals on
@@ -36,8 +36,10 @@ pub mod comm;
 pub mod daemons;
 pub mod interference;
 pub mod jor;
+pub mod links;
 pub mod merge;
 pub mod models;
+pub mod open_mpi;
 pub mod p2p;
 pub mod pathfinder;
 pub mod paths;

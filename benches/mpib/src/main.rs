@@ -19,9 +19,10 @@ struct Arguments {
 
 /// Exit codes: 0 success; 1 failure during the run; 2 invalid input.
 fn main() -> ExitCode {
+    let arguments = Arguments::try_parse();
     // `merge` only reads files, so it needs no MPI and runs on any node.
-    if let Ok(Arguments { command: Command::Merge(options) }) = Arguments::try_parse() {
-        return match commands::merge::run(&options) {
+    if let Ok(Arguments { command: Command::Merge(options) }) = &arguments {
+        return match commands::merge::run(options) {
             Ok(text) => {
                 std::io::stdout().write_all(text.as_bytes()).ok(); // the reader may have exited
                 ExitCode::SUCCESS
@@ -36,6 +37,9 @@ fn main() -> ExitCode {
             }
         };
     }
+    if arguments.as_ref().is_ok_and(|arguments| arguments.command.forces_algorithms()) {
+        mpib::open_mpi::allow_forcing();
+    }
     let Some(universe) = mpi::initialize() else {
         eprintln!("mpib: MPI does not start");
         return ExitCode::from(1);
@@ -48,7 +52,7 @@ fn main() -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    let outcome = match Arguments::try_parse() {
+    let outcome = match arguments {
         Ok(arguments) => commands::run(&comm, arguments.command),
         Err(error) if error.use_stderr() => Err(Failure::Input(error.to_string().trim_end().to_string())),
         Err(help) => Ok(help.to_string()), // --help and --version

@@ -4,6 +4,8 @@
 //! A group consists of GROUP_SIZE consecutive ranks, and its first rank acts as its aggregator. So N ranks have
 //! ceil(N / GROUP_SIZE) aggregators. All groups work at the same time.
 
+pub mod shared;
+
 use crate::collectives::operation::{Collective, Flow, Kind, Operation, Setting, named};
 use crate::collectives::{self, Algorithm, Result};
 use crate::comm::{Comm, CommError};

@@ -4,7 +4,8 @@
 use crate::collectives::operation::{self, Collective, Kind, Operation, Setting, SettingError};
 use crate::collectives::{self, Algorithm, Result};
 use crate::comm::Comm;
-use crate::rules::{Collective as Ruled, Rule};
+use crate::open_mpi;
+use crate::rules::{Chosen, Collective as Ruled, Rule};
 use crate::sizes::interpolate;
 use crate::stats::Summary;
 use crate::timing::{Timer, Timing};
@@ -41,15 +42,28 @@ impl Estimates {
         sizes.windows(2).filter(doubtful).map(|w| w[0] + (w[1] - w[0]) / 2).collect()
     }
 
-    /// The estimates of the implementations that Open MPI has.
+    /// The estimates of the implementations that Open MPI has. If Open MPI's own algorithms were measured, they are
+    /// the only ones, and not this library's implementations of the same algorithms.
     fn known_to(&self, collective: Ruled) -> Self {
-        let has = |(name, _): &&(String, _)| collective.algorithm(name).is_some();
+        let own = self.curves.iter().any(|(name, _)| open_mpi::number(name).is_some());
+        let has = |(name, _): &&(String, _)| {
+            let counts = !own || name == "native" || open_mpi::number(name).is_some();
+            counts && collective.algorithm(name).is_some()
+        };
         Self { operation: self.operation.clone(), curves: self.curves.iter().filter(has).cloned().collect() }
     }
 
-    /// One rule for Open MPI versions that do not distinguish sizes: the implementation with the smallest mean
+    /// Rules for communicators of `ranks` ranks, from the implementations that this version of Open MPI has. `None` if
+    /// the operation has no rules or no such implementation was measured.
+    pub fn chosen(&self, ranks: usize, library: &str) -> Option<Chosen> {
+        let collective = Ruled::of(&self.operation)?;
+        let rules = if collective.has_one_rule(library) { self.rule_for_all() } else { self.rules() };
+        Some(Chosen { collective, ranks, rules: rules.filter(|rules| !rules.is_empty())? })
+    }
+
+    /// One rule for operations of which Open MPI does not compare the sizes: the implementation with the smallest mean
     /// slowdown, relative to the best implementation at each size.
-    pub fn rule_for_all(&self) -> Option<(Ruled, Vec<Rule>)> {
+    pub fn rule_for_all(&self) -> Option<Vec<Rule>> {
         let collective = Ruled::of(&self.operation)?;
         let known = self.known_to(collective);
         let slower = |(_, curve): &&(String, Vec<(usize, f64)>)| -> f64 {
@@ -57,16 +71,16 @@ impl Estimates {
             curve.iter().map(|&(size, time)| (time / best(size)).ln()).sum::<f64>()
         };
         let (name, _) = known.curves.iter().min_by(|a, b| slower(a).total_cmp(&slower(b)))?;
-        Some((collective, vec![Rule { from_block_bytes: 0, algorithm: collective.algorithm(name)? }]))
+        Some(vec![Rule { from_block_bytes: 0, algorithm: collective.algorithm(name)? }])
     }
 
     /// Rules for Open MPI, from the implementations that Open MPI has.
-    pub fn rules(&self) -> Option<(Ruled, Vec<Rule>)> {
+    pub fn rules(&self) -> Option<Vec<Rule>> {
         let collective = Ruled::of(&self.operation)?;
         let known = self.known_to(collective);
         let sizes = known.curves.first()?.1.iter().map(|p| p.0);
         let rule = |size| Some(Rule { from_block_bytes: size, algorithm: collective.algorithm(known.best(size)?)? });
-        Some((collective, sizes.filter_map(rule).collect()))
+        Some(sizes.filter_map(rule).collect())
     }
 }
 
@@ -97,18 +111,26 @@ pub fn estimate(
     let Candidates { kind, names, setting } = of;
     let mut estimates =
         Estimates { operation: kind.name().into(), curves: names.iter().map(|n| (n.clone(), Vec::new())).collect() };
+    // A forced algorithm of Open MPI needs a communicator, so each operation is created only once.
+    let create =
+        |name: &String| Ok(Collective::new(kind, name, setting, comm.size())?.with_fresh_buffers(how.fresh_buffers));
+    let mut operations = names.iter().map(create).collect::<Result<Vec<_>, SettingError>>()?;
     let mut all = Vec::new();
     let mut next = sizes.to_vec();
     for _ in 0..=rounds {
         for &size in &next {
             // All implementations are measured at one size before the next size, so that a disturbance affects all
             // implementations.
-            for (name, curve) in &mut estimates.curves {
-                let mut operation =
-                    Collective::new(kind, name, setting, comm.size())?.with_fresh_buffers(how.fresh_buffers);
-                let summary = timer.measure(&mut operation, size, how)?;
+            for ((_, curve), operation) in estimates.curves.iter_mut().zip(&mut operations) {
+                let summary = timer.measure(operation, size, how)?;
+                let mut wrong = [f64::from(u8::from(!operation.check(comm)?))];
+                comm.all_max(&mut wrong)?;
+                if wrong[0] != 0.0 {
+                    return Err(TuneError::Wrong { operation: operation.name(), block_bytes: size });
+                }
                 curve.push((size, summary.value(how.rule.estimate)));
                 all.push((operation.name(), size, summary));
+                operation.prepare(comm, 0)?; // frees the buffers
             }
         }
         estimates.curves.iter_mut().for_each(|(_, curve)| curve.sort_by_key(|p| p.0));
@@ -130,6 +152,14 @@ pub enum TuneError {
     /// The caller's input is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// An implementation moved wrong bytes. All ranks get this error.
+    #[error("{operation} with {block_bytes} bytes: wrong bytes; leave it out with --impl")]
+    Wrong {
+        /// The operation and its implementation.
+        operation: String,
+        /// Bytes of a block.
+        block_bytes: usize,
+    },
 }
 
 /// A scatter and a gather that use the fastest implementation for each size.
@@ -210,11 +240,14 @@ mod tests {
                 ("binomial".into(), vec![(0, 8.0), (1024, 3.0)]),
             ],
         };
-        let (collective, rules) = estimates.rules().expect("scatter has rules");
-        let numbers: Vec<_> = rules.iter().map(|r| (r.from_block_bytes, r.algorithm)).collect();
-        assert_eq!((collective, numbers), (Ruled::Scatter, vec![(0, 2), (1024, 1)]));
+        let numbers = |rules: Vec<Rule>| rules.iter().map(|r| (r.from_block_bytes, r.algorithm)).collect::<Vec<_>>();
+        assert_eq!(numbers(estimates.rules().expect("scatter has rules")), [(0, 2), (1024, 1)]);
         // Linear is 9/8 and 1 times as slow as the best, and binomial is 1 and 3/2 times as slow.
-        let only = Rule { from_block_bytes: 0, algorithm: 1 };
-        assert_eq!(estimates.rule_for_all(), Some((Ruled::Scatter, vec![only])));
+        assert_eq!(numbers(estimates.rule_for_all().expect("scatter has rules")), [(0, 1)]);
+        let mut own = estimates;
+        own.curves.push(("open-mpi-3".into(), vec![(0, 20.0), (1024, 20.0)]));
+        assert_eq!(numbers(own.rules().expect("rules")), [(0, 3), (1024, 3)], "only Open MPI's own algorithms count");
+        let old = own.chosen(4, "Open MPI v4.1.4, package").expect("rules");
+        assert_eq!((old.ranks, numbers(old.rules)), (4, vec![(0, 3)]));
     }
 }

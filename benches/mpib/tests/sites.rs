@@ -300,3 +300,31 @@ fn sites_are_found_by_round_trips_and_an_artful_program_gains_where_an_artless_o
         ])
     });
 }
+
+#[test]
+fn the_cards_of_a_node_are_found_and_have_their_rates_in_both_directions_at_once() {
+    const WORDS: &str = "links --sizes 1MiB --nodes 1 --min-reps 3 --max-reps 3 --warm-up 1 --format json";
+    let mut once = Once::default();
+    found(&Links(200, 100, 400, 0), (2, 2), WORDS, |report, _| {
+        let found = report["found"].as_array().expect("patterns");
+        let of = |shape: &str, width: u64| {
+            found.iter().find(|f| f["pattern"] == shape && f["width"] == width).expect("a pattern")
+        };
+        let rate = |shape, width| number(&of(shape, width)["bytes_per_second"]) * 8.0 / 1e6;
+        // Bytes that arrive at a card in a repetition, compared with those of one sender.
+        let arrived = |card: &str| {
+            let cards = of("incast", 3)["card_bytes_of_a_repetition"].as_array().expect("cards");
+            let card = cards.iter().find(|c| c["name"] == card);
+            card.map_or(f64::NAN, |c| number(&c["received_bytes"])) / f64::from(4 << 20)
+        };
+        once.all(&[
+            ("a pair has the LAN's 200 Mbit/s", near(rate("pairs", 1), 200.0, 0.15), rate("pairs", 1)),
+            ("twice as much both ways", near(rate("pairs-both-ways", 1), 400.0, 0.15), rate("pairs-both-ways", 1)),
+            // One sender on the LAN and two on the WAN: the WAN's card decides, with two thirds of the bytes.
+            ("incast by three", near(rate("incast", 3), 150.0, 0.15), rate("incast", 3)),
+            ("outcast by three", near(rate("outcast", 3), 150.0, 0.15), rate("outcast", 3)),
+            ("one sender through the LAN's card", near(arrived("lan"), 1.0, 0.1), arrived("lan")),
+            ("two senders through the WAN's card", near(arrived("wan"), 2.0, 0.1), arrived("wan")),
+        ])
+    });
+}

@@ -4,6 +4,7 @@ use super::lanes::Lanes;
 use super::tree::Tree;
 use super::{Algorithm, Result};
 use crate::comm::Comm;
+use crate::open_mpi;
 
 /// An operation of all ranks that can be timed. A program may implement this trait for its operations.
 pub trait Operation {
@@ -203,6 +204,8 @@ pub struct Collective {
     sets: Vec<Buffers>,
     fresh_sets: usize,
     at: usize,
+    /// A communicator with Open MPI's algorithm of this implementation.
+    forced: Option<Comm>,
 }
 
 #[derive(Default, Clone)]
@@ -223,9 +226,11 @@ impl Collective {
             return Err(SettingError::Root { root: setting.root, ranks });
         }
         let lanes: Option<usize> = name.strip_prefix("lanes-").and_then(|p| p.parse().ok());
-        let known = kind.implementations(0).iter().any(|n| n == name);
+        let open_mpi = open_mpi::implementations(kind, ranks);
+        let known = kind.implementations(0).iter().chain(&open_mpi).any(|n| n == name);
         if !(known || kind.moves_blocks() && lanes.is_some()) {
             let mut known = kind.implementations(0);
+            known.extend(open_mpi);
             known.extend(kind.moves_blocks().then(|| "lanes-1 and so on".to_string()));
             return Err(SettingError::Unknown { kind: kind.name(), name: name.into(), known: known.join(", ") });
         }
@@ -242,6 +247,7 @@ impl Collective {
             sets: Vec::new(),
             fresh_sets: 1,
             at: 0,
+            forced: None,
         })
     }
 
@@ -308,6 +314,9 @@ impl Operation for Collective {
         let (me, n, root) = (comm.rank(), comm.size(), self.setting.root);
         self.lens = (0..n).map(|r| if self.kind.varying() { block_bytes * (2 * r) / n } else { block_bytes }).collect();
         self.how = self.kind.moves_blocks().then(|| self.algorithm(n));
+        if let (Some(number), None) = (open_mpi::number(&self.implementation), &self.forced) {
+            self.forced = Some(open_mpi::forced(comm, self.kind, number)?);
+        }
         let block = |from: usize, to: usize, len: usize| (0..len).map(move |at| pattern(from, to, at));
         let lens = self.lens.clone();
         let to_all = || (0..n).flat_map(|to| block(me, to, lens[to])).collect::<Vec<_>>();
@@ -363,6 +372,7 @@ impl Operation for Collective {
         let (n, root) = (comm.size(), self.setting.root);
         let tree = self.tree(n);
         let Some(set) = self.sets.get_mut(self.at) else { return Ok(()) };
+        let comm = self.forced.as_ref().unwrap_or(comm);
         match (self.kind, &self.how, tree) {
             (Kind::Scatter | Kind::ScatterVarying, Some(how), _) => {
                 super::scatter(comm, how, &set.out, &self.lens, &mut set.into, root)

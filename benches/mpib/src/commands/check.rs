@@ -4,14 +4,25 @@ use super::{Failure, SiteOptions, all_fit, bytes};
 use clap::Args;
 use mpib::collectives::operation::{Collective, KINDS, Operation, Setting};
 use mpib::comm::Comm;
+use mpib::open_mpi;
 
 #[derive(Args)]
 pub struct Options {
     /// Block sizes to test, separated by commas
     #[arg(long, value_parser = bytes, value_delimiter = ',', default_values_t = [0, 1, 1000, 100_000])]
     sizes: Vec<usize>,
+    /// Also check Open MPI's own algorithms (coll_tuned_*_algorithm)
+    #[arg(long)]
+    open_mpi: bool,
     #[command(flatten)]
     sites: SiteOptions,
+}
+
+impl Options {
+    /// Whether algorithms of Open MPI are forced.
+    pub fn forces_algorithms(&self) -> bool {
+        self.open_mpi
+    }
 }
 
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
@@ -26,7 +37,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         let distances = (0..n).map(|r| ((r * 5) % 7) as f64).collect();
         let setting = Setting { root, sites: sites.clone(), distances };
         for kind in KINDS {
-            for name in kind.implementations(lanes) {
+            let own = if options.open_mpi { open_mpi::implementations(kind, n) } else { Vec::new() };
+            for name in kind.implementations(lanes).into_iter().chain(own) {
                 let mut operation = Collective::new(kind, &name, &setting, n).map_err(Failure::input)?;
                 for &size in &options.sizes {
                     operation.prepare(comm, size)?;

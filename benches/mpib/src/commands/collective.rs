@@ -5,6 +5,7 @@ use super::{Common, Failure, all_fit, bytes, context};
 use clap::{Args, ValueEnum};
 use mpib::collectives::operation::{Collective, Flow, KINDS, Kind, Operation, Setting};
 use mpib::comm::Comm;
+use mpib::open_mpi;
 use mpib::p2p::round_trips;
 use mpib::report::{Report, Row};
 use mpib::rules;
@@ -32,7 +33,10 @@ pub struct Options {
     /// Rank that scatters or gathers
     #[arg(long, default_value_t = 0)]
     root: usize,
-    /// Write the choice as a rules file for Open MPI's coll_tuned_dynamic_rules_filename
+    /// Also measure Open MPI's own algorithms (coll_tuned_*_algorithm), as open-mpi-1 and so on; --rules includes this
+    #[arg(long)]
+    open_mpi: bool,
+    /// Write the choice as a rules file for Open MPI's coll_tuned_dynamic_rules_filename, from Open MPI's own algorithms
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     /// Write the choice as JSON, for a program that uses the library
@@ -44,7 +48,7 @@ pub struct Options {
 
 /// The library's operations with their names.
 #[derive(Clone, Copy)]
-struct KindName(Kind);
+pub struct KindName(pub Kind);
 
 impl ValueEnum for KindName {
     fn value_variants<'a>() -> &'a [Self] {
@@ -72,6 +76,18 @@ impl ValueEnum for KindName {
     }
 }
 
+impl Options {
+    /// Whether all implementations include Open MPI's algorithms.
+    fn all_of_open_mpi(&self) -> bool {
+        self.open_mpi || self.rules.is_some()
+    }
+
+    /// Whether algorithms of Open MPI are forced.
+    pub fn forces_algorithms(&self) -> bool {
+        self.all_of_open_mpi() || self.implementations.iter().any(|name| open_mpi::number(name).is_some())
+    }
+}
+
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let timing = options.common.begin(comm, "a collective operation")?;
     let more: Vec<_> = options.rules.iter().chain(&options.estimates).map(PathBuf::as_path).collect();
@@ -86,7 +102,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let here = sites.iter().filter(|&&s| s == sites[options.root]).count();
     let lanes = if sites.is_empty() { 0 } else { here.min(n - here) };
     let names = if options.implementations.iter().any(|n| n == "all") {
-        kind.implementations(lanes)
+        let own = if options.all_of_open_mpi() { open_mpi::implementations(kind, n) } else { Vec::new() };
+        kind.implementations(lanes).into_iter().chain(own).collect()
     } else {
         options.implementations.clone()
     };
@@ -114,6 +131,12 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     });
     if timing.method == Method::Specific && symmetric {
         notes.push(format!("{} has no single tasks: these are the longest times of all ranks", kind.name()));
+    }
+    for algorithm in open_mpi::algorithms(kind, n) {
+        let name = format!("{}{}", open_mpi::PREFIX, algorithm.number);
+        if names.contains(&name) {
+            notes.push(format!("{name}: {}", algorithm.name));
+        }
     }
     let mut files = Vec::new();
     let rows = if let ([name], true) = (names.as_slice(), options.adaptive) {
@@ -143,17 +166,16 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         }
         if let Some(path) = &options.rules {
             let library = mpi::environment::library_version().unwrap_or_default();
-            let one = rules::Collective::of(kind.name()).is_some_and(|c| c.ignores_counts(&library));
-            if one {
-                let text =
-                    "this Open MPI ignores the number of elements for {}: one rule for all sizes, the best overall";
-                notes.push(format!("rules: {}", text.replace("{}", kind.name())));
+            if rules::Collective::of(kind.name()).is_some_and(|c| c.has_one_rule(&library)) {
+                notes.push(format!(
+                    "rules: this Open MPI ignores the number of elements for {}: one rule for all sizes, the best overall",
+                    kind.name()
+                ));
             }
-            let chosen = if one { found.rule_for_all() } else { found.rules() };
-            let chosen = chosen.ok_or_else(|| {
+            let chosen = found.chosen(n, &library).ok_or_else(|| {
                 Failure::Input(format!("--rules: Open MPI has no rules for {} with these implementations", kind.name()))
             })?;
-            files.push((path.clone(), rules::write(n, vec![chosen])));
+            files.push((path.clone(), rules::write(vec![chosen])));
         }
         if let Some(path) = &options.estimates {
             files.push((path.clone(), serde_json::to_string_pretty(&found).map_err(Failure::input)?));

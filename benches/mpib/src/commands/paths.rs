@@ -6,6 +6,7 @@ use clap::Args;
 use mpib::collectives::operation::Operation;
 use mpib::comm::{Comm, CommError};
 use mpib::daemons::{Places, Restart, Stream, find_command};
+use mpib::paths::shared::{How, SharedFile};
 use mpib::paths::{GroupGather, ReadFiles, TcpGather, WriteFiles};
 use mpib::report::{Plot, Quantity, Report, Row, people};
 use mpib::stats::{Interval, StoppingRule, Summary};
@@ -144,6 +145,13 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         for &group in &groups {
             measure(&mut WriteFiles::new(comm, "pfs", directory, group)?, "pfs", group)?;
         }
+        let shared = |how, group| SharedFile::new(comm, how, "pfs", directory, group);
+        for group in [1].into_iter().chain(groups.iter().copied()) {
+            measure(&mut shared(How::SystemCalls, group)?, SHARED, group)?;
+        }
+        measure(&mut shared(How::MpiIo, 1)?, MPI_IO, 1)?;
+        measure(&mut shared(How::SystemCalls, 1)?.reading(), READ_SHARED, 1)?;
+        measure(&mut shared(How::MpiIo, 1)?.reading(), READ_MPI_IO, 1)?;
         for group in groups.iter().copied().chain([1]) {
             measure(&mut ReadFiles::of(WriteFiles::new(comm, "pfs", directory, group)?), READ, group)?;
         }
@@ -248,8 +256,14 @@ const READ: &str = "read";
 /// memory.
 const RESTART: &str = "restart";
 const RESTART_MEMORY: &str = "restart from memory";
+/// Paths to and from one file on the PFS that all ranks share, by system calls and by MPI-IO.
+const SHARED: &str = "pfs, shared file";
+const MPI_IO: &str = "pfs, MPI-IO";
+const READ_SHARED: &str = "read, shared file";
+const READ_MPI_IO: &str = "read, MPI-IO";
 /// Paths that are not gathers, and therefore not part of a recommendation.
-const OTHERS: [&str; 6] = ["pfs", "local disk", WHOLE, READ, RESTART, RESTART_MEMORY];
+const OTHERS: [&str; 10] =
+    ["pfs", "local disk", WHOLE, READ, RESTART, RESTART_MEMORY, SHARED, MPI_IO, READ_SHARED, READ_MPI_IO];
 
 /// One point of figures 10 and 11.
 struct Scaled {
@@ -430,7 +444,11 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
                 median(group, RESTART).map_or(String::new(), |s| format!("; {} to restart", people(s)))
             ));
             let steps: Vec<_> = [Some(&fastest.seconds), write].into_iter().flatten().collect();
-            all.push(Candidate::of(format!("group size {group}, {count}, gathered by {}", fastest.name), &steps));
+            let name = format!("group size {group}, {count}, gathered by {}", fastest.name);
+            all.push(Candidate::of(name.clone(), &steps));
+            if let Some(shared) = find(group, SHARED) {
+                all.push(Candidate::of(format!("{name}, one shared file"), &[&fastest.seconds, shared]));
+            }
         }
         let through = if write.is_some() { WHOLE } else { GRPC };
         if let Some(seconds) = find(group, through) {
@@ -445,6 +463,12 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
         let rate = megabytes(whole / direct.median);
         lines.push(format!("without aggregators: {n} ranks write in {}, {rate}", people(direct.median)));
         all.push(Candidate::of("without aggregators".into(), &[direct]));
+    }
+    for (path, how) in [(SHARED, "one shared file"), (MPI_IO, "one shared file by MPI-IO")] {
+        let Some(seconds) = find(1, path) else { continue };
+        let rate = megabytes(whole / seconds.median);
+        lines.push(format!("without aggregators, {how}: {n} ranks write in {}, {rate}", people(seconds.median)));
+        all.push(Candidate::of(format!("without aggregators, {how}"), &[seconds]));
     }
     lines.extend(conclude("recommended", all, whole));
     lines.extend(conclude("recommended for mcr as it is", daemons, whole));
@@ -495,6 +519,17 @@ mod tests {
         let lines = recommend(&ways, &[2, 4], 8, 1 << 20);
         assert!(lines[0].ends_with("; 1.200 s by grpc; 4.000 s by grpc to pfs"), "{lines:?}");
         assert!(recommended(&lines).starts_with("group size 2, 4 aggregators, gathered by grpc to pfs"), "{lines:?}");
+    }
+
+    #[test]
+    fn shared_files_are_among_the_ways_that_can_be_recommended() {
+        let mut ways = vec![way("native", 2, 1.0), way("pfs", 2, 6.0), way("pfs", 1, 9.0), way(SHARED, 2, 4.0)];
+        let lines = recommend(&ways, &[2], 8, 1 << 20);
+        assert!(recommended(&lines).starts_with("group size 2, 4 aggregators, gathered by native, one shared file: 5"));
+        ways.extend([way(SHARED, 1, 8.0), way(MPI_IO, 1, 2.0), way(READ_MPI_IO, 1, 0.1), way(READ_SHARED, 1, 0.1)]);
+        let lines = recommend(&ways, &[2], 8, 1 << 20);
+        assert_eq!(recommended(&lines), "without aggregators, one shared file by MPI-IO: 2.000 s, 4.2 MB/s");
+        assert!(lines.iter().any(|l| l.starts_with("without aggregators, one shared file: 8 ranks")), "{lines:?}");
     }
 
     #[test]
