@@ -449,8 +449,8 @@ impl Core {
         }
     }
 
-    /// Finds the announcement that an answer belongs to. `None` if the announcement was replaced. The answer to a
-    /// replaced announcement does not apply to the present files, and is ignored.
+    /// Finds the announcement that an answer belongs to, and forgets the announcement. `None` if it was replaced. The
+    /// answer to a replaced announcement does not apply to the present files, and is ignored.
     fn answered(&mut self, announce_id: u64, key: &RankKey) -> Option<HeldRank> {
         let is_this = self.held.get(key).is_some_and(|held| held.announce_id == announce_id);
         if is_this { self.forget(key, None) } else { None }
@@ -475,7 +475,8 @@ impl Core {
                 }
             }
         }
-        // The aggregator answers each rank. The answer to the last rank completes the line in the log.
+        // The aggregator answers each rank. The line in the log counts all ranks of this agent, so the line is logged
+        // only after the answer to the last rank.
         if exists && !self.held.keys().any(|other| other.0 == label) {
             self.saved.exists(&checkpoint);
         }

@@ -47,8 +47,8 @@ pub struct CapturedFile {
     pub fingerprint: Fingerprint,
 }
 
-/// Maximum number of consecutive variables without a successful chunk. When this number is reached, no further
-/// variables of the file with the same filters are tried.
+/// Maximum number of consecutive variables for which no chunk could be described without its filters. When this
+/// number is reached, no further variables of the file with the same filters are tried.
 const FAILED_VARIABLES_MAX: u32 = 2;
 
 /// Reads a file below `root` and describes it.
@@ -161,7 +161,8 @@ fn taken_apart(
         filters: [].into(),
         extents: skeleton,
     });
-    // For each list of filters: the number of consecutive variables without a successful chunk.
+    // For each list of filters: the number of consecutive variables for which no chunk could be described without its
+    // filters.
     let mut failed: HashMap<Box<[Filter]>, u32> = HashMap::new();
     let mut scratch = Scratch::default();
     for mapped in map.variables {

@@ -85,8 +85,8 @@ pub const COMPANIONS_MAX: usize = 16 << 10;
 pub const COMPANIONS_BYTES_MAX: usize = 1 << 20;
 /// Maximum length in bytes of a file that can be a pointer file without a usual name.
 const UNNAMED_POINTER_BYTES_MAX: u64 = 4096;
-/// Maximum number of entries of a directory in which the content of files is examined. In larger directories, pointer
-/// files are recognized only by their names.
+/// In a directory with at most this number of entries, the content of files is examined. In larger directories,
+/// pointer files are recognized only by their names.
 const READ_ENTRIES_MAX: usize = 4096;
 /// Maximum number of words examined in a pointer file.
 const WORDS_MAX: usize = 256;
@@ -236,7 +236,8 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes links and pointer files from the directories above the files that are not own directories.
+    /// Takes links and pointer files from the directories that are above the files and outside of all own
+    /// directories.
     fn beside(&mut self, timeline: &Timeline, beside: &mut Beside) {
         let is_own = |dir: &PathBuf| dir.ancestors().any(|dir| self.own.contains(dir));
         let outside: Vec<PathBuf> = self.above.iter().filter(|dir| !is_own(dir)).cloned().collect();
@@ -492,8 +493,8 @@ pub fn mark_hard_links<'a>(headers: impl Iterator<Item = (&'a mut FileHeader, Fi
 }
 
 /// The final target of a link, relative to the root. `None` if the link itself leads out of the root, or if links
-/// form a cycle. Another link on the way that leads out of the root is not resolved, because the walk may follow it
-/// as a directory.
+/// form a cycle. If another link in the path leads out of the root, this link counts as a directory, because the walk
+/// may follow it.
 pub fn resolve(root: &Path, link: &Path) -> Option<PathBuf> {
     let (mut at, mut hops) = (PathBuf::new(), 0);
     let mut open: Vec<PathBuf> = parts(link).rev().collect();

@@ -49,7 +49,8 @@ pub struct CncOptions {
     /// `HOST:PORT` of each aggregator, or `HOST:FIRST-LAST` if the aggregator listens on one of these ports. Group g
     /// uses the aggregator at position g modulo the number of aggregators. No default.
     pub aggregators: Vec<String>,
-    /// Name of this node in messages. Default: `SLURMD_NODENAME`, else the host name.
+    /// Name of this node, for messages and for the default name of the state file. Default: `SLURMD_NODENAME`, else
+    /// the host name.
     pub node: Option<String>,
     /// Memory for variables that are being sent, in MiB, 8 to 1048576. Default 64.
     pub budget_mib: u64,
@@ -141,7 +142,8 @@ pub struct LayoutTable {
     pub first_rank: u32,
     /// A glob with `{checkpoint}`: the name of a file whose existence marks a checkpoint as complete. Default: none.
     pub complete: Option<String>,
-    /// Number of files of a complete rank. Default: none, which means that the number is unknown.
+    /// Number of files with which a rank of a checkpoint is complete. Default: none, which means that the number is
+    /// unknown.
     pub files_per_rank: Option<u32>,
 }
 
@@ -248,8 +250,8 @@ pub fn load_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
     load(file, &|_| Ok(()))
 }
 
-/// Reads and parses a configuration file like [`load_toml`]. The file was found in a directory and not named by the
-/// user. Therefore the file must belong to this user or to root.
+/// Reads and parses a configuration file like [`load_toml`]. For files that the user did not name, but that the
+/// program found in a directory. Therefore the file must belong to this user or to root.
 pub fn load_found_toml<T: DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
     let own = nix::unistd::geteuid().as_raw();
     load(file, &|about| match about.uid() {
@@ -583,8 +585,7 @@ impl CncOptions {
     }
 }
 
-/// Default number of capture threads on a node with this number of cores. The number is so small that it hardly slows
-/// the application.
+/// Default number of capture threads on a node with this number of cores. So few threads hardly slow the application.
 fn capture_threads(cores: usize) -> usize {
     const CORES_PER_THREAD: usize = 32;
     const THREADS_MAX: usize = 4;
@@ -599,8 +600,8 @@ fn ports_of(text: &str) -> Option<RangeInclusive<u16>> {
     (0 < first && first <= last).then_some(first..=last)
 }
 
-/// The addresses with one port each, in the order in which an agent tries them. If the address was not checked, the
-/// result is the address itself.
+/// Splits `HOST:FIRST-LAST` into addresses with one port each, in the order in which an agent tries them. If the
+/// address has another form, the result is the address itself.
 pub fn one_by_one(address: &str) -> Vec<String> {
     if unix::path_of(address).is_some() {
         return vec![address.to_owned()];

@@ -149,7 +149,7 @@ pub struct Reached {
     pub flushes: mpsc::Sender<FlushRequest>,
     /// The aggregators with which the agent has a session.
     pub sessions: Sessions,
-    /// Lists the files that belong to no checkpoint, which may take long.
+    /// Lists the files that belong to no checkpoint. The listing may take long.
     pub look: Look,
 }
 

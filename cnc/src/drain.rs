@@ -138,8 +138,7 @@ impl Drain {
         &self.state
     }
 
-    /// Whether all ranks are announced to the aggregator of this link, so that no rank is unsettled, and no rank is
-    /// unsent on this link.
+    /// Whether all ranks of this link are announced: no rank is unsettled, and no rank is unsent on this link.
     pub fn is_announced(&self, scanned: u64, items: &[Item], link: usize) -> bool {
         let counts = |item: &&Item| self.targets.as_ref().is_none_or(|these| these.contains(&item.checkpoint));
         self.has_scanned(scanned)

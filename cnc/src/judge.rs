@@ -85,7 +85,7 @@ impl Judge {
 
     /// Decides about a file that is longer than its superblock states: the writer has not flushed the file yet, or
     /// data was appended. The file is accepted if no process has it open for writing, or if it has been at rest for
-    /// the doubt time.
+    /// [`SettleRules::doubt_quiet_ms`].
     fn longer(&self, print: Fingerprint, now: SystemTime) -> Result<Fingerprint, String> {
         let now_ns = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i64);
         let rested_ms = now_ns.saturating_sub(print.modified_ns).max(0) as u64 / 1_000_000;

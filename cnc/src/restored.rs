@@ -16,9 +16,9 @@
 //!
 //! If a file system stores no attributes, a record is written in the target directory of the restart:
 //! `.mcr-restored/TIME-WHERE-PROCESS`. The record consists of a line `mcr-restored 1`, a line of JSON, and a line
-//! `blake3 HEX` with the digest of both lines. The JSON is a list of objects with `path` below the directory,
-//! `inode`, `bytes` and `modified_ns`. In `path`, a backslash and each byte that is not printable ASCII is written as
-//! `\xNN`. The newest 64 records are kept. A record that cannot be read is ignored.
+//! `blake3 HEX` with the digest of the first two lines. The JSON is a list of objects with `path` below the
+//! directory, `inode`, `bytes` and `modified_ns`. In `path`, a backslash and each byte that is not printable ASCII is
+//! written as `\xNN`. The newest 64 records are kept. A record that cannot be read is ignored.
 
 use crate::fingerprint::Fingerprint;
 use crate::here::here;
@@ -44,8 +44,8 @@ const KIND: &str = "mcr-restored";
 const VERSION: u32 = 1;
 /// Maximum number of records in one directory. If there are more records, the oldest records are removed.
 const RECORDS_MAX: usize = 64;
-/// If a directory changed within this time, it is read again at each use, because a further change may leave its time
-/// unchanged.
+/// If a directory changed less than this time ago, it is read again at each use, because a further change may leave
+/// its modification time unchanged.
 const CLOCK_STEP: Duration = Duration::from_secs(2);
 /// Maximum number of directories whose records are cached. If there are more directories, the cache is cleared.
 const DIRECTORIES_MAX: usize = 4096;
@@ -150,7 +150,7 @@ impl Restored {
     }
 
     /// Whether a restart wrote this file, or the file is a copy of a restored file with its attributes and times (`cp
-    /// -a`). The application may read a copy too.
+    /// -a`). Such a copy is not deleted either, because the application may read it.
     pub fn may_be_restored(&self, path: &FilePath, is: &Fingerprint) -> bool {
         let copied = || {
             let mut found = [0u8; 128];

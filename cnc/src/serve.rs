@@ -57,7 +57,7 @@ pub enum Order {
     Forget {
         /// Number of the announcement.
         announce_id: u64,
-        /// The reason for the aggregator, which then forgets the rank too.
+        /// The reason, which is sent to the aggregator. The aggregator then forgets the rank too.
         withdraw: Option<String>,
     },
     /// The agent drains. The link connects again after a short delay, even if the last delay was long.
@@ -569,7 +569,7 @@ fn news_of(message: To) -> Result<Option<News>, String> {
     }
 }
 
-/// Sends a short announcement completely. Of a long announcement only the length is sent, and the aggregator asks for
+/// Sends a short announcement completely. If the announcement is long, sends only its length. The aggregator asks for
 /// the announcement when it has memory.
 async fn offer(out: &Out, held: &Held) -> Result<(), String> {
     let total_bytes = held.announcement.len();

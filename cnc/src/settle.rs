@@ -15,7 +15,7 @@ use crate::h5::End;
 pub use own::{Answer, NodeRanks, OwnRanks};
 pub use readiness::{Readiness, ReadyRank, SettledFile, WaitingRank, Why};
 
-/// Minimum times at rest of files and checkpoints, in milliseconds.
+/// How long files and checkpoints must stay unchanged before they count as finished, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettleRules {
     /// Minimum time at rest of a file after the kernel reported that the file was closed or renamed, in milliseconds.
@@ -144,7 +144,8 @@ impl FileState {
         match needed_ms.saturating_sub(self.rest_ms) {
             0 => Look::Examine,
             // A file that was created and not yet closed is being written, and the kernel will report when the file
-            // is closed. After the first close, a change may be only a new modification time, which no close follows.
+            // is closed. After the first close, a change may be only a new modification time, and then no further
+            // close follows.
             _ if self.born && !self.closed && !self.was_closed && rules.local => {
                 Look::Wait(now_ms.saturating_add(rules.doubt_quiet_ms))
             }

@@ -63,7 +63,7 @@ struct Written {
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenFile {
-    /// The path. A backslash and each byte that is not printable ASCII are written as `\xNN`, because a path may not
+    /// The path. A backslash and each byte that is not printable ASCII are written as `\xNN`, because a path need not
     /// be UTF-8.
     path: String,
     was: Fingerprint,
@@ -103,7 +103,7 @@ impl AgentState {
         put(path, &written).map_err(|source| StateError { path: path.to_owned(), source })
     }
 
-    /// Whether the content `is` of the file is committed.
+    /// Whether the file is committed with the content that the fingerprint `is` identifies.
     pub fn is_committed(&self, path: &FilePath, is: &Fingerprint) -> bool {
         self.files.get(path) == Some(is)
     }
@@ -138,7 +138,8 @@ pub fn put(path: &Path, record: &impl serde::Serialize) -> io::Result<()> {
         _ => Path::new("."),
     };
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-    // `layout::is_own_name` accepts this name, because the state file may lie in the watched directory.
+    // The state file may lie in the watched directory. `layout::is_own_name` recognizes this temporary name, so the
+    // agent does not save the temporary file.
     let mut temporary = b".mcr-state-".to_vec();
     temporary.extend_from_slice(name.as_bytes());
     temporary.extend_from_slice(format!("-{}.tmp", std::process::id()).as_bytes());

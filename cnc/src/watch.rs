@@ -44,8 +44,8 @@ use tokio::sync::mpsc;
 /// Options of a watcher.
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
-    /// The minimum times at rest of files and checkpoints. Unless [`Self::local`] is set, [`SettleRules::local`] is
-    /// determined from the file system.
+    /// How long files and checkpoints must stay unchanged before they count as finished. Unless [`Self::local`] is
+    /// set, [`SettleRules::local`] is determined from the file system.
     pub rules: SettleRules,
     /// Whether only this node writes to the file system. `None`: determined from the type of the file system.
     pub local: Option<bool>,
@@ -59,8 +59,9 @@ pub struct WatchOptions {
     pub own: OwnRanks,
     /// Maximum depth of a scan, and maximum number of watched files.
     pub limits: ScanLimits,
-    /// A directory that cannot be read counts as the application's if it changed at this time or later, in nanoseconds
-    /// since 1970 of the file system's clock. Directories that appear after the first scan always count.
+    /// Time in nanoseconds since 1970, by the clock of the file system. If a directory that cannot be read changed at
+    /// this time or later, it counts as a directory of the application. Directories that appear after the first scan
+    /// always count.
     pub since_ns: i64,
     /// Maximum number of events in the queue. When the queue is full, the watcher delays further events.
     pub queue: usize,
@@ -258,8 +259,8 @@ impl Watcher {
         self.request(|requests| (requests.processes_gone, requests.rescan) = (Some(ended_well), true));
     }
 
-    /// Waits until this file has settled again, and then reports its rank again. The agent calls this function for
-    /// files that changed while they were being read, and for files that could not be read.
+    /// Makes the watcher wait until this file has settled again, and then report its rank again. The agent calls this
+    /// function for files that changed while they were being read, and for files that could not be read.
     pub fn look_again(&self, path: &FilePath) {
         self.request(|requests| match requests.look.len() < LOOK_MAX {
             true => requests.look.push(path.clone()),
@@ -354,7 +355,7 @@ struct Core {
     unreadable: BTreeMap<PathBuf, UnreadableHere>,
     /// Time of the next attempt to read these directories.
     retry_ms: Option<u64>,
-    /// Number of attempts since the last directory was found unreadable.
+    /// Number of attempts since the watcher last found another unreadable directory.
     retries: u32,
     /// Number of consecutive failures to read the watched directory.
     lost: u32,

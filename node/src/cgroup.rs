@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The controllers, the file of each limit, and its value.
+/// A limit: the controller, the name of the limit's file, and the value in this file.
 type Limit = (&'static str, &'static str, String);
 
 /// Name of the daemon's own group.

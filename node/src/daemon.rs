@@ -60,12 +60,12 @@ const FINAL: [i32; 4] = [0, 5, 77, 78];
 pub struct Options {
     /// The directory of the socket and the records, usually `/run/mcr`.
     pub run_dir: PathBuf,
-    /// The only user whose jobs are saved, who is not root. `None`: the daemon is root, and saves the jobs of all
-    /// users whose number is at least `min_uid`.
+    /// The uid of the only user whose jobs are saved. The user is not root. `None`: the daemon is root, and saves the
+    /// jobs of all users with a uid of at least `min_uid`.
     pub own: Option<u32>,
-    /// Users with lower numbers are accounts of the system, so their jobs are not saved.
+    /// Users with a lower uid are accounts of the system, so their jobs are not saved.
     pub min_uid: u32,
-    /// The user of the gate, who may start aggregators for jobs on other nodes.
+    /// The uid of the gate's user. This user may start aggregators for jobs on other nodes.
     pub gate: Option<u32>,
     /// The command of a worker. The path of the record of the worker's job is appended.
     pub worker: Vec<OsString>,
@@ -525,7 +525,8 @@ impl Daemon {
     fn tell_that_it_is_over(&self, job_id: &str) -> Option<Process> {
         let mut jobs = self.jobs();
         let job = jobs.get_mut(job_id)?;
-        // The worker died and waits for a restart. The job is over, so a worker for a job that is over is started.
+        // The worker died, and the next worker was to start later. The job is over, so the next worker starts now,
+        // with a record that says that the job is over.
         if job.again_at.take().is_some() {
             match self.start(&job.facts, None, true) {
                 Ok((child, worker)) => (job.child, job.worker, job.is_late) = (Some(child), worker, true),

@@ -14,7 +14,7 @@ const SCRIPT_CONTEXT: &str = "SLURM_SCRIPT_CONTEXT";
 /// Variables with the rank of an MPI process. Each MPI library sets one of these variables for its processes.
 const MPI_RANKS: [&str; 3] = ["PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"];
 
-/// Programs that `mpirun` starts as one task on each node, and that start the MPI processes of the node.
+/// Programs that `mpirun` starts as one task on each node. These programs start the MPI processes of the node.
 const LAUNCHERS: [&str; 3] = ["prted", "orted", "hydra_pmi_proxy"];
 
 /// Variables of `mpirun` with the number of MPI processes.

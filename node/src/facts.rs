@@ -20,9 +20,10 @@ pub struct JobFacts {
     pub job_id: String,
     /// `SLURM_JOB_RESTART_COUNT`: how often the job was requeued.
     pub restart_count: u32,
-    /// `SLURM_JOB_UID`: the user's number.
+    /// `SLURM_JOB_UID`: the user's uid.
     pub uid: u32,
-    /// `SLURM_JOB_WORK_DIR`: the directory in which the job runs. The user chooses this path, so it may not be UTF-8.
+    /// `SLURM_JOB_WORK_DIR`: the directory in which the job runs. The user chooses this path, so it need not be
+    /// UTF-8.
     pub work_dir: OsString,
     /// `SLURMD_NODENAME`: SLURM's name of this node.
     pub node: String,

@@ -45,7 +45,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     Ok(names)
 }
 
-/// The parts of a list, which commas outside of brackets separate.
+/// Splits a list at the commas outside of brackets. `None` if the brackets do not match.
 fn split(list: &str) -> Option<Vec<&str>> {
     let (mut parts, mut begin, mut is_within) = (Vec::new(), 0, false);
     for (at, c) in list.char_indices() {

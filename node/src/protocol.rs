@@ -45,7 +45,7 @@ pub enum Request {
     Standing,
     /// Asks for the text of the file `cluster.pem` of a user.
     Certificates {
-        /// The user's number.
+        /// The user's uid.
         uid: u32,
     },
 }
@@ -56,7 +56,7 @@ pub enum Request {
 pub struct Standing {
     /// 32 hexadecimal digits that identify the start of the job among the user's starts.
     pub key: String,
-    /// The user's number.
+    /// The user's uid.
     pub uid: u32,
     /// Number of groups that the aggregator will serve.
     pub groups: u32,
@@ -72,7 +72,7 @@ pub struct Standing {
 pub struct StandingLine {
     /// See [`Standing::key`].
     pub key: String,
-    /// The user's number.
+    /// The user's uid.
     pub uid: u32,
     /// See [`Standing::groups`].
     pub groups: u32,
@@ -128,7 +128,7 @@ pub enum End {
 pub struct JobLine {
     /// The number of the job.
     pub job_id: String,
-    /// The user's number.
+    /// The user's uid.
     pub uid: u32,
     /// Process number of the worker.
     pub pid: i32,
@@ -141,7 +141,7 @@ pub struct JobLine {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Places {
-    /// In the worker of the job, which has one node.
+    /// In the worker of the job. The job has only one node.
     Here,
     /// In workers of the job, at `HOST:FIRST-LAST`, where FIRST and LAST limit the port.
     InJob(Vec<String>),

@@ -9,7 +9,7 @@ use std::ffi::CString;
 /// Why a process cannot become a user.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
-    /// There is no user with this number.
+    /// There is no user with this uid.
     #[error("there is no user with the number {0} on this node")]
     Unknown(u32),
     /// A system call failed.

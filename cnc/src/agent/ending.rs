@@ -1,4 +1,5 @@
-//! The waits of an agent until all written files are committed. The ranks that are neither committed nor being saved.
+//! What an agent needs to know to end: its waits until all written files are committed, and the ranks that are
+//! neither committed nor being saved.
 
 use crate::drain::{Drain, Uncommitted};
 use crate::settle::ReadyRank;
@@ -109,7 +110,7 @@ pub(super) struct Ending {
     /// Number of the last request that the watcher answered. `pending` is the watcher's answer.
     pub(super) scanned: u64,
     pub(super) pending: Vec<Pending>,
-    /// The directories that the watcher could not read, by the same answer.
+    /// The directories that the watcher could not read, from the same answer.
     pub(super) unreadable: Vec<Unreadable>,
     /// For each rank that will be announced again, the reason.
     pub(super) troubles: BTreeMap<RankKey, String>,

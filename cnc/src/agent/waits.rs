@@ -198,7 +198,7 @@ impl Core {
             put(checkpoint, *rank, place, format!("the aggregator {} {what}", address(held.link)));
         }
         for (id, partly) in ending.partly.iter().filter(|(_, partly)| partly.modified_ns >= ending.newest_ns) {
-            // Without a rank that the aggregator does not take, the checkpoint never becomes complete.
+            // If the aggregator will not save one rank of the checkpoint, the checkpoint never becomes complete.
             let lacks = |((label, _), lost): (&RankKey, &GivenUp)| *label == partly.label && !lost.vanished;
             let place = if ending.given_up.iter().any(lacks) { Place::Lost } else { Place::Unanswered };
             for rank in &partly.ranks {

@@ -10,8 +10,8 @@ use mcrengine::header::{ElementType, Extent, Filter, Role, Shape, VariableHeader
 use mcrengine::units::RawBytes;
 use std::io;
 
-/// Maximum length of the sample without filters, in percent of the stored bytes of its chunks. A fast codec
-/// compresses the sample. If the result is longer, mode `ApartInHaste` keeps the filters.
+/// Maximum length of the compressed sample, in percent of the stored bytes of its chunks. The sample is unfiltered,
+/// and a fast codec compresses it. If the compressed sample is longer, mode `ApartInHaste` keeps the filters.
 const UNFILTERED_MAX_PERCENT: f64 = 60.0;
 /// Length of the sample of unfiltered chunks, in raw bytes.
 const SAMPLE_BYTES: usize = 64 << 10;

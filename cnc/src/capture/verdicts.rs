@@ -25,8 +25,8 @@ impl Verdicts {
     /// Maximum number of names. When this number is reached, all verdicts are discarded. If an application writes the
     /// time step into the names of datasets, every checkpoint has new names.
     const NAMES_MAX: usize = 1 << 13;
-    /// Number of datasets for which one verdict is used. The dataset after them is sampled, because data changes with
-    /// time.
+    /// Number of datasets for which one verdict is used. After these datasets, the next dataset is sampled again,
+    /// because data changes with time.
     pub(super) const USES: u32 = 64;
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Verdict>> {

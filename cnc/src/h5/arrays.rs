@@ -1,4 +1,4 @@
-//! Reads and writes whole datasets with the HDF5 library, for `mcr extract`. Numbers only.
+//! Reads and writes whole datasets with the HDF5 library, for `mcr extract`. Only datasets of numbers are supported.
 
 use hdf5::types::{FloatSize, IntSize, TypeDescriptor};
 use hdf5::{Dataset, File, H5Type};
@@ -34,7 +34,7 @@ pub enum Numbers {
 pub struct Array {
     /// Number of elements in each dimension.
     pub shape: Vec<u64>,
-    /// The elements, the last dimension fastest.
+    /// The elements. The index of the last dimension changes fastest.
     pub numbers: Numbers,
 }
 

@@ -429,7 +429,7 @@ impl Parser<'_> {
         Ok(Layout::Chunked { index, dims })
     }
 
-    /// The address and the length in bytes of the names of a symbol table.
+    /// Reads the header of a local heap. Returns the address and the length in bytes of the names in the heap.
     fn local_heap(&mut self, address: u64) -> Result<(u64, u64), H5Error> {
         let bytes = self.piece(address, 8 + 2 * self.length_width + self.offset_width)?;
         let mut fields = Fields { bytes: &bytes, at: address };

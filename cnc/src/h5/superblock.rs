@@ -1,4 +1,4 @@
-//! The superblock of an HDF5 file: its position, and the length of the file that it states. Source: HDF5 File Format
+//! The superblock of an HDF5 file: its position, and the length that it states for the file. Source: HDF5 File Format
 //! Specification 3.0, section II.A.
 
 use mcrengine::ids::FilePath;
@@ -110,8 +110,8 @@ pub enum End {
     Marked,
 }
 
-/// Number of bytes that are read of a superblock. In version 1 with 8-byte addresses, the last address ends at offset
-/// 60.
+/// Number of bytes that are read from the beginning of a superblock. In version 1 with 8-byte addresses, the last
+/// address ends at offset 60.
 const SUPERBLOCK_BYTES: usize = 64;
 
 /// Compares `bytes`, the length of a file, with the file's HDF5 superblock. `read_at` fills the buffer with bytes

@@ -25,7 +25,7 @@ pub(super) fn shape(path: &[u8]) -> Vec<u8> {
 /// Where the paths of one shape have the label of the checkpoint.
 #[derive(Debug)]
 struct Columns {
-    /// The runs of digits of a file of the checkpoint.
+    /// The runs of digits in the path of one file of the checkpoint.
     restored: Vec<Vec<u8>>,
     /// For each occurrence of the label, the indices of its runs of digits. An index is removed if the files of the
     /// checkpoint have different numbers there.

@@ -91,7 +91,7 @@ pub struct Published {
 /// The existing files that stay, and the existing files that must be moved aside.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Indices of the files to publish whose existing files stay.
+    /// Indices in the list of files to publish. For these files, the existing file stays.
     kept: BTreeSet<usize>,
     aside: Vec<Aside>,
 }

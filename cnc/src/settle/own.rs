@@ -51,8 +51,8 @@ impl OwnRanks {
         Self(Own::OfNode(Arc::new(node)))
     }
 
-    /// The ranks to take in a directory that only this node sees. If the ranks are the ranks of this node, the agent
-    /// takes all files that it finds.
+    /// The ranks to take in a directory that only this node sees. If the agent takes the ranks of its node
+    /// ([`Self::of_node`]), it takes all files here, because no other agent sees this directory.
     #[must_use]
     pub fn in_directory_of_this_node(self) -> Self {
         if matches!(self.0, Own::OfNode(_)) { Self::all() } else { self }

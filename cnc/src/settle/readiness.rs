@@ -37,7 +37,7 @@ pub struct ReadyRank {
     pub is_doubtful: bool,
 }
 
-/// A rank whose files are all settled, and that was not yet reported.
+/// A rank that was not yet reported, although all its files are settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingRank {
     /// The checkpoint's label.
@@ -57,8 +57,8 @@ pub enum Why {
     Marker,
     /// The checkpoint changed a short time ago, and must first be at rest.
     Quiet,
-    /// The rank has fewer files than in the previous checkpoint, or less than half of the bytes. Also the reason of a
-    /// rank without another reason, which is ready at the next look.
+    /// The rank has fewer files than in the previous checkpoint, or less than half of the bytes. A rank that waits
+    /// for no reason also has this value. It is ready at the next look.
     Fewer,
 }
 
@@ -93,7 +93,7 @@ struct Pointers {
 
 /// Number of missing pointers after which no pointer is expected.
 const IN_VAIN_MAX: u32 = 3;
-/// Maximum wait for a pointer that is written repeatedly, in quiet times of a checkpoint.
+/// Maximum wait for a pointer that is written repeatedly, in multiples of a checkpoint's quiet time.
 const POINTER_QUIET_TIMES: u64 = 4;
 
 /// Number of files and bytes that a rank writes for a checkpoint.
@@ -429,8 +429,8 @@ impl Gathered {
     }
 
     /// The time until which a rank waits for a pointer. If the pointer was written, the rank waits until the pointer
-    /// is at rest. If a pointer is expected but not yet written, the rank waits after the
-    /// last event for the quiet time plus twice the usual delay, but at most for `doubt_ms`.
+    /// is at rest. If a pointer is expected but not yet written, the rank waits for the quiet time plus twice the
+    /// usual delay, but at most for `doubt_ms`, counted from the last event.
     fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, quiet_ms: u64, doubt_ms: u64) -> Option<u64> {
         let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
         let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);

@@ -28,7 +28,7 @@ pub(super) struct Rewrites {
 struct Version {
     /// Time of the last content that was replaced.
     last_ns: i64,
-    /// Time of the content before.
+    /// Time of the content that was replaced before the last replaced content.
     before_ns: Option<i64>,
 }
 
@@ -84,8 +84,8 @@ impl Rewrites {
         if self.versions.is_empty() {
             return none;
         }
-        // `newest` is the newest file that was written again. Files that were not written since its previous version
-        // are not written in each step.
+        // `newest` is the newest file that was written again. Files that were not written since the previous version
+        // of `newest` are not written in each step.
         let again = files.clone().filter_map(|file| Some((file, self.previous_ns(&file)?)));
         let Some((newest, since_ns)) = again.max_by_key(|(file, _)| file.at_ns) else { return none };
         let mut step: Vec<WrittenFile<'a>> = files.filter(|file| file.at_ns > since_ns).collect();

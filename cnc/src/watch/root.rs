@@ -16,7 +16,7 @@ impl Core {
     /// files in it, as at the start.
     pub(super) fn follow_path(&mut self) {
         self.path_check_ms = self.path_check_ms.map(|_| self.now_ms().saturating_add(PATH_CHECK_MS));
-        // If the path leads nowhere, nobody can write through it, and the directory until now stays the watched one.
+        // If the path leads to no directory, nobody can write through it, so the last directory stays watched.
         let Some(real) = self.configured.canonicalize().ok().filter(|real| real.is_dir()) else { return };
         let identity = identity_of(&real);
         if real == self.root && (identity == self.identity || identity.is_none()) {

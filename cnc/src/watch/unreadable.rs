@@ -109,7 +109,7 @@ impl Core {
         }
     }
 
-    /// The directories that count.
+    /// The unreadable directories that may contain files of the application.
     pub(super) fn unreadable(&self) -> Vec<Unreadable> {
         let counted = self.unreadable.iter().filter(|(_, unreadable)| unreadable.counts);
         let full = |path: &Path| self.root.join(path).components().collect();

@@ -41,7 +41,7 @@ impl Daemon {
     pub(super) fn keep_comment(&self, facts: &JobFacts) {
         let JobFacts { job_id, uid, comment: words, work_dir, .. } = facts;
         if words.is_empty() {
-            return self.comments.remove(job_id); // of an earlier start of the job
+            return self.comments.remove(job_id); // the kept words are from an earlier start of the job
         }
         let comment = Comment { uid: *uid, words: words.clone(), work_dir: work_dir.clone() };
         if let Err(error) = self.comments.put(job_id, &comment) {

@@ -169,8 +169,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Determines the format of an element. The array's header contains the client number `filtered` and the element
-    /// width.
+    /// Determines the format of an element. The array's header contains the client ID `filtered` (1 if the chunks
+    /// have filters, 0 otherwise) and the element width.
     fn element(&self, filtered: u8, element_bytes: usize, raw_bytes: u64, at: u64) -> Result<Element, H5Error> {
         let len_width = match filtered {
             0 => 0,
@@ -184,7 +184,7 @@ impl Parser<'_> {
         Ok(Element { len_width, raw_bytes })
     }
 
-    /// Reads `len` bytes. The bytes must begin with this signature and with version 0.
+    /// Reads `len` bytes. The bytes must begin with this signature, followed by version 0.
     fn signed(&mut self, address: u64, signature: &[u8; 4], len: usize) -> Result<Vec<u8>, H5Error> {
         let bytes = self.piece(address, len)?;
         if !bytes.starts_with(signature) || bytes.get(4) != Some(&0) {

@@ -1,4 +1,5 @@
-//! Reads groups that store their links in a fractal heap. A version 2 B-tree has the names of the links.
+//! Reads groups that store their links in a fractal heap. A version 2 B-tree has a record for each link: the hash of
+//! the link's name, and the link's place in the heap.
 
 use super::parser::{Fields, Link, Parser, not_classic};
 use crate::h5::H5Error;
