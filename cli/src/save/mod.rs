@@ -41,7 +41,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use turns::Turns;
 
 pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
@@ -219,9 +219,10 @@ fn hand_out(
     let (store, job, grouping): (&dyn Store, _, _) = (committer.store, committer.job, committer.grouping);
     let (names, groups) = (Names::default(), grouping.groups() as usize);
     let incarnation = incarnation::newest(store, job)?;
-    let incarnation_age_ns = match &incarnation {
-        Some(record) => i64::try_from(incarnation::age(store, job, record.number)?.as_nanos()).unwrap_or(i64::MAX),
-        None => 0,
+    // The incarnation becomes older while files are captured, as the files do.
+    let (age_at_first, aged_from) = match &incarnation {
+        Some(record) => (incarnation::age(store, job, record.number)?, Instant::now()),
+        None => (Duration::ZERO, Instant::now()),
     };
     let mut places = Places::new(incarnation.clone(), committer.newest_saved.clone());
     let mut older = 0;
@@ -241,7 +242,9 @@ fn hand_out(
         let written_ns = newest.map_or(0, |newest| newest.written_ns());
         let is_of_before = newest.is_some_and(|newest| {
             let is_copy = newest.changed_ns.saturating_sub(written_ns) > COPIED_NS;
-            is_copy || newest.age_ns(ahead_ns(committer.dir)) > incarnation_age_ns
+            let age_ns = newest.age_ns(ahead_ns(committer.dir));
+            let incarnation_age = age_at_first + aged_from.elapsed();
+            is_copy || age_ns > i64::try_from(incarnation_age.as_nanos()).unwrap_or(i64::MAX)
         });
         let doubt = doubt_of(&label, of_checkpoint.clone());
         let whole = Arc::new(Whole::new(of_checkpoint.map(|kept| (&kept.file.header.path, kept.file.fingerprint))));
