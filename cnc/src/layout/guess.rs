@@ -631,6 +631,26 @@ impl Template<'_> {
         }
     }
 
+    /// Whether a letter is directly before a slot, as in `hdf5`.
+    fn follows_letter(&self, slot: usize) -> bool {
+        let at = self.position(slot);
+        at > 0 && self.text.get(at - 1).is_some_and(u8::is_ascii_alphabetic)
+    }
+
+    /// The numbers that are a part of a word, as in `sod_hdf5_chk_0003` and `Sedov3d_rk2.00010`. Such a number has one
+    /// value and directly follows a letter. The letters mean neither checkpoints nor ranks nor parts. Another number in
+    /// the same component may be the step.
+    fn in_words(&self, rank: Option<&RankSlot>) -> BTreeSet<usize> {
+        let has_one_value = |slot: usize| self.rows.iter().all(|row| row[slot] == self.rows[0][slot]);
+        let may_be =
+            |slot: &usize| self.follows_letter(*slot) && self.word(*slot) == Word::Neutral && has_one_value(*slot);
+        let in_words: BTreeSet<usize> = (0..self.slots()).filter(may_be).collect();
+        let component = |slot: usize| self.text[..self.position(slot)].iter().filter(|b| **b == b'/').count();
+        let is_other = |slot: &usize| !in_words.contains(slot) && !rank.is_some_and(|rank| rank.linked.contains(slot));
+        let others: BTreeSet<usize> = (0..self.slots()).filter(is_other).map(component).collect();
+        in_words.into_iter().filter(|slot| others.contains(&component(*slot))).collect()
+    }
+
     fn linked(&self, slot: usize) -> Vec<usize> {
         let same = |other: &usize| self.rows.iter().all(|row| number(row[*other]) == number(row[slot]));
         (0..self.slots()).filter(same).collect()
