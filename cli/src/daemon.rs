@@ -277,7 +277,10 @@ fn run_in_one_process(
         agent.own = OwnRanks::of_node(ranks.remember(file, &agent.incarnation));
     }
     within_runtime(async {
-        let mut signals = Signals::new()?;
+        let mut signals = match &life {
+            Life::UntilSignal => Signals::new()?,
+            Life::OfJob(_) | Life::Over => Signals::of_worker()?,
+        };
         let living = tokio::spawn(hold_living_run(store.clone(), agent.clone()));
         let (aggregator, _directory) = match aggregator {
             Some(aggregator) if by_socket => {
@@ -439,8 +442,8 @@ impl Both {
         }
     }
 
-    /// Runs the application until it ends. The first signal is passed on to the application. The second signal ends
-    /// mcr at once.
+    /// Runs the application until it ends. Every signal is passed on to the application. The second SIGTERM or SIGINT
+    /// ends mcr at once.
     async fn accompany(
         &mut self,
         command: &[OsString],
@@ -485,9 +488,9 @@ impl Both {
                     tracing::error!(error = format!("{error:#}"), "the agent cannot run; nothing is saved");
                     agent_failed = true;
                 }
-                () = signals.next_or_hangup() => {
+                () = signals.next_of_all() => {
                     application.signal(signals.last);
-                    if signals.last == Signal::SIGHUP {
+                    if !signals.is_end() {
                         continue;
                     }
                     if signalled.replace(Instant::now()).is_some() {

@@ -659,3 +659,40 @@ fn mcr_run_passes_a_hangup_to_its_command_and_saves_what_the_command_then_writes
     assert_eq!(status, Some(0), "{log}");
     assert!(is_complete(dir.path(), "it_2"), "{log}");
 }
+
+#[test]
+fn sigusr1_and_sigusr2_end_no_daemon() {
+    let (dir, daemons) = Site::new("", "").daemons();
+    for daemon in &daemons {
+        for signal in ["USR1", "USR2"] {
+            daemon.signal(signal);
+            daemon.wait_for_log(&format!("SIG{signal} changes nothing"));
+        }
+    }
+    (0..RANKS).for_each(|rank| write_rank(&dir.path().join(format!("node{}", rank / 2)), 1, rank, 900));
+    wait_complete(&dir.path().join("store"), "sim.it_1");
+    for daemon in daemons {
+        assert_eq!(daemon.stop(), Some(0));
+    }
+}
+
+#[test]
+fn mcr_run_passes_sigusr1_and_sigusr2_to_its_command_and_runs_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(dir.path().join("run")).expect("made");
+    let mut command = mcr();
+    command.args(["run", "--job", "job", "--ranks", "1", "--layout", "{checkpoint}/{rank}", "--create"]);
+    command.arg("--store").arg(dir.path().join("store")).arg("--watch").arg(dir.path().join("run"));
+    command.arg("--state").arg(dir.path().join("state")).current_dir(dir.path().join("run"));
+    // The signals would end `sleep`, so they must reach only the shell.
+    let script = "trap 'mkdir it_2; echo 2 >it_2/0' USR1; trap 'mkdir it_3; echo 3 >it_3/0; is_over=1' USR2; \
+                  mkdir it_1; echo 1 >it_1/0; while [ ! \"$is_over\" ]; do sleep 0.1 || exit 9; done; exit 7";
+    let daemon = Daemon::start(command.args(["--", "sh", "-c", script]));
+    wait_complete(&dir.path().join("store"), "it_1");
+    daemon.signal("USR1");
+    wait_complete(&dir.path().join("store"), "it_2");
+    daemon.signal("USR2");
+    let (status, log) = daemon.end();
+    assert_eq!(status, Some(7), "{log}");
+    assert!(is_complete(dir.path(), "it_3"), "{log}");
+}
