@@ -13,7 +13,7 @@ mod report;
 mod turns;
 
 use crate::args::SaveArgs;
-use crate::common::open_own;
+use crate::common::{open_own, renamed};
 use crate::found::{Found, find_checkpoints, nothing_found};
 use crate::output::{Progress, name_of, note};
 use crate::places::Places;
@@ -55,6 +55,9 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         bail!("--group-size must be at least 1, and --ranks 1 to {RANKS_MAX}");
     }
     let store = open_own(&args.store.store, args.create, args.shared_store, ", or --create")?;
+    if let Some(renamed) = renamed(&store, &args.store.store, &job) {
+        return Err(renamed.into());
+    }
     let found = find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store))?;
     let newest = manifest::newest_of_group(&store, &job, GroupId(0), None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
