@@ -82,15 +82,18 @@ pub struct Unplaced {
     pub files: usize,
     /// Number of all files.
     pub of: usize,
-    /// Whether these files are more than a quarter of all files, or have more than a quarter of all bytes.
+    /// Whether a checkpoint may be among these files: they are more than a quarter of all files, or have more than a
+    /// quarter of all bytes.
     pub are_many: bool,
 }
 
 pub(super) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
     let all = of_application(listing);
     let is_pointer = |(path, bytes): &&(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
-    let other =
-        |file: &&(&FilePath, u64)| layout.place(file.0).is_none() && !is_pointer(file) && !is_log_name(file.0.name());
+    let other = |file: &&(&FilePath, u64)| {
+        let is_of_layout = layout.place(file.0).is_some() || layout.marked(file.0).is_some();
+        !is_of_layout && !is_pointer(file) && !is_log_name(file.0.name())
+    };
     let left: Vec<_> = all.iter().filter(other).collect();
     let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
     let shares: [(u128, u128); 2] =
