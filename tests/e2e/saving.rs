@@ -517,7 +517,15 @@ fn output_that_cannot_be_written_is_a_failure() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let output = mcr().args(args).stdout(writer).output().expect("it starts");
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(!err.contains("standard output"), "no error is printed if the reader has exited: {args:?}: {err}");
+        let mut closed = Command::new("sh");
+        closed.args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_mcr")]).args(args);
+        let output = closed.output().expect("it starts");
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {err}");
+        assert!(err.contains("standard output cannot be written"), "{args:?}: {err}");
     }
     // An error that cannot be printed is still an error.
     let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
