@@ -52,11 +52,12 @@ impl Application {
     }
 
     /// Sends a signal to all processes of the application. SIGINT and SIGHUP from a terminal have reached these
-    /// processes already.
+    /// processes already. SIGUSR1 and SIGUSR2 are only for the process of the command, because they would end the
+    /// other processes, which do not expect them.
     pub fn signal(&self, signal: Signal) {
         let _ = match (self.has_terminal, signal) {
             (true, Signal::SIGINT | Signal::SIGHUP) => Ok(()),
-            (true, _) => kill(self.id, signal),
+            (true, _) | (_, Signal::SIGUSR1 | Signal::SIGUSR2) => kill(self.id, signal),
             (false, _) => killpg(self.id, signal),
         };
     }

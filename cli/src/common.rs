@@ -7,7 +7,8 @@ use crate::output::{name_of, note};
 use anyhow::{anyhow, bail};
 use mcr_cnc::layout::{Layout, Listing};
 use mcrengine::codec::cores;
-use mcrengine::ids::{CheckpointId, JobId};
+use mcrengine::container::ReadError;
+use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::partition::Recording;
 use mcrengine::store::{PosixStore, Store, StoreError};
@@ -81,9 +82,43 @@ fn quoted(name: &str) -> String {
     if name.chars().all(is_plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
 }
 
+/// What is wrong with the directory of a job whose manifests name another job. A user renamed or copied it. `None` if
+/// the manifests name this job, or if there are none.
+pub fn renamed(store: &dyn Store, root: &Path, job: &JobId) -> Option<Advised> {
+    const LOOKED_AT_MAX: usize = 8;
+    let entries = store.list_dir(Path::new(job.as_str())).ok()?;
+    let ids = entries.iter().filter(|entry| entry.is_dir).filter_map(|entry| entry.name.parse::<CheckpointId>().ok());
+    for id in ids.take(LOOKED_AT_MAX) {
+        let found = match manifest::read_manifest(store, job, &id, GroupId(0)) {
+            Ok(_) => return None,
+            Err(ReadError::Foreign { found, .. }) => found,
+            Err(_) => continue,
+        };
+        // `found` is the place of a group: JOB/CHECKPOINT, GROUP.
+        let Some(other) = found.split('/').next().filter(|other| *other != job.as_str()) else { continue };
+        let (directory, right) = (root.join(job.as_str()), root.join(other));
+        let what = format!("{} has the checkpoints of job {other}", name_of(&directory));
+        let (from, to) = (quoted(&name_of(&directory)), quoted(&name_of(&right)));
+        let advice = match right.exists() {
+            true => format!("the directory is a copy of {to}: remove the copy, or move it out of the store"),
+            false => format!("the directory was renamed: rename it back with mv {from} {to}"),
+        };
+        return Some(Advised::new(what, advice).at(&directory));
+    }
+    None
+}
+
 /// The job to use: the job that the user named, even if it does not exist, or the only job that has a checkpoint.
-/// `None` if no job has a checkpoint.
+/// `None` if no job has a checkpoint. Fails if the directory of the job was renamed.
 pub fn job_of(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobId>> {
+    let job = named_or_only_job(store, args)?;
+    match job.as_ref().and_then(|job| renamed(store, &args.store, job)) {
+        Some(renamed) => Err(renamed.into()),
+        None => Ok(job),
+    }
+}
+
+fn named_or_only_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobId>> {
     if let Some(job) = &args.job {
         return Ok(Some(job.clone()));
     }

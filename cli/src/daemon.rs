@@ -59,7 +59,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
                 LastLayout::Unknown => return Ok(ExitCode::from(NOT_COMMITTED)),
             },
         };
-        let (bound, mut node) = (config.drain, NodeAgent::start(config, layout)?);
+        let (bound, mut node) = (config.drain, NodeAgent::start(config, layout, None)?);
         if !signalled {
             tokio::select! {
                 error = node.look_at_names() => return Err(error),
@@ -277,7 +277,10 @@ fn run_in_one_process(
         agent.own = OwnRanks::of_node(ranks.remember(file, &agent.incarnation));
     }
     within_runtime(async {
-        let mut signals = Signals::new()?;
+        let mut signals = match &life {
+            Life::UntilSignal => Signals::new()?,
+            Life::OfJob(_) | Life::Over => Signals::of_worker()?,
+        };
         let living = tokio::spawn(hold_living_run(store.clone(), agent.clone()));
         let (aggregator, _directory) = match aggregator {
             Some(aggregator) if by_socket => {
@@ -422,7 +425,7 @@ impl Both {
         if must_count_ranks {
             counted::wait(&mut self.config, &layout).await;
         }
-        self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
+        self.node = Some(NodeAgent::start(self.config.clone(), layout, Some(self.store.clone()))?);
         Ok(())
     }
 
@@ -439,8 +442,8 @@ impl Both {
         }
     }
 
-    /// Runs the application until it ends. The first signal is passed on to the application. The second signal ends
-    /// mcr at once.
+    /// Runs the application until it ends. Every signal is passed on to the application. The second SIGTERM or SIGINT
+    /// ends mcr at once.
     async fn accompany(
         &mut self,
         command: &[OsString],
@@ -485,9 +488,9 @@ impl Both {
                     tracing::error!(error = format!("{error:#}"), "the agent cannot run; nothing is saved");
                     agent_failed = true;
                 }
-                () = signals.next_or_hangup() => {
+                () = signals.next_of_all() => {
                     application.signal(signals.last);
-                    if signals.last == Signal::SIGHUP {
+                    if !signals.is_end() {
                         continue;
                     }
                     if signalled.replace(Instant::now()).is_some() {
@@ -541,7 +544,7 @@ impl Both {
                     if self.must_count_ranks() {
                         counted::set(&mut self.config, &layout, processes == Processes::EndedWell).await;
                     }
-                    self.node = Some(NodeAgent::start(self.config.clone(), layout)?);
+                    self.node = Some(NodeAgent::start(self.config.clone(), layout, Some(self.store.clone()))?);
                 }
                 LastLayout::Nothing => {}
                 LastLayout::Unknown => return Ok(false),
@@ -575,9 +578,9 @@ impl Both {
     }
 }
 
-/// Logs an error if files exist, but no file matches the layout that the user wrote. Returns whether the error was
-/// logged. If the job has checkpoints, there is no error, because matching files may have been deleted after their
-/// commit.
+/// Logs an error if the application has written files, but no file matches the layout that the user wrote. Returns
+/// whether the error was logged. If the job has checkpoints, there is no error, because matching files may have been
+/// deleted after their commit.
 fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
     let LayoutChoice::Known(layout) = &config.layout else { return false };
     let of_job = PosixStore::open(store).and_then(|store| store.list_dir(Path::new(config.job.as_str())));
@@ -585,15 +588,11 @@ fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
         return false;
     }
     // If the directory cannot be read, the agent has reported the error.
-    let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return false };
-    if let (Ok(watch), Ok(store)) = (config.watch.canonicalize(), store.canonicalize())
-        && let Ok(below) = store.strip_prefix(watch)
-    {
-        listing.leave_out(below);
-    }
-    let files = listing.files;
+    let Ok(listing) = list(&config.watch, &ScanLimits::default()) else { return false };
+    let listing = overlooked::of_the_application(listing, &config.watch, Some(store));
+    let files = &listing.files;
     let Some(first) = files.first() else { return false };
-    if files.iter().any(|path| layout.place(path).is_some()) {
+    if files.iter().any(|path| layout.place(path).is_some()) || !overlooked::was_written(config, &listing) {
         return false;
     }
     tracing::error!(
@@ -820,7 +819,7 @@ fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
 /// The layout of an agent that must end before its layout is known.
 enum LastLayout {
     Layout(Layout),
-    /// There are no files.
+    /// There are no files of the application.
     Nothing,
     /// There are files, but their names do not show the layout. The log reports these files.
     Unknown,
@@ -835,7 +834,8 @@ fn last_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Result<LastL
         Some(explanation) if !explanation.certain && !explanation.awaits_files => explanation,
         _ => return Ok(LastLayout::Layout(layout)),
     };
-    let files = list(&config.watch, &ScanLimits::default())?.files.len();
+    let listing = list(&config.watch, &ScanLimits::default())?;
+    let files = overlooked::of_the_application(listing, &config.watch, None).files.len();
     if files == 0 {
         return Ok(LastLayout::Nothing);
     }

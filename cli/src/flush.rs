@@ -86,8 +86,16 @@ fn text_of(reply: &Reply) -> String {
     }
     if let Some(left) = &reply.unplaced {
         text.push_str(&format!(
-            "NOT committed: {} of {} files belong to no checkpoint of the guessed layout (first: {}); name the layout \
-             with --layout, or layout in the configuration, or save them with mcr save\n",
+            "NOT committed: {} of {} files belong to no checkpoint of the layout (first: {}); name the layout with \
+             --layout, or layout in the configuration, or save them with mcr save\n",
+            left.files,
+            left.of,
+            shown(&left.first)
+        ));
+    }
+    if let Some(left) = &reply.unnamed {
+        text.push_str(&format!(
+            "{} of {} files belong to no checkpoint of the layout and are not saved (first: {})\n",
             left.files,
             left.of,
             shown(&left.first)

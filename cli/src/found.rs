@@ -5,6 +5,7 @@ use crate::common::{is_layout_said, layout_of};
 use crate::output::{name_of, note, tell};
 use anyhow::bail;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, gather};
+use mcr_cnc::layout::pointers::is_log_name;
 use mcr_cnc::layout::{Labelled, Layout, Listing, Scan, ScanLimits, list, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,6 +128,11 @@ pub fn find_checkpoints(
         left_out.not_in_layout = unplaced.len() as u64;
         left_out.first_unnamed = unplaced.first().map(ToString::to_string);
     } else {
+        // As in `mcr run`, logs do not change the exit status.
+        let (logs, unplaced): (Vec<&FilePath>, Vec<_>) = unplaced.iter().partition(|path| is_log_name(path.name()));
+        if let (Some(first), false) = (logs.first(), quiet) {
+            note(format!("{} with the name of a log not saved (first: {first})", files(logs.len() as u64)));
+        }
         left_out.count = unplaced.len() as u64;
         let reason = "it belongs to no checkpoint";
         let unplaced = unplaced.iter().map(|path| NotSaved { path: path.to_string(), reason });

@@ -1,7 +1,7 @@
 //! `mcr list`: the checkpoints of a store, newest first.
 
 use crate::args::ListArgs;
-use crate::common::{no_checkpoint_of, open_store};
+use crate::common::{no_checkpoint_of, open_store, renamed};
 use crate::output::{Paint, Table, human_time, json_word, print, print_json, ratio, utc};
 use mcrengine::ids::CheckpointId;
 use mcrengine::manifest::{self, CheckpointState};
@@ -36,6 +36,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         ]),
     );
     for job in &jobs {
+        reasons.extend(renamed(&store, &args.store.store, job).map(|renamed| format!("{renamed}\n")));
         let states = manifest::list(&store as &dyn Store, job)?;
         let count = states.len();
         let held = if args.all { held_for_others(&store, job, &states) } else { BTreeMap::new() };

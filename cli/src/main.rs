@@ -67,6 +67,7 @@ use mcr_anc::config::AncConfigError;
 use mcr_cnc::config::ConfigError;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
+use output::NotPrinted;
 use settings::{Facts, Settings};
 use std::io::Write;
 use std::process::ExitCode;
@@ -95,11 +96,15 @@ fn main() -> ExitCode {
             if error.use_stderr() && wants_json() {
                 output::tell_json(&advice::Told::of_command_line(&error));
             }
-            let printed = error.print().and_then(|()| std::io::stdout().flush());
-            if let (Err(why), false) = (&printed, error.use_stderr()) {
-                output::tell(format!("standard output cannot be written: {why}"));
+            if error.use_stderr() {
+                let _ = error.print(); // an error that cannot be printed is still an error
+                return Exit::Failed.into();
             }
-            return if error.use_stderr() || printed.is_err() { Exit::Failed } else { Exit::Done }.into();
+            let print = || error.print().and_then(|()| std::io::stdout().flush()).map_err(NotPrinted);
+            return match output::check_out().and_then(|()| print()) {
+                Ok(()) => Exit::Done.into(),
+                Err(why) => failed(&why.into(), Exit::Failed),
+            };
         }
     };
     output::set_verbosity(cli.verbosity.quiet, cli.verbosity.verbose);
@@ -147,6 +152,9 @@ fn main() -> ExitCode {
 
 /// Reports the error that ended the command, also as JSON if the user wants JSON.
 fn failed(error: &anyhow::Error, exit: Exit) -> ExitCode {
+    if error.downcast_ref::<NotPrinted>().is_some_and(NotPrinted::has_no_reader) {
+        return exit.into();
+    }
     output::tell_error(error);
     if wants_json() {
         output::tell_json(&advice::Told::new(error, exit as u8));

@@ -1,10 +1,12 @@
 //! The agent of a node with its control socket. If the layout was guessed, the guess is repeated from time to time.
 
 use crate::names::{INTERVAL, Names, look};
+use crate::overlooked::{of_the_application, was_written};
 use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Processes};
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::control::{Control, Reached, socket_of};
-use mcr_cnc::layout::{Layout, ScanLimits, Unplaced, list};
+use mcr_cnc::layout::{Layout, Listing, ScanLimits, Unplaced, list};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,7 @@ const LOOKS_SHARE: u32 = 20;
 pub struct NodeAgent {
     config: CncConfig,
     layout: Layout,
+    store: Option<PathBuf>,
     /// `None` between the end of an agent and the start of the next agent with another layout.
     running: Option<Running>,
     /// Number of files in the last message about files that belong to no checkpoint.
@@ -28,9 +31,11 @@ struct Running {
 }
 
 impl NodeAgent {
-    pub fn start(config: CncConfig, layout: Layout) -> anyhow::Result<Self> {
-        let running = Some(Running::start(&config, &layout)?);
-        Ok(Self { config, layout, running, told: 0 })
+    /// `store`: the store, if this process knows it. A store below the watched directory has no files of the
+    /// application.
+    pub fn start(config: CncConfig, layout: Layout, store: Option<PathBuf>) -> anyhow::Result<Self> {
+        let running = Some(Running::start(&config, &layout, store.clone())?);
+        Ok(Self { config, layout, store, running, told: 0 })
     }
 
     /// Asks the agent to commit all files that were written before this call. Does not wait for the answer.
@@ -79,7 +84,7 @@ impl NodeAgent {
                 if let Some(old) = self.running.take() {
                     old.agent.abandon().await;
                 }
-                self.running = Some(Running::start(&self.config, &self.layout)?);
+                self.running = Some(Running::start(&self.config, &self.layout, self.store.clone())?);
                 Ok(None)
             }
         }
@@ -90,7 +95,8 @@ impl NodeAgent {
         let looked = self.look_once().await;
         let running = match self.running {
             Some(running) => Ok(running),
-            None => Running::start(&self.config, &self.layout), // the change of the layout was interrupted
+            // The change of the layout was interrupted.
+            None => Running::start(&self.config, &self.layout, self.store.clone()),
         };
         match (looked, running) {
             (Ok(left), Ok(running)) => (running.agent.drain(DrainOrder { until: until.into(), processes }).await, left),
@@ -103,12 +109,12 @@ impl NodeAgent {
 }
 
 impl Running {
-    fn start(config: &CncConfig, layout: &Layout) -> anyhow::Result<Self> {
+    fn start(config: &CncConfig, layout: &Layout, store: Option<PathBuf>) -> anyhow::Result<Self> {
         let agent = Agent::start(config.clone(), layout.clone())?;
-        let of_guess = matches!(config.layout, LayoutChoice::Guess).then(|| (config.watch.clone(), layout.clone()));
+        let (of_look, layout) = (config.clone(), layout.clone());
         let look = move || {
-            let (watch, layout) = of_guess.as_ref()?;
-            layout.unplaced(&list(watch, &ScanLimits::default()).ok()?)
+            let listing = list(&of_look.watch, &ScanLimits::default()).ok()?;
+            left(&of_look, &layout, of_the_application(listing, &of_look.watch, store.as_deref()))
         };
         let reached = Reached { flushes: agent.flushes(), sessions: agent.sessions(), look: Arc::new(look) };
         let control = Control::listen(&config.state_file, reached).inspect_err(|error| {
@@ -117,4 +123,15 @@ impl Running {
         });
         Ok(Self { agent, _control: control.ok() })
     }
+}
+
+/// The files that belong to no checkpoint. With a layout of the configuration, a checkpoint may be among these files
+/// only if no file matches the layout, and the application has written since the agent began.
+fn left(config: &CncConfig, layout: &Layout, listing: Listing) -> Option<Unplaced> {
+    let left = layout.unplaced(&listing)?;
+    if matches!(config.layout, LayoutChoice::Guess) {
+        return Some(left);
+    }
+    let are_all = !listing.files.iter().any(|path| layout.place(path).is_some());
+    Some(Unplaced { are_many: are_all && was_written(config, &listing), ..left })
 }

@@ -7,14 +7,17 @@ pub use progress::Progress;
 pub use table::{Paint, Table};
 
 use crate::advice::{Told, message_of, missing_advice};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use mcr_cnc::layout::LayoutError;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use std::borrow::Cow;
+use std::ffi::CStr;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 /// How much the commands print.
@@ -103,10 +106,41 @@ pub fn name_of(path: &Path) -> String {
     shown
 }
 
+/// Standard output cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output cannot be written")]
+pub struct NotPrinted(#[source] pub std::io::Error);
+
+impl NotPrinted {
+    /// Whether the reader of the pipe has exited (`| head`). Then no error is printed, as other commands do.
+    pub fn has_no_reader(&self) -> bool {
+        self.0.kind() == std::io::ErrorKind::BrokenPipe
+    }
+}
+
+/// Whether standard output was closed when this process started.
+static IS_OUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Runs before `main`. Before `main`, the standard library opens /dev/null in place of a closed stream, so that each
+/// write would succeed.
+#[expect(unsafe_code, reason = "no safe code runs before the standard library opens /dev/null")]
+// SAFETY: the C library calls each function of this section once, without arguments that the function needs. The
+// function makes two system calls and stores a flag.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static LOOK_AT_OUT: extern "C" fn() = {
+    extern "C" fn look() {
+        let exists = |path: &CStr| access(path, Access::EXISTS).is_ok();
+        IS_OUT_CLOSED.store(exists(c"/proc/self/fd") && !exists(c"/proc/self/fd/1"), Ordering::Relaxed);
+    }
+    look
+};
+
 /// Prints lines to standard output. If the lines cannot be written, the command fails, also if the reader of the pipe
 /// has exited (`| head`).
 pub fn print(text: &str) -> anyhow::Result<()> {
-    write_out(&printable_lines(text))
+    write_out(printable_lines(text).as_bytes())?;
+    Ok(())
 }
 
 /// Version of the JSON of all commands. A release that removes a field, or changes the meaning of a field, has a new
@@ -126,7 +160,8 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
         text = text.replace(c, &format!("\\u{:04x}", u32::from(c)));
     }
     text.push('\n');
-    write_out(&text)
+    write_out(text.as_bytes())?;
+    Ok(())
 }
 
 /// The word of a state or an outcome in JSON: `set aside` becomes `set-aside`.
@@ -134,9 +169,19 @@ pub fn json_word(word: &str) -> String {
     word.replace(' ', "-")
 }
 
-fn write_out(text: &str) -> anyhow::Result<()> {
+/// Writes bytes to standard output.
+pub fn write_out(bytes: &[u8]) -> Result<(), NotPrinted> {
+    check_out()?;
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(NotPrinted)
+}
+
+/// Fails if standard output was closed when this process started (`>&-`).
+pub fn check_out() -> Result<(), NotPrinted> {
+    match IS_OUT_CLOSED.load(Ordering::Relaxed) {
+        true => Err(NotPrinted(Errno::BADF.into())),
+        false => Ok(()),
+    }
 }
 
 /// Prints one line to standard error. An error while writing is ignored, because it cannot be reported.

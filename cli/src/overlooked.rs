@@ -2,6 +2,8 @@
 //! may belong to a checkpoint. The watcher reports such a path only if the path changes.
 
 use crate::exit::NOT_COMMITTED;
+use crate::settings::USER_FILE;
+use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::companions::is_pointer_name;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Skipped, list};
@@ -10,17 +12,14 @@ use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Logs the paths that could not be saved. Returns `true` if there are no such paths. `known`: the directories that
 /// the agent could not read, which are reported elsewhere.
 pub fn report(config: &CncConfig, store: &Path, known: &[Unreadable]) -> bool {
     // If the directory cannot be read, the agent has reported the error.
     let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return true };
-    if let (Ok(watch), Ok(store)) = (config.watch.canonicalize(), store.canonicalize())
-        && let Ok(below) = store.strip_prefix(watch)
-    {
-        listing.leave_out(below);
-    }
+    leave_out_store(&mut listing, &config.watch, store);
     let watch = config.watch.canonicalize().unwrap_or_else(|_| config.watch.clone());
     let is_known = |path: &Path| known.iter().any(|known| watch.join(path).starts_with(&known.path));
     let hides_files = |skipped: &&Skipped| skipped.hides_files && !is_known(&skipped.path);
@@ -60,6 +59,32 @@ pub fn report(config: &CncConfig, store: &Path, known: &[Unreadable]) -> bool {
         return false;
     }
     true
+}
+
+fn leave_out_store(listing: &mut Listing, watch: &Path, store: &Path) {
+    if let (Ok(watch), Ok(store)) = (watch.canonicalize(), store.canonicalize())
+        && let Ok(below) = store.strip_prefix(watch)
+    {
+        listing.leave_out(below);
+    }
+}
+
+/// The files of the application: without the store, the user's settings `mcr.toml`, and the output of a batch script.
+pub fn of_the_application(mut listing: Listing, watch: &Path, store: Option<&Path>) -> Listing {
+    store.into_iter().for_each(|store| leave_out_store(&mut listing, watch, store));
+    let is_of_batch = |name: &[u8]| name.starts_with(b"slurm-") && (name.ends_with(b".out") || name.ends_with(b".err"));
+    let is_of_job = |path: &&FilePath| path.name() == USER_FILE.as_bytes() || is_of_batch(path.name());
+    let of_job: Vec<FilePath> = listing.files.iter().filter(is_of_job).cloned().collect();
+    of_job.iter().for_each(|path| listing.leave_out(path.as_path()));
+    listing
+}
+
+/// Whether one of the files was written after this process began.
+pub fn was_written(config: &CncConfig, listing: &Listing) -> bool {
+    let began_ns = u64::try_from(config.began_ns.saturating_sub(ahead_ns(&config.watch))).unwrap_or(0);
+    // File times advance in steps of up to 10 ms.
+    let began = UNIX_EPOCH + Duration::from_nanos(began_ns).saturating_sub(Duration::from_millis(20));
+    listing.modified.iter().any(|modified| *modified >= began)
 }
 
 /// The files that match no pattern of the layout although they are in the directory of a checkpoint. Pointer files

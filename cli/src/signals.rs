@@ -2,14 +2,15 @@
 
 use nix::sys::signal::Signal;
 
-/// Receives SIGTERM, SIGINT and SIGUSR1. `mcr node` sends SIGUSR1 when the job is over. SIGHUP ends no daemon.
+/// Receives SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2. Only SIGTERM and SIGINT end a daemon. SIGUSR1 ends a worker
+/// of `mcr node`, which sends it when the job is over.
 pub struct Signals {
     term: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,
-    over: tokio::signal::unix::Signal,
-    /// `None` if this process was started with SIGHUP ignored, for example by `nohup`. In this case its children
-    /// ignore SIGHUP too.
     hangup: Option<tokio::signal::unix::Signal>,
+    user_1: Option<tokio::signal::unix::Signal>,
+    user_2: Option<tokio::signal::unix::Signal>,
+    is_of_worker: bool,
     /// The signal that was received last.
     pub last: Signal,
 }
@@ -17,37 +18,65 @@ pub struct Signals {
 impl Signals {
     pub fn new() -> anyhow::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        let (term, int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let hangup = (!is_ignored(Signal::SIGHUP)).then(|| signal(SignalKind::hangup())).transpose()?;
-        Ok(Self { term, int, over: signal(SignalKind::user_defined1())?, hangup, last: Signal::SIGTERM })
+        // If this process was started with an ignored signal, for example by `nohup`, its children ignore it too.
+        let unless_ignored = |kind: SignalKind, number| (!is_ignored(number)).then(|| signal(kind)).transpose();
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            hangup: unless_ignored(SignalKind::hangup(), Signal::SIGHUP)?,
+            user_1: unless_ignored(SignalKind::user_defined1(), Signal::SIGUSR1)?,
+            user_2: unless_ignored(SignalKind::user_defined2(), Signal::SIGUSR2)?,
+            is_of_worker: false,
+            last: Signal::SIGTERM,
+        })
+    }
+
+    /// The signals of a worker of `mcr node`.
+    pub fn of_worker() -> anyhow::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { user_1: Some(signal(SignalKind::user_defined1())?), is_of_worker: true, ..Self::new()? })
     }
 
     /// Waits for a signal that ends this process.
     pub async fn next(&mut self) {
         loop {
-            self.next_or_hangup().await;
-            if self.last != Signal::SIGHUP {
-                return;
+            self.next_of_all().await;
+            match self.last {
+                _ if self.is_end() => return,
+                Signal::SIGHUP => {
+                    tracing::info!("SIGHUP changes nothing: a configuration is read only at the start")
+                }
+                other => tracing::info!("{} changes nothing", other.as_str()),
             }
-            tracing::info!("SIGHUP changes nothing: a configuration is read only at the start");
         }
     }
 
-    pub async fn next_or_hangup(&mut self) {
-        let hangup = async {
-            match &mut self.hangup {
-                Some(hangup) => hangup.recv().await,
+    /// Waits for any of the signals.
+    pub async fn next_of_all(&mut self) {
+        async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
+            match signal {
+                Some(signal) => drop(signal.recv().await),
                 None => std::future::pending().await,
             }
-        };
+        }
         self.last = tokio::select! {
             _ = self.term.recv() => Signal::SIGTERM,
             _ = self.int.recv() => Signal::SIGINT,
-            _ = self.over.recv() => Signal::SIGUSR1,
-            _ = hangup => Signal::SIGHUP,
+            () = received(&mut self.hangup) => Signal::SIGHUP,
+            () = received(&mut self.user_1) => Signal::SIGUSR1,
+            () = received(&mut self.user_2) => Signal::SIGUSR2,
         };
-        if self.last != Signal::SIGHUP {
+        if self.is_end() {
             tracing::info!(signal = self.last.as_str(), "shutting down");
+        }
+    }
+
+    /// Whether the last signal ends this process.
+    pub fn is_end(&self) -> bool {
+        match self.last {
+            Signal::SIGTERM | Signal::SIGINT => true,
+            Signal::SIGUSR1 => self.is_of_worker,
+            _ => false,
         }
     }
 

@@ -25,7 +25,7 @@ use crate::sessions::Sessions;
 use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
 use crate::state::{AgentState, Loaded};
-use crate::watch::{WatchError, WatchEvent, Watcher};
+use crate::watch::{NO_MARKER, WatchError, WatchEvent, Watcher};
 use ending::{Ending, FLUSHES_MAX, RankKey};
 use mcr_proto::clock::steady_ns;
 use mcr_proto::convert::file_to_wire;
@@ -149,6 +149,7 @@ impl Agent {
             next_announce: 1,
             given_up: BTreeSet::new(),
             done_to,
+            left: BTreeMap::new(),
             ending: Ending::new(newest_ns),
             saved: Saved::default(),
         };
@@ -253,6 +254,7 @@ impl Core {
                     return;
                 }
                 self.ending.begins_anew(&(ready.checkpoint.clone(), ready.rank));
+                self.left.remove(&(ready.checkpoint.clone(), ready.rank));
                 self.again
                     .retain(|(_, waiting)| (&waiting.checkpoint, waiting.rank) != (&ready.checkpoint, ready.rank));
                 self.ready.retain(|waiting| (&waiting.checkpoint, waiting.rank) != (&ready.checkpoint, ready.rank));
@@ -289,6 +291,21 @@ impl Core {
             WatchEvent::Cut { checkpoint, rank, path, why } => {
                 tracing::warn!(%checkpoint, rank = rank.0, %path, why, "a file is incomplete; its checkpoint waits");
             }
+            WatchEvent::LeftBehind { pending, directory } => {
+                let is_old = pending.modified_ns < self.ending.newest_ns;
+                if is_old && (pending.hopeless || pending.why == NO_MARKER) {
+                    return; // incomplete files that are older than a saved checkpoint
+                }
+                let key = (pending.checkpoint, pending.rank);
+                self.ending.left_behind(key, &directory, pending.why, pending.modified_ns);
+            }
+            WatchEvent::Left { directory } => {
+                let waiting = self.ready.iter().chain(self.again.iter().map(|(_, ready)| ready));
+                let waiting = waiting.map(|ready| (ready.checkpoint.clone(), ready.rank));
+                let keys: Vec<RankKey> =
+                    waiting.chain(self.capturing.iter().chain(self.held.keys()).cloned()).collect();
+                self.left.extend(keys.into_iter().map(|key| (key, directory.clone())));
+            }
             WatchEvent::Trouble(what) => tracing::warn!(watch = %self.config.watch.display(), "{what}"),
             WatchEvent::Scanned { request, pending, unreadable } => {
                 self.ending.scanned(request, pending, unreadable);
@@ -320,8 +337,8 @@ impl Core {
         self.capturing.insert((ready.checkpoint.clone(), ready.rank));
         let announce_id = self.next_announce;
         self.next_announce += 1;
-        let (root, maps, descriptors) =
-            (self.config.watch.clone(), Arc::clone(&self.maps), Arc::clone(&self.descriptors));
+        let root = ready.root.clone().unwrap_or_else(|| self.config.watch.as_path().into());
+        let (maps, descriptors) = (Arc::clone(&self.maps), Arc::clone(&self.descriptors));
         let verdicts = Arc::clone(&self.verdicts);
         let done = self.done_to.clone();
         tokio::task::spawn_blocking(move || {
@@ -362,8 +379,10 @@ impl Core {
                     checkpoint = %key.0, rank = key.1.0, %path, %error,
                     "a file changed while it was read; it is read again when it has been at rest"
                 );
-                self.watcher.look_again(&path);
-                self.ask_again();
+                if !self.was_left(&ready) {
+                    self.watcher.look_again(&path);
+                    self.ask_again();
+                }
             }
             Err((path, error)) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
@@ -429,7 +448,9 @@ impl Core {
             News::Changed { announce_id } => {
                 let key =
                     self.held.iter().find(|(_, held)| held.announce_id == announce_id).map(|(key, _)| key.clone());
-                if let Some(held) = key.and_then(|key| self.forget(&key, None)) {
+                if let Some(held) =
+                    key.and_then(|key| self.forget(&key, None)).filter(|held| !self.was_left(&held.ready))
+                {
                     for file in &held.ready.files {
                         self.watcher.look_again(&file.path);
                     }
@@ -449,6 +470,16 @@ impl Core {
         }
     }
 
+    /// Whether the watcher cannot report this rank again, because its directory is not watched any more. Such a rank,
+    /// whose files could not be read, is named at the end.
+    fn was_left(&mut self, ready: &ReadyRank) -> bool {
+        let key = (ready.checkpoint.clone(), ready.rank);
+        let Some(directory) = self.left.remove(&key) else { return false };
+        let modified_ns = ready.files.iter().map(|file| file.fingerprint.modified_ns).max().unwrap_or(i64::MIN);
+        self.ending.left_behind(key, &directory, "its files cannot be read any more", modified_ns);
+        true
+    }
+
     /// Finds the announcement that an answer belongs to, and forgets the announcement. `None` if it was replaced. The
     /// answer to a replaced announcement does not apply to the present files, and is ignored.
     fn answered(&mut self, announce_id: u64, key: &RankKey) -> Option<HeldRank> {
@@ -459,6 +490,7 @@ impl Core {
     fn committed(&mut self, announce_id: u64, key: RankKey, checkpoint: CheckpointId, exists: bool) {
         let label = key.0.clone();
         if let Some(held) = self.answered(announce_id, &key) {
+            self.left.remove(&key);
             tracing::debug!(checkpoint = %checkpoint, rank = key.1.0, exists, "committed");
             let bytes: u64 = held.ready.files.iter().map(|file| file.fingerprint.bytes).sum();
             self.saved.committed(&checkpoint, bytes);

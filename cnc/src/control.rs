@@ -72,8 +72,12 @@ pub struct Reply {
     pub unreadable: Vec<ReplyDirectory>,
     /// Whether the flush ended because its maximum time had passed.
     pub time_was_up: bool,
-    /// Files that belong to no checkpoint of a guessed layout, if they are many.
+    /// Files that belong to no checkpoint, if a checkpoint may be among them: many files with a guessed layout, or all
+    /// files with the layout of the configuration.
     pub unplaced: Option<ReplyFiles>,
+    /// Other files that belong to no checkpoint and are not saved.
+    #[serde(default)]
+    pub unnamed: Option<ReplyFiles>,
 }
 
 /// A directory that cannot be read.
@@ -135,11 +139,12 @@ impl From<Flushed> for Reply {
             unreadable: unreadable.collect(),
             time_was_up: flushed.time_was_up,
             unplaced: None,
+            unnamed: None,
         }
     }
 }
 
-/// Lists the files that belong to no checkpoint of a guessed layout.
+/// Lists the files that belong to no checkpoint.
 pub type Look = Arc<dyn Fn() -> Option<Unplaced> + Send + Sync>;
 
 /// The parts of an agent that its control socket reaches.
@@ -254,13 +259,11 @@ async fn reply_to(line: &str, agent: Reached) -> Reply {
     let Ok(flushed) = flushed.await else {
         return refuse("the agent ended meanwhile; its last log lines list what it saved".into());
     };
-    let unplaced = tokio::task::spawn_blocking(move || (agent.look)()).await.ok().flatten();
-    let unplaced = unplaced.filter(|unplaced| unplaced.are_many).map(|Unplaced { first, files, of, .. }| ReplyFiles {
-        first: first.to_string(),
-        files,
-        of,
-    });
-    Reply { unplaced, ..Reply::from(flushed) }
+    let left = tokio::task::spawn_blocking(move || (agent.look)()).await.ok().flatten();
+    let are_many = left.as_ref().is_some_and(|left| left.are_many);
+    let left = left.map(|Unplaced { first, files, of, .. }| ReplyFiles { first: first.to_string(), files, of });
+    let (unplaced, unnamed) = if are_many { (left, None) } else { (None, left) };
+    Reply { unplaced, unnamed, ..Reply::from(flushed) }
 }
 
 /// Asks the agent with this state file to flush.

@@ -109,6 +109,19 @@ pub enum WatchEvent {
         /// What is wrong with the file.
         why: &'static str,
     },
+    /// The watched directory was replaced by another directory before this file or rank was reported.
+    LeftBehind {
+        /// The file or the rank.
+        pending: Pending,
+        /// The directory that is not watched any more.
+        directory: PathBuf,
+    },
+    /// The watched directory was replaced by another directory. Ranks that were reported before and are not yet saved
+    /// cannot be reported again.
+    Left {
+        /// The directory that is not watched any more.
+        directory: PathBuf,
+    },
     /// A problem of the watcher itself, as text. The watcher continues.
     Trouble(String),
     /// Answers [`Watcher::look_around`]: since this request the watcher has looked at every file. The event is sent
@@ -319,8 +332,7 @@ struct Core {
     configured: PathBuf,
     /// The watched directory, without symbolic links.
     root: PathBuf,
-    /// Device and inode of the watched directory. `None` if they could not be read.
-    identity: Option<(u64, u64)>,
+    directory: root::Root,
     /// Time of the next check whether the configured path leads to another directory. `None`: only scans check it.
     path_check_ms: Option<u64>,
     layout: Layout,
@@ -397,7 +409,7 @@ impl Core {
         let readiness = Readiness::new(&options.rules, &layout, options.own.clone());
         let mut core = Self {
             restored: Restored::load(&root),
-            identity: root::identity_of(&root),
+            directory: root::Root::open(&root),
             path_check_ms: (configured != root).then_some(root::PATH_CHECK_MS),
             configured,
             root,

@@ -396,6 +396,47 @@ fn a_layout_that_matches_no_file_is_named_at_the_end_and_gives_5() {
 }
 
 #[test]
+fn a_job_that_writes_nothing_ends_with_0_although_its_directory_has_files_from_before() {
+    let layout = ["--layout", "{checkpoint}.rank_{rank}.txt"];
+    for (layout, files) in [(&layout[..], &["mcr.toml", "slurm-7.out", "input.dat"][..]), (&[], &["mcr.toml"])] {
+        for ranks in ["1", "2"] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let out = dir.path().join("out");
+            std::fs::create_dir(&out).expect("made");
+            files.iter().for_each(|name| std::fs::write(out.join(name), "# no setting\n").expect("written"));
+            // File times advance in steps of up to 10 ms.
+            std::thread::sleep(Duration::from_millis(50));
+            let mut command = mcr();
+            command.args(["run", "--create", "--job", "job", "--ranks", ranks]).args(layout).current_dir(&out);
+            command.arg("--watch").arg(&out).arg("--state").arg(dir.path().join("state"));
+            let output = run(command.arg("--store").arg(dir.path().join("store")).args(["--", "true"]), 0);
+            let log = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!log.contains("not committed"), "{log}");
+            assert!(!dir.path().join("store/job").exists(), "{log}");
+        }
+    }
+}
+
+#[test]
+fn a_flush_names_files_that_the_layout_does_not_match_and_gives_5_if_no_file_matches() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = format!(
+        "flush() {{ {mcr} flush --state {state} --timeout 20 > {out}.$1 2>&1; echo $? > {out}.$1.status; }}; \
+         echo x > notes.dat; flush none; {WRITE} flush some",
+        mcr = env!("CARGO_BIN_EXE_mcr"),
+        state = dir.path().join("state").display(),
+        out = dir.path().join("flush").display()
+    );
+    run(&mut run_with(dir.path(), &["--", "sh", "-c", &script]), 0);
+    let text = |name: &str| std::fs::read_to_string(dir.path().join(format!("flush.{name}"))).expect("written");
+    assert_eq!(text("none.status").trim(), "5", "{}", text("none"));
+    assert!(text("none").contains("NOT committed: 1 of 1 files"), "{}", text("none"));
+    assert_eq!(text("some.status").trim(), "0", "{}", text("some"));
+    let some = text("some");
+    assert!(some.contains("1 of 3 files belong to no checkpoint") && some.contains("(first: notes.dat)"), "{some}");
+}
+
+#[test]
 fn links_that_are_not_followed_are_named_at_the_end_and_give_5() {
     // In the first case, each rank's file is a link. In the second case, the directory of the output is a link to a
     // missing directory.
@@ -658,4 +699,41 @@ fn mcr_run_passes_a_hangup_to_its_command_and_saves_what_the_command_then_writes
     let (status, log) = daemon.end();
     assert_eq!(status, Some(0), "{log}");
     assert!(is_complete(dir.path(), "it_2"), "{log}");
+}
+
+#[test]
+fn sigusr1_and_sigusr2_end_no_daemon() {
+    let (dir, daemons) = Site::new("", "").daemons();
+    for daemon in &daemons {
+        for signal in ["USR1", "USR2"] {
+            daemon.signal(signal);
+            daemon.wait_for_log(&format!("SIG{signal} changes nothing"));
+        }
+    }
+    (0..RANKS).for_each(|rank| write_rank(&dir.path().join(format!("node{}", rank / 2)), 1, rank, 900));
+    wait_complete(&dir.path().join("store"), "sim.it_1");
+    for daemon in daemons {
+        assert_eq!(daemon.stop(), Some(0));
+    }
+}
+
+#[test]
+fn mcr_run_passes_sigusr1_and_sigusr2_to_its_command_and_runs_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(dir.path().join("run")).expect("made");
+    let mut command = mcr();
+    command.args(["run", "--job", "job", "--ranks", "1", "--layout", "{checkpoint}/{rank}", "--create"]);
+    command.arg("--store").arg(dir.path().join("store")).arg("--watch").arg(dir.path().join("run"));
+    command.arg("--state").arg(dir.path().join("state")).current_dir(dir.path().join("run"));
+    // The signals would end `sleep`, so they must reach only the shell.
+    let script = "trap 'mkdir it_2; echo 2 >it_2/0' USR1; trap 'mkdir it_3; echo 3 >it_3/0; is_over=1' USR2; \
+                  mkdir it_1; echo 1 >it_1/0; while [ ! \"$is_over\" ]; do sleep 0.1 || exit 9; done; exit 7";
+    let daemon = Daemon::start(command.args(["--", "sh", "-c", script]));
+    wait_complete(&dir.path().join("store"), "it_1");
+    daemon.signal("USR1");
+    wait_complete(&dir.path().join("store"), "it_2");
+    daemon.signal("USR2");
+    let (status, log) = daemon.end();
+    assert_eq!(status, Some(7), "{log}");
+    assert!(is_complete(dir.path(), "it_3"), "{log}");
 }

@@ -128,3 +128,36 @@ fn a_number_in_the_names_of_the_only_rank_is_a_step() {
     let log = run_guessed(dir.path(), &["--ranks", "1"], script, 0);
     assert!(["model_1", "model_2", "model_3"].iter().all(|id| is_complete(dir.path(), id)), "{log}");
 }
+
+#[test]
+fn logs_that_belong_to_no_checkpoint_change_the_exit_status_of_no_command() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for step in 100 200; do for rank in 0 1; do echo $step > chk_$step.$rank.dat; done; \
+                  echo log > run_$step.out; echo log > run_$step.log; sleep 2.2; done";
+    let log = run_guessed(dir.path(), TWO, script, 0);
+    assert!(is_complete(dir.path(), "chk_200"), "{log}");
+    let mut save = mcr();
+    save.args(["save", "--create", "--job", "saved", "--store"])
+        .arg(dir.path().join("saved"))
+        .arg(dir.path().join("out"));
+    let output = run(&mut save, 0);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("4 files with the name of a log not saved (first: run_100.log)"), "{said}");
+}
+
+#[test]
+fn digits_in_the_names_of_codes_and_formats_are_neither_steps_nor_ranks() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for step in 00010 00020; do for rank in 0000 0001; do echo $step > Sedov3d_rk2.$step.$rank.h5.dat; \
+                  done; sleep 2.2; done";
+    let log = run_guessed(dir.path(), TWO, script, 0);
+    for id in ["Sedov3d_rk2.00010", "Sedov3d_rk2.00020"] {
+        assert!(is_complete(dir.path(), id), "{id}: {log}");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for step in 0003 0004; do echo $step > sod_hdf5_chk_$step; sleep 2.2; done";
+    let log = run_guessed(dir.path(), &["--ranks", "1"], script, 0);
+    for id in ["hdf5_chk_0003", "hdf5_chk_0004"] {
+        assert!(is_complete(dir.path(), id), "{id}: {log}");
+    }
+}

@@ -20,6 +20,7 @@ mod looking_back;
 mod metrics;
 mod mount;
 mod node;
+mod ordering;
 mod owners;
 mod parts;
 mod pruning;

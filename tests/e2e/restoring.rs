@@ -377,3 +377,37 @@ fn a_target_inside_the_store_is_refused_and_nothing_is_decided() {
     let names = |dir: &Path| contents(dir).into_keys().collect::<Vec<_>>();
     assert!(names(&site.store()).iter().all(|path| path.starts_with("job/it_1")), "{:?}", names(&site.store()));
 }
+
+#[test]
+fn temporary_files_of_a_killed_restart_are_removed_by_a_restart_of_another_checkpoint() {
+    let site = Site::empty();
+    for step in 1..=2 {
+        std::fs::create_dir_all(site.data().join(format!("it_{step}"))).expect("made");
+        let bytes: Vec<u8> = (0..32 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> (step + 7)) as u8).collect();
+        std::fs::write(site.data().join(format!("it_{step}/rank_0.dat")), bytes).expect("written");
+    }
+    site.save("{checkpoint}/rank_{rank}.dat", 2);
+    let restart = |id: &str| {
+        let mut restart = site.restart();
+        restart.args(["--copy", "--checkpoint", id]);
+        restart
+    };
+    let left = || {
+        let entries = std::fs::read_dir(site.to().join("it_2")).into_iter().flatten().flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(".mcr-restart-")).count()
+    };
+    for attempt in 0.. {
+        let mut killed = Daemon::start(&mut restart("it_2"));
+        while !killed.has_ended() && left() == 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        killed.kill();
+        if left() > 0 {
+            break;
+        }
+        assert!(attempt < 50, "no restart was killed while it wrote");
+        let _ = std::fs::remove_dir_all(site.to());
+    }
+    run(&mut restart("it_1"), 0);
+    assert_eq!(left(), 0);
+}

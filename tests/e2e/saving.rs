@@ -444,6 +444,30 @@ fn a_misspelt_job_is_answered_with_those_that_are_there() {
 }
 
 #[test]
+fn a_renamed_directory_of_a_job_is_named_with_what_to_do() {
+    let site = Site::new();
+    site.write("x", b"1");
+    site.save(&[], 0);
+    std::fs::rename(site.store().join("job"), site.store().join("job2")).expect("renamed");
+    let to = site.dir.path().join("to");
+    let commands: [&[&str]; 4] = [&["verify"], &["show"], &["prune", "--keep", "1"], &["restart", "--to"]];
+    for command in commands {
+        let mut run_it = mcr();
+        run_it.args(command).args((command == ["restart", "--to"]).then_some(&to)).arg("--store").arg(site.store());
+        let (_, err) = said(&run(&mut run_it, 1));
+        let advice = "job2 has the checkpoints of job job; the directory was renamed: rename it back with mv ";
+        assert!(err.contains(advice), "{command:?}: {err}");
+    }
+    let (_, err) =
+        said(&run(mcr().args(["save", "--job", "job2"]).arg(site.data()).arg("--store").arg(site.store()), 1));
+    assert!(err.contains("job2 has the checkpoints of job job"), "{err}");
+    let (out, _) = said(&run(mcr().args(["list", "--store"]).arg(site.store()), 0));
+    assert!(out.contains("job2 has the checkpoints of job job; the directory was renamed"), "{out}");
+    std::fs::rename(site.store().join("job2"), site.store().join("job")).expect("renamed back");
+    assert_eq!(site.back(), contents(&site.data()));
+}
+
+#[test]
 fn verify_says_what_it_did_not_find_good() {
     let site = Site::new();
     for step in 1..=3 {
@@ -493,7 +517,15 @@ fn output_that_cannot_be_written_is_a_failure() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let output = mcr().args(args).stdout(writer).output().expect("it starts");
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(!err.contains("standard output"), "no error is printed if the reader has exited: {args:?}: {err}");
+        let mut closed = Command::new("sh");
+        closed.args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_mcr")]).args(args);
+        let output = closed.output().expect("it starts");
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {err}");
+        assert!(err.contains("standard output cannot be written"), "{args:?}: {err}");
     }
     // An error that cannot be printed is still an error.
     let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");

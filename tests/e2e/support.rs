@@ -95,6 +95,11 @@ impl Daemon {
         self.process.id()
     }
 
+    /// Whether the process has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.0.try_wait().expect("can be waited for").is_some()
+    }
+
     /// Sends SIGKILL. The daemon finishes nothing and reports nothing.
     pub fn kill(mut self) {
         self.process.kill().expect("it can be killed and waited for");

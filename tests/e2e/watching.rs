@@ -191,3 +191,42 @@ fn a_link_to_the_watched_directory_may_be_switched_and_the_checkpoints_in_the_ne
     assert_eq!(status, Some(0), "{log}");
     wait_complete(&site.store(), "it_4");
 }
+
+/// Runs a script of an application below `mcr run`. The script begins in the watched directory. Returns the log.
+fn run_script(site: &Site, script: &str, status: i32) -> String {
+    std::fs::create_dir_all(site.run()).expect("made");
+    let script = format!("write() {{ mkdir $1; echo $1 > $1/r0.dat; echo $1 > $1/r1.dat; }}; cd \"$0\"; {script}");
+    let mut command = mcr();
+    command.args(["run", "--job", "job", "--layout", "{checkpoint}/r{rank}.dat", "--ranks", "2", "--create"]);
+    command.arg("--store").arg(site.store()).arg("--watch").arg(site.run());
+    command.arg("--state").arg(site.dir.path().join("state"));
+    let output = run(command.args(["--", "sh", "-c", &script]).arg(site.run()), status);
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
+#[test]
+fn the_last_checkpoint_in_a_renamed_directory_is_saved_whether_or_not_a_new_directory_takes_its_place() {
+    for (script, saved) in [
+        ("write it_1; sleep 0.5; cd ..; mv run old; mkdir run; cd run; write it_2", &["it_1", "it_2"][..]),
+        ("write it_1; sleep 0.5; cd ..; mv run old; mkdir run; sleep 6; cd run; write it_2", &["it_1", "it_2"]),
+        ("write it_1; cd ..; mv run old", &["it_1"]),
+        ("write it_1; sleep 0.5; cd ..; mv run old; cd old; write it_2; sleep 4; cd ..; mkdir run", &["it_1", "it_2"]),
+    ] {
+        let site = Site { dir: tempfile::tempdir().expect("a directory") };
+        let log = run_script(&site, script, 0);
+        for id in saved {
+            let is_complete = list(&site.store()).iter().any(|c| c["checkpoint"] == *id && c["complete"] == true);
+            assert!(is_complete, "{script}: {id}: {log}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_in_a_renamed_directory_that_cannot_be_saved_is_named_at_the_end_and_gives_5() {
+    let site = Site { dir: tempfile::tempdir().expect("a directory") };
+    let script = "write it_1; sleep 20 3>>it_1/r1.dat & sleep 0.5; cd ..; mv run old; mkdir run; cd run; write it_2";
+    let log = run_script(&site, script, NOT_COMMITTED);
+    assert!(log.contains("old was replaced by another directory before the rank was saved"), "{log}");
+    assert!(log.contains("not committed checkpoint=it_1"), "{log}");
+    assert!(list(&site.store()).iter().any(|c| c["checkpoint"] == "it_2" && c["complete"] == true), "{log}");
+}

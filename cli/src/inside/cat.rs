@@ -3,11 +3,10 @@
 use super::args::CatArgs;
 use super::ls::described;
 use super::open::{Opened, reader_of_file};
-use crate::output::print_json;
+use crate::output::{check_out, print_json, write_out};
 use anyhow::{Context, bail};
 use mcrengine::header::FileKind;
 use mcrengine::image::FileReader;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
@@ -31,8 +30,7 @@ pub fn run(args: CatArgs) -> anyhow::Result<ExitCode> {
     if reader.header().kind == FileKind::Directory {
         bail!("{name} is a directory");
     }
-    let mut out = std::io::stdout().lock();
-    reader.read_all(|part| out.write_all(part).context("standard output cannot be written"))?;
-    out.flush().context("standard output cannot be written")?;
+    check_out()?;
+    reader.read_all(|part| write_out(part).map_err(anyhow::Error::from))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -92,7 +92,8 @@ impl Table {
 
     /// Prints the table to standard output, with colours if standard output is a terminal.
     pub fn print(&self) -> anyhow::Result<()> {
-        write_out(&self.finished(out_width(), has_colours()))
+        write_out(self.finished(out_width(), has_colours()).as_bytes())?;
+        Ok(())
     }
 
     /// The table as text without colours, for the width of the terminal. Each line ends with a line feed.

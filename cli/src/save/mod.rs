@@ -13,7 +13,7 @@ mod report;
 mod turns;
 
 use crate::args::SaveArgs;
-use crate::common::open_own;
+use crate::common::{open_own, renamed};
 use crate::found::{Found, find_checkpoints, nothing_found};
 use crate::output::{Progress, name_of, note};
 use crate::places::Places;
@@ -41,7 +41,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use turns::Turns;
 
 pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
@@ -55,6 +55,9 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         bail!("--group-size must be at least 1, and --ranks 1 to {RANKS_MAX}");
     }
     let store = open_own(&args.store.store, args.create, args.shared_store, ", or --create")?;
+    if let Some(renamed) = renamed(&store, &args.store.store, &job) {
+        return Err(renamed.into());
+    }
     let found = find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store))?;
     let newest = manifest::newest_of_group(&store, &job, GroupId(0), None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
@@ -219,9 +222,10 @@ fn hand_out(
     let (store, job, grouping): (&dyn Store, _, _) = (committer.store, committer.job, committer.grouping);
     let (names, groups) = (Names::default(), grouping.groups() as usize);
     let incarnation = incarnation::newest(store, job)?;
-    let incarnation_age_ns = match &incarnation {
-        Some(record) => i64::try_from(incarnation::age(store, job, record.number)?.as_nanos()).unwrap_or(i64::MAX),
-        None => 0,
+    // The incarnation becomes older while files are captured, as the files do.
+    let (age_at_first, aged_from) = match &incarnation {
+        Some(record) => (incarnation::age(store, job, record.number)?, Instant::now()),
+        None => (Duration::ZERO, Instant::now()),
     };
     let mut places = Places::new(incarnation.clone(), committer.newest_saved.clone());
     let mut older = 0;
@@ -241,7 +245,9 @@ fn hand_out(
         let written_ns = newest.map_or(0, |newest| newest.written_ns());
         let is_of_before = newest.is_some_and(|newest| {
             let is_copy = newest.changed_ns.saturating_sub(written_ns) > COPIED_NS;
-            is_copy || newest.age_ns(ahead_ns(committer.dir)) > incarnation_age_ns
+            let age_ns = newest.age_ns(ahead_ns(committer.dir));
+            let incarnation_age = age_at_first + aged_from.elapsed();
+            is_copy || age_ns > i64::try_from(incarnation_age.as_nanos()).unwrap_or(i64::MAX)
         });
         let doubt = doubt_of(&label, of_checkpoint.clone());
         let whole = Arc::new(Whole::new(of_checkpoint.map(|kept| (&kept.file.header.path, kept.file.fingerprint))));

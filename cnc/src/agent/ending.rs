@@ -6,6 +6,7 @@ use crate::settle::ReadyRank;
 use crate::watch::{Pending, Unreadable};
 use mcrengine::ids::{CheckpointId, Rank};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -177,6 +178,17 @@ impl Ending {
         }
         let (modified_ns, awaited) = (modified_ns(ready), self.is_awaited());
         self.given_up.insert(key, GivenUp { why, modified_ns, awaited, vanished: false });
+    }
+
+    /// Records a rank in a directory that is not watched any more. The rank is named at the end, also if a newer
+    /// checkpoint is committed.
+    pub(super) fn left_behind(&mut self, key: RankKey, directory: &Path, why: &str, modified_ns: i64) {
+        let why = format!("{} was replaced by another directory before the rank was saved: {why}", directory.display());
+        tracing::warn!(checkpoint = %key.0, rank = key.1.0, why, "not saved; save the files with mcr save");
+        if self.given_up.len() >= REMEMBERED_MAX {
+            self.given_up.pop_first();
+        }
+        self.given_up.insert(key, GivenUp { why, modified_ns, awaited: true, vanished: false });
     }
 
     /// Handles a file of a rank that disappeared. `ready` is given if the rank still had to be saved.

@@ -13,6 +13,7 @@ use crate::state::AgentState;
 use crate::watch::Watcher;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Rank};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -69,6 +70,8 @@ pub(super) struct Core {
     /// Rejections that are already in the log at level `warn`.
     pub(super) given_up: BTreeSet<(CheckpointId, String)>,
     pub(super) done_to: mpsc::Sender<Captured>,
+    /// Ranks of a directory that is not watched any more, which were reported before and are not yet committed.
+    pub(super) left: BTreeMap<RankKey, PathBuf>,
     pub(super) ending: Ending,
     /// The checkpoints that are not yet reported as saved.
     pub(super) saved: Saved,

@@ -82,15 +82,18 @@ pub struct Unplaced {
     pub files: usize,
     /// Number of all files.
     pub of: usize,
-    /// Whether these files are more than a quarter of all files, or have more than a quarter of all bytes.
+    /// Whether a checkpoint may be among these files: they are more than a quarter of all files, or have more than a
+    /// quarter of all bytes.
     pub are_many: bool,
 }
 
 pub(super) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
     let all = of_application(listing);
     let is_pointer = |(path, bytes): &&(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
-    let other =
-        |file: &&(&FilePath, u64)| layout.place(file.0).is_none() && !is_pointer(file) && !is_log_name(file.0.name());
+    let other = |file: &&(&FilePath, u64)| {
+        let is_of_layout = layout.place(file.0).is_some() || layout.marked(file.0).is_some();
+        !is_of_layout && !is_pointer(file) && !is_log_name(file.0.name())
+    };
     let left: Vec<_> = all.iter().filter(other).collect();
     let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
     let shares: [(u128, u128); 2] =
@@ -629,6 +632,26 @@ impl Template<'_> {
             word if PART_WORDS.contains(&word) => Word::Part,
             _ => Word::Neutral,
         }
+    }
+
+    /// Whether a letter is directly before a slot, as in `hdf5`.
+    fn follows_letter(&self, slot: usize) -> bool {
+        let at = self.position(slot);
+        at > 0 && self.text.get(at - 1).is_some_and(u8::is_ascii_alphabetic)
+    }
+
+    /// The numbers that are a part of a word, as in `sod_hdf5_chk_0003` and `Sedov3d_rk2.00010`. Such a number has one
+    /// value and directly follows a letter. The letters mean neither checkpoints nor ranks nor parts. Another number in
+    /// the same component may be the step.
+    fn in_words(&self, rank: Option<&RankSlot>) -> BTreeSet<usize> {
+        let has_one_value = |slot: usize| self.rows.iter().all(|row| row[slot] == self.rows[0][slot]);
+        let may_be =
+            |slot: &usize| self.follows_letter(*slot) && self.word(*slot) == Word::Neutral && has_one_value(*slot);
+        let in_words: BTreeSet<usize> = (0..self.slots()).filter(may_be).collect();
+        let component = |slot: usize| self.text[..self.position(slot)].iter().filter(|b| **b == b'/').count();
+        let is_other = |slot: &usize| !in_words.contains(slot) && !rank.is_some_and(|rank| rank.linked.contains(slot));
+        let others: BTreeSet<usize> = (0..self.slots()).filter(is_other).map(component).collect();
+        in_words.into_iter().filter(|slot| others.contains(&component(*slot))).collect()
     }
 
     fn linked(&self, slot: usize) -> Vec<usize> {

@@ -82,7 +82,8 @@ pub struct Listing {
     /// Such a file shows that a clock is wrong. Differences below 2 s are ignored.
     pub ahead: Option<(FilePath, Duration)>,
     /// The time when each file was begun, if it is known. The time is the creation time of the file. If the file is a
-    /// copy that is younger than its content, the time is the modification time.
+    /// copy that is younger than its content, the time is the modification time. If the file system has no creation
+    /// times, the time is 60 s before the modification time.
     pub begun: Vec<SystemTime>,
     /// Length of each file in bytes.
     pub bytes: Vec<u64>,
@@ -124,6 +125,8 @@ pub struct Scan {
     pub checkpoints: BTreeMap<CheckpointLabel, Vec<(FilePath, Rank)>>,
     /// Modification time of the newest file of each checkpoint.
     pub modified: BTreeMap<CheckpointLabel, SystemTime>,
+    /// The time when the first file of each checkpoint was begun.
+    pub begun: BTreeMap<CheckpointLabel, SystemTime>,
     /// Files that belong to no checkpoint.
     pub unplaced: Vec<FilePath>,
     /// Symbolic links that were not followed, see [`Listing::links`].
@@ -139,9 +142,12 @@ pub struct Scan {
 /// Maximum number of entries in [`Listing::skipped`].
 pub const SKIPPED_MAX: usize = 1000;
 
-/// Minimum difference of times that contradicts the numbers in two names. If names differ only in their numbers, the
-/// numbers determine the order of checkpoints, unless the modification times contradict the numbers. If files were
-/// copied without their times, the times show the order of the copies, and differ by less than this minimum.
+/// Minimum time without a write between two checkpoints that an application wrote one after the other. Copied files
+/// follow one another without a pause.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Minimum difference of the modification times that shows the order of two checkpoints, if no pause is known. If
+/// files were copied without their times, the times show the order of the copies, and differ by less than this
+/// minimum.
 const CONTRADICTION_MIN: Duration = Duration::from_secs(60);
 /// Minimum time between two checkpoints of a code that counts from the beginning again, or uses a few names in turn.
 const STEP_MIN: Duration = Duration::from_secs(1);
@@ -150,43 +156,76 @@ const STEP_MIN: Duration = Duration::from_secs(1);
 pub type Labelled = (CheckpointId, Vec<(FilePath, Rank)>);
 
 impl Scan {
-    /// Returns the checkpoints, oldest first, and a message if this order is not the order of the names. If an
-    /// application reuses a few names (`restart.a`, `restart.b`; `state`, `state_prev`), or counts from the beginning
-    /// again (`it_999`, `it_1`), only modification times give the order.
+    /// Returns the checkpoints, oldest first, and a message if this order is not the order of the names. The order is
+    /// the order in which the application wrote the checkpoints. Names that differ only in their numbers are ordered
+    /// by these numbers if they were written without a pause, because such files may be copies with the time of the
+    /// copy.
     pub fn in_order(self) -> (Vec<Labelled>, Option<String>) {
-        let Self { checkpoints, modified, .. } = self;
-        let time = |label: &CheckpointLabel| modified.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
-        let mut shapes: BTreeMap<Vec<u8>, Vec<(u64, SystemTime)>> = BTreeMap::new();
-        for label in checkpoints.keys() {
-            shapes.entry(shape_of(label.0.as_str())).or_default().push((last_number_of(label), time(label)));
-        }
-        let begin_again: BTreeSet<Vec<u8>> =
-            shapes.into_iter().filter(|(_, numbered)| begins_again(numbered)).map(|(shape, _)| shape).collect();
-        // How much later a checkpoint must be than a checkpoint whose name is after its name.
-        let contradiction_min = |before: &CheckpointLabel, label: &CheckpointLabel| match shape_of(label.0.as_str()) {
-            shape if shape != shape_of(before.0.as_str()) => Duration::from_nanos(1),
-            shape if begin_again.contains(&shape) => STEP_MIN,
-            _ => CONTRADICTION_MIN,
-        };
+        let written = self.written();
+        let time = |label: &CheckpointLabel| written.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
         let mut newest: Option<&CheckpointLabel> = None;
         let mut contradiction = None;
-        for label in checkpoints.keys() {
+        for label in self.checkpoints.keys() {
             match newest {
-                Some(before) if time(label) + contradiction_min(before, label) <= time(before) => {
+                Some(before) if time(label) < time(before) => {
                     contradiction.get_or_insert_with(|| {
                         format!("{} was written after {}: the order is that of the files' times", before.0, label.0)
                     });
                 }
-                Some(before) if time(label) <= time(before) => {}
                 _ => newest = Some(label),
             }
         }
-        let mut order: Vec<_> = checkpoints.into_iter().collect();
-        if contradiction.is_some() {
-            order.sort_by_key(|(label, _)| time(label)); // stable: equal times keep the order of the names
-        }
+        let mut order: Vec<_> = self.checkpoints.into_iter().collect();
+        order.sort_by_key(|(label, _)| time(label)); // stable: equal times keep the order of the names
         (order.into_iter().map(|(label, files)| (label.0, files)).collect(), contradiction)
     }
+
+    /// The time when the application wrote each checkpoint. Checkpoints that may be copies in any order have the same
+    /// time.
+    fn written(&self) -> BTreeMap<CheckpointLabel, SystemTime> {
+        let mut shapes: BTreeMap<Vec<u8>, Vec<Span<'_>>> = BTreeMap::new();
+        for label in self.checkpoints.keys() {
+            let ended = self.modified.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
+            let begun = self.begun.get(label).copied().unwrap_or(ended);
+            shapes.entry(shape_of(label.0.as_str())).or_default().push(Span { label, begun, ended });
+        }
+        shapes.into_values().flat_map(order_of_shape).collect()
+    }
+}
+
+/// The time in which the files of a checkpoint were written.
+#[derive(Clone, Copy)]
+struct Span<'a> {
+    label: &'a CheckpointLabel,
+    begun: SystemTime,
+    ended: SystemTime,
+}
+
+/// The times that order checkpoints whose names differ only in their numbers. `spans` is in the order of the names.
+///
+/// A pause divides the checkpoints into bursts, and the checkpoints of one burst have the time of its end. If the
+/// times of a burst contradict the numbers by [`CONTRADICTION_MIN`], its checkpoints have separate times.
+fn order_of_shape(spans: Vec<Span<'_>>) -> Vec<(CheckpointLabel, SystemTime)> {
+    let numbered: Vec<_> = spans.iter().map(|span| (last_number_of(span.label), span.ended)).collect();
+    if begins_again(&numbered) {
+        return spans.into_iter().map(|span| (span.label.clone(), span.ended)).collect();
+    }
+    let mut in_time = spans;
+    in_time.sort_by_key(|span| span.ended);
+    let has_pause = |before: &Span<'_>, after: &Span<'_>| before.ended + PAUSE_MIN <= after.begun;
+    let mut times = Vec::with_capacity(in_time.len());
+    for burst in in_time.chunk_by(|before, after| !has_pause(before, after)) {
+        let mut by_name = burst.to_vec();
+        by_name.sort_by_key(|span| span.label);
+        let mut newest = SystemTime::UNIX_EPOCH;
+        let contradicts = by_name.iter().any(|span| {
+            newest = newest.max(span.ended);
+            span.ended + CONTRADICTION_MIN <= newest
+        });
+        let end = burst.last().map_or(SystemTime::UNIX_EPOCH, |last| last.ended);
+        times.extend(burst.iter().map(|span| (span.label.clone(), if contradicts { span.ended } else { end })));
+    }
+    times
 }
 
 /// The last number in a name; 0 if the name has no number.
@@ -244,7 +283,10 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
                 ahead = Some((path.clone(), by));
             }
             let modified = modified.min(changed);
-            let begun = metadata.created().map_or(modified, |created| created.min(modified));
+            let begun = match metadata.created() {
+                Ok(created) => created.min(modified),
+                Err(_) => modified - CONTRADICTION_MIN,
+            };
             found_files.push((path, modified, begun, metadata.len()));
         }
         Found::Directory(path) => {
@@ -293,7 +335,8 @@ pub fn scan(root: &Path, layout: &Layout, limits: &ScanLimits) -> Result<Scan, S
 pub fn sort(listing: Listing, layout: &Layout) -> Scan {
     let Listing { links, skipped, skipped_count, .. } = listing;
     let mut scan = Scan { links, skipped, skipped_count, ..Scan::default() };
-    for (path, modified) in listing.files.into_iter().zip(listing.modified) {
+    let begun = listing.begun.into_iter().map(Some).chain(std::iter::repeat(None));
+    for ((path, modified), begun) in listing.files.into_iter().zip(listing.modified).zip(begun) {
         match layout.place(&path) {
             Some(placed) => {
                 let since_1970 = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -301,6 +344,9 @@ pub fn sort(listing: Listing, layout: &Layout) -> Scan {
                 let label = CheckpointLabel(placed.checkpoint);
                 let newest = scan.modified.entry(label.clone()).or_insert(modified);
                 *newest = modified.max(*newest);
+                let begun = begun.unwrap_or(modified).min(modified);
+                let first = scan.begun.entry(label.clone()).or_insert(begun);
+                *first = begun.min(*first);
                 scan.checkpoints.entry(label).or_default().push((path, placed.rank.unwrap_or(Rank(0))));
             }
             None => scan.unplaced.push(path),
@@ -569,8 +615,10 @@ mod tests {
         let (order, contradiction) = order_of(&[("restart.1", 9000), ("restart.2", 8000)]);
         assert_eq!(order, ["restart.2", "restart.1"], "the code was writing them in turn");
         assert!(contradiction.is_some_and(|line| line.contains("restart.1 was written after restart.2")));
-        let (order, contradiction) = order_of(&[("step_9", 9005), ("step_10", 9000), ("step_11", 9001)]);
-        assert_eq!((&order[..], contradiction), (&["step_9", "step_10", "step_11"].map(String::from)[..], None));
+        let (order, _) = order_of(&[("step_9", 9005), ("step_10", 9003), ("step_11", 9001)]);
+        assert_eq!(order, ["step_11", "step_10", "step_9"], "the code counts down");
+        let (order, _) = order_of(&[("step_3", 9000), ("step_4", 9000), ("step_2", 9001), ("step_1", 9002)]);
+        assert_eq!(order, ["step_3", "step_4", "step_2", "step_1"], "copies, and then a code that counts down");
         let (order, _) = order_of(&[("step_998", 9000), ("step_999", 9003), ("step_1", 9006), ("step_2", 9009)]);
         assert_eq!(order, ["step_998", "step_999", "step_1", "step_2"], "the code began to count again");
         let (order, _) = order_of(&[("chk_1", 9000), ("chk_0", 9005)]);
@@ -581,6 +629,26 @@ mod tests {
         assert_eq!(order, ["01-JAN", "01-FEB", "01-MAR", "01-APR"], "the letters differ");
         let (order, _) = order_of(&[("state_prev", 1000), ("state", 2000)]);
         assert_eq!(order, ["state_prev", "state"], "the newest is the last; the names have no influence");
+    }
+
+    #[test]
+    fn copies_without_a_pause_between_them_are_ordered_by_their_names() {
+        let order_of = |files: &[(&str, u64, u64)]| {
+            let at = |ms: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
+            let layout = Layout::from_patterns(&["{checkpoint}"], 0).expect("valid");
+            let listing = Listing {
+                files: files.iter().map(|(name, ..)| FilePath::new(name.as_bytes()).expect("valid")).collect(),
+                begun: files.iter().map(|(_, begun, _)| at(*begun)).collect(),
+                modified: files.iter().map(|(.., ended)| at(*ended)).collect(),
+                ..Listing::default()
+            };
+            let (order, _) = sort(listing, &layout).in_order();
+            order.into_iter().map(|(label, _)| label.to_string()).collect::<Vec<_>>()
+        };
+        let copies = [("step_10", 9000, 9300), ("step_11", 9301, 9900), ("step_9", 9901, 9950)];
+        assert_eq!(order_of(&copies), ["step_9", "step_10", "step_11"]);
+        let written = [("step_10", 9000, 9300), ("step_11", 9400, 9900), ("step_9", 9960, 9990)];
+        assert_eq!(order_of(&written), ["step_10", "step_11", "step_9"]);
     }
 
     #[test]

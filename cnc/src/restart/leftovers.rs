@@ -15,7 +15,9 @@ use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
 use std::collections::HashSet;
 use std::ffi::CString;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -73,6 +75,11 @@ pub(super) fn is_temporary(name: &str) -> bool {
     owner(name).is_some()
 }
 
+/// Whether this is the name of a temporary file of another process.
+pub(super) fn is_of_another_process(name: &str) -> bool {
+    owner(name).is_some_and(|owner| owner != Owner::Here(Some(Pid::this())))
+}
+
 /// A unique name, short enough for any file system: `.mcr-restart-WHERE-PID-N.SUFFIX`.
 pub(super) fn temporary_name(suffix: &str) -> CString {
     let nth = NTH.fetch_add(1, Ordering::Relaxed);
@@ -97,6 +104,14 @@ pub(super) fn remove_once(directory: &OwnedFd) {
         }
     }
     remove(directory);
+}
+
+/// Removes the temporary files of killed restarts from a directory.
+pub(super) fn remove_in(directory: &Path) {
+    match File::open(directory) {
+        Ok(directory) => remove(&directory.into()),
+        Err(error) => tracing::debug!(directory = %directory.display(), %error, "cannot be opened"),
+    }
 }
 
 fn remove(directory: &OwnedFd) {

@@ -18,6 +18,7 @@
 use super::existing::{compare, file_print, find_existing, is_same_link, mark_existing};
 use super::journal::{Recovered, Steps, make_aside, recover_locked, remove_journal};
 use super::later::{Later, shape};
+use super::leftovers;
 use super::lock::{LOCK_WAIT, lock};
 use super::target::{Target, directory, failed, inner_of, would_lead_out};
 use super::{RestoreError, RestoredFile, VerifiedFile, sync_dirs};
@@ -108,10 +109,11 @@ pub fn publish_all(
     let (files, not_made) = without_links_out(to, files);
     let wanted: Vec<Wanted<'_>> = files.iter().map(Wanted::of).collect();
     // The search for newer files runs before the lock is taken, because the search may take long.
-    let newer = of_later_steps(to, &wanted, how)?;
+    let searched = search(to, &wanted, how)?;
     let _lock = lock(to, LOCK_WAIT)?;
     let recovered = recover_locked(to)?;
-    let plan = plan(to, &wanted, &newer)?;
+    searched.littered.iter().for_each(|dir| leftovers::remove_in(&to.join(dir)));
+    let plan = plan(to, &wanted, &searched.later)?;
     let mut published = Published { unchanged: plan.kept.len(), ..Published::default() };
     let mut unmarked = Vec::new();
     for (place, file) in files.iter().enumerate() {
@@ -202,7 +204,7 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<As
         return Ok(Vec::new());
     }
     let wanted: Vec<Wanted<'_>> = files.iter().map(|header| Wanted { header, compared: None }).collect();
-    Ok(plan(to, &wanted, &of_later_steps(to, &wanted, how)?)?.aside)
+    Ok(plan(to, &wanted, &search(to, &wanted, how)?.later)?.aside)
 }
 
 /// A file to publish, and the result of its comparison with the existing file.
@@ -244,14 +246,19 @@ fn plan(to: &Path, wanted: &[Wanted<'_>], later: &[Aside]) -> Result<Plan, Resto
     Ok(plan)
 }
 
-/// Finds the files that are newer than all restored files of the same shape, or that have a later name. Many nodes may
-/// search one directory at the same time. Therefore only directories of the right shape are read, and only the times
-/// of matching files are requested.
-fn of_later_steps(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec<Aside>, RestoreError> {
-    let mut found = Vec::new();
-    if how.is_copy {
-        return Ok(found);
-    }
+/// The result of a search in the target directory.
+#[derive(Default)]
+struct Searched {
+    /// Files that are newer than all restored files of the same shape, or that have a later name.
+    later: Vec<Aside>,
+    /// Directories with temporary files of other restarts, relative to the target directory.
+    littered: BTreeSet<PathBuf>,
+}
+
+/// Searches the target directory. Many nodes may search one directory at the same time. Therefore only directories of
+/// the right shape are read, and only the times of matching files are requested.
+fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, RestoreError> {
+    let mut found = Searched::default();
     let mut newest: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
     for Wanted { header, .. } in wanted.iter().filter(|wanted| !wanted.header.kind.is_companion()) {
         let newest = newest.entry(shape(header.path.as_bytes())).or_insert(i64::MIN);
@@ -262,6 +269,9 @@ fn of_later_steps(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec
         ends.map(|(at, _)| shape[..at].to_vec()).collect()
     };
     let directories: BTreeSet<Vec<u8>> = newest.keys().flat_map(above).collect();
+    if how.is_copy {
+        newest.clear(); // a copy moves no newer files aside
+    }
     let ours: BTreeSet<&FilePath> = wanted.iter().map(|file| &file.header.path).collect();
     let later = how.label.as_ref().map_or_else(Later::default, |label| {
         Later::new(label, ours.iter().copied().chain(&how.of_checkpoint).map(FilePath::as_bytes))
@@ -286,7 +296,9 @@ fn of_later_steps(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec
             let Ok(kind) = entry.file_type() else { continue };
             let shape = shape(path.as_os_str().as_bytes());
             if is_ours(entry.file_name().as_bytes()) {
-                continue;
+                if entry.file_name().to_str().is_some_and(leftovers::is_of_another_process) {
+                    found.littered.insert(dir.clone());
+                }
             } else if (kind.is_dir() || kind.is_symlink()) && directories.contains(&shape) {
                 let inner = FilePath::new(path.as_os_str().as_bytes()).and_then(|path| inner_of(&path));
                 if kind.is_dir() || inner.is_ok_and(|inner| directory(to, &inner, None).is_ok()) {
@@ -301,7 +313,7 @@ fn of_later_steps(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Vec
                     false => continue,
                 };
                 if !ours.contains(&path) && !how.of_checkpoint.contains(&path) {
-                    found.push(Aside { path, why });
+                    found.later.push(Aside { path, why });
                 }
             }
         }

@@ -9,6 +9,8 @@ use crate::timeline::Timeline;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use mcrengine::turns::WrittenFile;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
 
 /// A file that may be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub struct ReadyRank {
     pub files: Vec<SettledFile>,
     /// Links, directories and pointer files that are saved with the files, as they were when the rank became ready.
     pub companions: Vec<Companion>,
+    /// The directory with the files. `None`: the watched directory.
+    pub root: Option<Arc<Path>>,
     /// Whether the rank was announced before and has changed since. If the rank was announced before, the new
     /// announcement replaces the earlier announcement.
     pub again: bool,
@@ -327,7 +331,7 @@ impl Readiness {
                 }
                 if complete || enough {
                     let (checkpoint, again, companions) = (checkpoint.clone(), before.is_some(), Vec::new());
-                    ready.push(ReadyRank { checkpoint, rank, files, companions, again, is_doubtful });
+                    ready.push(ReadyRank { checkpoint, rank, files, companions, root: None, again, is_doubtful });
                 }
             }
         }

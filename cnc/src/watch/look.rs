@@ -20,6 +20,10 @@ impl Core {
             return;
         }
         let stat = std::fs::symlink_metadata(self.root.join(path.as_path())).ok().filter(Metadata::is_file);
+        if stat.is_none() && self.directory.was_renamed(&self.root) {
+            self.rescan_ms = Some(0); // the directory was renamed, and the scan looks at the file
+            return;
+        }
         self.look_at(path, hint, stat);
     }
 

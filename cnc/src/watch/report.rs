@@ -30,6 +30,9 @@ impl Core {
         if self.rescan_ms.is_some_and(|at| at <= now_ms) || self.lost > 0 && !is_gone() {
             return None;
         }
+        if self.directory.is_being_left() {
+            return None; // the new directory is scanned before the report
+        }
         if now_ms < not_before_ms {
             return Some(not_before_ms);
         }
@@ -51,7 +54,7 @@ impl Core {
         None
     }
 
-    fn pending(&self, now_ms: u64) -> Vec<Pending> {
+    pub(super) fn pending(&self, now_ms: u64) -> Vec<Pending> {
         let mut pending = Vec::new();
         for (path, tracked) in &self.files {
             if pending.len() >= PENDING_MAX {
@@ -132,6 +135,8 @@ impl Core {
             match events.try_reserve() {
                 Ok(room) => {
                     ready.companions = self.companions(&ready, &timeline);
+                    ready.root.clone_from(&self.directory.apart);
+                    self.directory.reported_ms = Some(now_ms);
                     self.readiness.announced(&ready);
                     room.send(WatchEvent::Ready(ready));
                 }

@@ -60,7 +60,7 @@ pub(super) fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) 
     let candidates: Vec<Candidate> =
         found.into_iter().map(|(text, (depth, _))| Candidate::new(text, depth, templates, ranks, says)).collect();
     let is_of_parts = |candidate: &Candidate| any_rank && !says && candidate.is_counted() && candidate.overlaps();
-    let score = |c: &&Candidate| (!is_of_parts(c), !c.hides, c.files, c.depth, c.text.len());
+    let score = |c: &&Candidate| (!is_of_parts(c), !c.hides, c.files, any_rank || c.varies(), c.depth, c.text.len());
     let best = candidates.iter().max_by_key(score)?;
     if is_of_parts(best) {
         return None;
@@ -102,7 +102,9 @@ impl Candidate {
                     Word::Neutral | Word::Rank => !says,
                 };
                 let is_rank = |slot: &usize| rank.as_ref().is_some_and(|rank| rank.linked.contains(slot));
-                let others: Vec<usize> = (0..template.slots()).filter(|slot| !is_rank(slot)).filter(counts).collect();
+                let in_words = template.in_words(rank.as_ref());
+                let may_be = |slot: &usize| !is_rank(slot) && !in_words.contains(slot);
+                let others: Vec<usize> = (0..template.slots()).filter(may_be).filter(counts).collect();
                 let different = |slots: &mut dyn Iterator<Item = usize>| -> usize {
                     let slots: Vec<usize> = slots.collect();
                     let values = |row: &Vec<&[u8]>| slots.iter().map(|&slot| number(row[slot])).collect::<Vec<_>>();
@@ -125,6 +127,11 @@ impl Candidate {
     fn values(&self) -> Vec<BTreeSet<u64>> {
         let numbers = self.text.iter().filter(|b| **b == SLOT).count();
         (0..numbers).map(|n| self.labels.keys().filter_map(|values| values.get(n)).copied().collect()).collect()
+    }
+
+    /// Whether the last number of the span has several values.
+    fn varies(&self) -> bool {
+        self.values().last().is_some_and(|values| values.len() > 1)
     }
 
     /// Whether the last number of the span counts from 0 or 1 without gaps. Numbers of parts never have gaps. Numbers
@@ -179,10 +186,19 @@ fn is_product(text: &[u8], labels: &BTreeSet<&Vec<u64>>) -> bool {
     let between = text.split(|b| *b == SLOT).nth(1).unwrap_or_default();
     let values = |n: usize| labels.iter().filter_map(|values| values.get(n)).copied().collect::<BTreeSet<u64>>();
     let [first, second] = [values(0), values(1)];
+    if first.len() == 1 && begins_in_word(text) {
+        return false;
+    }
     text.iter().filter(|b| **b == SLOT).count() == 2
         && !between.iter().any(u8::is_ascii_alphabetic)
         && first.len() * second.len() < 2 * labels.len()
         && (is_counted(&first) || is_counted(&second))
+}
+
+/// Whether the first number of a text is a part of a word, as in `v2.10` and `hdf5_10`.
+fn begins_in_word(text: &[u8]) -> bool {
+    let template = Template { text: text.to_vec(), rows: Vec::new(), modified: Vec::new() };
+    template.follows_letter(0) && template.word(0) == Word::Neutral
 }
 
 /// Minimum time from the first to the last checkpoint of a code that writes one file for each checkpoint.
@@ -284,7 +300,8 @@ pub(super) fn may_be_products<'a>(mut labels: impl Iterator<Item = &'a Checkpoin
     let (text, _) = tokenize(label.as_str().as_bytes());
     let between = text.split(|b| *b == SLOT).nth(1).unwrap_or_default();
     let is_time = text.iter().all(|b| [SLOT, b'.'].contains(b));
-    text.iter().filter(|b| **b == SLOT).count() == 2 && !is_time && !between.iter().any(u8::is_ascii_alphabetic)
+    let are_two = text.iter().filter(|b| **b == SLOT).count() == 2;
+    are_two && !is_time && !between.iter().any(u8::is_ascii_alphabetic) && !begins_in_word(&text)
 }
 
 /// Whether more files may show another span. There is only one label now, and the names have several numbers that may
@@ -294,12 +311,14 @@ pub(super) fn may_change(templates: &[Template<'_>], ranks: &[Option<RankSlot>],
         let Some((_, first)) = template.find(span, rank.as_ref()) else { return false };
         let slots = first..first + span.iter().filter(|b| **b == SLOT).count();
         let is_rank = |slot: usize| rank.as_ref().is_some_and(|rank| rank.linked.contains(&slot));
-        let may_be = |slot: usize| !is_rank(slot) && word_of(template, slot) != Word::Part;
+        let in_words = template.in_words(rank.as_ref());
+        let may_be = |slot: usize| !is_rank(slot) && !in_words.contains(&slot) && word_of(template, slot) != Word::Part;
+        let are_two = slots.clone().filter(|slot| !in_words.contains(slot)).count() == 2;
         let is_said = slots.clone().any(|slot| template.word(slot) == Word::Checkpoint);
         let has_one_value = template.rows.iter().all(|row| row[slots.clone()] == template.rows[0][slots.clone()]);
         let is_same = |slot: usize| template.linked(slot).iter().any(|linked| slots.contains(linked));
         let mut outside = (0..template.slots()).filter(|slot| !slots.contains(slot) && may_be(*slot));
-        has_one_value && (slots.len() == 2 || !is_said && outside.any(|slot| !is_same(slot)))
+        has_one_value && (are_two || !is_said && outside.any(|slot| !is_same(slot)))
     })
 }
 
@@ -324,17 +343,19 @@ fn word_of(template: &Template<'_>, slot: usize) -> Word {
     }
 }
 
-/// All possible spans: the beginnings of components up to a number that is neither the rank nor the number of a part.
+/// All possible spans: the beginnings of components up to a number that is neither the rank nor the number of a part
+/// nor a part of a word.
 /// Each span has the depth of its component and its last slot. A span may also begin after such a number.
 fn spans(template: &Template<'_>, rank: Option<&RankSlot>) -> Vec<(usize, usize, Vec<u8>)> {
     let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
+    let in_words = template.in_words(rank);
     for (at, &byte) in template.text.iter().enumerate() {
         if byte == b'/' {
             (start, depth) = (at + 1, depth + 1);
         } else if byte == SLOT {
             if rank.is_some_and(|rank| rank.linked.contains(&slot)) || word_of(template, slot) == Word::Part {
                 start = at + 1;
-            } else {
+            } else if !in_words.contains(&slot) {
                 let skip = template.text[start..at].iter().take_while(|b| matches!(b, b'_' | b'-' | b'.')).count();
                 spans.push((depth, slot, template.text[start + skip..=at].to_vec()));
             }

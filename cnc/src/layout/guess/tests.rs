@@ -325,7 +325,7 @@ fn an_agent_waits_for_more_files_while_one_checkpoint_has_several_numbers() {
     let first = paths(["s10/r0_0.bin", "s10/r1_0.bin", "s10/r2_0.bin"]);
     let (layout, explanation) = guess_at(&first, Path::new("/data/run7"));
     assert!(!explanation.certain && explanation.awaits_files && explanation.asks.is_none(), "{layout}\n{explanation}");
-    let (_, explanation) = guess_at(&paths(["v0.10.0", "v0.10.1"]), Path::new("/data/run7"));
+    let (_, explanation) = guess_at(&paths(["v_0.10.0", "v_0.10.1"]), Path::new("/data/run7"));
     assert!(!explanation.certain && explanation.awaits_files, "{explanation}");
     for names in [numbered("step10/rank#.dat", 3), numbered("out_10.p#", 3), numbered("DD0007/DD0007.cpu000#", 3)] {
         let (_, explanation) = guess_at(&paths(names), Path::new("/data/run7"));
@@ -580,4 +580,45 @@ fn a_log_file_beside_few_files_of_checkpoints_does_not_make_the_guess_doubtful()
     let names = paths(["state.cpt", "state_prev.cpt", "md.log"]);
     let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
     assert_eq!((layout.name(), explanation.asks), ("gromacs", None));
+}
+
+#[test]
+fn digits_in_words_are_neither_steps_nor_ranks() {
+    let steps = |form: &str, steps: &[u64], ranks: u32| -> Vec<String> {
+        let named = |step: &u64| numbered(&form.replace('@', &format!("{step:04}")), ranks);
+        steps.iter().flat_map(named).collect()
+    };
+    // The form of a name, with @ for the step and # for the rank, and the form of the checkpoint's name.
+    for (form, label, ranks) in [
+        ("Sedov3d_rk2.@.000#.h5", "Sedov3d_rk2.@", 4),
+        ("Sedov3d_rk2.@.#", "Sedov3d_rk2.@", 4),
+        ("Sedov3d_rk2_@_#.hdf5", "Sedov3d_rk2_@", 2),
+        ("run_v2.@.#.dat", "run_v2.@", 4),
+        ("v2.@.#", "v2.@", 3),
+        ("hdf5_@_p#.bin", "hdf5_@", 3),
+        ("sod_s000#_hdf5_chk_@", "hdf5_chk_@", 4),
+    ] {
+        for written in [&[3][..], &[1, 2, 3], &[10, 20], &[7, 8]] {
+            let names = paths(steps(form, written, ranks));
+            let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+            let labels: Vec<String> = written.iter().map(|step| label.replace('@', &format!("{step:04}"))).collect();
+            let expected: Vec<_> = labels.iter().map(|label| (label.as_str(), ranks as usize, ranks)).collect();
+            assert_eq!(place_all(&layout, &names), expect(&expected), "{form}: {written:?}\n{layout}\n{explanation}");
+            assert_eq!(explanation.asks, None, "{form}: {written:?}");
+            assert!(explanation.certain, "{form}: {written:?}: {explanation}");
+        }
+    }
+    for form in ["sod_hdf5_chk_@", "sod2d_hdf5_chk_@", "run_v2.@.dat", "Sedov3d_rk2.@.h5", "Sedov3d_rk2.@.0003.h5"] {
+        for written in [&[10, 20][..], &[10, 20, 30]] {
+            let names = paths(steps(form, written, 1));
+            let (layout, explanation) = guess_in_order(&names);
+            let found = place_all(&layout, &names);
+            assert_eq!(found.len(), written.len(), "{form}: {found:?}\n{layout}\n{explanation}");
+            assert!(found.values().all(|(files, ranks)| *files == 1 && ranks.is_empty()), "{form}: {found:?}");
+            assert_eq!((explanation.asks, explanation.certain), (None, true), "{form}");
+        }
+    }
+    // The first file shows no rank.
+    let (_, explanation) = guess_at(&paths(["Sedov3d_rk2.00010.0003.h5"]), Path::new("/data/run7"));
+    assert!(!explanation.certain, "{explanation}");
 }
