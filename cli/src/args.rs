@@ -402,7 +402,7 @@ pub struct LogArgs {
     #[arg(long)]
     pub log_json: bool,
     /// Serve metrics for Prometheus at http://ADDRESS:PORT/metrics. Every user who can reach the port can read the
-    /// names of jobs and users
+    /// names of jobs and users [default: metrics in the configuration file]
     #[arg(long, env = "MCR_METRICS", value_name = "ADDRESS:PORT")]
     pub metrics: Option<std::net::SocketAddr>,
 }
