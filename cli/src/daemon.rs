@@ -316,7 +316,7 @@ fn run_in_one_process(
             places = Places::Gates(agent.aggregators.clone());
         }
         if let Life::OfJob(watch) = &life {
-            tokio::spawn(watch.clone().report(places));
+            tokio::spawn(watch.clone().report(places, agent.state_file.clone()));
         }
         let start = Start { store: store.clone(), job: agent.job.clone(), identity: agent.incarnation.clone() };
         let mut both = Both { config: agent, store, sees_all_ranks: is_here, node: None, aggregator };

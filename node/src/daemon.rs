@@ -11,7 +11,7 @@ use crate::cgroup::Groups;
 use crate::comment::Comments;
 use crate::facts::{JobFacts, job_id_of};
 use crate::process::Process;
-use crate::protocol::{End, Places, Reply, Request, Standing, receive, send};
+use crate::protocol::{End, Places, Reply, Request, Standing, StateFile, receive, send};
 use crate::record::{Record, Records};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -101,6 +101,8 @@ struct Job {
     standing: Option<Standing>,
     /// Where the aggregators run, if the worker has reported it.
     places: Option<Places>,
+    /// The state file of the agent, if the worker has reported it.
+    state_file: Option<StateFile>,
     worker: Process,
     /// `None` if an earlier daemon started the worker.
     child: Option<Child>,
@@ -123,6 +125,7 @@ impl Job {
             facts,
             standing: None,
             places: None,
+            state_file: None,
             worker,
             child,
             is_late: false,
@@ -140,12 +143,12 @@ impl Daemon {
         let records = Records::open(&options.run_dir)?;
         let comments = Comments::open(&options.run_dir)?;
         let mut jobs = BTreeMap::new();
-        for Record { facts, standing, worker, is_over, places } in records.all()? {
+        for Record { facts, standing, worker, is_over, places, state_file } in records.all()? {
             let job_id = facts.job_id.clone();
             match worker.filter(Process::is_alive) {
                 Some(worker) => {
                     tracing::info!(job_id, uid = facts.uid, pid = worker.pid, "found the worker of a job");
-                    jobs.insert(job_id, Job { is_over, standing, places, ..Job::new(facts, worker, None) });
+                    jobs.insert(job_id, Job { is_over, standing, places, state_file, ..Job::new(facts, worker, None) });
                 }
                 None => records.remove(&job_id),
             }
@@ -275,7 +278,7 @@ impl Daemon {
             Request::Begin(facts) => self.begin(facts),
             Request::End { job_id, wait_ms } => self.end(&job_id, Duration::from_millis(wait_ms).min(WAIT_MAX)),
             Request::Jobs => Reply::Jobs(self.lines(|facts| may_command || facts.uid == uid)),
-            Request::Places { job_id, places } => self.note_places(uid, &job_id, places),
+            Request::Places { job_id, places, state_file } => self.note_places(uid, &job_id, places, state_file),
             Request::Stand(_) | Request::Standing | Request::Certificates { .. } if !self.may_stand(uid) => {
                 Reply::Refused(format!(
                     "user {uid} may not start aggregators; only the gate (mcr node --gate-user) may"
@@ -463,8 +466,10 @@ impl Daemon {
 
     fn start(&self, facts: &JobFacts, standing: Option<&Standing>, is_over: bool) -> io::Result<(Child, Process)> {
         // The worker reads the facts from the record.
-        let record =
-            |worker| Record { facts: facts.clone(), standing: standing.cloned(), worker, is_over, places: None };
+        let record = |worker| {
+            let (facts, standing) = (facts.clone(), standing.cloned());
+            Record { facts, standing, worker, is_over, places: None, state_file: None }
+        };
         self.records.put(&record(None))?;
         let mut child = self.worker_command()?.arg(self.records.path(&facts.job_id)).spawn()?;
         let worker = i32::try_from(child.id()).ok().and_then(Process::of_child);
@@ -536,8 +541,8 @@ impl Daemon {
         if job.is_late {
             return Some(job.worker);
         }
-        let (facts, places) = (job.facts.clone(), job.places.clone());
-        let record = Record { facts, standing: None, worker: Some(job.worker), is_over: true, places };
+        let (facts, places, state_file) = (job.facts.clone(), job.places.clone(), job.state_file.clone());
+        let record = Record { facts, standing: None, worker: Some(job.worker), is_over: true, places, state_file };
         if let Err(error) = self.records.put(&record) {
             tracing::warn!(job_id, %error, "the record of a job cannot be written");
         }

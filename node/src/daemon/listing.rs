@@ -3,7 +3,7 @@
 use super::{Daemon, Job};
 use crate::comment::Comment;
 use crate::facts::JobFacts;
-use crate::protocol::{JobLine, Places, Reply};
+use crate::protocol::{JobLine, Places, Reply, StateFile};
 use crate::record::Record;
 
 impl Daemon {
@@ -15,22 +15,27 @@ impl Daemon {
             uid: job.facts.uid,
             pid: job.worker.pid,
             aggregators: job.places.clone(),
+            state_file: job.state_file.clone(),
         };
         seen.map(line).collect()
     }
 
-    /// Notes where the aggregators of a job run. Only the user of the job may report this.
-    pub(super) fn note_places(&self, uid: u32, job_id: &str, places: Places) -> Reply {
+    /// Notes where the aggregators of a job run, and the state file of its agent. Only the user of the job may report
+    /// this.
+    pub(super) fn note_places(&self, uid: u32, job_id: &str, places: Places, state_file: Option<StateFile>) -> Reply {
         if !places.are_valid() {
             return Reply::Refused("the addresses of the aggregators are too many, or cannot be shown".into());
+        }
+        if state_file.as_ref().is_some_and(|file| !file.is_valid()) {
+            return Reply::Refused("the path of the state file is relative, too long, or cannot be shown".into());
         }
         let mut jobs = self.jobs();
         let own = jobs.get_mut(job_id).filter(|job| job.standing.is_none() && job.facts.uid == uid);
         let Some(job) = own else { return Reply::Refused(format!("user {uid} has no job {job_id} here")) };
         let (facts, worker) = (job.facts.clone(), Some(job.worker));
-        job.places = Some(places.clone());
+        (job.places, job.state_file) = (Some(places.clone()), state_file.clone());
         // The next daemon reads the record.
-        let record = Record { facts, standing: None, worker, is_over: job.is_over, places: Some(places) };
+        let record = Record { facts, standing: None, worker, is_over: job.is_over, places: Some(places), state_file };
         if let Err(error) = self.records.put(&record) {
             tracing::warn!(job_id, %error, "the record of a job cannot be written");
         }
@@ -64,8 +69,16 @@ mod tests {
         site.begin("7", 0);
         let report = |uid, addresses: &[&str]| {
             let places = Places::Gates(addresses.iter().map(|address| (*address).to_owned()).collect());
-            site.daemon.reply(uid, Request::Places { job_id: "7".into(), places })
+            let state_file = Some(StateFile("/home/alice/7.state".into()));
+            site.daemon.reply(uid, Request::Places { job_id: "7".into(), places, state_file })
         };
+        let of_file = |path: &str| {
+            let state_file = Some(StateFile(path.into()));
+            site.daemon.reply(own, Request::Places { job_id: "7".into(), places: Places::Here, state_file })
+        };
+        for path in ["7.state", "/\x1b[2J", &"/".repeat(5000)] {
+            assert!(matches!(of_file(path), Reply::Refused(why) if why.contains("state file")), "{path}");
+        }
         assert!(matches!(report(own + 1, &["agg0:7117"]), Reply::Refused(why) if why.contains("has no job 7 here")));
         assert!(matches!(report(own, &["\x1b[2J"]), Reply::Refused(why) if why.contains("cannot be shown")));
         assert_eq!(report(own, &["agg0:7117", "[::1]:7117"]), Reply::Noted);
@@ -73,6 +86,7 @@ mod tests {
             let Reply::Jobs(jobs) = daemon.reply(own, Request::Jobs) else { panic!("no list") };
             let shown = jobs[0].aggregators.as_ref().map(ToString::to_string);
             assert_eq!(shown.as_deref(), Some("gates: agg0:7117 [::1]:7117"));
+            assert_eq!(jobs[0].state_file, Some(StateFile("/home/alice/7.state".into())));
         }
     }
 }
