@@ -7,11 +7,12 @@ use crate::exit;
 use crate::globs::FileGlob;
 use crate::inside::args::{self, CatArgs, DiffArgs, ExtractArgs, LsArgs};
 use crate::mount::args::{self as mount, MountArgs};
+use crate::node_socket::NodeSocket;
 pub use crate::ranks::{RankSet, ranks};
+use crate::status::args::StatusArgs;
 pub use crate::store_args::StoreArgs;
 use clap::{Args, Parser, Subcommand};
 use mcr_anc::flush::WHOLE_EVERY;
-use mcr_node::client::RUN_DIR;
 use mcrengine::codec::Profile;
 use mcrengine::ids::CheckpointId;
 use mcrengine::plan::Scheme;
@@ -122,6 +123,8 @@ pub enum Command {
     #[command(hide = true)]
     Worker(WorkerArgs),
     /// Ask aggregators for checkpoints in flight, commits and problems
+    ///
+    /// Aggregators and agents that do not answer have rows, too.
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
     /// Show how much space a store uses, and what prune would free
@@ -494,17 +497,6 @@ pub struct FlushArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct StatusArgs {
-    /// Aggregators to ask (host:port, or unix:PATH on this node; comma-separated) [default: the aggregators in the
-    /// job's settings, or the aggregators of the agent on this node]
-    #[arg(long, env = "MCR_AGGREGATORS", value_delimiter = ',', value_name = "ADDRESSES")]
-    pub aggregators: Vec<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
 pub struct StatsArgs {
     #[command(flatten)]
     pub store: StoreArgs,
@@ -634,13 +626,6 @@ pub enum JobCommand {
         #[arg(long)]
         json: bool,
     },
-}
-
-#[derive(Debug, Args)]
-pub struct NodeSocket {
-    /// Directory of the daemon's socket
-    #[arg(long, env = "MCR_RUN_DIR", default_value = RUN_DIR, value_name = "DIR")]
-    pub run_dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

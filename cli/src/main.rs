@@ -36,6 +36,7 @@ mod mount;
 mod names;
 mod node;
 mod node_agent;
+mod node_socket;
 mod orphan;
 mod output;
 mod overlooked;

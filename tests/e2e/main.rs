@@ -26,6 +26,7 @@ mod pruning;
 mod restoring;
 mod saving;
 mod settings;
+mod status;
 mod support;
 mod terminal;
 mod watching;

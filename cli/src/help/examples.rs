@@ -113,6 +113,7 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr gate --state /var/lib/mcr-gate --log-json", "Write the log as JSON"),
     ]),
     ("status", &[
+        example("mcr status --watch", "Show your jobs on this node, live; q ends it"),
         example("mcr status --aggregators node1:7117,node2:7117", "Ask two aggregators"),
         example("mcr status --aggregators unix:/tmp/mcr/wave.sock --json", "Ask an aggregator of this node, for a script"),
     ]),
