@@ -415,6 +415,7 @@ impl Hub {
                         job = %key.job,
                         checkpoint = %key.label,
                         group = key.group.0,
+                        kind = reason.kind(),
                         %reason,
                         "abandoned checkpoint"
                     );

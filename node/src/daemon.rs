@@ -4,6 +4,7 @@
 mod listing;
 mod standing;
 
+use listing::Counts;
 pub use standing::CERTIFICATES_ARGUMENT;
 use standing::Failures;
 
@@ -90,6 +91,7 @@ pub struct Daemon {
     readers: Arc<AtomicUsize>,
     /// When the last refused request of a user without permission to begin or end jobs was logged.
     refusal_logged: Mutex<Option<Instant>>,
+    counted: Mutex<Counts>,
     /// Wakes [`Daemon::serve`] if the jobs have changed.
     wake: (PipeReader, PipeWriter),
 }
@@ -165,6 +167,7 @@ impl Daemon {
             failures: Failures::default(),
             readers: Arc::default(),
             refusal_logged: Mutex::new(None),
+            counted: Mutex::default(),
             wake,
         })
     }
@@ -179,6 +182,7 @@ impl Daemon {
         listener.set_nonblocking(true)?;
         while tick() {
             let (workers, again_in) = self.look_after_workers();
+            self.report_counts();
             let wait = interval.into_iter().chain(again_in).min();
             let timeout =
                 wait.map_or(PollTimeout::NONE, |wait| PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX));
@@ -262,6 +266,7 @@ impl Daemon {
             }
             Err(error) => return Err(error),
         };
+        self.report_counts();
         if let (Reply::Refused(why), true) = (&reply, self.is_logged(uid)) {
             tracing::warn!(uid, why, "a request is refused");
         }
@@ -391,6 +396,7 @@ impl Daemon {
     /// Starts the worker of a job. If an earlier start of the job still has a worker, that worker is killed first,
     /// because SLURM begins a job again only if SLURM considers the earlier start dead.
     fn begin(&self, facts: JobFacts) -> Reply {
+        let began = Instant::now();
         if let Err(error) = facts.check() {
             return Reply::Refused(error.to_string());
         }
@@ -418,7 +424,8 @@ impl Daemon {
         }
         match self.start(&facts, None, false) {
             Ok((child, worker)) => {
-                tracing::info!(job_id = facts.job_id, uid = facts.uid, pid = worker.pid, "a job begins");
+                let elapsed_us = began.elapsed().as_micros() as u64;
+                tracing::info!(job_id = facts.job_id, uid = facts.uid, pid = worker.pid, elapsed_us, "a job begins");
                 jobs.insert(facts.job_id.clone(), Job::new(facts, worker, Some(child)));
                 self.wake();
                 Reply::Begun { pid: worker.pid }

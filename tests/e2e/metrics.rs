@@ -65,6 +65,11 @@ fn the_metrics_count_what_is_committed_and_what_is_refused() {
     assert!(text.contains("mcr_job_last_commit_timestamp_seconds{job=\"job\",user=\""), "{text}");
     wait_for("the agent's count", Duration::from_secs(20), || {
         let text = scraped(&of_agent);
+        let uncommitted = text.lines().find(|line| line.starts_with("mcr_job_uncommitted_ranks{job=\"job\""))?;
+        assert!(uncommitted.contains("user=\""), "{text}");
+        if !uncommitted.ends_with(" 0") {
+            return None;
+        }
         let counts = ["mcr_checkpoints_saved_total", "mcr_ranks_committed_total"].map(|name| value(&text, name));
         (counts == [2.0, 4.0]).then_some(())
     });
@@ -140,7 +145,8 @@ fn agent_run_and_node_serve_metrics_at_the_address_in_their_file() {
         Daemon::start(&mut node)
     };
     let of_node = node(&cluster);
-    assert_eq!(value(&scraped(&metrics_of(&of_node)), "mcr_jobs_begun_total"), 0.0);
+    let text = scraped(&metrics_of(&of_node));
+    assert_eq!((value(&text, "mcr_jobs_begun_total"), value(&text, "mcr_jobs")), (0.0, 0.0));
     of_node.kill();
     // With a file that cannot be used, the daemon serves jobs, but no metrics.
     std::fs::write(&cluster, "[node]\nmetrics = \"somewhere\"\n").expect("written");

@@ -5,8 +5,37 @@ use crate::comment::Comment;
 use crate::facts::JobFacts;
 use crate::protocol::{JobLine, Places, Reply, StateFile};
 use crate::record::Record;
+use std::sync::PoisonError;
+
+/// Numbers of jobs and workers on this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Jobs of this node.
+    jobs: u64,
+    /// Running workers of these jobs.
+    of_jobs: u64,
+    /// Running aggregators of jobs on other nodes.
+    of_aggregators: u64,
+}
 
 impl Daemon {
+    /// Logs the numbers of jobs and workers if they have changed. Metrics show them.
+    pub(super) fn report_counts(&self) {
+        let mut now = Counts::default();
+        for job in self.lock().values() {
+            let runs = u64::from(job.again_at.is_none());
+            match job.standing {
+                None => (now.jobs, now.of_jobs) = (now.jobs + 1, now.of_jobs + runs),
+                Some(_) => now.of_aggregators += runs,
+            }
+        }
+        let mut last = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *last, now) != now {
+            let Counts { jobs, of_jobs, of_aggregators } = now;
+            tracing::debug!(jobs, of_jobs, of_aggregators, "jobs and workers");
+        }
+    }
+
     pub(super) fn lines(&self, is_seen: impl Fn(&JobFacts) -> bool) -> Vec<JobLine> {
         let jobs = self.jobs();
         let seen = jobs.values().filter(|job| job.standing.is_none() && is_seen(&job.facts));
