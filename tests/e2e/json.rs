@@ -171,6 +171,7 @@ fn the_json_of_every_command_has_the_documented_shape() {
     std::fs::write(container("sim.it_3", 0), vec![7; bytes.len()]).expect("written");
     checked.run("verify", &mut site.command("verify"), 1);
     checked.run("list", &mut site.command("list"), 0);
+    checked.run("advise", &mut site.command("advise --mtbf 24 --write-seconds 1"), 0);
     checked.run("layouts", mcr().arg("layouts"), 0);
     let config = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/config/mcr.toml");
     checked.run("config check", mcr().args(["config", "check"]).arg(config), 0);

@@ -121,6 +121,10 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr stats --store /lustre/mcr", "Show how much space each job and checkpoint uses"),
         example("mcr stats --store /lustre/mcr --job wave --keep 3", "Show what mcr prune --keep 3 would free"),
     ]),
+    ("advise", &[
+        example("mcr advise --mtbf 24 --store /lustre/mcr", "Advise an interval if a node of the job fails once a day"),
+        example("mcr advise --mtbf 24 --keep-daily 7 --store /lustre/mcr", "Show also how the store grows if one checkpoint a day is kept"),
+    ]),
     ("layouts", &[
         example("mcr layouts", "List the presets, each with a file name as an example"),
         example("mcr layouts --json", "List also the patterns of each preset"),
