@@ -181,6 +181,12 @@ impl Budget {
         self.total_bytes - self.state().free_bytes
     }
 
+    /// Number of announcements that wait for memory.
+    pub fn waiting(&self) -> usize {
+        let is_waiting = |waiter: &&Waiter| !waiter.lease.is_closed();
+        self.state().waiting.iter().flatten().filter(is_waiting).count()
+    }
+
     /// Bytes that are leased to announcements now.
     pub fn announced_bytes(&self) -> u64 {
         self.state().announced_bytes
@@ -245,7 +251,7 @@ mod tests {
             let budget = Arc::clone(&budget);
             async move { budget.announce(40).await }
         });
-        let is_waiting = || budget.state().waiting[0].len() == 1;
+        let is_waiting = || budget.waiting() == 1;
         while !is_waiting() {
             tokio::task::yield_now().await;
         }
@@ -255,7 +261,7 @@ mod tests {
         assert_eq!((budget.announced_bytes(), budget.leased_bytes()), (40, 40));
         assert_eq!(budget.lease(1000).bytes, 60, "all bytes that announcements have not leased");
         drop(announced);
-        assert_eq!(budget.leased_bytes(), 0);
+        assert_eq!((budget.leased_bytes(), budget.waiting()), (0, 0));
     }
 
     #[tokio::test]

@@ -72,6 +72,17 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// The reason in one word, for metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Missing(_) => "missing",
+            Self::Store(_) => "store",
+            Self::Overtaken => "overtaken",
+            Self::Fenced(_) => "fenced",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
     /// Whether it may help to announce the same checkpoint again later.
     pub fn may_pass(&self) -> bool {
         match self {

@@ -11,6 +11,7 @@ mod event;
 mod flush_work;
 mod flushing;
 mod gather;
+mod history;
 mod search;
 mod shared;
 mod status;
@@ -27,6 +28,7 @@ use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
 use crate::retention::Retention;
 use flush_work::{FlushWork, launch_flush};
 use gather::{Gather, LOOK_FIRST_MS, content, give_back, modified_ns};
+use history::History;
 use mcr_proto::v1;
 use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 use mcrengine::retention::Rules;
@@ -131,6 +133,8 @@ pub struct Hub {
     /// of a job.
     left: BTreeSet<String>,
     attendance: Arc<Attendance>,
+    /// What happened to each job, for `mcr status`.
+    history: History,
     /// Removes old checkpoints.
     pub(crate) retention: Retention,
     /// Starts a flush. Tests replace this function to decide when and how a flush ends.
@@ -167,6 +171,7 @@ impl Hub {
             draining: None,
             left: BTreeSet::new(),
             attendance: Arc::default(),
+            history: History::default(),
             launch: launch_flush,
         };
         (hub, events, receiver)
@@ -271,6 +276,7 @@ impl Hub {
                     self.conflict(&job, &other, &link, rank);
                 }
                 self.left.remove(&link.node);
+                self.history.connected(&job, &link.node);
                 let (looked, leaving_ms, ranks) = (false, None, BTreeSet::new());
                 if self.draining.is_some() {
                     link.send(v1::to_agent::Message::Look(v1::Look {}));
@@ -316,7 +322,13 @@ impl Hub {
 
     fn ended(&mut self, session: u64) {
         let Some(agent) = self.agents.remove(&session) else { return };
-        tracing::info!(node = agent.link.node, session, "agent disconnected");
+        let others = self.agents.values().filter(|other| other.job == agent.job).count() as u64;
+        let is_leaving = agent.leaving_ms.is_some();
+        tracing::info!(node = agent.link.node, session, job = %agent.job, is_leaving, others, "agent disconnected");
+        let is_elsewhere = |other: &Agent| other.job == agent.job && other.link.node == agent.link.node;
+        if !is_leaving && !self.agents.values().any(is_elsewhere) {
+            self.history.lost(&agent.job, &agent.link.node);
+        }
         self.beyond.retain(|_, (_, _, of)| *of != session);
         self.conflicts.retain(|_, (a, b, _)| ![*a, *b].contains(&session));
         agent.link.end("its session has ended");
@@ -397,11 +409,13 @@ impl Hub {
                     self.spoil_mixed(&key.job);
                 }
                 Effect::TellAbandoned(reason) => {
+                    self.history.failed(&key.job, format!("{} was abandoned: {reason}", key.label));
                     gather.given_up_while_draining = self.draining.is_some();
                     tracing::warn!(
                         job = %key.job,
                         checkpoint = %key.label,
                         group = key.group.0,
+                        kind = reason.kind(),
                         %reason,
                         "abandoned checkpoint"
                     );

@@ -147,7 +147,7 @@ impl Door {
             (Peer::Unix(stream), _) => match unix::check_peer(&stream) {
                 Ok(()) => return serve(Stream::Unix(stream), room).await,
                 Err(reason) => {
-                    tracing::warn!(%reason, "a connection is refused");
+                    tracing::warn!(kind = "user", %reason, "a connection is refused");
                     return true;
                 }
             },
@@ -164,7 +164,7 @@ impl Door {
                     let _ = to.send(Ok(Connection::new(Stream::Tls(Box::new(stream)), room, idle_max))).await;
                 }
                 // The failure of one connection does not affect other connections.
-                Err(error) => tracing::warn!(peer, reason = %error, "a connection is refused"),
+                Err(error) => tracing::warn!(kind = "tls", peer, reason = %error, "a connection is refused"),
             }
         });
         true

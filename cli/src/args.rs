@@ -1,23 +1,26 @@
 //! The command line, which clap parses.
 
-mod values;
+pub mod values;
 
+use crate::advise::args::AdviseArgs;
 use crate::bench::partition_args::BenchPartitionsArgs;
 use crate::exit;
 use crate::globs::FileGlob;
 use crate::inside::args::{self, CatArgs, DiffArgs, ExtractArgs, LsArgs};
+pub use crate::keep_args::KeepArgs;
 use crate::mount::args::{self as mount, MountArgs};
+use crate::node_socket::NodeSocket;
 pub use crate::ranks::{RankSet, ranks};
+use crate::status::args::StatusArgs;
 pub use crate::store_args::StoreArgs;
 use clap::{Args, Parser, Subcommand};
 use mcr_anc::flush::WHOLE_EVERY;
-use mcr_node::client::RUN_DIR;
 use mcrengine::codec::Profile;
 use mcrengine::ids::CheckpointId;
 use mcrengine::plan::Scheme;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use values::{at_least_one, block_bytes, byte_count, scheme};
+use values::{block_bytes, byte_count, scheme};
 
 /// Checkpoint-restart with data-aware aggregation and compression.
 ///
@@ -122,6 +125,8 @@ pub enum Command {
     #[command(hide = true)]
     Worker(WorkerArgs),
     /// Ask aggregators for checkpoints in flight, commits and problems
+    ///
+    /// Aggregators and agents that do not answer have rows, too.
     #[command(after_help = exit::STATUS)]
     Status(StatusArgs),
     /// Show how much space a store uses, and what prune would free
@@ -130,6 +135,12 @@ pub enum Command {
     /// is the part that other checkpoints need, which stays when the checkpoint is deleted.
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Stats(StatsArgs),
+    /// Advise how often to write checkpoints, and show how the store grows
+    ///
+    /// The intervals are those by Young and by Daly, for the times of the newest checkpoints and for the given failure
+    /// rate. Nothing is changed.
+    #[command(after_help = exit::ALL_OR_NOTHING)]
+    Advise(AdviseArgs),
     /// List the layouts of widely used applications, with example names
     ///
     /// A layout says which files form a checkpoint, and to which rank each file belongs. mcr guesses the layout.
@@ -339,29 +350,6 @@ pub struct VerifyArgs {
 
 /// Rules for the checkpoints to keep. A checkpoint is kept if at least one rule keeps it. The newest good checkpoint
 /// is always kept.
-#[derive(Clone, Debug, Default, Args)]
-pub struct KeepArgs {
-    /// Keep the newest N complete checkpoints
-    #[arg(long, visible_alias = "keep-last", value_name = "N", value_parser = at_least_one)]
-    pub keep: Option<std::num::NonZeroU32>,
-    /// Keep checkpoints that are older than the newest checkpoint by at most this time: 45s, 30min, 2h, 1d12h, 6w, 3m
-    /// (months), 1y
-    #[arg(long, value_name = "DURATION", value_parser = mcrengine::retention::duration_ms)]
-    pub keep_within: Option<u64>,
-    /// Keep the newest checkpoint of each hour, for the last N hours with checkpoints
-    #[arg(long, value_name = "N")]
-    pub keep_hourly: Option<u32>,
-    /// Keep the newest checkpoint of each day (UTC), for the last N days with checkpoints
-    #[arg(long, value_name = "N")]
-    pub keep_daily: Option<u32>,
-    /// Keep the newest checkpoint of each week, for the last N weeks with checkpoints
-    #[arg(long, value_name = "N")]
-    pub keep_weekly: Option<u32>,
-    /// Keep the newest checkpoint of each month, for the last N months with checkpoints
-    #[arg(long, value_name = "N")]
-    pub keep_monthly: Option<u32>,
-}
-
 #[derive(Debug, Args)]
 pub struct PruneArgs {
     #[command(flatten)]
@@ -402,7 +390,7 @@ pub struct LogArgs {
     #[arg(long)]
     pub log_json: bool,
     /// Serve metrics for Prometheus at http://ADDRESS:PORT/metrics. Every user who can reach the port can read the
-    /// names of jobs and users
+    /// names of jobs and users [default: metrics in the configuration file]
     #[arg(long, env = "MCR_METRICS", value_name = "ADDRESS:PORT")]
     pub metrics: Option<std::net::SocketAddr>,
 }
@@ -488,17 +476,6 @@ pub struct FlushArgs {
     /// Maximum time to wait
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub timeout: u64,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct StatusArgs {
-    /// Aggregators to ask (host:port, or unix:PATH on this node; comma-separated) [default: the aggregators in the
-    /// job's settings, or the aggregators of the agent on this node]
-    #[arg(long, env = "MCR_AGGREGATORS", value_delimiter = ',', value_name = "ADDRESSES")]
-    pub aggregators: Vec<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -634,13 +611,6 @@ pub enum JobCommand {
         #[arg(long)]
         json: bool,
     },
-}
-
-#[derive(Debug, Args)]
-pub struct NodeSocket {
-    /// Directory of the daemon's socket
-    #[arg(long, env = "MCR_RUN_DIR", default_value = RUN_DIR, value_name = "DIR")]
-    pub run_dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

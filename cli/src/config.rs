@@ -5,6 +5,7 @@ use crate::output::{name_of, print, print_json};
 use anyhow::Context;
 use mcr_anc::config::AncOptions;
 use mcr_cnc::config::{CncOptions, load_toml};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -30,6 +31,11 @@ impl ConfigFile {
             file.anc.store = store.into();
         }
         Ok(file)
+    }
+
+    /// The address at which a process with an agent and an aggregator serves metrics.
+    pub fn metrics_address(&self) -> anyhow::Result<Option<SocketAddr>> {
+        Ok(self.anc.metrics_address()?.or(self.cnc.metrics_address()?))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `mcr cnc`, `mcr anc` and `mcr run`: load the configuration, build the daemon, run it, and drain it at the end.
 
-use crate::args::{AncArgs, DaemonArgs, RunArgs};
+use crate::args::{AncArgs, DaemonArgs, LogArgs, RunArgs};
 use crate::cert::security;
 use crate::child::{Application, code_of};
 use crate::common::open_own;
@@ -45,8 +45,9 @@ pub const LOOPBACK: &str = "127.0.0.1:0";
 const NAMED_MAX: usize = 64;
 
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
-    args.log.start();
-    let mut config = ConfigFile::load(&args.config)?.cnc.check()?;
+    let options = ConfigFile::load(&args.config)?.cnc;
+    args.log.start(options.metrics_address()?);
+    let mut config = options.check()?;
     config.security = security(None, &config.aggregators)?;
     warn_of_unknown_ranks(&config);
     within_runtime(async {
@@ -76,8 +77,9 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
-    args.daemon.log.start();
-    let mut config = ConfigFile::load(&args.daemon.config)?.anc.check()?;
+    let options = ConfigFile::load(&args.daemon.config)?.anc;
+    args.daemon.log.start(options.metrics_address()?);
+    let mut config = options.check()?;
     config.create |= args.create;
     config.shared_store |= args.shared_store;
     config.security = security(Some(&config.listen), &[])?;
@@ -92,9 +94,12 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The settings of the job, or the defaults if there are no settings. `has_name`: the command line names the job.
-fn settings_of_the_job(has_name: bool) -> anyhow::Result<ConfigFile> {
-    let Some(settings) = Settings::find(&Facts::of_this_process())? else { return Ok(ConfigFile::default()) };
+/// The settings of the job, or the defaults if there are no settings. Also starts the log. `has_name`: the command
+/// line names the job.
+fn settings_of_the_job(log: &LogArgs, has_name: bool) -> anyhow::Result<ConfigFile> {
+    let settings = Settings::find(&Facts::of_this_process())?.unwrap_or_default();
+    let mut file = settings.config_file()?;
+    log.start(file.metrics_address()?);
     if !has_name && settings.job_is_from() == Some(DEFAULT) {
         tracing::warn!(
             job = settings.text("cnc", "job"),
@@ -102,16 +107,18 @@ fn settings_of_the_job(has_name: bool) -> anyhow::Result<ConfigFile> {
              checkpoints. Write job = \"NAME\" in mcr.toml"
         );
     }
-    let mut file = settings.config_file()?;
     file.anc.create |= may_create(&file.anc.store);
     Ok(file)
 }
 
 pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
-    args.log.start();
     let mut file = match &args.config {
-        Some(config) => ConfigFile::load(config)?,
-        None => settings_of_the_job(args.job.is_some())?,
+        Some(config) => {
+            let file = ConfigFile::load(config)?;
+            args.log.start(file.metrics_address()?);
+            file
+        }
+        None => settings_of_the_job(&args.log, args.job.is_some())?,
     };
     // In one process, agent and aggregator use a socket that only this user can open, unless the user names a port.
     let by_socket = args.listen.is_none() && !needs_tls(LOOPBACK);
@@ -312,7 +319,7 @@ fn run_in_one_process(
             places = Places::Gates(agent.aggregators.clone());
         }
         if let Life::OfJob(watch) = &life {
-            tokio::spawn(watch.clone().report(places));
+            tokio::spawn(watch.clone().report(places, agent.state_file.clone()));
         }
         let start = Start { store: store.clone(), job: agent.job.clone(), identity: agent.incarnation.clone() };
         let mut both = Both { config: agent, store, sees_all_ranks: is_here, node: None, aggregator };

@@ -41,8 +41,8 @@ const CONNECTION_MAX: Duration = Duration::from_secs(60);
 const CALLS_MAX: usize = 4;
 
 pub fn run(args: GateArgs) -> anyhow::Result<ExitCode> {
-    args.log.start();
     let options = gate_options()?;
+    args.log.start(options.metrics_address()?);
     if !cluster_has_tls()? {
         return Err(NoIdentity("a gate needs TLS, but the cluster's file has tls = \"off\"".into()).into());
     }

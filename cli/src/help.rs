@@ -24,7 +24,9 @@ pub const GROUPS: &[Group] = &[
     Group { heading: "Save and restore", commands: &["run", "restart", "save", "prune", "flush"] },
     Group {
         heading: "Look at checkpoints and jobs",
-        commands: &["list", "show", "ls", "cat", "extract", "diff", "mount", "verify", "stats", "status", "layouts"],
+        commands: &[
+            "list", "show", "ls", "cat", "extract", "diff", "mount", "verify", "stats", "advise", "status", "layouts",
+        ],
     },
     Group { heading: "Run daemons", commands: &["cnc", "anc", "node", "gate"] },
     Group { heading: "Set up a cluster", commands: &["job", "config", "cert"] },

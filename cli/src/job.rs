@@ -2,7 +2,8 @@
 //! to the daemon of the node.
 
 use crate::advice::Advised;
-use crate::args::{JobArgs, JobCommand, NodeSocket};
+use crate::args::{JobArgs, JobCommand};
+use crate::node_socket::NodeSocket;
 use crate::output::{Table, print_json, tell};
 use crate::settings::{Facts, Setting, Settings};
 use anyhow::{Context, bail};

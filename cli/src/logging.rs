@@ -4,20 +4,22 @@ use crate::args::LogArgs;
 use crate::metrics::{CountEvents, Metrics, serve};
 use crate::output::{Log, Verbosity, verbosity};
 use nix::unistd::{User, geteuid};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 impl LogArgs {
-    /// Starts the log of a daemon, and serves metrics if the user wants metrics. A daemon whose metrics cannot be
-    /// served logs a warning and runs nevertheless.
-    pub fn start(&self) {
+    /// Starts the log of a daemon, and serves metrics if the user wants metrics. `configured`: the address of the
+    /// metrics in the configuration file, which the option and the variable override. A daemon whose metrics cannot
+    /// be served logs a warning and runs nevertheless.
+    pub fn start(&self, configured: Option<SocketAddr>) {
         let user = || match User::from_uid(geteuid()) {
             Ok(Some(user)) => user.name,
             _ => geteuid().to_string(),
         };
-        let metrics = self.metrics.map(|address| (address, Arc::new(Metrics::new(user()))));
+        let metrics = self.metrics.or(configured).map(|address| (address, Arc::new(Metrics::new(user()))));
         start(level(), self.log_json, metrics.as_ref().map(|(_, metrics)| Arc::clone(metrics)));
         if let Some((address, metrics)) = metrics {
             match serve(address, metrics) {

@@ -7,6 +7,7 @@ macro_rules! eprintln {
 }
 
 mod advice;
+mod advise;
 mod args;
 mod bench;
 mod cert;
@@ -26,6 +27,7 @@ mod guard;
 mod help;
 mod inside;
 mod job;
+mod keep_args;
 mod layouts;
 mod list;
 mod local;
@@ -36,6 +38,7 @@ mod mount;
 mod names;
 mod node;
 mod node_agent;
+mod node_socket;
 mod orphan;
 mod output;
 mod overlooked;
@@ -130,6 +133,7 @@ fn main() -> ExitCode {
         Command::Flush(args) => flush::run(args),
         Command::Status(args) => status::run(args),
         Command::Stats(args) => stats::run(args),
+        Command::Advise(args) => advise::run(args),
         Command::Layouts(args) => layouts::run(args),
         Command::Cert(args) => cert::run(args.command),
         Command::Config(args) => config::run(args),

@@ -23,6 +23,8 @@ use tracing_subscriber::layer::{Context, Layer};
 
 /// Maximum number of jobs that a metric names. The job that committed least recently is forgotten first.
 const JOBS_MAX: usize = 64;
+/// Upper bounds of the classes of the histogram of the begins of jobs, in seconds.
+const BEGIN_SECONDS: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
 /// Upper bounds of the classes of the histogram of flushes, in seconds.
 const FLUSH_SECONDS: [f64; 10] = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0];
 
@@ -37,11 +39,35 @@ struct OfLevel {
     level: &'static str,
 }
 
+/// Why a group was given up. `mcr_anc::group::Reason::kind` has the words.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfReason {
+    reason: &'static str,
+}
+
+/// Why a connection was refused.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfRefusal {
+    why: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfWorker {
+    kind: &'static str,
+}
+
+/// The reasons for which groups are given up.
+const REASONS: [&str; 5] = ["missing", "store", "overtaken", "fenced", "shutdown"];
+/// The reasons for which connections are refused.
+const REFUSALS: [&str; 2] = ["tls", "user"];
+/// The label of a reason that is in neither list.
+const OTHER: &str = "other";
+
 /// All metrics of a process.
 pub struct Metrics {
     registry: Registry,
     checkpoints_committed: Counter,
-    checkpoints_abandoned: Counter,
+    checkpoints_abandoned: Family<OfReason, Counter>,
     checkpoints_saved: Counter,
     groups_committed: Counter,
     ranks_committed: Counter,
@@ -49,15 +75,19 @@ pub struct Metrics {
     bytes_raw: Counter,
     bytes_stored: Counter,
     store_errors: Counter,
-    connections_refused: Counter,
+    connections_refused: Family<OfRefusal, Counter>,
     drains_cut_short: Counter,
     not_committed_at_end: Counter,
     jobs_begun: Counter,
     jobs_ended: Counter,
     worker_deaths: Counter,
     agents: Gauge,
+    node_jobs: Gauge,
+    workers: Family<OfWorker, Gauge>,
+    begin_seconds: Histogram,
     flush_seconds: Histogram,
     last_commit: Family<OfJob, Gauge>,
+    uncommitted_ranks: Family<OfJob, Gauge>,
     log_lines: Family<OfLevel, Counter>,
     user: String,
     /// The jobs in `last_commit`; the last one committed most recently.
@@ -80,8 +110,12 @@ mod message {
     pub const JOB_BEGINS: &str = "a job begins";
     pub const JOB_ENDS: &str = "a job is over";
     pub const WORKER_DIED: &str = "the worker of a job died, and was started again";
+    pub const WORKERS: &str = "jobs and workers";
+    pub const UNCOMMITTED: &str = "ranks are not committed yet";
     #[cfg(test)]
-    pub const ALL: [&str; 14] = [
+    pub const ALL: [&str; 16] = [
+        WORKERS,
+        UNCOMMITTED,
         GROUP,
         SAVED,
         RANK,
@@ -109,7 +143,6 @@ impl Metrics {
             counter
         };
         let checkpoints_committed = counter("mcr_checkpoints_committed", "Checkpoints whose last group is committed");
-        let checkpoints_abandoned = counter("mcr_checkpoints_abandoned", "Groups of checkpoints that were given up");
         let checkpoints_saved = counter("mcr_checkpoints_saved", "Checkpoints of this agent that are complete");
         let groups_committed = counter("mcr_groups_committed", "Groups that this aggregator committed");
         let ranks_committed = counter("mcr_ranks_committed", "Ranks of this agent that are committed");
@@ -117,19 +150,39 @@ impl Metrics {
         let bytes_raw = counter("mcr_bytes_raw", "Bytes of committed groups before compression");
         let bytes_stored = counter("mcr_bytes_stored", "Bytes of committed groups after compression");
         let store_errors = counter("mcr_store_errors", "Flushes that failed");
-        let connections_refused = counter("mcr_tls_refused", "Connections that were refused");
         let drains_cut_short = counter("mcr_drains_cut_short", "Ends of a daemon before everything was committed");
         let not_committed_at_end = counter("mcr_not_committed_at_end", "Checkpoints not committed when a daemon ended");
         let jobs_begun = counter("mcr_jobs_begun", "Jobs that began on this node");
         let jobs_ended = counter("mcr_jobs_ended", "Jobs that are over on this node");
         let worker_deaths = counter("mcr_worker_deaths", "Workers that died and were started again");
-        let agents = Gauge::default();
-        registry.register("mcr_agents", "Agents that are connected to this aggregator", agents.clone());
+        // The labels are shown from the start, because an alert needs the 0 before the first event.
+        let checkpoints_abandoned = Family::<OfReason, Counter>::default();
+        let help = "Groups of checkpoints that were given up";
+        registry.register("mcr_checkpoints_abandoned", help, checkpoints_abandoned.clone());
+        REASONS.iter().for_each(|reason| drop(checkpoints_abandoned.get_or_create(&OfReason { reason })));
+        let connections_refused = Family::<OfRefusal, Counter>::default();
+        registry.register("mcr_tls_refused", "Connections that were refused", connections_refused.clone());
+        REFUSALS.iter().for_each(|why| drop(connections_refused.get_or_create(&OfRefusal { why })));
+        let gauge = |registry: &mut Registry, name: &str, help: &str| {
+            let gauge = Gauge::default();
+            registry.register(name, help, gauge.clone());
+            gauge
+        };
+        let agents = gauge(&mut registry, "mcr_agents", "Agents that are connected to this aggregator");
+        let node_jobs = gauge(&mut registry, "mcr_jobs", "Jobs of this node that are saved");
+        let workers = Family::<OfWorker, Gauge>::default();
+        registry.register("mcr_workers", "Running workers of this node", workers.clone());
+        let begin_seconds = Histogram::new(BEGIN_SECONDS);
+        let help = "Time in which the daemon of a node begins a job, while Prolog waits";
+        registry.register("mcr_begin_seconds", help, begin_seconds.clone());
         let flush_seconds = Histogram::new(FLUSH_SECONDS);
         registry.register("mcr_flush_seconds", "Duration of the flush of a group", flush_seconds.clone());
         let last_commit = Family::<OfJob, Gauge>::default();
         let help = "Time of the last committed group of a job, in seconds since 1970";
         registry.register("mcr_job_last_commit_timestamp_seconds", help, last_commit.clone());
+        let uncommitted_ranks = Family::<OfJob, Gauge>::default();
+        let help = "Ranks of this agent that are written and not committed yet";
+        registry.register("mcr_job_uncommitted_ranks", help, uncommitted_ranks.clone());
         let log_lines = Family::<OfLevel, Counter>::default();
         registry.register("mcr_log_lines", "Warnings and errors of the log", log_lines.clone());
         for level in ["warn", "error"] {
@@ -155,8 +208,12 @@ impl Metrics {
             jobs_ended,
             worker_deaths,
             agents,
+            node_jobs,
+            workers,
+            begin_seconds,
             flush_seconds,
             last_commit,
+            uncommitted_ranks,
             log_lines,
             user,
             jobs: Mutex::default(),
@@ -171,19 +228,37 @@ impl Metrics {
     }
 
     fn count(&self, level: Level, seen: &Seen) {
+        let known = |words: &[&'static str]| words.iter().find(|word| **word == seen.kind).copied().unwrap_or(OTHER);
         let counter = match seen.message.as_str() {
             message::GROUP => return self.group_committed(seen),
-            message::CONNECTED => return self.connected(1),
-            message::DISCONNECTED => return self.connected(-1),
+            message::CONNECTED => {
+                self.agents.inc();
+                return;
+            }
+            message::DISCONNECTED => return self.disconnected(seen),
+            message::WORKERS => return self.workers(seen),
+            message::UNCOMMITTED => {
+                self.uncommitted_ranks.get_or_create(&self.of(&seen.job)).set(seen.ranks as i64);
+                return;
+            }
             message::SAVED => Some(&self.checkpoints_saved),
             message::RANK => Some(&self.ranks_committed),
-            message::ABANDONED => Some(&self.checkpoints_abandoned),
             message::FLUSH_FAILED => Some(&self.store_errors),
-            message::REFUSED_CONNECTION => Some(&self.connections_refused),
             message::REFUSED_RANK => Some(&self.ranks_refused),
             message::CUT_SHORT => Some(&self.drains_cut_short),
             message::NOT_COMMITTED => Some(&self.not_committed_at_end),
-            message::JOB_BEGINS => Some(&self.jobs_begun),
+            message::JOB_BEGINS => {
+                self.begin_seconds.observe(seen.elapsed_us as f64 / 1e6);
+                Some(&self.jobs_begun)
+            }
+            message::ABANDONED => {
+                self.checkpoints_abandoned.get_or_create(&OfReason { reason: known(&REASONS) }).inc();
+                None
+            }
+            message::REFUSED_CONNECTION => {
+                self.connections_refused.get_or_create(&OfRefusal { why: known(&REFUSALS) }).inc();
+                None
+            }
             message::JOB_ENDS => Some(&self.jobs_ended),
             message::WORKER_DIED => Some(&self.worker_deaths),
             _ => None,
@@ -197,8 +272,25 @@ impl Metrics {
         self.log_lines.get_or_create(&OfLevel { level }).inc();
     }
 
-    fn connected(&self, more: i64) {
-        self.agents.inc_by(more);
+    fn of(&self, job: &str) -> OfJob {
+        OfJob { job: job.to_owned(), user: self.user.clone() }
+    }
+
+    /// If the last agent of a job has reported its end, the job is over, and metrics no longer name the job.
+    fn disconnected(&self, seen: &Seen) {
+        self.agents.dec();
+        if seen.is_leaving && seen.others == 0 {
+            let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            jobs.retain(|job| *job != seen.job);
+            self.last_commit.remove(&self.of(&seen.job));
+        }
+    }
+
+    fn workers(&self, seen: &Seen) {
+        self.node_jobs.set(seen.jobs as i64);
+        for (kind, count) in [("job", seen.of_jobs), ("aggregator", seen.of_aggregators)] {
+            self.workers.get_or_create(&OfWorker { kind }).set(count as i64);
+        }
     }
 
     fn group_committed(&self, seen: &Seen) {
@@ -212,16 +304,15 @@ impl Metrics {
         self.bytes_raw.inc_by(seen.raw_bytes);
         self.bytes_stored.inc_by(seen.stored_bytes);
         self.flush_seconds.observe(seen.elapsed_ms as f64 / 1000.0);
-        let of = |job: &str| OfJob { job: job.to_owned(), user: self.user.clone() };
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.retain(|job| *job != seen.job);
         if jobs.len() >= JOBS_MAX
             && let Some(oldest) = jobs.pop_front()
         {
-            self.last_commit.remove(&of(&oldest));
+            self.last_commit.remove(&self.of(&oldest));
         }
         jobs.push_back(seen.job.clone());
-        self.last_commit.get_or_create(&of(&seen.job)).set((crate::common::now_unix_ms() / 1000) as i64);
+        self.last_commit.get_or_create(&self.of(&seen.job)).set((crate::common::now_unix_ms() / 1000) as i64);
     }
 }
 
@@ -230,11 +321,19 @@ impl Metrics {
 struct Seen {
     message: String,
     job: String,
+    kind: String,
     exists: bool,
     was_there: bool,
+    is_leaving: bool,
     raw_bytes: u64,
     stored_bytes: u64,
     elapsed_ms: u64,
+    elapsed_us: u64,
+    ranks: u64,
+    others: u64,
+    jobs: u64,
+    of_jobs: u64,
+    of_aggregators: u64,
 }
 
 impl Visit for Seen {
@@ -247,8 +346,10 @@ impl Visit for Seen {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "job" {
-            self.job = value.to_owned();
+        match field.name() {
+            "job" => self.job = value.to_owned(),
+            "kind" => self.kind = value.to_owned(),
+            _ => {}
         }
     }
 
@@ -256,6 +357,7 @@ impl Visit for Seen {
         match field.name() {
             "exists" => self.exists = value,
             "was_there" => self.was_there = value,
+            "is_leaving" => self.is_leaving = value,
             _ => {}
         }
     }
@@ -265,6 +367,12 @@ impl Visit for Seen {
             "raw_bytes" => self.raw_bytes = value,
             "stored_bytes" => self.stored_bytes = value,
             "elapsed_ms" => self.elapsed_ms = value,
+            "elapsed_us" => self.elapsed_us = value,
+            "ranks" => self.ranks = value,
+            "others" => self.others = value,
+            "jobs" => self.jobs = value,
+            "of_jobs" => self.of_jobs = value,
+            "of_aggregators" => self.of_aggregators = value,
             _ => {}
         }
     }
@@ -284,6 +392,7 @@ impl<S: Subscriber> Layer<S> for CountEvents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mcr_anc::group::Reason;
     use std::path::Path;
     use tracing_subscriber::layer::SubscriberExt;
 
@@ -333,6 +442,65 @@ mod tests {
     }
 
     #[test]
+    fn reasons_are_labels_from_the_start_and_an_unknown_reason_is_other() {
+        let text = counted(|| {
+            tracing::warn!(kind = "missing", "abandoned checkpoint");
+            tracing::warn!(kind = "one of a thousand", "abandoned checkpoint");
+            tracing::warn!(kind = "user", "a connection is refused");
+        });
+        for (line, count) in
+            [("missing", 1), ("store", 0), ("overtaken", 0), ("fenced", 0), ("shutdown", 0), ("other", 1)]
+        {
+            let line = format!("mcr_checkpoints_abandoned_total{{reason=\"{line}\"}} {count}\n");
+            assert!(text.contains(&line), "{line}: {text}");
+        }
+        for line in ["{why=\"tls\"} 0\n", "{why=\"user\"} 1\n"] {
+            assert!(text.contains(&format!("mcr_tls_refused_total{line}")), "{text}");
+        }
+        let text = String::new;
+        let all = [Reason::Missing([].into()), Reason::Store(text()), Reason::Overtaken, Reason::Fenced(text())];
+        assert!(all.iter().chain([&Reason::Shutdown]).all(|reason| REASONS.contains(&reason.kind())));
+    }
+
+    #[test]
+    fn a_job_has_no_label_after_its_last_agent_has_reported_its_end() {
+        let left = |job: &str, is_leaving: bool, others: u64| {
+            tracing::info!(%job, is_leaving, others, "agent disconnected");
+        };
+        let text = counted(|| {
+            ["wave", "melt", "flow"].iter().for_each(|job| group(job, true, false));
+            (0..3).for_each(|_| tracing::info!("agent connected"));
+            left("wave", true, 0);
+            left("melt", false, 0);
+            left("flow", true, 1);
+        });
+        let named = |job: &str| text.contains(&format!("mcr_job_last_commit_timestamp_seconds{{job=\"{job}\""));
+        assert_eq!(["wave", "melt", "flow"].map(named), [false, true, true], "{text}");
+        assert!(text.contains("mcr_agents 0\n"), "{text}");
+    }
+
+    #[test]
+    fn jobs_workers_begins_and_ranks_that_are_not_committed_are_measured() {
+        let text = counted(|| {
+            tracing::debug!(jobs = 3u64, of_jobs = 2u64, of_aggregators = 1u64, "jobs and workers");
+            tracing::info!(elapsed_us = 2500u64, "a job begins");
+            tracing::debug!(job = "wave", ranks = 7u64, "ranks are not committed yet");
+            tracing::debug!(job = "wave", ranks = 5u64, "ranks are not committed yet");
+        });
+        for line in [
+            "mcr_jobs 3\n",
+            "mcr_workers{kind=\"job\"} 2\n",
+            "mcr_workers{kind=\"aggregator\"} 1\n",
+            "mcr_begin_seconds_bucket{le=\"0.001\"} 0\n",
+            "mcr_begin_seconds_bucket{le=\"0.003\"} 1\n",
+            "mcr_jobs_begun_total 1\n",
+            "mcr_job_uncommitted_ranks{job=\"wave\",user=\"alice\"} 5\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
     fn at_most_64_jobs_are_named() {
         let text = counted(|| (0..200).for_each(|n| group(&format!("job-{n}"), true, false)));
         let named = text.lines().filter(|line| line.starts_with("mcr_job_last_commit_timestamp_seconds{")).count();
@@ -370,7 +538,11 @@ mod tests {
     fn alerts_dashboard_and_document_use_only_metrics_that_exist() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let read = |name: &str| std::fs::read_to_string(root.join(name)).expect("read");
-        let all = counted(|| group("wave", true, false));
+        let all = counted(|| {
+            group("wave", true, false);
+            tracing::debug!(jobs = 1u64, "jobs and workers");
+            tracing::debug!(job = "wave", ranks = 1u64, "ranks are not committed yet");
+        });
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
         for file in ["deploy/prometheus/alerts.yml", "deploy/grafana/mcrengine.json", "docs/metrics.md"] {
             let text = read(file);
@@ -382,10 +554,11 @@ mod tests {
             }
             assert!(count > 4, "{file}");
         }
-        let (rules, page) = (read("deploy/prometheus/alerts.yml"), read("docs/metrics.md"));
+        let (rules, operators) = (read("deploy/prometheus/alerts.yml"), read("deploy/README.md"));
         for name in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
-            assert!(page.contains(&format!("| `{name}` |")), "the document does not explain {name}");
+            assert!(operators.contains(&format!("- **`{name}`**: ")), "the operator's page does not explain {name}");
         }
+        let page = read("docs/metrics.md");
         let described = all.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
         for name in described {
             assert!(page.contains(&format!("`{name}")), "the document does not explain {name}");

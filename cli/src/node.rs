@@ -5,6 +5,7 @@ mod slurm_conf;
 
 use crate::args::{NodeArgs, NodeCommand};
 use crate::guard::{NotPermitted, WrongSetting};
+use crate::settings::node_metrics;
 use anyhow::{Context, bail};
 use mcr_node::cgroup::{Groups, Limits};
 use mcr_node::client::SOCKET;
@@ -36,7 +37,15 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         }
         None => {}
     }
-    args.log.start();
+    // A file that cannot be used costs the metrics, but jobs are saved.
+    let metrics = node_metrics();
+    args.log.start(metrics.as_ref().ok().copied().flatten());
+    if let Err(error) = metrics {
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "the address of the metrics is not known; mcr node check says more"
+        );
+    }
     let run_dir = &args.node.run_dir;
     ignore_hangup();
     let uid = nix::unistd::geteuid();

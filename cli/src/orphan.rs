@@ -10,7 +10,7 @@
 use mcr_cnc::config::slurm_start;
 use mcr_node::client::ask;
 use mcr_node::environment;
-use mcr_node::protocol::{Places, Request};
+use mcr_node::protocol::{Places, Request, StateFile};
 use mcrengine::ids::JobId;
 use mcrengine::incarnation;
 use mcrengine::store::PosixStore;
@@ -71,12 +71,15 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Reports to the daemon where the aggregators of the job run. Without a report, the job is saved too.
-    pub async fn report(self, mut places: Places) {
+    /// Reports to the daemon where the aggregators of the job run, and the state file of its agent. Without a report,
+    /// the job is saved too.
+    pub async fn report(self, mut places: Places, state_file: PathBuf) {
         places.truncate();
+        let state_file = std::path::absolute(state_file).ok().and_then(|file| file.into_os_string().into_string().ok());
+        let state_file = state_file.map(StateFile).filter(StateFile::is_valid);
         for _ in 0..REPORTS_MAX {
-            let (socket, request) =
-                (self.socket.clone(), Request::Places { job_id: self.job_id.clone(), places: places.clone() });
+            let (job_id, places, state_file) = (self.job_id.clone(), places.clone(), state_file.clone());
+            let (socket, request) = (self.socket.clone(), Request::Places { job_id, places, state_file });
             let asked = tokio::task::spawn_blocking(move || ask(&socket, &request, REPORT_PATIENCE)).await;
             match asked {
                 Ok(Err(_)) => tokio::time::sleep(REPORT_PATIENCE).await,

@@ -65,7 +65,7 @@ fn out_width() -> Option<usize> {
 
 /// Whether standard output is a terminal that shows colours. A variable NO_COLOR that is not empty switches colours
 /// off (no-color.org).
-fn has_colours() -> bool {
+pub fn has_colours() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     !cfg!(test) && !is_set("NO_COLOR") && !is_dumb && std::io::stdout().is_terminal()
@@ -149,12 +149,24 @@ pub const JSON_VERSION: u32 = 1;
 
 /// Prints a JSON object on several lines to standard output, with the field `version`.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print_json_text(serde_json::to_string_pretty(&versioned(value)?)?)
+}
+
+/// Prints a JSON object on one line to standard output, with the field `version`.
+pub fn print_json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print_json_text(serde_json::to_string(&versioned(value)?)?)
+}
+
+fn versioned(value: &impl serde::Serialize) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(value)?;
     match &mut value {
         serde_json::Value::Object(fields) => fields.insert("version".to_owned(), JSON_VERSION.into()),
         other => bail!("the JSON of a command is an object, and this is {other}"),
     };
-    let mut text = serde_json::to_string_pretty(&value)?;
+    Ok(value)
+}
+
+fn print_json_text(mut text: String) -> anyhow::Result<()> {
     // JSON allows these characters in a text, but some terminals execute them.
     for c in ('\u{7f}'..='\u{9f}').filter(|c| text.contains(*c)).collect::<Vec<_>>() {
         text = text.replace(c, &format!("\\u{:04x}", u32::from(c)));

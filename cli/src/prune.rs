@@ -1,7 +1,7 @@
 //! `mcr prune`: deletes checkpoints by rules or by name, but no data that a kept checkpoint needs. The command also
 //! marks checkpoints as bad.
 
-use crate::args::{KeepArgs, PruneArgs};
+use crate::args::PruneArgs;
 use crate::common::{no_checkpoint_named, now_unix_ms, one_job, open_store};
 use crate::output::{Progress, counted, note, print, print_json};
 use crate::which::checkpoint_of;
@@ -16,20 +16,6 @@ use mcrengine::store::{Entry, Store};
 use mcrengine::units::{StoredBytes, human_bytes};
 use std::path::Path;
 use std::process::ExitCode;
-
-impl KeepArgs {
-    /// The rules that the user asked for.
-    pub fn rules(&self) -> Rules {
-        Rules {
-            last: self.keep.map_or(0, std::num::NonZeroU32::get),
-            within_ms: self.keep_within.unwrap_or(0),
-            hourly: self.keep_hourly.unwrap_or(0),
-            daily: self.keep_daily.unwrap_or(0),
-            weekly: self.keep_weekly.unwrap_or(0),
-            monthly: self.keep_monthly.unwrap_or(0),
-        }
-    }
-}
 
 /// The arguments with the IDs that the user means.
 fn named(store: &dyn Store, job: &JobId, args: PruneArgs) -> anyhow::Result<PruneArgs> {

@@ -9,12 +9,14 @@
 //! comment. All commands resolve the settings here, so a restart finds the store to which the agents save.
 
 use self::comment::COMMENT;
+use self::metrics::metrics_address;
 use crate::config::ConfigFile;
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
 use mcr_cnc::config::{is_host_and_port, load_found_toml, load_toml, nearest};
 use mcr_proto::GATES_MAX;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -22,6 +24,7 @@ use toml::{Table, Value};
 mod comment;
 mod facts;
 mod gate;
+mod metrics;
 
 pub use comment::JobComment;
 pub use facts::Facts;
@@ -137,6 +140,14 @@ pub fn gate_options() -> anyhow::Result<GateOptions> {
     let Some(file) = cluster_file() else { return Ok(GateOptions::default()) };
     check_owner(&file)?;
     load_toml::<ClusterFile>(&file)?.gate.check().with_context(|| format!("{}: [gate]", file.display()))
+}
+
+/// The address at which `mcr node` serves metrics. Only the cluster's file can set this address.
+pub fn node_metrics() -> anyhow::Result<Option<SocketAddr>> {
+    let Some(file) = cluster_file() else { return Ok(None) };
+    let mut settings = Settings::default();
+    settings.add_cluster(&file)?;
+    metrics_address(settings.node_options()?.metrics.as_deref())
 }
 
 /// A value, and the file or variable that it comes from.
@@ -435,11 +446,13 @@ pub struct NodeOptions {
     /// `HOST:PORT` of the gate of each aggregator node. With gates, no aggregator runs on the nodes of a job.
     /// Default: none.
     pub gates: Vec<String>,
+    /// `ADDRESS:PORT` at which `mcr node` serves metrics for Prometheus. Default: none.
+    pub metrics: Option<String>,
 }
 
 impl Default for NodeOptions {
     fn default() -> Self {
-        Self { aggregators: None, ports: "7117-7180".into(), address: "%n".into(), gates: Vec::new() }
+        Self { aggregators: None, ports: "7117-7180".into(), address: "%n".into(), gates: Vec::new(), metrics: None }
     }
 }
 
@@ -465,6 +478,7 @@ impl NodeOptions {
         if self.gates.len() > GATES_MAX {
             bail!("gates has {} addresses; at most {GATES_MAX} are possible", self.gates.len());
         }
+        metrics_address(self.metrics.as_deref())?;
         Ok(self)
     }
 }
@@ -697,7 +711,8 @@ mod tests {
         let (settings, dir) = resolve(&text.join("\n"), "", &facts(&[("SLURM_JOB_ID", "7")])).expect("resolved");
         assert_eq!(settings.node_options().expect("valid").gates, ["agg0:7117", "agg1:7117"]);
         let file: ClusterFile = load_toml(&dir.path().join("cluster.toml")).expect("read");
-        assert_eq!(file.gate, GateOptions::default());
+        // The address of the metrics is an example.
+        assert_eq!(file.gate, GateOptions { metrics: file.gate.metrics.clone(), ..GateOptions::default() });
     }
 
     #[test]

@@ -204,8 +204,10 @@ impl Core {
         mut flushes: mpsc::Receiver<FlushRequest>,
         mut stopped: oneshot::Receiver<DrainOrder>,
     ) -> Drained {
+        let mut uncommitted = 0;
         let drained = loop {
             self.start_captures();
+            self.report_uncommitted(&mut uncommitted);
             if let Some(drained) = self.step_waits() {
                 break drained;
             }
@@ -467,6 +469,14 @@ impl Core {
                     "the aggregator refuses this agent; nothing is saved through this aggregator"
                 );
             }
+        }
+    }
+
+    /// Logs the number of ranks that are written and not committed, if the number has changed. Metrics show it.
+    fn report_uncommitted(&self, last: &mut usize) {
+        let now = self.ready.len() + self.capturing.len() + self.again.len() + self.held.len();
+        if std::mem::replace(last, now) != now {
+            tracing::debug!(job = %self.config.job, ranks = now as u64, "ranks are not committed yet");
         }
     }
 

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
 use serde_value::DeserializerError;
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -87,6 +88,8 @@ pub struct CncOptions {
     /// Maximum time for the agent to end, in seconds. In this time the agent reads and sends all written files, and
     /// waits for the commits. Default 20, which is less than SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
+    /// `ADDRESS:PORT` at which metrics for Prometheus are served. Default: none.
+    pub metrics: Option<String>,
 }
 
 impl Default for CncOptions {
@@ -115,6 +118,7 @@ impl Default for CncOptions {
             reconnect_min_ms: 100,
             reconnect_max_seconds: 30,
             drain_seconds: 20,
+            metrics: None,
         }
     }
 }
@@ -506,6 +510,7 @@ impl CncOptions {
             }
         };
         self.check_numbers()?;
+        self.metrics_address()?;
         if self.aggregators.is_empty() {
             let way_out = "write aggregators = [\"HOST:PORT\"], one for each aggregator";
             return Err(ConfigError::Missing { key: "aggregators", way_out });
@@ -554,6 +559,18 @@ impl CncOptions {
                 .duration_since(SystemTime::UNIX_EPOCH)
                 .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
         })
+    }
+
+    /// The address at which metrics are served. `None`: no metrics are served.
+    pub fn metrics_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
+        let address = |text: &String| {
+            text.parse().map_err(|_| ConfigError::Value {
+                key: "metrics",
+                value: format!("{text:?}"),
+                way_out: "it must be ADDRESS:PORT, as in \"127.0.0.1:7118\"".into(),
+            })
+        };
+        self.metrics.as_ref().map(address).transpose()
     }
 
     fn check_numbers(&self) -> Result<(), ConfigError> {

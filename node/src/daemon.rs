@@ -4,6 +4,7 @@
 mod listing;
 mod standing;
 
+use listing::Counts;
 pub use standing::CERTIFICATES_ARGUMENT;
 use standing::Failures;
 
@@ -11,7 +12,7 @@ use crate::cgroup::Groups;
 use crate::comment::Comments;
 use crate::facts::{JobFacts, job_id_of};
 use crate::process::Process;
-use crate::protocol::{End, Places, Reply, Request, Standing, receive, send};
+use crate::protocol::{End, Places, Reply, Request, Standing, StateFile, receive, send};
 use crate::record::{Record, Records};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -90,6 +91,7 @@ pub struct Daemon {
     readers: Arc<AtomicUsize>,
     /// When the last refused request of a user without permission to begin or end jobs was logged.
     refusal_logged: Mutex<Option<Instant>>,
+    counted: Mutex<Counts>,
     /// Wakes [`Daemon::serve`] if the jobs have changed.
     wake: (PipeReader, PipeWriter),
 }
@@ -101,6 +103,8 @@ struct Job {
     standing: Option<Standing>,
     /// Where the aggregators run, if the worker has reported it.
     places: Option<Places>,
+    /// The state file of the agent, if the worker has reported it.
+    state_file: Option<StateFile>,
     worker: Process,
     /// `None` if an earlier daemon started the worker.
     child: Option<Child>,
@@ -123,6 +127,7 @@ impl Job {
             facts,
             standing: None,
             places: None,
+            state_file: None,
             worker,
             child,
             is_late: false,
@@ -140,12 +145,12 @@ impl Daemon {
         let records = Records::open(&options.run_dir)?;
         let comments = Comments::open(&options.run_dir)?;
         let mut jobs = BTreeMap::new();
-        for Record { facts, standing, worker, is_over, places } in records.all()? {
+        for Record { facts, standing, worker, is_over, places, state_file } in records.all()? {
             let job_id = facts.job_id.clone();
             match worker.filter(Process::is_alive) {
                 Some(worker) => {
                     tracing::info!(job_id, uid = facts.uid, pid = worker.pid, "found the worker of a job");
-                    jobs.insert(job_id, Job { is_over, standing, places, ..Job::new(facts, worker, None) });
+                    jobs.insert(job_id, Job { is_over, standing, places, state_file, ..Job::new(facts, worker, None) });
                 }
                 None => records.remove(&job_id),
             }
@@ -162,6 +167,7 @@ impl Daemon {
             failures: Failures::default(),
             readers: Arc::default(),
             refusal_logged: Mutex::new(None),
+            counted: Mutex::default(),
             wake,
         })
     }
@@ -176,6 +182,7 @@ impl Daemon {
         listener.set_nonblocking(true)?;
         while tick() {
             let (workers, again_in) = self.look_after_workers();
+            self.report_counts();
             let wait = interval.into_iter().chain(again_in).min();
             let timeout =
                 wait.map_or(PollTimeout::NONE, |wait| PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX));
@@ -259,6 +266,7 @@ impl Daemon {
             }
             Err(error) => return Err(error),
         };
+        self.report_counts();
         if let (Reply::Refused(why), true) = (&reply, self.is_logged(uid)) {
             tracing::warn!(uid, why, "a request is refused");
         }
@@ -275,7 +283,7 @@ impl Daemon {
             Request::Begin(facts) => self.begin(facts),
             Request::End { job_id, wait_ms } => self.end(&job_id, Duration::from_millis(wait_ms).min(WAIT_MAX)),
             Request::Jobs => Reply::Jobs(self.lines(|facts| may_command || facts.uid == uid)),
-            Request::Places { job_id, places } => self.note_places(uid, &job_id, places),
+            Request::Places { job_id, places, state_file } => self.note_places(uid, &job_id, places, state_file),
             Request::Stand(_) | Request::Standing | Request::Certificates { .. } if !self.may_stand(uid) => {
                 Reply::Refused(format!(
                     "user {uid} may not start aggregators; only the gate (mcr node --gate-user) may"
@@ -388,6 +396,7 @@ impl Daemon {
     /// Starts the worker of a job. If an earlier start of the job still has a worker, that worker is killed first,
     /// because SLURM begins a job again only if SLURM considers the earlier start dead.
     fn begin(&self, facts: JobFacts) -> Reply {
+        let began = Instant::now();
         if let Err(error) = facts.check() {
             return Reply::Refused(error.to_string());
         }
@@ -415,7 +424,8 @@ impl Daemon {
         }
         match self.start(&facts, None, false) {
             Ok((child, worker)) => {
-                tracing::info!(job_id = facts.job_id, uid = facts.uid, pid = worker.pid, "a job begins");
+                let elapsed_us = began.elapsed().as_micros() as u64;
+                tracing::info!(job_id = facts.job_id, uid = facts.uid, pid = worker.pid, elapsed_us, "a job begins");
                 jobs.insert(facts.job_id.clone(), Job::new(facts, worker, Some(child)));
                 self.wake();
                 Reply::Begun { pid: worker.pid }
@@ -463,8 +473,10 @@ impl Daemon {
 
     fn start(&self, facts: &JobFacts, standing: Option<&Standing>, is_over: bool) -> io::Result<(Child, Process)> {
         // The worker reads the facts from the record.
-        let record =
-            |worker| Record { facts: facts.clone(), standing: standing.cloned(), worker, is_over, places: None };
+        let record = |worker| {
+            let (facts, standing) = (facts.clone(), standing.cloned());
+            Record { facts, standing, worker, is_over, places: None, state_file: None }
+        };
         self.records.put(&record(None))?;
         let mut child = self.worker_command()?.arg(self.records.path(&facts.job_id)).spawn()?;
         let worker = i32::try_from(child.id()).ok().and_then(Process::of_child);
@@ -537,8 +549,8 @@ impl Daemon {
         if job.is_late {
             return Some(job.worker);
         }
-        let (facts, places) = (job.facts.clone(), job.places.clone());
-        let record = Record { facts, standing: None, worker: Some(job.worker), is_over: true, places };
+        let (facts, places, state_file) = (job.facts.clone(), job.places.clone(), job.state_file.clone());
+        let record = Record { facts, standing: None, worker: Some(job.worker), is_over: true, places, state_file };
         if let Err(error) = self.records.put(&record) {
             tracing::warn!(job_id, %error, "the record of a job cannot be written");
         }

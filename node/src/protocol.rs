@@ -32,6 +32,9 @@ pub enum Request {
         job_id: String,
         /// Where the aggregators run.
         places: Places,
+        /// The state file of the job's agent. `mcr status` asks the agent at the socket next to this file.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state_file: Option<StateFile>,
     },
     /// The words for `mcr` in the comment of a job. A user sees only the words of the user's own jobs.
     Comment {
@@ -135,6 +138,24 @@ pub struct JobLine {
     /// Where the aggregators run. `None`: the worker has not reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregators: Option<Places>,
+    /// The state file of the job's agent. `None`: the worker has not reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_file: Option<StateFile>,
+}
+
+/// The path of the state file of an agent. A user chooses the path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StateFile(pub String);
+
+/// Maximum length of the path of a state file, in bytes. Linux accepts no longer path.
+const STATE_FILE_BYTES_MAX: usize = 4096;
+
+impl StateFile {
+    /// Whether the path is absolute, and a terminal can show it.
+    pub fn is_valid(&self) -> bool {
+        self.0.starts_with('/') && self.0.len() <= STATE_FILE_BYTES_MAX && !self.0.contains(char::is_control)
+    }
 }
 
 /// Where the aggregators of a job run.

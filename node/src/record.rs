@@ -3,7 +3,7 @@
 
 use crate::facts::JobFacts;
 use crate::process::Process;
-use crate::protocol::{Places, Standing};
+use crate::protocol::{Places, Standing, StateFile};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -27,6 +27,9 @@ pub struct Record {
     /// Where the aggregators of the job run, if the worker has reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub places: Option<Places>,
+    /// The state file of the job's agent, if the worker has reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_file: Option<StateFile>,
 }
 
 /// The directory of the records, `RUN/jobs`.

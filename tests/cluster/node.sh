@@ -67,7 +67,7 @@ commands_need_no_options_in_a_job() { # CHECK ADDRESS: the address of the aggreg
         settings=()
         submit --nodes=2 --nodelist=n[1-2] --ntasks-per-node=2 job.sh
         await_end COMPLETED
-        for said in "= flush 0" "= status 0" "= list 0" "aggregator $2: .*" \
+        for said in "= flush 0" "= status 0" "= list 0" "$2 +answers .*" \
             " *wave +step_00000$steps +0 +committed .*" "wave +step_00000$steps +complete .*"; do
             grep -qxE "$said" "$(output)" || fail "the job did not print '$said'"
         done

@@ -149,7 +149,7 @@ fn diff_says_which_classes_differ_and_by_how_much() {
     let report = run_json(&mut site.command(&["diff", "sim.it_1", "latest"]), 0);
     let class = |report: &serde_json::Value, name: &str| {
         let classes = report["classes"].as_array().expect("a list").clone();
-        let found = classes.into_iter().find(|class| class["class"].as_str().is_some_and(|key| key.contains(name)));
+        let found = classes.into_iter().find(|class| class["key"].as_str().is_some_and(|key| key.contains(name)));
         found.unwrap_or_else(|| panic!("no class {name}: {report}"))
     };
     let temperature = class(&report, "temperature");

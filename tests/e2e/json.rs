@@ -1,10 +1,14 @@
 //! Tests that the JSON of every command has the shape that docs/json.schema.json describes, and that errors are JSON.
 
 use crate::support::*;
+use mcr_test_support::Process;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// The directory of the documents.
@@ -145,6 +149,7 @@ fn the_json_of_every_command_has_the_documented_shape() {
     assert_eq!(listed["checkpoints"].as_array().map(Vec::len), Some(3));
     checked.run("show", &mut site.command("show"), 0);
     checked.run("verify", &mut site.command("verify"), 0);
+    inside_a_checkpoint(&site, &mut checked);
     checked.run("restart --dry-run", site.command("restart --dry-run").arg("--to").arg(&to), 0);
     std::fs::create_dir_all(&to).expect("made");
     std::fs::write(to.join("sim.it_3.rank_0.h5"), "another content").expect("written");
@@ -166,6 +171,7 @@ fn the_json_of_every_command_has_the_documented_shape() {
     std::fs::write(container("sim.it_3", 0), vec![7; bytes.len()]).expect("written");
     checked.run("verify", &mut site.command("verify"), 1);
     checked.run("list", &mut site.command("list"), 0);
+    checked.run("advise", &mut site.command("advise --mtbf 24 --write-seconds 1"), 0);
     checked.run("layouts", mcr().arg("layouts"), 0);
     let config = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/config/mcr.toml");
     checked.run("config check", mcr().args(["config", "check"]).arg(config), 0);
@@ -183,6 +189,43 @@ fn the_json_of_every_command_has_the_documented_shape() {
     of_daemons(&site, &mut checked);
     let known: BTreeSet<String> = schemas().keys().cloned().collect();
     assert_eq!(checked.0, known, "each schema was compared with an output");
+}
+
+/// Checks the commands that read single files and variables.
+fn inside_a_checkpoint(site: &Site, checked: &mut Checked) {
+    let listed = checked.run("ls", &mut site.command("ls latest"), 0);
+    assert_eq!(listed["files"][0]["variables"][0]["role"], "skeleton", "{listed}");
+    checked.run("cat", &mut site.command("cat latest sim.it_3.rank_0.h5"), 0);
+    let extract = |variable: &str, name: &str| {
+        let mut command = site.command(&format!("extract latest --variable {variable}"));
+        command.arg("--to").arg(site.path(name));
+        command
+    };
+    let array = checked.run("extract", &mut extract("state/ids", "ids.npy"), 0);
+    assert_eq!((&array["joined"], &array["shape"][0]), (&"stacked".into(), &4.into()), "{array}");
+    checked.run("extract", &mut extract("state/*", "state.h5"), 0);
+    let differing = checked.run("diff", &mut site.command("diff latest~1 latest"), 0);
+    assert_eq!(differing["same"], false);
+    checked.run("diff", &mut site.command("diff latest latest"), 0);
+    if !crate::mount::can_mount() {
+        checked.0.insert("mount".to_owned());
+        return;
+    }
+    // The name of the directory is not UTF-8.
+    let mount_point = site.dir.path().join(OsStr::from_bytes(b"mounted\xff"));
+    std::fs::create_dir(&mount_point).expect("made");
+    let mut command = site.command("mount");
+    command.arg(&mount_point).arg("--json").stdout(Stdio::piped());
+    let mut mount = Process::start(&mut command).expect("it starts");
+    let output = mount.0.stdout.take().expect("piped");
+    // The command goes on after its object, so only one value is read.
+    let value = serde_json::Deserializer::from_reader(output).into_iter::<Value>().next();
+    let value = value.expect("a value").expect("JSON");
+    check(&schemas()["mount"], &value, "mount").expect("the documented shape");
+    checked.0.insert("mount".to_owned());
+    assert!(value["mounted"].as_str().is_some_and(|path| path.ends_with("mounted\\xff")), "{value}");
+    assert!(mount_point.join("wave").is_dir());
+    assert!(mount.end("TERM").expect("it ends").success());
 }
 
 /// Checks the commands that ask daemons.
@@ -207,6 +250,13 @@ fn of_daemons(site: &Site, checked: &mut Checked) {
     let status = checked.run("status", mcr().args(["status", "--aggregators", &both]), 4);
     let groups = status["aggregators"][0]["checkpoints"].as_array().expect("a list").clone();
     assert!(groups.iter().any(|group| group["checkpoint"] == "sim.it_1" && group["reason"].is_null()), "{status}");
+    let mut watch = mcr();
+    watch.args(["status", "--watch", "--json", "--aggregators", &both]).stdout(Stdio::piped());
+    let mut watch = Process::start(&mut watch).expect("it starts");
+    let line = BufReader::new(watch.0.stdout.take().expect("piped")).lines().next().expect("a line").expect("UTF-8");
+    let line: Value = serde_json::from_str(&line).expect("an object on one line");
+    check(&schemas()["status"], &line, "status").expect("the documented shape");
+    assert!(watch.end("TERM").expect("it ends").success());
     let run_dir = site.path("node");
     std::fs::create_dir(&run_dir).expect("made");
     let node = Daemon::start(mcr().args(["node", "--own", "--run-dir"]).arg(&run_dir));

@@ -1,5 +1,6 @@
 //! End-to-end tests with the real binary, real HDF5 files, real gRPC, and real processes that are killed by SIGKILL.
 
+mod advise;
 mod bench;
 mod bounds;
 mod command_line;
@@ -27,6 +28,7 @@ mod pruning;
 mod restoring;
 mod saving;
 mod settings;
+mod status;
 mod support;
 mod terminal;
 mod watching;

@@ -65,6 +65,11 @@ fn the_metrics_count_what_is_committed_and_what_is_refused() {
     assert!(text.contains("mcr_job_last_commit_timestamp_seconds{job=\"job\",user=\""), "{text}");
     wait_for("the agent's count", Duration::from_secs(20), || {
         let text = scraped(&of_agent);
+        let uncommitted = text.lines().find(|line| line.starts_with("mcr_job_uncommitted_ranks{job=\"job\""))?;
+        assert!(uncommitted.contains("user=\""), "{text}");
+        if !uncommitted.ends_with(" 0") {
+            return None;
+        }
         let counts = ["mcr_checkpoints_saved_total", "mcr_ranks_committed_total"].map(|name| value(&text, name));
         (counts == [2.0, 4.0]).then_some(())
     });
@@ -88,6 +93,80 @@ fn a_port_that_is_in_use_costs_the_metrics_but_no_checkpoint() {
     by.env("MCR_METRICS", &address);
     let (aggregator, _) = Daemon::aggregator_by(by, dir.path(), "a", &dir.path().join("store"), "");
     assert!(aggregator.log().contains("metrics are not served"), "{}", aggregator.log());
+}
+
+#[test]
+fn an_option_overrides_the_variable_and_the_variable_overrides_the_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let free = || {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        listener.local_addr().expect("an address").to_string()
+    };
+    let started = |name: &str, variable: Option<&str>, option: Option<&str>, file: &str| {
+        let mut by = mcr();
+        by.envs(variable.map(|value| ("MCR_METRICS", value)));
+        let config = dir.path().join(format!("{name}.toml"));
+        let store = dir.path().join("store");
+        let text = format!("[anc]\nstore = {store:?}\ncreate = true\nlisten = \"127.0.0.1:0\"\nmetrics = {file:?}\n");
+        std::fs::write(&config, text).expect("written");
+        by.arg("anc").arg("--config").arg(&config).args(option.map(|value| format!("--metrics={value}")));
+        let daemon = Daemon::start(&mut by);
+        daemon.wait_for_log("aggregator listens");
+        metrics_of(&daemon)
+    };
+    let [of_file, of_variable, of_option] = [(); 3].map(|()| free());
+    assert_eq!(started("file", None, None, &of_file), of_file);
+    assert_eq!(started("variable", Some(&of_variable), None, &of_file), of_variable);
+    assert_eq!(started("option", Some(&of_variable), Some(&of_option), &of_file), of_option);
+}
+
+#[test]
+fn agent_run_and_node_serve_metrics_at_the_address_in_their_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_aggregator, address) = Daemon::aggregator(dir.path(), "a", &dir.path().join("store"), "");
+    let watch = dir.path().join("run");
+    std::fs::create_dir(&watch).expect("made");
+    let more = format!("{LAYOUT}\nmetrics = \"127.0.0.1:0\"");
+    let agent = Daemon::agent(dir.path(), "n", &watch, &[address], &more);
+    assert_eq!(value(&scraped(&metrics_of(&agent)), "mcr_checkpoints_saved_total"), 0.0);
+    let cluster = dir.path().join("cluster.toml");
+    std::fs::write(&cluster, "[anc]\nmetrics = \"127.0.0.1:0\"\n[node]\nmetrics = \"127.0.0.1:0\"\n").expect("written");
+    let mut run_both = mcr();
+    run_both
+        .arg("run")
+        .env("MCR_CLUSTER", &cluster)
+        .current_dir(dir.path())
+        .args(["--job", "j", "--watch"])
+        .arg(&watch);
+    let run_both = Daemon::start(run_both.arg("--store").arg(dir.path().join("store")));
+    assert_eq!(value(&scraped(&metrics_of(&run_both)), "mcr_groups_committed_total"), 0.0);
+    let node = |cluster: &Path| {
+        let mut node = mcr();
+        node.args(["node", "--own", "--run-dir"]).arg(dir.path().join("node")).env("MCR_CLUSTER", cluster);
+        Daemon::start(&mut node)
+    };
+    let of_node = node(&cluster);
+    let text = scraped(&metrics_of(&of_node));
+    assert_eq!((value(&text, "mcr_jobs_begun_total"), value(&text, "mcr_jobs")), (0.0, 0.0));
+    of_node.kill();
+    // With a file that cannot be used, the daemon serves jobs, but no metrics.
+    std::fs::write(&cluster, "[node]\nmetrics = \"somewhere\"\n").expect("written");
+    let of_node = node(&cluster);
+    let said = of_node.wait_for_log("the address of the metrics is not known");
+    assert!(said.contains("it must be ADDRESS:PORT"), "{said}");
+    of_node.wait_for_log("serving jobs");
+}
+
+#[test]
+fn job_show_prints_the_address_of_the_metrics_and_where_it_comes_from() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = dir.path().join("cluster.toml");
+    std::fs::write(&cluster, "[cnc]\nmetrics = \"127.0.0.1:7118\"\n").expect("written");
+    std::fs::write(dir.path().join("mcr.toml"), "job = \"wave\"\n").expect("written");
+    let shown = run_json(mcr().args(["job", "show"]).env("MCR_CLUSTER", &cluster).current_dir(dir.path()), 0);
+    let metrics = &shown["settings"]["metrics"];
+    assert_eq!(metrics["value"], "127.0.0.1:7118", "{shown}");
+    assert!(metrics["from"].as_str().is_some_and(|from| from.ends_with("cluster.toml")), "{shown}");
 }
 
 /// The directory of promtool and prometheus. `None` if the programs are not installed.

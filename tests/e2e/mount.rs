@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Whether this machine lets this user mount. If not, the test says so and ends.
-fn can_mount() -> bool {
+pub fn can_mount() -> bool {
     let has_device = Path::new("/dev/fuse").exists();
     let status = std::fs::read_to_string("/proc/self/status").expect("read");
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a line").trim();

@@ -542,7 +542,7 @@ fn the_aggregator_of_a_job_on_one_node_has_no_port_and_the_commands_find_it() {
     let mut status = mcr();
     status.arg("status").current_dir(site.path("work")).env("SLURM_JOB_ID", &site.job_id).env("SLURMD_NODENAME", "n1");
     let said = String::from_utf8(run(&mut status, 0).stdout).expect("UTF-8");
-    assert!(said.contains("aggregator unix:/") && said.contains("n1") && said.contains("committed"), "{said}");
+    assert!(said.contains("\nunix:/") && said.contains("n1") && said.contains("committed"), "{said}");
     assert_eq!(aggregators_of_the_job(&site.path("run")), "this node");
     application.wait().expect("ended");
     site.says(&mut site.job("end"));

@@ -97,6 +97,10 @@ impl Hub {
                     raw_bytes = flushed.manifest.raw_bytes.0, stored_bytes = flushed.manifest.stored_bytes.0, elapsed_ms,
                     "committed group"
                 );
+                if !flushed.was_there {
+                    let (raw, stored) = (flushed.manifest.raw_bytes, flushed.manifest.stored_bytes);
+                    self.history.committed(&key.job, &flushed.id, raw, stored);
+                }
                 if flushed.exists {
                     self.exist_with(&key.job, &flushed.id);
                 }
@@ -123,6 +127,7 @@ impl Hub {
                         "flush failed"
                     ),
                 }
+                self.history.failed(&key.job, format!("the flush of {} failed: {why}", key.label));
                 gather.problem = why;
                 let event = match &error {
                     FlushError::Stale(ranks) => Self::stale(gather, &key.label, ranks, next.is_empty()),

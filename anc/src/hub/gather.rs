@@ -135,13 +135,26 @@ impl Gather {
 }
 
 /// Number of bytes that the running flush has processed so far.
-#[derive(Default)]
 pub(super) struct Progress {
     pub(super) raw_bytes: AtomicU64,
     pub(super) stored_bytes: AtomicU64,
+    /// Number of raw bytes that the flush will process; 0 if the plan is not made yet.
+    pub(super) planned_bytes: AtomicU64,
+    pub(super) began: Instant,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        let [raw_bytes, stored_bytes, planned_bytes] = Default::default();
+        Self { raw_bytes, stored_bytes, planned_bytes, began: Instant::now() }
+    }
 }
 
 impl Observer for Progress {
+    fn planned(&self, _: usize, raw_bytes: RawBytes) {
+        self.planned_bytes.fetch_add(raw_bytes.0, Ordering::Relaxed);
+    }
+
     fn segment(&self, raw_bytes: RawBytes, stored_bytes: StoredBytes) {
         self.raw_bytes.fetch_add(raw_bytes.0, Ordering::Relaxed);
         self.stored_bytes.fetch_add(stored_bytes.0, Ordering::Relaxed);

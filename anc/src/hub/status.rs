@@ -16,6 +16,12 @@ impl Hub {
             store: self.store.root().display().to_string(),
             budget_bytes: self.budget.total_bytes(),
             leased_bytes: self.budget.leased_bytes(),
+            queued_flushes: self.queue.len() as u32,
+            running_flushes: self.running.len() as u32,
+            flushes_max: self.options.flushes.max(1) as u32,
+            waiting_announcements: self.budget.waiting() as u32,
+            store_bytes_per_s: self.options.flush.store_speed.bytes_per_s().unwrap_or(0),
+            jobs: self.history.jobs().collect(),
             agents: (self.agents.values())
                 .map(|agent| v1::AgentStatus {
                     node: agent.link.node.clone(),
@@ -23,39 +29,43 @@ impl Hub {
                     connected_ms: agent.connected.elapsed().as_millis() as u64,
                     silent_ms: agent.heard.elapsed().as_millis() as u64,
                     ranks: agent.ranks.iter().take(1024).map(|rank| rank.0).collect(),
+                    lost: false,
                 })
+                .chain(self.history.lost_agents())
                 .collect(),
-            checkpoints: newest.into_iter().take(64).map(|(key, gather)| gather_status(key, gather)).collect(),
+            checkpoints: newest.into_iter().take(64).map(|(key, gather)| self.gather_status(key, gather)).collect(),
         }
     }
-}
 
-fn gather_status(key: &Key, gather: &Gather) -> v1::CheckpointStatus {
-    let (phase, reason, missing) = match &gather.phase {
-        Phase::Gathering { missing, .. } => {
-            ("gathering", String::new(), missing.iter().take(64).map(|r| r.0).collect())
+    fn gather_status(&self, key: &Key, gather: &Gather) -> v1::CheckpointStatus {
+        let runs = self.running.contains(key);
+        let (phase, reason, missing) = match &gather.phase {
+            Phase::Gathering { missing, .. } => {
+                ("gathering", String::new(), missing.iter().take(64).map(|r| r.0).collect())
+            }
+            Phase::Flushing { .. } => (if runs { "flushing" } else { "queued" }, String::new(), Vec::new()),
+            Phase::Waiting { attempts, .. } => (
+                "waiting",
+                format!("the flush failed {attempts} times and will be tried again: {}", gather.problem),
+                Vec::new(),
+            ),
+            Phase::Committed(id) => ("committed", id.to_string(), Vec::new()),
+            Phase::Abandoned(reason) => ("abandoned", reason.to_string(), Vec::new()),
+        };
+        let progress = &gather.progress;
+        let done = |so_far: &AtomicU64, whole: u64| if runs { so_far.load(Ordering::Relaxed) } else { whole };
+        v1::CheckpointStatus {
+            job: key.job.to_string(),
+            label: key.label.to_string(),
+            group: key.group.0,
+            phase: phase.into(),
+            reason,
+            missing,
+            raw_bytes: done(&progress.raw_bytes, gather.raw_bytes.0),
+            stored_bytes: done(&progress.stored_bytes, gather.stored_bytes.0),
+            age_ms: gather.since.elapsed().as_millis() as u64,
+            flush_ms: if runs { progress.began.elapsed().as_millis() as u64 } else { gather.flush_ms },
+            planned_bytes: done(&progress.planned_bytes, 0),
         }
-        Phase::Flushing { .. } => ("flushing", String::new(), Vec::new()),
-        Phase::Waiting { attempts, .. } => (
-            "waiting",
-            format!("the flush failed {attempts} times and will be tried again: {}", gather.problem),
-            Vec::new(),
-        ),
-        Phase::Committed(id) => ("committed", id.to_string(), Vec::new()),
-        Phase::Abandoned(reason) => ("abandoned", reason.to_string(), Vec::new()),
-    };
-    let flushing = matches!(gather.phase, Phase::Flushing { .. });
-    let done = |so_far: &AtomicU64, whole: u64| if flushing { so_far.load(Ordering::Relaxed) } else { whole };
-    v1::CheckpointStatus {
-        job: key.job.to_string(),
-        label: key.label.to_string(),
-        group: key.group.0,
-        phase: phase.into(),
-        reason,
-        missing,
-        raw_bytes: done(&gather.progress.raw_bytes, gather.raw_bytes.0),
-        stored_bytes: done(&gather.progress.stored_bytes, gather.stored_bytes.0),
-        age_ms: gather.since.elapsed().as_millis() as u64,
-        flush_ms: gather.flush_ms,
     }
 }

@@ -113,12 +113,17 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr gate --state /var/lib/mcr-gate --log-json", "Write the log as JSON"),
     ]),
     ("status", &[
+        example("mcr status --watch", "Show your jobs on this node, live; q ends it"),
         example("mcr status --aggregators node1:7117,node2:7117", "Ask two aggregators"),
         example("mcr status --aggregators unix:/tmp/mcr/wave.sock --json", "Ask an aggregator of this node, for a script"),
     ]),
     ("stats", &[
         example("mcr stats --store /lustre/mcr", "Show how much space each job and checkpoint uses"),
         example("mcr stats --store /lustre/mcr --job wave --keep 3", "Show what mcr prune --keep 3 would free"),
+    ]),
+    ("advise", &[
+        example("mcr advise --mtbf 24 --store /lustre/mcr", "Advise an interval if a node of the job fails once a day"),
+        example("mcr advise --mtbf 24 --keep-daily 7 --store /lustre/mcr", "Show also how the store grows if one checkpoint a day is kept"),
     ]),
     ("layouts", &[
         example("mcr layouts", "List the presets, each with a file name as an example"),

@@ -30,7 +30,7 @@ struct Pair {
 /// The variables of one class.
 #[derive(Default, serde::Serialize)]
 struct Class {
-    class: String,
+    key: String,
     element: String,
     variables: u64,
     changed_variables: u64,
@@ -129,7 +129,7 @@ fn compare_all(
         let Some(any) = of_a.as_ref().or(of_b.as_ref()) else { continue };
         let key = if key.is_empty() { name_of(any).to_owned() } else { key.to_owned() };
         let class = classes.entry(key.clone()).or_default();
-        class.class = key;
+        class.key = key;
         class.element = any.element.to_string();
         class.variables += 1;
         let (Some(of_a), Some(of_b)) = (&of_a, &of_b) else {
@@ -224,7 +224,7 @@ impl Report {
             for class in self.classes.iter().filter(is_changed) {
                 let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.6e}"));
                 table.row([
-                    class.class.clone(),
+                    class.key.clone(),
                     (class.changed_variables + class.not_comparable).to_string(),
                     class.variables.to_string(),
                     class.change.changed.to_string(),

@@ -8,7 +8,7 @@ use super::args::ExtractArgs;
 use super::ls::shape_of;
 use super::npy;
 use super::open::Opened;
-use crate::output::{Table, print, print_json};
+use crate::output::{Table, name_of, print, print_json};
 use anyhow::{Context, bail};
 use globset::{GlobBuilder, GlobMatcher};
 use mcr_cnc::h5::{Array, Arrays, NewArrays};
@@ -87,11 +87,21 @@ impl Joined {
         (std::iter::once(end).chain(rest.iter().copied()).collect(), begins)
     }
 
+    /// For people.
     fn name(self) -> &'static str {
         match self {
             Self::Stacked => "stacked: the first dimension counts the pieces",
             Self::Appended => "appended along the first dimension",
             Self::Flat => "flat: the pieces have different shapes",
+        }
+    }
+
+    /// One word, for `--json`.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Stacked => "stacked",
+            Self::Appended => "appended",
+            Self::Flat => "flat",
         }
     }
 }
@@ -328,8 +338,8 @@ fn report(
     let id = &opened.state.id;
     if args.json {
         return print_json(&serde_json::json!({
-            "job": opened.job, "checkpoint": id, "file": args.to, "pieces": pieces,
-            "shape": joined.as_ref().map(|(_, shape)| shape), "joined": joined.as_ref().map(|(how, _)| how.name()),
+            "job": opened.job, "checkpoint": id, "file": name_of(&args.to), "pieces": pieces,
+            "shape": joined.as_ref().map(|(_, shape)| shape), "joined": joined.as_ref().map(|(how, _)| how.word()),
         }));
     }
     let mut table = Table::new(&[">rank", "file", "variable", "shape", "at"]);

@@ -89,6 +89,16 @@ pub fn name_of(variable: &VariableHeader) -> &str {
     }
 }
 
+/// The role of a variable, for `--json`.
+fn role_of(variable: &VariableHeader) -> &'static str {
+    match variable.role {
+        Role::Skeleton => "skeleton",
+        Role::WholeFile => "whole-file",
+        Role::Array => "array",
+        Role::StoredChunks => "stored-chunks",
+    }
+}
+
 /// The dimensions of an array, as `64 x 64`.
 pub fn shape_of(shape: &[u64]) -> String {
     shape.iter().map(u64::to_string).collect::<Vec<_>>().join(" x ")
@@ -98,7 +108,7 @@ pub fn shape_of(shape: &[u64]) -> String {
 pub fn described(file: &FileHeader, link: Option<&str>) -> serde_json::Value {
     let variable = |variable: &VariableHeader| {
         serde_json::json!({
-            "path": variable.path, "role": format!("{:?}", variable.role), "type": variable.element.to_string(),
+            "path": variable.path, "role": role_of(variable), "element": variable.element.to_string(),
             "shape": variable.shape.0, "raw_bytes": variable.raw_bytes, "filters": variable.filters.len(),
         })
     };

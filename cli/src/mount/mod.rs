@@ -6,7 +6,7 @@ mod files;
 mod tree;
 
 use crate::common::open_store;
-use crate::output::{name_of, print};
+use crate::output::{name_of, print, print_json};
 use crate::signals::Signals;
 use anyhow::{Context, bail};
 use args::MountArgs;
@@ -53,7 +53,8 @@ pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
             )
         })?;
         if args.json {
-            crate::output::print_json(&serde_json::json!({ "mounted": args.dir, "store": args.store.store }))?;
+            let (dir, store) = (name_of(&args.dir), name_of(&args.store.store));
+            print_json(&serde_json::json!({ "mounted": dir, "store": store }))?;
         } else {
             let dir = name_of(&args.dir);
             print(&format!("mounted at {dir}; SIGTERM, Ctrl-C or umount {dir} ends this command\n"))?;

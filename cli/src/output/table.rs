@@ -103,6 +103,35 @@ impl Table {
 
     /// The table with lines of at most `width` characters. `None`: the lines may have any length.
     fn finished(&self, width: Option<usize>, has_colours: bool) -> String {
+        let mut text = self.marked(width);
+        for (mark, paint) in MARKS {
+            text = text.replace(mark, if has_colours { paint.begin() } else { "" });
+        }
+        text.replace(MARK_END, if has_colours { END } else { "" })
+    }
+
+    /// The lines of the table for a terminal of this width. Each line is divided into pieces with different colours.
+    pub fn pieces(&self, width: usize) -> Vec<Vec<(String, Option<Paint>)>> {
+        let of_line = |line: &str| {
+            let (mut pieces, mut text, mut paint) = (Vec::new(), String::new(), None);
+            for c in line.chars() {
+                let begun = MARKS.iter().find(|(mark, _)| *mark == c).map(|(_, paint)| *paint);
+                if begun.is_none() && c != MARK_END {
+                    text.push(c);
+                    continue;
+                }
+                pieces.push((std::mem::take(&mut text), paint));
+                paint = begun;
+            }
+            pieces.push((text, paint));
+            pieces.retain(|(text, _)| !text.is_empty());
+            pieces
+        };
+        self.marked(Some(width)).lines().map(of_line).collect()
+    }
+
+    /// The table with marks around its painted cells.
+    fn marked(&self, width: Option<usize>) -> String {
         let mut cells = self.rows.clone();
         for (row, column, paint) in &self.painted {
             let mark = MARKS.iter().find(|(_, of)| of == paint).map_or(MARK_END, |(mark, _)| *mark);
@@ -119,10 +148,7 @@ impl Table {
                 text.push('\n');
             }
         }
-        for (mark, paint) in MARKS {
-            text = text.replace(mark, if has_colours { paint.begin() } else { "" });
-        }
-        text.replace(MARK_END, if has_colours { END } else { "" })
+        text
     }
 
     /// The columns of each part.
@@ -330,5 +356,8 @@ mod tests {
         table.row(["complete".into(), "10".into()]);
         assert_eq!(table.finished(None, false), "state      n\ndamaged    1\ncomplete  10\n");
         assert_eq!(table.finished(None, true), "state      n\n\x1b[31mdamaged\x1b[0m    1\ncomplete  10\n");
+        let plain = |text: &str| (text.to_owned(), None);
+        let damaged = vec![("damaged".to_owned(), Some(Paint::Bad)), plain("    1")];
+        assert_eq!(table.pieces(80), [vec![plain("state      n")], damaged, vec![plain("complete  10")]]);
     }
 }

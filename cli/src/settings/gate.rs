@@ -1,7 +1,9 @@
 //! The options of gates. Only the cluster's file can set these options.
 
+use super::metrics::metrics_address;
 use anyhow::bail;
 use mcr_anc::config::Listen;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// The table `[gate]` of the cluster's file. All nodes need the same values.
@@ -21,6 +23,8 @@ pub struct GateOptions {
     pub user_aggregators: u32,
     /// Time in seconds without any agent, after which an aggregator ends. Default 600 seconds.
     pub idle_seconds: u64,
+    /// `ADDRESS:PORT` at which the gate serves metrics for Prometheus. Default: none.
+    pub metrics: Option<String>,
 }
 
 impl Default for GateOptions {
@@ -32,6 +36,7 @@ impl Default for GateOptions {
             aggregators: 32,
             user_aggregators: 8,
             idle_seconds: 600,
+            metrics: None,
         }
     }
 }
@@ -41,6 +46,11 @@ impl GateOptions {
     pub fn port_range(&self) -> Option<(u16, u16)> {
         let ports = Listen::parse(&format!("0.0.0.0:{}", self.ports))?.ports;
         (*ports.start() > 0).then_some((*ports.start(), *ports.end()))
+    }
+
+    /// The address at which the gate serves metrics. `None`: the gate serves no metrics.
+    pub fn metrics_address(&self) -> anyhow::Result<Option<SocketAddr>> {
+        metrics_address(self.metrics.as_deref())
     }
 
     pub(super) fn check(self) -> anyhow::Result<Self> {
@@ -61,6 +71,7 @@ impl GateOptions {
         if !(1..=604_800).contains(&self.idle_seconds) {
             bail!("idle-seconds = {}; it must be between 1 second and a week (604800)", self.idle_seconds);
         }
+        self.metrics_address()?;
         Ok(self)
     }
 }
@@ -80,6 +91,7 @@ mod tests {
             ("directory", GateOptions { directory: "gate".into(), ..GateOptions::default() }),
             ("aggregators", GateOptions { aggregators: 0, ..GateOptions::default() }),
             ("user-aggregators", GateOptions { user_aggregators: 257, ..GateOptions::default() }),
+            ("metrics", GateOptions { metrics: Some("localhost".into()), ..GateOptions::default() }),
             ("idle-seconds", GateOptions { idle_seconds: 0, ..GateOptions::default() }),
         ] {
             let error = options.check().expect_err(key).to_string();

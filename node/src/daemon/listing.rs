@@ -3,10 +3,39 @@
 use super::{Daemon, Job};
 use crate::comment::Comment;
 use crate::facts::JobFacts;
-use crate::protocol::{JobLine, Places, Reply};
+use crate::protocol::{JobLine, Places, Reply, StateFile};
 use crate::record::Record;
+use std::sync::PoisonError;
+
+/// Numbers of jobs and workers on this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Jobs of this node.
+    jobs: u64,
+    /// Running workers of these jobs.
+    of_jobs: u64,
+    /// Running aggregators of jobs on other nodes.
+    of_aggregators: u64,
+}
 
 impl Daemon {
+    /// Logs the numbers of jobs and workers if they have changed. Metrics show them.
+    pub(super) fn report_counts(&self) {
+        let mut now = Counts::default();
+        for job in self.lock().values() {
+            let runs = u64::from(job.again_at.is_none());
+            match job.standing {
+                None => (now.jobs, now.of_jobs) = (now.jobs + 1, now.of_jobs + runs),
+                Some(_) => now.of_aggregators += runs,
+            }
+        }
+        let mut last = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *last, now) != now {
+            let Counts { jobs, of_jobs, of_aggregators } = now;
+            tracing::debug!(jobs, of_jobs, of_aggregators, "jobs and workers");
+        }
+    }
+
     pub(super) fn lines(&self, is_seen: impl Fn(&JobFacts) -> bool) -> Vec<JobLine> {
         let jobs = self.jobs();
         let seen = jobs.values().filter(|job| job.standing.is_none() && is_seen(&job.facts));
@@ -15,22 +44,27 @@ impl Daemon {
             uid: job.facts.uid,
             pid: job.worker.pid,
             aggregators: job.places.clone(),
+            state_file: job.state_file.clone(),
         };
         seen.map(line).collect()
     }
 
-    /// Notes where the aggregators of a job run. Only the user of the job may report this.
-    pub(super) fn note_places(&self, uid: u32, job_id: &str, places: Places) -> Reply {
+    /// Notes where the aggregators of a job run, and the state file of its agent. Only the user of the job may report
+    /// this.
+    pub(super) fn note_places(&self, uid: u32, job_id: &str, places: Places, state_file: Option<StateFile>) -> Reply {
         if !places.are_valid() {
             return Reply::Refused("the addresses of the aggregators are too many, or cannot be shown".into());
+        }
+        if state_file.as_ref().is_some_and(|file| !file.is_valid()) {
+            return Reply::Refused("the path of the state file is relative, too long, or cannot be shown".into());
         }
         let mut jobs = self.jobs();
         let own = jobs.get_mut(job_id).filter(|job| job.standing.is_none() && job.facts.uid == uid);
         let Some(job) = own else { return Reply::Refused(format!("user {uid} has no job {job_id} here")) };
         let (facts, worker) = (job.facts.clone(), Some(job.worker));
-        job.places = Some(places.clone());
+        (job.places, job.state_file) = (Some(places.clone()), state_file.clone());
         // The next daemon reads the record.
-        let record = Record { facts, standing: None, worker, is_over: job.is_over, places: Some(places) };
+        let record = Record { facts, standing: None, worker, is_over: job.is_over, places: Some(places), state_file };
         if let Err(error) = self.records.put(&record) {
             tracing::warn!(job_id, %error, "the record of a job cannot be written");
         }
@@ -64,8 +98,16 @@ mod tests {
         site.begin("7", 0);
         let report = |uid, addresses: &[&str]| {
             let places = Places::Gates(addresses.iter().map(|address| (*address).to_owned()).collect());
-            site.daemon.reply(uid, Request::Places { job_id: "7".into(), places })
+            let state_file = Some(StateFile("/home/alice/7.state".into()));
+            site.daemon.reply(uid, Request::Places { job_id: "7".into(), places, state_file })
         };
+        let of_file = |path: &str| {
+            let state_file = Some(StateFile(path.into()));
+            site.daemon.reply(own, Request::Places { job_id: "7".into(), places: Places::Here, state_file })
+        };
+        for path in ["7.state", "/\x1b[2J", &"/".repeat(5000)] {
+            assert!(matches!(of_file(path), Reply::Refused(why) if why.contains("state file")), "{path}");
+        }
         assert!(matches!(report(own + 1, &["agg0:7117"]), Reply::Refused(why) if why.contains("has no job 7 here")));
         assert!(matches!(report(own, &["\x1b[2J"]), Reply::Refused(why) if why.contains("cannot be shown")));
         assert_eq!(report(own, &["agg0:7117", "[::1]:7117"]), Reply::Noted);
@@ -73,6 +115,7 @@ mod tests {
             let Reply::Jobs(jobs) = daemon.reply(own, Request::Jobs) else { panic!("no list") };
             let shown = jobs[0].aggregators.as_ref().map(ToString::to_string);
             assert_eq!(shown.as_deref(), Some("gates: agg0:7117 [::1]:7117"));
+            assert_eq!(jobs[0].state_file, Some(StateFile("/home/alice/7.state".into())));
         }
     }
 }

@@ -1,0 +1,112 @@
+//! `mcr status`: asks aggregators which checkpoints they are saving, which are committed, and which problems they
+//! have.
+
+pub mod args;
+mod asking;
+mod find;
+mod json;
+mod live;
+mod model;
+mod screen;
+mod view;
+
+use crate::cert::security;
+use crate::exit::Exit;
+use crate::output::{print, print_json, print_json_line};
+use crate::signals::Signals;
+use args::StatusArgs;
+use asking::{ONCE_MAX, REPEATED_MAX, ask_all};
+use find::find;
+use model::Model;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use view::{sections, summary};
+
+/// Maximum number of groups that are committed or abandoned, in the output for people.
+const RECENT_MAX: usize = 64;
+
+pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let model = runtime.block_on(begun(&args))?;
+    if args.watch && !args.json && std::io::stdout().is_terminal() {
+        return live::run(args, model);
+    }
+    match args.watch {
+        true => runtime.block_on(print_again_and_again(args, model)),
+        false => runtime.block_on(print_once(&args, model)),
+    }
+}
+
+/// The aggregators to ask. The certificate is checked before any question, because its errors have other exit codes.
+async fn begun(args: &StatusArgs) -> anyhow::Result<Model> {
+    let found = find(args).await?;
+    security(None, &found.aggregators)?;
+    let mut model = Model { silent_agents: found.silent_agents, ..Model::default() };
+    model.add(&found.aggregators, Instant::now());
+    Ok(model)
+}
+
+async fn print_once(args: &StatusArgs, mut model: Model) -> anyhow::Result<ExitCode> {
+    ask_all(&mut model, ONCE_MAX).await?;
+    let now = Instant::now();
+    let (asked, answered) = (model.aggregators.len(), model.answered());
+    let exit = Exit::of(answered, answered < asked || !model.silent_agents.is_empty());
+    if args.json {
+        print_json(&json::of_model(&model, now))?;
+        return Ok(exit.into());
+    }
+    print_tables(&model, now)?;
+    if asked > 1 && answered < asked {
+        let silent: Vec<&str> = (model.aggregators.iter())
+            .filter(|aggregator| aggregator.error.is_some())
+            .map(|aggregator| aggregator.address.as_str())
+            .collect();
+        let word = if exit == Exit::Partly { "PARTLY" } else { "FAILED" };
+        let silent = silent.join(", ");
+        print(&format!("\n{word}: {answered} of {asked} aggregators answered; no answer from {silent}\n"))?;
+    }
+    Ok(exit.into())
+}
+
+fn print_tables(model: &Model, now: Instant) -> anyhow::Result<()> {
+    for (nth, section) in sections(model, now, RECENT_MAX).iter().enumerate() {
+        if nth > 0 {
+            print("\n")?;
+        }
+        section.table.print()?;
+        if let Some(note) = &section.note {
+            print(&format!("{note}\n"))?;
+        }
+    }
+    Ok(())
+}
+
+/// For a standard output that is no terminal, and for JSON. Ends after a signal.
+async fn print_again_and_again(args: StatusArgs, mut model: Model) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::new()?;
+    let interval = Duration::from_secs(args.interval);
+    loop {
+        let next = tokio::time::Instant::now() + interval;
+        let asked = async {
+            asking::refresh(&mut model, &args).await;
+            ask_all(&mut model, REPEATED_MAX).await
+        };
+        tokio::select! {
+            asked = asked => asked?,
+            () = signals.next() => return Ok(ExitCode::SUCCESS),
+        }
+        let now = Instant::now();
+        if args.json {
+            print_json_line(&json::of_model(&model, now))?;
+        } else {
+            print(&format!("{} UTC: {}\n\n", crate::output::utc(crate::common::now_unix_ms()), summary(&model)))?;
+            print_tables(&model, now)?;
+            print("\n")?;
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = signals.next() => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
