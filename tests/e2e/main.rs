@@ -5,6 +5,7 @@ mod bounds;
 mod command_line;
 mod companions;
 mod configuration;
+mod copying;
 mod corpus;
 mod daemons;
 mod ending;
