@@ -291,3 +291,38 @@ impl ReadError {
         }
     }
 }
+
+/// An error while a checkpoint is copied or repaired.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// A file of one of the two stores could not be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Copying would change or contradict data of the destination, or the source has nothing to copy.
+    #[error("{path}: {what}; {way_out}", path = .path.display())]
+    Refused {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why nothing is copied.
+        what: String,
+        /// What the user can do.
+        way_out: &'static str,
+    },
+}
+
+impl From<ReadError> for CopyError {
+    fn from(error: ReadError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl CopyError {
+    /// The file or directory of the error, if it is known.
+    pub fn path(&self) -> Option<&std::path::Path> {
+        match self {
+            Self::Refused { path, .. } => Some(path),
+            Self::Store(_) => None,
+        }
+    }
+}

@@ -12,6 +12,10 @@
 //! incarnation began, the checkpoint never becomes complete ([`Incarnations::is_dead`]). If all groups were committed
 //! but could not be read at that time, the checkpoint is set aside.
 
+mod copying;
+
+pub(crate) use copying::{add_records, missing_records};
+
 use crate::container::ReadError;
 use crate::ids::{CheckpointId, Digest, JobId};
 use crate::manifest::Place;

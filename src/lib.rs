@@ -111,6 +111,9 @@
 //! a checkpoint without a restart. [`image::FileReader`] and [`container::VariableReader`] decode only the segments that
 //! they need, through the partition buffer of row 5.
 //!
+//! `mcr copy` and `mcr verify --repair` copy files between two stores without decoding segments ([`copy`]). The order of
+//! the steps is that of a commit.
+//!
 //! # Invariants
 //!
 //! - **A checkpoint exists if and only if valid manifests in its directory cover all of its groups**
@@ -138,6 +141,7 @@
 //!   elsewhere.
 //! - A committed file is never changed. Only [`prune::prune`] deletes committed files, and keeps containers to which
 //!   other checkpoints refer. [`repack::repack`] replaces a kept container as a whole by a smaller container.
+//!   [`copy::repair`] replaces a damaged file by an intact copy of this file.
 //! - The generated wire types are used only where messages are sent and received. `proto/src/convert.rs` checks each
 //!   header that arrives and converts it to the types of this crate.
 //!
@@ -163,6 +167,7 @@ pub mod bases;
 pub mod classify;
 pub mod codec;
 pub mod container;
+pub mod copy;
 pub mod error;
 pub mod error_chain;
 pub mod filter;

@@ -24,6 +24,16 @@ const TEXT_BYTES_MAX: u64 = 16 << 10;
 /// A file without a lock is removed if the file is older than this duration. A younger file may not be locked yet.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
+/// Whether a running program holds a file of the job. `false` if the store has no locks.
+pub(crate) fn is_any_held(store: &dyn Store, job: &JobId) -> Result<bool, StoreError> {
+    let dir = directory(job);
+    match store.list_dir(&dir) {
+        Ok(entries) => Ok(entries.iter().any(|entry| store.is_held(&dir.join(&entry.name)))),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// The holder file of `mcr run`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LivingRun {

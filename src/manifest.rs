@@ -17,7 +17,9 @@ pub use format::{
     KnownContainer, MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest, ManifestContainer, ManifestFile, Place, Referred,
     age, is_there, manifest_name, manifests, read_manifest,
 };
-pub(crate) use format::{PRUNED, checked_body, group_of_manifest, manifest_path, missing_groups, read_head};
+pub(crate) use format::{
+    PRUNED, checked_body, group_of_manifest, manifest_path, missing_groups, read_head, read_head_and_text, with_job,
+};
 pub use list::{
     has_all_manifests, jobs, list, list_remembering, newest_of_group, newest_restorable, state, unfinished,
 };

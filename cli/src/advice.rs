@@ -7,6 +7,7 @@ use mcr_cnc::layout::LayoutError;
 use mcr_cnc::restart::RestoreError;
 use mcr_proto::tls::IdentityError;
 use mcrengine::container::ReadError;
+use mcrengine::copy::CopyError;
 use mcrengine::store::{Advice, StoreError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -106,6 +107,9 @@ fn advice_of(error: &anyhow::Error) -> Option<String> {
         if let Some(error) = cause.downcast_ref::<ReadError>() {
             return Some(of_store(error.advice()).into());
         }
+        if let Some(error) = cause.downcast_ref::<CopyError>() {
+            return of_copy(error).map(str::to_owned);
+        }
         if let Some(error) = cause.downcast_ref::<ConfigError>() {
             return Some(of_agent_config(error));
         }
@@ -141,20 +145,29 @@ fn path_of(error: &anyhow::Error) -> Option<PathBuf> {
                 ConfigError::Missing { .. } | ConfigError::Value { .. } | ConfigError::Layout(_) => None,
             };
         }
-        let read = |error: &ReadError| error.path().to_owned();
-        if let Some(error) = cause.downcast_ref::<StoreError>() {
+        if let Some(error) = cause.downcast_ref::<CopyError>() {
             return match error {
-                StoreError::Io { path, .. }
-                | StoreError::Committed { path }
-                | StoreError::Busy { path }
-                | StoreError::Contents { path, .. }
-                | StoreError::TooLarge { path, .. } => Some(path.clone()),
-                StoreError::Read(error) => Some(read(error)),
-                _ => None,
+                CopyError::Store(error) => path_in_store(error),
+                error => error.path().map(Path::to_owned),
             };
         }
-        cause.downcast_ref::<ReadError>().map(read)
+        if let Some(error) = cause.downcast_ref::<StoreError>() {
+            return path_in_store(error);
+        }
+        cause.downcast_ref::<ReadError>().map(|error| error.path().to_owned())
     })
+}
+
+fn path_in_store(error: &StoreError) -> Option<PathBuf> {
+    match error {
+        StoreError::Io { path, .. }
+        | StoreError::Committed { path }
+        | StoreError::Busy { path }
+        | StoreError::Contents { path, .. }
+        | StoreError::TooLarge { path, .. } => Some(path.clone()),
+        StoreError::Read(error) => Some(error.path().to_owned()),
+        _ => None,
+    }
 }
 
 fn of_store(advice: Advice) -> &'static str {
@@ -166,6 +179,14 @@ fn of_store(advice: Advice) -> &'static str {
         Advice::NewGeneration => "save the checkpoint again, so that it gets another name in the store",
         Advice::Permissions => "give this user access to the path, or name another store with --store",
         Advice::Report => "report this error with the command and its output, because it is a bug of mcr",
+    }
+}
+
+fn of_copy(error: &CopyError) -> Option<&'static str> {
+    match error {
+        CopyError::Store(error) => Some(of_store(error.advice())),
+        CopyError::Refused { way_out, .. } => Some(way_out),
+        _ => None,
     }
 }
 
@@ -311,6 +332,14 @@ mod tests {
         ]
     }
 
+    fn copy_errors() -> Vec<CopyError> {
+        let way_out = "copy to a job with another name (--to-job)";
+        vec![
+            CopyError::Store(store_errors().remove(0)),
+            CopyError::Refused { path: path(), what: "the destination has another checkpoint".into(), way_out },
+        ]
+    }
+
     fn layout_errors() -> Vec<LayoutError> {
         let (pattern, what) = ("a".to_owned(), "unknown placeholder {b}".to_owned());
         vec![
@@ -391,11 +420,13 @@ mod tests {
         };
         counted("src/error.rs", "StoreError", 0, store_errors().len());
         counted("src/error.rs", "ReadError", 0, read_errors().len());
+        counted("src/error.rs", "CopyError", 0, copy_errors().len());
         counted("cnc/src/layout.rs", "LayoutError", 0, layout_errors().len());
         counted("cnc/src/config.rs", "ConfigError", 1, config_errors().len());
         counted("anc/src/flush_error.rs", "FlushError", 0, flush_errors().len());
         store_errors().into_iter().for_each(|error| check(error.into()));
         read_errors().into_iter().for_each(|error| check(error.into()));
+        copy_errors().into_iter().for_each(|error| check(error.into()));
         layout_errors().into_iter().for_each(|error| check(error.into()));
         config_errors().into_iter().for_each(|error| check(error.into()));
         flush_errors().into_iter().for_each(|error| check(error.into()));
@@ -409,6 +440,9 @@ mod tests {
 
     #[test]
     fn the_path_of_an_error_is_named_apart() {
+        for error in copy_errors() {
+            assert_eq!(Told::new(&error.into(), 1).path.as_deref(), path().to_str());
+        }
         for error in store_errors() {
             let error = Err::<(), _>(error).context("the list cannot be read").expect_err("an error");
             assert_eq!(Told::new(&error, 1).path.as_deref(), path().to_str(), "{error:#}");

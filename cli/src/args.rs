@@ -4,6 +4,7 @@ pub mod values;
 
 use crate::advise::args::AdviseArgs;
 use crate::bench::partition_args::BenchPartitionsArgs;
+use crate::copy::args::{self as copy, CopyArgs};
 use crate::exit;
 use crate::globs::FileGlob;
 use crate::inside::args::{self, CatArgs, DiffArgs, ExtractArgs, LsArgs};
@@ -80,6 +81,9 @@ pub enum Command {
     /// Delete checkpoints by rules or by name, or mark checkpoints as bad
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Prune(PruneArgs),
+    /// Copy checkpoints to another store or job; copy only what is missing
+    #[command(after_help = copy::HELP)]
+    Copy(CopyArgs),
     /// Run the agent of a compute node
     ///
     /// After SIGTERM or SIGINT, the agent scans all files once more. The agent waits until all written files are
@@ -340,6 +344,12 @@ pub struct VerifyArgs {
     /// that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    /// Replace damaged containers and manifests by the intact files of another store (--from), and verify again
+    #[arg(long, requires = "from")]
+    pub repair: bool,
+    /// Directory of another store with copies of the checkpoints, for --repair
+    #[arg(long, value_name = "DIR", requires = "repair")]
+    pub from: Option<PathBuf>,
     /// Record the order in which segments are used, for mcr bench partitions --trace
     #[arg(long, value_name = "FILE", hide = true)]
     pub trace: Option<PathBuf>,

@@ -74,8 +74,8 @@ pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an olde
     --aggregators: other users could read or change the key, 78 with --aggregators: the command has no certificate \
     that it can use (mcr cert init).";
 /// For `mcr verify --help`.
-pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, 1 a checkpoint is damaged, or there is none, 4 partly: \
-    all complete checkpoints are good, and some are not complete.";
+pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, or good again after --repair, 1 a checkpoint is \
+    damaged, or there is none, 4 partly: all complete checkpoints are good, and some are not complete.";
 /// For `mcr cnc --help`.
 pub const AGENT: &str = "Exit status: 0 all files are committed, 1 the agent did not start, 5 not all files are \
     committed (the last log lines name them), 77 other users could read or change the key, 78 the configuration cannot \

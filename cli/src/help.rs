@@ -21,7 +21,7 @@ pub struct Group {
 
 /// The groups of `mcr --help`. Each command that is not hidden is in one group.
 pub const GROUPS: &[Group] = &[
-    Group { heading: "Save and restore", commands: &["run", "restart", "save", "prune", "flush"] },
+    Group { heading: "Save and restore", commands: &["run", "restart", "save", "copy", "prune", "flush"] },
     Group {
         heading: "Look at checkpoints and jobs",
         commands: &[

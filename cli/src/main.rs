@@ -14,6 +14,7 @@ mod cert;
 mod child;
 mod common;
 mod config;
+mod copy;
 mod counted;
 mod daemon;
 mod decide;
@@ -127,6 +128,7 @@ fn main() -> ExitCode {
         Command::Diff(args) => inside::diff(args),
         Command::Mount(args) => mount::run(args),
         Command::Prune(args) => prune::run(args),
+        Command::Copy(args) => copy::run(args),
         Command::Cnc(args) => daemon::run_cnc(args),
         Command::Anc(args) => daemon::run_anc(args),
         Command::Run(args) => daemon::run_both(args),

@@ -1,16 +1,18 @@
 //! `mcr verify`: reads whole checkpoints and verifies that every file can be restored.
 
-use crate::args::VerifyArgs;
+use crate::advice::message_of;
+use crate::args::{StoreArgs, VerifyArgs};
 use crate::common::{no_checkpoint_named, one_job, open_store, threads_of, write_trace};
 use crate::exit::Exit;
-use crate::output::{Progress, counted, human_rate, human_time, print, print_json};
+use crate::output::{Progress, counted, human_rate, human_time, name_of, print, print_json};
 use crate::which::checkpoint_of;
 use anyhow::bail;
+use mcrengine::copy::{Repaired, Route, Side, repair};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::marks::{mark_damaged, unmark_damaged};
 use mcrengine::partition::Recording;
-use mcrengine::store::{Advice, Store};
+use mcrengine::store::{Advice, PosixStore, Store};
 use mcrengine::units::RawBytes;
 use mcrengine::verify::{VerifyOptions, VerifyReport, verify_recorded};
 use std::process::ExitCode;
@@ -19,6 +21,7 @@ use std::time::Instant;
 pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let store = open_store(&args.store)?;
     let job = one_job(&store, &args.store)?;
+    let other = other_store(&args)?;
     let states = match &args.checkpoint {
         Some(id) => vec![the_one(&store, &job, id, &args)?],
         None => manifest::list(&store, &job)?.into_iter().filter(|state| !state.is_pruned).collect(),
@@ -33,7 +36,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let checked = states.len();
     let mut recording = args.trace.as_ref().map(|_| Recording::default());
     for state in states {
-        let is_complete = state.is_complete();
+        let mut is_complete = state.is_complete();
         let CheckpointState { id, raw_bytes, is_unreadable, doubt, .. } = state;
         let started = Instant::now();
         let progress = Progress::new("verifying", args.json);
@@ -41,7 +44,16 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         progress.add(raw_bytes.0);
         let options = VerifyOptions { cache_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
         let done = |raw_bytes: RawBytes| progress.done(raw_bytes.0);
-        let report = verify_recorded(&store, &job, &id, options, &done, &mut recording);
+        let mut report = verify_recorded(&store, &job, &id, options, &done, &mut recording);
+        let mut repaired = Repaired::default();
+        if let Some(other) = other.as_ref().filter(|_| !report.is_good()) {
+            repaired = mend(other, &store, &job, &id);
+            if !repaired.mended.is_empty() {
+                progress.add(raw_bytes.0);
+                report = verify_recorded(&store, &job, &id, options, &done, &mut None);
+                is_complete = manifest::state(&store, &job, &id).is_ok_and(|state| state.is_complete());
+            }
+        }
         drop(progress);
         let elapsed = started.elapsed();
         if is_complete {
@@ -62,6 +74,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         problems.dedup();
         if args.json {
             lines.push(serde_json::json!({
+                "mended": repaired.mended, "not_mended": repaired.left,
                 "job": job, "checkpoint": id, "good": report.is_good(), "complete": is_complete, "problems": problems, "doubt": doubt, "groups": report.groups, "files": report.files,
                 "segments": report.segments, "raw_bytes": report.raw_bytes, "stored_bytes": report.stored_bytes,
                 "elapsed_ms": elapsed.as_millis() as u64,
@@ -83,6 +96,10 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             human_rate(report.raw_bytes.0, elapsed),
         ))?;
         problems.iter().try_for_each(|problem| print(&format!("  {problem}\n")))?;
+        let from = args.from.as_deref().map(name_of).unwrap_or_default();
+        let mended = repaired.mended.iter().map(|path| format!("  mended from {from}: {}\n", path.display()));
+        let left = repaired.left.iter().map(|reason| format!("  {reason}\n"));
+        mended.chain(left).try_for_each(|line| print(&line))?;
         if let Some(doubt) = doubt {
             print(&format!("  unchanged since the commit, but doubtful: {doubt}\n"))?;
         }
@@ -110,6 +127,23 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n", last_line(&job, checked, [&damaged, &unreadable], &incomplete, exit)))?;
     }
     Ok(exit.into())
+}
+
+/// The store of --from.
+fn other_store(args: &VerifyArgs) -> anyhow::Result<Option<PosixStore>> {
+    let Some(from) = &args.from else { return Ok(None) };
+    let is_same = matches!((from.canonicalize(), args.store.store.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    if is_same {
+        bail!("--from names the store that is verified; name another store, which has intact copies");
+    }
+    open_store(&StoreArgs { store: from.clone(), job: None }).map(Some)
+}
+
+/// Replaces damaged files of a checkpoint by those of another store.
+fn mend(other: &PosixStore, store: &PosixStore, job: &JobId, id: &CheckpointId) -> Repaired {
+    let route = Route { from: Side { store: other, job }, to: Side { store, job } };
+    let failed = |error| Repaired { mended: Vec::new(), left: vec![message_of(&anyhow::Error::from(error))] };
+    repair(&route, id, &|_| ()).unwrap_or_else(failed)
 }
 
 /// Marks the checkpoint as damaged, or removes the mark. If the store cannot be written, the error is only logged.

@@ -216,6 +216,48 @@ impl ContainerReader {
         Ok(raw)
     }
 
+    /// Reads all bytes of the container from first to last, and gives them to `put` in parts of at most 1 MiB. Compares
+    /// the checksum of each segment. Returns the digest of the frame ([`Self::frame_digest`]). The index and the
+    /// trailer were checked when the container was opened.
+    pub fn read_all<E: From<ReadError>>(&self, mut put: impl FnMut(&[u8]) -> Result<(), E>) -> Result<Digest, E> {
+        let mut frame = blake3::Hasher::new();
+        let mut header = [0; FILE_HEADER_LEN];
+        read_at(&*self.file, &self.path, 0, &mut header)?;
+        frame.update(&header);
+        put(&header)?;
+        let mut at = FILE_HEADER_LEN as u64;
+        // In a repacked container, segments that are not kept have no offset.
+        let is_kept = |(n, _): &(u32, &SegmentEntry)| self.kept.as_ref().is_none_or(|kept| kept.contains_key(n));
+        for (number, entry) in (0u32..).zip(self.index.segments()).filter(is_kept) {
+            let mut record = [0; SEGMENT_HEADER_LEN];
+            read_at(&*self.file, &self.path, entry.offset, &mut record)?;
+            let header = SegmentHeader::from_record(&record)
+                .map_err(|fault| fault.at(&self.path, "a segment header", entry.offset))?;
+            if (header.stored_len, &header.chain) != (entry.stored_bytes.0, &entry.chain) {
+                let what = format!("segment {number} does not agree with the index");
+                return Err(self.invalid("a segment header", what).into());
+            }
+            frame.update(&record);
+            put(&record)?;
+            at = entry.offset + SEGMENT_HEADER_LEN as u64;
+            let mut found = 0;
+            self.parts(at..entry.end(), |part| {
+                found = crc32c::crc32c_append(found, part);
+                put(part)
+            })?;
+            if found != header.data_crc {
+                let (path, part) = (self.path.clone(), format!("segment {number}"));
+                return Err(ReadError::Damaged { path, part, at, found, recorded: header.data_crc }.into());
+            }
+            at = entry.end();
+        }
+        self.parts(at..self.bytes(), |part| {
+            frame.update(part);
+            put(part)
+        })?;
+        Ok(frame.finalize().into())
+    }
+
     /// BLAKE3 of all bytes except the stored bytes of the segments. The segment headers are included, and hold
     /// checksums of the stored bytes.
     pub fn frame_digest(&self) -> Result<Digest, ReadError> {
@@ -232,13 +274,25 @@ impl ContainerReader {
     }
 
     fn hash(&self, range: Range<u64>, hasher: &mut blake3::Hasher) -> Result<(), ReadError> {
+        self.parts(range, |part| {
+            hasher.update(part);
+            Ok(())
+        })
+    }
+
+    /// Reads a range of bytes in parts of at most 1 MiB.
+    fn parts<E: From<ReadError>>(
+        &self,
+        range: Range<u64>,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         const STEP: u64 = 1 << 20;
-        let mut buffer = vec![0; STEP.min(range.end - range.start) as usize];
+        let mut buffer = vec![0; STEP.min(range.end.saturating_sub(range.start)) as usize];
         let mut at = range.start;
         while at < range.end {
             let part = &mut buffer[..STEP.min(range.end - at) as usize];
             read_at(&*self.file, &self.path, at, part)?;
-            hasher.update(part);
+            take(part)?;
             at += part.len() as u64;
         }
         Ok(())

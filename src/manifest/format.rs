@@ -10,6 +10,8 @@ use crate::plan::Scheme;
 use crate::store::{Store, StoreError};
 use crate::units::{RawBytes, StoredBytes};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -291,6 +293,24 @@ pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) 
     }
 }
 
+/// The text of a manifest or of the record of an incarnation, with another name of the job. All other values stay as
+/// they are, also those of keys that this build does not know.
+pub(crate) fn with_job(text: &[u8], job: &JobId, path: &Path, what: &'static str) -> Result<Vec<u8>, ReadError> {
+    let invalid = |what: String| ReadError::Invalid { path: path.into(), part: "the text", what };
+    let body = checked_body(text, path, what)?;
+    let (line, json) = body.split_at(body.iter().position(|&b| b == b'\n').map_or(body.len(), |at| at + 1));
+    let renamed = || -> serde_json::Result<String> {
+        let mut fields: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(json)?;
+        fields.insert("job".into(), serde_json::value::to_raw_value(job)?);
+        serde_json::to_string(&fields)
+    };
+    let json = renamed().map_err(|error| invalid(error.to_string()))?;
+    let mut text = [line, json.as_bytes(), b"\n"].concat();
+    let digest = Digest::of(&text);
+    text.extend_from_slice(format!("blake3 {digest}\n").as_bytes());
+    Ok(text)
+}
+
 /// Whether a manifest that was read is still in the store. The manifest is opened but not read, because a committed
 /// manifest never changes.
 pub fn is_there(store: &dyn Store, manifest: &Manifest) -> bool {
@@ -318,6 +338,25 @@ fn read_as<F: Files>(
     checkpoint: &CheckpointId,
     group: GroupId,
 ) -> Result<Manifest<F>, ReadError> {
+    read_with_text(store, job, checkpoint, group).map(|(manifest, _)| manifest)
+}
+
+/// Reads the manifest of one group without its list of files, and its whole text.
+pub(crate) fn read_head_and_text(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<(Manifest<FileTotals>, Vec<u8>), ReadError> {
+    read_with_text(store, job, checkpoint, group)
+}
+
+fn read_with_text<F: Files>(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<(Manifest<F>, Vec<u8>), ReadError> {
     let relative = manifest_path(job, checkpoint, group);
     let file = store.open(&relative).map_err(ReadError::from_store)?;
     let path = store.root().join(relative);
@@ -335,7 +374,7 @@ fn read_as<F: Files>(
         let (expected, found) = (show(expected), show(found));
         return Err(ReadError::Foreign { path, what: "the manifest", expected, found });
     }
-    Ok(manifest)
+    Ok((manifest, text))
 }
 
 /// The manifests of a checkpoint, in the order of the groups. Fails if a manifest cannot be read.

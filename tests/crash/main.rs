@@ -4,6 +4,7 @@
 //! The store keeps only synced data. The store is stopped before every operation in turn. Then the store is examined
 //! without the unsynced data, with all unsynced data, and with random parts of the unsynced data.
 
+mod copying;
 mod records;
 mod remembering;
 #[path = "../support/group.rs"]

@@ -150,6 +150,16 @@ fn the_json_of_every_command_has_the_documented_shape() {
     checked.run("show", &mut site.command("show"), 0);
     checked.run("verify", &mut site.command("verify"), 0);
     inside_a_checkpoint(&site, &mut checked);
+    let from = site.path("store");
+    let copy = |more: &str| {
+        let mut command = mcr();
+        command.args(format!("copy --create {more}").split(' ')).arg("--from").arg(&from);
+        command.arg("--store").arg(site.path("archive"));
+        command
+    };
+    checked.run("copy", &mut copy("--all"), 0);
+    checked.run("copy", &mut copy("latest --dry-run"), 0);
+    checked.run("verify", site.command("verify --repair").arg("--from").arg(site.path("archive")), 0);
     checked.run("restart --dry-run", site.command("restart --dry-run").arg("--to").arg(&to), 0);
     std::fs::create_dir_all(&to).expect("made");
     std::fs::write(to.join("sim.it_3.rank_0.h5"), "another content").expect("written");

@@ -6,6 +6,7 @@ mod bounds;
 mod command_line;
 mod companions;
 mod configuration;
+mod copying;
 mod corpus;
 mod daemons;
 mod ending;

@@ -39,6 +39,7 @@ const TABLE: &[(&str, &[Example])] = &[
     ("verify", &[
         example("mcr verify --store /lustre/mcr", "Verify all checkpoints"),
         example("mcr verify DD0007 --store /lustre/mcr --job wave", "Verify the checkpoint DD0007 of the job wave"),
+        example("mcr verify --repair --from /archive/mcr --store /lustre/mcr", "Replace damaged files by those of a copy, and verify again"),
     ]),
     ("ls", &[
         example("mcr ls latest --store /lustre/mcr", "List the files of the newest checkpoint"),
@@ -63,6 +64,10 @@ const TABLE: &[(&str, &[Example])] = &[
     ("prune", &[
         example("mcr prune --keep 3 --store /lustre/mcr --dry-run", "Report which checkpoints would be deleted, except the newest 3"),
         example("mcr prune --mark-bad DD0007 --reason diverged --store /lustre/mcr", "Let restarts skip the checkpoint DD0007"),
+    ]),
+    ("copy", &[
+        example("mcr copy latest --from /lustre/mcr --store /archive/mcr", "Copy the newest checkpoint to another store"),
+        example("mcr copy --all --from /lustre/mcr --store /archive/mcr --to-job a", "Copy all checkpoints to a job with another name"),
     ]),
     ("cnc", &[
         example("mcr cnc --config mcr.toml", "Run an agent with the table [cnc] of the file"),

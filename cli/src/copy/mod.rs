@@ -1,0 +1,169 @@
+//! `mcr copy`: copies checkpoints to another store or job, and copies only what is missing.
+
+pub mod args;
+
+use crate::advice::{Advised, message_of};
+use crate::common::{no_checkpoint_named, one_job, open_own, open_store};
+use crate::exit::Exit;
+use crate::output::{Progress, counted, name_of, print, print_json};
+use crate::store_args::StoreArgs;
+use crate::which::checkpoint_of;
+use anyhow::bail;
+use args::CopyArgs;
+use mcrengine::copy::{CopyError, Route, Side, copy_checkpoint, copy_records, plan_checkpoint};
+use mcrengine::ids::{CheckpointId, GroupId, JobId};
+use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::store::Store;
+use mcrengine::units::human_bytes;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// What happened to one checkpoint.
+#[derive(serde::Serialize)]
+struct Line {
+    checkpoint: CheckpointId,
+    outcome: &'static str,
+    containers: usize,
+    bytes: u64,
+    reason: Option<String>,
+}
+
+const COPIED: &str = "copied";
+const WOULD_COPY: &str = "would-copy";
+const THERE: &str = "there-already";
+const INCOMPLETE: &str = "incomplete";
+const FAILED: &str = "failed";
+
+impl Line {
+    fn left_out(checkpoint: CheckpointId, outcome: &'static str, reason: String) -> Self {
+        Self { checkpoint, outcome, containers: 0, bytes: 0, reason: Some(reason) }
+    }
+
+    fn is_there(&self) -> bool {
+        matches!(self.outcome, COPIED | WOULD_COPY | THERE)
+    }
+
+    /// The line for people.
+    fn text(&self) -> String {
+        let id = &self.checkpoint;
+        let what = || format!("{}, {}", counted(self.containers as u64, "container"), human_bytes(self.bytes));
+        match (self.outcome, &self.reason) {
+            (COPIED, _) => format!("{id}: copied, {}\n", what()),
+            (WOULD_COPY, _) => format!("{id}: would be copied, {}\n", what()),
+            (THERE, _) => format!("{id}: there already\n"),
+            (_, reason) => format!("{id}: not copied: {}\n", reason.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
+    let source = StoreArgs { store: args.from.clone(), job: args.store.job.clone() };
+    let from = open_store(&source)?;
+    let job = one_job(&from, &source)?;
+    let to_job = args.to_job.clone().unwrap_or_else(|| job.clone());
+    let is_created = args.create && !args.dry_run;
+    let to = open_own(&args.store.store, is_created, args.shared_store, "; or use --create")?;
+    if job == to_job && is_same(&args.from, &args.store.store) {
+        let what = format!("the source and the destination are job {job} in {}", name_of(&args.from));
+        return Err(Advised::new(what, "name another store with --store, or another job with --to-job").into());
+    }
+    let chosen = chosen(&from, &job, &args)?;
+    let route = Route { from: Side { store: &from, job: &job }, to: Side { store: &to, job: &to_job } };
+    let progress = Progress::new("copying", args.json);
+    let records = copy_records(&route, args.dry_run)?;
+    let (mut lines, mut planned) = (Vec::new(), BTreeSet::new());
+    for state in chosen {
+        progress.message(state.id.to_string());
+        lines.push(match state.is_complete() {
+            true => copy_one(&route, state.id, args.dry_run, &progress, &mut planned),
+            false => {
+                let reason = format!("it is {}: {}", state.condition(), state.problems.join("; "));
+                Line::left_out(state.id, if state.is_damaged { FAILED } else { INCOMPLETE }, reason)
+            }
+        });
+    }
+    drop(progress);
+    let done = lines.iter().filter(|line| line.is_there()).count();
+    let exit = Exit::of(done, done < lines.len());
+    if args.json {
+        let bytes: u64 = lines.iter().map(|line| line.bytes).sum();
+        print_json(&serde_json::json!({
+            "job": job, "to_job": to_job, "from": name_of(&args.from), "store": name_of(&args.store.store),
+            "dry_run": args.dry_run, "records": records, "bytes": bytes, "checkpoints": lines,
+        }))?;
+    } else {
+        lines.iter().try_for_each(|line| print(&line.text()))?;
+        print(&format!("{}\n", last_line(&lines, &args, &to_job, exit)))?;
+    }
+    Ok(exit.into())
+}
+
+/// The checkpoints to copy, the oldest first. So a copy that is interrupted has the older checkpoints.
+fn chosen(from: &dyn Store, job: &JobId, args: &CopyArgs) -> anyhow::Result<Vec<CheckpointState>> {
+    let mut all = manifest::list(from, job)?;
+    let mut named = BTreeSet::new();
+    for asked in &args.checkpoints {
+        let id = checkpoint_of(&all, asked)?;
+        match all.iter().find(|state| state.id == id) {
+            Some(state) if state.is_pruned => {
+                bail!("{id} was removed by prune; only containers that other checkpoints need are left")
+            }
+            Some(_) => named.insert(id),
+            None => bail!("{}", no_checkpoint_named(&args.from, job, asked, &all)),
+        };
+    }
+    all.retain(|state| !state.is_pruned && (args.all || named.contains(&state.id)));
+    all.reverse();
+    Ok(all)
+}
+
+fn copy_one(
+    route: &Route<'_>,
+    id: CheckpointId,
+    dry_run: bool,
+    progress: &Progress,
+    planned: &mut BTreeSet<(CheckpointId, GroupId)>,
+) -> Line {
+    let mut attempt = || -> Result<Line, CopyError> {
+        let plan = plan_checkpoint(route, &id, planned)?;
+        progress.add(plan.bytes());
+        if !dry_run {
+            copy_checkpoint(route, &plan, &|bytes| progress.done(bytes))?;
+        }
+        let outcome = match (plan.is_there(), dry_run) {
+            (true, _) => THERE,
+            (false, true) => WOULD_COPY,
+            (false, false) => COPIED,
+        };
+        if dry_run {
+            planned.extend(plan.containers.iter().map(|need| (need.checkpoint.clone(), need.group)));
+        }
+        let containers = plan.containers.len();
+        Ok(Line { checkpoint: id.clone(), outcome, containers, bytes: plan.bytes(), reason: None })
+    };
+    attempt().unwrap_or_else(|error| Line::left_out(id.clone(), FAILED, message_of(&error.into())))
+}
+
+/// Whether two paths name one directory.
+fn is_same(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// The last line of the output: the result, and the checkpoints that are not in the destination.
+fn last_line(lines: &[Line], args: &CopyArgs, to_job: &JobId, exit: Exit) -> String {
+    let word = match exit {
+        Exit::Done => "",
+        Exit::Partly => "PARTLY: ",
+        _ => "FAILED: ",
+    };
+    let done = lines.iter().filter(|line| line.is_there()).count();
+    let has = if args.dry_run { "would have" } else { "has" };
+    let all = counted(lines.len() as u64, "checkpoint");
+    let mut text = format!("{word}job {to_job} in {} {has} {done} of {all}", name_of(&args.store.store));
+    let left: Vec<&str> = lines.iter().filter(|line| !line.is_there()).map(|line| line.checkpoint.as_str()).collect();
+    if !left.is_empty() {
+        text.push_str(&format!("; not copied: {}", left.join(", ")));
+    }
+    text
+}

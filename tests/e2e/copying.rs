@@ -1,0 +1,161 @@
+//! `mcr copy` and `mcr verify --repair` with real stores: what is copied or mended can be restored, byte for byte.
+
+use crate::support::*;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A store with the steps 1 to 3 of four ranks, in groups of two ranks. Steps 2 and 3 refer to older containers.
+struct Site(TempDir);
+
+impl Site {
+    fn new() -> Self {
+        let site = Self(tempfile::tempdir().expect("a directory"));
+        std::fs::create_dir(site.path("data")).expect("made");
+        for step in 1..=3 {
+            (0..4).for_each(|rank| write_rank(&site.path("data"), step, rank, 3000));
+            let mut save = site.command("save --create --job wave --group-size 2", "store");
+            run(save.arg(site.path("data")).args(["--layout", "{checkpoint}.rank_{rank}.h5"]), 0);
+        }
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, words: &str, store: &str) -> Command {
+        let mut command = mcr();
+        command.args(words.split(' ')).arg("--store").arg(self.path(store));
+        command
+    }
+
+    /// `mcr copy` to the store `to`.
+    fn copy(&self, words: &str, to: &str) -> Command {
+        let mut command = self.command(&format!("copy --create {words}"), to);
+        command.arg("--from").arg(self.path("store"));
+        command
+    }
+
+    /// Restores the newest checkpoint of a store and job. Returns the ID.
+    fn restart(&self, store: &str, job: &str) -> String {
+        let to = self.path(&format!("to-{store}-{job}"));
+        let report = run_json(self.command(&format!("restart --job {job}"), store).arg("--to").arg(&to), 0);
+        let id = report["checkpoint"].as_str().expect("an ID").to_owned();
+        let mut expected = contents(&self.path("data"));
+        expected.retain(|name, _| name.to_string_lossy().starts_with(&format!("{id}.")));
+        assert_eq!(expected.len(), 4);
+        assert_same_files(&expected, &contents(&to));
+        id
+    }
+}
+
+fn outcomes(report: &serde_json::Value) -> Vec<(String, String)> {
+    let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
+    let lines = report["checkpoints"].as_array().expect("a list");
+    lines.iter().map(|line| (text(&line["checkpoint"]), text(&line["outcome"]))).collect()
+}
+
+#[test]
+fn a_copy_is_restored_byte_for_byte_and_a_second_copy_copies_nothing() {
+    let site = Site::new();
+    let dry = run_json(site.copy("--all", "archive").arg("--dry-run"), 1);
+    assert!(dry["error"]["message"].as_str().is_some_and(|text| text.contains("no store at")), "{dry}");
+    make_store(&site.path("archive"));
+    let dry = run_json(&mut site.copy("--all --dry-run", "archive"), 0);
+    assert!(contents(&site.path("archive")).is_empty(), "nothing is written");
+    let report = run_json(&mut site.copy("--all", "archive"), 0);
+    assert_eq!(report["bytes"], dry["bytes"]);
+    let all = ["sim.it_1", "sim.it_2", "sim.it_3"];
+    assert_eq!(outcomes(&report), all.map(|id| (id.to_owned(), "copied".to_owned())));
+    assert_same_files(&contents(&site.path("store")), &contents(&site.path("archive")));
+    assert_eq!(site.restart("archive", "wave"), "sim.it_3");
+    let again = run_json(&mut site.copy("--all", "archive"), 0);
+    assert_eq!(
+        (&again["bytes"], outcomes(&again)),
+        (&0.into(), all.map(|id| (id.to_owned(), "there-already".to_owned())).to_vec())
+    );
+    let text = String::from_utf8(run(&mut site.copy("latest~1", "archive"), 0).stdout).expect("UTF-8");
+    assert!(text.contains("sim.it_2: there already") && text.contains("has 1 of 1 checkpoint"), "{text}");
+    run(&mut site.command("verify --job wave", "archive"), 0);
+}
+
+#[test]
+fn one_checkpoint_is_copied_to_a_job_with_another_name() {
+    let site = Site::new();
+    let report = run_json(&mut site.copy("sim.it_2 --to-job other", "archive"), 0);
+    assert_eq!((&report["to_job"], outcomes(&report).len()), (&"other".into(), 1));
+    assert_eq!(site.restart("archive", "other"), "sim.it_2");
+    let listed = list(&site.path("archive"));
+    assert_eq!(listed.len(), 1, "the older checkpoints are there only for others: {listed:?}");
+    // The source and the destination may be in one store, but not the same job.
+    run(&mut site.copy("latest --job wave --to-job third", "store"), 0);
+    assert_eq!(site.restart("store", "third"), "sim.it_3");
+    let failed = run(&mut site.copy("latest --job wave", "store"), 1);
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("the source and the destination are job wave"));
+}
+
+#[test]
+fn what_cannot_be_copied_is_named_and_the_others_are_copied() {
+    let site = Site::new();
+    let container = site.path("store/wave/sim.it_1/group-0001.mcr");
+    let mut bytes = std::fs::read(&container).expect("read");
+    bytes[150] ^= 1;
+    std::fs::write(&container, bytes).expect("written");
+    (0..4).for_each(|rank| write_rank(&site.path("data"), 4, rank, 3000));
+    let mut save = site.command("save --job wave --group-size 2 --no-reuse", "store");
+    run(save.arg(site.path("data")).args(["--layout", "{checkpoint}.rank_{rank}.h5"]), 0);
+    std::fs::remove_file(site.path("store/wave/sim.it_3/group-0000.manifest")).expect("removed");
+    let output = run(&mut site.copy("--all", "archive"), 4);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let last = text.lines().last().expect("a line");
+    assert!(last.starts_with("PARTLY: ") && last.contains("not copied: sim.it_1"), "{text}");
+    assert!(text.contains("sim.it_3: not copied: it is incomplete"), "{text}");
+    assert!(
+        text.contains("sim.it_4: copied")
+            && text.contains("sim.it_1: not copied: ")
+            && text.contains("group-0001.mcr: segment"),
+        "{text}"
+    );
+    let listed = list(&site.path("archive"));
+    assert!(listed.iter().all(|one| one["complete"] == true || one["checkpoint"] == "sim.it_1"), "{listed:?}");
+    run(&mut site.copy("sim.it_1", "archive"), 1);
+    let missing = run(&mut site.copy("sim.it_9", "archive"), 1);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("no checkpoint sim.it_9"));
+}
+
+#[test]
+fn a_damaged_store_is_mended_from_its_copy() {
+    let site = Site::new();
+    run(&mut site.copy("--all", "archive"), 0);
+    let whole = contents(&site.path("store"));
+    let repair = || {
+        let mut command = site.command("verify --job wave --repair", "store");
+        command.arg("--from").arg(site.path("archive"));
+        command
+    };
+    let container = site.path("store/wave/sim.it_1/group-0001.mcr");
+    let mut bytes = std::fs::read(&container).expect("read");
+    bytes[150] ^= 1;
+    std::fs::write(&container, bytes).expect("written");
+    std::fs::remove_file(site.path("store/wave/sim.it_2/group-0000.mcr")).expect("removed");
+    std::fs::write(site.path("store/wave/sim.it_3/group-0000.manifest"), "damaged").expect("written");
+    run(&mut site.command("verify --job wave", "store"), 1);
+    let text = String::from_utf8(run(&mut repair(), 0).stdout).expect("UTF-8");
+    for path in ["sim.it_1/group-0001.mcr", "sim.it_2/group-0000.mcr", "sim.it_3/group-0000.manifest"] {
+        let line = text.lines().find(|line| line.ends_with(path));
+        assert!(line.is_some_and(|line| line.contains("mended from")), "{path}: {text}");
+    }
+    assert_same_files(&whole, &contents(&site.path("store")));
+    assert_eq!(site.restart("store", "wave"), "sim.it_3");
+    // If the copy is damaged too, nothing is changed.
+    for store in ["store", "archive"] {
+        std::fs::write(site.path(&format!("{store}/wave/sim.it_1/group-0001.mcr")), "damaged").expect("written");
+    }
+    let report = run_json(&mut repair(), 1);
+    let lines = report["checkpoints"].as_array().expect("a list");
+    let line = lines.iter().find(|line| line["checkpoint"] == "sim.it_1").expect("listed");
+    assert!(line["not_mended"][0].as_str().is_some_and(|text| text.contains("not mended")), "{report}");
+    assert_eq!(std::fs::read(&container).expect("read"), b"damaged");
+    run(mcr().args(["verify", "--repair", "--store"]).arg(site.path("store")), 1);
+}
