@@ -4,6 +4,7 @@
 //! equal length, `native` calls MPI_Scatter and MPI_Gather instead of MPI_Scatterv and MPI_Gatherv.
 
 mod blocks;
+pub mod kind;
 pub mod lanes;
 pub mod operation;
 pub mod tree;

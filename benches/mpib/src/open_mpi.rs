@@ -5,7 +5,7 @@
 //! the variable is reset.
 
 use crate::collectives::Result;
-use crate::collectives::operation::Kind;
+use crate::collectives::kind::Kind;
 use crate::comm::control::{Control, Value, set_variable_alone};
 use crate::comm::{Comm, CommError};
 

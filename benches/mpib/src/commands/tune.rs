@@ -91,15 +91,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     notes.extend(unforced.iter().map(|kind| {
         format!("{}: not measured, because a program cannot choose its algorithm in this version", kind.name())
     }));
-    let report = Report {
-        title,
-        context: context(comm, None, &[])?,
-        rule: timing.rule,
-        rows,
-        notes,
-        found: serde_json::json!({ "timing": timing }),
-        ..Report::default()
-    };
+    let found = serde_json::json!({ "timing": timing });
+    let context = context(comm, None, &[])?;
+    let report = Report { title, context, rule: timing.rule, rows, notes, found, ..Report::default() };
     journal.end();
     options.output.write_with(comm, &report, &[(options.rules.clone(), rules::write(chosen))])
 }
