@@ -337,7 +337,7 @@ fn edge_of(points: u64) -> usize {
 
 /// Number of blocks along each axis, as equal as the number of ranks allows (as MPI_Dims_create).
 fn blocks(ranks: u32) -> [u32; 3] {
-    let divisors = |n: u32| (1..=n).filter(move |d| n % d == 0);
+    let divisors = |n: u32| (1..=n).filter(move |d| n.is_multiple_of(*d));
     let shapes = divisors(ranks).flat_map(|x| divisors(ranks / x).map(move |y| [x, y, ranks / x / y]));
     shapes.min_by_key(|shape| shape.iter().max().copied().unwrap_or(0)).unwrap_or([ranks, 1, 1])
 }
