@@ -111,7 +111,7 @@ mod message {
     pub const JOB_ENDS: &str = "a job is over";
     pub const WORKER_DIED: &str = "the worker of a job died, and was started again";
     pub const WORKERS: &str = "jobs and workers";
-    pub const UNCOMMITTED: &str = "ranks are not committed yet";
+    pub const UNCOMMITTED: &str = "ranks wait for a commit";
     #[cfg(test)]
     pub const ALL: [&str; 16] = [
         WORKERS,
@@ -484,8 +484,8 @@ mod tests {
         let text = counted(|| {
             tracing::debug!(jobs = 3u64, of_jobs = 2u64, of_aggregators = 1u64, "jobs and workers");
             tracing::info!(elapsed_us = 2500u64, "a job begins");
-            tracing::debug!(job = "wave", ranks = 7u64, "ranks are not committed yet");
-            tracing::debug!(job = "wave", ranks = 5u64, "ranks are not committed yet");
+            tracing::debug!(job = "wave", ranks = 7u64, "ranks wait for a commit");
+            tracing::debug!(job = "wave", ranks = 5u64, "ranks wait for a commit");
         });
         for line in [
             "mcr_jobs 3\n",
@@ -541,7 +541,7 @@ mod tests {
         let all = counted(|| {
             group("wave", true, false);
             tracing::debug!(jobs = 1u64, "jobs and workers");
-            tracing::debug!(job = "wave", ranks = 1u64, "ranks are not committed yet");
+            tracing::debug!(job = "wave", ranks = 1u64, "ranks wait for a commit");
         });
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
         for file in ["deploy/prometheus/alerts.yml", "deploy/grafana/mcrengine.json", "docs/metrics.md"] {

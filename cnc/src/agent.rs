@@ -476,7 +476,7 @@ impl Core {
     fn report_uncommitted(&self, last: &mut usize) {
         let now = self.ready.len() + self.capturing.len() + self.again.len() + self.held.len();
         if std::mem::replace(last, now) != now {
-            tracing::debug!(job = %self.config.job, ranks = now as u64, "ranks are not committed yet");
+            tracing::debug!(job = %self.config.job, ranks = now as u64, "ranks wait for a commit");
         }
     }
 
