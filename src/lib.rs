@@ -111,8 +111,8 @@
 //! a checkpoint without a restart. [`image::FileReader`] and [`container::VariableReader`] decode only the segments that
 //! they need, through the partition buffer of row 5.
 //!
-//! `mcr copy` and `mcr verify --repair` copy files between two stores without decoding segments ([`copy`]). The order of
-//! the steps is that of a commit.
+//! `mcr copy` and `mcr verify --repair` copy files between two stores without decoding segments ([`copy`]). The steps
+//! have the same order as the steps of a commit.
 //!
 //! # Invariants
 //!

@@ -5,15 +5,16 @@
 //!
 //! | part | share of the bytes | what it imitates |
 //! |---|---:|---|
-//! | `gas` | 45 % | seven fields of doubles on the rank's block. The velocity has the spectrum of turbulence, and pressure, temperature and energy are computed from the other fields |
+//! | `gas` | 45 % | seven fields of doubles on the rank's block, see below |
 //! | `Grid...` | 15 % | refined grids: small cubes of single precision, whose number and size differ between ranks |
 //! | `particles` | 20 % | positions, velocities and numbers of particles, in the order in which a code keeps them |
 //! | `tracers` | 10 % | single precision in chunks that HDF5 has shuffled and deflated |
 //! | `tables` | 5 % | tables that are equal on all ranks and at all steps |
 //! | `cells` | 5 % | material numbers and flags, which are mostly constant |
 //!
-//! Each number has a relative error of about 1e-7 that is random, because the numbers of a solver are not smooth to
-//! the last bit.
+//! The velocity of the gas has the spectrum of turbulence. Pressure, temperature and energy are computed from the
+//! other fields. Each number of the gas has a random relative error of about 1e-7, because the numbers of a solver are
+//! not smooth to the last bit.
 
 use hdf5::Group;
 use mcr_test_support::Random;

@@ -313,7 +313,7 @@ fn a_file_that_could_not_be_read_is_told_again_on_request() {
 }
 
 #[test]
-fn a_new_directory_in_place_of_a_renamed_directory_is_watched() {
+fn a_directory_that_goes_and_comes_back_is_watched_again() {
     let parent = tempfile::tempdir().expect("a directory");
     let root = parent.path().join("run");
     fs::create_dir(&root).expect("made");
@@ -321,7 +321,17 @@ fn a_new_directory_in_place_of_a_renamed_directory_is_watched() {
     w.write("t1/r0", 3);
     assert_eq!(w.told(), told("t1", 0, &[3], false));
     fs::rename(&root, parent.path().join("gone")).expect("renamed");
-    // The renamed directory is still watched, until a new directory has its name.
+    loop {
+        match w.next() {
+            WatchEvent::Trouble(what) => {
+                let is_told = what.contains("run") && what.contains("gone") && what.contains("trying again");
+                assert!(is_told, "{what}");
+                break;
+            }
+            WatchEvent::Vanished { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
     w.write("t2/r0", 4);
     assert_eq!(w.told(), told("t2", 0, &[4], false));
     w.write("t2/r1", 5);

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -680,17 +680,23 @@ fn a_hangup_ends_no_daemon() {
     run(mcr().args(["job", "list", "--run-dir"]).arg(dir.path().join("run")), 0);
 }
 
+/// `mcr run` in the new directory `run`, which it watches. One rank writes the files `CHECKPOINT/0`.
+fn mcr_run_with_one_rank(dir: &Path) -> Command {
+    let run = dir.join("run");
+    std::fs::create_dir(&run).expect("made");
+    let mut command = mcr();
+    command.args(["run", "--job", "job", "--ranks", "1", "--layout", "{checkpoint}/{rank}", "--create", "--store"]);
+    command.arg(dir.join("store")).arg("--state").arg(dir.join("state")).arg("--watch").arg(&run).current_dir(run);
+    command
+}
+
 #[test]
 fn mcr_run_passes_a_hangup_to_its_command_and_saves_what_the_command_then_writes() {
     if is_under_nohup() {
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");
-    std::fs::create_dir(dir.path().join("run")).expect("made");
-    let mut command = mcr();
-    command.args(["run", "--job", "job", "--ranks", "1", "--layout", "{checkpoint}/{rank}", "--create"]);
-    command.arg("--store").arg(dir.path().join("store")).arg("--watch").arg(dir.path().join("run"));
-    command.arg("--state").arg(dir.path().join("state")).current_dir(dir.path().join("run"));
+    let mut command = mcr_run_with_one_rank(dir.path());
     let script =
         "trap 'mkdir it_2; echo 2 >it_2/0; exit 0' HUP; mkdir it_1; echo 1 >it_1/0; while :; do sleep 0.05; done";
     let daemon = Daemon::start(command.args(["--", "sh", "-c", script]));
@@ -720,11 +726,7 @@ fn sigusr1_and_sigusr2_end_no_daemon() {
 #[test]
 fn mcr_run_passes_sigusr1_and_sigusr2_to_its_command_and_runs_on() {
     let dir = tempfile::tempdir().expect("a directory");
-    std::fs::create_dir(dir.path().join("run")).expect("made");
-    let mut command = mcr();
-    command.args(["run", "--job", "job", "--ranks", "1", "--layout", "{checkpoint}/{rank}", "--create"]);
-    command.arg("--store").arg(dir.path().join("store")).arg("--watch").arg(dir.path().join("run"));
-    command.arg("--state").arg(dir.path().join("state")).current_dir(dir.path().join("run"));
+    let mut command = mcr_run_with_one_rank(dir.path());
     // The signals would end `sleep`, so they must reach only the shell.
     let script = "trap 'mkdir it_2; echo 2 >it_2/0' USR1; trap 'mkdir it_3; echo 3 >it_3/0; is_over=1' USR2; \
                   mkdir it_1; echo 1 >it_1/0; while [ ! \"$is_over\" ]; do sleep 0.1 || exit 9; done; exit 7";

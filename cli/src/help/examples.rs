@@ -39,7 +39,7 @@ const TABLE: &[(&str, &[Example])] = &[
     ("verify", &[
         example("mcr verify --store /lustre/mcr", "Verify all checkpoints"),
         example("mcr verify DD0007 --store /lustre/mcr --job wave", "Verify the checkpoint DD0007 of the job wave"),
-        example("mcr verify --repair --from /archive/mcr --store /lustre/mcr", "Replace damaged files by those of a copy, and verify again"),
+        example("mcr verify --repair --from /archive/mcr --store /lustre/mcr", "Mend damage from a copy"),
     ]),
     ("ls", &[
         example("mcr ls latest --store /lustre/mcr", "List the files of the newest checkpoint"),
@@ -66,8 +66,8 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr prune --mark-bad DD0007 --reason diverged --store /lustre/mcr", "Let restarts skip the checkpoint DD0007"),
     ]),
     ("copy", &[
-        example("mcr copy latest --from /lustre/mcr --store /archive/mcr", "Copy the newest checkpoint to another store"),
-        example("mcr copy --all --from /lustre/mcr --store /archive/mcr --to-job a", "Copy all checkpoints to a job with another name"),
+        example("mcr copy latest --from /lustre/mcr --store /archive/mcr", "Copy the newest checkpoint"),
+        example("mcr copy --all --from /lustre/mcr --store /archive/mcr --to-job a", "Copy all, to job a"),
     ]),
     ("cnc", &[
         example("mcr cnc --config mcr.toml", "Run an agent with the table [cnc] of the file"),
@@ -127,8 +127,8 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr stats --store /lustre/mcr --job wave --keep 3", "Show what mcr prune --keep 3 would free"),
     ]),
     ("advise", &[
-        example("mcr advise --mtbf 24 --store /lustre/mcr", "Advise an interval if a node of the job fails once a day"),
-        example("mcr advise --mtbf 24 --keep-daily 7 --store /lustre/mcr", "Show also how the store grows if one checkpoint a day is kept"),
+        example("mcr advise --mtbf 24 --store /lustre/mcr", "Advise an interval if the job fails once a day"),
+        example("mcr advise --mtbf 24 --keep-daily 7 --store /lustre/mcr", "Also show the growth of the store"),
     ]),
     ("layouts", &[
         example("mcr layouts", "List the presets, each with a file name as an example"),

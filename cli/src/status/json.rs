@@ -22,8 +22,8 @@ fn of_aggregator(aggregator: &Aggregator, now: Instant) -> Value {
     };
     let status = &answer.status;
     json!({
-        "aggregator": aggregator.address, "software": status.software, "uptime_ms": status.uptime_ms, "store": status.store,
-        "silent_ms": ms(aggregator.silent_for(now)), "budget_bytes": status.budget_bytes,
+        "aggregator": aggregator.address, "software": status.software, "uptime_ms": status.uptime_ms,
+        "store": status.store, "silent_ms": ms(aggregator.silent_for(now)), "budget_bytes": status.budget_bytes,
         "leased_bytes": status.leased_bytes, "waiting_announcements": status.waiting_announcements,
         "running_flushes": status.running_flushes, "queued_flushes": status.queued_flushes,
         "flushes_max": status.flushes_max,

@@ -91,6 +91,14 @@ impl Core {
         let old = self.directory.whereabouts(&self.root);
         if let Some(old) = old.as_ref().filter(|old| **old != self.root && real.as_ref() != Some(*old)) {
             // The directory was renamed. A scan finds its files under the new name.
+            if real.is_none() {
+                self.tell(WatchEvent::Trouble(format!(
+                    "{} was renamed to {}: the agent saves the files in it, and is trying again until a directory has \
+                     the old name",
+                    self.configured.display(),
+                    old.display()
+                )));
+            }
             self.root.clone_from(old);
             self.directory.apart = Some(old.as_path().into());
             self.path_check_ms = Some(now_ms.saturating_add(LEAVING_CHECK_MS));

@@ -36,7 +36,8 @@ pub struct Options {
     /// Also measure Open MPI's own algorithms (coll_tuned_*_algorithm), as open-mpi-1 and so on; --rules includes this
     #[arg(long)]
     open_mpi: bool,
-    /// Write the choice as a rules file for Open MPI's coll_tuned_dynamic_rules_filename, from Open MPI's own algorithms
+    /// Write the choice as a rules file for Open MPI's coll_tuned_dynamic_rules_filename, from Open MPI's own
+    /// algorithms
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     /// Write the choice as JSON, for a program that uses the library
