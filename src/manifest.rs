@@ -21,7 +21,7 @@ pub(crate) use format::{
     PRUNED, checked_body, group_of_manifest, manifest_path, missing_groups, read_head, read_head_and_text, with_job,
 };
 pub use list::{
-    has_all_manifests, jobs, list, list_remembering, newest_of_group, newest_restorable, state, unfinished,
+    foreign_job, has_all_manifests, jobs, list, list_remembering, newest_of_group, newest_restorable, state, unfinished,
 };
 pub use spoiled::spoil;
 pub(crate) use spoiled::{SPOILED, spoiled};

@@ -72,9 +72,22 @@ pub enum Refused {
     /// The newest incarnation of the job is another incarnation.
     #[error("{0}")]
     Fenced(String),
+    /// The directory of the job has the checkpoints of another job.
+    #[error("{0}")]
+    Renamed(String),
     /// The store failed.
     #[error("reading the incarnation of the job")]
     Store(#[from] StoreError),
+}
+
+/// Fails if the directory of the job has the checkpoints of another job. `node`: the name of the node, for the message.
+pub fn check_directory(store: &dyn Store, job: &JobId, node: &str) -> Result<(), Refused> {
+    let Some(other) = manifest::foreign_job(store, job) else { return Ok(()) };
+    Err(Refused::Renamed(format!(
+        "{} has the checkpoints of job {other}, because the directory was renamed or copied. Nothing is saved for node \
+         {node}. Rename the directory back to {other}, or move it out of the store",
+        store.root().join(job.as_str()).display()
+    )))
 }
 
 /// Begins the incarnation with the number after `after`, without a restart. The new incarnation continues from the

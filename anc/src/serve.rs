@@ -5,7 +5,7 @@ use crate::announcing::{Arriving, Assembly, Turned};
 use crate::budget::Budget;
 use crate::fetch::{About, AgentLink, Announced, LINK_QUEUE};
 use crate::hub::{HubEvent, OfJob, Shared};
-use crate::incarnation::{Claim, Refused};
+use crate::incarnation::{Claim, Refused, check_directory};
 use crate::listen::Calls;
 use crate::restart;
 use crate::served::{GroupKey, OfGroup, Served};
@@ -288,11 +288,12 @@ impl Service {
         let (shared, store) = (Arc::clone(&self.shared), Arc::clone(&self.store));
         let (job, node, identity) = (job.clone(), node.to_owned(), about.identity.clone());
         let greeting = tokio::task::spawn_blocking(move || {
+            check_directory(&*store, &job, &node)?;
             shared.currents.admit(&*store, &job, Claim { identity: &identity, node: &node })
         });
         match greeting.await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(Refused::Fenced(reason))) => {
+            Ok(Err(Refused::Fenced(reason) | Refused::Renamed(reason))) => {
                 tracing::error!(reason, "an agent was refused");
                 Err(End::for_good(reason))
             }

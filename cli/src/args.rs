@@ -366,7 +366,8 @@ pub struct PruneArgs {
     pub store: StoreArgs,
     #[command(flatten)]
     pub keep: KeepArgs,
-    /// Delete this checkpoint; can be given several times
+    /// Delete this checkpoint; can be given several times. If its files still lie in the run directory, mcr save, or
+    /// an agent that lost its state file, saves them again: to keep a bad checkpoint from restarts, use --mark-bad
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub drop: Vec<CheckpointId>,
     /// Also delete incomplete and damaged checkpoints that are older than the newest complete checkpoint

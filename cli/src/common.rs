@@ -7,8 +7,7 @@ use crate::output::{name_of, note};
 use anyhow::{anyhow, bail};
 use mcr_cnc::layout::{Layout, Listing};
 use mcrengine::codec::cores;
-use mcrengine::container::ReadError;
-use mcrengine::ids::{CheckpointId, GroupId, JobId};
+use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::partition::Recording;
 use mcrengine::store::{PosixStore, Store, StoreError};
@@ -85,27 +84,15 @@ fn quoted(name: &str) -> String {
 /// What is wrong with the directory of a job whose manifests name another job. A user renamed or copied it. `None` if
 /// the manifests name this job, or if there are none.
 pub fn renamed(store: &dyn Store, root: &Path, job: &JobId) -> Option<Advised> {
-    const LOOKED_AT_MAX: usize = 8;
-    let entries = store.list_dir(Path::new(job.as_str())).ok()?;
-    let ids = entries.iter().filter(|entry| entry.is_dir).filter_map(|entry| entry.name.parse::<CheckpointId>().ok());
-    for id in ids.take(LOOKED_AT_MAX) {
-        let found = match manifest::read_manifest(store, job, &id, GroupId(0)) {
-            Ok(_) => return None,
-            Err(ReadError::Foreign { found, .. }) => found,
-            Err(_) => continue,
-        };
-        // `found` is the place of a group: JOB/CHECKPOINT, GROUP.
-        let Some(other) = found.split('/').next().filter(|other| *other != job.as_str()) else { continue };
-        let (directory, right) = (root.join(job.as_str()), root.join(other));
-        let what = format!("{} has the checkpoints of job {other}", name_of(&directory));
-        let (from, to) = (quoted(&name_of(&directory)), quoted(&name_of(&right)));
-        let advice = match right.exists() {
-            true => format!("the directory is a copy of {to}: remove the copy, or move it out of the store"),
-            false => format!("the directory was renamed: rename it back with mv {from} {to}"),
-        };
-        return Some(Advised::new(what, advice).at(&directory));
-    }
-    None
+    let other = manifest::foreign_job(store, job)?;
+    let (directory, right) = (root.join(job.as_str()), root.join(&other));
+    let what = format!("{} has the checkpoints of job {other}", name_of(&directory));
+    let (from, to) = (quoted(&name_of(&directory)), quoted(&name_of(&right)));
+    let advice = match right.exists() {
+        true => format!("the directory is a copy of {to}: remove the copy, or move it out of the store"),
+        false => format!("the directory was renamed: rename it back with mv {from} {to}"),
+    };
+    Some(Advised::new(what, advice).at(&directory))
 }
 
 /// The job to use: the job that the user named, even if it does not exist, or the only job that has a checkpoint.

@@ -3,7 +3,7 @@
 use crate::args::{AncArgs, DaemonArgs, LogArgs, RunArgs};
 use crate::cert::security;
 use crate::child::{Application, code_of};
-use crate::common::open_own;
+use crate::common::{open_own, renamed};
 use crate::config::ConfigFile;
 use crate::counted;
 use crate::exit::NOT_COMMITTED;
@@ -245,6 +245,9 @@ fn run_in_one_process(
     // may be created later.
     if !store.as_os_str().is_empty() && store.exists() {
         check_store(&store, file.anc.shared_store)?;
+        if let Some(renamed) = PosixStore::open(&store).ok().and_then(|open| renamed(&open, &store, &agent.job)) {
+            return Err(renamed.into());
+        }
     }
     let is_here = matches!(aggregators, Aggregators::Here { .. });
     let mut places = match &aggregators {
@@ -557,6 +560,7 @@ impl Both {
                 LastLayout::Unknown => return Ok(false),
             }
         }
+        let layout = self.node.as_ref().map(|node| node.layout().clone());
         let (by_agent, left) = match self.node.take() {
             Some(node) => {
                 let (drained, left) = node.drain(until, processes).await;
@@ -573,6 +577,7 @@ impl Both {
             && overlooked::report(
                 &self.config,
                 &self.store,
+                layout.as_ref(),
                 by_agent.as_ref().map_or(&[], |drained| &drained.unreadable),
             );
         // The agent logs all ranks of this node that are not committed, including ranks that the aggregator lacks.
@@ -611,17 +616,17 @@ fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
     true
 }
 
-/// Logs the files that belong to no checkpoint of the guessed layout. Returns whether these files are few.
+/// Logs the files that belong to no checkpoint of the layout. Returns whether these files are few.
 fn report_unplaced(left: Option<Unplaced>) -> bool {
     let Some(Unplaced { first, files, of, are_many }) = left else { return true };
     match are_many {
         true => tracing::error!(
             exit_status = NOT_COMMITTED, files, of, %first,
-            "not committed: files belong to no checkpoint of the guessed layout; name the layout with --layout, or \
-             layout in the configuration, or save them with mcr save"
+            "not committed: files belong to no checkpoint of the layout; name the layout with --layout, or layout \
+             in the configuration, or save them with mcr save"
         ),
         false => {
-            tracing::warn!(files, of, %first, "files belong to no checkpoint of the guessed layout and are not saved")
+            tracing::warn!(files, of, %first, "files belong to no checkpoint of the layout and are not saved")
         }
     }
     !are_many

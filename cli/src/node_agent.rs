@@ -59,7 +59,7 @@ impl NodeAgent {
                     self.told = 2 * left.files; // the next message comes when the number has doubled
                     tracing::warn!(
                         files = left.files, of = left.of, first = %left.first,
-                        "files belong to no checkpoint of the guessed layout and are not saved; name the layout with \
+                        "files belong to no checkpoint of the layout and are not saved; name the layout with \
                          --layout, or layout in the configuration"
                     );
                 }
@@ -88,6 +88,11 @@ impl NodeAgent {
                 Ok(None)
             }
         }
+    }
+
+    /// The layout of the running agent.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     /// Ends the agent. Also returns files that belong to no checkpoint of a guessed layout.

@@ -6,6 +6,7 @@ use crate::settings::USER_FILE;
 use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::companions::is_pointer_name;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
+use mcr_cnc::layout::pointers::is_log_name;
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Skipped, list};
 use mcr_cnc::watch::Unreadable;
 use mcrengine::ids::{CheckpointId, FilePath};
@@ -14,12 +15,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Logs the paths that could not be saved. Returns `true` if there are no such paths. `known`: the directories that
-/// the agent could not read, which are reported elsewhere.
-pub fn report(config: &CncConfig, store: &Path, known: &[Unreadable]) -> bool {
+/// Logs the paths that could not be saved. Returns `true` if there are no such paths. Logs of the application are
+/// named too, but do not change the result.
+/// `used`: the layout that the agent used, if an agent ran. `known`: the directories that the agent could not read,
+/// which are reported elsewhere.
+pub fn report(config: &CncConfig, store: &Path, used: Option<&Layout>, known: &[Unreadable]) -> bool {
     // If the directory cannot be read, the agent has reported the error.
     let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return true };
     leave_out_store(&mut listing, &config.watch, store);
+    if let Some(layout) = used {
+        report_logs(layout, &listing);
+    }
     let watch = config.watch.canonicalize().unwrap_or_else(|_| config.watch.clone());
     let is_known = |path: &Path| known.iter().any(|known| watch.join(path).starts_with(&known.path));
     let hides_files = |skipped: &&Skipped| skipped.hides_files && !is_known(&skipped.path);
@@ -59,6 +65,14 @@ pub fn report(config: &CncConfig, store: &Path, known: &[Unreadable]) -> bool {
         return false;
     }
     true
+}
+
+fn report_logs(layout: &Layout, listing: &Listing) {
+    let is_left = |path: &&FilePath| is_log_name(path.name()) && layout.place(path).is_none();
+    let mut logs = listing.files.iter().filter(is_left);
+    if let Some(first) = logs.next() {
+        tracing::info!(files = 1 + logs.count(), %first, "files with the names of logs are not saved");
+    }
 }
 
 fn leave_out_store(listing: &mut Listing, watch: &Path, store: &Path) {

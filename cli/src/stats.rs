@@ -3,8 +3,8 @@
 use crate::advice::Advised;
 use crate::args::{KeepArgs, StatsArgs};
 use crate::bench::plot::{self, Figure};
-use crate::common::{no_checkpoint_of, now_unix_ms, open_store};
-use crate::output::{Progress, Table, counted, name_of, print, print_json, ratio};
+use crate::common::{no_checkpoint_of, now_unix_ms, open_store, renamed};
+use crate::output::{Progress, Table, counted, name_of, note, print, print_json, ratio};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::prune::{PruneOptions, REPACK_BELOW_PERCENT, prune};
@@ -74,6 +74,12 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
     let mut jobs = Vec::new();
     for name in names {
         progress.message(name.to_string());
+        if let Some(renamed) = renamed(&store, &args.store.store, &name) {
+            match args.store.job {
+                Some(_) => return Err(renamed.into()),
+                None => note(format!("{renamed}")),
+            }
+        }
         let job = look_at(&store, &name, &args)?;
         if !job.checkpoints.is_empty() {
             jobs.push(job);

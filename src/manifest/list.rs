@@ -11,6 +11,9 @@ use crate::store::{Store, visible};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+/// Maximum number of checkpoints in which [`foreign_job`] looks for a manifest.
+const FOREIGN_LOOKS_MAX: usize = 8;
+
 /// The jobs of a store, sorted by name.
 pub fn jobs(store: &dyn Store) -> Result<Vec<JobId>, ReadError> {
     directories(store, Path::new(""))
@@ -19,6 +22,28 @@ pub fn jobs(store: &dyn Store) -> Result<Vec<JobId>, ReadError> {
 fn directories<T: std::str::FromStr>(store: &dyn Store, dir: &Path) -> Result<Vec<T>, ReadError> {
     let entries = store.list_dir(dir).map_err(ReadError::from_store)?;
     Ok(entries.iter().filter(|e| e.is_dir && visible(&e.name)).filter_map(|e| e.name.parse().ok()).collect())
+}
+
+/// The name of another job whose manifests are in the directory of this job: the directory was renamed or copied.
+/// `None` if the manifests name this job, or if there are no manifests that can be read. Reads at most
+/// [`FOREIGN_LOOKS_MAX`] manifests.
+pub fn foreign_job(store: &dyn Store, job: &JobId) -> Option<String> {
+    let entries = store.list_dir(Path::new(job.as_str())).ok()?;
+    let ids = entries.iter().filter(|entry| entry.is_dir).filter_map(|entry| entry.name.parse::<CheckpointId>().ok());
+    for id in ids.take(FOREIGN_LOOKS_MAX) {
+        match read_manifest(store, job, &id, GroupId(0)) {
+            Ok(_) => return None,
+            // `found` is the place of a group: JOB/CHECKPOINT, GROUP.
+            Err(ReadError::Foreign { found, .. }) => {
+                let other = found.split('/').next().filter(|other| *other != job.as_str());
+                if let Some(other) = other {
+                    return Some(other.to_owned());
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    None
 }
 
 /// The checkpoints of a job, newest first, complete or not. The list is empty if the job does not exist.

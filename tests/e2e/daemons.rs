@@ -222,6 +222,21 @@ fn an_agent_with_another_group_size_is_refused_and_told_why() {
 }
 
 #[test]
+fn an_agent_whose_job_has_a_renamed_directory_in_the_store_is_refused_with_the_name_of_the_other_job() {
+    let mut cluster = Cluster::new("");
+    let other = cluster.dir.path().join("run of another job");
+    std::fs::create_dir(&other).expect("made");
+    std::fs::write(other.join("x"), b"1").expect("written");
+    run(mcr().args(["save", "--job", "other", "--layout", "single"]).arg(&other).arg("--store").arg(cluster.store()), 0);
+    std::fs::rename(cluster.store().join("other"), cluster.store().join("job")).expect("renamed");
+    let watch = Cluster::node(cluster.dir.path(), 0);
+    let late = Daemon::agent(cluster.dir.path(), "late", &watch, &cluster.addresses(), AGENT);
+    let line = late.wait_for_log("the aggregator refuses this agent");
+    assert!(line.contains("job has the checkpoints of job other") && line.contains("renamed or copied"), "{line}");
+    cluster.agents.push(late);
+}
+
+#[test]
 fn what_a_dead_run_left_half_committed_is_not_completed_by_the_next_run() {
     let mut cluster = Cluster::new("");
     cluster.write(1);

@@ -396,6 +396,15 @@ fn a_layout_that_matches_no_file_is_named_at_the_end_and_gives_5() {
 }
 
 #[test]
+fn logs_that_mcr_run_does_not_save_are_named_at_the_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "echo zero > s1.rank_0.txt; echo one > s1.rank_1.txt; echo step 1 > run.log; echo > slurm-7.out";
+    let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", script]), 0);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(log.contains("files with the names of logs are not saved") && log.contains("files=2 first=run.log"), "{log}");
+}
+
+#[test]
 fn a_job_that_writes_nothing_ends_with_0_although_its_directory_has_files_from_before() {
     let layout = ["--layout", "{checkpoint}.rank_{rank}.txt"];
     for (layout, files) in [(&layout[..], &["mcr.toml", "slurm-7.out", "input.dat"][..]), (&[], &["mcr.toml"])] {

@@ -450,7 +450,8 @@ fn a_renamed_directory_of_a_job_is_named_with_what_to_do() {
     site.save(&[], 0);
     std::fs::rename(site.store().join("job"), site.store().join("job2")).expect("renamed");
     let to = site.dir.path().join("to");
-    let commands: [&[&str]; 4] = [&["verify"], &["show"], &["prune", "--keep", "1"], &["restart", "--to"]];
+    let commands: [&[&str]; 5] =
+        [&["verify"], &["show"], &["prune", "--keep", "1"], &["stats", "--job", "job2"], &["restart", "--to"]];
     for command in commands {
         let mut run_it = mcr();
         run_it.args(command).args((command == ["restart", "--to"]).then_some(&to)).arg("--store").arg(site.store());
@@ -461,6 +462,12 @@ fn a_renamed_directory_of_a_job_is_named_with_what_to_do() {
     let (_, err) =
         said(&run(mcr().args(["save", "--job", "job2"]).arg(site.data()).arg("--store").arg(site.store()), 1));
     assert!(err.contains("job2 has the checkpoints of job job"), "{err}");
+    let mut job_run = mcr();
+    job_run.args(["run", "--job", "job2", "--ranks", "1", "--watch"]).arg(site.data()).arg("--state");
+    let ran = site.dir.path().join("ran");
+    job_run.arg(site.dir.path().join("state")).arg("--store").arg(site.store()).args(["--", "touch"]).arg(&ran);
+    let (_, err) = said(&run(&mut job_run, 1));
+    assert!(err.contains("job2 has the checkpoints of job job") && !ran.exists(), "the command did not start: {err}");
     let (out, _) = said(&run(mcr().args(["list", "--store"]).arg(site.store()), 0));
     assert!(out.contains("job2 has the checkpoints of job job; the directory was renamed"), "{out}");
     std::fs::rename(site.store().join("job2"), site.store().join("job")).expect("renamed back");

@@ -313,7 +313,7 @@ impl FlushWork {
                             current = newest;
                             None
                         }
-                        Err(Refused::Fenced(reason)) => Some(reason),
+                        Err(Refused::Fenced(reason) | Refused::Renamed(reason)) => Some(reason),
                         Err(Refused::Store(error)) => return Err(FlushError::Store(error)),
                     })
                 }
