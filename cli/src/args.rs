@@ -108,14 +108,14 @@ pub enum Command {
     /// Asks the agents of this node, over the socket next to the state file of each agent.
     #[command(after_help = exit::FLUSH)]
     Flush(FlushArgs),
-    /// Show a job's settings; tell the node's daemon of its begin and end
+    /// Show the settings of a job; report its begin and end to the daemon of the node
     #[command(after_help = exit::JOB)]
     Job(JobArgs),
     /// Run the daemon of a node, which saves the jobs of all users
     ///
-    /// SLURM's Prolog and Epilog tell the daemon which jobs run (mcr job begin, mcr job end). The daemon starts a
-    /// worker for each job, as the user of the job. If the daemon ends, the workers continue, and the next daemon
-    /// finds the workers.
+    /// SLURM's Prolog and Epilog report the begin and the end of each job to the daemon (mcr job begin, mcr job end).
+    /// The daemon starts a worker for each job, as the user of the job. If the daemon ends, the workers continue, and
+    /// the next daemon finds the workers.
     #[command(after_help = exit::NODE)]
     Node(NodeArgs),
     /// Let jobs of other nodes use aggregators on this node
@@ -141,8 +141,8 @@ pub enum Command {
     Stats(StatsArgs),
     /// Advise how often to write checkpoints, and show how the store grows
     ///
-    /// The intervals are those by Young and by Daly, for the times of the newest checkpoints and for the given failure
-    /// rate. Nothing is changed.
+    /// mcr computes the intervals with the formulas of Young and of Daly, from the times of the newest checkpoints
+    /// and from the mean time between failures (--mtbf). The command changes nothing.
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Advise(AdviseArgs),
     /// List the layouts of widely used applications, with example names
@@ -590,7 +590,7 @@ pub enum JobCommand {
         #[arg(long)]
         json: bool,
     },
-    /// For SLURM's Prolog: tell the daemon of this node that a job begins
+    /// For SLURM's Prolog: report to the daemon of this node that a job begins
     ///
     /// A line on standard error says why a job is not saved.
     #[command(after_help = exit::HOOK)]
@@ -601,7 +601,8 @@ pub enum JobCommand {
         #[arg(long, default_value_t = 2, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=60))]
         wait: u64,
     },
-    /// For SLURM's Epilog: tell the daemon of this node that a job is over, and wait until its files are committed
+    /// For SLURM's Epilog: report to the daemon of this node that a job is over, and wait until its files are
+    /// committed
     ///
     /// The wait must be shorter than SLURM's PrologEpilogTimeout.
     #[command(after_help = exit::HOOK)]
@@ -633,7 +634,7 @@ pub struct NodeArgs {
     /// Save only the jobs of the user who starts this daemon, without root
     #[arg(long)]
     pub own: bool,
-    /// Lowest number of a user whose jobs are saved
+    /// Lowest user ID (uid) of the users whose jobs are saved
     #[arg(long, default_value_t = 1000, value_name = "UID")]
     pub min_uid: u32,
     /// User of mcr gate on this node, who may start aggregators for jobs of other nodes

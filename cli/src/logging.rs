@@ -11,9 +11,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 impl LogArgs {
-    /// Starts the log of a daemon, and serves metrics if the user wants metrics. `configured`: the address of the
-    /// metrics in the configuration file, which the option and the variable override. A daemon whose metrics cannot
-    /// be served logs a warning and runs nevertheless.
+    /// Starts the log of a daemon, and serves metrics if an address for metrics is set. `configured`: the address of
+    /// the metrics in the configuration file, which the option and the variable override. A daemon whose metrics
+    /// cannot be served logs a warning and runs nevertheless.
     pub fn start(&self, configured: Option<SocketAddr>) {
         let user = || match User::from_uid(geteuid()) {
             Ok(Some(user)) => user.name,

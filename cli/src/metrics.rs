@@ -1,7 +1,7 @@
 //! Metrics of daemons in the format OpenMetrics, for Prometheus.
 //!
-//! Each metric counts events of the log: a layer of the logger sees every event, also events that the log's level
-//! leaves out. So a metric and its log line always agree. `GET /metrics` answers with all metrics.
+//! Each metric counts events of the log. A layer of the logger receives every event, including events below the log's
+//! level. So a metric and its log line always agree. `GET /metrics` answers with all metrics.
 
 mod server;
 
@@ -23,9 +23,9 @@ use tracing_subscriber::layer::{Context, Layer};
 
 /// Maximum number of jobs that a metric names. The job that committed least recently is forgotten first.
 const JOBS_MAX: usize = 64;
-/// Upper bounds of the classes of the histogram of the begins of jobs, in seconds.
+/// Upper bounds of the buckets of `mcr_begin_seconds`, the histogram of the time to begin a job, in seconds.
 const BEGIN_SECONDS: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
-/// Upper bounds of the classes of the histogram of flushes, in seconds.
+/// Upper bounds of the buckets of `mcr_flush_seconds`, the histogram of the duration of a flush, in seconds.
 const FLUSH_SECONDS: [f64; 10] = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The pause between two looks at the file names is at least this factor times the duration of the last look.
+/// Minimum pause between two looks at the file names, as a multiple of the duration of the last look.
 const LOOKS_SHARE: u32 = 20;
 
 /// An agent and its control socket.

@@ -434,7 +434,7 @@ fn candidates<'a>(
     }
     // A restart with --copy starts no application, so there is no limit for such restarts.
     let limit = if args.copy { 0 } else { args.give_up_after as usize };
-    // If all of these newest checkpoints are doubtful, the doubt is about the application, and not about one step.
+    // If all of these newest checkpoints are doubtful, the doubt concerns the application, and not a single step.
     let skips_doubtful = chosen.iter().take(DOUBTFUL_SKIPPED_MAX + 1).any(|state| state.doubt.is_none());
     let mut kept = None;
     for (n, state) in chosen.iter().enumerate() {

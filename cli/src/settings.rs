@@ -177,7 +177,8 @@ impl Settings {
 
     fn resolve(cluster: Option<&Path>, user: Option<&Path>, facts: &Facts) -> anyhow::Result<Self> {
         let mut settings = Self::default();
-        // A requeue keeps the number of the job. A job that is submitted again needs a name in the file.
+        // A requeued job keeps its number. A job that is submitted again gets a new number, so its checkpoints are
+        // found only if the file names the job.
         if facts.is_job() {
             settings.set("cnc", "job", "%u-%j".into(), DEFAULT);
         }
@@ -415,7 +416,8 @@ impl Settings {
     }
 }
 
-/// The limits of the stores, for one user.
+/// The limits, in which the variables in the permitted stores have the values of one user. A store whose variables
+/// cannot be replaced is not permitted.
 fn expanded(limits: &Table, facts: &Facts) -> Table {
     let mut limits = limits.clone();
     if let Some(Value::Array(stores)) = limits.get_mut("store") {
@@ -427,7 +429,7 @@ fn expanded(limits: &Table, facts: &Facts) -> Table {
 
 /// Name of the table of [`NodeOptions`].
 const NODE: &str = "node";
-/// Name of the table of `off`, which only a comment can set.
+/// Name of the table of the key `off`, which only a comment can set.
 const JOB: &str = "job";
 /// Name of the table of aggregators.
 const ANC: &str = "anc";
@@ -495,7 +497,7 @@ fn tables_of(key: &str) -> Option<&'static [&'static str]> {
     UserFile::KEYS.iter().find(|(name, _)| name.replace('_', "-") == key).map(|(_, tables)| *tables)
 }
 
-/// The cluster's file decides for all users, so no other user may be able to change it.
+/// Refuses a cluster's file that another user can change, because the settings in this file apply to all users.
 fn check_owner(file: &Path) -> anyhow::Result<()> {
     let about = std::fs::metadata(file).with_context(|| file.display().to_string())?;
     let own = nix::unistd::geteuid().as_raw();

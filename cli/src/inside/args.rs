@@ -8,14 +8,14 @@ use mcrengine::ids::CheckpointId;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// For `mcr ls --help`.
+/// Text for `mcr ls --help`.
 pub const LS: &str = "Exit status: 0 done, 1 failed, 4 partly: the checkpoint is not complete, and only its committed \
     groups are listed.";
-/// For `mcr cat --help`.
+/// Text for `mcr cat --help`.
 pub const CAT: &str = "Exit status: 0 all bytes are written and agree with the digest of the file, 1 failed.";
-/// For `mcr extract --help`.
+/// Text for `mcr extract --help`.
 pub const EXTRACT: &str = "Exit status: 0 done, 1 failed.";
-/// For `mcr diff --help`.
+/// Text for `mcr diff --help`.
 pub const DIFF: &str = "Exit status: 0 everything was compared, whether it differs or not, 1 failed.";
 
 #[derive(Debug, Args)]

@@ -29,7 +29,7 @@ const WAIT_DEFAULT_SECONDS: u64 = 20;
 const WAIT_MARGIN_SECONDS: u64 = 5;
 /// Maximum time to wait for the daemon.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Only this number of bytes at the beginning of a script are searched.
+/// Number of bytes at the beginning of a script that are searched.
 const SCRIPT_MAX_BYTES: u64 = 1 << 20;
 /// Commands that end processes.
 const KILLERS: [&str; 5] = ["kill", "pkill", "killall", "skill", "slay"];
@@ -364,7 +364,7 @@ fn example_of(file: &Path) -> anyhow::Result<Option<Settings>> {
     let named_in = text.split("${").skip(1).filter_map(|rest| rest.split_once('}'));
     variables.extend(named_in.map(|(name, _)| (name.to_owned(), "x".to_owned())));
     let mut facts = Facts::of_job(variables, "user".into(), 1000, Path::new("/"));
-    facts.directories.clear(); // without the user's file
+    facts.directories.clear(); // the user's file is not read
     Settings::find(&facts)
 }
 

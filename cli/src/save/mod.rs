@@ -134,8 +134,8 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     Ok(exit.into())
 }
 
-/// Number of groups that are flushed at the same time. Some groups wait for their syncs while other groups are coded.
-/// The budget limits the memory of all groups together.
+/// Number of groups that are flushed at the same time. While some groups are synced, other groups are coded. The
+/// budget limits the memory of all groups together.
 const GROUPS_AT_A_TIME: usize = 3;
 
 /// Captures and commits all checkpoints. The next checkpoint is captured while checkpoints are coded and synced.
@@ -222,7 +222,7 @@ fn hand_out(
     let (store, job, grouping): (&dyn Store, _, _) = (committer.store, committer.job, committer.grouping);
     let (names, groups) = (Names::default(), grouping.groups() as usize);
     let incarnation = incarnation::newest(store, job)?;
-    // The incarnation becomes older while files are captured, as the files do.
+    // While files are captured, the age of the incarnation grows as much as the age of the files.
     let (age_at_first, aged_from) = match &incarnation {
         Some(record) => (incarnation::age(store, job, record.number)?, Instant::now()),
         None => (Duration::ZERO, Instant::now()),

@@ -4,8 +4,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Ensures that the checkpoints of a run are committed from the oldest to the newest. Otherwise a command that is
-/// stopped would leave a gap, and the next command would fill the gap with a checkpoint that then looks like the
-/// newest.
+/// stopped could leave an older checkpoint uncommitted. The next command would commit this older checkpoint last, and
+/// the checkpoint would look like the newest.
 #[derive(Default)]
 pub struct Turns {
     state: Mutex<State>,
@@ -20,8 +20,8 @@ struct State {
     has_failed: bool,
 }
 
-/// The turn of one group. If the turn is dropped and [`Turn::committed`] was not called, the group has failed. So
-/// after a panic on one lane, the other lanes do not wait forever.
+/// The turn of one group. If the turn is dropped and [`Turn::committed`] was not called, the group has failed. So if
+/// one lane panics, the other lanes do not wait forever.
 pub struct Turn<'a> {
     turns: &'a Turns,
     is_committed: bool,
