@@ -108,7 +108,7 @@ pub enum Command {
     /// Asks the agents of this node, over the socket next to the state file of each agent.
     #[command(after_help = exit::FLUSH)]
     Flush(FlushArgs),
-    /// Show the settings of a job; report its begin and end to the daemon of the node
+    /// Show the settings of a job; report its begin and end to mcr node
     #[command(after_help = exit::JOB)]
     Job(JobArgs),
     /// Run the daemon of a node, which saves the jobs of all users
@@ -536,7 +536,7 @@ pub enum CertCommand {
     /// Replace the key while jobs run
     ///
     /// The replacement takes three steps. First, cluster.pem gets the certificate of a new key, so that all processes
-    /// trust both keys. Then the new key replaces the old one. At last, the certificate of the old key is removed.
+    /// trust both keys. Then the new key replaces the old key. Finally, the certificate of the old key is removed.
     /// Running processes read the files again before each new connection. If the command was interrupted, start it
     /// again: the command continues with the next step.
     #[command(after_help = exit::CERT)]

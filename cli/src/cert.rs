@@ -296,7 +296,7 @@ fn read(path: &Path, mut file: File, forbidden: u32, repair: &str) -> anyhow::Re
     Ok(text)
 }
 
-/// Refuses a directory that other users may write, because they could replace the files.
+/// Refuses a directory to which other users can write, because these users could replace the files.
 fn check_directory(dir: &Path) -> anyhow::Result<()> {
     let about = std::fs::metadata(dir).with_context(|| dir.display().to_string())?;
     check_owner(dir, &about)?;

@@ -1,5 +1,5 @@
-//! Runs the application as a child of `mcr run -- COMMAND`, with the same limits and signals as if its caller had
-//! started it directly.
+//! Runs the application as a child of `mcr run -- COMMAND`, with the same limits and signals as if the caller of mcr
+//! had started the application directly.
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
@@ -21,8 +21,8 @@ pub fn remember_open_files(soft: rlim_t) {
 }
 
 /// A running application. The application has a separate process group, so that signals reach all of its processes.
-/// If the application shares a terminal with mcr, it stays in mcr's process group, and the terminal sends signals to
-/// it directly.
+/// If the application shares a terminal with mcr, the application stays in mcr's process group, and the terminal
+/// sends signals directly to the application.
 pub struct Application {
     id: Pid,
     ended: oneshot::Receiver<io::Result<ExitStatus>>,

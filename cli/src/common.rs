@@ -108,8 +108,8 @@ pub fn renamed(store: &dyn Store, root: &Path, job: &JobId) -> Option<Advised> {
     None
 }
 
-/// The job to use: the job that the user named, even if it does not exist, or the only job that has a checkpoint.
-/// `None` if no job has a checkpoint. Fails if the directory of the job was renamed.
+/// The job to use: the job that the user named, even if this job does not exist, or the only job that has a
+/// checkpoint. `None` if no job has a checkpoint. Fails if the directory of the job was renamed.
 pub fn job_of(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobId>> {
     let job = named_or_only_job(store, args)?;
     match job.as_ref().and_then(|job| renamed(store, &args.store, job)) {

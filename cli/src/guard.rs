@@ -70,8 +70,8 @@ pub fn warn_of_store(store: &Path) {
     }
 }
 
-/// Why any user of the system could change the store, or replace it with another directory. `None` if owners and
-/// permissions prevent such changes.
+/// The reason why any user of the system could change the store, or replace the store with another directory. `None`
+/// if owners and permissions prevent such changes.
 fn replaceable(store: &Path) -> Option<String> {
     // With a trailing slash, the system would follow a link, so the slash is removed.
     let store: PathBuf = store.components().collect();

@@ -90,7 +90,7 @@ pub struct Metrics {
     uncommitted_ranks: Family<OfJob, Gauge>,
     log_lines: Family<OfLevel, Counter>,
     user: String,
-    /// The jobs in `last_commit`; the last one committed most recently.
+    /// The jobs in `last_commit`, in the order of their last commits. The job with the most recent commit is last.
     jobs: Mutex<VecDeque<String>>,
 }
 
@@ -155,7 +155,7 @@ impl Metrics {
         let jobs_begun = counter("mcr_jobs_begun", "Jobs that began on this node");
         let jobs_ended = counter("mcr_jobs_ended", "Jobs that are over on this node");
         let worker_deaths = counter("mcr_worker_deaths", "Workers that died and were started again");
-        // The labels are shown from the start, because an alert needs the 0 before the first event.
+        // The labels are shown from the start, because an alert needs the value 0 before the first event.
         let checkpoints_abandoned = Family::<OfReason, Counter>::default();
         let help = "Groups of checkpoints that were given up";
         registry.register("mcr_checkpoints_abandoned", help, checkpoints_abandoned.clone());

@@ -1,4 +1,4 @@
-//! `mcr node`: the daemon of a node, and the check of its surroundings.
+//! `mcr node`: the daemon of a node, and the check of the node's configuration.
 
 mod check;
 mod slurm_conf;

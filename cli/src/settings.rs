@@ -485,8 +485,8 @@ impl NodeOptions {
     }
 }
 
-/// Whether the store's directory may be created: its parent directory exists, and belongs to the user. If the file
-/// system is not mounted, the parent directory belongs to root.
+/// Whether the store's directory may be created. Its parent directory must exist and belong to the user. If the file
+/// system is not mounted, the parent directory belongs to root, and the result is false.
 pub fn may_create(store: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     store.parent().and_then(|parent| parent.metadata().ok()).is_some_and(|about| about.is_dir() && about.uid() == own)

@@ -66,7 +66,8 @@ pub struct ExtractArgs {
     #[arg(long, value_parser = ranks, value_name = "RANKS")]
     pub ranks: Option<RankSet>,
     /// New file: .npy for one NumPy array, .h5 for an HDF5 file with a dataset for each piece
-    // Another identifier than `to` of mcr restart, whose default is the watched directory of the job.
+    // The identifier differs from `to` of mcr restart, because the default of `to` is the watched directory of the
+    // job.
     #[arg(id = "output", long = "to", value_name = "FILE")]
     pub to: PathBuf,
     /// Maximum memory for decoded data, in MiB. Each piece must fit

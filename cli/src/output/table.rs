@@ -31,9 +31,9 @@ struct Column {
 /// The colour of a word on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
-    /// Everything is as it should be.
+    /// A good state.
     Good,
-    /// The user should look at it.
+    /// A state that the user should check.
     Doubtful,
     /// Something is lost or has failed.
     Bad,

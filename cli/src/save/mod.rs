@@ -288,7 +288,7 @@ fn hand_out(
             break; // the report takes no more events
         }
         // If a part of the checkpoint is in the store, its place is known. So two commands that save one checkpoint
-        // at the same time give it one place.
+        // at the same time give this checkpoint one place.
         let place = places.next(&checkpoint, written_ms, is_of_before, begun);
         for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(contents) {
             let lane = &to_lanes[group.0 as usize % to_lanes.len()];

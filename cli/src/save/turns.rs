@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Ensures that the checkpoints of a run are committed from the oldest to the newest. Otherwise a command that is
 /// stopped could leave an older checkpoint uncommitted. The next command would commit this older checkpoint last, and
-/// the checkpoint would look like the newest.
+/// the older checkpoint would look like the newest checkpoint.
 #[derive(Default)]
 pub struct Turns {
     state: Mutex<State>,
