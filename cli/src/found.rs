@@ -273,7 +273,7 @@ impl LeftOut {
     }
 }
 
-/// The reason why there is nothing to save.
+/// The text of the error if no checkpoint was found.
 pub fn nothing_found(layout: &LayoutArgs, left_out: &LeftOut) -> String {
     match (is_layout_said(layout), left_out.not_in_layout) {
         (true, n) if n > 0 => format!(

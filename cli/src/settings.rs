@@ -160,7 +160,7 @@ pub struct Setting {
 /// The settings of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The table (`cnc` or `anc`) and the key of each value.
+    /// The table (`cnc`, `anc`, `node` or `job`) and the key of each value.
     values: BTreeMap<(String, String), Setting>,
 }
 

@@ -154,8 +154,8 @@ fn measured_percent(line: &Line) -> f64 {
     percent(measured(line).map(|(_, cell)| cell.raw_bytes).max().unwrap_or(0), line.raw_bytes)
 }
 
-/// The sum over lines. If time ran out, the measured parts do not have the proportions of the data, and their ratio
-/// would be misleading. In this case, the sum has no results.
+/// The sum over lines. If the time limit was reached, the measured parts do not have the proportions of the data, and
+/// their ratio would be misleading. In this case, the sum has no results.
 fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
     let mut sum = together(key, lines, report.columns.len());
     if !report.are_lines_complete {

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What happened to one checkpoint.
+/// The result for one checkpoint.
 #[derive(serde::Serialize)]
 struct Line {
     checkpoint: CheckpointId,

@@ -147,7 +147,7 @@ fn prolog_flags(flags: Option<&str>) -> Checked {
 /// A file that SLURM runs as Prolog or Epilog.
 struct Script {
     file: PathBuf,
-    /// The commands of each line. An error if the file cannot be read.
+    /// The words of each line. An error if the file cannot be read.
     text: Result<Vec<Vec<String>>, String>,
     is_executable: bool,
 }
@@ -173,7 +173,7 @@ impl Script {
         self.text.as_deref().unwrap_or_default()
     }
 
-    /// The number of the line that calls `mcr job WHAT`, and the words after it.
+    /// The index of the line that calls `mcr job WHAT`, and the words after the call.
     fn call(&self, what: &str) -> Option<(usize, &[String])> {
         self.lines().iter().enumerate().find_map(|(number, words)| {
             let at = words.windows(3).position(|w| command_of(&w[0]) == "mcr" && w[1] == "job" && w[2] == what)?;
@@ -181,7 +181,7 @@ impl Script {
         })
     }
 
-    /// The number of the first line that ends processes.
+    /// The index of the first line that ends processes.
     fn kills(&self) -> Option<usize> {
         self.lines().iter().position(|words| words.iter().any(|word| KILLERS.contains(&command_of(word))))
     }

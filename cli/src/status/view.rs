@@ -33,7 +33,7 @@ pub fn sections(model: &Model, now: Instant, recent_max: usize) -> Vec<Section> 
     all
 }
 
-/// A duration that changes once in a second: `12 s`, `3 min`, `2 h 5 min`, `3 d`.
+/// A duration, rounded down: `12 s`, `3 min`, `2 h 5 min`, `3 d`.
 pub fn ago(ms: u64) -> String {
     match ms / 1000 {
         seconds @ 0..60 => format!("{seconds} s"),
@@ -133,7 +133,7 @@ fn aggregator_cells(aggregator: &Aggregator, now: Instant) -> ([String; 10], Pai
     (cells, Paint::Good)
 }
 
-/// Says that no agent is connected, if an aggregator answers.
+/// A line for the case that no agent is connected to an aggregator. `None` if no aggregator answers.
 fn no_agents(model: &Model) -> Option<String> {
     let is_known = current(model).next().is_some() && current(model).all(|status| status.agents.is_empty());
     is_known.then(|| "no agent is connected".to_owned())
