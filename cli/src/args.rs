@@ -35,7 +35,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// How much all commands print.
+/// The options for the amount of output. All commands have these options.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct VerbosityArgs {
     /// Print only results and errors: no progress, no notes, and in a log only warnings
@@ -220,7 +220,7 @@ pub struct SaveArgs {
     /// write; without this option, for the fewest bytes
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub store_rate: Option<u64>,
-    /// Do not verify each segment by decoding it before it is written
+    /// Skip the verification of segments, which decodes each segment before it is written
     #[arg(long)]
     pub no_verify: bool,
     /// Store all bytes, even if the previous checkpoint or another rank has the same bytes; measure all codecs again

@@ -182,7 +182,7 @@ fn options_of(keep: &KeepArgs) -> String {
     given.collect::<Vec<_>>().join(" ")
 }
 
-/// Length of all files below a directory of the store. A file that vanishes meanwhile has no length.
+/// Length of all files below a directory of the store. A file that vanishes during the sum counts as 0 bytes.
 fn bytes_below(store: &dyn Store, dir: &Path) -> Result<u64, StoreError> {
     let mut bytes = 0;
     let entries = match store.list_dir(dir) {

@@ -133,7 +133,7 @@ fn aggregator_cells(aggregator: &Aggregator, now: Instant) -> ([String; 10], Pai
     (cells, Paint::Good)
 }
 
-/// A line for the case that no agent is connected to an aggregator. `None` if no aggregator answers.
+/// The line `no agent is connected`. `None` if an agent is connected, or if no aggregator answers.
 fn no_agents(model: &Model) -> Option<String> {
     let is_known = current(model).next().is_some() && current(model).all(|status| status.agents.is_empty());
     is_known.then(|| "no agent is connected".to_owned())
