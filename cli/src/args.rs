@@ -333,7 +333,8 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Checkpoint to verify: its ID, the beginning of its ID, latest, or latest~1 [default: all checkpoints of the job]
+    /// Checkpoint to verify: its ID, the beginning of its ID, latest, or latest~1 [default: all checkpoints of the
+    /// job]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,

@@ -1,5 +1,5 @@
-//! The exit status of all commands. README.md and deploy/README.md repeat these numbers, and docs/exit-codes.md has
-//! a table, which a test compares with the texts below. `--help` prints the texts. In the manual pages, the first line
+//! The exit status of all commands. README.md and deploy/README.md repeat these numbers, and docs/exit-codes.md has a
+//! table, which a test compares with the texts below. `--help` prints the texts. In the manual pages, the first line
 //! of a text becomes a list.
 
 use crate::guard::{NoIdentity, NotPermitted, WrongSetting};

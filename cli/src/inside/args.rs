@@ -58,8 +58,8 @@ pub struct ExtractArgs {
     pub checkpoint: CheckpointId,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Pattern for the paths of the variables, such as Grid*/Density; can be given several times. The patterns * and ?
-    /// do not stand for a slash
+    /// Pattern for the paths of the variables, such as Grid*/Density; can be given several times. The patterns * and
+    /// ? do not stand for a slash
     #[arg(long, required = true, value_name = "PATTERN")]
     pub variable: Vec<String>,
     /// Only the variables of these ranks, for example 0-31,40

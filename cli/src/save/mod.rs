@@ -1,7 +1,7 @@
 //! `mcr save`: saves every complete checkpoint below a directory, without any daemon.
 //!
 //! ```text
-//! capture (a thread) -> hand out groups in order (a thread) -> lanes (GROUPS_AT_A_TIME threads) -> report (this thread)
+//! capture (a thread) -> hand out in order (a thread) -> lanes (GROUPS_AT_A_TIME threads) -> report (this thread)
 //! ```
 //!
 //! A lane commits a group by the same function as the aggregator's hub, [`mcr_anc::commit_group::commit_group`].

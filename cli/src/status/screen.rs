@@ -1,5 +1,5 @@
-//! Draws the live view of `mcr status --watch`. The picture depends only on the model, the time, the place in the list
-//! and the size of the terminal.
+//! Draws the live view of `mcr status --watch`. The picture depends only on the model, the time, the place in the
+//! list and the size of the terminal.
 
 use super::model::Model;
 use super::view::{sections, summary};
