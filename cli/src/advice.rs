@@ -1,4 +1,4 @@
-//! What went wrong, where, and what to do: the texts of errors, for people and as JSON.
+//! The texts of errors, for people and as JSON: what failed, where, and what the user can do.
 
 use mcr_anc::config::AncConfigError;
 use mcr_anc::flush_error::FlushError;
@@ -17,19 +17,19 @@ use std::path::{Path, PathBuf};
 #[error("{what}{between}{advice}")]
 pub struct Advised {
     what: String,
-    /// The sign between the two texts.
+    /// The separator between `what` and `advice`.
     between: &'static str,
     advice: String,
     path: Option<PathBuf>,
 }
 
 impl Advised {
-    /// An error: what went wrong, and what the user can do.
+    /// An error with what went wrong, and what the user can do. A semicolon separates the two texts.
     pub fn new(what: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { what: what.into(), between: "; ", advice: advice.into(), path: None }
     }
 
-    /// An error whose advice is a sentence.
+    /// An error whose advice is a separate sentence. A full stop separates the two texts.
     pub fn with_sentence(what: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { between: ". ", ..Self::new(what, advice) }
     }
@@ -75,14 +75,15 @@ impl Told {
     }
 }
 
-/// The advice for an error of a known type, if the text of the error has no advice. In such a text, a semicolon is
-/// before the advice.
+/// The advice for an error of a known type. `None` if the text of the error already contains advice: advice follows a
+/// semicolon.
 pub fn missing_advice(error: &anyhow::Error) -> Option<String> {
     let message = message_of(error);
     advice_of(error).filter(|advice| !message.contains("; ") && !message.contains(advice.as_str()))
 }
 
-/// The error with all of its causes. A cause whose text is already part of the text before is left out.
+/// The error with all of its causes. A cause is left out if the preceding text already ends with the text of this
+/// cause.
 pub fn message_of(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -277,8 +278,8 @@ fn of_system(kind: ErrorKind) -> Option<&'static str> {
     })
 }
 
-/// The advice at the end of a message: the text after the last semicolon. Other messages name what is missing, and
-/// the general advice is enough.
+/// The advice at the end of a message: the text after the last semicolon. A message without a semicolon gets general
+/// advice.
 fn remedy_in(message: &str) -> String {
     match message.rsplit_once("; ") {
         Some((_, remedy)) if !remedy.trim().is_empty() => remedy.trim().to_owned(),
@@ -400,7 +401,7 @@ mod tests {
         body.lines().filter(is_variant).count()
     }
 
-    /// Refuses an error without advice, and an error whose text has a cause twice.
+    /// Fails for an error without advice, and for an error whose text repeats a cause.
     fn check(error: anyhow::Error) {
         let told = Told::new(&error, 1);
         assert!(told.advice.len() > 10 && !told.advice.ends_with(['.', ';', ':']), "{told:?}");

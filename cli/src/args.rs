@@ -35,7 +35,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// How much all commands print.
+/// The options for the amount of output. All commands have these options.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct VerbosityArgs {
     /// Print only results and errors: no progress, no notes, and in a log only warnings
@@ -108,14 +108,14 @@ pub enum Command {
     /// Asks the agents of this node, over the socket next to the state file of each agent.
     #[command(after_help = exit::FLUSH)]
     Flush(FlushArgs),
-    /// Show a job's settings; tell the node's daemon of its begin and end
+    /// Show the settings of a job; report its begin and end to mcr node
     #[command(after_help = exit::JOB)]
     Job(JobArgs),
     /// Run the daemon of a node, which saves the jobs of all users
     ///
-    /// SLURM's Prolog and Epilog tell the daemon which jobs run (mcr job begin, mcr job end). The daemon starts a
-    /// worker for each job, as the user of the job. If the daemon ends, the workers continue, and the next daemon
-    /// finds the workers.
+    /// SLURM's Prolog and Epilog report the begin and the end of each job to the daemon (mcr job begin, mcr job end).
+    /// The daemon starts a worker for each job, as the user of the job. If the daemon ends, the workers continue, and
+    /// the next daemon finds the workers.
     #[command(after_help = exit::NODE)]
     Node(NodeArgs),
     /// Let jobs of other nodes use aggregators on this node
@@ -141,8 +141,8 @@ pub enum Command {
     Stats(StatsArgs),
     /// Advise how often to write checkpoints, and show how the store grows
     ///
-    /// The intervals are those by Young and by Daly, for the times of the newest checkpoints and for the given failure
-    /// rate. Nothing is changed.
+    /// mcr computes the intervals with the formulas of Young and of Daly, from the times of the newest checkpoints
+    /// and from the mean time between failures (--mtbf). The command changes nothing.
     #[command(after_help = exit::ALL_OR_NOTHING)]
     Advise(AdviseArgs),
     /// List the layouts of widely used applications, with example names
@@ -220,7 +220,7 @@ pub struct SaveArgs {
     /// write; without this option, for the fewest bytes
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub store_rate: Option<u64>,
-    /// Do not verify each segment by decoding it before it is written
+    /// Skip the verification of segments, which decodes each segment before it is written
     #[arg(long)]
     pub no_verify: bool,
     /// Store all bytes, even if the previous checkpoint or another rank has the same bytes; measure all codecs again
@@ -333,7 +333,8 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Checkpoint to verify: its ID, the beginning of its ID, latest, or latest~1 [default: all checkpoints of the job]
+    /// Checkpoint to verify: its ID, the beginning of its ID, latest, or latest~1 [default: all checkpoints of the
+    /// job]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
@@ -537,7 +538,7 @@ pub enum CertCommand {
     /// Replace the key while jobs run
     ///
     /// The replacement takes three steps. First, cluster.pem gets the certificate of a new key, so that all processes
-    /// trust both keys. Then the new key replaces the old one. At last, the certificate of the old key is removed.
+    /// trust both keys. Then the new key replaces the old key. Finally, the certificate of the old key is removed.
     /// Running processes read the files again before each new connection. If the command was interrupted, start it
     /// again: the command continues with the next step.
     #[command(after_help = exit::CERT)]
@@ -591,7 +592,7 @@ pub enum JobCommand {
         #[arg(long)]
         json: bool,
     },
-    /// For SLURM's Prolog: tell the daemon of this node that a job begins
+    /// For SLURM's Prolog: report to the daemon of this node that a job begins
     ///
     /// A line on standard error says why a job is not saved.
     #[command(after_help = exit::HOOK)]
@@ -602,7 +603,8 @@ pub enum JobCommand {
         #[arg(long, default_value_t = 2, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=60))]
         wait: u64,
     },
-    /// For SLURM's Epilog: tell the daemon of this node that a job is over, and wait until its files are committed
+    /// For SLURM's Epilog: report to the daemon of this node that a job is over, and wait until its files are
+    /// committed
     ///
     /// The wait must be shorter than SLURM's PrologEpilogTimeout.
     #[command(after_help = exit::HOOK)]
@@ -634,7 +636,7 @@ pub struct NodeArgs {
     /// Save only the jobs of the user who starts this daemon, without root
     #[arg(long)]
     pub own: bool,
-    /// Lowest number of a user whose jobs are saved
+    /// Lowest user ID (uid) of the users whose jobs are saved
     #[arg(long, default_value_t = 1000, value_name = "UID")]
     pub min_uid: u32,
     /// User of mcr gate on this node, who may start aggregators for jobs of other nodes

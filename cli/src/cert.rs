@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 const KEY: &str = "cluster.key";
 const CERTIFICATES: &str = "cluster.pem";
-/// File of the new key, until it replaces `cluster.key`.
+/// Name of the file with the new key, until this file replaces `cluster.key`.
 const NEW_KEY: &str = "cluster.key.new";
-/// Maximum time to wait for another `mcr cert init` that has made the key, and not yet the certificate.
+/// Maximum time to wait for another `mcr cert init` that has written the key but not yet the certificate.
 const OTHER_INIT_MAX: Duration = Duration::from_secs(2);
 /// Maximum length of each file in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -66,7 +66,8 @@ fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::Done.into())
 }
 
-/// Job scripts may call `mcr cert init` each time, also two scripts at the same time. So a usable key is kept.
+/// Keeps a usable key, because each start of a job script may call `mcr cert init`, and two scripts may call it at
+/// the same time.
 fn keep(dir: &Path) -> anyhow::Result<ExitCode> {
     let key = dir.join(KEY).display().to_string();
     let until = Instant::now() + OTHER_INIT_MAX;
@@ -80,7 +81,7 @@ fn keep(dir: &Path) -> anyhow::Result<ExitCode> {
             Err(error) if error.is::<NotPermitted>() => return Err(error),
             Err(error) => error.context("there is a key already, which cannot be used"),
         };
-        // Another process may be making the files.
+        // Another process may be writing the files at this moment.
         if Instant::now() > until {
             return Err(unusable);
         }
@@ -137,7 +138,7 @@ fn next_step(dir: &Path) -> anyhow::Result<Step> {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             return Err(error).with_context(|| new.display().to_string());
         }
-        // The old key was replaced already.
+        // The new key has already replaced the old key, so only the old certificate is left to remove.
         Err(_) if !kept.is_empty() && kept.len() < certificates.len() => {
             return replace_certificates(&kept).map(|()| Step::Removed);
         }
@@ -157,7 +158,7 @@ fn next_step(dir: &Path) -> anyhow::Result<Step> {
     replace_certificates(&all).map(|()| Step::Added)
 }
 
-/// Replaces a file in one step, because other processes read it.
+/// Replaces a file in one step, so that no other process reads an incomplete file.
 fn replace(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}", std::process::id()));
@@ -272,7 +273,7 @@ pub fn authority_in(dir: &Path) -> anyhow::Result<Option<Authority>> {
     Ok(Some(Authority { key, certificates }))
 }
 
-/// Opens a file, but not through a symbolic link. A FIFO does not block.
+/// Opens a file. Fails for a symbolic link, and does not wait for the writer of a FIFO.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits()).open(path)
 }
@@ -295,7 +296,7 @@ fn read(path: &Path, mut file: File, forbidden: u32, repair: &str) -> anyhow::Re
     Ok(text)
 }
 
-/// Refuses a directory that other users may write, because they could replace the files.
+/// Refuses a directory to which other users can write, because these users could replace the files.
 fn check_directory(dir: &Path) -> anyhow::Result<()> {
     let about = std::fs::metadata(dir).with_context(|| dir.display().to_string())?;
     check_owner(dir, &about)?;

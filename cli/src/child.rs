@@ -1,5 +1,5 @@
-//! Runs the application as a child of `mcr run -- COMMAND`, with the same limits and signals as if its caller had
-//! started it directly.
+//! Runs the application as a child of `mcr run -- COMMAND`, with the same limits and signals as if the caller of mcr
+//! had started the application directly.
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
@@ -21,8 +21,8 @@ pub fn remember_open_files(soft: rlim_t) {
 }
 
 /// A running application. The application has a separate process group, so that signals reach all of its processes.
-/// If the application shares a terminal with mcr, it stays in mcr's process group, and the terminal sends signals to
-/// it directly.
+/// If the application shares a terminal with mcr, the application stays in mcr's process group, and the terminal
+/// sends signals directly to the application.
 pub struct Application {
     id: Pid,
     ended: oneshot::Receiver<io::Result<ExitStatus>>,
@@ -51,9 +51,10 @@ impl Application {
         (&mut self.ended).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
     }
 
-    /// Sends a signal to all processes of the application. SIGINT and SIGHUP from a terminal have reached these
-    /// processes already. SIGUSR1 and SIGUSR2 are only for the process of the command, because they would end the
-    /// other processes, which do not expect them.
+    /// Sends a signal to all processes of the application, or only to the process of the command if the application
+    /// shares mcr's process group. In this case, SIGINT and SIGHUP are not sent, because the terminal has sent these
+    /// signals to all processes. SIGUSR1 and SIGUSR2 are sent only to the process of the command, because these
+    /// signals would end other processes, which have no handlers for them.
     pub fn signal(&self, signal: Signal) {
         let _ = match (self.has_terminal, signal) {
             (true, Signal::SIGINT | Signal::SIGHUP) => Ok(()),

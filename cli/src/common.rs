@@ -42,8 +42,8 @@ pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
     open_or_create(&args.store, false, "")
 }
 
-/// Opens the store. Creates the store only if `create` is true: if the store's file system is not mounted, its
-/// directory would be created on the local disk. The error message ends with `how`, the options that create the
+/// Opens the store. Creates the store only if `create` is true. Otherwise a store whose file system is not mounted
+/// would be created on the local disk. The error message ends with `how`, which names the options that create the
 /// store.
 fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<PosixStore> {
     let opened = if create { PosixStore::create(store) } else { PosixStore::open(store) };
@@ -81,8 +81,8 @@ fn quoted(name: &str) -> String {
     if name.chars().all(is_plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
 }
 
-/// What is wrong with the directory of a job whose manifests name another job. A user renamed or copied it. `None` if
-/// the manifests name this job, or if there are none.
+/// The error for the directory of a job whose manifests name another job, because a user renamed or copied the
+/// directory. `None` if the manifests name this job, or if the directory has no manifests.
 pub fn renamed(store: &dyn Store, root: &Path, job: &JobId) -> Option<Advised> {
     let other = manifest::foreign_job(store, job)?;
     let (directory, right) = (root.join(job.as_str()), root.join(&other));
@@ -95,8 +95,8 @@ pub fn renamed(store: &dyn Store, root: &Path, job: &JobId) -> Option<Advised> {
     Some(Advised::new(what, advice).at(&directory))
 }
 
-/// The job to use: the job that the user named, even if it does not exist, or the only job that has a checkpoint.
-/// `None` if no job has a checkpoint. Fails if the directory of the job was renamed.
+/// The job to use: the job that the user named, even if this job does not exist, or the only job that has a
+/// checkpoint. `None` if no job has a checkpoint. Fails if the directory of the job was renamed.
 pub fn job_of(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobId>> {
     let job = named_or_only_job(store, args)?;
     match job.as_ref().and_then(|job| renamed(store, &args.store, job)) {
@@ -136,7 +136,7 @@ pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
 }
 
 /// Error message if the job has no checkpoint. The message lists the jobs that have a checkpoint, the most similar
-/// name first, because the user's name may be misspelt.
+/// name first, because the user may have misspelt the name of the job.
 pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> anyhow::Result<Option<String>> {
     if has_checkpoint(store, job)? {
         return Ok(None);
@@ -167,8 +167,8 @@ pub fn no_checkpoint_named(store: &Path, job: &JobId, id: &CheckpointId, states:
     format!("job {job} has no checkpoint {id} in {}{near}{newest}", name_of(store))
 }
 
-/// The known name that is most similar to the given name, or that begins with the given name. The first of several
-/// equally similar names counts. `None` if no name is similar.
+/// The known name that is most similar to the given name, or that begins with the given name. If several names are
+/// equally similar, the result is the first one in the list. `None` if no name is similar.
 fn nearest_of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let best =
         known.map(|other| (likeness(name, other), other)).fold(None, |best: Option<(f64, &str)>, one| match best {
@@ -178,17 +178,17 @@ fn nearest_of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'
     best.filter(|(likeness, _)| *likeness > LIKENESS_MIN).map(|(_, name)| name)
 }
 
-/// How similar two names are: at most 1, and 1 more if one of the names begins with the other name.
+/// Similarity of two names, from 0 to 1. If one of the names begins with the other name, 1 is added.
 fn likeness(name: &str, other: &str) -> f64 {
     let (a, b) = (other.to_lowercase(), name.to_lowercase());
     let begins = if a.starts_with(&b) || b.starts_with(&a) { 1.0 } else { 0.0 };
     begins + strsim::jaro_winkler(&a, &b)
 }
 
-/// Minimum similarity of a name for the question "did you mean".
+/// Minimum similarity for which an error message asks "did you mean".
 const LIKENESS_MIN: f64 = 0.75;
 
-/// Lists the first names, and counts the remaining names.
+/// Lists at most `SHOWN_MAX` names, and the number of the remaining names.
 fn some_of(all: &[impl ToString]) -> String {
     const SHOWN_MAX: usize = 10;
     let mut names = all.iter().take(SHOWN_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");

@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// Source of the number, for messages.
 const FROM: &str = "the files of the ranks";
 
-/// Whether the number of ranks must be counted: it is neither configured nor known from a checkpoint of the job.
+/// Whether the number of ranks must be counted, because the number is neither configured nor known from a checkpoint.
 pub fn is_needed(config: &CncConfig, store: &Path) -> bool {
     if config.ranks.is_some() {
         return false;
@@ -42,8 +42,9 @@ pub async fn wait(config: &mut CncConfig, layout: &Layout) {
     }
 }
 
-/// Sets the number of ranks if the files show it: 1 if the layout has no ranks, because then all files belong to rank
-/// 0. `all_written`: the application will write no more files. Returns whether the number is set.
+/// Sets the number of ranks if the files show this number. If the layout has no ranks, the number is 1, because all
+/// files belong to rank 0. `all_written`: the application will write no more files. Returns whether the number is
+/// set.
 pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> bool {
     if !layout.has_ranks() {
         tracing::info!("the names of the files have no rank: all files belong to rank 0, the only one");
@@ -61,8 +62,8 @@ pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> 
     true
 }
 
-/// The number of ranks of the checkpoint with the most ranks, among the checkpoints that are written completely.
-/// `None` if there is no such checkpoint, or if a rank is missing from the checkpoint.
+/// The number of ranks of the completely written checkpoint with the highest rank. `None` if no checkpoint is
+/// completely written, or if a rank is missing from this checkpoint.
 fn ranks_shown(listing: Listing, layout: &Layout, all_written: bool) -> Option<(u32, CheckpointId)> {
     let scan = sort(listing, layout);
     let last = scan.modified.iter().max_by_key(|(_, at)| **at).map(|(label, _)| label.clone())?;

@@ -191,7 +191,7 @@ impl Aggregators {
     }
 }
 
-/// The event that ends a process without a command.
+/// The event that ends a process that runs no command.
 pub enum Life {
     /// A signal.
     UntilSignal,
@@ -365,8 +365,7 @@ fn run_in_one_process(
 /// Interval of the checks whether the store has a directory of the job.
 const JOB_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Holds a file in the store, from which a restart sees that this run is alive. The file is removed when the runtime
-/// ends.
+/// Keeps a file in the store that shows a restart that this run is alive. The file is removed when the runtime ends.
 async fn hold_living_run(store: PathBuf, config: CncConfig) {
     if store.as_os_str().is_empty() {
         return; // only the aggregators know the store
@@ -806,8 +805,8 @@ fn reason_of(explanation: Explanation) -> String {
     explanation.asks.or_else(|| explanation.lines.last().cloned()).unwrap_or_default()
 }
 
-/// Doubts a guess that gives all files to rank 0, if this node does not have rank 0: each node may have a separate
-/// directory with the files of only one rank.
+/// Marks a guess as uncertain if the guess assigns all files to rank 0, but this node does not have rank 0. In this
+/// case, each node may have a separate directory with the files of one rank.
 fn doubt_other_nodes(config: &CncConfig, layout: &Layout, explanation: &mut Explanation) {
     if explanation.certain && !layout.has_ranks() && !config.own.watches(Rank(0)) {
         explanation.certain = false;
@@ -817,8 +816,8 @@ fn doubt_other_nodes(config: &CncConfig, layout: &Layout, explanation: &mut Expl
     }
 }
 
-/// A runtime. Two threads are enough, because they only handle frames and timers. Files, codecs and the store have
-/// other threads.
+/// Makes a runtime. Two threads are enough, because these threads only handle frames and timers. Files, codecs and
+/// the store have other threads.
 fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)

@@ -38,11 +38,12 @@ const FILE_TIME_MARGIN: Duration = Duration::from_millis(25);
 enum Others {
     /// No ranks were restored.
     None,
-    /// Other ranks. At least one rank of this restart was not restored, so this restart is a part of the same start.
+    /// Other ranks were restored, and at least one rank of this restart was not. So this restart belongs to the same
+    /// start.
     OtherRanks,
-    /// All ranks of this restart, some of them on other nodes.
+    /// All ranks of this restart were restored, and some of these ranks only on other nodes.
     SameRanks,
-    /// All ranks of this restart, on this node. In this case, this restart begins the application again.
+    /// All ranks of this restart were restored on this node. In this case, this restart begins the application again.
     SameRanksHere,
 }
 
@@ -189,8 +190,8 @@ impl<'a> Decider<'a> {
         (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
     }
 
-    /// Prints the running processes that save the job. These processes cannot commit any more, and the user may have
-    /// wanted only a copy. Errors are ignored.
+    /// Warns about running processes that save the job, because the decision prevents further commits of these
+    /// processes. The user may have wanted only a copy (--copy). Errors are ignored.
     fn report_runs_it_ends(&self) {
         let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
         let others = runs.iter().filter(|run| run.identity != self.identity).map(ToString::to_string);
@@ -217,11 +218,11 @@ impl<'a> Decider<'a> {
         if parts.is_empty() {
             return Ok(Others::None);
         }
-        // If the number of ranks is not known, all ranks of a part count as one rank.
+        // If the number of ranks is not known, the set of all ranks contains only rank 0.
         let from = newest.from.as_ref().and_then(|from| all.iter().find(|state| state.id == *from));
         let every = RankSet::all(from.map_or(1, |state| state.ranks.max(1)));
         let own = self.args.ranks.as_ref().unwrap_or(&every);
-        // The ranks of a part that cannot be read may be all ranks.
+        // A part without a readable list of ranks counts as all ranks.
         let ranks_of = |part: &Part| (part.node == self.host, ranks(&part.ranks).unwrap_or_else(|_| every.clone()));
         let restored: Vec<(bool, RankSet)> = parts.iter().map(ranks_of).collect();
         let here = restored.iter().filter(|(is_here, _)| *is_here).map(|(_, ranks)| ranks);
@@ -311,7 +312,7 @@ impl<'a> Decider<'a> {
     }
 }
 
-/// Lists the first four names, and counts the remaining names.
+/// Lists at most four names, and the number of the remaining names.
 pub fn names_of(ids: &[CheckpointId]) -> String {
     let mut names = ids.iter().take(4).map(CheckpointId::as_str).collect::<Vec<_>>().join(", ");
     if ids.len() > 4 {

@@ -1,5 +1,5 @@
-//! The exit status of all commands. README.md and deploy/README.md repeat these numbers, and docs/exit-codes.md has
-//! a table, which a test compares with the texts below. `--help` prints the texts. In the manual pages, the first line
+//! The exit status of all commands. README.md and deploy/README.md repeat these numbers, and docs/exit-codes.md has a
+//! table, which a test compares with the texts below. `--help` prints the texts. In the manual pages, the first line
 //! of a text becomes a list.
 
 use crate::guard::{NoIdentity, NotPermitted, WrongSetting};
@@ -59,61 +59,61 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// For `mcr --help`.
+/// Text for `mcr --help`.
 pub const EVERY_COMMAND: &str = "Exit status: 0 done, 1 failed, 2 an older or a doubtful checkpoint was restored, 3 \
     there is no complete checkpoint (a new run), 4 only a part was done, 5 not all files are committed, 77 other \
     users could change the store or the key, 78 the configuration of a daemon cannot be used, or a connection needs a \
     certificate that is missing or cannot be used (mcr cert init).\n\n\
     A wrong command line ends with 1. mcr COMMAND --help lists the exit statuses of a command.";
-/// For `mcr save --help`.
+/// Text for `mcr save --help`.
 pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is saved, 4 partly: some checkpoints or files \
     are not saved, and the last line names them, 77 other users could change the store.";
-/// For `mcr restart --help`.
+/// Text for `mcr restart --help`.
 pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, a \
     doubtful one, or one that was set aside, 3 there is no complete checkpoint (a new run), 77 with \
     --aggregators: other users could read or change the key, 78 with --aggregators: the command has no certificate \
     that it can use (mcr cert init).";
-/// For `mcr verify --help`.
+/// Text for `mcr verify --help`.
 pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, or good again after --repair, 1 a checkpoint is \
     damaged, or there is none, 4 partly: all complete checkpoints are good, and some are not complete.";
-/// For `mcr cnc --help`.
+/// Text for `mcr cnc --help`.
 pub const AGENT: &str = "Exit status: 0 all files are committed, 1 the agent did not start, 5 not all files are \
     committed (the last log lines name them), 77 other users could read or change the key, 78 the configuration cannot \
     be used, or the agent has no certificate that it can use (mcr cert init).";
-/// For `mcr anc --help`.
+/// Text for `mcr anc --help`.
 pub const AGGREGATOR: &str = "Exit status: 0 all files are committed, 1 the aggregator did not start, 5 not all \
     files are committed (the last log lines name them), 77 other users could change the store or the key, 78 the \
     configuration cannot be used, or the aggregator has no certificate that it can use (mcr cert init).";
-/// For `mcr run --help`.
+/// Text for `mcr run --help`.
 pub const RUN: &str = "Exit status: 0 all files are committed, 1 mcr did not start, 5 not all files are committed, 77 \
     other users could change the store, 78 the configuration cannot be used.\n\n\
     With -- COMMAND, the exit status of mcr is the exit status of COMMAND: 128 plus the signal's number if a signal \
     ended COMMAND, 126 or 127 if COMMAND cannot be started. Exit status 5: COMMAND succeeded, but not all of its \
     files were committed.";
-/// For `mcr flush --help`.
+/// Text for `mcr flush --help`.
 pub const FLUSH: &str = "Exit status: 0 all files are committed, 1 no agent was reached, 5 not all files are \
     committed.";
-/// For `mcr node --help`.
+/// Text for `mcr node --help`.
 pub const NODE: &str = "Exit status: 1 the daemon did not start, or its socket failed, 77 the daemon is not root, and \
     --own is not given, 78 the user of --gate-user (MCR_GATE_USER) does not exist.";
-/// For `mcr gate --help`.
+/// Text for `mcr gate --help`.
 pub const GATE: &str = "Exit status: 0 the gate was ended by a signal, 1 the gate did not start, 77 other users \
     could read or change its key, 78 the cluster's file cannot be used, or the gate has no key that it can use.";
-/// For `mcr node check --help`.
+/// Text for `mcr node check --help`.
 pub const NODE_CHECK: &str = "Exit status: 0 every check is ok, 1 a check has a warning or is wrong.";
-/// For `mcr job --help`.
+/// Text for `mcr job --help`.
 pub const JOB: &str = "Exit status: 0 done, 1 failed. begin and end always exit with 0.";
-/// For `mcr job begin --help` and `mcr job end --help`.
+/// Text for `mcr job begin --help` and `mcr job end --help`.
 pub const HOOK: &str = "Exit status: 0 always, so that SLURM never drains the node.";
-/// For `mcr status --help`.
+/// Text for `mcr status --help`.
 pub const STATUS: &str = "Exit status: 0 every aggregator answered, 1 none answered, 4 partly: some did not answer, \
     77 other users could read or change the key, 78 the command has no certificate that it can use (mcr cert init).";
-/// For `mcr bench --help`.
+/// Text for `mcr bench --help`.
 pub const BENCH: &str = "Exit status: 0 everything was measured, 1 failed, 4 partly: the time \
     limit was reached before everything was measured.";
-/// For `mcr cert --help`.
+/// Text for `mcr cert --help`.
 pub const CERT: &str = "Exit status: 0 done, 1 failed, 77 other users could read or change the key.";
-/// For commands that either do everything or nothing.
+/// Text for commands that either do everything or nothing.
 pub const ALL_OR_NOTHING: &str = "Exit status: 0 done, 1 failed.";
 
 /// The statuses of a list like `Exit status: 0 done, 1 failed.`, each with its meaning.

@@ -64,7 +64,7 @@ const LEFT_OUT_MAX: usize = 1000;
 /// Maximum number of paths that are printed for people.
 const TOLD_MAX: usize = 10;
 
-/// If the newest file is younger than this time, its checkpoint is compared with the checkpoint before.
+/// If the newest file is younger than this time, its checkpoint is compared with the previous checkpoint.
 const YOUNG: Duration = Duration::from_secs(60);
 /// If the newest file is younger than this time, the application may still write files of the same checkpoint.
 const REST: Duration = Duration::from_secs(1);
@@ -173,8 +173,9 @@ pub fn find_checkpoints(
     Ok(Found { checkpoints, companions, bytes, not_whole, newest_age, has_ranks, left_out })
 }
 
-/// The newest checkpoint, if it has the same ranks as the checkpoint before, but fewer files, or a rank with less
-/// than half of the bytes. `newest` is the checkpoint with the newest file, if this file is younger than [`YOUNG`].
+/// The newest checkpoint, if this checkpoint has the same ranks as the previous checkpoint, but fewer files, or a
+/// rank with less than half of the bytes. `newest` is the checkpoint with the newest file, if this file is younger
+/// than [`YOUNG`].
 fn fewer_files(dir: &Path, checkpoints: &[Labelled], newest: Option<&CheckpointId>) -> Option<NotWhole> {
     let [.., (before, files_before), (last, files)] = checkpoints else { return None };
     let ranks = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| *rank).collect::<BTreeSet<_>>();
@@ -272,7 +273,7 @@ impl LeftOut {
     }
 }
 
-/// The reason why there is nothing to save.
+/// The text of the error if no checkpoint was found.
 pub fn nothing_found(layout: &LayoutArgs, left_out: &LeftOut) -> String {
     match (is_layout_said(layout), left_out.not_in_layout) {
         (true, n) if n > 0 => format!(

@@ -33,7 +33,7 @@ const CALL_MAX: Duration = Duration::from_secs(12);
 const AGAIN: Duration = Duration::from_secs(2);
 /// Number of gates that remember an agreement.
 const HOMES: usize = 2;
-/// Without a configured number, a job has one aggregator for this many nodes.
+/// Number of nodes that share one aggregator, if the number of aggregators is not configured.
 const NODES_PER_AGGREGATOR: usize = 8;
 
 /// The data with which a worker asks the gates for aggregators.
@@ -277,7 +277,7 @@ fn propose(loads: Vec<(String, Option<LoadReply>)>, wanted: usize, budget_bytes:
     let rooms = loads.iter().flat_map(|(_, load)| load).filter(|load| has_room(load)).count();
     let places = u32::try_from(wanted.min(rooms).max(1)).unwrap_or(1);
     let mut gates = loads;
-    // The sort is stable, so equal gates keep the order of the start.
+    // The sort is stable, so gates with equal load keep the order of the start.
     gates.sort_by_key(|(_, load)| match load {
         Some(load) => (u8::from(!has_room(load)), load.groups, load.aggregators),
         None => (2, 0, 0),

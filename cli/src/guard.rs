@@ -70,10 +70,10 @@ pub fn warn_of_store(store: &Path) {
     }
 }
 
-/// Why any user of the system could change the store, or replace it with another directory. `None` if owners and
-/// permissions prevent such changes.
+/// The reason why any user of the system could change the store, or replace the store with another directory. `None`
+/// if owners and permissions prevent such changes.
 fn replaceable(store: &Path) -> Option<String> {
-    // A trailing slash would follow the link, so it is removed.
+    // With a trailing slash, the system would follow a link, so the slash is removed.
     let store: PathBuf = store.components().collect();
     let link = std::fs::symlink_metadata(&store).ok()?;
     if link.is_symlink() && !is_trusted(&link) {
@@ -102,7 +102,7 @@ fn replaceable(store: &Path) -> Option<String> {
     })
 }
 
-/// Whether this user or root made the file.
+/// Whether this user or root owns the file.
 fn is_trusted(about: &Metadata) -> bool {
     [0, geteuid().as_raw()].contains(&about.uid())
 }

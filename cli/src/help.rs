@@ -177,7 +177,7 @@ mod tests {
         let mut table = "| command | exit code | meaning |\n|---|---:|---|\n".to_owned();
         let mut last = None;
         for (path, command) in all(&Cli::command(), "") {
-            // A command without a text of its own has the text of its parent command.
+            // A command without a separate text has the text of its parent command.
             let Some(text) = exit_text(&command).filter(|_| !path.is_empty()) else { continue };
             for (code, meaning) in crate::exit::statuses(text.split("\n\n").next().expect("a list")) {
                 let name = if last.as_ref() == Some(&path) { String::new() } else { format!("`mcr {path}`") };

@@ -23,7 +23,7 @@ pub fn run(args: JobArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         JobCommand::Show { comment, json } => show(comment, json)?,
         JobCommand::List { node, json } => list(&node, json)?,
-        // If Prolog or Epilog fail, SLURM drains the node. So these commands always succeed.
+        // If Prolog or Epilog fails, SLURM drains the node. So these commands always exit with 0.
         JobCommand::Begin { node, wait } => {
             if let Err(error) = begin(&node, Duration::from_secs(wait)) {
                 tell(format!("the job is not saved: {error:#}"));

@@ -14,7 +14,7 @@ struct Preset {
     example: &'static str,
     /// The checkpoint to which the example belongs.
     checkpoint: String,
-    /// The rank to which the example belongs, if the example belongs to one rank.
+    /// The rank to which the example belongs. `None` if the example belongs to no single rank.
     rank: Option<u32>,
     patterns: Vec<String>,
 }

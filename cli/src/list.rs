@@ -104,15 +104,15 @@ fn paint_of(state: &CheckpointState) -> Paint {
     }
 }
 
-/// Why a restart does not take a checkpoint although all of its groups are committed.
+/// The reason why a restart prefers another checkpoint, although all groups of this checkpoint are committed.
 fn reason_of(state: &CheckpointState) -> Option<String> {
     let set_aside = || "a restart continued from another checkpoint; --checkpoint ID restores this one".to_owned();
     let found = state.bad.as_ref().or(state.found_damaged.as_ref()).or(state.doubt.as_ref()).cloned();
     found.or_else(|| (state.is_complete() && state.is_set_aside).then(set_aside)).filter(|_| !state.is_pruned)
 }
 
-/// Maximum number of checkpoints for which the list says why they are not complete. `mcr show ID` prints the reason
-/// for each checkpoint.
+/// Maximum number of checkpoints for which the list gives the reason of the state. `mcr show ID` prints why a
+/// checkpoint is bad or not complete.
 const REASONS_MAX: usize = 16;
 /// Maximum number of checkpoints or problems that a line names. Further checkpoints are only counted.
 const NAMED_MAX: usize = 4;

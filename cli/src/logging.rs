@@ -11,9 +11,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 impl LogArgs {
-    /// Starts the log of a daemon, and serves metrics if the user wants metrics. `configured`: the address of the
-    /// metrics in the configuration file, which the option and the variable override. A daemon whose metrics cannot
-    /// be served logs a warning and runs nevertheless.
+    /// Starts the log of a daemon, and serves metrics if an address for metrics is set. `configured`: the address of
+    /// the metrics in the configuration file, which the option and the variable override. A daemon whose metrics
+    /// cannot be served logs a warning and runs nevertheless.
     pub fn start(&self, configured: Option<SocketAddr>) {
         let user = || match User::from_uid(geteuid()) {
             Ok(Some(user)) => user.name,
@@ -47,7 +47,7 @@ pub fn start_logging_of_command() {
     }
 }
 
-/// The level of a daemon's log: by the options --quiet and --verbose, then by the variable MCR_LOG. Default: `info`.
+/// The level of a daemon's log. The options --quiet and --verbose override the variable MCR_LOG. Default: `info`.
 fn level() -> EnvFilter {
     match verbosity() {
         Verbosity::Quiet => EnvFilter::new("warn"),
@@ -57,7 +57,8 @@ fn level() -> EnvFilter {
     }
 }
 
-/// Writes log lines to standard error. `metrics` count all events, whatever the level of the log is.
+/// Writes log lines to standard error. `metrics` count all events of the level `debug` or higher, whatever the level
+/// of the log is.
 fn start(level: EnvFilter, json: bool, metrics: Option<Arc<Metrics>>) {
     let lines = tracing_subscriber::fmt::layer().with_writer(|| Log).with_target(false);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match json {

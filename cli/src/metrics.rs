@@ -1,7 +1,7 @@
 //! Metrics of daemons in the format OpenMetrics, for Prometheus.
 //!
-//! Each metric counts events of the log: a layer of the logger sees every event, also events that the log's level
-//! leaves out. So a metric and its log line always agree. `GET /metrics` answers with all metrics.
+//! Each metric counts events of the log. A layer of the logger receives each event of the level `debug` or higher,
+//! even if the log leaves out its line. So a metric and its log lines agree. `GET /metrics` answers with all metrics.
 
 mod server;
 
@@ -23,9 +23,9 @@ use tracing_subscriber::layer::{Context, Layer};
 
 /// Maximum number of jobs that a metric names. The job that committed least recently is forgotten first.
 const JOBS_MAX: usize = 64;
-/// Upper bounds of the classes of the histogram of the begins of jobs, in seconds.
+/// Upper bounds of the buckets of `mcr_begin_seconds`, the histogram of the time to begin a job, in seconds.
 const BEGIN_SECONDS: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
-/// Upper bounds of the classes of the histogram of flushes, in seconds.
+/// Upper bounds of the buckets of `mcr_flush_seconds`, the histogram of the duration of a flush, in seconds.
 const FLUSH_SECONDS: [f64; 10] = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -90,7 +90,7 @@ pub struct Metrics {
     uncommitted_ranks: Family<OfJob, Gauge>,
     log_lines: Family<OfLevel, Counter>,
     user: String,
-    /// The jobs in `last_commit`; the last one committed most recently.
+    /// The jobs in `last_commit`, in the order of their last commits. The job with the most recent commit is last.
     jobs: Mutex<VecDeque<String>>,
 }
 
@@ -155,7 +155,7 @@ impl Metrics {
         let jobs_begun = counter("mcr_jobs_begun", "Jobs that began on this node");
         let jobs_ended = counter("mcr_jobs_ended", "Jobs that are over on this node");
         let worker_deaths = counter("mcr_worker_deaths", "Workers that died and were started again");
-        // The labels are shown from the start, because an alert needs the 0 before the first event.
+        // The labels are shown from the start, because an alert needs the value 0 before the first event.
         let checkpoints_abandoned = Family::<OfReason, Counter>::default();
         let help = "Groups of checkpoints that were given up";
         registry.register("mcr_checkpoints_abandoned", help, checkpoints_abandoned.clone());

@@ -1,4 +1,4 @@
-//! `mcr node`: the daemon of a node, and the check of its surroundings.
+//! `mcr node`: the daemon of a node, and the check of the node's configuration.
 
 mod check;
 mod slurm_conf;
@@ -20,11 +20,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Weight of a worker if processors are short. The weight of a job is 100.
+/// `cpu.weight` of a worker's control group. It matters only if processors are fully used. A job has the default,
+/// 100.
 const WORKER_CPU_WEIGHT: u32 = 20;
-/// Maximum number of threads of a worker, without the threads for each core.
+/// Maximum number of threads of a worker, in addition to [`WORKER_THREADS_PER_CORE`].
 const WORKER_THREADS: u32 = 256;
-/// Further threads of a worker for each core of the node.
+/// Maximum number of additional threads of a worker for each core of the node.
 const WORKER_THREADS_PER_CORE: u32 = 8;
 
 pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
@@ -37,7 +38,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         }
         None => {}
     }
-    // A file that cannot be used costs the metrics, but jobs are saved.
+    // If the cluster's file cannot be used, the daemon serves no metrics, but saves jobs.
     let metrics = node_metrics();
     args.log.start(metrics.as_ref().ok().copied().flatten());
     if let Err(error) = metrics {

@@ -1,4 +1,4 @@
-//! The agent of a node with its control socket. If the layout was guessed, the guess is repeated from time to time.
+//! The agent of a node with its control socket. If the layout was guessed, the guess is repeated periodically.
 
 use crate::names::{INTERVAL, Names, look};
 use crate::overlooked::{of_the_application, was_written};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The pause between two looks at the file names is at least this factor times the duration of the last look.
+/// Minimum pause between two looks at the file names, as a multiple of the duration of the last look.
 const LOOKS_SHARE: u32 = 20;
 
 /// An agent and its control socket.
@@ -45,8 +45,8 @@ impl NodeAgent {
         }
     }
 
-    /// Looks from time to time at the names of the files. If the names show another layout, starts the agent again
-    /// with this layout. Returns only if the agent cannot continue.
+    /// Looks periodically at the names of the files. If the names show another layout, starts the agent again with
+    /// this layout. Returns only if the agent cannot continue.
     pub async fn look_at_names(&mut self) -> anyhow::Error {
         let mut took = Duration::ZERO;
         loop {

@@ -1,11 +1,11 @@
-//! Detects orphans: workers of `mcr node` whose job has ended, but which will never get a message about it.
+//! Detects orphans: workers of `mcr node` that will never get a message that their job has ended.
 //!
 //! A worker continues when its daemon is restarted, upgraded or killed, because the next daemon finds the worker. But
-//! if the package was removed while the job ran, there is no next daemon. Then the worker only sees that the job's
-//! processes have ended.
+//! if the package was removed while the job ran, there is no next daemon. In this case, the worker only sees that the
+//! job's processes have ended.
 //!
 //! If a node was cut off from the network while SLURM started the job again on other nodes, SLURM may never run
-//! Epilog on this node. Then a record in the store shows that a later start of the job exists.
+//! Epilog on this node. In this case, a record in the store shows that a later start of the job exists.
 
 use mcr_cnc::config::slurm_start;
 use mcr_node::client::ask;
@@ -61,7 +61,7 @@ fn is_later(identity: &str, than: &str) -> bool {
     starts.is_some_and(|((job, count), (same_job, earlier))| job == same_job && count > earlier)
 }
 
-/// What a worker knows about its daemon and its job.
+/// The socket of the daemon and the number of the job that a worker watches.
 #[derive(Clone, Debug)]
 pub struct Watch {
     /// The socket on which the daemon serves requests.

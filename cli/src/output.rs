@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
-/// How much the commands print.
+/// The amount of output of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
     /// Results and errors, without progress and notes.
@@ -112,7 +112,8 @@ pub fn name_of(path: &Path) -> String {
 pub struct NotPrinted(#[source] pub std::io::Error);
 
 impl NotPrinted {
-    /// Whether the reader of the pipe has exited (`| head`). Then no error is printed, as other commands do.
+    /// Whether the reader of the pipe has exited (`| head`). In this case, no error is printed, as in other Unix
+    /// commands.
     pub fn has_no_reader(&self) -> bool {
         self.0.kind() == std::io::ErrorKind::BrokenPipe
     }
@@ -220,7 +221,7 @@ pub fn tell_json(told: &Told) {
     let _ = print_json(&serde_json::json!({ "error": told }));
 }
 
-/// Prints the error that made a command fail. The text has several lines only if it quotes a configuration or a
+/// Prints the error that made a command fail. The text has several lines only if the text quotes a configuration or a
 /// pattern.
 pub fn tell_error(error: &anyhow::Error) {
     let text = message_of(error);

@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use mcr_node::facts::JobFacts;
 use mcr_node::hostlist::expand;
 
-/// Number of nodes for each aggregator, if the number of aggregators is not configured.
+/// Number of nodes that share one aggregator, if the number of aggregators is not configured.
 const NODES_PER_AGGREGATOR: usize = 8;
 
 /// The aggregators of a job with several nodes, and the role of this node.

@@ -23,8 +23,8 @@ impl Places {
         Self { incarnation: record.as_ref().map_or(0, |record| record.number), record, newest, last: None }
     }
 
-    /// The place of the next checkpoint, in the order of the command. If the checkpoint is partly in the store
-    /// already, `begun` is its place there. So two commands that save one checkpoint at the same time give it one
+    /// The place of the next checkpoint that the command saves. If a part of the checkpoint is already in the store,
+    /// `begun` is its place there. So two commands that save one checkpoint at the same time give this checkpoint one
     /// place. `is_of_before`: the files existed before the incarnation began, or are copies of such files.
     pub fn next(&mut self, id: &CheckpointId, written_unix_ms: i64, is_of_before: bool, begun: Option<Place>) -> Place {
         let older =

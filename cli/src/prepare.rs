@@ -207,13 +207,15 @@ fn how(
     Ok(Publish { of_checkpoint, label, is_copy: args.copy, sync: !args.no_sync, ..Publish::default() })
 }
 
-/// Whether a file with a later name than the checkpoint belongs to a later step. No file does if the application uses
-/// a few names in turn: then the job has older checkpoints with the same name or with a later name.
+/// Whether names increase with the steps, so that a file with a later name than the checkpoint belongs to a later
+/// step. False if an older checkpoint of the job has the same name or a later name, because the application uses a
+/// few names in turn.
 fn names_count_steps(state: &CheckpointState, all: &[CheckpointState]) -> bool {
     let label = state.id.label();
     let is_comparable = |other: &str| shape_of(other) == shape_of(label);
     let is_older = |other: &&CheckpointState| other.place.is_some() && other.place < state.place;
-    // The job did not continue from a checkpoint that was set aside or is dead, so such a checkpoint proves nothing.
+    // The job did not continue from a checkpoint that was set aside or is dead, so the name of such a checkpoint is
+    // ignored.
     let is_in_line = |other: &&CheckpointState| !other.is_set_aside && !other.is_dead && !other.is_unfinished;
     let mut older = all.iter().filter(is_older).filter(is_in_line).map(|other| other.id.label());
     !older.any(|other| is_comparable(other) && natural_cmp(other.as_bytes(), label.as_bytes()).is_ge())

@@ -1,7 +1,7 @@
 //! Restarts through the aggregators. The aggregators read, decode and split; this node only writes files.
 //!
-//! Every step has a deadline. An aggregator that does not answer in time is skipped, and is asked last for the
-//! remaining groups.
+//! Every step has a deadline. An aggregator that does not deliver a group in time is skipped, and is asked last for
+//! the remaining groups.
 
 use crate::args::RestartArgs;
 use crate::cert::security;
@@ -36,11 +36,11 @@ const DISK_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum time to wait for an aggregator that is busy with other nodes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The aggregators to ask, and the aggregators that did not answer.
+/// The aggregators to ask, and the aggregators that did not deliver a group.
 pub struct Aggregators<'a> {
     addresses: &'a [String],
     security: Security,
-    /// Index in `addresses` of the aggregators that did not answer.
+    /// Indices in `addresses` of the aggregators that did not deliver a group.
     silent: BTreeSet<usize>,
 }
 
@@ -105,7 +105,7 @@ async fn within<T>(limit: Duration, address: &str, what: &str, step: impl Future
 
 enum Attempt {
     Final(Failure),
-    /// This aggregator does not answer. Another aggregator may answer.
+    /// This aggregator did not deliver the group. Another aggregator may deliver it.
     Elsewhere(String),
 }
 

@@ -267,7 +267,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
 }
 
 /// The error if the store does not deliver the bytes of a checkpoint that may be good. An older checkpoint is not
-/// restored instead, because the job would continue from it.
+/// restored instead, because the job would then continue from this older checkpoint.
 fn unreadable(id: &CheckpointId, error: &anyhow::Error) -> anyhow::Error {
     anyhow::anyhow!(
         "{id} cannot be read at present, and may be good: {error:#}. Nothing was restored: try again. To restore an \
@@ -347,8 +347,8 @@ fn not_recorded(error: &Undecided) -> String {
     )
 }
 
-/// The checkpoints to try, newest first, starting with the one that the user asked for. Skipped checkpoints are added
-/// to `passed_over` with the reason.
+/// The checkpoints to try, newest first, starting with the checkpoint that the user asked for. Skipped checkpoints
+/// are added to `passed_over` with the reason.
 fn candidates<'a>(
     store: &PosixStore,
     all: &'a [CheckpointState],
@@ -434,7 +434,7 @@ fn candidates<'a>(
     }
     // A restart with --copy starts no application, so there is no limit for such restarts.
     let limit = if args.copy { 0 } else { args.give_up_after as usize };
-    // If all of these newest checkpoints are doubtful, the doubt is about the application, and not about one step.
+    // If all of these newest checkpoints are doubtful, the doubt concerns the application, and not a single step.
     let skips_doubtful = chosen.iter().take(DOUBTFUL_SKIPPED_MAX + 1).any(|state| state.doubt.is_none());
     let mut kept = None;
     for (n, state) in chosen.iter().enumerate() {

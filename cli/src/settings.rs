@@ -160,7 +160,7 @@ pub struct Setting {
 /// The settings of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The table (`cnc` or `anc`) and the key of each value.
+    /// The table (`cnc`, `anc`, `node` or `job`) and the key of each value.
     values: BTreeMap<(String, String), Setting>,
 }
 
@@ -177,7 +177,8 @@ impl Settings {
 
     fn resolve(cluster: Option<&Path>, user: Option<&Path>, facts: &Facts) -> anyhow::Result<Self> {
         let mut settings = Self::default();
-        // A requeue keeps the number of the job. A job that is submitted again needs a name in the file.
+        // A requeued job keeps its number. A job that is submitted again gets a new number, so its checkpoints are
+        // found only if the file names the job.
         if facts.is_job() {
             settings.set("cnc", "job", "%u-%j".into(), DEFAULT);
         }
@@ -415,7 +416,8 @@ impl Settings {
     }
 }
 
-/// The limits of the stores, for one user.
+/// The limits, in which the variables in the permitted stores have the values of one user. A store whose variables
+/// cannot be replaced is not permitted.
 fn expanded(limits: &Table, facts: &Facts) -> Table {
     let mut limits = limits.clone();
     if let Some(Value::Array(stores)) = limits.get_mut("store") {
@@ -427,7 +429,7 @@ fn expanded(limits: &Table, facts: &Facts) -> Table {
 
 /// Name of the table of [`NodeOptions`].
 const NODE: &str = "node";
-/// Name of the table of `off`, which only a comment can set.
+/// Name of the table of the key `off`, which only a comment can set.
 const JOB: &str = "job";
 /// Name of the table of aggregators.
 const ANC: &str = "anc";
@@ -483,8 +485,8 @@ impl NodeOptions {
     }
 }
 
-/// Whether the store's directory may be created: its parent directory exists, and belongs to the user. If the file
-/// system is not mounted, the parent directory belongs to root.
+/// Whether the store's directory may be created. Its parent directory must exist and belong to the user. If the file
+/// system is not mounted, the parent directory belongs to root, and the result is false.
 pub fn may_create(store: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     store.parent().and_then(|parent| parent.metadata().ok()).is_some_and(|about| about.is_dir() && about.uid() == own)
@@ -495,7 +497,7 @@ fn tables_of(key: &str) -> Option<&'static [&'static str]> {
     UserFile::KEYS.iter().find(|(name, _)| name.replace('_', "-") == key).map(|(_, tables)| *tables)
 }
 
-/// The cluster's file decides for all users, so no other user may be able to change it.
+/// Refuses a cluster's file that another user can change, because the settings in this file apply to all users.
 fn check_owner(file: &Path) -> anyhow::Result<()> {
     let about = std::fs::metadata(file).with_context(|| file.display().to_string())?;
     let own = nix::unistd::geteuid().as_raw();

@@ -335,7 +335,7 @@ fn class_table(classes: &[Class], shared: &[Shared], args: &ShowArgs) -> String 
     text
 }
 
-/// The headings without the last one, `why`, except with `--why`.
+/// The headings. Without `--why`, the last heading, `why`, is left out.
 fn with_why<'a, 'b>(headings: &'a [&'b str], args: &ShowArgs) -> &'a [&'b str] {
     &headings[..headings.len() - usize::from(!args.why)]
 }

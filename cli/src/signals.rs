@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 /// Receives SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2. Only SIGTERM and SIGINT end a daemon. SIGUSR1 ends a worker
-/// of `mcr node`, which sends it when the job is over.
+/// of `mcr node`, and `mcr node` sends this signal when the job is over.
 pub struct Signals {
     term: tokio::signal::unix::Signal,
     int: tokio::signal::unix::Signal,

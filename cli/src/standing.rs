@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// Time between two checks whether the aggregator is still needed.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The order of the gate. The gate sends this order as JSON in [`Standing::settings`].
+/// The data with which the gate orders an aggregator. The gate sends these data as JSON in [`Standing::settings`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Order {

@@ -26,7 +26,8 @@ struct Job {
     file_bytes: u64,
     /// Length of the remaining files of pruned checkpoints.
     held_bytes: u64,
-    /// Bytes of these files that other checkpoints need; `None` if the number is not known.
+    /// Bytes in the remaining files of pruned checkpoints that other checkpoints need. `None` if the number is not
+    /// known.
     needed_bytes: Option<u64>,
     /// File bytes divided by the bytes on disk.
     ratio: f64,
@@ -60,7 +61,7 @@ struct Line {
     references: BTreeSet<CheckpointId>,
     /// Checkpoints that need a container of this checkpoint.
     needed_by: Vec<CheckpointId>,
-    /// Bytes that these checkpoints need; `None` if the number is not known.
+    /// Bytes of this checkpoint that other checkpoints need. `None` if the number is not known.
     needed_bytes: Option<u64>,
 }
 
@@ -187,7 +188,7 @@ fn options_of(keep: &KeepArgs) -> String {
     given.collect::<Vec<_>>().join(" ")
 }
 
-/// Length of all files below a directory of the store. A file that vanishes meanwhile has no length.
+/// Length of all files below a directory of the store. A file that vanishes during the sum counts as 0 bytes.
 fn bytes_below(store: &dyn Store, dir: &Path) -> Result<u64, StoreError> {
     let mut bytes = 0;
     let entries = match store.list_dir(dir) {
@@ -210,10 +211,11 @@ fn ratios(job: &Job) -> Vec<(&CheckpointId, f64)> {
     complete.map(|line| (&line.checkpoint, line.ratio)).collect()
 }
 
-/// Number of values that a sparkline shows at most.
+/// Maximum number of values in a sparkline.
 const SPARKS_MAX: usize = 40;
 
-/// The newest values as one character each, from the lowest to the highest value.
+/// A sparkline with one character for each of the newest values. The lowest value has the lowest bar, and the highest
+/// value has the highest bar.
 fn sparkline(values: &[f64]) -> String {
     const SPARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values = &values[values.len().saturating_sub(SPARKS_MAX)..];

@@ -139,7 +139,7 @@ fn other_store(args: &VerifyArgs) -> anyhow::Result<Option<PosixStore>> {
     open_store(&StoreArgs { store: from.clone(), job: None }).map(Some)
 }
 
-/// Replaces damaged files of a checkpoint by those of another store.
+/// Replaces damaged files of a checkpoint with the intact files of another store.
 fn mend(other: &PosixStore, store: &PosixStore, job: &JobId, id: &CheckpointId) -> Repaired {
     let route = Route { from: Side { store: other, job }, to: Side { store, job } };
     let failed = |error| Repaired { mended: Vec::new(), left: vec![message_of(&anyhow::Error::from(error))] };

@@ -10,8 +10,8 @@ const NAMED_MAX: usize = 5;
 /// The ID of the checkpoint that `asked` stands for:
 ///
 /// - the checkpoint with exactly this ID;
-/// - `latest`: the newest complete checkpoint from which a restart would continue, and `latest~2` the second before
-///   it;
+/// - `latest`: the newest complete checkpoint that no restart has set aside;
+/// - `latest~N`: the complete checkpoint N places before `latest`, not counting checkpoints that were set aside;
 /// - the only checkpoint whose ID begins with `asked`. The beginning of a number does not stand for the number, so
 ///   `it_1` never means `it_10`.
 ///

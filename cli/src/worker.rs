@@ -29,7 +29,8 @@ use std::time::{Duration, Instant};
 const PROCESS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the first process of the job.
 const PROCESS_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
-/// If memory is short, the kernel first ends processes with a high value. A worker is less important than its job.
+/// Value of oom_score_adj. If no memory is free, the kernel first kills processes with a high value. A worker is less
+/// important than its job.
 const OOM_SCORE_ADJUSTMENT: &str = "500";
 /// The worker runs with a lower priority than the job.
 const NICE: i32 = 10;
@@ -107,8 +108,9 @@ fn watch_of(record: &Path, job_id: String) -> Watch {
     Watch { socket: run_dir.join(SOCKET), job_id }
 }
 
-/// The environment of the job's processes, or, if the job is over, only the variables that Prolog knew. SIGUSR1 ends
-/// this process while it waits, and `mcr node` then starts another worker that knows that the job is over.
+/// The environment of the job's processes. If the job is over and has no process, only the variables that Prolog
+/// knew. `None` if the job started no process in [`PROCESS_WAIT_MAX`]. SIGUSR1 ends this process while it waits, and
+/// `mcr node` then starts another worker that knows that the job is over.
 fn variables_of_job(record: &Record, user: &nix::unistd::User) -> Option<BTreeMap<String, String>> {
     let facts = &record.facts;
     let began = Instant::now();

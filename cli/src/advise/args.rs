@@ -11,11 +11,12 @@ pub struct AdviseArgs {
     /// Mean time between two failures of the whole job, in hours
     #[arg(long, value_name = "HOURS", value_parser = positive)]
     pub mtbf: f64,
-    /// Time for which the application stops to write a checkpoint [default: the time from the first to the last file of
-    /// a checkpoint, which is a lower bound]
+    /// Time for which the application stops to write a checkpoint [default: the time from the first to the last file
+    /// of a checkpoint, which is a lower bound]
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub write_seconds: Option<f64>,
-    /// Time from a failure until the application computes again, with the wait for nodes and mcr restart
+    /// Time from a failure until the application computes again, including the wait for nodes and the time of mcr
+    /// restart
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = not_negative)]
     pub restart_seconds: f64,
     #[command(flatten)]

@@ -3,10 +3,11 @@
 use mcrengine::retention::Rules;
 
 const DAY_MS: f64 = 86_400_000.0;
-/// Maximum number of checkpoints for which the rules are tried. With more checkpoints, the number is unknown.
+/// Maximum number of checkpoints to which the rules are applied, which limits memory and time.
 const TRIED_MAX: f64 = 200_000.0;
 
-/// Number of checkpoints on disk after a number of days. `None` if this would be too many to try.
+/// Number of checkpoints on disk after a number of days. `None` if there are rules, and more than `TRIED_MAX`
+/// checkpoints would be written in this time.
 pub fn checkpoints_after(days: u32, interval_ms: f64, rules: &Rules) -> Option<u64> {
     let count = (f64::from(days) * DAY_MS / interval_ms).floor().max(1.0);
     if rules.is_empty() {

@@ -38,7 +38,7 @@ impl Times {
     pub fn lost_share(&self, interval_s: f64) -> f64 {
         let per_failure = ((self.restart_s + self.commit_s) / self.mtbf_s).exp();
         let whole_s = self.mtbf_s * per_failure * ((interval_s + self.write_s) / self.mtbf_s).exp_m1();
-        // Overflows to infinity if nothing can be computed between two failures.
+        // If nothing can be computed between two failures, `whole_s` is infinite, and the share is 1.
         1.0 - interval_s / whole_s
     }
 }

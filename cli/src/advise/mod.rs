@@ -44,7 +44,7 @@ struct Measured {
     stored_bytes: u64,
 }
 
-/// What an interval brings.
+/// The costs of an interval: lost time, and space in the store.
 #[derive(Debug, serde::Serialize)]
 struct Line {
     /// `in-use`, `young` or `daly`.
@@ -98,7 +98,7 @@ pub fn run(args: AdviseArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The rules of the command line, else the rules in the settings of the job in this directory.
+/// The rules on the command line. If there are none, the rules in the settings of the job in this directory.
 fn rules(args: &AdviseArgs) -> Rules {
     let given = args.keep.rules();
     if !given.is_empty() {
@@ -135,7 +135,8 @@ fn measured(store: &PosixStore, job: &JobId) -> anyhow::Result<Measured> {
     for state in &complete {
         writes.extend(write_ms(store, job, state));
     }
-    // Between two starts of a job, other times pass.
+    // The time between the checkpoints of two starts also contains the wait for the second start, so it is not an
+    // interval.
     let same_start = complete.windows(2).filter(|pair| incarnation(pair[0]) == incarnation(pair[1]));
     let intervals = same_start.map(|pair| after(written(pair[1]), written(pair[0]))).filter(|ms| *ms > 0);
     let all = |of: &dyn Fn(&CheckpointState) -> u64| median(complete.iter().map(|state| of(state)).collect());

@@ -187,8 +187,8 @@ impl Job<'_> {
             let chosen = part(items.len(), self.args.sample, total);
             rounds.extend(chosen.enumerate().map(|(round, at)| (round, n, items[at])));
         }
-        // Take one segment of every class in turn, the largest class first, so that the classes have similar shares
-        // if time runs out.
+        // Measure one segment of every class in turn, and begin with the largest class, so that similar shares of all
+        // classes are measured if the time limit is reached.
         rounds.sort_by_key(|(round, n, _)| (*round, *n));
         let items: Vec<Item> = rounds.iter().map(|(_, _, item)| *item).collect();
         let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
@@ -281,11 +281,12 @@ fn part(things: usize, sample: u64, total: u64) -> impl Iterator<Item = usize> {
     (0..n).map(move |i| (2 * i + 1) * things / (2 * n))
 }
 
-/// No repetition begins after all repetitions together have taken this time. The resolution of the clock does not
-/// matter for a time of 500 ms.
+/// Time after which no further repetition begins, as the sum over all repetitions. 500 ms is much longer than the
+/// resolution of the clock.
 const REPETITIONS_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Calls `work` several times. Returns the median processor time of this thread in ns, and the last result.
+/// Calls `work` at most `repetitions` times. Returns the median processor time of this thread in ns, and the last
+/// result.
 fn timed<T>(repetitions: u32, mut work: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<(u64, T)> {
     let mut taken: Vec<Duration> = Vec::new();
     loop {

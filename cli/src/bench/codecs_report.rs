@@ -55,8 +55,8 @@ pub struct Line {
     pub raw_bytes: u64,
     /// One cell for each column. `None` if the codec is not made for the class.
     pub cells: Vec<Option<Cell>>,
-    /// Like `cells`, but if a codec is not made for the class, with the result of the codec that the profile chose
-    /// instead.
+    /// Like `cells`. If a codec is not made for the class, the cell has the result of the codec that the column's
+    /// profile chose instead.
     pub sums: Vec<Cell>,
 }
 
@@ -149,13 +149,13 @@ fn best(line: &Line) -> Option<(usize, &Cell)> {
     })
 }
 
-/// How much of the raw bytes of a line was measured, in percent. The column with the most measured bytes counts.
+/// Percentage of the raw bytes of a line that was measured. The column with the most measured bytes is used.
 fn measured_percent(line: &Line) -> f64 {
     percent(measured(line).map(|(_, cell)| cell.raw_bytes).max().unwrap_or(0), line.raw_bytes)
 }
 
-/// The sum over lines. If time ran out, the measured parts do not have the proportions of the data, and their ratio
-/// would be misleading: then the sum has no results.
+/// The sum over lines. If the time limit was reached, the measured parts do not have the proportions of the data, and
+/// their ratio would be misleading. In this case, the sum has no results.
 fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
     let mut sum = together(key, lines, report.columns.len());
     if !report.are_lines_complete {

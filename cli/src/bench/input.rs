@@ -118,8 +118,8 @@ pub fn sampled_ranks(bytes_of: &[u64], group_size: u32, sample_bytes: u64) -> Ve
     }
     let size = (group_size.max(1) as usize).min(bytes_of.len().max(1));
     let groups: Vec<u64> = bytes_of.chunks(size).map(|ranks| ranks.iter().sum()).collect();
-    // Begin with the number of groups that would fit if all groups had the same size. Take fewer groups if the chosen
-    // groups are larger.
+    // Begin with the number of groups that would fit into the sample if all groups had the same size. Choose fewer
+    // groups if the chosen groups are larger.
     let alike = (groups.len() as u64).saturating_mul(sample_bytes) / groups.iter().sum::<u64>().max(1);
     for n in (1..=alike.min(groups.len() as u64) as usize).rev() {
         let chosen: Vec<usize> = (0..n).map(|i| (2 * i + 1) * groups.len() / (2 * n)).collect();

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How segments are encoded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Coder {
-    /// Like `mcr save --profile`.
+    /// A profile of `mcr save --profile`.
     Profile(Profile),
     /// gzip, then gzip again: the paper's double compression of data of unknown structure.
     GzipTwice,

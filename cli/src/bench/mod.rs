@@ -105,7 +105,7 @@ impl Looked {
     }
 }
 
-/// The limits of the measurement, and the time it took.
+/// The limits of the measurement, and its duration.
 #[derive(Clone, Debug, serde::Serialize)]
 struct Bounds {
     sample_bytes: u64,

@@ -15,7 +15,8 @@ pub struct BenchPartitionsArgs {
     /// Numbers of sub-buffers. Each sub-buffer has the length of the longest partition of a trace
     #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_name = "NUMBERS")]
     pub sub_buffers: Vec<NonZeroUsize>,
-    /// Number of copies that the victim cache holds in the comparison with and without victim cache; the paper has 1
+    /// Number of copies that the victim cache holds in the comparison with and without victim cache; the paper's
+    /// victim cache holds 1
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub victims: usize,
     /// Seed of the generated traces

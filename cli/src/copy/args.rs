@@ -5,7 +5,7 @@ use clap::Args;
 use mcrengine::ids::{CheckpointId, JobId};
 use std::path::PathBuf;
 
-/// For `mcr copy --help`.
+/// Text for `mcr copy --help`.
 pub const HELP: &str = "Exit status: 0 all are in the destination, 1 none is, 4 partly: some could not be copied, or \
     are not complete, and the last line names them, 77 other users could change the destination.";
 

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What happened to one checkpoint.
+/// The result for one checkpoint.
 #[derive(serde::Serialize)]
 struct Line {
     checkpoint: CheckpointId,
@@ -99,7 +99,7 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
     Ok(exit.into())
 }
 
-/// The checkpoints to copy, the oldest first. So a copy that is interrupted has the older checkpoints.
+/// The checkpoints to copy, the oldest first, so that an interrupted copy has the older checkpoints.
 fn chosen(from: &dyn Store, job: &JobId, args: &CopyArgs) -> anyhow::Result<Vec<CheckpointState>> {
     let mut all = manifest::list(from, job)?;
     let mut named = BTreeSet::new();

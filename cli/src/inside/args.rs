@@ -8,14 +8,14 @@ use mcrengine::ids::CheckpointId;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// For `mcr ls --help`.
+/// Text for `mcr ls --help`.
 pub const LS: &str = "Exit status: 0 done, 1 failed, 4 partly: the checkpoint is not complete, and only its committed \
     groups are listed.";
-/// For `mcr cat --help`.
+/// Text for `mcr cat --help`.
 pub const CAT: &str = "Exit status: 0 all bytes are written and agree with the digest of the file, 1 failed.";
-/// For `mcr extract --help`.
+/// Text for `mcr extract --help`.
 pub const EXTRACT: &str = "Exit status: 0 done, 1 failed.";
-/// For `mcr diff --help`.
+/// Text for `mcr diff --help`.
 pub const DIFF: &str = "Exit status: 0 everything was compared, whether it differs or not, 1 failed.";
 
 #[derive(Debug, Args)]
@@ -58,15 +58,16 @@ pub struct ExtractArgs {
     pub checkpoint: CheckpointId,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Pattern for the paths of the variables, such as Grid*/Density; can be given several times. The patterns * and ?
-    /// do not stand for a slash
+    /// Pattern for the paths of the variables, such as Grid*/Density; can be given several times. The patterns * and
+    /// ? do not stand for a slash
     #[arg(long, required = true, value_name = "PATTERN")]
     pub variable: Vec<String>,
     /// Only the variables of these ranks, for example 0-31,40
     #[arg(long, value_parser = ranks, value_name = "RANKS")]
     pub ranks: Option<RankSet>,
     /// New file: .npy for one NumPy array, .h5 for an HDF5 file with a dataset for each piece
-    // Another identifier than `to` of mcr restart, whose default is the watched directory of the job.
+    // The identifier differs from `to` of mcr restart, because the default of `to` is the watched directory of the
+    // job.
     #[arg(id = "output", long = "to", value_name = "FILE")]
     pub to: PathBuf,
     /// Maximum memory for decoded data, in MiB. Each piece must fit

@@ -11,7 +11,7 @@ pub struct Change {
     pub changed: u64,
     /// The largest absolute difference of two finite numbers; `None` if no numbers differ.
     pub largest_absolute: Option<f64>,
-    /// The largest difference of two finite numbers relative to the larger one.
+    /// The largest difference of two finite numbers, divided by the larger of their absolute values.
     pub largest_relative: Option<f64>,
     /// Number of changed elements of which at least one is not finite (NaN or infinite).
     pub not_finite: u64,
@@ -27,7 +27,7 @@ impl Change {
         self.largest_relative = larger(self.largest_relative, other.largest_relative);
     }
 
-    /// Compares whole elements. Both runs have the same length.
+    /// Compares whole elements. `a` and `b` have the same length.
     pub fn compare(&mut self, element: &ElementType, a: &[u8], b: &[u8]) {
         let width = element.width() as usize;
         self.elements += (a.len() / width) as u64;

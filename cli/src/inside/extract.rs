@@ -178,9 +178,9 @@ struct Reading<'a> {
     left: VecDeque<&'a Piece>,
     /// Group, file and variable of all pieces.
     wanted: BTreeSet<(usize, u32, u32)>,
-    /// The group and the file of the sparse file.
+    /// The open sparse file with its arrays. The two numbers are the group and the file whose variables it has.
     open: Option<((usize, u32), Arrays, Sparse)>,
-    /// The reader of the group.
+    /// A group and its reader.
     reader: Option<(usize, VariableReader)>,
 }
 

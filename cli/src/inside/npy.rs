@@ -1,6 +1,6 @@
-//! The first bytes of a file with a NumPy array. Format: NEP 1, version 1.0 of the format.
+//! The header of a file with a NumPy array, in version 1.0 of NumPy's file format (NEP 1).
 
-/// The first bytes of an .npy file: `descr` is NumPy's name of the type, such as `<f8`.
+/// The header of an .npy file. `descr` is NumPy's name of the element type, such as `<f8`.
 pub fn header(descr: &str, shape: &[u64]) -> Vec<u8> {
     let dims: String = shape.iter().map(|n| format!("{n}, ")).collect();
     // A tuple of one element ends with a comma.

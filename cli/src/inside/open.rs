@@ -21,7 +21,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens the checkpoint that the user means. A line on standard error says if it is not complete.
+    /// Opens the checkpoint that the user means. Prints a line to standard error if the checkpoint is not complete.
     pub fn new(args: &StoreArgs, asked: &CheckpointId) -> anyhow::Result<Self> {
         let store = open_store(args)?;
         let job = one_job(&store, args)?;

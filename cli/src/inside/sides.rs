@@ -87,7 +87,7 @@ impl Side {
         }
     }
 
-    /// The key of the class of a variable; empty if it has no class.
+    /// The key of the class of a variable; empty if the variable has no class.
     pub fn class(&self, at: FilePlace, variable: u32) -> &str {
         let Self::Stored(stored) = self else { return "" };
         let class = stored.classes[at.group].get(&VariableRef { file: at.file, variable });

@@ -4,7 +4,7 @@ use crate::store_args::StoreArgs;
 use clap::Args;
 use std::path::PathBuf;
 
-/// For `mcr mount --help`.
+/// Text for `mcr mount --help`.
 pub const HELP: &str = "Exit status: 0 unmounted, 1 failed.";
 
 #[derive(Debug, Args)]

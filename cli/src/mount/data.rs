@@ -22,7 +22,7 @@ pub struct Data {
     recent: Mutex<Recent>,
 }
 
-/// The groups and files that were read last, the newest last.
+/// The groups and files that were read most recently, in the order of their last use.
 #[derive(Default)]
 struct Recent {
     groups: Vec<(GroupAt, Arc<SegmentBuffer>)>,
@@ -42,7 +42,7 @@ impl Data {
         let left = reader.header().bytes.saturating_sub(offset);
         let mut into = vec![0; u64::from(bytes).min(left) as usize];
         let read = reader.read(offset, &mut into);
-        reader.rest(); // other readers may need the room of the last segment
+        reader.rest(); // other readers may need the memory of the last segment
         read.map(|()| into)
     }
 

@@ -14,9 +14,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long the kernel may remember jobs and checkpoints, which may be pruned.
+/// Time for which the kernel may cache the names of jobs and checkpoints. The time is short, because checkpoints may
+/// be pruned.
 const JOB_TTL: Duration = Duration::from_secs(1);
-/// How long the kernel may remember the files of a checkpoint, which never change.
+/// Time for which the kernel may cache the files of a checkpoint. The time is long, because these files never change.
 const FILE_TTL: Duration = Duration::from_secs(60);
 /// Number of bytes that the kernel reads ahead of a sequential reader.
 const READAHEAD_BYTES: u32 = 1 << 20;

@@ -23,7 +23,7 @@ use tree::Tree;
 const DEVICE: &str = "/dev/fuse";
 /// Number of threads that answer requests of the kernel.
 const THREADS: usize = 4;
-/// Interval at which the command looks whether another program has unmounted the file system.
+/// Interval of the checks whether another program has unmounted the file system.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
@@ -73,7 +73,7 @@ pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a directory that is missing or not empty. Its files would be hidden.
+/// Refuses a directory that is missing or not empty. A mount would hide the files of a directory that is not empty.
 fn check_directory(dir: &Path) -> anyhow::Result<()> {
     let mut entries = std::fs::read_dir(dir).with_context(|| format!("{}: give an empty directory", name_of(dir)))?;
     if entries.next().is_some() {

@@ -188,7 +188,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Adds a file and the directories on its path. `named` is the other name of a hard link.
+    /// Adds a file and the directories on its path. `named`: for a hard link, the node that the link names.
     fn add_file(&mut self, checkpoint: u64, at: FileAt, header: &FileHeader, named: Option<u64>) -> u64 {
         let mut parts: Vec<&OsStr> =
             header.path.as_bytes().split(|byte| *byte == b'/').map(OsStr::from_bytes).collect();
@@ -213,7 +213,7 @@ impl Tree {
             FileKind::SymbolicLink => Kind::Link(at),
             FileKind::Regular | FileKind::Pointer | FileKind::HardLink(_) => Kind::File(at),
         };
-        // The directory may have been added for one of its files.
+        // The directory may have been added already, with one of its files.
         if let Some(known) = self.known(parent, name) {
             if let Some(node) = self.nodes.get_mut(known as usize - 1) {
                 (node.mode, node.modified_ns) = (header.mode, header.modified_ns);

@@ -29,7 +29,7 @@ const WAIT_DEFAULT_SECONDS: u64 = 20;
 const WAIT_MARGIN_SECONDS: u64 = 5;
 /// Maximum time to wait for the daemon.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Only this number of bytes at the beginning of a script are searched.
+/// Number of bytes at the beginning of a script that are searched.
 const SCRIPT_MAX_BYTES: u64 = 1 << 20;
 /// Commands that end processes.
 const KILLERS: [&str; 5] = ["kill", "pkill", "killall", "skill", "slay"];
@@ -147,7 +147,7 @@ fn prolog_flags(flags: Option<&str>) -> Checked {
 /// A file that SLURM runs as Prolog or Epilog.
 struct Script {
     file: PathBuf,
-    /// The commands of each line. An error if the file cannot be read.
+    /// The words of each line. An error if the file cannot be read.
     text: Result<Vec<Vec<String>>, String>,
     is_executable: bool,
 }
@@ -173,7 +173,7 @@ impl Script {
         self.text.as_deref().unwrap_or_default()
     }
 
-    /// The number of the line that calls `mcr job WHAT`, and the words after it.
+    /// The index of the line that calls `mcr job WHAT`, and the words after the call.
     fn call(&self, what: &str) -> Option<(usize, &[String])> {
         self.lines().iter().enumerate().find_map(|(number, words)| {
             let at = words.windows(3).position(|w| command_of(&w[0]) == "mcr" && w[1] == "job" && w[2] == what)?;
@@ -181,7 +181,7 @@ impl Script {
         })
     }
 
-    /// The number of the first line that ends processes.
+    /// The index of the first line that ends processes.
     fn kills(&self) -> Option<usize> {
         self.lines().iter().position(|words| words.iter().any(|word| KILLERS.contains(&command_of(word))))
     }
@@ -364,7 +364,7 @@ fn example_of(file: &Path) -> anyhow::Result<Option<Settings>> {
     let named_in = text.split("${").skip(1).filter_map(|rest| rest.split_once('}'));
     variables.extend(named_in.map(|(name, _)| (name.to_owned(), "x".to_owned())));
     let mut facts = Facts::of_job(variables, "user".into(), 1000, Path::new("/"));
-    facts.directories.clear(); // without the user's file
+    facts.directories.clear(); // the user's file is not read
     Settings::find(&facts)
 }
 

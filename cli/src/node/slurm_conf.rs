@@ -55,7 +55,7 @@ impl SlurmConf {
     }
 
     fn read(&mut self, file: &Path) -> anyhow::Result<String> {
-        // A named pipe must not stop this program.
+        // Opening a named pipe must not block.
         let opened = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(file)?;
         if !opened.metadata()?.is_file() {
             bail!("it is not a regular file");

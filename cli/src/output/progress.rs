@@ -16,8 +16,8 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// The progress of a command, on standard error.
 ///
-/// On a terminal, a bar shows the stage, the rate and the time left, from the first second. Otherwise, a line every
-/// ten seconds shows the same.
+/// On a terminal, a bar shows the stage, the rate and the time left, from the first second. Otherwise, a line with
+/// these values is printed every ten seconds.
 pub struct Progress {
     bar: ProgressBar,
     state: Arc<State>,
@@ -34,7 +34,8 @@ struct State {
     done_bytes: AtomicU64,
     /// Whether [`Progress::expect`] set the total. If not, each plan adds its bytes to the total.
     is_known: AtomicBool,
-    /// How often each byte is counted, for example once when it is read and once when it is coded.
+    /// Number of times that each byte is counted, for example 2 if a byte is counted when it is read and when it is
+    /// coded.
     passes: AtomicU64,
     stage: Mutex<String>,
 }
@@ -162,7 +163,7 @@ impl Progress {
     }
 }
 
-/// Starts a thread that prints a line again and again, until the returned sender is dropped.
+/// Starts a thread that prints a line in each interval `every`, until the returned sender is dropped.
 fn print_lines(state: Arc<State>, every: Duration) -> (Sender<()>, JoinHandle<()>) {
     let (stop, stopped) = channel();
     let thread = std::thread::spawn(move || {

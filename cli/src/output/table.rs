@@ -7,11 +7,13 @@ use std::fmt::Write;
 /// A table with headings.
 ///
 /// A heading may begin with marks. `>`: a column of numbers, aligned to the right. `?`: an optional column, which is
-/// left out if all of its cells are empty (`""`, `-`, `0 B`), or if the terminal is too narrow; the last such column
-/// goes first. `~`: a column of text, whose cells continue on the next line if the terminal is too narrow.
+/// left out if all of its cells are empty (`""`, `-`, `0 B`), or if the terminal is too narrow; the last optional
+/// column is left out first. `~`: a column of text, whose cells continue on the next line if the terminal is too
+/// narrow.
 ///
-/// If a table is too wide even so, it is printed in parts below each other, and each part repeats the first column.
-/// If standard output is not a terminal, a table has any width.
+/// If the table is still too wide, the table is printed in parts below each other. Each part repeats the first
+/// column, or the first two columns if only the first column has numbers. If standard output is not a terminal, the
+/// width of a table is not limited.
 pub struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
@@ -29,9 +31,9 @@ struct Column {
 /// The colour of a word on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
-    /// Everything is as it should be.
+    /// A good state.
     Good,
-    /// The user should look at it.
+    /// A state that the user should check.
     Doubtful,
     /// Something is lost or has failed.
     Bad,
@@ -168,7 +170,7 @@ impl Table {
         if self.least(&shown, &widths) <= width {
             return vec![shown];
         }
-        // Columns to the first one with a name are in each part.
+        // Each part has the columns up to the first column without numbers, which names the row.
         let key = shown.iter().position(|c| !self.columns[*c].is_number).filter(|at| *at < 2).unwrap_or(0);
         let (key, rest) = shown.split_at((key + 1).min(shown.len()));
         let mut parts = vec![key.to_vec()];
@@ -195,7 +197,7 @@ impl Table {
         shown.iter().map(|c| of(*c) + GAP).sum::<usize>().saturating_sub(GAP)
     }
 
-    /// A table of the library with these columns, which has any width.
+    /// A table of the library `comfy_table` with these columns, whose width is not limited.
     fn plain(&self, shown: &[usize], rows: &[Vec<String>]) -> comfy_table::Table {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);

@@ -107,7 +107,7 @@ impl Capturer<'_> {
     fn with_companions(&self, label: &CheckpointId, mut files: Vec<KeptFile>) -> Vec<KeptFile> {
         for companion in self.companions.get(label).into_iter().flatten() {
             let (header, fingerprint) = (companion.header(Rank(0)), companion.fingerprint());
-            // These bytes are so few that no memory is leased for them.
+            // No memory is leased for the bytes of companions, because these bytes are few.
             let image = Some(KeptImage { image: companion.image(), leases: Vec::new() });
             files.push(KeptFile { file: CapturedFile { header, fingerprint }, image });
         }

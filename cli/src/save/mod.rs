@@ -1,7 +1,7 @@
 //! `mcr save`: saves every complete checkpoint below a directory, without any daemon.
 //!
 //! ```text
-//! capture (a thread) -> hand out groups in order (a thread) -> lanes (GROUPS_AT_A_TIME threads) -> report (this thread)
+//! capture (a thread) -> hand out in order (a thread) -> lanes (GROUPS_AT_A_TIME threads) -> report (this thread)
 //! ```
 //!
 //! A lane commits a group by the same function as the aggregator's hub, [`mcr_anc::commit_group::commit_group`].
@@ -134,8 +134,8 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     Ok(exit.into())
 }
 
-/// Number of groups that are flushed at the same time. Some groups wait for their syncs while other groups are coded.
-/// The budget limits the memory of all groups together.
+/// Number of groups that are flushed at the same time. While some groups are synced, other groups are coded. The
+/// budget limits the memory of all groups together.
 const GROUPS_AT_A_TIME: usize = 3;
 
 /// Captures and commits all checkpoints. The next checkpoint is captured while checkpoints are coded and synced.
@@ -222,7 +222,7 @@ fn hand_out(
     let (store, job, grouping): (&dyn Store, _, _) = (committer.store, committer.job, committer.grouping);
     let (names, groups) = (Names::default(), grouping.groups() as usize);
     let incarnation = incarnation::newest(store, job)?;
-    // The incarnation becomes older while files are captured, as the files do.
+    // While files are captured, the age of the incarnation grows as much as the age of the files.
     let (age_at_first, aged_from) = match &incarnation {
         Some(record) => (incarnation::age(store, job, record.number)?, Instant::now()),
         None => (Duration::ZERO, Instant::now()),
@@ -288,7 +288,7 @@ fn hand_out(
             break; // the report takes no more events
         }
         // If a part of the checkpoint is in the store, its place is known. So two commands that save one checkpoint
-        // at the same time give it one place.
+        // at the same time give this checkpoint one place.
         let place = places.next(&checkpoint, written_ms, is_of_before, begun);
         for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(contents) {
             let lane = &to_lanes[group.0 as usize % to_lanes.len()];

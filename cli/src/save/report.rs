@@ -77,7 +77,7 @@ struct OpenGroups {
     started: Instant,
 }
 
-/// The outcome of a checkpoint that the rules of --keep removed after it was saved.
+/// The outcome of a checkpoint that was saved, and then removed by the rules of --keep.
 const REMOVED: &str = "removed again";
 
 impl Report {

@@ -4,8 +4,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Ensures that the checkpoints of a run are committed from the oldest to the newest. Otherwise a command that is
-/// stopped would leave a gap, and the next command would fill the gap with a checkpoint that then looks like the
-/// newest.
+/// stopped could leave an older checkpoint uncommitted. The next command would commit this older checkpoint last, and
+/// the older checkpoint would look like the newest checkpoint.
 #[derive(Default)]
 pub struct Turns {
     state: Mutex<State>,
@@ -14,14 +14,14 @@ pub struct Turns {
 
 #[derive(Default)]
 struct State {
-    /// Number of committed groups.
+    /// Number of groups whose turn has ended: committed groups, and groups of failed checkpoints.
     committed: usize,
-    /// Whether a group failed, so that no further group is committed.
+    /// Whether an error ended the run, so that no further group is committed.
     has_failed: bool,
 }
 
-/// The turn of one group. If the turn is dropped and [`Turn::committed`] was not called, the group has failed. So
-/// after a panic on one lane, the other lanes do not wait forever.
+/// The turn of one group. If the turn is dropped and [`Turn::committed`] was not called, an error has ended the run.
+/// So if one lane panics, the other lanes do not wait forever.
 pub struct Turn<'a> {
     turns: &'a Turns,
     is_committed: bool,
@@ -33,8 +33,8 @@ impl Turns {
         Turn { turns: self, is_committed: false }
     }
 
-    /// Waits until this number of groups is committed. Groups are handed out in order, and no group waits for a
-    /// younger group, so at least one group always continues. False if a group failed.
+    /// Waits until the turns of this number of groups have ended. Groups are handed out in order, and no group waits
+    /// for a younger group, so at least one group always continues. False if an error ended the run.
     pub fn wait(&self, groups: usize) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_waiting = |state: &mut State| state.committed < groups && !state.has_failed;
@@ -42,7 +42,7 @@ impl Turns {
         !state.has_failed
     }
 
-    /// Waits for the given time. False if a group failed.
+    /// Waits for the given time. False if an error ended the run.
     pub fn pause(&self, time: Duration) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(state, time, |state| !state.has_failed);
@@ -51,7 +51,7 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// Ends the turn: the group is committed.
+    /// Ends the turn, because the group is committed or its checkpoint has failed.
     pub fn committed(mut self) {
         self.is_committed = true;
     }

@@ -22,8 +22,8 @@ pub struct JobComment {
 }
 
 impl JobComment {
-    /// Parses words, which are separated by spaces. Values end at a comma, and are not quoted. Each key may be given
-    /// once.
+    /// Parses words, which are separated by spaces. A value ends at a comma, and cannot be quoted. Each key may be
+    /// given only once.
     pub fn parse(words: &str) -> anyhow::Result<Self> {
         let mut comment = Self::default();
         for word in words.split_ascii_whitespace() {

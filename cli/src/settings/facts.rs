@@ -19,9 +19,9 @@ pub struct Facts {
     user: String,
     /// Numeric id of the user.
     uid: u32,
-    /// Directories where the user's file is searched, in this order.
+    /// Directories in which the user's file is searched, in this order.
     pub directories: Vec<PathBuf>,
-    /// The words for `mcr` in the job's comment.
+    /// The words for `mcr` in the job's comment. `None` if no comment is known.
     pub comment: Option<Comment>,
     variables: Variables,
 }
@@ -29,7 +29,7 @@ pub struct Facts {
 type Variables = Box<dyn Fn(&str) -> Option<String>>;
 
 impl Facts {
-    /// The facts of the job to which this process belongs.
+    /// The facts of the job of this process.
     pub fn of_this_process() -> Self {
         let uid = nix::unistd::geteuid();
         // If the user has no name, the number is the name.
@@ -69,7 +69,7 @@ impl Facts {
         }
         match ask(&socket, &Request::Comment { job_id }, ANSWER_MAX) {
             Ok(Reply::Comment(comment)) => comment,
-            Ok(_) => None, // a daemon of an older version, which keeps no comments
+            Ok(_) => None, // a daemon of an older version keeps no comments
             Err(error) => {
                 tell(format!("mcr node does not answer ({error}), so a --comment of this job is not known"));
                 None
@@ -87,14 +87,15 @@ impl Facts {
         (self.variables)(name).filter(|value| !value.is_empty())
     }
 
-    /// The first directory where the user's file may be.
+    /// The directory that is searched first for the user's file.
     pub fn directory(&self) -> PathBuf {
         self.directories.first().cloned().unwrap_or_else(|| ".".into())
     }
 
-    /// Replaces variables. As in SLURM's file names, `%u` is the user's name, `%U` the user's number, `%j` the job's
-    /// number, `%A` the number of a job array, `%a` the number in the array, and `%x` the job's name. `%%` is a
-    /// percent sign. `${NAME}` is a variable of the environment. Variables inside the values are not replaced.
+    /// Replaces variables in `text`. SLURM's file name patterns have the same letters, except `%U`: `%u` is the
+    /// user's name, `%U` the user's uid, `%j` the job ID, `%A` the ID of the job array, `%a` the index in the array,
+    /// and `%x` the job's name. `%%` is a percent sign. `${NAME}` is a variable of the environment. Variables inside
+    /// inserted values are not replaced.
     pub fn expand(&self, text: &str) -> anyhow::Result<String> {
         let (mut out, mut rest) = (String::with_capacity(text.len()), text);
         while let Some(at) = rest.find(['%', '$']) {
@@ -126,7 +127,8 @@ impl Facts {
         Ok(out)
     }
 
-    /// The value of the first variable in `names` that is set. In a job that is no array, `%A` is the job's number.
+    /// The value of the first variable in `names` that is set. For `%A` in a job without an array, this is the job
+    /// ID.
     fn slurm(&self, what: &str, names: &[&str]) -> anyhow::Result<String> {
         match names.iter().find_map(|name| self.variable(name)) {
             Some(value) => Ok(value),

@@ -12,11 +12,11 @@ pub struct StatusArgs {
     pub aggregators: Vec<String>,
     #[command(flatten)]
     pub node: NodeSocket,
-    /// Show a live view until q or Ctrl-C is pressed. If standard output is not a terminal, print the tables again and
-    /// again
+    /// Show a live view until q or Ctrl-C is pressed. If standard output is not a terminal, print the tables at each
+    /// interval
     #[arg(long)]
     pub watch: bool,
-    /// Time between two questions to an aggregator
+    /// Time between two requests to an aggregator
     #[arg(long, requires = "watch", default_value_t = 2, value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub interval: u64,

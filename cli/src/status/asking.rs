@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 /// Maximum time to wait for an answer.
 pub const ONCE_MAX: Duration = Duration::from_secs(10);
-/// Maximum time to wait for an answer if the question is repeated.
+/// Maximum time to wait for an answer if the question is repeated (`--watch`).
 pub const REPEATED_MAX: Duration = Duration::from_secs(5);
 
 async fn ask(address: String, security: Security, most: Duration) -> (String, Result<v1::StatusReply, String>) {
@@ -30,7 +30,7 @@ async fn ask(address: String, security: Security, most: Duration) -> (String, Re
     (address, result)
 }
 
-/// Asks all aggregators at the same time, and notes their answers.
+/// Asks all aggregators at the same time, and records their answers.
 pub async fn ask_all(model: &mut Model, most: Duration) -> anyhow::Result<()> {
     let security = security(None, &model.addresses())?;
     let mut asked = JoinSet::new();
@@ -43,8 +43,8 @@ pub async fn ask_all(model: &mut Model, most: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Looks for aggregators again, unless the command line names them. Aggregators that are known stay in the model, even
-/// if the daemon of the node or an agent does not answer any more.
+/// Searches for aggregators again, unless the command line names the aggregators. Aggregators that are known stay in
+/// the model, even if the daemon of the node or an agent does not answer any more.
 pub async fn refresh(model: &mut Model, args: &StatusArgs) {
     if args.aggregators.is_empty()
         && let Ok(found) = find(args).await
@@ -61,8 +61,8 @@ pub fn locked(model: &Shared) -> MutexGuard<'_, Model> {
     model.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks all aggregators again and again. Each aggregator has at most one question at a time, so an aggregator that does
-/// not answer delays no other.
+/// Asks all aggregators in each interval. Each aggregator has at most one open question, so an aggregator that does
+/// not answer does not delay other aggregators.
 pub async fn ask_again_and_again(model: Shared, args: StatusArgs) {
     let mut asked = JoinSet::new();
     loop {

@@ -26,8 +26,9 @@ pub struct Found {
     pub silent_agents: Vec<SilentAgent>,
 }
 
-/// The aggregators on the command line, else those of the user's jobs that `mcr node` saves on this node, else those of
-/// the job in this directory. The error names what was tried.
+/// Finds aggregators on the command line. If the command line names none, finds the aggregators of the user's jobs
+/// that `mcr node` saves on this node. If there are no such jobs, finds the aggregators of the job in this directory.
+/// The error says where aggregators were searched.
 pub async fn find(args: &StatusArgs) -> anyhow::Result<Found> {
     if !args.aggregators.is_empty() {
         return Ok(Found { aggregators: args.aggregators.clone(), ..Found::default() });
@@ -78,7 +79,8 @@ fn not_found(tried: &mut Vec<String>, why: String) -> Found {
     Found::default()
 }
 
-/// The aggregators of a job, from its agent. If the agent does not answer, the configured aggregators.
+/// The aggregators of a job, which its agent names. If the agent does not answer, the configured aggregators are
+/// used.
 async fn of_job(job: JobLine) -> (Vec<String>, Option<SilentAgent>) {
     let (path, error) = match &job.state_file {
         None => (String::new(), "mcr node does not know the agent yet".to_owned()),
@@ -95,7 +97,8 @@ async fn of_job(job: JobLine) -> (Vec<String>, Option<SilentAgent>) {
     (configured, Some(SilentAgent { job_id: job.job_id, path, error }))
 }
 
-/// The aggregators in the settings of the job in this directory, or of its agent on this node.
+/// The aggregators in the settings of the job in this directory. If the settings name none, the job's agent on this
+/// node is asked.
 async fn of_settings(tried: &mut Vec<String>) -> anyhow::Result<Vec<String>> {
     let Some(settings) = Settings::find(&Facts::of_this_process())? else {
         tried.push(format!("there is no {USER_FILE} in this directory"));

@@ -57,7 +57,7 @@ fn of_job(job: &v1::JobStatus) -> Value {
 }
 
 fn of_checkpoint(c: &v1::CheckpointStatus) -> Value {
-    // The reason of a committed checkpoint is its name in the store.
+    // For a committed checkpoint, the field `reason` has its name in the store.
     let is_committed = c.phase == "committed" && !c.reason.is_empty();
     let checkpoint = if is_committed { &c.reason } else { &c.label };
     let reason = (!is_committed && !c.reason.is_empty()).then_some(&c.reason);

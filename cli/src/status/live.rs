@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Time after which the picture is drawn again, so that times and rates are right.
+/// Time after which the picture is drawn again, so that the times and rates are current.
 const DRAW_EVERY: Duration = Duration::from_millis(250);
 
-/// Shows the view until the user ends it or a signal arrives. The terminal is then as before, also after an error.
+/// Shows the view until the user ends it or a signal arrives. The terminal is restored at the end, also after an
+/// error.
 pub fn run(args: StatusArgs, model: Model) -> anyhow::Result<ExitCode> {
     let model: Shared = Arc::new(Mutex::new(model));
     let is_over = Arc::new(AtomicBool::new(false));

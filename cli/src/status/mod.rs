@@ -82,7 +82,8 @@ fn print_tables(model: &Model, now: Instant) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// For a standard output that is no terminal, and for JSON. Ends after a signal.
+/// Prints the tables or the JSON in each interval, until a signal arrives. Used for `--watch` if standard output is
+/// not a terminal, or with `--json`.
 async fn print_again_and_again(args: StatusArgs, mut model: Model) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let interval = Duration::from_secs(args.interval);

@@ -1,4 +1,4 @@
-//! What is known about aggregators and agents. Nothing here waits or asks.
+//! The known state of aggregators and agents. The functions in this file neither wait nor send requests.
 
 use mcr_proto::v1;
 use std::time::{Duration, Instant};
@@ -19,11 +19,11 @@ pub struct Model {
 pub struct Aggregator {
     pub address: String,
     pub last: Option<Answer>,
-    /// Why the aggregator did not answer the last question. `None` if it answered.
+    /// Why the aggregator did not answer the last question. `None` if the aggregator answered.
     pub error: Option<String>,
     /// When the first question was asked.
     begun: Instant,
-    /// Whether a question is on its way.
+    /// Whether a question was sent and not yet answered.
     is_asked: bool,
 }
 
@@ -71,7 +71,8 @@ impl Model {
         self.aggregators.iter().map(|aggregator| aggregator.address.clone()).collect()
     }
 
-    /// The aggregators to which no question is on its way. From now on, a question is on its way.
+    /// The aggregators without an open question. The caller must ask them, because each of them is now marked as
+    /// asked.
     pub fn due(&mut self) -> Vec<String> {
         let due = self.aggregators.iter_mut().filter(|aggregator| !aggregator.is_asked);
         due.map(|aggregator| {
@@ -81,7 +82,7 @@ impl Model {
         .collect()
     }
 
-    /// Notes the answer of an aggregator, or why there is none.
+    /// Records the answer of an aggregator, or why the aggregator did not answer.
     pub fn note(&mut self, address: &str, result: Result<v1::StatusReply, String>, now: Instant) {
         let Some(of) = self.aggregators.iter_mut().find(|aggregator| aggregator.address == address) else { return };
         of.is_asked = false;

@@ -1,5 +1,5 @@
-//! Draws the live view of `mcr status --watch`. The picture depends only on the model, the time, the place in the list
-//! and the size of the terminal.
+//! Draws the live view of `mcr status --watch`. The picture depends only on the model, the time, the place in the
+//! list and the size of the terminal.
 
 use super::model::Model;
 use super::view::{sections, summary};
@@ -11,7 +11,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use std::time::Instant;
 
-/// Maximum number of groups that are committed or abandoned.
+/// Maximum number of rows for groups that are committed or abandoned.
 const RECENT_MAX: usize = 8;
 
 /// How the view is drawn.
@@ -23,7 +23,7 @@ pub struct Look {
     pub scroll: usize,
 }
 
-/// Draws everything. Returns the number of lines that are above the first shown line, and the number of lines that fit.
+/// Draws the live view. Returns the part of the list that was drawn.
 pub fn draw(frame: &mut Frame<'_>, model: &Model, now: Instant, look: Look) -> Drawn {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
@@ -113,7 +113,7 @@ mod tests {
             {
                 assert!(has(part), "{size:?}: {part}: {lines:#?}");
             }
-            // A wide terminal has more columns.
+            // On a wide terminal, the table has more columns.
             assert_eq!(has("/lustre/mcr"), size.0 == 200, "{lines:#?}");
             assert!(size.1 == 24 || has("n0002"), "{lines:#?}");
         }
@@ -150,7 +150,7 @@ mod tests {
         assert!(lines[22].starts_with("n0499") && lines[1].starts_with("n0478"), "{lines:#?}");
         let (_, middle) = drawn((80, 24), &model, now, end.above - 100);
         assert_eq!(middle.above, end.above - 100);
-        // After the terminal grew, fewer lines are above.
+        // If the terminal grows, fewer lines are above the first shown line.
         let (lines, grown) = drawn((80, 60), &model, now, end.above);
         assert!(grown.above < end.above && lines[58].starts_with("n0499"), "{lines:#?}");
     }

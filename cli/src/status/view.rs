@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const AGENTS_MAX: usize = 2000;
 /// Maximum number of rows for jobs, and for groups in flight.
 const ROWS_MAX: usize = 256;
-/// Silence of an agent after which the agent does not answer. An agent sends a heartbeat in each interval.
+/// Time without a message after which an agent counts as not answering, in milliseconds: two heartbeats and a margin.
 const SILENT_MS: u64 = (2 * HEARTBEAT_SECONDS + 5) * 1000;
 /// Width of a progress bar, in characters.
 const BAR_WIDTH: u64 = 10;
@@ -23,7 +23,7 @@ pub struct Section {
     pub note: Option<String>,
 }
 
-/// All tables that have rows. `recent_max`: maximum number of groups that are committed or abandoned.
+/// All tables that have rows. `recent_max`: maximum number of rows for groups that are committed or abandoned.
 pub fn sections(model: &Model, now: Instant, recent_max: usize) -> Vec<Section> {
     let mut all = vec![Section { table: aggregators(model, now), note: no_agents(model) }];
     all.extend(in_flight(model));
@@ -33,7 +33,7 @@ pub fn sections(model: &Model, now: Instant, recent_max: usize) -> Vec<Section> 
     all
 }
 
-/// A duration that changes once in a second: `12 s`, `3 min`, `2 h 5 min`, `3 d`.
+/// A duration, rounded down: `12 s`, `3 min`, `2 h 5 min`, `3 d`.
 pub fn ago(ms: u64) -> String {
     match ms / 1000 {
         seconds @ 0..60 => format!("{seconds} s"),
@@ -133,7 +133,7 @@ fn aggregator_cells(aggregator: &Aggregator, now: Instant) -> ([String; 10], Pai
     (cells, Paint::Good)
 }
 
-/// Says that no agent is connected, if an aggregator answers.
+/// The line `no agent is connected`. `None` if an agent is connected, or if no aggregator answers.
 fn no_agents(model: &Model) -> Option<String> {
     let is_known = current(model).next().is_some() && current(model).all(|status| status.agents.is_empty());
     is_known.then(|| "no agent is connected".to_owned())
@@ -154,7 +154,7 @@ fn more(shown: usize, all: usize, what: &str) -> Option<String> {
     (all > shown).then(|| format!("and {} more", counted((all - shown) as u64, what)))
 }
 
-/// How far a group is, or what is awaited.
+/// The progress of a group, or the ranks for which the group waits.
 fn progress(c: &v1::CheckpointStatus) -> String {
     if !c.missing.is_empty() {
         return format!("waiting for {}", rank_list(&c.missing));
@@ -173,7 +173,7 @@ fn in_flight(model: &Model) -> Option<Section> {
     if all.is_empty() {
         return None;
     }
-    // Running flushes first.
+    // Running flushes come first, then queued flushes.
     all.sort_by_key(|c| (c.phase != "flushing", c.phase != "queued"));
     let mut table = Table::new(&["job", "~in flight", ">group", "phase", "~progress", "?>age"]);
     for c in all.iter().take(ROWS_MAX) {
@@ -205,7 +205,7 @@ fn recent(model: &Model, recent_max: usize) -> Option<Section> {
         "?~what",
     ]);
     for c in all.iter().take(recent_max) {
-        // The reason of a committed checkpoint is only its name.
+        // For a committed checkpoint, the field `reason` has its name in the store.
         let (name, what) = match c.phase == "committed" && !c.reason.is_empty() {
             true => (c.reason.clone(), String::new()),
             false => (c.label.clone(), c.reason.clone()),
@@ -238,7 +238,7 @@ fn newest<'a>(known: Option<(u64, &'a str)>, ago_ms: u64, text: &'a str) -> Opti
 
 fn jobs(model: &Model, now: Instant) -> Option<Section> {
     let mut rows: BTreeMap<&str, JobRow<'_>> = BTreeMap::new();
-    // What an aggregator did is known even if it does not answer any more.
+    // The last answer of an aggregator is used even if the aggregator no longer answers.
     for answer in model.aggregators.iter().filter_map(|aggregator| aggregator.last.as_ref()) {
         let since_ms = millis(now.saturating_duration_since(answer.at));
         for job in &answer.status.jobs {
@@ -300,7 +300,7 @@ fn by_node(model: &Model) -> BTreeMap<(&str, &str), AgentRow> {
                 let known = known.into_mut();
                 known.ranks += row.ranks;
                 known.connected_ms = known.connected_ms.max(row.connected_ms);
-                // An agent that one aggregator hears is not lost.
+                // An agent is lost only if no aggregator receives messages from it.
                 (known.is_lost, known.silent_ms) = (known.is_lost, known.silent_ms).min((row.is_lost, row.silent_ms));
             }
         }
@@ -334,7 +334,7 @@ fn agents(model: &Model) -> Option<Section> {
     Some(Section { table, note: more(AGENTS_MAX, all.len(), "agent") })
 }
 
-/// One line about everything: `2 aggregators, 1 does not answer; 500 agents`.
+/// One line that summarizes the model: `2 aggregators, 1 does not answer; 500 agents`.
 pub fn summary(model: &Model) -> String {
     let silent = |count: usize| match count {
         0 => String::new(),

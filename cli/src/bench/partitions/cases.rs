@@ -1,8 +1,8 @@
 //! The generated traces: the shapes of the programs of Harahel, the paper's test suite (Table 3), and of restarts.
 //!
-//! The paper names its programs, but prints neither their code nor their calls. So each program here has the
-//! functions that a program of this kind has, and calls them in the usual order. The numbers of loads are therefore
-//! not the numbers of the paper.
+//! The paper names its programs, but prints neither their code nor their calls. So each program in this file has the
+//! typical functions of such a program, and calls these functions in the usual order. The numbers of loads are
+//! therefore not the numbers of the paper.
 
 use mcrengine::partition::{ChainId, PartitionId, PartitionList, Trace, TraceError, TraceEvent};
 
@@ -44,7 +44,7 @@ impl Program {
         partitions.iter().for_each(|partition| self.leaf(*partition));
     }
 
-    /// Each partition calls the next one, and the last one runs `end`.
+    /// Each partition calls the next partition, and the last partition runs `end`.
     fn chain(&mut self, partitions: &[u32], end: &mut dyn FnMut(&mut Self)) {
         match partitions {
             [] => end(self),
@@ -187,7 +187,8 @@ fn mgrid(program: &mut Program) {
     });
 }
 
-/// A chain around eight functions. Each function calls two helpers before the next function, or one after its return.
+/// A chain around eight functions. Each function calls two helpers before it calls the next function, or one helper
+/// after the next function returns.
 fn reuse(program: &mut Program, depth: u32, after: bool) {
     fn level(program: &mut Program, at: u32, depth: u32, after: bool) {
         program.call(at % 8, |program| {

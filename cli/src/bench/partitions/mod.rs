@@ -1,5 +1,5 @@
 //! `mcr bench partitions`: computes Figures 8 to 12 of the paper on the partition manager (CAPSL Technical Memo 108),
-//! with its two policies and two others, on generated and on recorded traces.
+//! with the two policies of the paper and two other policies, on generated and on recorded traces.
 
 mod cases;
 mod figures;
@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 
 /// Maximum length of the file of a trace.
 const TRACE_BYTES_MAX: u64 = 512 << 20;
-/// Maximum number of numbers of sub-buffers, which are the columns of the tables.
+/// Maximum number of columns in a table. Each column is for one number of sub-buffers.
 const COLUMNS_MAX: usize = 6;
-/// A trace that loads more bytes is not timed.
+/// Maximum number of bytes that a trace may load to be timed.
 const TIMED_BYTES_MAX: u64 = 1 << 30;
-/// The replay with bytes is repeated until this time has passed. The fastest repetition counts.
+/// Time for which the replay that copies bytes is repeated. The time of the fastest repetition is reported.
 const TIMED_FOR: Duration = Duration::from_millis(10);
 
 /// The measured policies, in the order of the columns.
@@ -77,7 +77,7 @@ struct Line {
     about: String,
     partitions: usize,
     calls: u64,
-    /// Calls, and returns to a partition.
+    /// Number of calls, plus the number of returns to a partition.
     uses: u64,
     played: Vec<Played>,
     /// For each number of sub-buffers: the time of a replay with LRU that copies all bytes, in ms.
@@ -106,7 +106,7 @@ struct Report {
 }
 
 impl Report {
-    /// The buffer of Figures 11 and 12: the largest one.
+    /// The number of sub-buffers for Figures 11 and 12: the largest number in the list.
     fn most_sub_buffers(&self) -> usize {
         self.sub_buffers.last().copied().unwrap_or(1)
     }

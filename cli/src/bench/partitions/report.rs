@@ -53,7 +53,8 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// The number of sub-buffers of Figure 12: two if two was measured, as in the paper's smallest divided buffer.
+/// The number of sub-buffers for Figure 12: the smallest measured number above 1. The paper's smallest divided buffer
+/// has 2 sub-buffers.
 pub fn victim_buffers(report: &Report) -> usize {
     report.sub_buffers.iter().copied().find(|n| *n >= 2).unwrap_or(report.most_sub_buffers())
 }
