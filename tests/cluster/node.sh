@@ -732,7 +732,7 @@ a_begin_takes_less_than_a_tenth_of_a_second_and_an_agent_at_rest_almost_no_time(
 }
 
 # Check 17. This check starts a second cluster, in which process 1 of the node is systemd. The daemon is killed,
-# stopped by SIGSTOP until the watchdog kills the daemon, and restarted. The packages stop both units with one command.
+# stopped by SIGSTOP until the watchdog kills the daemon, and restarted. Packages stop both units with one command.
 workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
     local work=$work/systemd unit what before daemon
     "$bed" check --systemd || skip "no systemd"
