@@ -54,7 +54,7 @@ submit_that_restarts() { # NAME STEPS
     wait_for 60 is_committed 3
 }
 
-# Runs a job of two nodes twice. Within the job, the commands find the settings and the aggregator by themselves.
+# Runs a job of two nodes twice. Within the job, the commands find the settings and the aggregator without options.
 # shellcheck disable=SC2016 # the job's shell
 commands_need_no_options_in_a_job() { # CHECK ADDRESS: the address of the aggregator, as a pattern
     local steps said
@@ -479,7 +479,7 @@ a_store_that_hangs_touches_no_job_and_no_node_and_the_daemon_answers() {
     await_end COMPLETED
     wait_for 40 nodes_are_idle
     expect_within 35000 "$since" "the job and Epilog"
-    sleep 6 # until the worker gives up, with a thread that waits in the kernel
+    sleep 6 # until the worker stops waiting for the store; a thread of the worker still waits in the kernel
     since=$(milliseconds)
     [ -z "$(hook n1 begin 4005 6001 SLURM_JOB_WORK_DIR=/tmp)" ] || fail "the daemon does not answer"
     expect_within 2000 "$since" "mcr job begin with a store that hangs"
@@ -767,7 +767,7 @@ workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
     [ "$(workers n1)" = "$before" ] || fail "after daemon-reexec, the workers are $(workers n1), not $before"
     hook n1 end 7001 6001
     wait_for 10 one_worker n1
-    # Clients that connect again and again must not start the daemon again.
+    # A client that connects repeatedly must not start the daemon again.
     root_on n1 sh -c 'while [ ! -e /tmp/over ]; do mcr job list; done >/dev/null 2>&1 &'
     root_on n1 systemctl stop mcr-node.service mcr-node.socket
     sleep 1

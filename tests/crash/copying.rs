@@ -27,7 +27,8 @@ fn mend(from: &dyn Store, to: &dyn Store, step: u64) -> Result<mcrengine::copy::
     repair(&Route { from: Side { store: from, job: &job }, to: Side { store: to, job: &job } }, &step_id(step), &|_| ())
 }
 
-/// Three checkpoints of two runs: the second run continued from the first checkpoint and set the second one aside.
+/// Three checkpoints of two runs. The second run continued from the first checkpoint, and set the second checkpoint
+/// aside.
 fn two_runs() -> MemoryStore {
     let store = MemoryStore::new();
     flush_step(&store, 1, None).expect("writes");

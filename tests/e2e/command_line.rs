@@ -51,7 +51,7 @@ impl Saved {
         run_json(mcr().arg("restart").arg("--store").arg(self.store()).arg("--to").arg(self.to()).args(more), expected)
     }
 
-    /// The files of one step, as they were written.
+    /// The files of one step, as the application wrote them.
     fn step(&self, step: u32) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
         let of_step = format!("it_{step}.");
         contents(&self.data()).into_iter().filter(|(path, _)| path.to_string_lossy().contains(&of_step)).collect()

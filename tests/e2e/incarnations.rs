@@ -230,7 +230,7 @@ fn a_node_that_cannot_read_what_was_decided_fails_and_the_next_restart_of_all_ta
     assert_eq!(site.restart(&["--ranks", "0-1"], 0).0, [(1, 2)].into());
     let (second, said) = site.restart(&["--ranks", "2-3"], 1);
     assert!(second.is_empty() && said.contains("continues from it_000002") && said.contains("on all nodes"), "{said}");
-    // Restore on both nodes again. Both restarts skip the checkpoint that one node could not read.
+    // The next restarts on both nodes skip the checkpoint that one node could not read.
     assert_eq!(site.restart(&["--ranks", "0-1"], 2).0, [(1, 1)].into());
     assert_eq!(site.restart(&["--ranks", "2-3"], 2).0, [(1, 1)].into());
 }

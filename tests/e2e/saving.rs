@@ -252,7 +252,7 @@ fn files_in_deep_directories_and_with_names_like_ours_are_saved() {
         site.write(name, name.as_bytes());
     }
     let expected = contents(&site.data());
-    // mcr does not save files that have the names of its own files.
+    // `mcr save` does not save files with the exact names of mcr's own files.
     site.write(".mcr-lock", b"");
     site.write(".mcr-aside-1/x", b"old");
     site.save(&[], 0);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A pseudo-terminal, with a program on it, and what a terminal shows.
+/// A pseudo-terminal with a program, and the text that the terminal shows.
 struct Terminal {
     program: Process,
     /// The side of the program.

@@ -66,7 +66,7 @@ impl Site {
         (aggregator, agent)
     }
 
-    /// Moves a directory that this user cannot read into the watched directory. The files in it are a checkpoint.
+    /// Moves a directory into the watched directory. The directory has a checkpoint, but this user cannot read it.
     fn move_in_unreadable(&self, checkpoint: &str) -> PathBuf {
         let (apart, to) = (self.dir.path().join("apart"), self.run().join(checkpoint));
         write(&apart, checkpoint);
