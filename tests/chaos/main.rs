@@ -2,7 +2,7 @@
 //!
 //! The application writes bytes that depend only on run, step and rank. Agents and aggregators are killed, stopped
 //! and terminated. The store is removed for a short time. The clocks of the nodes are wrong. The application is
-//! killed and restarted. Now and then, checkpoints are restored with --copy. These rules must hold:
+//! killed and restarted. At random times, checkpoints are restored with --copy. These rules must hold:
 //!
 //! - No complete checkpoint is lost.
 //! - No restored byte is wrong.
@@ -202,8 +202,8 @@ impl World {
         all.filter(|c| c["complete"] == true).filter_map(|c| c["checkpoint"].as_str().map(str::to_owned)).collect()
     }
 
-    /// The content of the files of a restart. All files must have the same run and step. `None` if the restart wrote
-    /// no file.
+    /// Returns the content of the files that a restart wrote. All files must have the same run and step. `None` if
+    /// the restart wrote no file.
     fn restored(&self, to: &Path, what: &str) -> Option<Content> {
         let mut contents = BTreeSet::new();
         let (mut count, mut open) = (0, vec![to.to_owned()]);
@@ -354,13 +354,13 @@ impl World {
             let ended =
                 self.daemons[nth].1.as_mut().and_then(|process| process.0.try_wait().expect("can be waited for"));
             if ended.is_some() {
-                self.start(nth); // a supervisor would start the daemon again, too
+                self.start(nth); // a supervisor would restart the daemon too
             }
         }
     }
 
-    /// Makes no more faults. The last step must be saved, every complete checkpoint must verify, and the daemons must
-    /// end.
+    /// Writes a last step without further faults. Checks that this step is saved, that `mcr verify` and a restart
+    /// accept every complete checkpoint, and that the daemons end.
     fn settle(&mut self) {
         self.step += 1;
         self.write(&(0..RANKS).collect::<Vec<_>>());

@@ -7,7 +7,7 @@
 # Starts the daemons of n1 and n2, which use the gate of n5. The gate runs as the user `daemon`.
 start_gate() {
     local node
-    rm -f "$work/log/mcr-gate.n5" # of another check
+    rm -f "$work/log/mcr-gate.n5" # the log of another check
     cluster_file='[node]\ngates = ["n5:7117"]\n' start_daemons n1 n2
     root_on n5 install -d -o daemon -m 755 /etc/mcr/gate
     root_on n5 setpriv --reuid=daemon --regid=daemon --clear-groups /shared/bin/mcr cert init --dir /etc/mcr/gate
@@ -45,7 +45,7 @@ two_users_use_aggregators_behind_a_gate_on_another_node() {
     both_users_have_their_own_files "$name" "${jobs[@]}"
     wait_for 20 no_worker n5
     [ "$(grep -c "the agents of all nodes of the job have left" "$(node_log n5)")" = 2 ] || fail "see the log of n5"
-    # The daemon refuses the requests of the gate if alice sends them.
+    # The daemon refuses a request of the gate if alice sends the request.
     # shellcheck disable=SC2016 # perl's variables
     pid=$("$bed" as "$work" alice n5 sh -c 'echo "{\"certificates\":{\"uid\":6002}}" |
         perl -MIO::Socket::UNIX -e '"'"'$s = IO::Socket::UNIX->new(Peer => "/run/mcr/socket") or die; print $s <STDIN>;

@@ -12,7 +12,7 @@ restarting_script() { # STEPS: writes the job script of deploy/README.md
     job_script 'mcr restart; case $? in 0 | 2) args=--restart ;; 3) args= ;; *) exit 1 ;; esac
 srun /shared/bin/writer . '"$1"' $args'
 }
-# Does the work of SLURM's Prolog or Epilog, without a job of SLURM.
+# Runs `mcr job` like SLURM's Prolog or Epilog, without a job of SLURM.
 hook() { # NODE begin|end JOB UID [VARIABLE=VALUE...]
     root_on "$1" env SLURM_JOB_ID="$3" SLURM_JOB_UID="$4" SLURM_JOB_WORK_DIR="$home" SLURMD_NODENAME="$1" \
         SLURM_JOB_NTASKS=1 "${@:5}" /shared/bin/mcr job "$2" 2>&1
@@ -54,7 +54,7 @@ submit_that_restarts() { # NAME STEPS
     wait_for 60 is_committed 3
 }
 
-# Runs a job of two nodes twice. Within the job, the commands find the settings and the aggregator by themselves.
+# Runs a job of two nodes twice. Within the job, the commands find the settings and the aggregator without options.
 # shellcheck disable=SC2016 # the job's shell
 commands_need_no_options_in_a_job() { # CHECK ADDRESS: the address of the aggregator, as a pattern
     local steps said
@@ -339,8 +339,7 @@ hostile_clients_of_the_daemons_socket_change_nothing_and_keep_nobody_out() {
     done
     cat >"$work/shared/bin/hostile" <<'PERL'
 #!/usr/bin/perl
-# Keeps as many connections as the descriptors permit. Some connections send nothing, and others send invalid
-# messages.
+# Keeps up to 1000 connections open. Some connections send nothing, and other connections send invalid messages.
 use IO::Socket::UNIX;
 $SIG{PIPE} = 'IGNORE';
 my @held;
@@ -427,8 +426,7 @@ a_store_that_is_read_only_touches_no_job_and_no_node() {
     local since first
     begin "${FUNCNAME[0]}"
     start_daemons n1
-    # The second mount hides the first mount, which a worker may use for writing. shellcheck disable=SC2016 # the
-    # inner shell's words
+    # The read-only mount hides the first mount, which a worker may still use for writing.
     # shellcheck disable=SC2016 # the shell on the node expands $0
     make_read_only() { root_on n1 sh -c 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"' "$1"; }
     as_user mkdir -m 700 "$home/closed"
@@ -481,7 +479,7 @@ a_store_that_hangs_touches_no_job_and_no_node_and_the_daemon_answers() {
     await_end COMPLETED
     wait_for 40 nodes_are_idle
     expect_within 35000 "$since" "the job and Epilog"
-    sleep 6 # until the worker gives up, with a thread that waits in the kernel
+    sleep 6 # until the worker stops waiting for the store; a thread of the worker still waits in the kernel
     since=$(milliseconds)
     [ -z "$(hook n1 begin 4005 6001 SLURM_JOB_WORK_DIR=/tmp)" ] || fail "the daemon does not answer"
     expect_within 2000 "$since" "mcr job begin with a store that hangs"
@@ -578,7 +576,7 @@ jobs_are_saved_however_they_are_started() {
     stop_daemons n1
 }
 
-# Check 32. The directory is made after the first look of the worker, then removed with its content, and made again.
+# Check 32. The directory is made after the worker has looked for it, then removed with its content, and made again.
 a_watched_directory_may_appear_later_and_may_be_removed_and_made_again() {
     begin "${FUNCNAME[0]}"
     user_file . 'watch = "out"'
@@ -699,7 +697,7 @@ sixty_four_jobs_at_once_cost_little_and_leave_nothing() {
     stop_daemons n1
 }
 
-# Check 48. Prolog's call starts a worker, which waits for the first process of its job.
+# Check 48. `mcr job begin` in Prolog starts a worker, which waits for the first process of its job.
 a_begin_takes_less_than_a_tenth_of_a_second_and_an_agent_at_rest_almost_no_time() {
     local k times=() worker before
     begin "${FUNCNAME[0]}"
@@ -733,8 +731,8 @@ a_begin_takes_less_than_a_tenth_of_a_second_and_an_agent_at_rest_almost_no_time(
     stop_daemons n1
 }
 
-# Check 17. A second cluster, in which process 1 of the node is systemd. The daemon is killed, stopped by SIGSTOP
-# until the watchdog kills it, and restarted. The packages stop both units with one command.
+# Check 17. This check starts a second cluster, in which process 1 of the node is systemd. The daemon is killed,
+# stopped by SIGSTOP until the watchdog kills the daemon, and restarted. Packages stop both units with one command.
 workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
     local work=$work/systemd unit what before daemon
     "$bed" check --systemd || skip "no systemd"
@@ -769,7 +767,7 @@ workers_outlive_the_daemon_under_systemd_and_both_units_stop_together() {
     [ "$(workers n1)" = "$before" ] || fail "after daemon-reexec, the workers are $(workers n1), not $before"
     hook n1 end 7001 6001
     wait_for 10 one_worker n1
-    # Clients that connect again and again must not start the daemon again.
+    # A client that connects repeatedly must not start the daemon again.
     root_on n1 sh -c 'while [ ! -e /tmp/over ]; do mcr job list; done >/dev/null 2>&1 &'
     root_on n1 systemctl stop mcr-node.service mcr-node.socket
     sleep 1
@@ -839,8 +837,8 @@ a_node_that_was_cut_off_changes_nothing_for_the_next_start_of_its_job() {
     await_end COMPLETED
     expect_continued 3 4 "$(output)"
     expect_newest 12
-    # SLURM ends the tasks on this node when slurmctld reaches the node again, after up to 100 s. SLURM may never run
-    # Epilog on this node. Then the worker looks for later starts of its job every 30 s, and tries to commit for 20 s.
+    # SLURM ends the tasks on n2 when slurmctld reaches n2 again, after up to 100 s. SLURM may never run Epilog on n2.
+    # Then the worker looks for later starts of its job every 30 s, and tries to commit for 20 s.
     wait_for 180 no_worker n2
     wait_for 60 nodes_are_idle
     stop_daemons n1 n2 n3

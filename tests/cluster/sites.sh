@@ -46,7 +46,7 @@ trap remove EXIT
 trap 'exit 130' INT TERM
 
 in_space() { local space=$1; shift; ip netns exec "$space" "$@"; }
-space() { # NAME: a namespace with loopback. Its TCP saves no metrics and does not slow down after a pause
+space() { # NAME: a namespace with loopback, in which TCP saves no metrics and does not slow down after a pause
     ip netns add "$1"
     ip -n "$1" link set lo up
     # shellcheck disable=SC2016 # the inner shell expands these words
@@ -58,7 +58,7 @@ cable() { # SPACE DEVICE SPACE DEVICE
     ip -n "$1" link set "$2" up
     ip -n "$3" link set "$4" up
 }
-shape() { # SPACE DEVICE MBIT: bucket of 4 ms and at least four frames, 20 ms of queue
+shape() { # SPACE DEVICE MBIT: a bucket of 4 ms, at least 16 KiB; a queue of 20 ms, at least 128 KiB
     local bucket=$(($3 * 500)) queue
     [ $bucket -ge 16384 ] || bucket=16384
     queue=$(($3 * 2500 + bucket))
@@ -116,8 +116,8 @@ else # the token bucket comes before the delay, so that the bucket can slow down
     done
 fi
 for site in 0 1; do shape "$tag-r$site" trunk "$TRUNK"; done
-# Use every path once, so that no measurement includes an address lookup. A host that runs refuses a connection to
-# port 9.
+# Use every path once, so that no measurement includes an address lookup. Each host refuses the connection to port 9,
+# because no program listens on this port.
 for ((h = 0; h < FAR; h++)); do
     answer=$(in_space "$tag-0-0" timeout 5 bash -c "exec 3<>/dev/tcp/10.77.1.$((h + 1))/9" 2>&1 || true)
     [[ $answer == *refused* ]] || { echo "no path to host $h of site 1: $answer" >&2; exit 1; }

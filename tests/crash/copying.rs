@@ -1,5 +1,5 @@
-//! Tests of copies and repairs between two stores. The store that is written is stopped before every operation in
-//! turn.
+//! Tests of copies and repairs between two stores. Each test is repeated for every operation of the written store,
+//! and stops the store before this operation.
 
 use super::*;
 use mcrengine::copy::{CopyError, Route, Side, copy_checkpoint, copy_records, plan_checkpoint, repair};
@@ -10,7 +10,7 @@ use mcrengine::marks::{bad, mark_bad};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Copies the records and these checkpoints of the job, the oldest first.
+/// Copies the records and these checkpoints of the job, in the given order.
 fn copy(from: &dyn Store, to: &dyn Store, to_job: &JobId, steps: &[u64]) -> Result<(), CopyError> {
     let job = job();
     let route = Route { from: Side { store: from, job: &job }, to: Side { store: to, job: to_job } };
@@ -27,7 +27,8 @@ fn mend(from: &dyn Store, to: &dyn Store, step: u64) -> Result<mcrengine::copy::
     repair(&Route { from: Side { store: from, job: &job }, to: Side { store: to, job: &job } }, &step_id(step), &|_| ())
 }
 
-/// Three checkpoints of two runs: the second run continued from the first checkpoint and set the second one aside.
+/// Three checkpoints of two runs. The second run continued from the first checkpoint, and set the second checkpoint
+/// aside.
 fn two_runs() -> MemoryStore {
     let store = MemoryStore::new();
     flush_step(&store, 1, None).expect("writes");
@@ -106,7 +107,7 @@ fn one_checkpoint_is_copied_with_the_containers_that_it_needs_and_nothing_else()
     assert_eq!(good(&to, "one"), [step_id(2)]);
     assert_eq!(state(&to, &job(), &step_id(1)).expect("looks").condition(), Condition::Pruned);
     assert_eq!(["DD0001", "DD0003"].map(|id| containers(&to, id)), [2, 0]);
-    // The same containers serve the next copy, and the older checkpoint itself may follow.
+    // The next copy uses the same containers. The older checkpoint itself can be copied later.
     let before = files(&to);
     copy(&from, &to, &job(), &[3]).expect("copies");
     assert!(before.iter().all(|file| files(&to).contains(file)));
@@ -129,13 +130,13 @@ fn a_copy_of_a_repacked_container_is_replaced_when_a_checkpoint_needs_more_of_it
     prune(&to, &job(), &drop).expect("prunes");
     let path = Path::new("wave/DD0001/group-0000.mcr");
     assert!(to.get(path) != from.get(path), "it was repacked");
-    // A repacked container is copied as it is.
+    // A repacked container is copied without a change.
     let third = MemoryStore::new();
     copy(&to, &third, &job(), &[2]).expect("copies");
     assert_eq!((third.get(path), good(&third, "third")), (to.get(path), vec![step_id(2)]));
     copy(&from, &to, &job(), &[1]).expect("copies");
     assert_eq!((to.get(path), good(&to, "again")), (from.get(path), vec![step_id(2), step_id(1)]));
-    // The repacked container never replaces the whole one.
+    // A repacked container never replaces a container with all bytes.
     copy(&third, &from, &job(), &[2]).expect("nothing is missing");
     assert_eq!(from.get(path), to.get(path));
 }
@@ -160,7 +161,7 @@ fn a_copy_to_another_job_has_its_name_and_is_restored_from_it() {
     let before = files(&to);
     copy(&from, &to, &other, &[1, 2, 3]).expect("nothing is missing");
     assert_eq!(files(&to), before);
-    // Also within one store.
+    // A copy to another job of the same store is possible too.
     copy(&from, &from, &other, &[2]).expect("copies");
     assert!(verify(&from, &other, &step_id(2), VERIFYING, &|_| ()).is_good());
 }
@@ -292,7 +293,7 @@ fn a_checkpoint_of_the_same_name_with_other_bytes_is_never_replaced() {
     let error = copy(&from, &to, &job(), &[2]).expect_err("refused").to_string();
     assert!(error.contains("the destination has another checkpoint of the name DD0002"), "{error}");
     assert_eq!(files(&to), before);
-    // Only a part of the other checkpoint is there.
+    // The copy is also refused if the other checkpoint is incomplete.
     to.remove_file(Path::new("wave/DD0002/group-0000.manifest")).expect("removes");
     copy(&from, &to, &job(), &[2]).expect_err("refused");
     assert!(good(&to, "neither").is_empty());

@@ -1,8 +1,9 @@
 //! Tests that a failure of any operation of the store loses no complete checkpoint. Afterwards, a restart finds the
 //! old or the new checkpoint complete, and a second attempt of the failed work succeeds.
 //!
-//! The store keeps only synced data. The store is stopped before every operation in turn. Then the store is examined
-//! without the unsynced data, with all unsynced data, and with random parts of the unsynced data.
+//! The store keeps only synced data. Each test is repeated for every operation, and stops the store before this
+//! operation. Then the test examines the store without the unsynced data, with all unsynced data, and with random
+//! parts of the unsynced data.
 
 mod copying;
 mod records;

@@ -1,5 +1,5 @@
-//! Tests of marks, records of incarnations and repacked containers. The store is stopped before every operation in
-//! turn.
+//! Tests of marks, records of incarnations and repacked containers. Each test is repeated for every operation, and
+//! stops the store before this operation.
 
 use super::*;
 use mcrengine::incarnation::{self, Begun, Draft};
@@ -24,7 +24,7 @@ fn stopped_anywhere(
 ) {
     let count = operations(start, &work);
     assert!(count > 1, "{count} operations");
-    // Each choice takes a long time if the work has many operations, so fewer choices are tried.
+    // If the work has many operations, each choice takes a long time, so fewer choices are tried.
     let choices = if count > 40 { 3 } else { 12 };
     for n in 0..=count {
         for fault in [Fault::Stop { before: n }, Fault::Tear { at: n }] {

@@ -252,7 +252,7 @@ fn every_damage_to_what_a_checkpoint_is_coded_with_is_noticed() {
 
 #[test]
 fn a_segment_that_was_written_anew_is_not_taken_for_the_one_that_was_coded_with() {
-    // The base is valid, except that the bytes of one variable are different. Only the digest of the segment shows
+    // The base is a segment with valid checksums that decodes to other bytes. Only the digest of the segment shows
     // the difference.
     let store = MemoryStore::new();
     flush_step(&store, 1, None).expect("writes");

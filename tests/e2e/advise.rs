@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 const STEPS: u32 = 4;
 
-/// A store with checkpoints of two files. A checkpoint is written every 600 s, and the second file `spread` after the
-/// first one.
+/// A store with checkpoints of two files. The time between two checkpoints is 600 s. The time between the two files
+/// of a checkpoint is `spread`.
 fn store(dir: &Path, spread: Duration) {
     let data = dir.join("data");
     std::fs::create_dir(&data).expect("made");
@@ -47,7 +47,7 @@ fn the_intervals_follow_from_the_times_of_the_files_and_the_failure_rate() {
     assert!(near(&value["measured"]["write_ms"], 10_000.0), "{value}");
     assert!(near(&value["measured"]["interval_ms"], 600_000.0) && value["measured"]["count"] == STEPS, "{value}");
     assert!(near(&line(&value, "in-use")["interval_ms"], 590_000.0), "{value}");
-    // The square root of 2 * 10 s * 86400 s.
+    // Young's interval is the square root of 2 * 10 s * 86400 s.
     assert!(near(&line(&value, "young")["interval_ms"], 1_314_534.0), "{value}");
     assert!(near(&line(&value, "daly")["interval_ms"], 1_307_872.0), "{value}");
     let lost = |formula: &str| line(&value, formula)["lost_percent"].as_f64().expect("a number");

@@ -15,7 +15,7 @@ fn bench(kind: &str, dir: &Path) -> Command {
     command
 }
 
-/// The bytes that a save of the set stores for this checkpoint.
+/// Saves the set to a new store. Returns the bytes of the files and the stored bytes of this checkpoint.
 fn saved_bytes(dir: &Path, checkpoint: &str, more: &[&str]) -> (u64, u64) {
     let store = tempfile::tempdir().expect("a directory");
     let mut save = mcr();

@@ -122,12 +122,12 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
     let before_kib = kib(aggregator.id(), "VmRSS");
     let check = |what: &str| {
         let grown_mib = kib(aggregator.id(), "VmHWM").saturating_sub(before_kib) >> 10;
-        // 32 MiB are for messages that are being read on all connections, because the budget does not include them.
+        // The budget does not include messages that are being read. These messages may take 32 MiB.
         assert!(grown_mib <= BUDGET_MIB + 32, "{what}: {grown_mib} MiB with a budget of {BUDGET_MIB}");
         eprintln!("{what}: {grown_mib} MiB with a budget of {BUDGET_MIB}");
     };
     runtime().block_on(async {
-        // Some peers send 1 GiB although the aggregator requested nothing.
+        // 32 peers together send 1 GiB, although the aggregator requested nothing.
         let part = vec![7; 1 << 20];
         let mut rude = Vec::new();
         for _ in 0..32 {
@@ -154,8 +154,7 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
             }
         }
 
-        // Other peers follow the protocol. Rank 0 is missing, so the announcements of all other ranks wait for rank
-        // 0.
+        // Other peers follow the protocol. Rank 0 is missing, so the announcements of the other ranks stay in memory.
         let mut polite = Vec::new();
         for rank in 1..RANKS {
             let peer = Peer::connect(&address, RANKS).await;

@@ -51,7 +51,7 @@ impl Saved {
         run_json(mcr().arg("restart").arg("--store").arg(self.store()).arg("--to").arg(self.to()).args(more), expected)
     }
 
-    /// The files of one step, as they were written.
+    /// The files of one step, as the application wrote them.
     fn step(&self, step: u32) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
         let of_step = format!("it_{step}.");
         contents(&self.data()).into_iter().filter(|(path, _)| path.to_string_lossy().contains(&of_step)).collect()
@@ -62,7 +62,7 @@ impl Saved {
     }
 }
 
-/// Flips one bit in the middle of a file.
+/// Flips one bit of a file, after one third of its bytes.
 fn damage(path: &Path) {
     let mut bytes = std::fs::read(path).expect("readable");
     let middle = bytes.len() / 3;
@@ -457,7 +457,7 @@ fn a_group_that_another_process_is_saving_is_waited_for_as_long_as_was_said() {
             .arg(saved.store());
         command
     };
-    // The checkpoint gets the same name as in another store.
+    // A save to another store shows the name that the checkpoint will get.
     let elsewhere = tempfile::tempdir().expect("a directory");
     run(mcr().args(["save", "--create"]).arg(saved.data()).args(["--job", "job", "--store"]).arg(elsewhere.path()), 0);
     let id = list(elsewhere.path())[0]["checkpoint"].as_str().expect("a name").parse().expect("an identifier");

@@ -221,7 +221,7 @@ fn a_link_to_a_directory_of_another_owner_is_not_followed() {
     std::os::unix::fs::chown(site.scratch(), Some(1234), None).expect("root may");
     site.save(0, &[]);
     assert_eq!(site.labels(), ["DD0002"]);
-    // A restart does not write through the link.
+    // A restart does not follow a link to a directory of another user, and writes nothing below the link.
     std::os::unix::fs::chown(site.scratch(), Some(0), None).expect("root may");
     site.save(0, &[]);
     std::os::unix::fs::chown(site.scratch(), Some(1234), None).expect("root may");

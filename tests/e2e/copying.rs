@@ -1,4 +1,4 @@
-//! `mcr copy` and `mcr verify --repair` with real stores: what is copied or mended can be restored, byte for byte.
+//! Tests `mcr copy` and `mcr verify --repair`: copied and repaired checkpoints can be restored, byte for byte.
 
 use crate::support::*;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ fn one_checkpoint_is_copied_to_a_job_with_another_name() {
     assert_eq!(site.restart("archive", "other"), "sim.it_2");
     let listed = list(&site.path("archive"));
     assert_eq!(listed.len(), 1, "the older checkpoints are there only for others: {listed:?}");
-    // The source and the destination may be in one store, but not the same job.
+    // The source and the destination can be two jobs of one store, but cannot be the same job.
     run(&mut site.copy("latest --job wave --to-job third", "store"), 0);
     assert_eq!(site.restart("store", "third"), "sim.it_3");
     let failed = run(&mut site.copy("latest --job wave", "store"), 1);

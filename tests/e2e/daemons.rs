@@ -101,7 +101,7 @@ fn an_agent_that_was_killed_announces_again_what_was_not_committed() {
 
 #[test]
 fn an_agent_that_announces_old_files_again_displaces_no_newer_checkpoint() {
-    // Found by a long run on a cluster: an agent that started again announced the files of all old steps. The other
+    // A long run on a cluster showed this fault: a restarted agent announced the files of all old steps. The other
     // node knew that these steps were committed. The old steps displaced the newest step, which was never saved.
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
@@ -119,7 +119,8 @@ fn an_agent_that_announces_old_files_again_displaces_no_newer_checkpoint() {
         wait_complete(&store, &format!("sim.it_{step}"));
     }
     second.kill();
-    // The aggregator remembers only the last 16 committed checkpoints, and the agent forgets which files it saved.
+    // The aggregator remembers only the last 16 committed checkpoints. Without its state file, the agent does not
+    // know which files are saved.
     let _ = std::fs::remove_file(dir.path().join("n1.state"));
     write_rank(&node(0), 31, 0, 400);
     std::thread::sleep(std::time::Duration::from_secs(1));

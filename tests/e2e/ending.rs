@@ -413,7 +413,7 @@ fn a_job_that_writes_nothing_ends_with_0_although_its_directory_has_files_from_b
             let out = dir.path().join("out");
             std::fs::create_dir(&out).expect("made");
             files.iter().for_each(|name| std::fs::write(out.join(name), "# no setting\n").expect("written"));
-            // File times advance in steps of up to 10 ms.
+            // File times advance in steps of up to 10 ms, so the pause makes these files older than the job.
             std::thread::sleep(Duration::from_millis(50));
             let mut command = mcr();
             command.args(["run", "--create", "--job", "job", "--ranks", ranks]).args(layout).current_dir(&out);
@@ -655,7 +655,7 @@ fn a_command_whose_processes_run_on_after_its_end_is_reported() {
     assert!(log.contains("processes of the command still run"), "{log}");
 }
 
-/// Whether this test ignores SIGHUP, as under `nohup`. Processes that the test starts would ignore SIGHUP too. Prints
+/// Whether this test ignores SIGHUP, as under `nohup`. Processes that the test starts then ignore SIGHUP too. Prints
 /// a line if the test is skipped.
 fn is_under_nohup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("readable");
@@ -736,7 +736,7 @@ fn sigusr1_and_sigusr2_end_no_daemon() {
 fn mcr_run_passes_sigusr1_and_sigusr2_to_its_command_and_runs_on() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut command = mcr_run_with_one_rank(dir.path());
-    // The signals would end `sleep`, so they must reach only the shell.
+    // The signals would end `sleep`, so the signals must reach only the shell.
     let script = "trap 'mkdir it_2; echo 2 >it_2/0' USR1; trap 'mkdir it_3; echo 3 >it_3/0; is_over=1' USR2; \
                   mkdir it_1; echo 1 >it_1/0; while [ ! \"$is_over\" ]; do sleep 0.1 || exit 9; done; exit 7";
     let daemon = Daemon::start(command.args(["--", "sh", "-c", script]));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A small tmpfs, unmounted when dropped.
+/// A small tmpfs. The tmpfs is unmounted when this value is dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -30,7 +30,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Uses all the free space.
+/// Fills the file system: writes to a file until no space is free.
 fn fill(path: &Path) {
     use std::io::Write;
     let mut file = std::fs::File::create(path).expect("created");

@@ -192,13 +192,13 @@ fn the_agents_of_a_job_go_to_the_next_gate_if_an_aggregator_node_dies() {
     let gates = [cluster.aggregators("g1", "7421-7424", IDLE), cluster.aggregators("g2", "7431-7434", IDLE)];
     let nodes = ["n1", "n2"].map(|name| cluster.compute(name, &[&gates[0], &gates[1]], ""));
     begin(&nodes);
-    // The processes must run until the workers have found them.
+    // The processes of the job must run until the workers have found these processes.
     tasks(&nodes, 1, 5);
     cluster.wait_complete("it_5");
     let is_used = |gate: &Aggregators| gate.node.log().contains("aggregator listens");
     let (used, other): (Vec<_>, Vec<_>) = gates.into_iter().partition(is_used);
     let ([dead], [other]) = (&used[..], &other[..]) else { panic!("one of two gates is used") };
-    // The node dies with its daemons and its aggregator.
+    // An aggregator node dies, so its daemons and its aggregator are killed.
     dead.gate.signal("KILL");
     dead.node.signal("KILL");
     let aggregator = pid_after(&dead.node.wait_for_log("an aggregator begins"));
@@ -255,7 +255,7 @@ impl Client {
         let trust = GateTrust::new(&trusted).expect("trusted");
         let channel = trust.connect(&endpoint, &gate.address, &identity).await.map_err(|error| format!("{error:?}"))?;
         let mut client = Self { gate: GateClient::new(channel) };
-        // The gate checks the client after the handshake of the client has ended.
+        // The handshake of the client ends before the gate checks the client, so only a request shows a refusal.
         client.load().await.map_err(|status| format!("{status:?}"))?;
         Ok(client)
     }
@@ -298,7 +298,7 @@ async fn a_gate_without_room_refuses_with_a_sentence_and_says_its_load() {
     let load = client.load().await.expect("a load");
     assert_eq!((load.aggregators, load.own_aggregators, load.own_aggregators_max, load.groups), (1, 1, 1, 3));
     assert!(load.free_memory_bytes > 1 << 20);
-    // The gate returns the first proposal of a start, also after the gate was started again.
+    // The gate keeps the first proposal for a start of a job, and answers later proposals with the first proposal.
     assert_eq!(client.agree(Vec::new()).await.expect("nothing is known"), None);
     let first = client.agree(vec!["a:1".into(), "b:1".into()]).await.expect("remembered");
     let second = client.agree(vec!["c:1".into()]).await.expect("remembered");
@@ -325,8 +325,8 @@ async fn a_client_of_another_cluster_or_with_another_number_gets_nothing() {
     assert!(refused.contains("UnknownCA") || refused.contains("DecryptError"), "{refused}");
     let line = gate.gate.wait_for_log("a request is refused");
     assert!(line.contains("another certificate authority made the certificate of the client"), "{line}");
-    // A user's authority can make a certificate for every user number. But the gate accepts only a certificate from
-    // the authority of the user with this number.
+    // The certificate authority of a user can write any uid into a certificate. The gate accepts a certificate for a
+    // uid only if the certificate authority of the user with this uid made the certificate.
     for uid in [own_uid() + 1, 0, u32::MAX].into_iter().filter(|uid| *uid != own_uid()) {
         assert!(Client::connect(&cluster, &gate, &cluster.authority(), uid).await.is_err(), "{uid}");
     }

@@ -135,7 +135,7 @@ fn the_newest_is_what_was_written_last_also_where_an_earlier_step_is_committed_l
     site.start_aggregator("127.0.0.1:0");
     let address = site.addresses[0].clone();
     site.aggregators.pop().expect("one").kill();
-    // The aggregator starts again only after ranks 0 and 1 have written step 5, and all ranks step 6.
+    // The aggregator starts again after ranks 0 and 1 have written step 5, and all ranks have written step 6.
     (0..2).for_each(|node| site.start_agent(node, "ranks = 4"));
     site.write(1, 5, 0..2);
     std::thread::sleep(Duration::from_millis(20)); // so that the times of the files differ
@@ -230,7 +230,7 @@ fn a_node_that_cannot_read_what_was_decided_fails_and_the_next_restart_of_all_ta
     assert_eq!(site.restart(&["--ranks", "0-1"], 0).0, [(1, 2)].into());
     let (second, said) = site.restart(&["--ranks", "2-3"], 1);
     assert!(second.is_empty() && said.contains("continues from it_000002") && said.contains("on all nodes"), "{said}");
-    // Restore on both nodes again. Both restarts skip the checkpoint that one node could not read.
+    // The next restarts on both nodes skip the checkpoint that one node could not read.
     assert_eq!(site.restart(&["--ranks", "0-1"], 2).0, [(1, 1)].into());
     assert_eq!(site.restart(&["--ranks", "2-3"], 2).0, [(1, 1)].into());
 }
@@ -356,7 +356,7 @@ fn agents_that_disagree_on_the_number_of_ranks_are_told_and_nothing_is_saved() {
 fn a_checkpoint_with_files_of_ranks_that_were_not_taken_is_never_complete() {
     let mut site = Site::empty();
     site.start_aggregator("127.0.0.1:0");
-    // The agent gets the variables of a SLURM step with one task for each node.
+    // The agent gets SLURM_NTASKS=2, as in a SLURM step with one task for each node. The application has four ranks.
     let config = site.path("n0.toml");
     let text = format!(
         "[cnc]\njob = \"job\"\nwatch = {:?}\nstate-file = {:?}\naggregators = {:?}\ngroup-size = 2\nlayout = \
@@ -433,7 +433,7 @@ fn a_code_that_overwrites_one_name_gets_one_step_or_the_other_after_its_daemons_
         site.agents.pop().expect("one").kill();
         site.aggregators.pop().expect("one").kill();
         if state_is_lost {
-            // The state file does not exist if the agent was killed before it wrote the file.
+            // An agent that is killed early has not written its state file.
             let _ = std::fs::remove_file(site.path("n0.state"));
         }
         // Writing a step takes longer than the daemons need to start.
@@ -529,7 +529,7 @@ fn two_jobs_of_one_name_never_mix_and_both_are_told() {
     assert!(line.contains("/run ") && line.contains("/other"), "{line}");
     told(&site.agents[2]);
     assert_eq!(site.complete(), [id(1)].into());
-    // One of the jobs ends. The checkpoints of the other job are saved again.
+    // After one of the jobs has ended, the next checkpoints of the other job are saved.
     site.agents.truncate(2);
     site.write(1, 3, 0..RANKS);
     wait_complete(&site.store(), &id(3));
@@ -635,7 +635,7 @@ fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_
     assert!(said.contains("it only copied files and recorded no decision"), "{said}");
     site.write(1, 2, 2..RANKS);
     wait_complete(&site.store(), &id(2));
-    // The application starts again in the watched directory.
+    // The application is restarted in the watched directory.
     site.write(1, 3, 0..2);
     site.wait_group(&id(3), 0);
     let to = site.run_dir();
@@ -766,7 +766,7 @@ fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_chec
     let line = site.aggregators[0].wait_for_log("marked as not whole");
     assert!(line.contains(&id(2)), "{line}");
     wait_for("the mark", Duration::from_secs(10), || site.complete().is_empty().then_some(()));
-    // One agent ends, and the files of the other agent are saved.
+    // After one agent has ended, the files of the other agent are saved.
     site.agents.remove(0).kill();
     (0..RANKS).for_each(|rank| write_file(&other, 2, 3, rank, None));
     wait_complete(&site.store(), &id(3));

@@ -19,7 +19,7 @@ impl Site {
             for rank in 0..RANKS {
                 let file = begin_rank(&site.data(), step, rank, LEN);
                 let group = file.create_group("Grid00000001").expect("created");
-                // Chunks that pass the edge of the array, with filters and without.
+                // The last chunks extend beyond the edge of the array. Only one of the datasets has filters.
                 let values = ndarray_of(step, rank);
                 let dataset = || group.new_dataset::<f32>().shape((30, 50));
                 let plain = dataset().chunk((8, 16)).create("Plain").expect("created");
@@ -166,7 +166,7 @@ fn diff_says_which_classes_differ_and_by_how_much() {
     let same = run_json(&mut site.command(&["diff", "latest", "sim.it_2"]), 0);
     assert_eq!(same["same"], true);
 
-    // A directory in which one number of one rank has changed.
+    // Compare with a directory in which one number of one rank changes and the file of another rank is missing.
     let dir = format!("{}/", site.data().display());
     assert_eq!(run_json(&mut site.command(&["diff", "latest", &dir]), 0)["same"], true);
     let path = site.data().join("sim.it_2.rank_1.h5");

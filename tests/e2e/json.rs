@@ -228,7 +228,7 @@ fn inside_a_checkpoint(site: &Site, checked: &mut Checked) {
     command.arg(&mount_point).arg("--json").stdout(Stdio::piped());
     let mut mount = Process::start(&mut command).expect("it starts");
     let output = mount.0.stdout.take().expect("piped");
-    // The command goes on after its object, so only one value is read.
+    // `mcr mount` prints one object and continues to run, so only one value is read.
     let value = serde_json::Deserializer::from_reader(output).into_iter::<Value>().next();
     let value = value.expect("a value").expect("JSON");
     check(&schemas()["mount"], &value, "mount").expect("the documented shape");
@@ -315,7 +315,7 @@ fn an_error_is_json_with_a_code_advice_and_a_path() {
         (&unknown["path"], &unknown["advice"]),
         (&file.to_str().into(), &"write job, or remove the line".into())
     );
-    // The application's own option is no option of mcr.
+    // Here, --json is an option of the application, and not an option of mcr.
     let mut run = mcr();
     let output = run.args(["run", "--config", nope, "--", "true", "--json"]).output().expect("it starts");
     assert!(output.stdout.is_empty() && output.status.code() != Some(0));

@@ -49,8 +49,8 @@ impl Site {
         self.truth.insert(format!("sim.it_{step}"), files);
     }
 
-    /// After each kill, a restart restores all files of one step. The step is never older than the newest step seen
-    /// before.
+    /// After each kill, a restart restores all files of one step. The step is never older than the step of an earlier
+    /// check.
     fn check(&self, seen: &mut u64) {
         let to = self.dir.path().join("back");
         let _ = std::fs::remove_dir_all(&to);

@@ -73,7 +73,7 @@ fn the_metrics_count_what_is_committed_and_what_is_refused() {
         let counts = ["mcr_checkpoints_saved_total", "mcr_ranks_committed_total"].map(|name| value(&text, name));
         (counts == [2.0, 4.0]).then_some(())
     });
-    // One line in the log for each checkpoint, not one for each rank.
+    // The log has one line for each checkpoint, and no line for each rank.
     agent.wait_for_log("checkpoint=sim.it_2 ranks=2 bytes=");
     let log = agent.log();
     assert_eq!(log.matches("checkpoint saved").count(), 2, "{log}");

@@ -1,4 +1,4 @@
-//! The mounted store. Programs of other people read it: cmp, cp, ls, readlink.
+//! Tests `mcr mount`. cmp, cp and the HDF5 library read the files of a mounted store.
 
 use crate::support::*;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Whether this machine lets this user mount. If not, the test says so and ends.
+/// Whether this user can mount a file system on this machine. Prints a line if the test is skipped.
 pub fn can_mount() -> bool {
     let has_device = Path::new("/dev/fuse").exists();
     let status = std::fs::read_to_string("/proc/self/status").expect("read");
@@ -61,7 +61,7 @@ impl Site {
     }
 }
 
-/// After a failed test, a killed process leaves a mount without answers.
+/// After a failed test, unmounts the store, because access to the mount of a killed process fails.
 impl Drop for Site {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -100,7 +100,7 @@ fn a_mounted_store_has_the_bytes_sizes_times_modes_and_links_of_all_files() {
     run(Command::new("cp").arg("-r").arg(site.path("mounted/sim/it_1")).arg(site.path("copy")), 0);
     assert_same_files(&contents(&original), &contents(&site.path("copy/it_1")));
 
-    // Reads at random places of files that are read at the same time, by the HDF5 library too.
+    // Four threads read ranges of the mounted files at the same time. Then the HDF5 library reads a mounted file.
     std::thread::scope(|scope| {
         for rank in 0..4u32 {
             let (a, b) = (&original, &mounted);

@@ -1,4 +1,5 @@
-//! Tests of `mcr node --own`: the begin and the end of jobs of this user, and jobs that run without a daemon.
+//! Tests of `mcr node --own`, a daemon that saves the jobs of its own user: jobs begin and end, jobs have one or more
+//! nodes, and the daemon is missing, is killed, or does not answer.
 
 use crate::support::*;
 use std::collections::BTreeMap;
@@ -58,14 +59,14 @@ impl Site {
         command
     }
 
-    /// Runs `mcr job WHAT`. Returns standard error and the time that it took.
+    /// Runs a command. Returns its standard error and its duration.
     fn says(&self, command: &mut Command) -> (String, Duration) {
         let began = Instant::now();
         let said = String::from_utf8(run(command, 0).stderr).expect("UTF-8");
         (said, began.elapsed())
     }
 
-    /// A process of the job that writes steps FIRST to LAST.
+    /// Starts a process of the job that writes the steps `first` to `last`.
     fn application(&self, first: u32, last: u32) -> Child {
         let script = format!(
             "for step in $(seq {first} {last}); do mkdir -p out/it_$step; for rank in 0 1; do echo $step $rank > \
@@ -121,7 +122,7 @@ impl Node<'_> {
         command
     }
 
-    /// A task of the job on this node, which writes steps FIRST to LAST.
+    /// Starts a task of the job on this node. The task writes the steps `first` to `last`.
     fn task(&self, rank: u32, first: u32, last: u32) -> Child {
         let script = format!(
             "for step in $(seq {first} {last}); do mkdir -p out/it_$step; echo $step {rank} > out/it_$step/rank_{rank}.dat; \
@@ -158,7 +159,7 @@ fn each_node_of_a_job_saves_the_ranks_of_its_own_tasks_and_the_nodes_may_end_in_
     for node in &nodes {
         assert_eq!(site.says(&mut node.job("begin")).0, "");
     }
-    // The distribution of the tasks is cyclic: rank 0 and 3 on n1, and so on.
+    // The distribution of the tasks is cyclic: ranks 0 and 3 on n1, 1 and 4 on n2, 2 and 5 on n3.
     let mut tasks: Vec<Child> = (0..6).map(|rank| nodes[rank as usize % 3].task(rank, 1, 6)).collect();
     wait_for("the first checkpoint", Duration::from_secs(30), || (!site.complete().is_empty()).then_some(()));
     let shown = aggregators_of_the_job(&nodes[1].run);
@@ -346,7 +347,7 @@ fn the_comment_of_a_job_names_it_and_a_job_with_a_comment_needs_no_file() {
     std::fs::write(site.path("cluster.toml"), cluster).expect("written");
     std::fs::remove_file(site.path("work/mcr.toml")).expect("removed");
     let daemon = site.daemon_with(mcr().env("MCR_CLUSTER", site.path("cluster.toml")));
-    // Resolves the settings like a process of the job, whose environment does not contain the comment.
+    // This command runs like a process of the job. The environment of such a process does not contain the comment.
     let of_job = |args: &[&str]| {
         let mut command = mcr();
         command.args(args).current_dir(site.path("work")).env("SLURM_JOB_ID", &site.job_id);
@@ -367,7 +368,7 @@ fn the_comment_of_a_job_names_it_and_a_job_with_a_comment_needs_no_file() {
     assert_eq!(site.complete().first().map(String::as_str), Some("it_3"));
     assert!(!site.path("work/executed").exists());
 
-    // After the job, only a preview knows the comment.
+    // After the end of the job, `mcr job show` knows a comment only from its option --comment.
     let preview = |comment: &str, status| {
         let said = run(of_job(&["job", "show"]).arg("--comment").arg(comment), status);
         String::from_utf8(if status == 0 { said.stdout } else { said.stderr }).expect("UTF-8")
@@ -375,7 +376,7 @@ fn the_comment_of_a_job_names_it_and_a_job_with_a_comment_needs_no_file() {
     assert!(preview(&comment, 0).contains(&name) && !preview("of the site", 0).contains(&name));
     assert!(preview("mcr:jop=x", 1).contains("--comment: unknown key \"jop\"; did you mean \"job\"?"));
 
-    // `off`, and comments that cannot be used. The job is not touched.
+    // A job with `mcr:off`, or with a comment that cannot be used, is not saved, but continues to run.
     for (comment, said) in
         [("mcr:off", "has mcr:off"), ("mcr:job=", "job needs a value"), ("mcr:job=a/b", "it holds a slash")]
     {
@@ -409,8 +410,8 @@ fn prolog_and_epilog_end_in_time_and_with_success_if_the_daemon_does_not_answer(
     // Without SLURM's variables, the commands print which variable is missing, and succeed.
     let (said, _) = site.says(site.job("begin").env_remove("SLURM_JOB_UID"));
     assert!(said.contains("SLURM_JOB_UID is not set"), "{said}");
-    // The daemon may read the message about the begin of the job only now. The worker of the job must end
-    // nevertheless.
+    // After SIGCONT, the daemon reads the earlier messages, and may start a worker for the job. `mcr job end` ends
+    // this worker.
     std::thread::sleep(Duration::from_millis(500));
     site.says(&mut site.job("end"));
 }

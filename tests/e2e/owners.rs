@@ -75,7 +75,7 @@ fn nothing_is_saved_to_a_store_that_a_group_or_everyone_can_change_unless_the_us
     let [mut save, _, mut run_it] = site.writers(&store, &["--shared-store"]);
     run(&mut save, 0);
     run(&mut run_it, 0);
-    // The store is also refused if `mcr.toml` names it.
+    // A store that `mcr.toml` names is refused too.
     std::fs::write(site.path("mcr.toml"), format!("job = \"two\"\nstore = {store:?}\n")).expect("written");
     let found = ["save", "run"];
     run(site.mcr().args(found), 77);
@@ -104,7 +104,7 @@ fn a_new_store_has_mode_0700_and_a_restart_warns_of_a_store_that_everyone_can_ch
     assert!(restart("b").contains("so all users can change checkpoints; chmod o-w"));
 }
 
-/// This test does nothing for other users than root.
+/// Only root can run this test. For other users, the test does nothing.
 #[test]
 fn a_store_of_another_user_and_a_store_behind_a_link_of_another_user_are_refused() {
     if !nix::unistd::geteuid().is_root() {
@@ -172,7 +172,7 @@ fn the_aggregator_of_mcr_run_is_reached_only_by_its_user() {
     let status = site.mcr().args(["status", "--aggregators", &address]).output().expect("runs");
     assert!(String::from_utf8_lossy(&status.stdout).contains("sim.it_1"), "{status:?}");
     if nix::unistd::geteuid().is_root() {
-        // Even if the permissions of the socket let another user connect, the aggregator refuses the user.
+        // The aggregator refuses another user, even if the permissions of the socket let this user connect.
         set(site.dir.path(), 0o755);
         set(&socket, 0o666);
         let mut command = Command::new("setpriv");

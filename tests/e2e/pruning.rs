@@ -222,8 +222,8 @@ fn an_aggregator_that_keeps_some_removes_older_ones_after_each_commit() {
     drop((cnc, anc));
 }
 
-/// Measures how long `mcr list` takes with very many checkpoints. Run this test by hand: `MCR_MEASURE=1 cargo test -p
-/// mcr-cli --test e2e ten_thousand -- --nocapture`.
+/// Measures how long `mcr list` takes with 10,000 checkpoints. To run this test:
+/// `MCR_MEASURE=1 cargo test -p mcr-cli --test e2e ten_thousand -- --nocapture`.
 #[test]
 fn ten_thousand_checkpoints_are_listed_within_a_second() {
     if std::env::var_os("MCR_MEASURE").is_none() {
@@ -314,7 +314,7 @@ fn stats_reports_the_bytes_on_disk_and_what_prune_then_frees() {
     );
     let pruned = run_json(mcr().args(["prune", "--keep", "2", "--repack-below", "0", "--store"]).arg(store(&dir)), 0);
     assert_eq!(pruned["freed_bytes"], of_job["prune"]["freed_bytes"], "{pruned}");
-    // The remaining containers of pruned checkpoints are held for other checkpoints.
+    // Some containers of pruned checkpoints remain, because other checkpoints need these containers.
     let after = stats(&[]);
     let held: u64 = (after["jobs"][0]["checkpoints"].as_array().expect("a list").iter())
         .filter(|one| one["pruned"] == true)

@@ -134,7 +134,7 @@ fn a_file_that_changes_while_it_is_saved_fails_its_checkpoint_only() {
                 )
             });
         }
-        // The command would wait until new files stop changing, so these files get old times.
+        // The command would wait until no new file changes, so all files get old times.
         let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
         for path in contents(&site.data()).into_keys() {
             let file = std::fs::File::options().write(true).open(site.data().join(path)).expect("opened");
@@ -143,8 +143,8 @@ fn a_file_that_changes_while_it_is_saved_fails_its_checkpoint_only() {
         let file = site.data().join("c1/f_1.bin");
         let (out, err) = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The delay does not wait for an event. The delays differ, so that the change comes at different
-                // moments.
+                // The file must change at different moments of the command, so the delay is a fixed time, and not the
+                // wait for an event.
                 std::thread::sleep(Duration::from_millis(delay_ms));
                 let file = std::fs::File::options().write(true).open(&file).expect("opened");
                 file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
@@ -252,7 +252,7 @@ fn files_in_deep_directories_and_with_names_like_ours_are_saved() {
         site.write(name, name.as_bytes());
     }
     let expected = contents(&site.data());
-    // Files with exactly the names of mcr's own files are not saved.
+    // `mcr save` does not save files with the exact names of mcr's own files.
     site.write(".mcr-lock", b"");
     site.write(".mcr-aside-1/x", b"old");
     site.save(&[], 0);

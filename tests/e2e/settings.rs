@@ -40,7 +40,7 @@ impl Site {
     }
 
     fn refusal(&self, args: &[&str]) -> String {
-        // systemd does not start a daemon again that ended with 78.
+        // systemd does not restart a daemon that ended with exit status 78.
         let expected = if ["run", "cnc"].contains(&args[0]) { 78 } else { 1 };
         String::from_utf8(run(&mut self.mcr(args), expected).stderr).expect("UTF-8")
     }
@@ -93,7 +93,7 @@ fn job_show_prints_each_value_and_where_it_comes_from() {
     let other = &other["settings"];
     assert_eq!(other["aggregator-places"]["value"], "gates: agg0:7117");
     assert_eq!((&other["cnc.budget-mib"]["value"], &other["anc.budget-mib"]["value"]), (&70.into(), &300.into()));
-    // The number of an array is not known outside an array.
+    // A variable that is not set is an error.
     let said = site.refusal(&["job", "show"]);
     assert!(said.contains("mcr.toml: watch = ") && said.contains("the variable PART is not set"), "{said}");
 }

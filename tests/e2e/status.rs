@@ -1,4 +1,4 @@
-//! `mcr status`: the live view on a terminal, output again and again, and how the command finds aggregators.
+//! Tests `mcr status`: the live view on a terminal, repeated output, and how the command finds aggregators.
 
 use crate::support::*;
 use mcr_test_support::{Process, clean};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A pseudo-terminal, with a program on it, and what a terminal shows.
+/// A pseudo-terminal with a program, and the text that the terminal shows.
 struct Terminal {
     program: Process,
     /// The side of the program.
@@ -34,7 +34,7 @@ impl Terminal {
         let inner = File::options().read(true).write(true).open(std::ffi::OsStr::from_bytes(name.as_bytes()));
         let (inner, outer) = (inner.expect("opened"), File::from(outer));
         let copy = || inner.try_clone().expect("copied");
-        // The terminal of the program is this one, and not the terminal of the tests.
+        // `setsid --ctty` gives the program the new terminal instead of the terminal of the tests.
         let mut by = clean(Command::new("setsid"));
         by.arg("--ctty").arg(command.get_program()).args(command.get_args());
         by.env("TERM", "xterm").stdin(copy()).stdout(copy()).stderr(copy());
@@ -194,7 +194,7 @@ fn the_last_commit_and_the_last_error_of_a_job_are_shown_and_an_agent_that_was_k
     let text = String::from_utf8(run(mcr().args(["status", "--aggregators", &address]), 0).stdout).expect("UTF-8");
     let row = text.lines().find(|line| line.starts_with("n1 ")).unwrap_or_else(|| panic!("no row: {text}"));
     assert!(row.contains("does not answer since"), "{text}");
-    // An agent that ends by itself is not lost.
+    // An agent that ends after SIGTERM is not lost.
     let agent = Daemon::agent(dir.path(), "n1", &run_dir, std::slice::from_ref(&address), more);
     wait_for("the agent", PATIENCE, || Some(status()).filter(|s| s["agents"][0]["lost"] == false));
     std::fs::remove_file(run_dir.join("sim.it_2.rank_0.h5")).expect("removed");
@@ -245,7 +245,7 @@ fn without_options_status_asks_the_node_for_the_jobs_of_the_user() {
     daemon.kill();
     let _daemon = node();
     assert!(wait_for("the aggregator of the job", PATIENCE, || found(0))["silent_agents"] == serde_json::json!([]));
-    // A worker that is stopped does not answer, and has a row with its job.
+    // A worker that is stopped by SIGSTOP does not answer. The output lists this worker with its job.
     let jobs = run_json(mcr().args(["job", "list", "--run-dir"]).arg(&run_dir), 0);
     let worker = jobs["jobs"][0]["pid"].to_string();
     run(Command::new("kill").args(["-STOP", &worker]), 0);
@@ -275,7 +275,7 @@ fn if_no_aggregator_is_known_the_error_names_what_was_tried() {
         assert!(message.contains(part), "{part}: {message}");
     }
     assert!(error["advice"].as_str().is_some_and(|text| text.contains("--aggregators")), "{error}");
-    // The addresses of a whole configuration file are used.
+    // If `mcr.toml` is a complete configuration file, `mcr status` uses its addresses.
     let file = "[cnc]\njob = \"wave\"\nwatch = \"/x\"\naggregators = [\"127.0.0.1:1\"]\n";
     let mut command = said("");
     std::fs::write(dir.path().join("mcr.toml"), file).expect("written");

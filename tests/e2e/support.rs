@@ -207,7 +207,7 @@ pub fn write_job_files(dir: &Path, job_id: &str, more: &str) {
     std::fs::write(dir.join("work/mcr.toml"), settings).expect("written");
 }
 
-/// The column "aggregators" of `mcr job list`, in which one job is listed, after the worker has reported it.
+/// Waits until the worker of the only listed job has reported. Returns the column "aggregators" of `mcr job list`.
 pub fn aggregators_of_the_job(run_dir: &Path) -> String {
     wait_for("the report of a worker", Duration::from_secs(30), || {
         let output = run(mcr().args(["job", "list", "--run-dir"]).arg(run_dir), 0);

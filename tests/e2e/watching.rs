@@ -1,4 +1,4 @@
-//! Directories that cannot be read, and a watched path that leads to another directory later.
+//! Tests of directories that the agent cannot read, and of a watched path that later leads to another directory.
 
 use crate::support::*;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -66,7 +66,7 @@ impl Site {
         (aggregator, agent)
     }
 
-    /// Moves a directory that this user cannot read into the watched directory. The files in it are a checkpoint.
+    /// Moves a directory into the watched directory. The directory has a checkpoint, but this user cannot read it.
     fn move_in_unreadable(&self, checkpoint: &str) -> PathBuf {
         let (apart, to) = (self.dir.path().join("apart"), self.run().join(checkpoint));
         write(&apart, checkpoint);
@@ -100,7 +100,7 @@ fn a_directory_that_cannot_be_read_is_named_by_each_flush_and_at_the_end_and_is_
     let (_aggregator, agent) = site.start(mcr_of_a_user);
     write(&site.run(), "it_1");
     wait_complete(&site.store(), "it_1");
-    // A directory that was there before the agent is no checkpoint of the application.
+    // A directory that is older than the agent does not count as a checkpoint.
     assert!(agent.wait_for_log("lost+found cannot be read").contains("it is older than this agent"));
     site.flush(mcr_of_a_user(), 0);
 

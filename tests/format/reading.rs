@@ -1,4 +1,4 @@
-//! How often segments are read: every read of the store is counted.
+//! Tests how often segments are read. The store counts every read.
 
 use super::support::*;
 use mcrengine::classify::VariableRef;
@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 const RANKS: u32 = 12;
 
-/// Step 2 of a group of 12 ranks. Some variables are in the container of step 1, and some segments have bases there.
+/// A store with steps 1 and 2 of a group of 12 ranks. Some variables of step 2 are in the container of step 1. If
+/// `is_since` is true, some segments of step 2 have bases in this container.
 fn counted(is_since: bool) -> FaultyStore {
     let store = MemoryStore::new();
     let write = |step: u64, newest: Option<u64>| {
@@ -42,7 +43,7 @@ fn open(store: &FaultyStore) -> Arc<ContainerSet> {
     Arc::new(ContainerSet::open(store, &job(), &step_id(2), GroupId(0)).expect("opens"))
 }
 
-/// How often the stored bytes of each segment were read. Other reads are left out.
+/// Number of reads of the stored bytes of each segment. Reads of other bytes are not counted.
 fn segment_reads(set: &ContainerSet, reads: Vec<Read>) -> BTreeMap<(usize, usize), u64> {
     let mut counts = BTreeMap::new();
     for read in reads {

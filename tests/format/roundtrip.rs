@@ -74,7 +74,7 @@ fn check(store: &MemoryStore, id: &str, group: &Group) -> Result<(), TestCaseErr
     let set = ContainerSet::open(store, &job(), &checkpoint(id), GroupId(0)).expect("opens");
     let set = Arc::new(set);
     prop_assert_eq!(set.index().files(), as_read(&group.files));
-    // Read piece by piece, through a buffer that has room for two segments at most.
+    // Read piece by piece, through a buffer with room for at most two segments.
     let mut rebuilt: HashMap<VariableRef, Vec<u8>> = HashMap::new();
     let tasks = set.tasks(|_| true);
     let segments = SegmentBuffer::new(Arc::clone(&set), &tasks, 1000, ReadOrder::Announced).expect("a buffer");
@@ -281,7 +281,7 @@ fn a_group_is_written_anew_where_its_container_has_gone_or_has_no_index_left() {
             Some(bytes) => store.put(path, bytes),
         }
         assert!(!manifest::has_container(&store, &manifest).expect("looks"));
-        // A group in the store is found again, and a second writer is refused.
+        // A writer of the same bytes repairs the container. Then a writer of other bytes is refused.
         assert!(matches!(write(1), Err(StoreError::Committed { .. })));
         assert_eq!(store.get(path), Some(whole.clone()));
         assert!(matches!(write(2), Err(StoreError::Committed { .. })), "what is whole stays");

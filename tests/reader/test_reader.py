@@ -5,7 +5,7 @@
 
 The first folder contains checkpoints as SET/DUMP/... The second folder contains the golden files (by default `v1`
 next to the first folder). The program in MCR makes stores, and the restored files are compared with the
-originals. Without MCR these tests are skipped, and a line says so. Exit code 0: no test failed.
+originals. Without MCR, these tests are skipped, and a line is printed. Exit code 0: no test failed.
 """
 
 import os
@@ -177,7 +177,7 @@ class Golden(TestWithFolder):
         self.assertEqual(found[b"checkpoints.txt"][1:2] + found[b"checkpoints.txt"][4:], (0o644, b"DD0002\n"))
 
     def test_damage(self):
-        """A damaged byte anywhere in a store is found, and the error names the right file."""
+        """The reader finds a damaged byte and a missing end in each file of a checkpoint, and names the file."""
         store = self.path("store")
         for name in ("store", "since"):
             shutil.copytree(os.path.join(GOLDEN, name), store)

@@ -3,9 +3,9 @@
 //!
 //! One process runs real agents and real aggregators, which are connected by gRPC on loopback. Each agent watches the
 //! directory of one node, and there is one aggregator for 8 nodes. The store is in memory, and counts its operations:
-//! writes, opened or examined files, and names in listings. The ranks write small files, so the cost is that of ranks
-//! and groups, not of bytes. The time from the last file of a step until the whole checkpoint is complete in the
-//! store is measured.
+//! writes, opened or examined files, and names in listings. The ranks write small files, so the cost depends on the
+//! number of ranks and groups, and not on the number of bytes. The test also measures the time from the last file of
+//! a step until the checkpoint is complete in the store.
 //!
 //! The test compares two small jobs. To measure other numbers of ranks with groups of 32 ranks:
 //! `MCR_SCALE_RANKS=256,1024,4096,15408 cargo test --release -p mcr-cli --test scale -- --nocapture`.
@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ranks of one node. All agents run as one user, each agent needs an inotify instance, and a user may have 128 of
-/// them. With this number of ranks, 15,408 ranks need 81 agents.
+/// Ranks of one node. All agents run as one user, and each agent needs one inotify instance. By default, Linux
+/// permits 128 inotify instances for each user. With this number of ranks, 15,408 ranks need 81 agents.
 const RANKS_OF_NODE: u32 = 192;
 const NODES_OF_AGGREGATOR: usize = 8;
 /// Bytes of each rank's file.
@@ -122,7 +122,7 @@ async fn measure(ranks: u32, group_size: u32, steps: usize) -> [f64; 3] {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let took = wrote.elapsed();
-        tokio::time::sleep(Duration::from_secs(1)).await; // the agents get their answers
+        tokio::time::sleep(Duration::from_secs(1)).await; // until the agents have got their answers
         let after = cost(&store);
         if step > 0 {
             for (sample, (after, before)) in counts.iter_mut().zip(after.counts.iter().zip(before.counts)) {

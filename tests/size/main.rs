@@ -1,5 +1,5 @@
-//! Measures the time and the memory for a large group. This test is a separate program, because it measures the
-//! memory of its process.
+//! Measures the time and the memory that a group with one million variables takes. This test is a separate program,
+//! because it measures the memory of its process.
 
 #[path = "../support/group.rs"]
 mod support;

@@ -17,7 +17,7 @@ use mcrengine::units::RawBytes;
 use mcrengine::verify::VerifyOptions;
 use std::num::NonZeroU32;
 
-/// Limits for tests: less memory than all segments take together, and two files at the same time.
+/// Limits for tests: 1 MiB of decoded segments, and two files at the same time.
 pub const VERIFYING: VerifyOptions = VerifyOptions { cache_bytes: 1 << 20, threads: 2 };
 
 pub fn job() -> JobId {
@@ -46,7 +46,7 @@ impl Group {
     }
 }
 
-/// Bytes that a seed determines, smooth enough to compress.
+/// The bytes of smooth numbers that a seed determines. Such bytes can be compressed.
 pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut value = seed as f64;
@@ -73,7 +73,7 @@ pub struct Part {
     pub filters: Vec<Filter>,
 }
 
-/// Arranges variables in a file, with some bytes of skeleton before each extent.
+/// Makes a file of these variables. Some bytes of the skeleton precede each extent.
 pub fn file(path: &str, rank: u32, parts: Vec<Part>) -> (FileHeader, Vec<Vec<u8>>) {
     let mut image: Vec<u8> = Vec::new();
     let mut runs = Vec::new();
@@ -167,8 +167,8 @@ pub fn group(ranks: std::ops::Range<u32>, step: u64) -> Group {
     group
 }
 
-/// Adds every kind of entry that can accompany a checkpoint to a group: a hard link, a directory, a pointer file, a
-/// link.
+/// A group of regular files with one more entry of each other kind: a hard link, a directory, a pointer file and a
+/// symbolic link.
 pub fn furnished_group(ranks: std::ops::Range<u32>, step: u64) -> Group {
     let mut group = group(ranks, step);
     let (mut second, second_raw) = (group.files[0].clone(), group.raw[0].clone());
@@ -332,8 +332,8 @@ pub fn commit_sealed(store: &dyn Store, sealed: SealedContainer, how: &How) -> R
     commit(store, sealed, manifest)
 }
 
-/// Writes all groups of a step. Each group is predicted from the checkpoint of step `before`, or from the base of
-/// this checkpoint.
+/// Writes all groups of a step. Each group is predicted from the checkpoint of step `before`, or from a checkpoint
+/// from which step `before` was predicted.
 pub fn flush_step_since(store: &dyn Store, step: u64, before: u64) -> Result<(), StoreError> {
     let mut how = how(step);
     let grouping = Grouping::new(how.draft.ranks, how.draft.group_size).expect("valid");

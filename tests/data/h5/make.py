@@ -1,6 +1,6 @@
 """Makes the files in this folder, which the HDF5 library of the tests cannot write.
 
-Run it with h5py (built with szip) and scipy; the files are committed, so that no test needs either.
+This script needs h5py, built with szip. The files are committed, so that no test needs h5py.
 """
 
 import h5py
@@ -17,7 +17,7 @@ with h5py.File("lzf.h5", "w", libver="earliest") as f:
     f.create_dataset("lzf", data=x, chunks=(100,), compression="lzf")
     f.create_dataset("lzf shuffled", data=x, chunks=(100,), compression="lzf", shuffle=True, fletcher32=True)
 
-# h5py's names of numpy's types.
+# Less common element types, as h5py writes them.
 with h5py.File("types.h5", "w", libver="earliest") as f:
     f["f16"] = np.arange(9, dtype="f2")
     f["bool"] = np.arange(9) % 2 == 0

@@ -26,7 +26,7 @@ fn a_node_restores_what_the_others_restored_although_mcr_save_commits_a_newer_ch
         let (second, said) = restart("2-3", 2);
         assert_eq!(second, [(1, 1)].into(), "{said}");
         assert!(said.contains("continues from it_000001, which another node decided"), "{said}");
-        // All ranks are restored. So a further restart of ranks belongs to the next start of the job.
+        // All ranks are restored, so the next restart of any rank belongs to the next start of the job.
         assert_eq!(restart("2-3", 0).0, [(1, 2)].into());
         assert_eq!(restart("0-1", 0).0, [(1, 2)].into());
     }
@@ -72,14 +72,15 @@ fn a_container_that_cannot_be_read_just_now_is_not_damaged_and_no_older_checkpoi
     let container = site.store().join("job/it_000002/group-0001.mcr");
     let good = std::fs::read(&container).expect("read");
     std::fs::remove_file(&container).expect("removed");
-    // The link points to itself, so no user can open the container.
+    // The link points to itself, so nobody can open the container, not even root.
     std::os::unix::fs::symlink("group-0001.mcr", &container).expect("linked");
     let verify = || {
         let output = mcr().args(["verify", "--job", "job", "--store"]).arg(site.store()).output().expect("runs");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert!(verify().contains("cannot be read at present and may be complete: it_000002"), "{}", verify());
-    // In the first pass, no restart has decided. In the second pass, another restart has decided.
+    // In the first pass, no restart has decided from which checkpoint the job continues. In the second pass, another
+    // restart has decided.
     for decided in [false, true] {
         let (files, said) = site.restart(&["--ranks", "2-3", "--incarnation", "start 1"], 1);
         assert!(files.is_empty() && said.contains("cannot be read at present"), "{said}");

@@ -92,8 +92,8 @@ fn prune_keeps_what_the_job_goes_on_from_although_it_was_restored_too_often_and_
     run(mcr().args(["prune", "--keep", "1", "--job", "job", "--store"]).arg(site.store()), 0);
     assert!(site.complete().contains(&id(1)), "{:?}", site.complete());
     assert_eq!(site.restart(&["--copy", "--checkpoint", &id(1)], 0).0, [(1, 1)].into());
-    // If only checkpoints are left that were set aside, a restart restores the newest of these checkpoints, and says
-    // so.
+    // If all remaining checkpoints were set aside, a restart restores the newest of these checkpoints, and prints a
+    // warning.
     run(mcr().args(["prune", "--drop", &id(1), "--job", "job", "--store"]).arg(site.store()), 0);
     let (found, said) = site.restart(&["--copy"], 2);
     assert!(found == [(1, 3)].into() && said.contains("was SET ASIDE by an earlier restart"), "{said}");
@@ -127,7 +127,7 @@ fn restarts_that_failed_do_not_count_as_restarts_in_a_row() {
     site.write(1, 2, 0..RANKS);
     wait_complete(&site.store(), &id(2));
     let to = site.path("taken");
-    // A file has the name of a directory that the restart must create.
+    // A directory has the name of a file that the restart must write.
     std::fs::create_dir(&to).expect("made");
     std::fs::create_dir(to.join(id(2))).expect("made");
     std::fs::create_dir(to.join(id(2)).join("rank_1.dat")).expect("made");
@@ -181,7 +181,7 @@ fn restarted_without(part: &str) -> Site {
     save_by_hand(&site, 0);
     let (part, away) = (site.store().join("job").join(part), site.path("away"));
     std::fs::rename(&part, &away).expect("moved away");
-    // The exit status is 2 if the list of checkpoints shows the damage.
+    // The exit status is 2 if the list of checkpoints shows that a container is missing.
     let expected = if part.extension().is_some_and(|end| end == "mcr") { 2 } else { 0 };
     assert_eq!(site.restart(&[], expected).0, [(1, 1)].into());
     std::fs::rename(&away, &part).expect("moved back");
@@ -222,7 +222,7 @@ fn a_checkpoint_with_a_group_that_a_writer_had_begun_when_a_restart_decided_is_d
 #[test]
 fn a_step_that_is_written_again_with_the_same_bytes_after_it_was_passed_over_is_the_newest() {
     let again = format!("{}~2", id(2));
-    // By hand.
+    // `mcr save` saves the checkpoints.
     let site = Site::empty();
     (1..=2).for_each(|step| site.write(1, step, 0..RANKS));
     save_by_hand(&site, 0);
@@ -235,7 +235,7 @@ fn a_step_that_is_written_again_with_the_same_bytes_after_it_was_passed_over_is_
     assert_eq!(site.restart(&[], 0).0, [(1, 2)].into());
     save_by_hand(&site, 0);
     assert_eq!(list(&site.store()).len(), 3, "the files are already in the store");
-    // With daemons.
+    // Daemons save the checkpoints.
     for passed_over in [&["restart", "--checkpoint"][..], &["prune", "--mark-bad"]] {
         let site = Site::new();
         for step in 1..=2 {

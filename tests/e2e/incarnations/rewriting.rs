@@ -22,7 +22,7 @@ fn a_code_that_rewrites_several_files_slowly_gets_no_checkpoint_of_two_steps_and
     let names = FILES_OF_A_RANK.map(|name| format!("\"{{checkpoint}}.{name}{{rank}}.dat\"")).join(", ");
     site.start_agent(0, &format!("ranks = 2\nlayout = [{names}]"));
     site.agents[0].wait_for_log("session began");
-    // The times between two steps are of different lengths.
+    // The pauses between the steps have different lengths.
     for (step, pause_ms) in [(1, 2_500), (2, 4_500), (3, 2_000), (4, 3_500)] {
         write_step(&site, step);
         std::thread::sleep(Duration::from_millis(pause_ms));
@@ -47,7 +47,7 @@ fn a_group_whose_bytes_never_change_is_part_of_every_step_of_an_overwritten_name
     let write = |step: u32| {
         std::fs::create_dir_all(site.run_dir().join("cur")).expect("made");
         for rank in 0..RANKS {
-            // Ranks 0 and 1 are one group.
+            // Ranks 0 and 1 form one group, whose bytes never change.
             let bytes = bytes_of(1, if rank < 2 { 1 } else { step }, rank);
             std::fs::write(site.run_dir().join(format!("cur/rank_{rank}.dat")), bytes).expect("written");
         }
@@ -72,7 +72,7 @@ fn a_step_that_is_begun_again_without_a_restart_is_doubtful_if_groups_of_both_at
     let site = Site::new();
     site.write(1, 1, 0..RANKS);
     wait_complete(&site.store(), &id(1));
-    // The first attempt ended after one group had written. The second attempt writes all files.
+    // The first attempt to write step 2 ended after one group. The second attempt writes all files.
     site.write(1, 2, 2..4);
     site.wait_group(&id(2), 1);
     std::thread::sleep(Duration::from_millis(2500));

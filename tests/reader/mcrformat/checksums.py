@@ -18,7 +18,7 @@ except ImportError:
 
 
 def crc32c(data):
-    """CRC-32C: polynomial 1EDC6F41, reflected, initial value and final exclusive or FFFFFFFF."""
+    """CRC-32C: polynomial 1EDC6F41, reflected; initial value FFFFFFFF; final XOR with FFFFFFFF."""
     return _fast_crc32c(bytes(data)) if _fast_crc32c else crc32c_plain(data)
 
 
@@ -50,8 +50,8 @@ def crc32c_plain(data):
     return crc ^ 0xFFFFFFFF
 
 
-# BLAKE3 without a package. For one chunk, the words in `_compress` are numbers. For several chunks, they are arrays
-# with one 64-bit number for each chunk.
+# BLAKE3 without a package. For one chunk, the words in `_compress` are numbers. For several chunks, the words are
+# arrays with one 64-bit number for each chunk.
 
 _CHUNK = 1024
 _BLOCK = 64

@@ -1,7 +1,7 @@
 """Elements of `predict` and `since`: bytes, orders and values (predict.md, 2.1; floating-point.md, 2 to 4).
 
-An int64, its order, represents each element. `Elements` has each conversion twice: for arrays of numpy, and
-for one number of Python. Sums of orders must wrap around, and arithmetic on int64 arrays does this.
+Each element is represented by its order, an int64. `Elements` has each conversion twice: for arrays of numpy, and for
+one number of Python. Sums of orders must wrap around. Arithmetic on int64 arrays of numpy wraps around.
 """
 
 import math
@@ -45,7 +45,7 @@ class Elements:
         return numbers if self.width == 8 else numbers.astype(np.int32).astype(np.int64)
 
     def values(self, orders):
-        """The values: doubles, and +0.0 for infinite elements and NaN."""
+        """The values as doubles. The value of an infinite element or of a NaN is +0.0."""
         bits = flip_negative(orders, self.low)
         floats = bits.view(np.float64) if self.width == 8 else bits.astype(np.int32).view(np.float32)
         with np.errstate(all="ignore"):

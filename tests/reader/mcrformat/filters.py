@@ -47,7 +47,7 @@ def deflate(data, level):
 
 
 def fletcher32(data):
-    """The checksum of the filter fletcher32. One fold for each block of 360 words is enough to stay below 2^63."""
+    """The checksum of the filter fletcher32. Folding the sums after each 360 words keeps the sums below 2^63."""
     a = b = 0
     words = np.frombuffer(data, ">u2", len(data) // 2).astype(np.int64)
     for at in range(0, len(words), 360):

@@ -52,10 +52,10 @@ class File:
 class Variable:
     """The raw bytes of one variable, and their places in the file and in the segments.
 
-    extents     a list of (offset in the file, stored bytes, raw bytes); None: the gaps between the other extents
+    extents     a list of (offset in the file, stored bytes, raw bytes); None for the gaps between the other extents
     filters     the filters that each extent goes through, or None
     elsewhere   (k, file, variable) of 7.8, or None
-    pieces      a list of (segment, number of the piece in it)
+    pieces      a list of (segment, number of the piece in the segment)
     """
 
     def __init__(self, name, raw_bytes, flags):
@@ -125,7 +125,7 @@ class Column(ByteReader):
         return table[number]
 
     def count(self, limit, each=1):
-        """A count of items with at least `each` bytes in this column."""
+        """Reads a count of items. Each item has at least `each` bytes in this column."""
         count = self.number()
         check(count <= limit and count * each <= self.left(), f"{self.name}: the count {count} is too large")
         return count
@@ -261,7 +261,7 @@ class Index:
         _check_cover(file)
 
     def _class_and_type(self, flags):
-        """The list of members of the variable's class (None without a class), and the type of the variable."""
+        """Reads the class and the type of a variable. Returns the members of the class, or None, and the type."""
         c = self.columns
         value = self.class_value = c["variable_classes"].diff((self.class_value + 1) & U64)
         check(value <= len(self.classes), f"there is no class {value - 1}")

@@ -53,7 +53,7 @@ def read_signed_text(path, first_line, limit):
 
 
 def _get(keys, key, kind, default=None):
-    """Return a value of the given type. `default` is the value of a key that may be missing."""
+    """Returns a value of the given type. `default` is the value if the key is missing."""
     value = keys.get(key, default) if default is not None else keys.get(key)
     check(isinstance(value, kind) and not (kind is int and isinstance(value, bool)),
           f"key {key!r} is missing or wrong")

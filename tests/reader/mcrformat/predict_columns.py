@@ -209,7 +209,7 @@ class ColumnDecoder:
             self._set_one(place, self._other(place, kind))
 
     def _copies(self, sources, places):
-        """The orders of the sources of some places, turned where the source says so."""
+        """The orders of the sources of some places. If the source of a place is turned, its order is turned."""
         orders = self.space.orders[sources.source[places]]
         return np.where(sources.turned[places], self.elements.turned(orders), orders)
 
@@ -271,8 +271,8 @@ class ColumnDecoder:
     def _decode_lorenzo(self, row, chosen, numbers):
         """Section 8, and 10.4 for the sets of codec `since`.
 
-        `behind` is the part of the sum from earlier rows for each element, with the sign for one step along x less.
-        So Lorenzo(q) of element n is behind[n] - behind[n - 1] + order[n - 1].
+        `behind[n]` is the sum of the terms in Lorenzo(q) of element n that have no step along x. These terms are in
+        earlier rows. Therefore Lorenzo(q) of element n is behind[n] - behind[n - 1] + order[n - 1].
         """
         count = row.x
         extra = np.zeros(count, np.int64)

@@ -102,7 +102,7 @@ class Term:
 
 
 class Predictor:
-    """Section 7: a predictor. `weights` is the column of weights of derived cells; `unit_sets`, the sets of units."""
+    """Section 7: a predictor. `weights` is the column of weights of derived cells. `unit_sets`: the sets of units."""
 
     def __init__(self):
         self.derived = False

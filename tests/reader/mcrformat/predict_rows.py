@@ -53,7 +53,7 @@ def slots_by_steps(table, code_a):
 
 
 def slots_by_runs(listed, jumps, lengths, rows):
-    """Section 9.2, end: `taken` has a byte for each place of the list, and `find` returns the next byte that is 0."""
+    """Section 9.2, end: `taken` has one byte for each place of the list. `find` returns the next byte that is 0."""
     taken = bytearray(len(listed))
     slots = []
     following = 0

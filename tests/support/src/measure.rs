@@ -8,7 +8,8 @@ pub fn repetitions(default: usize) -> usize {
     given.unwrap_or(default).max(1)
 }
 
-/// Whether to measure. `cargo bench` starts a bench with `--bench`, and `cargo test --benches` starts it without.
+/// Whether to measure. `cargo bench` starts a bench with `--bench`, and `cargo test --benches` starts a bench without
+/// `--bench`.
 pub fn is_asked_for() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
