@@ -30,7 +30,7 @@ pub struct Spec {
     pub seed: u64,
 }
 
-/// Number of waves in the sum that is a field.
+/// Each field is the sum of this number of waves.
 const WAVES: usize = 24;
 /// Number of waves in the velocity of particles, whose positions are on no grid.
 const WAVES_OF_PARTICLES: usize = 8;
