@@ -13,8 +13,8 @@
 //! | `cells` | 5 % | material numbers and flags, which are mostly constant |
 //!
 //! The velocity of the gas has the spectrum of turbulence. Pressure, temperature and energy are computed from the
-//! other fields. Each number of the gas has a random relative error of about 1e-7, because the numbers of a solver are
-//! not smooth to the last bit.
+//! other fields. Each number of the gas has a random relative error of about 1e-7, because the numbers of a solver
+//! are not smooth to the last bit.
 
 use hdf5::Group;
 use mcr_test_support::Random;

@@ -469,8 +469,8 @@ impl Comm {
         })
     }
 
-    /// The sum over all ranks, element by element, of which rank r gets block r. `numbers` has one block for each rank,
-    /// with the length of `into`.
+    /// The sum over all ranks, element by element, of which rank r gets block r. `numbers` has one block for each
+    /// rank, with the length of `into`.
     pub fn reduce_scatter_sum(&self, numbers: &[f64], into: &mut [f64]) -> Result<()> {
         assert_eq!(numbers.len(), into.len() * self.size, "blocks of all ranks");
         let len = count(into.len())?;

@@ -46,8 +46,8 @@ pub enum Command {
     /// What a checkpoint costs the application: its allreduce and its halo exchange alone, during gathers, and while
     /// agents and aggregators save
     Interference(interference::Options),
-    /// The bandwidth of each node and of its network cards: many senders to one receiver, one sender to many receivers,
-    /// and pairs in one direction and in both directions at once
+    /// The bandwidth of each node and of its network cards: many senders to one receiver, one sender to many
+    /// receivers, and pairs in one direction and in both directions at once
     Links(links::Options),
     /// Rules for Open MPI's collective operations: measures Open MPI's own algorithms of all operations, for several
     /// numbers of ranks, and writes one rules file

@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 
 const TAG: u16 = 700;
 
-/// The halo exchange of a one-dimensional decomposition: each rank exchanges a block with the rank before and with the
-/// rank after it, periodically.
+/// The halo exchange of a one-dimensional decomposition: each rank exchanges a block with the previous and the next
+/// rank. Rank 0 follows the last rank.
 pub struct Halo {
     out: [Vec<u8>; 2],
     into: [Vec<u8>; 2],
@@ -153,8 +153,8 @@ pub fn for_some_time(
     Ok(found)
 }
 
-/// Repeats an operation while agents and aggregators save checkpoints, one after the other. Each checkpoint is a part.
-/// All ranks must call this function.
+/// Repeats an operation while agents and aggregators save checkpoints, one after the other. Each checkpoint is a
+/// part. All ranks must call this function.
 pub fn while_saving(
     comm: &Comm,
     stream: &mut Stream,

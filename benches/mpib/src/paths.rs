@@ -91,7 +91,8 @@ pub struct GroupGather {
 impl GroupGather {
     /// `implementation` is the name of an implementation of [`Kind::Gather`]. `sites` is empty or contains the site
     /// of each rank of `comm`. An aggregator's buffer has at most `buffer_bytes` bytes. All ranks must call this
-    /// function. `None` on all ranks if the implementation does not fit every group, for example lanes within one site.
+    /// function. `None` on all ranks if the implementation does not fit every group, for example lanes within one
+    /// site.
     pub fn new(
         comm: &Comm,
         group_size: usize,

@@ -53,16 +53,16 @@ impl Estimates {
         Self { operation: self.operation.clone(), curves: self.curves.iter().filter(has).cloned().collect() }
     }
 
-    /// Rules for communicators of `ranks` ranks, from the implementations that this version of Open MPI has. `None` if
-    /// the operation has no rules or no such implementation was measured.
+    /// Rules for communicators of `ranks` ranks, from the implementations that this version of Open MPI has. `None`
+    /// if the operation has no rules or no such implementation was measured.
     pub fn chosen(&self, ranks: usize, library: &str) -> Option<Chosen> {
         let collective = Ruled::of(&self.operation)?;
         let rules = if collective.has_one_rule(library) { self.rule_for_all() } else { self.rules() };
         Some(Chosen { collective, ranks, rules: rules.filter(|rules| !rules.is_empty())? })
     }
 
-    /// One rule for operations of which Open MPI does not compare the sizes: the implementation with the smallest mean
-    /// slowdown, relative to the best implementation at each size.
+    /// One rule for operations of which Open MPI does not compare the sizes: the implementation with the smallest
+    /// mean slowdown, relative to the best implementation at each size.
     pub fn rule_for_all(&self) -> Option<Vec<Rule>> {
         let collective = Ruled::of(&self.operation)?;
         let known = self.known_to(collective);

@@ -19,8 +19,8 @@ pub enum Access {
 
 /// A file that all ranks of a communicator have opened. All methods are collective.
 ///
-/// Only [`CollectiveFile::close`] closes the file. After an error, the file stays open until the program ends, because
-/// closing needs all ranks.
+/// Only [`CollectiveFile::close`] closes the file. After an error, the file stays open until the program ends,
+/// because closing needs all ranks.
 pub struct CollectiveFile {
     raw: ffi::MPI_File,
 }

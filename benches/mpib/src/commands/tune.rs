@@ -1,5 +1,5 @@
-//! `mpib tune`: measures Open MPI's own algorithms of all operations for several numbers of ranks, and writes one rules
-//! file.
+//! `mpib tune`: measures Open MPI's own algorithms of all operations for several numbers of ranks, and writes one
+//! rules file.
 
 use super::collective::KindName;
 use super::{Failure, Output, TimingOptions, all_fit, at_least, bytes, context};
