@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SETS: [&str; 3] = ["enzo-cosmology", "enzo-implosionamr", "cactus-qc0-mclachlan"];
-/// Number of copies of each dump in the longer runs.
+/// Number of copies of each dump in the second comparison of a set, which separates the rate from the fixed costs.
 const COPIES: usize = 4;
 
 fn main() {

@@ -9,8 +9,8 @@
 //! checkpoints, and `mcr list` with 10,000 checkpoints takes less than a second.
 //!
 //! The processor time includes all threads of the process, also threads that have ended. Opens and directory listings
-//! are system calls. If strace is installed, strace counts these calls while separate checkpoints are saved. The
-//! first checkpoint after a start reads the whole store once, so its time is printed separately.
+//! are system calls. If strace is installed, strace counts these calls while further checkpoints are saved. The first
+//! checkpoint after a start reads the whole store once, so its time is printed separately.
 //!
 //! Command: `cargo bench -p mcr-cli --bench many -- [NUMBER...]`. MCR_BENCH_REPETITIONS sets the number of
 //! checkpoints that are saved (default 20). MCR_BENCH_BINARY names another build of `mcr`, for example an older
@@ -33,7 +33,7 @@ const GROUPS: [u32; 2] = [1, 4];
 const CHANGING: usize = 8 << 10;
 /// Doubles of each rank that never change.
 const STEADY: usize = 2 << 10;
-/// The aggregator is at rest if it used almost no processor time during this time.
+/// The aggregator is at rest if it used less than 0.5 ms of processor time during this time.
 const REST: Duration = Duration::from_millis(200);
 
 fn main() {
@@ -96,7 +96,7 @@ impl Site {
         self.store.join("bench")
     }
 
-    /// Starts an aggregator and an agent. The agent must be dropped first.
+    /// Starts an aggregator and an agent. The caller must end the agent before the aggregator.
     fn start(&self, keep: usize) -> (Process, Process) {
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
         let config = self.dir.path().join("mcr.toml");
@@ -262,7 +262,7 @@ fn at_rest(process: u32) -> f64 {
     }
 }
 
-/// Counts each system call of a process during `work` with strace. `None` if strace does not work.
+/// Counts each system call of a process during `work` with strace. Returns `None` if strace does not work.
 fn count_calls(process: u32, work: impl FnOnce()) -> Option<Vec<(String, u64)>> {
     let report = tempfile::NamedTempFile::new().ok()?;
     let mut strace = Command::new("strace");

@@ -1,4 +1,5 @@
-//! How much time and memory do classifying and planning a million headers take on one core? Goal: 2 s, 1 GiB.
+//! How much time and memory do classifying and planning a million headers take on one core? The goals are at most 2 s
+//! and at most 1 GiB.
 //!
 //! The input is 15,408 ranks of Cactus with 65 variables each, with the names and shapes that Carpet uses. The ranks
 //! form 482 groups of 32 ranks. An aggregator has the headers of one group. The bench first plans one group after the

@@ -1,8 +1,8 @@
-//! How fast is a checkpoint through agent and aggregator on loopback, compared with a bare tonic stream? Goal: 60 %
-//! of the rate, with the profile `raw`.
+//! At what rate do an agent and an aggregator on loopback transfer a checkpoint, compared with a bare tonic stream?
+//! The goal is 60 % of the rate of the bare stream, with the profile `raw`.
 //!
-//! *Bare* is one bidirectional stream with messages of 1 MiB. The payload is made once, and the receiver counts and
-//! drops the messages. The HTTP/2 frames have 16 KiB, the default of tonic, or the length that mcrEngine uses. No
+//! *Bare* is one bidirectional stream with messages of 1 MiB. All messages share one payload, and the receiver counts
+//! and drops the messages. The HTTP/2 frames have 16 KiB, the default of tonic, or the length that mcrEngine uses. No
 //! file is read, checked or written.
 //!
 //! *Ours* is an agent and an aggregator in this process, each with a runtime with two threads as in the daemons. The
@@ -12,14 +12,14 @@
 //! beginning of the flush to the commit. *All* is the time from the beginning of the capture, which reads and hashes
 //! every file before it is announced.
 //!
-//! Before each measurement the bench allocates and frees more memory than the checkpoint needs. In a virtual machine,
-//! the host may have taken free memory away, and returns it slowly. Without this step, waiting for the host would
-//! take half of the measured time. MCR_BENCH_COLD=1 skips this step.
+//! Before each measurement the bench allocates and frees more memory than the checkpoint needs. The host of a virtual
+//! machine may have taken free memory away, and returns this memory slowly. Without this step, waiting for the host
+//! would take half of the measured time. MCR_BENCH_COLD=1 skips this step.
 //!
-//! All kinds of measurements alternate. On a shared machine, wall times are unreliable. So the bench also prints the
-//! processor time of this process in nanoseconds per byte, and computes the share of the rate from both times.
-//! MCR_BENCH_REPETITIONS sets the repetitions (default 15), and MCR_BENCH_MIB the size of the checkpoint in MiB
-//! (default 1024).
+//! The measurements of the streams alternate. On a shared machine, wall times are unreliable. So the bench also
+//! prints the processor time of this process in nanoseconds per byte, and computes the share of the rate from both
+//! times. MCR_BENCH_REPETITIONS sets the repetitions (default 15), and MCR_BENCH_MIB the size of the checkpoint in
+//! MiB (default 1024).
 
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncOptions;
@@ -148,7 +148,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
 }
 
-/// A service that counts received bytes, and ends the answer when the stream ends.
+/// A service that counts the received bytes, and ends its answer when the stream of the client ends.
 struct Counter(Arc<AtomicU64>);
 
 #[tonic::async_trait]
@@ -218,7 +218,7 @@ fn bare_stream(bytes: u64, http_frame_bytes: Option<u32>) -> Cost {
     })
 }
 
-/// Records the time when the first file is captured.
+/// Reads files like [`Maps`], and records the time when the first file is captured.
 struct Noting {
     maps: Maps,
     first: Arc<Mutex<Option<Mark>>>,

@@ -6,8 +6,8 @@
 # For each size, the script prints the medians of all rounds of both programs and their ratios. The script also writes
 # these numbers to FILE. The exit status is 1 if a latency is more than 5 % above the latency of OSU, or a bandwidth
 # is below 0.9 times the bandwidth of OSU. The script compares medians and not the best values: the memory of a
-# virtual machine is sometimes twice as fast for a moment, and shorter runs have such a moment more often. The result
-# is meaningful only if two cores are free.
+# virtual machine is sometimes twice as fast for a moment, and the best of many short runs includes such moments more
+# often. The result is meaningful only if two cores are free.
 #
 # OSU_LATENCY and OSU_BW name the built programs. Without these variables, the script uses the programs in PATH, or
 # builds OSU_TARBALL, or downloads and builds OSU_URL. If all of this fails, the script prints a message and exits
@@ -47,7 +47,7 @@ fi
 sizes=1,2,4,8,16,32,64,128,256,512,1024,2048,4096,8192,16384,32768,65536,131072,262144,524288,1048576,2097152,4194304
 two() { timeout --kill-after=20 300 "$MPIRUN" -n 2 --bind-to core "$@"; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_base_warn_component_unused=0
-theirs() { # who KIND PROGRAM
+theirs() { # arguments: KIND PROGRAM
     two "$2" | awk -v kind="$1" '/^[0-9]/ { print kind, $1, $2 }' >>"$figures"
 }
 ours() { # prints half of a round trip in microseconds, and MB/s

@@ -13,8 +13,8 @@
 //! | `cells` | 5 % | material numbers and flags, which are mostly constant |
 //!
 //! The velocity of the gas has the spectrum of turbulence. Pressure, temperature and energy are computed from the
-//! other fields. Each number of the gas has a random relative error of about 1e-7, because the numbers of a solver are
-//! not smooth to the last bit.
+//! other fields. Each number of the gas has a random relative error of about 1e-7, because the numbers of a solver
+//! are not smooth to the last bit.
 
 use hdf5::Group;
 use mcr_test_support::Random;
@@ -30,13 +30,13 @@ pub struct Spec {
     pub seed: u64,
 }
 
-/// Number of waves in the sum that makes up a field.
+/// Each field is the sum of this number of waves.
 const WAVES: usize = 24;
 /// Number of waves in the velocity of particles, whose positions are on no grid.
 const WAVES_OF_PARTICLES: usize = 8;
 /// Largest wave number, in waves along the edge of the unit cube.
 const WAVE_NUMBER_MAX: f64 = 64.0;
-/// Relative size of the random error of each number.
+/// Maximum relative random error of each number.
 const ERROR: f64 = 1e-7;
 /// Simulated time between two steps. In this time, large waves move by about a hundredth of the cube.
 const STEP_TIME: f64 = 0.01;
@@ -110,7 +110,7 @@ impl Model {
 
     fn write_rank(&self, rank: u32, path: &Path) -> hdf5::Result<()> {
         let bytes = self.spec.bytes / u64::from(self.spec.ranks);
-        // Numbers of this rank and step; numbers of this rank that are the same at all steps.
+        // The numbers of `random` differ at each step. The numbers of `lasting` are the same at all steps.
         let mut random = seeded(self.spec.seed, rank, self.step + 1);
         let mut lasting = seeded(self.spec.seed, rank, 0);
         let file = hdf5::File::create(path)?;
@@ -163,7 +163,7 @@ impl Model {
         Ok(())
     }
 
-    /// Refined grids at random places of the block, with an eighth of its spacing.
+    /// Writes refined grids at random places of the block, with an eighth of the spacing of the block.
     fn write_grids(
         &self,
         file: &Group,
@@ -200,8 +200,9 @@ impl Model {
         Ok(())
     }
 
-    /// The particles begin near the points of a lattice and move with the gas. A code keeps its particles mostly in
-    /// the order of their numbers: here each block of 64 particles is mixed.
+    /// The particles begin near the points of a lattice and move with the gas. A simulation code keeps its particles
+    /// mostly in the order of their numbers. To imitate this order, each block of 64 consecutive particles is
+    /// shuffled.
     fn write_particles(
         &self,
         group: &Group,
@@ -260,7 +261,7 @@ impl Model {
         group.new_dataset::<f64>().shape([rows, rows]).create("opacity")?.write_raw(&values)
     }
 
-    /// The material depends on the density; a flag is set where the density is high.
+    /// The material depends on the density. The flag of a cell is set where the density is high.
     fn write_cells(&self, group: &Group, block: &Lattice, bytes: u64) -> hdf5::Result<()> {
         let edge = edge_of(bytes / 5);
         let spacing = block.spacing.map(|spacing| spacing * block.edge as f64 / edge as f64);
@@ -279,7 +280,8 @@ impl Lattice {
         let angle = |wave: &Wave, axis: usize, i: usize| {
             TAU * wave.k[axis] * (self.origin[axis] + i as f64 * self.spacing[axis])
         };
-        // cos(a + b) = cos(a) cos(b) - sin(a) sin(b): only the angles along z are needed for each wave and point.
+        // cos(a + b) = cos(a) cos(b) - sin(a) sin(b): so the sine and cosine of the angles along z are computed once
+        // for each wave.
         let tables: Vec<Vec<(f64, f64)>> = waves
             .iter()
             .map(|wave| (0..n).map(|i| angle(wave, 2, i).sin_cos()).map(|(sin, cos)| (cos, sin)).collect())
@@ -325,7 +327,7 @@ fn unit(random: &mut Random) -> f64 {
 fn seeded(seed: u64, rank: u32, purpose: u32) -> Random {
     let mut random = Random::new(seed ^ (u64::from(rank) << 32) ^ u64::from(purpose));
     for _ in 0..4 {
-        random.next_bits(); // seeds that differ in one bit give different numbers after this
+        random.next_bits(); // after these steps, seeds that differ in one bit give very different numbers
     }
     random
 }
@@ -336,7 +338,7 @@ fn edge_of(points: u64) -> usize {
     (if (edge + 1).pow(3) <= points { edge + 1 } else { edge.max(1) }) as usize
 }
 
-/// Number of blocks along each axis, as equal as the number of ranks allows (as MPI_Dims_create).
+/// Number of blocks along each axis, as equal as the number of ranks allows (like MPI_Dims_create).
 fn blocks(ranks: u32) -> [u32; 3] {
     let divisors = |n: u32| (1..=n).filter(move |d| n.is_multiple_of(*d));
     let shapes = divisors(ranks).flat_map(|x| divisors(ranks / x).map(move |y| [x, y, ranks / x / y]));

@@ -6,8 +6,8 @@
 //! measured time of a command ends when its result is durable, and before each command the disk has nothing left to
 //! write. Restored files are compared with the original files, byte for byte in the first round.
 //!
-//! Command: `cargo bench -p mcr-cli --bench size -- --mib 1024 --ranks 64`. MCR_BENCH_REPETITIONS sets the repetitions
-//! (default 3). `--generate DIR` only writes the synthetic checkpoint.
+//! Command: `cargo bench -p mcr-cli --bench size -- --mib 1024 --ranks 64`. MCR_BENCH_REPETITIONS sets the
+//! repetitions (default 3). `--generate DIR` only writes the synthetic checkpoint.
 
 mod generate;
 mod methods;

@@ -23,9 +23,9 @@ pub struct Method {
 pub enum Kind {
     /// `mcr save` with this profile.
     Save(&'static str),
-    /// An agent and an aggregator with this profile. The files are there when the daemons start.
+    /// An agent and an aggregator with this profile. The files exist before the daemons start.
     Daemons(&'static str),
-    /// Command lines for `bash`. `$1` is the source, `$2` the target.
+    /// Command lines for `bash`. `$1` is the source, and `$2` is the target.
     Shell { save: &'static str, restore: Option<&'static str> },
 }
 
@@ -49,7 +49,7 @@ pub const METHODS: [Method; 10] = [
         "h5repack",
         "mkdir \"$2\" && find \"$1\" -type f -printf '%f\\0' | \
          xargs -0 -P \"$(nproc)\" -I{} h5repack -f SHUF -f GZIP=1 \"$1/{}\" \"$2/{}\" && sync -f \"$2\"",
-        None, // the files are used as they are, and differ from the original files
+        None, // applications read the new files, which differ from the original files, so nothing is restored
     ),
     shell(
         "restic",
@@ -67,7 +67,7 @@ const fn shell(name: &'static str, needs: &'static str, save: &'static str, rest
 /// Time and memory of a command.
 pub struct Measured {
     pub elapsed: Duration,
-    /// The largest memory of a process of mcr, in KiB. 0 for other programs.
+    /// The peak memory of a process of mcr, in KiB. The value is 0 for other programs.
     pub peak_kib: u64,
 }
 
@@ -81,7 +81,7 @@ impl Method {
         self.needs.filter(|program| !is_there(program))
     }
 
-    /// Stores the files of `dir` in `to`. `ranks` is their number.
+    /// Stores the files of `dir` in `to`. `ranks` is the number of files.
     pub fn save(&self, dir: &Path, to: &Path, ranks: u32) -> Measured {
         match self.kind {
             Kind::Save(profile) => {
@@ -107,7 +107,7 @@ impl Method {
         }
     }
 
-    /// Verifies what was stored. `None` for other programs.
+    /// Verifies the stored checkpoint. Returns `None` for other programs than mcr.
     pub fn verify(&self, from: &Path) -> Option<Measured> {
         if let Kind::Shell { .. } = self.kind {
             return None;
@@ -167,7 +167,7 @@ fn bash(line: &str, from: &Path, to: &Path) -> Command {
     command
 }
 
-/// Runs a command that must succeed. Reads its largest memory every few milliseconds.
+/// Runs a command that must succeed. If the command is mcr, reads its peak memory every 5 ms.
 fn run(mut command: Command) -> Measured {
     let errors = tempfile::NamedTempFile::new().expect("a file");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors.reopen().expect("opened"));

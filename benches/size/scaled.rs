@@ -1,5 +1,5 @@
-//! Makes a large checkpoint from a small real one. The files become ranks, and copies of the files become further
-//! ranks. In the copies, every floating-point number is multiplied by a random factor near 1.
+//! Makes a large checkpoint from a small real one. Each file is the file of one rank, and copies of the files are the
+//! files of further ranks. In the copies, every floating-point number is multiplied by a random factor near 1.
 
 use crate::generate::file_name;
 use mcr_test_support::{Random, bytes_below, files_below};

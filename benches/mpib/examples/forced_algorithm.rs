@@ -1,5 +1,5 @@
-//! Shows that a forced algorithm of Open MPI is really used, and only on the communicator that was made for it: the
-//! algorithm `two_proc` of MPI_Allgather refuses three ranks.
+//! Shows that Open MPI really uses a forced algorithm, and only on the communicator for which the algorithm was
+//! forced. The sign is an error: the algorithm `two_proc` of MPI_Allgather refuses three ranks.
 //!
 //! ```text
 //! mpirun -n 3 target/debug/examples/forced_algorithm
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mine = [comm.rank() as u8; 8];
     let all_gather = |comm: &Comm| comm.all_gather(&mine, &mut vec![0; 8 * comm.size()]);
     let mut lines = Vec::new();
-    // The values include `two_proc` if they are asked for two ranks.
+    // The list of algorithms for two ranks includes `two_proc`.
     for algorithm in open_mpi::algorithms(Kind::AllGather, 2) {
         let forced = open_mpi::forced(&comm, Kind::AllGather, algorithm.number.unsigned_abs())?;
         let result = all_gather(&forced).map_or_else(|error| error.to_string(), |()| "moves the bytes".into());

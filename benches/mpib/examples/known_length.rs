@@ -17,7 +17,7 @@ const FIRST: Duration = Duration::from_millis(2);
 /// Length of the operation on the last rank, and therefore of the whole operation.
 const LAST: Duration = Duration::from_millis(10);
 
-/// An operation whose last rank takes [`LAST`].
+/// An operation whose last rank takes the time [`LAST`].
 struct Known(Flow);
 
 impl Operation for Known {

@@ -6,8 +6,9 @@
 //! For each size, the program prints the median one-way times of both measurements, and the median of the ratios of
 //! neighbouring measurements with its 95 % interval. The exit status is 1 if a whole interval is above 1.05. Other
 //! work on the machine can make two runs differ by more than 5 %. But neighbouring measurements are only milliseconds
-//! apart, so other work affects both measurements. The sizes go up to 4 MiB. The number of round trips is a tenth of
-//! osu_latency's number. A tenth of these round trips are additional and only warm up.
+//! apart, so other work affects both measurements. The sizes go up to 4 MiB. The number of timed round trips is a
+//! tenth of osu_latency's number. Before the timed round trips, a tenth of this number of round trips run as a
+//! warm-up.
 
 use mpi::ffi;
 use mpi::traits::AsRaw;

@@ -1,11 +1,10 @@
 //! A common time of all ranks, if MPI does not provide one.
 //!
-//! The method is that of HCA3 (S. Hunold, A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", Cluster
-//! 2018). Ranks that know the common time teach other ranks. The number of ranks that know the time doubles in every
-//! round, so all n ranks know the time after log2 n rounds. A rank computes the difference of the clocks from the
-//! fastest of several round trips, as in MPIBench and SKaMPI. Clocks also run at different speeds. The speed
-//! difference is visible only over some time, so each synchronisation adds a point, and the line through the points
-//! is used.
+//! The method is HCA3 (S. Hunold, A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", Cluster 2018). Ranks
+//! that know the common time teach other ranks. The number of ranks that know the time doubles in every round, so all
+//! n ranks know the time after log2 n rounds. A rank computes the difference of the clocks from the fastest of
+//! several round trips, as in MPIBench and SKaMPI. Clocks also run at different speeds. The speed difference is
+//! visible only over some time. So each synchronisation adds a point, and the clock uses the line through the points.
 
 use crate::comm::{Comm, CommError, wtime};
 use std::collections::VecDeque;
@@ -27,7 +26,7 @@ const TAG: u16 = 200;
 /// This rank's knowledge of rank 0's time.
 #[derive(Debug)]
 pub struct Clock {
-    /// MPI states that its clock is global, so no synchronisation is needed.
+    /// Whether MPI states that its clock is global. Such a clock needs no synchronisation.
     native: bool,
     points: VecDeque<ClockPoint>,
     line: ClockLine,
@@ -57,7 +56,8 @@ pub struct ClockLine {
 }
 
 impl ClockLine {
-    /// A line through the newest point, with the slope of all points if they are far enough apart.
+    /// A line through the newest point. The slope is the slope of the least-squares line through all points, or 0 if
+    /// the points cover less than `BASELINE_SECONDS`.
     pub fn through(points: &[ClockPoint]) -> Self {
         let Some(last) = points.last() else { return Self::default() };
         let flat = Self { at_seconds: last.local_seconds, ahead_seconds: last.ahead_seconds, slope: 0.0 };
@@ -85,8 +85,8 @@ impl ClockLine {
     }
 }
 
-/// The point of a round trip: times of request and answer on this rank's clock, and the time on the teacher's clock
-/// in between.
+/// The point of a round trip. `asked` and `answered` are the times of request and answer on this rank's clock.
+/// `teacher` is the time between them on the teacher's clock.
 fn point(asked: f64, teacher: f64, answered: f64) -> ClockPoint {
     let middle = asked + (answered - asked) / 2.0;
     ClockPoint { local_seconds: middle, ahead_seconds: teacher - middle }

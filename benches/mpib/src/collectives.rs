@@ -23,11 +23,12 @@ pub type Result<T, E = CommError> = std::result::Result<T, E>;
 pub enum Algorithm {
     /// The implementation of the MPI library.
     Native,
-    /// Along a tree. A rank serves its children one after the other.
+    /// The blocks travel along a tree. A rank serves its children one after the other.
     Tree(Tree),
-    /// Along a tree. A rank serves all its children at the same time.
+    /// The blocks travel along a tree. A rank serves all its children at the same time.
     TreeAtOnce(Tree),
-    /// The root serves all ranks at the same time, each after it has reported that it is ready to receive.
+    /// The root serves all ranks at the same time. The sender of a block waits until the receiver reports that it is
+    /// ready.
     Ready {
         /// The rank that has all blocks.
         root: usize,
@@ -140,7 +141,7 @@ fn gather_along(comm: &Comm, tree: &Tree, at_once: bool, mine: &[u8], lens: &[us
         branches.insert(child, rest.split_off_mut(..place.len_of(&tree.below(child))).unwrap_or_default());
     }
     comm.overlapped(|pending| {
-        // Receive from the children in reverse order of a scatter: in a binomial tree, the last child has the
+        // Receive from the children in the reverse order of a scatter. In a binomial tree, the last child has the
         // smallest branch, which is complete first.
         for &child in tree.children(me).iter().rev() {
             let Some(branch) = branches.remove(&child) else { continue };
@@ -177,7 +178,8 @@ fn scatter_when_ready(comm: &Comm, blocks: &[u8], lens: &[usize], mine: &mut [u8
         for (word, &rank) in words.iter_mut().zip(&others) {
             pending.receive(word, rank, READY)?;
         }
-        // Serve ranks in the order in which they become ready. In between, a send of this rank may end.
+        // Serve ranks in the order in which they become ready. `wait_any` also returns the ends of this rank's sends,
+        // which are ignored.
         let mut served = 0;
         while served < others.len() {
             let Some(ended) = pending.wait_any()? else { break };
@@ -248,7 +250,8 @@ pub fn broadcast_numbers_along(comm: &Comm, tree: &Tree, numbers: &mut [f64]) ->
     Ok(())
 }
 
-/// Sends one block of the root's numbers to each rank along a tree. The numbers begin with the own block afterwards.
+/// Sends one block of the root's numbers to each rank along a tree. Afterwards `numbers` begins with this rank's
+/// block.
 pub fn scatter_numbers_along(comm: &Comm, tree: &Tree, numbers: &mut [f64]) -> Result<()> {
     let len = numbers.len() / comm.size();
     let mut mine = vec![0; 8 * len];
@@ -277,8 +280,8 @@ pub fn all_to_all_at_once(comm: &Comm, out: &[u8], blocks: &mut [u8]) -> Result<
     })
 }
 
-/// Like [`all_to_all_at_once`] for blocks of different lengths: `lens` has the length of each block that a rank gets.
-/// So this rank sends `lens[rank]` bytes to each rank, and receives `lens[own rank]` bytes from each rank.
+/// Like [`all_to_all_at_once`] for blocks of different lengths: each block that rank r receives has `lens[r]` bytes.
+/// So this rank sends `lens[r]` bytes to each rank r, and receives `lens[own rank]` bytes from each rank.
 pub fn all_to_all_varying_at_once(comm: &Comm, out: &[u8], lens: &[usize], blocks: &mut [u8]) -> Result<()> {
     let (me, n) = (comm.rank(), comm.size());
     let place = Blocks::new(lens);
@@ -296,8 +299,9 @@ pub fn all_to_all_varying_at_once(comm: &Comm, out: &[u8], lens: &[usize], block
     })
 }
 
-/// The sum of all ranks' numbers on every rank, by recursive doubling (R. Thakur, R. Rabenseifner, W. Gropp). The ranks
-/// above the largest power of two first give their numbers to another rank. `into` is as long as `numbers`.
+/// The sum of all ranks' numbers on every rank, by recursive doubling (R. Thakur, R. Rabenseifner, W. Gropp). If the
+/// number of ranks is not a power of two, the ranks above the largest power of two first send their numbers to a
+/// lower rank. `into` is as long as `numbers`.
 pub fn all_reduce_doubling(comm: &Comm, numbers: &[f64], into: &mut [f64]) -> Result<()> {
     let (me, n) = (comm.rank(), comm.size());
     let power = if n.is_power_of_two() { n } else { n.next_power_of_two() / 2 };
@@ -334,7 +338,7 @@ fn to_bytes(numbers: &[f64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
-/// The sum over the ranks up to this rank: each rank adds its numbers to the numbers of the rank before.
+/// The sum over the ranks up to this rank: each rank adds its numbers to the sum that the previous rank sends.
 pub fn scan_linear(comm: &Comm, numbers: &[f64], into: &mut [f64]) -> Result<()> {
     let (me, n) = (comm.rank(), comm.size());
     into.copy_from_slice(numbers);

@@ -83,8 +83,8 @@ const LONG_TAG: u16 = 50;
 /// Bytes of one element of a long message.
 const UNIT_BYTES: usize = 1 << 20;
 
-/// The length of a message as MPI counts it. MPI counts elements in C's int. A message of more bytes is one element
-/// of a type that is as long as the message.
+/// The length of a message as MPI counts it. MPI counts elements in C's int. A message with more bytes is sent as one
+/// element of a type that is as long as the message.
 struct Length {
     count: c_int,
     kind: ffi::MPI_Datatype,
@@ -104,7 +104,7 @@ impl Length {
         let (units, rest) = (count(bytes / UNIT_BYTES)?, count(bytes % UNIT_BYTES)?);
         let first = bytes / UNIT_BYTES * UNIT_BYTES;
         // SAFETY: the handles are constants of the MPI library or are made here. The three arrays have two elements
-        // each. Types that others are made of may be freed at once.
+        // each. MPI allows a program to free a type that other types are made of.
         unsafe {
             let byte = ffi::RSMPI_UINT8_T;
             let (mut unit, mut body, mut kind) = (byte, byte, byte);
@@ -125,7 +125,7 @@ impl Length {
 impl Drop for Length {
     fn drop(&mut self) {
         if self.made {
-            // SAFETY: this value made the type. Messages in flight keep it until they end, as MPI specifies.
+            // SAFETY: this value made the type. MPI keeps the type until the messages in flight have ended.
             unsafe { ffi::MPI_Type_free(&mut self.kind) };
         }
     }
@@ -152,7 +152,8 @@ fn int(n: usize) -> c_int {
     c_int::try_from(n).unwrap_or(c_int::MAX) // MPI rejects a rank that is too large
 }
 
-/// A duplicated communicator. All methods are collective or must be matched, as MPI specifies for their calls.
+/// A duplicated communicator. All ranks must call a collective method, and a send needs a matching receive, as MPI
+/// specifies for the called functions.
 pub struct Comm {
     raw: ffi::MPI_Comm,
     rank: usize,
@@ -468,8 +469,8 @@ impl Comm {
         })
     }
 
-    /// The sum over all ranks, element by element, of which rank r gets block r. `numbers` has one block for each rank,
-    /// with the length of `into`.
+    /// The sum over all ranks, element by element, of which rank r gets block r. `numbers` has one block for each
+    /// rank, with the length of `into`.
     pub fn reduce_scatter_sum(&self, numbers: &[f64], into: &mut [f64]) -> Result<()> {
         assert_eq!(numbers.len(), into.len() * self.size, "blocks of all ranks");
         let len = count(into.len())?;
@@ -504,8 +505,8 @@ impl Comm {
         })
     }
 
-    /// Like [`Comm::all_to_all`] for blocks of different lengths: `out_lens` has the length of the block for each rank,
-    /// and `lens` of the block from each rank. The blocks together have less than 2 GiB.
+    /// Like [`Comm::all_to_all`] for blocks of different lengths: `out_lens` has the length of the block for each
+    /// rank, and `lens` has the length of the block from each rank. The blocks together have less than 2 GiB.
     pub fn all_to_all_varying(&self, out: &[u8], out_lens: &[usize], blocks: &mut [u8], lens: &[usize]) -> Result<()> {
         assert!(out_lens.len() == self.size && out.len() == out_lens.iter().sum::<usize>(), "{} bytes out", out.len());
         assert!(lens.len() == self.size && blocks.len() == lens.iter().sum::<usize>(), "{} bytes", blocks.len());
@@ -579,8 +580,8 @@ impl Comm {
     }
 
     /// Starts `messages` messages, of which at most `window` are in flight. `begin` starts a message in a place of
-    /// the window. A place is used again after its message has ended. Waits for half of a window at a time, since
-    /// each wait takes as long as a short message. All messages have ended when this function returns.
+    /// the window. A place is used again after its message has ended. The function waits for half of a window at a
+    /// time, because each wait takes as long as a short message. All messages have ended when this function returns.
     fn ring(
         &self,
         messages: usize,
@@ -627,8 +628,8 @@ impl Comm {
 impl Drop for Comm {
     fn drop(&mut self) {
         let mut finalized = 0;
-        // SAFETY: this value owns the handle. After MPI_Finalize the handle does not exist any more, so it is not
-        // freed then.
+        // SAFETY: this value owns the handle. After MPI_Finalize the handle does not exist, so the handle is not
+        // freed.
         unsafe {
             ffi::MPI_Finalized(&mut finalized);
             if finalized == 0 {

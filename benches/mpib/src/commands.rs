@@ -35,7 +35,8 @@ pub enum Command {
     Collective(collective::Options),
     /// Parameters of the Hockney, LogGP and LMO models, and the predictions of these models
     Model(model::Options),
-    /// Scatter and gather between two sites over several lanes: T(P), measured and modelled, and the best choice
+    /// Scatter and gather between two sites over several lanes: measured and modelled times, and the best number of
+    /// lanes
     Lanes(lanes::Options),
     /// The gain from coupling two sites: Jacobi's iteration on both sites, unmodified ("artless") and adapted
     /// ("artful")
@@ -45,8 +46,8 @@ pub enum Command {
     /// What a checkpoint costs the application: its allreduce and its halo exchange alone, during gathers, and while
     /// agents and aggregators save
     Interference(interference::Options),
-    /// The bandwidth of each node and of its network cards: many senders to one receiver, one sender to many receivers,
-    /// and pairs in one direction and in both directions at once
+    /// The bandwidth of each node and of its network cards: many senders to one receiver, one sender to many
+    /// receivers, and pairs in one direction and in both directions at once
     Links(links::Options),
     /// Rules for Open MPI's collective operations: measures Open MPI's own algorithms of all operations, for several
     /// numbers of ranks, and writes one rules file
@@ -87,7 +88,7 @@ impl Command {
     }
 }
 
-/// The reason why there is no report.
+/// The reason why a command has no report.
 #[derive(Debug)]
 pub enum Failure {
     /// The input is invalid. All ranks find the same error.
@@ -263,7 +264,8 @@ impl SiteOptions {
         self.sites.is_some() || self.site_mask.is_some() || self.site_file.is_some()
     }
 
-    /// The site of each rank: as specified, or found by round trips. All ranks must call this function.
+    /// The site of each rank, as specified by the options, or found by round trips. All ranks must call this
+    /// function.
     pub fn sites(&self, comm: &Comm) -> Result<Vec<usize>, Failure> {
         if let Some(text) = &self.sites {
             return sites::from_ranks(text, comm.size()).map_err(Failure::input);
@@ -304,7 +306,8 @@ pub struct Common {
 }
 
 impl Common {
-    /// Rejects invalid options before anything is measured. `what` needs at least two ranks.
+    /// Rejects invalid options and fewer than two ranks before anything is measured. The error names the command
+    /// `what`.
     pub fn begin(&self, comm: &Comm, what: &str) -> Result<Timing, Failure> {
         self.output.check(comm, &[])?;
         let timing = self.timing.timing(comm.size())?;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const TAG: u16 = 600;
 /// The job's name in the store.
 const JOB: &str = "mpib";
-/// Interval in which a rank checks for its manifest or for a message. The interval is long, because the daemons need
+/// Interval at which a rank checks for its manifest or for a message. The interval is long, because the daemons need
 /// the cores.
 const NAP: Duration = Duration::from_micros(200);
 /// Time of spinning before the first sleep: none, because spinning would take a core from a daemon.
@@ -96,7 +96,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// Sends SIGTERM, and kills the daemon after some time.
+    /// Sends SIGTERM. If the daemon does not end within `DAEMON_TIMEOUT`, kills the daemon.
     fn drop(&mut self) {
         let asked = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
         let begun = Instant::now();
@@ -240,7 +240,7 @@ impl Stream {
         self.store.join(JOB).join(checkpoint.to_string()).join(format!("group-{:04}.{end}", self.group_index))
     }
 
-    /// Waits until all groups are done.
+    /// Waits until the checkpoints of all groups exist.
     fn wait_for_all(&self, comm: &Comm) -> Result<()> {
         // No rank may use a barrier here, because a barrier spins and takes a core from the daemons. So the ranks
         // sleep while they wait for messages.
@@ -340,8 +340,8 @@ impl Stream {
         std::fs::rename(self.hidden(), &file).map_err(|e| beside(&file.display().to_string(), e))
     }
 
-    /// Whether this group's checkpoint exists. Only the first rank of a group looks. On other ranks, the result is
-    /// true.
+    /// Whether this group's checkpoint exists. Only the first rank of a group checks for the manifest. On other
+    /// ranks, the result is true.
     pub fn is_committed(&mut self) -> Result<bool> {
         if self.group.rank() != 0 || self.committed(self.checkpoint, "manifest").exists() {
             return Ok(true);

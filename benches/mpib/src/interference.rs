@@ -1,5 +1,5 @@
-//! What a checkpoint costs the application that goes on: operations of the application are timed alone, while the
-//! groups gather, and while agents and aggregators save a checkpoint.
+//! What a checkpoint costs the application that keeps running: operations of the application are timed alone, while
+//! the groups gather, and while agents and aggregators save a checkpoint.
 
 use crate::collectives::Result;
 use crate::collectives::operation::{Flow, Operation};
@@ -12,15 +12,15 @@ use std::thread::JoinHandle;
 
 const TAG: u16 = 700;
 
-/// The halo exchange of a one-dimensional decomposition: each rank exchanges a block with the rank before and with the
-/// rank after it, periodically.
+/// The halo exchange of a one-dimensional decomposition: each rank exchanges a block with the previous and the next
+/// rank. Rank 0 follows the last rank.
 pub struct Halo {
     out: [Vec<u8>; 2],
     into: [Vec<u8>; 2],
 }
 
 impl Halo {
-    /// Without buffers until [`Operation::prepare`].
+    /// A halo exchange that has no buffers until [`Operation::prepare`].
     pub fn new() -> Self {
         Self { out: Default::default(), into: Default::default() }
     }
@@ -91,11 +91,11 @@ impl TcpLoad {
     }
 }
 
-/// The times of an operation beside a load.
+/// The times of an operation while a load runs.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
     /// The mean time in seconds of the repetitions in each part of the measurement. A load has phases that are longer
-    /// than an operation, so single repetitions are not independent, but parts are.
+    /// than an operation. So single repetitions are not independent, but the means of parts are independent.
     pub means: Vec<f64>,
     /// The longest time in seconds of a repetition.
     pub longest: f64,
@@ -134,7 +134,7 @@ impl Beside {
     }
 }
 
-/// Repeats an operation in `parts` parts of this time. All ranks must call this function.
+/// Repeats an operation in `parts` parts of `part_seconds` each. All ranks must call this function.
 pub fn for_some_time(
     comm: &Comm,
     operation: &mut dyn Operation,
@@ -153,8 +153,8 @@ pub fn for_some_time(
     Ok(found)
 }
 
-/// Repeats an operation while agents and aggregators save checkpoints, one after the other. Each checkpoint is a part.
-/// All ranks must call this function.
+/// Repeats an operation while agents and aggregators save checkpoints, one after the other. Each checkpoint is a
+/// part. All ranks must call this function.
 pub fn while_saving(
     comm: &Comm,
     stream: &mut Stream,

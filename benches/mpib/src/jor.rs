@@ -8,7 +8,7 @@
 //! every iterate is known without computing a second solution. The start value is 0 at all inner points.
 //!
 //! Deviation: the error is the largest difference from the exact solution. The error is computed after an exchange
-//! between the sites, as in the paper, but only after some of the exchanges ([`Problem::look_every`]).
+//! between the sites, as in the paper, but not after every exchange ([`Problem::look_every`]).
 
 pub mod bench;
 #[cfg(feature = "hdf5")]
@@ -258,7 +258,7 @@ pub enum CutError {
 
 /// The parts of the `upper` ranks of the upper site, which have the first `upper_rows` rows, followed by the parts of
 /// the lower site. Without lower ranks, the upper site has all rows. The indices are positions, not ranks. The last
-/// upper strip and the first lower strip meet, so their ranks are the front-ends.
+/// upper strip and the first lower strip share the border between the sites, so their ranks are the front-ends.
 pub fn parts(
     problem: Problem,
     cut_as: Cut,
@@ -307,13 +307,13 @@ pub fn parts(
 /// Number of rows for the upper site if it is `ratio` times as powerful as the lower site. Every rank gets at least
 /// one row if there are enough rows.
 pub fn balanced_rows(rows: usize, ratio: f64, upper: usize, lower: usize) -> usize {
-    // `ratio / (1 + ratio)` would be infinite by infinite for the largest ratios.
+    // For an infinite ratio, `ratio / (1 + ratio)` would be infinity divided by infinity, which is NaN.
     let share = (rows as f64 / (1.0 + 1.0 / ratio)).round() as usize;
     share.min(rows.saturating_sub(lower)).max(upper.min(rows))
 }
 
-/// A solution in one process, with a border between `upper_rows` and the rest that is exchanged every `period`
-/// iterations.
+/// A solution in one process. The first `upper_rows` rows and the other rows exchange their common border every
+/// `period` iterations.
 pub struct Serial {
     problem: Problem,
     period: usize,

@@ -2,7 +2,7 @@
 //! receiver: a checkpoint), outcast (one sender, many receivers: a restart), and pairs of ranks of two nodes, in one
 //! direction and in both directions at once.
 //!
-//! Each pattern is a list of messages, and all messages of a pattern are under way at the same time.
+//! Each pattern is a list of messages, and all messages of a pattern are in flight at the same time.
 
 pub mod cards;
 
@@ -18,7 +18,7 @@ const TAG: u16 = 600;
 const TRAIN_BYTES: usize = 4 << 20;
 /// Maximum number of messages from one rank to another rank in one repetition.
 const TRAIN_MESSAGES: usize = 64;
-/// Bytes of all receive buffers of a rank, if a single message of each sender needs less.
+/// Maximum bytes of all receive buffers of a rank, unless one message of each sender needs more.
 const BUFFERS_BYTES: usize = 256 << 20;
 
 /// A node, with its ranks in ascending order.
@@ -83,7 +83,7 @@ impl Shape {
     }
 }
 
-/// Messages that are under way at the same time.
+/// Messages that are in flight at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     /// The kind.
@@ -105,8 +105,8 @@ impl Pattern {
     }
 }
 
-/// The patterns of a node: 1, 2, 4 ... and at last all senders, receivers or pairs. With one node, the ranks of this
-/// node communicate with each other.
+/// The patterns of a node, with 1, 2, 4 ... and finally all senders, receivers or pairs. With one node, the ranks of
+/// this node communicate with each other.
 pub fn patterns(nodes: &[Node], at: usize, shapes: &[Shape]) -> Vec<Pattern> {
     let node = &nodes[at];
     let mut found = Vec::new();
@@ -127,14 +127,14 @@ pub fn patterns(nodes: &[Node], at: usize, shapes: &[Shape]) -> Vec<Pattern> {
     found
 }
 
-/// The edges of the widest pattern; those of both ways only in one direction.
+/// The edges of the widest pattern. For pairs in both directions, only the edges of one direction.
 fn edges_of(nodes: &[Node], at: usize, shape: Shape) -> Vec<Edge> {
     let node = &nodes[at];
     let single = nodes.len() == 1;
     match shape {
         Shape::Incast | Shape::Outcast => {
             let first = node.ranks[0];
-            // One rank of each node after the other, so that a small width already has senders on several nodes.
+            // Take one rank of each node in turn, so that a small width already has senders on several nodes.
             let longest = nodes.iter().map(|n| n.ranks.len()).max().unwrap_or(0);
             let far = (1..nodes.len()).map(|i| &nodes[(at + i) % nodes.len()]).collect::<Vec<_>>();
             let others: Vec<usize> = if single {
@@ -187,7 +187,7 @@ impl Messages {
         self.pattern.edges.len() * self.messages(bytes) * bytes
     }
 
-    /// The number of repetitions, including those that warm up, since the operation was prepared.
+    /// The number of repetitions since the operation was prepared, including the warm-up.
     pub fn runs(&self) -> u64 {
         self.runs
     }

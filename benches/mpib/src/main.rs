@@ -1,4 +1,4 @@
-//! The command `mpib`: the library with options and reports. mpib runs under mpirun.
+//! The command `mpib`, which adds options and reports to the library. mpib runs under mpirun.
 
 mod commands;
 

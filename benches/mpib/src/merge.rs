@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
-    /// One launch says nothing about the difference between launches.
+    /// One launch does not show the difference between launches.
     #[error("{0} report: at least 2 launches of the same command are needed")]
     TooFew(usize),
     /// The reports are of different measurements.
@@ -43,8 +43,8 @@ pub struct MergedRow {
     pub block_bytes: usize,
     /// Statistics of the launches' estimates in seconds.
     pub launches: Summary,
-    /// Interval of the estimate over launches: of the median from order statistics, or with too few launches of the
-    /// mean from Student's t.
+    /// Interval of the estimate over launches. The interval is for the median and comes from order statistics. With
+    /// too few launches, it is for the mean and comes from Student's t.
     pub interval: Option<Interval>,
     /// Interval that contains the estimate of one more launch with the given confidence, from Student's t of the
     /// logarithms.
@@ -127,7 +127,7 @@ pub fn merge(reports: &[(String, Report)]) -> Result<Merged, MergeError> {
     })
 }
 
-/// A command line without the path of the program, the names of output files, and the format.
+/// The words of a command line, except the path of the program, the names of output files, and the format.
 fn words(command: &str) -> String {
     let mut kept = Vec::new();
     let mut words = command.split_whitespace().skip(1);
@@ -143,7 +143,7 @@ fn words(command: &str) -> String {
     kept.join(" ")
 }
 
-/// Interval of one more value, for values whose logarithms are normal.
+/// Interval that contains one more value, for values whose logarithms are normally distributed.
 fn next(values: &[f64], confidence: f64) -> Interval {
     let logs: Vec<f64> = values.iter().map(|v| v.max(f64::MIN_POSITIVE).ln()).collect();
     let summary = Summary::of(&logs, confidence);

@@ -160,7 +160,7 @@ impl LogGp {
         let overhead = trains.first().map_or(f64::NAN, |t| {
             ((t.delayed_seconds - t.single_seconds) / (t.messages as f64 - 1.0) - t.delay_seconds).max(0.0)
         });
-        // A round trip is 2 (L + 2 o + (s - 1) G). The smallest message has the smallest part of G.
+        // A round trip is 2 (L + 2 o + (s - 1) G). G has the smallest share in the time of the smallest message.
         let latency = trains.first().map_or(f64::NAN, |t| {
             let bytes = t.bytes.saturating_sub(1) as f64;
             (t.single_seconds / 2.0 - 2.0 * overhead - bytes * line.seconds_per_byte).max(0.0)
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn parts_of_ranks_are_never_more_than_is_there() {
-        // An experiment that was delayed by a second.
+        // Other work delayed this experiment by a second.
         let times = PairMatrix::new(3, |_, _| 1e-3);
         let two = PointToTwo { from: 0, to: [1, 2], empty_seconds: 1.0, loaded_seconds: 3.0 };
         let loaded = PairMatrix::new(3, |_, _| 2e-3);

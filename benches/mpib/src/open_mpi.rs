@@ -1,15 +1,15 @@
 //! Open MPI's own algorithms of its component `tuned`, by their numbers.
 //!
 //! A communicator has the algorithm that the variable `coll_tuned_OPERATION_algorithm` names when the communicator is
-//! made. So a forced algorithm needs no other launch: the variable is set (MPI_T), the communicator is duplicated, and
-//! the variable is reset.
+//! made. So a program can force an algorithm while it runs: it sets the variable by MPI_T, duplicates the
+//! communicator, and resets the variable.
 
 use crate::collectives::Result;
 use crate::collectives::kind::Kind;
 use crate::comm::control::{Control, Value, set_variable_alone};
 use crate::comm::{Comm, CommError};
 
-/// Beginning of the names of these implementations, before the number.
+/// Prefix of the names of these implementations. The number of the algorithm follows.
 pub const PREFIX: &str = "open-mpi-";
 
 /// The operation's name in Open MPI's variables. `None` if Open MPI has only one algorithm.
@@ -66,7 +66,7 @@ pub fn allow_forcing() {
 }
 
 /// A duplicate of the communicator on which the operation has this algorithm. All ranks must call this function. If a
-/// rank cannot force it, all ranks get an error.
+/// rank cannot force the algorithm, all ranks get an error.
 pub fn forced(comm: &Comm, kind: Kind, algorithm: u32) -> Result<Comm> {
     let set = || -> std::result::Result<(Control, i32), String> {
         let allowed = Control::find(DYNAMIC_RULES).and_then(|rules| rules.read().ok());

@@ -151,7 +151,7 @@ pub fn round_trips(
 
 /// Maximum bytes of all receive buffers of a stream. The buffers should fit into the cache of one core.
 const BUFFERS_BYTES: usize = 128 << 10;
-/// On one host, messages of this length take far longer than the handshake before them.
+/// Length from which, on one host, a message takes far longer than the handshake before the message.
 const LONG_BYTES: usize = 256 << 10;
 /// Maximum number of messages in flight. At least two messages are in flight, so that the receiver already waits for
 /// the next message while a message arrives.
@@ -171,11 +171,11 @@ pub struct Stream {
 impl Stream {
     /// Allocates the buffers: one message at `from`, several slots at `to`, and none on other ranks.
     ///
-    /// If both ranks are on the same host (`beside`), the receiver confirms each window, as in osu_bw. Otherwise a
-    /// sender that is ahead fills the library's queue for short messages, and messages of 16 to 64 bytes get only 0.7
-    /// to 0.9 of the bandwidth. On the same host, long messages are sent one after the other: a handshake takes
-    /// almost no time, and two large buffers may not fit into the cache together. Between hosts, confirmations and
-    /// single messages would wait for the latency of the network.
+    /// If both ranks are on the same host (`beside`), the receiver confirms each window, as in osu_bw. Without the
+    /// confirmations, a fast sender fills the library's queue for short messages, and messages of 16 to 64 bytes
+    /// reach only 0.7 to 0.9 of the bandwidth. On the same host, long messages are sent one after the other: a
+    /// handshake takes almost no time, and two large buffers may not fit into the cache together. Between hosts,
+    /// confirmations and single messages would wait for the latency of the network.
     pub fn new(comm: &Comm, from: usize, to: usize, bytes: usize, beside: bool) -> Self {
         let least = if beside && bytes >= LONG_BYTES { 1 } else { 2 };
         let slots = BUFFERS_BYTES.checked_div(bytes).unwrap_or(WINDOW).clamp(least, WINDOW);
@@ -234,7 +234,7 @@ pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: us
         }
         comm.all_max(&mut seconds)?;
         let [once, twice] = seconds;
-        // If disturbances are larger than the difference, use the longer stream alone.
+        // If the difference is too small, other work has disturbed a stream. Then only the longer stream counts.
         let more = if twice > 1.2 * once { twice - once } else { twice / 2.0 };
         rates.push((bytes * messages) as f64 / more.max(f64::MIN_POSITIVE));
     }

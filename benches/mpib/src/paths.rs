@@ -91,7 +91,8 @@ pub struct GroupGather {
 impl GroupGather {
     /// `implementation` is the name of an implementation of [`Kind::Gather`]. `sites` is empty or contains the site
     /// of each rank of `comm`. An aggregator's buffer has at most `buffer_bytes` bytes. All ranks must call this
-    /// function. `None` on all ranks if the implementation does not fit every group, for example lanes within one site.
+    /// function. `None` on all ranks if the implementation does not fit every group, for example lanes within one
+    /// site.
     pub fn new(
         comm: &Comm,
         group_size: usize,
@@ -144,7 +145,8 @@ impl Operation for GroupGather {
     fn run(&mut self, _: &Comm) -> Result<()> {
         self.gather(|_, _| {})
     }
-    /// Whether the buffer's last piece is right.
+    /// If the block of each rank is one piece, compares the pieces in the buffer. Otherwise only [`Operation::check`]
+    /// compares bytes, because the pieces replace each other.
     fn is_right(&self, _: &Comm) -> bool {
         self.out.len() > self.piece_bytes || self.group.rank() != 0 || {
             let blocks = self.into.chunks(self.piece_bytes.max(1)).zip(0..);
@@ -162,7 +164,7 @@ impl Operation for GroupGather {
     }
 }
 
-/// A gather of each group over plain TCP connections, which stay open: the fastest gather without MPI.
+/// A gather of each group over plain TCP connections, which stay open. This gather does not use MPI.
 pub struct TcpGather {
     group: Comm,
     group_size: usize,
@@ -181,7 +183,7 @@ pub(crate) struct Links {
     into: Vec<Vec<u8>>,
 }
 
-/// The answer of an aggregator at the end of a gather: there is a next gather, or there is none.
+/// The answer of an aggregator at the end of a gather: another gather follows, or this gather was the last gather.
 const NEXT: u8 = 1;
 const LAST: u8 = 2;
 
@@ -204,7 +206,7 @@ impl TcpGather {
         Ok(Self { group, group_size, buffer_bytes, links })
     }
 
-    /// Gathers once. Returns whether all bytes are right, if `compare`.
+    /// Gathers once. Returns false if `compare` is set and a byte is wrong.
     fn gather(&mut self, compare: bool) -> Result<bool> {
         self.links.gather(compare, NEXT).map(|(right, _)| right).map_err(|error| beside("TCP", error))
     }
@@ -216,7 +218,7 @@ impl TcpGather {
 }
 
 impl Links {
-    /// Gathers again and again until the first rank of the group has to end. Returns the number of gathers.
+    /// Repeats the gather until `ends` returns true on the first rank of the group. Returns the number of gathers.
     pub(crate) fn repeat(&mut self, ends: impl Fn() -> bool) -> std::io::Result<u64> {
         let mut count = 0;
         if self.links.is_empty() {
@@ -232,8 +234,8 @@ impl Links {
         }
     }
 
-    /// Gathers once. The first rank sends `answer` to the others at the end. Returns whether all bytes are right, if
-    /// `compare`, and the answer.
+    /// Gathers once. At the end, the first rank sends `answer` to the other ranks. Returns false if `compare` is set
+    /// and a byte is wrong, and returns the answer.
     fn gather(&mut self, compare: bool, answer: u8) -> std::io::Result<(bool, u8)> {
         let block_bytes = self.out.len();
         if !self.leads {
@@ -369,7 +371,7 @@ impl Operation for TcpGather {
     fn run(&mut self, _: &Comm) -> Result<()> {
         self.gather(false).map(|_| ())
     }
-    /// Only [`Operation::check`] compares, because the pieces replace each other.
+    /// Only [`Operation::check`] compares bytes, because the pieces replace each other.
     fn is_right(&self, _: &Comm) -> bool {
         true
     }
@@ -405,8 +407,8 @@ impl WriteFiles {
         Ok(new)
     }
 
-    /// Divides the number of written bytes by this factor, as after compression. The factor is at least 1, and at
-    /// least one byte is written for each rank.
+    /// Divides the number of written bytes by `ratio`, to imitate compression. The factor is at least 1, and at least
+    /// one byte is written for each rank.
     pub fn compressed(mut self, ratio: f64) -> Self {
         self.ratio = ratio.max(1.0);
         self
@@ -420,7 +422,7 @@ impl WriteFiles {
         self.rank.is_multiple_of(self.group_size)
     }
 
-    /// Reads the whole file in pieces, each into `buffer`. Returns whether all bytes are right, if `compare`.
+    /// Reads the whole file in pieces, each into `buffer`. Returns false if `compare` is set and a byte is wrong.
     fn read(&self, buffer: &mut [u8], compare: bool) -> std::io::Result<bool> {
         let mut file = File::open(self.path())?;
         let mut right = true;

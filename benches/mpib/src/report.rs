@@ -35,7 +35,7 @@ pub struct Context {
     /// Number of processors of rank 0's host.
     #[serde(default)]
     pub processors: usize,
-    /// Number of processors that rank 0 may use. It is smaller if mpirun binds ranks.
+    /// Number of processors that rank 0 may use. This number is smaller than `processors` if mpirun binds ranks.
     #[serde(default)]
     pub processors_of_rank_0: usize,
     /// Environment variables of rank 0 that configure the MPI library or the job.
@@ -198,7 +198,7 @@ impl Report {
         out
     }
 
-    /// What the intervals of the table mean, and where they are missing or too wide.
+    /// Explains the intervals of the table, and names the series whose intervals are missing or too wide.
     fn about_intervals(&self) -> String {
         let (rule, level) = (&self.rule, percent(self.rule.confidence));
         let mut out = String::new();
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn intervals_are_labelled_with_the_level_and_the_estimate_that_were_asked_for() {
-        // Earlier, "95 %" and "median" stood everywhere.
+        // An earlier version always wrote "95 %" and "median".
         let samples: Vec<f64> = (0..20).map(|i| 1.0 + f64::from(i * i) / 100.0).collect();
         let rule = StoppingRule { confidence: 0.99, estimate: Estimate::Mean, ..StoppingRule::fixed(20) };
         let report = report_of(&samples, rule);
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn what_has_no_interval_gets_no_bar() {
-        // Earlier, the minimum to maximum of five repetitions was drawn as 95 %.
+        // An earlier version drew the range from minimum to maximum of five repetitions as a 95 % interval.
         let report = report_of(&[1.0, 2.0, 3.0, 4.0, 5.0], StoppingRule::fixed(5));
         let line = &report.plot().lines[0].points[0];
         assert_eq!((line.low, line.high), (3.0, 3.0));

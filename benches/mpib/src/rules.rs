@@ -2,10 +2,11 @@
 //! coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename FILE`.
 //!
 //! Open MPI compares the sizes in the file with a number of bytes that depends on the operation
-//! (`coll_tuned_decision_dynamic.c`). Some operations are compared with a number that does not depend on the message:
-//! scan with the size of one element times the number of ranks, scatter and gather too before version 5.0, and barrier
-//! and alltoallv with 0. Allgatherv is compared with all bytes or with the mean block, depending on the version. For
-//! these operations only one rule is written, for all sizes together ([`crate::tune::Estimates::rule_for_all`]).
+//! (`coll_tuned_decision_dynamic.c`). For some operations, this number does not depend on the message. For scan, and
+//! before version 5.0 for scatter and gather, the number is the size of one element times the number of ranks. For
+//! barrier and alltoallv, the number is 0. For allgatherv, the number is all bytes or the mean block, depending on
+//! the version. For these operations only one rule is written, for all sizes together
+//! ([`crate::tune::Estimates::rule_for_all`]).
 
 use crate::collectives::operation::Kind;
 use crate::open_mpi;
@@ -96,7 +97,7 @@ pub struct Chosen {
 }
 
 /// The content of the file. For a number of ranks that the file does not have, Open MPI uses the rules of the next
-/// smaller number, or of the smallest one.
+/// smaller number, or, if no number is smaller, of the smallest number.
 pub fn write(mut chosen: Vec<Chosen>) -> String {
     chosen.sort_by_key(|c| (c.collective.number, c.ranks));
     let mut numbers: Vec<u32> = chosen.iter().map(|c| c.collective.number).collect();

@@ -1,14 +1,14 @@
-//! Chooses the message sizes to measure: few where the curve is straight, and many where it bends.
+//! Chooses the message sizes to measure: few sizes where the curve is straight, and many sizes where the curve bends.
 //!
-//! The method is that of mpptest (W. Gropp, E. Lusk, "Reproducible measurements of MPI performance characteristics",
-//! EuroPVM/MPI 1999). The middle between two neighbouring sizes is measured. If its time differs from the straight
-//! line between both neighbours by more than a tolerance, both halves are refined in the same way. So sizes
+//! The method is from mpptest (W. Gropp, E. Lusk, "Reproducible measurements of MPI performance characteristics",
+//! EuroPVM/MPI 1999). The middle between two neighbouring sizes is measured. If the measured time differs from the
+//! straight line between both neighbours by more than a tolerance, both halves are refined in the same way. So sizes
 //! concentrate at a jump, for example from eager to rendezvous.
 
 /// Limits of the refinement.
 #[derive(Clone, Copy, Debug)]
 pub struct Refinement {
-    /// Maximum difference of a middle from the line, relative to the line.
+    /// Maximum difference between the time at a middle and the line, relative to the line.
     pub tolerance: f64,
     /// Intervals with fewer bytes are not divided.
     pub min_gap_bytes: usize,

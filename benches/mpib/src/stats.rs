@@ -81,8 +81,8 @@ pub enum RuleError {
     TooFew(usize),
 }
 
-/// Part of the error probability of an interval that is left if the width of the interval ended the series. A test
-/// simulates how often intervals of the default rule contain the true value.
+/// Factor for the error probability of an interval if the width of the interval ended the series. A test simulates
+/// how often intervals of the default rule contain the true value.
 const STOPPED_PART: f64 = 0.8;
 
 /// Maximum number of repetitions of a measurement.
@@ -124,7 +124,8 @@ impl StoppingRule {
         }
     }
 
-    /// Number of repetitions to add to `samples` before the next check. 0 if the series is good enough or complete.
+    /// Number of repetitions to add to `samples` before the next check. Returns 0 if the series has reached `alpha`
+    /// or `max_reps`.
     ///
     /// With a check after every repetition, the series would stop at the first interval that is narrow by chance, and
     /// intervals would be too narrow. So checks are rare. With the current spread, a certain number of samples
@@ -148,8 +149,8 @@ impl StoppingRule {
     }
 
     /// Summarises a series that ended by this rule. A rule that waits for a narrow interval prefers intervals that
-    /// are narrow by chance, so such intervals would contain the true value less often than they state. They are
-    /// computed at a higher level, which makes up for this choice: with four fifths of the error probability.
+    /// are narrow by chance, so such intervals would contain the true value less often than they state. To compensate
+    /// for this choice, the intervals are computed at a higher level, with four fifths of the error probability.
     pub fn summary(&self, samples: &[f64]) -> Summary {
         let kept = samples[..samples.len().min(MAX_SAMPLES_KEPT)].to_vec();
         let summary = Summary::of(samples, self.level(samples.len()));
@@ -172,7 +173,7 @@ impl StoppingRule {
 
     /// The relative error that is compared with `alpha`. The width of a median's interval depends on the few samples
     /// next to its ends and varies much. So an interval of twice as many standard deviations is computed, and half of
-    /// its width is used if it is larger. It is less often small by chance.
+    /// its width is used if this value is larger. The wider interval is less often narrow by chance.
     fn steady_error(&self, samples: &[f64]) -> f64 {
         let level = self.level(samples.len());
         let summary = Summary::of(samples, level);
@@ -190,18 +191,18 @@ impl StoppingRule {
 pub struct Series {
     rule: StoppingRule,
     begun: Instant,
-    /// Number of repetitions after which the rule is asked again.
+    /// Number of repetitions after which the rule is checked again.
     planned: usize,
 }
 
 impl Series {
-    /// The time limit counts from now on.
+    /// Starts a series. The time limit begins now.
     pub fn new(rule: &StoppingRule) -> Self {
         Self { rule: *rule, begun: Instant::now(), planned: 0 }
     }
 
-    /// Number of repetitions to add to `samples` now. 0 if the series has ended. With a time limit, repetitions are
-    /// made in small parts, but the rule is asked equally rarely.
+    /// Number of repetitions to add to `samples` now. Returns 0 if the series has ended. With a time limit,
+    /// repetitions are made in small parts, but the rule is not checked more often.
     pub fn next(&mut self, samples: &[f64]) -> usize {
         let done = samples.len();
         if done >= self.planned {
@@ -254,7 +255,7 @@ pub struct Summary {
     /// Interval of the median from order statistics. `None` if there are too few repetitions for the confidence.
     pub median_interval: Option<Interval>,
     /// The values in the order of the repetitions, at most the first [`MAX_SAMPLES_KEPT`]. [`StoppingRule::summary`]
-    /// keeps them.
+    /// stores these values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<f64>,
 }
@@ -262,7 +263,7 @@ pub struct Summary {
 /// Maximum number of values of a series in a [`Summary`].
 pub const MAX_SAMPLES_KEPT: usize = 10_000;
 
-/// The level of reports that do not name it.
+/// The confidence level of a report that does not contain a level.
 fn usual_confidence() -> f64 {
     0.95
 }
@@ -312,7 +313,7 @@ impl Summary {
         }
     }
 
-    /// Half the width of the interval divided by the estimate. Infinite if there is no interval.
+    /// Half the width of the interval divided by the estimate. The result is infinite if there is no interval.
     pub fn relative_error(&self, estimate: Estimate) -> f64 {
         let Some(interval) = self.interval(estimate) else { return f64::INFINITY };
         let half = (interval.high - interval.low) / 2.0;
@@ -544,10 +545,11 @@ mod tests {
 
     #[test]
     fn the_default_rule_for_the_end_of_a_series_keeps_the_confidence_within_one_point() {
-        // Review, 2: 93.4 to 94.9 % of the intervals contained the true value.
+        // In an earlier version, 93.4 to 94.9 % of the intervals contained the true value.
         let rule = StoppingRule::default();
         let mut random = Random(11);
-        // The last number of each line decides about the shape: normal, lognormal, or a shifted exponential.
+        // The second number of each pair selects the distribution: 0 is normal, 1 is lognormal, and 2 is a shifted
+        // exponential.
         for (spread, shape) in [(0.04, 0), (0.08, 0), (0.1, 0), (0.15, 0), (0.25, 0), (0.1, 1), (0.1, 2)] {
             let truth = if shape == 2 { 1.0 + spread * std::f64::consts::LN_2 } else { 1.0 };
             let found = stopped_coverage(&rule, truth, || match shape {
@@ -555,7 +557,7 @@ mod tests {
                 1 => (spread * random.normal()).exp(),
                 _ => 1.0 - spread * (1.0 - random.uniform()).ln(),
             });
-            // 0.4 points are the standard error of the simulation.
+            // The standard error of the simulation is 0.4 percentage points.
             assert!((found - 0.95).abs() < 0.01 + 0.004, "spread {spread}, shape {shape}: {found}");
         }
         let mean = StoppingRule { estimate: Estimate::Mean, ..rule };

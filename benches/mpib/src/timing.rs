@@ -319,8 +319,8 @@ impl Timer {
         Ok(median(&times))
     }
 
-    /// Measures each single task `reps` times: one list of times for each rank that is not the root. The result is the
-    /// same on all ranks.
+    /// Measures each single task `reps` times: one list of times for each rank that is not the root. The result is
+    /// the same on all ranks.
     fn tasks(&mut self, operation: &mut dyn Operation, how: &Timing, reps: usize) -> Result<Vec<Vec<f64>>> {
         let (comm, me) = (&self.comm, self.comm.rank());
         let (root, gathers) = match operation.flow() {

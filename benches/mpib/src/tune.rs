@@ -42,8 +42,8 @@ impl Estimates {
         sizes.windows(2).filter(doubtful).map(|w| w[0] + (w[1] - w[0]) / 2).collect()
     }
 
-    /// The estimates of the implementations that Open MPI has. If Open MPI's own algorithms were measured, they are
-    /// the only ones, and not this library's implementations of the same algorithms.
+    /// The estimates of the implementations that Open MPI has. If Open MPI's own algorithms were measured, only these
+    /// algorithms and `native` are kept, without this library's implementations of the same algorithms.
     fn known_to(&self, collective: Ruled) -> Self {
         let own = self.curves.iter().any(|(name, _)| open_mpi::number(name).is_some());
         let has = |(name, _): &&(String, _)| {
@@ -53,16 +53,16 @@ impl Estimates {
         Self { operation: self.operation.clone(), curves: self.curves.iter().filter(has).cloned().collect() }
     }
 
-    /// Rules for communicators of `ranks` ranks, from the implementations that this version of Open MPI has. `None` if
-    /// the operation has no rules or no such implementation was measured.
+    /// Rules for communicators of `ranks` ranks, from the implementations that this version of Open MPI has. `None`
+    /// if the operation has no rules or no such implementation was measured.
     pub fn chosen(&self, ranks: usize, library: &str) -> Option<Chosen> {
         let collective = Ruled::of(&self.operation)?;
         let rules = if collective.has_one_rule(library) { self.rule_for_all() } else { self.rules() };
         Some(Chosen { collective, ranks, rules: rules.filter(|rules| !rules.is_empty())? })
     }
 
-    /// One rule for operations of which Open MPI does not compare the sizes: the implementation with the smallest mean
-    /// slowdown, relative to the best implementation at each size.
+    /// One rule for operations of which Open MPI does not compare the sizes: the implementation with the smallest
+    /// mean slowdown, relative to the best implementation at each size.
     pub fn rule_for_all(&self) -> Option<Vec<Rule>> {
         let collective = Ruled::of(&self.operation)?;
         let known = self.known_to(collective);
@@ -242,7 +242,8 @@ mod tests {
         };
         let numbers = |rules: Vec<Rule>| rules.iter().map(|r| (r.from_block_bytes, r.algorithm)).collect::<Vec<_>>();
         assert_eq!(numbers(estimates.rules().expect("scatter has rules")), [(0, 2), (1024, 1)]);
-        // Linear is 9/8 and 1 times as slow as the best, and binomial is 1 and 3/2 times as slow.
+        // At the two sizes, linear takes 9/8 and 1 times the time of the best implementation, and binomial takes 1
+        // and 3/2 times.
         assert_eq!(numbers(estimates.rule_for_all().expect("scatter has rules")), [(0, 1)]);
         let mut own = estimates;
         own.curves.push(("open-mpi-3".into(), vec![(0, 20.0), (1024, 20.0)]));

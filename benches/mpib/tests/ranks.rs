@@ -62,9 +62,9 @@ fn every_method_with_every_isolation_gives_a_time_within_its_bounds() {
 
 #[test]
 fn every_method_with_every_isolation_finds_the_known_length_of_an_operation_for_each_flow() {
-    // Earlier, root timing reported 2 ms for symmetric operations of 10 ms.
-    // Other work of the machine makes some times longer. It also makes the latency longer that a method subtracts, so a
-    // single measurement may be wrong in either direction. A method that is wrong by itself is wrong in each attempt.
+    // In an earlier version, root timing reported 2 ms for symmetric operations of 10 ms. Other work of the machine
+    // makes some times longer. Such work also lengthens the latency that a method subtracts, so a single measurement
+    // may be wrong in either direction. A method that is wrong by itself is wrong in each attempt.
     let mut wrong: Vec<String> = Vec::new();
     for attempt in 0..3 {
         let text = good(mpirun(3).arg(example("known_length")).output().expect("timeout(1) runs"));
@@ -91,7 +91,7 @@ fn every_method_with_every_isolation_finds_the_known_length_of_an_operation_for_
 
 #[test]
 fn sites_may_have_more_ranks_together_than_there_are_columns() {
-    // Earlier, all ranks panicked with near + far > N.
+    // In an earlier version, all ranks panicked if near + far > N.
     for (ranks, words) in [
         (18, "jor --sites 0-8/9-17 --periods 1"),
         (4, "jor --size 2 --sites 0-1/2-3 --periods 1 --verify"),
@@ -301,7 +301,7 @@ fn results_so_far_survive_ctrl_c_sigterm_and_sigkill() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     for signal in ["INT", "TERM", "KILL"] {
         let file = directory.path().join(format!("{signal}.json"));
-        // Only the first series has a chance to end.
+        // The test ends the command after the first series.
         let words = "p2p --sizes 8,1MiB --min-reps 300000 --max-reps 300000 --time-limit 600 -o";
         let mut command = mpirun(2);
         command.arg(MPIB).args(words.split(' ')).arg(&file).stdout(std::process::Stdio::piped());
@@ -423,13 +423,13 @@ fn the_readmes_quick_start_ends_with_the_table_that_it_shows() {
     let start = readme.split("## Quick start").nth(1).and_then(|text| text.split("```").nth(1)).expect("commands");
     let lines: Vec<_> = start.lines().skip(1).collect();
     assert_eq!(lines.len(), 5, "{lines:?}");
-    // The lines before install packages and build.
+    // The first three lines install packages and build.
     let script = lines[3..].join("\n").replace(" target/release/mpib ", &format!(" {MPIB} "));
     let mut shell = bounded("sh");
     shell.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").args(["-c", &script]);
     let text = good(shell.output().expect("timeout(1) runs"));
     let heads = readme.lines().find(|l| l.starts_with("operation ")).expect("the table's head");
-    // The README's columns are narrower.
+    // The columns in the README are narrower than the printed columns.
     assert!(text.lines().any(|line| line.split_whitespace().eq(heads.split_whitespace())), "{text}");
     assert_eq!(text.lines().filter(|l| l.starts_with("scatter/")).count(), 7, "{text}");
 }
@@ -441,7 +441,7 @@ fn the_readmes_examples_of_paths_run_as_they_stand() {
     let examples: Vec<_> = readme.lines().filter(|l| l.starts_with("mpirun ") && l.contains(" mpib paths ")).collect();
     assert_eq!(examples.len(), 2, "{examples:?}");
     for example in examples {
-        // The cluster's directories, and 64 ranks of 64 MiB, need a cluster.
+        // This machine has neither the directories of a cluster, nor the memory for 64 ranks of 64 MiB.
         let here = |name: &str| {
             let path = directory.path().join(name);
             std::fs::create_dir_all(&path).expect("made");
@@ -462,7 +462,7 @@ fn the_readmes_examples_of_paths_run_as_they_stand() {
 
 #[test]
 fn a_group_gathers_the_87_megabytes_of_each_of_32_ranks() {
-    // Earlier, more than 2 GiB of all ranks together were refused.
+    // An earlier version refused more than 2 GiB of all ranks together.
     let words = "paths --bytes 87MB --groups 32 --gathers native,tcp --buffer 64MiB --min-reps 1 --max-reps 1 \
                  --warm-up 0 --format json";
     let mut command = mpirun(32);
@@ -569,7 +569,7 @@ fn classes_of_jor_are_lines_of_one_figure() {
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (2, 4), "{svg}");
         assert!(svg.contains(", class S Strips<") && svg.contains(", class W Strips<"), "{svg}");
     }
-    // Earlier, the picture of a report was empty.
+    // In an earlier version, the picture of a report was empty.
     let svg = std::fs::read_to_string(directory.path().join("x.svg")).expect("drawn");
     assert!(svg.contains("Run time over period") && svg.matches("<polyline").count() == 4, "{svg}");
 }
@@ -593,7 +593,7 @@ fn lanes_are_drawn_over_size_and_over_their_number_with_the_models() {
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (8, 4), "{svg}");
         assert!(svg.contains(">65536 bytes, table 1<"), "{svg}");
     }
-    // Earlier, the picture of one size was a column of dots.
+    // In an earlier version, the picture of one size was a column of dots.
     good(mpib(4, &format!("{words} --sizes 4KiB -o {there}/one.svg")));
     assert!(file("one.svg").contains("time over the number of lanes"));
 }

@@ -311,7 +311,7 @@ fn the_cards_of_a_node_are_found_and_have_their_rates_in_both_directions_at_once
             found.iter().find(|f| f["pattern"] == shape && f["width"] == width).expect("a pattern")
         };
         let rate = |shape, width| number(&of(shape, width)["bytes_per_second"]) * 8.0 / 1e6;
-        // Bytes that arrive at a card in a repetition, compared with those of one sender.
+        // Bytes that arrive at a card in a repetition, divided by the bytes of one sender.
         let arrived = |card: &str| {
             let cards = of("incast", 3)["card_bytes_of_a_repetition"].as_array().expect("cards");
             let card = cards.iter().find(|c| c["name"] == card);
@@ -320,7 +320,8 @@ fn the_cards_of_a_node_are_found_and_have_their_rates_in_both_directions_at_once
         once.all(&[
             ("a pair has the LAN's 200 Mbit/s", near(rate("pairs", 1), 200.0, 0.15), rate("pairs", 1)),
             ("twice as much both ways", near(rate("pairs-both-ways", 1), 400.0, 0.15), rate("pairs-both-ways", 1)),
-            // One sender on the LAN and two on the WAN: the WAN's card decides, with two thirds of the bytes.
+            // One sender is on the LAN, and two senders are on the WAN. The WAN card limits the rate, because it
+            // carries two thirds of the bytes.
             ("incast by three", near(rate("incast", 3), 150.0, 0.15), rate("incast", 3)),
             ("outcast by three", near(rate("outcast", 3), 150.0, 0.15), rate("outcast", 3)),
             ("one sender through the LAN's card", near(arrived("lan"), 1.0, 0.1), arrived("lan")),

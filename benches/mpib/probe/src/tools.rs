@@ -1,4 +1,4 @@
-//! Which tools of the build are missing.
+//! Finds out which tools of the build are missing.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub fn missing(path: &OsStr, is_set: impl Fn(&str) -> bool) -> Vec<&'static str>
     };
     let names = ["MPI_PKG_CONFIG", "CRAY_MPICH_DIR", "MPICC"];
     let mpi = names.into_iter().any(&is_set) || in_path("mpicc") || known("ompi") || known("mpich");
-    // Other systems than Linux have other names.
+    // On systems other than Linux, libclang has other file names, so libclang is not searched there.
     let libclang = !cfg!(target_os = "linux") || is_set("LIBCLANG_PATH") || in_path("llvm-config") || {
         has_library(["/usr", "/usr/local"].map(Path::new)) && (in_path("clang") || has_headers())
     };

@@ -19,7 +19,7 @@ pub trait Operation {
     /// and again for every size.
     fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()>;
 
-    /// Preparation that each run needs and that is not timed. Called before each run.
+    /// Prepares one run. The timer calls this method before each run, and does not time the call.
     fn ready(&mut self) -> Result<()> {
         Ok(())
     }
@@ -27,14 +27,14 @@ pub trait Operation {
     /// Runs the operation once. All ranks must call this method equally often.
     fn run(&mut self, comm: &Comm) -> Result<()>;
 
-    /// Switches to other buffers, which are not in a cache. Does nothing if there are no other buffers.
+    /// Switches to other buffers, which are not in a cache. This method does nothing if there are no other buffers.
     fn freshen(&mut self) {}
 
     /// Whether this rank has the right data after a run.
     fn is_right(&self, comm: &Comm) -> bool;
 
     /// Whether this rank has the right data. An operation that keeps only a part of the data of a run overrides this
-    /// method: it runs once more and compares each part. Collective.
+    /// method, runs once more, and compares each part. All ranks must call this method.
     fn check(&mut self, comm: &Comm) -> Result<bool> {
         Ok(self.is_right(comm))
     }
@@ -84,7 +84,7 @@ pub enum SettingError {
         /// The reason.
         source: super::lanes::LanesError,
     },
-    /// There is no rank of this number.
+    /// There is no rank with this number.
     #[error("the root is rank {root}; there are {ranks} ranks, from 0")]
     Root {
         /// Requested root.

@@ -16,7 +16,7 @@ const VALUES_MAX: c_int = 256;
 pub struct Value {
     /// The value.
     pub number: i32,
-    /// Its name in the MPI library.
+    /// Name of the value in the MPI library.
     pub name: String,
 }
 
@@ -38,7 +38,7 @@ pub fn set_variable_alone(name: &str, value: &str) {
     }
 }
 
-/// The session of the tool interface. MPI counts how often it is begun and ended.
+/// A session of the tool interface. MPI counts how often the interface is initialised and finalised.
 struct Session;
 
 impl Session {
@@ -64,9 +64,9 @@ impl Control {
         let session = Session::begin()?;
         let name = CString::new(name).ok()?;
         let ok = |code: c_int| (code == ffi::MPI_SUCCESS as c_int).then_some(());
-        // SAFETY: the name ends with a zero byte, and all other pointers are valid places for what the calls return.
-        // Null stands for names and descriptions that are not wanted, as MPI specifies. A variable without a bound
-        // object needs no object.
+        // SAFETY: the name ends with a zero byte, and all other pointers are valid places for the results of the
+        // calls. MPI allows null pointers for names and descriptions that the caller does not need. A variable
+        // without a bound object needs no object.
         unsafe {
             let mut index = 0;
             ok(ffi::MPI_T_cvar_get_index(name.as_ptr(), &mut index))?;

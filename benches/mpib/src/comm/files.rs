@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What a file is opened for.
+/// The purpose for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Writing. The file is created if it does not exist, and its old contents are removed.
@@ -19,8 +19,8 @@ pub enum Access {
 
 /// A file that all ranks of a communicator have opened. All methods are collective.
 ///
-/// Only [`CollectiveFile::close`] closes the file. After an error, the file stays open until the program ends, because
-/// closing needs all ranks.
+/// Only [`CollectiveFile::close`] closes the file. After an error, the file stays open until the program ends,
+/// because closing needs all ranks.
 pub struct CollectiveFile {
     raw: ffi::MPI_File,
 }

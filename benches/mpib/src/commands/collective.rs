@@ -33,7 +33,8 @@ pub struct Options {
     /// Rank that scatters or gathers
     #[arg(long, default_value_t = 0)]
     root: usize,
-    /// Also measure Open MPI's own algorithms (coll_tuned_*_algorithm), as open-mpi-1 and so on; --rules includes this
+    /// Also measure Open MPI's own algorithms (coll_tuned_*_algorithm), as open-mpi-1 and so on; --rules includes
+    /// this
     #[arg(long)]
     open_mpi: bool,
     /// Write the choice as a rules file for Open MPI's coll_tuned_dynamic_rules_filename, from Open MPI's own

@@ -1,4 +1,4 @@
-//! `mpib interference`: measures what a checkpoint costs the application that goes on.
+//! `mpib interference`: measures what a checkpoint costs the application that keeps running.
 
 use super::room::{Need, directories_suffice, memory_suffices};
 use super::{Failure, Output, all_fit, at_least, bytes, bytes_not_zero, context, hosts};
@@ -28,13 +28,13 @@ pub struct Options {
     /// Number of checkpoints of mcrEngine for each operation and size
     #[arg(long, default_value_t = 10)]
     checkpoints: usize,
-    /// Seconds of the measurement of each operation and size beside each other load
+    /// Seconds to measure each operation and size alone and under each load except checkpoints
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Confidence level of the intervals
     #[arg(long, default_value_t = 0.95)]
     confidence: f64,
-    /// The command `mcr`; default: the first `mcr` in PATH. Without it, only gathers over TCP are measured
+    /// The command `mcr`; default: the first `mcr` in PATH. Without this command, only gathers over TCP are measured
     #[arg(long, value_name = "FILE", env = "MCR")]
     mcr: Option<PathBuf>,
     /// A directory in each node's memory, for the files that the agents read
@@ -182,7 +182,7 @@ fn longest_of(operation: usize, size: usize, load: &str, seconds: f64) -> serde_
     serde_json::json!({ "operation": format!("{}, {load}", OPERATIONS[operation]), "block_bytes": size, "seconds": seconds })
 }
 
-/// One sentence for each operation and size: how many times as long it takes beside each load.
+/// One sentence for each operation and size: how many times as long the operation takes under each load.
 fn compare(rows: &[Row], rule: &StoppingRule) -> Vec<String> {
     let alone = rows.iter().filter_map(|row| Some((row, row.operation.strip_suffix(&format!(", {ALONE}"))?)));
     alone

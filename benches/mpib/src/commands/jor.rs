@@ -17,8 +17,8 @@ pub struct Options {
     /// N, instead of a class
     #[arg(long, value_name = "N")]
     size: Option<usize>,
-    /// Iterations between exchanges of the sites, separated by commas; 1 is always included, and so is the period
-    /// that is predicted to be the best from probes of an iteration and an exchange
+    /// Iterations between exchanges of the sites, separated by commas; the period 1 is always included, and also the
+    /// period that is predicted to be the best from probes of an iteration and an exchange
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
     periods: Vec<usize>,
     /// Limit each rank of site 0 and of site 1 to this number of points per second, for example 200000,100000
@@ -40,7 +40,7 @@ pub struct Options {
     /// Confidence level of the intervals
     #[arg(long, default_value_t = 0.95)]
     confidence: f64,
-    /// Maximum number of iterations of each run (at least one period); times are scaled
+    /// Maximum number of iterations of each run (at least one period); the times are scaled to all iterations
     #[arg(long, value_name = "ITERATIONS")]
     sample: Option<usize>,
     /// Compare the result at period 1 with a serial run bit by bit
@@ -200,7 +200,7 @@ struct Run {
 /// Label of an axis in seconds.
 const TIME: &str = "time";
 
-/// Bytes of a value of the border, which the front-ends exchange.
+/// Bytes of one value of the border. The front-ends exchange these values.
 const BORDER_BYTES: usize = size_of::<f64>();
 
 /// Rejects numbers of ranks for which a run of both sites together, or of one site alone, has a rank without points.
@@ -382,7 +382,7 @@ fn lines(o: &Outcome, near: usize, far: usize, cut: Cut, plan: &Plan) -> Vec<Str
     ));
     if o.artful_interval.is_none() {
         let level = percent(plan.confidence);
-        // All repetitions are on one side of the true median with the probability 2 / 2^n.
+        // The probability that all n repetitions are on the same side of the true median is 2 / 2^n.
         let enough = (1.0 - (1.0 - plan.confidence).log2()).ceil();
         lines.push(format!("{} repetitions: too few for intervals at {level} (--reps {enough})", plan.reps));
     }

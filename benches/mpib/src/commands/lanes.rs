@@ -197,7 +197,7 @@ pub fn paths(model: &PathModel) -> Vec<String> {
     ]
 }
 
-/// The modelled times, the measured times, and the conclusions for one size and direction.
+/// The modelled times, the measured times, and the conclusions for one block size and one direction.
 struct Choice<'m> {
     size: usize,
     direction: Direction,

@@ -18,7 +18,7 @@ pub struct Options {
     /// Bytes of a message, separated by commas; messages below 4 MiB are sent up to 64 times in each repetition
     #[arg(long, value_parser = bytes_not_zero, value_delimiter = ',', default_values_t = [64 << 10, 1 << 20])]
     sizes: Vec<usize>,
-    /// Maximum number of nodes to measure; the others also send and receive
+    /// Maximum number of nodes to measure; the other nodes also send and receive
     #[arg(long, default_value_t = 8)]
     nodes: usize,
     /// Consecutive ranks that count as a node; default: ranks with the same host name

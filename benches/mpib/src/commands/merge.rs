@@ -1,4 +1,4 @@
-//! `mpib merge`: merges the reports of several launches of one command. Needs neither mpirun nor ranks.
+//! `mpib merge`: merges the reports of several launches of one command. This command needs neither mpirun nor ranks.
 
 use super::{Failure, FormatName};
 use clap::Args;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct Options {
-    /// Reports of the same command: files that its option -o FILE.json has written
+    /// Reports of the same command: files that the option -o FILE.json of the command has written
     #[arg(required = true, value_name = "FILE.json")]
     reports: Vec<PathBuf>,
     /// Format of the printed result

@@ -1,4 +1,4 @@
-//! The report: its format and files, and the results so far of a command that is interrupted.
+//! The format and the files of a report, and the report of a command that is interrupted.
 
 use super::{Failure, context};
 use clap::{Args, ValueEnum};
@@ -65,7 +65,7 @@ impl Output {
             if !state.over {
                 let mut out = std::io::stdout();
                 out.write_all(state.report.write(format).as_bytes()).and_then(|()| out.flush()).ok();
-                state.write().ok(); // nobody can be told
+                state.write().ok(); // an error cannot be reported any more
             }
         });
         Ok(Journal(Some(state)))
@@ -114,8 +114,8 @@ fn format_of(path: &Path) -> Result<Format, Failure> {
 /// Time that the other ranks wait after a signal. Open MPI kills all ranks after one second.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
-/// Starts a thread that calls a function after SIGTERM or Ctrl-C, and then ends the process. Without the thread, the
-/// files still have the results so far.
+/// Starts a thread that calls a function after SIGTERM or Ctrl-C, and then ends the process. If the thread cannot be
+/// started, the files still contain the results so far.
 fn on_signal(act: impl FnOnce() + Send + 'static) {
     if let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) {
         std::thread::spawn(move || {
@@ -138,8 +138,8 @@ fn try_to_write(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The results so far, on rank 0. They are written to the files of `-o` while the command runs, so that nothing is
-/// lost if it is killed. After SIGTERM or Ctrl-C, they are also printed.
+/// The results so far, on rank 0. The journal writes these results to the files of `-o` while the command runs, so
+/// that no result is lost if the command is killed. After SIGTERM or Ctrl-C, the journal also prints the results.
 #[derive(Clone)]
 pub struct Journal(Option<Arc<Mutex<State>>>);
 
@@ -153,7 +153,7 @@ struct State {
     over: bool,
 }
 
-/// Writing the results so far may take at most this part of the time.
+/// Writing the results so far takes at most about 1 / WRITING_DIVISOR of the time.
 const WRITING_DIVISOR: u32 = 100;
 
 impl Journal {
@@ -186,7 +186,7 @@ impl State {
     }
 }
 
-/// Replaces a file as a whole, so that there is a complete file at any time. Only regular files are replaced.
+/// Replaces a file as a whole, so that a complete file exists at any time. Only regular files are replaced.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     if path.exists() && !path.is_file() {
         return std::fs::write(path, text);

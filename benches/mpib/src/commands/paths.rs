@@ -213,7 +213,8 @@ const GATHERS: [&str; 7] = ["native", "linear-nonblocking", "binomial", "lanes-1
 /// The gather over plain TCP connections.
 const TCP: &str = "tcp";
 
-/// Rejects directories without space for the files of all ranks, and a command `mcr` that does not exist. Collective.
+/// Rejects directories without space for the files of all ranks, and a command `mcr` that does not exist. All ranks
+/// must call this function.
 fn places_suffice(comm: &Comm, options: &Options, groups: &[usize], mcr: Option<&Path>) -> Result<(), Failure> {
     let hosts = hosts(comm)?;
     let of = |ranks: usize| options.bytes.saturating_mul(ranks);
@@ -229,7 +230,7 @@ fn places_suffice(comm: &Comm, options: &Options, groups: &[usize], mcr: Option<
     if let Some(mcr) = mcr {
         let found = std::fs::metadata(mcr).map_err(|e| format!("{}: {e}", mcr.display()));
         comm.agree(found.map(|_| ())).map_err(|error| Failure::Input(error.to_string()))?;
-        // Two checkpoints exist at the same time: the last one, and the next one or the restored one.
+        // Two checkpoints exist at the same time: the last checkpoint, and the next or the restored checkpoint.
         let files = || Need { option: "--memory", directory: &options.memory, bytes: of(2 * here) };
         let led = |group: usize| (0..hosts.len()).filter(|rank| is_here(&(rank / group * group))).count();
         let led = groups.iter().map(|&group| led(group)).max().unwrap_or(0);
@@ -241,7 +242,7 @@ fn places_suffice(comm: &Comm, options: &Options, groups: &[usize], mcr: Option<
     directories_suffice(comm, &steps)
 }
 
-/// Bytes per second as storage people read them.
+/// A rate in MB/s, the usual unit for storage.
 fn megabytes(bytes_per_second: f64) -> String {
     format!("{:.1} MB/s", bytes_per_second / 1e6)
 }
@@ -387,8 +388,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// The steps of a way one after the other. The sum of the intervals contains the sum of the true medians at
-    /// least as often as both intervals together contain theirs.
+    /// A way whose steps run one after the other. If each interval contains the true median of its step, the sum of
+    /// the intervals contains the sum of the true medians.
     fn of(name: String, steps: &[&Summary]) -> Self {
         let sum = |a: Interval, b: Interval| Interval { low: a.low + b.low, high: a.high + b.high };
         let intervals: Option<Vec<_>> = steps.iter().map(|s| s.median_interval).collect();
@@ -397,7 +398,8 @@ impl Candidate {
     }
 }
 
-/// The fastest candidate, or all candidates whose intervals overlap with the interval of the fastest.
+/// A sentence about the fastest candidate, or about all candidates whose intervals overlap with the interval of the
+/// fastest candidate.
 fn conclude(what: &str, mut candidates: Vec<Candidate>, whole_bytes: f64) -> Option<String> {
     candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let (best, others) = candidates.split_first()?;
@@ -534,7 +536,8 @@ mod tests {
 
     #[test]
     fn writing_without_aggregators_can_be_recommended_and_equal_ways_are_called_equal() {
-        // Review, 2: "without aggregators" 26.58 ms, and then "recommended: group size 2" with 29.64 ms.
+        // An earlier version reported 26.58 ms "without aggregators", and then recommended "group size 2" with 29.64
+        // ms.
         let ways = [way("native", 2, 5e-3), way("pfs", 2, 24.6e-3), way("pfs", 1, 26.58e-3)];
         let lines = recommend(&ways, &[2], 8, 1 << 20);
         assert!(recommended(&lines).starts_with("without aggregators: 26.58 ms"), "{lines:?}");

@@ -1,4 +1,4 @@
-//! Checks before a measurement whether its bytes fit into memory and into the directories.
+//! Checks before a measurement whether the bytes of the measurement fit into memory and into the directories.
 
 use super::{Failure, hosts};
 use mpib::comm::Comm;
@@ -16,7 +16,8 @@ pub struct Need<'p> {
 }
 
 /// Rejects directories that do not exist or have too little free space. Each item of `steps` is a step of the
-/// measurement; the files of a step are removed before the next step. Quotas are not known. Collective.
+/// measurement; the files of a step are removed before the next step. Quotas are not checked. All ranks must call
+/// this function.
 pub fn directories_suffice(comm: &Comm, steps: &[Vec<Need>]) -> Result<(), Failure> {
     let fits = steps.iter().try_for_each(|step| step_fits(step));
     comm.agree(fits).map_err(|error| Failure::Input(error.to_string()))
@@ -45,7 +46,7 @@ fn step_fits(step: &[Need]) -> Result<(), String> {
     Ok(())
 }
 
-/// Free bytes for this user. `None` if the file system does not say.
+/// Free bytes for this user. `None` if the file system does not report a size.
 fn free_bytes(directory: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(directory).ok()?;
     (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
@@ -55,13 +56,14 @@ fn gigabytes(bytes: u64) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
-/// Rejects blocks that do not fit into the memory of a host: each rank has its block, and each may need a buffer of
-/// an aggregator, because some gathers pass blocks on. Collective.
+/// Rejects blocks that do not fit into the memory of a host: each rank has its block, and may also need an
+/// aggregator's buffer, because in some gathers a rank passes on the blocks of other ranks. All ranks must call this
+/// function.
 pub fn memory_suffices(comm: &Comm, bytes: usize, buffer_bytes: usize) -> Result<(), Failure> {
     let hosts = hosts(comm)?;
     let mine = &hosts[comm.rank()];
     let here = hosts.iter().filter(|h| *h == mine).count();
-    // All pieces on a host together are at most the blocks of all ranks.
+    // This sum assumes that the buffers of a host hold at most as many bytes as the blocks of the ranks on this host.
     let blocks = bytes.saturating_mul(here);
     let needed = blocks.saturating_add(buffer_bytes.saturating_mul(here).min(blocks));
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

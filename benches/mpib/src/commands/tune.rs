@@ -1,5 +1,5 @@
-//! `mpib tune`: measures Open MPI's own algorithms of all operations for several numbers of ranks, and writes one rules
-//! file.
+//! `mpib tune`: measures Open MPI's own algorithms of all operations for several numbers of ranks, and writes one
+//! rules file.
 
 use super::collective::KindName;
 use super::{Failure, Output, TimingOptions, all_fit, at_least, bytes, context};
@@ -18,7 +18,7 @@ pub struct Options {
     /// The rules file, for Open MPI's coll_tuned_dynamic_rules_filename
     #[arg(long, value_name = "FILE")]
     rules: PathBuf,
-    /// Operations, separated by commas; default: all that can have rules
+    /// Operations, separated by commas; default: all operations that can have rules
     #[arg(long, value_enum, value_delimiter = ',')]
     operations: Vec<KindName>,
     /// Numbers of ranks of the communicators, separated by commas; default: all ranks
@@ -59,7 +59,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if let Some(kind) = kinds.iter().find(|kind| !has_rules(kind)) {
         return Err(Failure::Input(format!("--operations {}: Open MPI has no rules for it", kind.name())));
     }
-    // Some operations cannot be forced in some versions.
+    // In some versions of Open MPI, the algorithms of some operations cannot be forced.
     let (kinds, unforced): (Vec<Kind>, Vec<Kind>) =
         kinds.into_iter().partition(|&kind| !open_mpi::implementations(kind, comm.size()).is_empty());
     if kinds.is_empty() {

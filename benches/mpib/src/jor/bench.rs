@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 const TAG: u16 = 500;
-/// Sleep of ranks that only simulate computing while they wait, so that the cores are free for the other ranks.
+/// Length of a sleep of a rank that simulates computing and waits for a message. The sleep leaves the core to other
+/// ranks.
 const NAP: Duration = Duration::from_micros(50);
 /// Time of spinning before the first sleep. The message of a neighbour often arrives within this time, and a sleep
 /// takes twice as long as requested.
@@ -21,7 +22,7 @@ pub enum JorError {
     /// MPI failed.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// There are more ranks than rows.
+    /// The points cannot be divided among the ranks.
     #[error(transparent)]
     Cut(#[from] CutError),
 }
@@ -71,8 +72,8 @@ pub struct Outcome {
     /// Interval of `ratio_whole`.
     #[serde(default)]
     pub ratio_whole_interval: Option<Interval>,
-    /// Whether the measured ratios on N x N and on 2N x N points differ significantly. Then half of the problem fits
-    /// into a cache at one site, but the whole problem does not. `None` with too few repetitions.
+    /// Whether the measured ratios on N x N and on 2N x N points differ significantly. If they differ, half of the
+    /// problem fits into a cache at one site, but the whole problem does not. `None` with too few repetitions.
     #[serde(default)]
     pub cache_crossed: Option<bool>,
     /// Number of the 2N rows that site 0 has if the load is balanced.
@@ -145,7 +146,7 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
         known.extend(count.into_iter().map(|count| (chosen_period, count)));
         known.sort_unstable();
     }
-    // The runs alternate, so that disturbances affect all of them equally.
+    // The runs alternate, so that disturbances affect all runs equally.
     let mut errors_left = vec![0.0; known.len()];
     series.balanced = vec![Vec::new(); known.len()];
     for _ in 0..plan.reps {
@@ -197,7 +198,7 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     })
 }
 
-/// Whether two ratios differ significantly, and by more than a tenth: their intervals have no common value. `None`
+/// Whether two ratios differ significantly (their intervals have no common value) and by more than a tenth. `None`
 /// without intervals.
 fn crossed(ratio: &Summary, whole: &Summary) -> Option<bool> {
     let (a, b) = (ratio.median_interval?, whole.median_interval?);
@@ -428,7 +429,7 @@ impl Runner<'_> {
         Ok([each - exchange, exchange])
     }
 
-    /// A timed run. Computes this rank's part. The run uses the positions from `first` on.
+    /// Times a run, in which this rank computes its part. The run uses the positions from `first` on.
     fn timed(
         &self,
         problem: Problem,
@@ -482,7 +483,7 @@ impl Runner<'_> {
         Ok(Run { seconds: before - start, iteration_seconds: median(&iterations), block })
     }
 
-    /// Exchanges borders with some neighbours, given by side and rank.
+    /// Exchanges borders with some neighbours. `meet` has the side and the rank of each neighbour.
     fn exchange(&self, block: &mut Block, meet: &[(usize, usize)]) -> Result<(), CommError> {
         if meet.is_empty() {
             return Ok(());
@@ -552,7 +553,8 @@ mod tests {
 
     #[test]
     fn a_cache_boundary_is_reported_only_if_the_ratios_differ_significantly() {
-        // Review, 2: 0.994 and 1.767 were called a cache boundary where there was none.
+        // An earlier version reported a cache boundary for the ratios 0.994 and 1.767, although there was no
+        // boundary.
         let of = |ratios: &[f64]| Summary::of(ratios, 0.95);
         let wide = of(&[0.6, 0.994, 1.4, 0.9, 1.7, 0.8, 1.8]);
         let high = of(&[1.1, 1.767, 1.9, 0.9, 1.8, 1.7, 2.0]);

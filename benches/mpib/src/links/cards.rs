@@ -26,7 +26,8 @@ pub fn read() -> Vec<Card> {
     cards
 }
 
-/// The table of /proc/net/dev: two lines of heads; then a name with a colon, and 16 numbers.
+/// Parses the table of /proc/net/dev. The table has two header lines, and then one line for each card, with a name, a
+/// colon, and 16 numbers.
 fn of_table(table: &str) -> Vec<Card> {
     let card = |line: &str| {
         let (name, numbers) = line.split_once(':')?;

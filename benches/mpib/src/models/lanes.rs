@@ -9,7 +9,7 @@
 //!   and `a + n1 M / (P b_LAN)` within the far site. Nothing is rounded up here, and the LAN transfers
 //!   `n1 + P - 1 + n1 / P` blocks.
 //!
-//! In both versions, the root sends nothing to its own site while its lane's block is on the WAN.
+//! In both versions, the root sends nothing to its own site while the block of the root's lane is on the WAN.
 //! [`Variant::Overlapped`] follows the schedule of `collectives::lanes`, in which each network card does one thing at
 //! a time. So this variant also shows when the plain linear algorithm is faster: if b_LAN = b_WAN, or if one lane
 //! fills the WAN.
@@ -237,8 +237,8 @@ mod tests {
 
     #[test]
     fn ours_is_within_15_percent_of_what_was_measured_where_the_wan_is_the_limit() {
-        // Medians in ms on the emulated sites. P = 3 is left out, since in the measured program the root waited at P
-        // = 3.
+        // Medians in ms on the emulated sites. P = 3 is left out, because at P = 3 the root of the measured program
+        // waited.
         for (model, measured) in [
             (sites(1000.0, 100.0, 400.0, 0.0), [(1, 374.0), (2, 201.0), (4, 122.0)]),
             (sites(100.0, 100.0, 400.0, 0.0), [(1, 615.0), (2, 513.0), (4, 525.0)]),

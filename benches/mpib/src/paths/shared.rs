@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub enum How {
     /// Each writer opens the file, writes its range, and syncs the file.
     SystemCalls,
-    /// All ranks together, by MPI_File_write_at_all and MPI_File_read_at_all. The MPI library may first gather the
+    /// All ranks call MPI_File_write_at_all or MPI_File_read_at_all together. The MPI library may first gather the
     /// bytes on some ranks.
     MpiIo,
 }
@@ -30,7 +30,7 @@ pub struct SharedFile {
     group_size: usize,
     rank: usize,
     block_bytes: usize,
-    /// Number of ranks whose bytes this rank writes. 0 on ranks that do not write.
+    /// Number of ranks whose bytes this rank writes. The number is 0 on ranks that do not write.
     times: usize,
     bytes: Vec<u8>,
     into: Vec<u8>,
@@ -84,7 +84,7 @@ impl SharedFile {
         if self.times == 0 { Ok(()) } else { write().map_err(failed) }
     }
 
-    /// Reads this rank's range by system calls, in pieces. Returns whether all bytes are right, if `compare`.
+    /// Reads this rank's range by system calls, in pieces. Returns false if `compare` is set and a byte is wrong.
     fn read(&self, buffer: &mut [u8], compare: bool) -> std::io::Result<bool> {
         if self.times == 0 {
             return Ok(true);

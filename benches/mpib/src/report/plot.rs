@@ -37,8 +37,8 @@ pub struct Line {
     pub name: String,
     /// The points, in the order in which they are connected.
     pub points: Vec<Point>,
-    /// Whether a model predicts the points. They are drawn without marks, as a dashed line with the colour of the
-    /// measured line before.
+    /// Whether a model predicts the points. Predicted points are drawn without marks, as a dashed line with the
+    /// colour of the previous measured line.
     pub model: bool,
 }
 
@@ -48,7 +48,7 @@ impl Line {
         Self { name: name.into(), points, model: false }
     }
 
-    /// A line of predictions for the measured line before.
+    /// A line of predictions for the previous measured line.
     pub fn model(name: impl Into<String>, points: Vec<Point>) -> Self {
         Self { name: name.into(), points, model: true }
     }
@@ -81,11 +81,11 @@ const PLOT_HEIGHT: f64 = 420.0;
 const LEFT: f64 = 96.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 60.0;
-/// Height of a name in the legend.
+/// Height of a name in the legend, in pixels.
 const LEGEND_STEP: f64 = 18.0;
 /// Maximum number of names in the legend. The last name says how many are missing.
 const MAX_NAMES: usize = 48;
-/// Width of a letter of the legend, a little more than the average of this font size.
+/// Width of a letter of the legend in pixels, a little more than the average width in this font size.
 const LETTER_WIDTH: f64 = 6.8;
 /// Number of ticks that fit on an axis with their labels.
 const MAX_TICKS: usize = 9;
@@ -95,7 +95,7 @@ struct Axis {
     scale: Scale,
     low: f64,
     high: f64,
-    /// A logarithmic axis with the value 0, at its lower end.
+    /// Whether a logarithmic axis shows the value 0, at its lower end.
     zero: bool,
     /// Whether all values are whole numbers, for example numbers of ranks.
     whole: bool,
@@ -141,7 +141,7 @@ impl Axis {
             }
             _ => {
                 let margin = (0.04 * (high - low)).max(0.1);
-                // The value 0 gets a place left of the others.
+                // The value 0 gets a place left of the other values.
                 let left = if zero { (0.1 * (high - low)).max(1.0) } else { 0.0 };
                 new(low - margin - left, high + margin)
             }
@@ -285,7 +285,7 @@ fn legend(names: &[&str], styles: &[Style]) -> String {
 /// The colour and the dash of a line.
 type Style = (&'static str, &'static str);
 
-/// The styles of lines: predictions have the colour of the measured line before.
+/// The styles of lines: predictions have the colour of the previous measured line.
 fn styles(lines: &[Line]) -> Vec<Style> {
     let models = lines.iter().any(|line| line.model);
     let (mut measured, mut predictions) = (0, 0);
