@@ -42,9 +42,11 @@ packages: prerequisites ## build target/packages/*.deb and *.rpm, for glibc 2.28
 demo: prerequisites ## kill a simulation and the daemons, restart, compare the final state (DAEMONS=1: separate daemons)
 	@deploy/demo.sh $(if $(DAEMONS),--daemons)
 
+# The crate mcrengine is also checked alone, because a build of the whole workspace hides that a dependency is missing.
+# The tests use two threads for each core, because most tests wait for other processes.
 test: prerequisites scripts ## run all tests and checks
-	cargo check --locked -p mcrengine # alone, without dependencies of the daemons
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} cargo test --locked --workspace # most tests wait
+	cargo check --locked -p mcrengine
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} cargo test --locked --workspace
 	@$(MAKE) --no-print-directory test-reader
 	@if deploy/prerequisites.sh mpi; then $(MAKE) --no-print-directory test-mpi; \
 	    else echo "SKIPPED: the tests of benches/mpib, which need an MPI" >&2; fi
