@@ -1,7 +1,7 @@
 //! Metrics of daemons in the format OpenMetrics, for Prometheus.
 //!
-//! Each metric counts events of the log: a layer of the logger sees every event, also events that the log's level
-//! leaves out. So a metric and its log line always agree. `GET /metrics` answers with all metrics.
+//! Each metric is computed from events of the log: a layer of the logger sees every event, also events that the log's
+//! level leaves out. So a metric and its log lines always agree. `GET /metrics` answers with all metrics.
 
 mod server;
 
