@@ -284,8 +284,8 @@ pub fn encode_chosen(
 }
 
 /// Whether to try coding the whole segment with the older segment. Such a trial takes longer than coding without an
-/// older segment. The answer comes from a trial on a part of the arrays. If no such part can be taken, the answer is
-/// `true`. Leaves the basis's older segment in `scratch`.
+/// older segment. A trial on a part of the arrays gives the answer. If no part of the arrays can be taken, the answer
+/// is `true`. This function leaves the basis's older segment in `scratch`.
 fn may_gain(
     raw: &[u8],
     element: &ElementType,

@@ -221,8 +221,8 @@ fn weigh(
     (layout, Explanation { asks: Some(asks), certain: false, ..explanation })
 }
 
-/// Returns this preset if it fits. More than half of the files must match it, no rank may be missing, and its labels
-/// must not be labels of parts. If the job has only one rank, a preset that finds several ranks does not fit.
+/// Returns the preset if the preset fits. More than half of the files must match the preset, no rank may be missing,
+/// and the labels of the preset must not be labels of parts. If the job has only one rank, a preset that finds several ranks does not fit.
 fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout, Explanation)> {
     let mut ranks: BTreeMap<CheckpointId, BTreeSet<u32>> = BTreeMap::new();
     let mut placed_count = 0usize;

@@ -78,7 +78,7 @@ impl Root {
 
 impl Core {
     /// If the configured path leads to another directory, begins to watch this directory. The next scan finds the
-    /// files in it, as at the start.
+    /// files in this directory, as at the start.
     pub(super) fn follow_path(&mut self) {
         let now_ms = self.now_ms();
         self.path_check_ms = self.path_check_ms.map(|_| now_ms.saturating_add(PATH_CHECK_MS));

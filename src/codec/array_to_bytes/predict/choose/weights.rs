@@ -80,7 +80,7 @@ pub(crate) fn spread(all: &[usize], most: usize) -> Vec<usize> {
 }
 
 impl Data<'_> {
-    /// The weights of errors, from the errors of a set. In tables only `Reach::Near` is used, because rows are short
+    /// The weights with which the errors of a prediction count, computed from the errors of the terms in `set`. In tables only `Reach::Near` is used, because rows are short
     /// and fits take a long time.
     pub(crate) fn importances(&self, literals: &Literals, set: &Set) -> Vec<Importance> {
         let reaches = if self.column().is_placed { &[Reach::Near][..] } else { &[Reach::Near, Reach::Own] };
