@@ -40,8 +40,8 @@ const CLEAR_DIVISOR: usize = 8;
 /// For untyped bytes, a chain with another codec counts as better than zstd only if the chain saves more than 1/32 of
 /// the bytes that zstd leaves of a sample.
 const SHUFFLED_GAIN_DIVISOR: usize = 32;
-/// fpzip is tried on this number of bytes at the beginning of a segment. Elements of samples from several places would
-/// lack their neighbours.
+/// fpzip is tried on this number of bytes at the beginning of a segment. Elements of samples from several places
+/// would lack their neighbours.
 const FPZIP_SAMPLE_BYTES: usize = 256 << 10;
 /// A sample, and the result of zstd on the sample.
 struct Quick {
@@ -123,8 +123,9 @@ fn tried(
     best_of(chains.into_iter().map(trial).collect(), sample, basis)
 }
 
-/// The chain that codes a sample of untyped bytes best. `by_zstd` is the result of zstd. Other parameters of zstd give
-/// similar results, so these parameters are not tried if a chain with another codec saves more than 1/32 of the bytes.
+/// The chain that codes a sample of untyped bytes best. `by_zstd` is the result of zstd. Other parameters of zstd
+/// give similar results, so these parameters are not tried if a chain with another codec saves more than 1/32 of the
+/// bytes.
 fn tried_in_haste(
     chains: Vec<Chain>,
     sample: &[u8],

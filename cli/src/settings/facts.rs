@@ -92,8 +92,8 @@ impl Facts {
         self.directories.first().cloned().unwrap_or_else(|| ".".into())
     }
 
-    /// Replaces variables. As in SLURM's file names, `%u` is the user's name, `%U` the user's uid, `%j` SLURM's job id,
-    /// `%A` the id of a job array, `%a` the index in the array, and `%x` the job's name. `%%` is a
+    /// Replaces variables. As in SLURM's file names, `%u` is the user's name, `%U` the user's uid, `%j` the job id, `%A`
+    /// the id of a job array, `%a` the index in the array, and `%x` the job's name. `%%` is a
     /// percent sign. `${NAME}` is a variable of the environment. Variables inside the values are not replaced.
     pub fn expand(&self, text: &str) -> anyhow::Result<String> {
         let (mut out, mut rest) = (String::with_capacity(text.len()), text);

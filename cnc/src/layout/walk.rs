@@ -438,8 +438,8 @@ fn is_second_name(root: &Path, real_root: &Path, link: &Path, end: &Path) -> boo
     is_below_root() || is_behind() || twin.is_some_and(|twin| twin.canonicalize().is_ok_and(|other| other == *end))
 }
 
-/// Walks over `root/below`. Reports each directory before the content of the directory is read. So the caller can watch
-/// the directory before the content is read, and misses no change.
+/// Walks over `root/below`. Reports each directory before the content of the directory is read. So the caller can
+/// watch the directory before the content is read, and misses no change.
 pub(crate) fn walk(
     root: &Path,
     below: &Path,
