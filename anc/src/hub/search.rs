@@ -25,7 +25,7 @@ const SEARCHED_MAX: usize = 64;
 struct Wanted {
     key: Key,
     ranks: u32,
-    /// The number of the announcement of each rank, and its files.
+    /// For each rank, the number of the announcement and the files of the rank.
     announced: BTreeMap<Rank, (u64, Arc<Vec<FileHeader>>)>,
 }
 

@@ -677,8 +677,8 @@ impl Template<'_> {
         is_between && self.in_order(slot - 1).is_some_and(|times| at_once(&times)) && self.in_order(slot).is_none()
     }
 
-    /// The time range of the files with each value of a number. `None` if the files with one value were not written
-    /// before the files with the next value, for all values.
+    /// For each value of a number, the time range in which the files with this value were written. `None` if the time
+    /// ranges of two values overlap, if a time is unknown, or if the number has only one value.
     fn in_order(&self, slot: usize) -> Option<Vec<Range<SystemTime>>> {
         let mut times: BTreeMap<u64, Range<SystemTime>> = BTreeMap::new();
         for (row, modified) in self.rows.iter().zip(&self.modified) {

@@ -65,7 +65,7 @@ pub struct Skipped {
     pub path: PathBuf,
     /// The reason.
     pub reason: &'static str,
-    /// Whether files of a checkpoint may be at this path. Files may be at the path of a directory, or of a file whose
+    /// Whether the skipped path may contain files of a checkpoint. This is so for a directory, and for a file whose
     /// path or length cannot be read.
     pub hides_files: bool,
 }
