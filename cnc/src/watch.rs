@@ -222,8 +222,8 @@ struct Requests {
 /// Maximum number of files in a request to look again. If there are more files, the watcher scans the whole
 /// directory.
 const LOOK_MAX: usize = 4096;
-/// Maximum number of examined files in one turn, and maximum number of reported ranks in one turn. The maximum limits
-/// the memory of a turn.
+/// Maximum number of files that the watcher examines in one turn of its loop, and maximum number of ranks that the
+/// watcher reports in one turn. This maximum limits the memory that a turn needs.
 const BATCH: usize = 1024;
 
 impl Watcher {
