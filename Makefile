@@ -1,5 +1,5 @@
-# `make` without a target lists the targets. All targets use Cargo, so CARGO_TARGET_DIR and CARGO_BUILD_JOBS have
-# effect.
+# `make` without a target lists the targets. Cargo, which builds all programs, reads the variables CARGO_TARGET_DIR and
+# CARGO_BUILD_JOBS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .PHONY: help prerequisites build install packages demo test test-reader test-mpi test-sites test-checkpoints test-cluster \
     test-packages lint scripts bench bench-size fuzz chaos
 
-# Cargo is found even if rustup's directory is not in the shell's PATH.
+# With this PATH, make finds Cargo even if rustup's directory is not in the PATH of the shell.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 SCRIPTS := deploy/demo.sh deploy/packages.sh deploy/prerequisites.sh $(wildcard deploy/slurm/examples/*.sh) \
@@ -23,16 +23,16 @@ TARGET = $(shell cargo metadata --format-version 1 --no-deps --offline | sed 's/
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
 
-prerequisites: ## check for compilers, CMake and Rust; root installs what is missing, other users get a list
+prerequisites: ## check for compilers, CMake and Rust; as root, install missing tools; other users get a list
 	@deploy/prerequisites.sh
 
-# The command is a hard link of a file that Cargo keeps, so it is replaced, not changed.
+# mcr is a hard link of a file that Cargo keeps. So objcopy must not change the file: a new file replaces the link.
 build: prerequisites ## build target/release/mcr, and mcr.debug, which has the line numbers for backtraces
 	cargo build --release --locked -p mcr-cli --bin mcr
 	@cd $(TARGET)/release && objcopy --only-keep-debug mcr mcr.debug && \
 	    objcopy --strip-unneeded --add-gnu-debuglink=mcr.debug mcr mcr.small && mv -f mcr.small mcr
 
-install: build ## install the command to PREFIX/bin (PREFIX=/usr/local), and mcr.debug to PREFIX/bin/.debug
+install: build ## copy mcr to PREFIX/bin (PREFIX=/usr/local), and mcr.debug to PREFIX/bin/.debug
 	install -D -m 755 "$(TARGET)/release/mcr" "$(DESTDIR)$(PREFIX)/bin/mcr"
 	install -D -m 644 "$(TARGET)/release/mcr.debug" "$(DESTDIR)$(PREFIX)/bin/.debug/mcr.debug"
 
@@ -42,14 +42,16 @@ packages: prerequisites ## build target/packages/*.deb and *.rpm, for glibc 2.28
 demo: prerequisites ## kill a simulation and the daemons, restart, compare the final state (DAEMONS=1: separate daemons)
 	@deploy/demo.sh $(if $(DAEMONS),--daemons)
 
+# The crate mcrengine is also checked alone, because a build of the whole workspace hides that a dependency is missing.
+# The tests use two threads for each core, because most tests wait for other processes.
 test: prerequisites scripts ## run all tests and checks
-	cargo check --locked -p mcrengine # this crate alone, because it must not need the dependencies of the daemons
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} cargo test --locked --workspace # most tests wait
+	cargo check --locked -p mcrengine
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} cargo test --locked --workspace
 	@$(MAKE) --no-print-directory test-reader
 	@if deploy/prerequisites.sh mpi; then $(MAKE) --no-print-directory test-mpi; \
 	    else echo "SKIPPED: the tests of benches/mpib, which need an MPI" >&2; fi
 
-test-reader: ## the reader in Python of tests/reader: restore stores with it that this build makes, and compare every byte
+test-reader: ## save checkpoints with mcr, restore them with the reader in Python (tests/reader), compare every byte
 	@cargo build --locked --quiet -p mcr-cli
 	@python=target/reader/bin/python; if python3 -m venv target/reader >&2 && \
 	        $$python -m pip install --quiet --disable-pip-version-check -r tests/reader/requirements.txt; then \
@@ -60,12 +62,12 @@ test-reader: ## the reader in Python of tests/reader: restore stores with it tha
 # On Red Hat, Open MPI is not in the PATH until its module is loaded.
 MPIB := cd benches/mpib && PATH="$$PATH:/usr/lib64/openmpi/bin" cargo
 
-# The part of test-sites that takes two minutes. The tests print a message if this machine cannot emulate sites.
+# The tests of test-sites that take two minutes. A test prints a message if this machine cannot emulate sites.
 SOME_SITES := models_find_the_links sites_are_found
 
 test-mpi: scripts ## test benches/mpib, which needs an MPI; as root also between emulated sites
 	@deploy/prerequisites.sh mpi
-	$(MPIB) build --locked --examples # a test runs one of the examples on several ranks
+	$(MPIB) build --locked --examples # a test runs an example on several ranks
 	$(MPIB) test --locked --lib --bins --test ranks --test packages
 	$(MPIB) test --locked --test sites -- $(SOME_SITES)
 
@@ -73,17 +75,17 @@ test-sites: scripts ## test benches/mpib between all emulated sites; needs root 
 	@deploy/prerequisites.sh mpi
 	$(MPIB) test --locked --test sites
 
-test-checkpoints: scripts ## kill and continue mpib jor with checkpoints; takes some minutes, mostly to build HDF5
+test-checkpoints: scripts ## kill mpib jor and continue it from its checkpoints; some minutes, mostly to build HDF5
 	@deploy/prerequisites.sh mpi
 	$(if $(wildcard target/release/mcr),export MCR="$(CURDIR)/target/release/mcr";) \
 	    $(MPIB) test --locked --features hdf5 --test checkpoints
 
-test-cluster: scripts ## jobs on emulated SLURM clusters: end, scancel, requeue, users; needs root; 4 minutes
-	@bash tests/cluster/run --beds 3 || [ $$? = 77 ] # it prints why it is skipped
+test-cluster: scripts ## run, cancel and requeue jobs on emulated SLURM clusters; needs root; 4 minutes
+	@bash tests/cluster/run --beds 3 || [ $$? = 77 ] # 77: skipped; the script prints the reason
 
 test-packages: scripts ## install, upgrade and remove the packages below a temporary directory; needs root
 	@[ "$$(id -u)" != 0 ] || $(MAKE) --no-print-directory packages
-	@bash tests/packages/run || [ $$? = 77 ] # it prints why it is skipped
+	@bash tests/packages/run || [ $$? = 77 ] # 77: skipped; the script prints the reason
 
 lint: scripts ## check formatting, clippy and documentation; warnings are errors
 	cargo fmt --all --check
@@ -92,7 +94,7 @@ lint: scripts ## check formatting, clippy and documentation; warnings are errors
 	    else echo "SKIPPED: clippy of benches/mpib, which needs an MPI" >&2; fi
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 
-scripts: # each script can be parsed, and shellcheck, if it is installed, reports nothing
+scripts: # check that bash can parse each script, and run shellcheck if it is installed
 	@for script in $(SCRIPTS); do bash -n "$$script"; done
 	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); fi
 

@@ -22,7 +22,7 @@ if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; else bold='' plain=''; fi
 step() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
 say() { printf '   %s\n' "$@"; }
 run() { printf '   %s$ %s%s\n' "$bold" "${*//$work/\$WORK}" "$plain"; "$@" | sed 's/^/   /'; }
-fail() { # prints the last log lines of the daemons and the command too
+fail() { # prints the last log lines of the daemons and of the command, then the reason
     for log in "$work"/{mcr,anc,cnc,save,restart}*.log; do
         [ -s "$log" ] && { printf -- '---- the end of %s\n' "${log##*/}"; tail -n 15 "$log"; } >&2
     done
@@ -145,7 +145,7 @@ MCR=$(realpath "$MCR") HEAT=$(realpath "$HEAT")
 mkdir -m 700 "$work/sockets" "$work/store" "$work/run"
 say "mcr:  $MCR ($(human "$(stat -c %s "$MCR")"))" "heat: $HEAT"
 begin=$SECONDS
-# The application, which is not changed for mcrEngine.
+# The application contains no code for mcrEngine.
 heat=("$HEAT" --launch "$ranks" --rendezvous "$work/sockets" --steps "$steps" --checkpoint-every "$every")
 heat_on_nodes=("${heat[@]}" --dir "$work/run")
 [ $nodes -eq 1 ] || heat_on_nodes+=(--ranks-per-node "$per_node")

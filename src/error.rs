@@ -133,7 +133,7 @@ pub enum ReadError {
         path: PathBuf,
         /// Which part of the file is cut.
         what: &'static str,
-        /// Number of bytes that the part needs.
+        /// Minimum number of bytes of the part.
         needed: u64,
         /// Number of bytes that the file has.
         found: u64,
@@ -236,7 +236,7 @@ fn not_read(offset: u64, len: u64) -> String {
 fn cut(needed: u64, found: u64) -> String {
     match needed > found {
         true => format!("needs {needed} bytes, but there are {found}"),
-        // The file has enough bytes for the part, but the end of the part is missing.
+        // The part has the minimum number of bytes, but does not end as it must end.
         false => format!("is not complete (the file has {found} bytes)"),
     }
 }

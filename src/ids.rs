@@ -143,9 +143,8 @@ macro_rules! name_type {
 }
 
 name_type!(
-    /// A job: one application run with all its restarts. In the store, a directory of this name holds its
-    /// checkpoints.
-    /// The name has at most 200 bytes, no slash, no leading dot and no control character.
+    /// A job: one application run with all its restarts. In the store, a directory with the name of the job contains
+    /// the checkpoints of the job. The name has at most 200 bytes, no slash, no leading dot and no control character.
     JobId,
     200
 );

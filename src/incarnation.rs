@@ -280,7 +280,7 @@ pub fn restored_too_often(store: &dyn Store, job: &JobId) -> Result<Option<Check
 
 /// The directory of the records. As long as the job has no directory, the directory of the records is
 /// `.JOB.incarnations`. The first call after the job's directory was created moves the directory of the records into
-/// it.
+/// the job's directory.
 fn directory(store: &dyn Store, job: &JobId) -> Result<PathBuf, StoreError> {
     let of_job = Path::new(job.as_str());
     let (inside, beside) = (of_job.join(DIRECTORY), PathBuf::from(format!(".{job}{DIRECTORY}")));

@@ -8,10 +8,10 @@ use mcrengine::ids::{CheckpointId, GroupId, JobId, Rank};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Maximum number of flushes that fail because of the store. Then the checkpoint is abandoned.
+/// Maximum number of flushes that may fail because of the store. After this number, the checkpoint is abandoned.
 pub const FLUSH_ATTEMPTS_MAX: u32 = 5;
 
-/// If a flush finds that its content is already committed, time in milliseconds until the flush is tried again.
+/// Time in milliseconds before a flush is tried again, if the flush found that its content is already committed.
 const UNCHANGED_MS: u64 = 1000;
 
 /// A checkpoint of a group, as the application names it.

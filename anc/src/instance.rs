@@ -290,8 +290,8 @@ pub struct NotTaken {
 }
 
 /// Marks the content of a label as not whole, because the aggregator refuses the files of a rank. The content may
-/// have no committed group. If a complete checkpoint already has these files of the rank, nothing is marked. An
-/// earlier run with more ranks saved such a checkpoint.
+/// have no committed group. Nothing is marked if the newest generation of the label is complete and has these files
+/// of the rank, as after an earlier run with more ranks. Older generations are not examined.
 pub fn spoil_instance(
     store: &dyn Store,
     key: &Key,

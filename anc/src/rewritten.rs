@@ -128,7 +128,7 @@ fn still_of(awaited: &FilePath, last: &CheckpointId, rank: Rank) -> String {
     )
 }
 
-/// The files of each rank of a content.
+/// The files of each rank in one content of a label.
 type Contents<'a> = BTreeMap<Rank, Vec<Content<'a>>>;
 
 fn contents_of(manifest: &Manifest) -> Contents<'_> {

@@ -1,7 +1,8 @@
 //! Metrics of daemons in the format OpenMetrics, for Prometheus.
 //!
-//! Each metric counts events of the log. A layer of the logger receives each event of the level `debug` or higher,
-//! even if the log leaves out its line. So a metric and its log lines agree. `GET /metrics` answers with all metrics.
+//! Each metric is computed from events of the log. A layer of the logger receives each event of the level `debug` or
+//! higher, even if the log leaves out its line. So a metric and its log lines agree. `GET /metrics` answers with all
+//! metrics.
 
 mod server;
 

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Maximum age of a used measurement. In this time steady clocks drift by less than a millisecond, and clocks are
-/// rarely set.
+/// Maximum age of a measurement that is used. Within this time, two clocks drift by less than a millisecond, and it is
+/// rare that a clock is set.
 const MEASUREMENT_AGE_MAX: Duration = Duration::from_secs(30);
 /// Clock difference above which a warning is logged: 2 s.
 const WARNING_MIN_NS: i64 = 2_000_000_000;

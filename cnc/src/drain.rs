@@ -70,13 +70,13 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Makes a drain, which waits for all written files, at most until the deadline.
+    /// Makes a drain. The drain waits for all written files, at most until the deadline.
     pub fn of_everything(request: u64, deadline_ms: u64) -> Self {
         Self { state: State::Rescanning, deadline_ms, request, targets: None, is_flush: false }
     }
 
-    /// Makes a flush, which waits for the checkpoints that exist when the scan is finished, at most until the
-    /// deadline. Later checkpoints do not count.
+    /// Makes a flush. The flush waits for the checkpoints that exist when the scan is finished, at most until the
+    /// deadline. The flush does not wait for later checkpoints.
     pub fn of_what_is_there(request: u64, deadline_ms: u64) -> Self {
         Self { is_flush: true, ..Self::of_everything(request, deadline_ms) }
     }

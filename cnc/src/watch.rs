@@ -1,11 +1,11 @@
 //! Watches a directory and reports which ranks of which checkpoints may be read.
 //!
 //! Events of the kernel (inotify) are hints. An event makes the watcher look at one file. The decision about the file
-//! depends only on the file's state at this look ([`crate::settle`]). The watcher scans the whole directory at the
-//! start, after the kernel dropped events, and periodically on a file system that other nodes write to. The watcher
-//! does not request an event for each write, so the application's writes do not become slower. Without events and due
-//! work, the watcher does not wake up. If a symbolic link leads to the directory, the watcher wakes up every 5 s to
-//! see whether the link leads to another directory now.
+//! depends only on the state of the file at this moment ([`crate::settle`]). The watcher scans the whole directory at
+//! the start, after the kernel dropped events, and periodically on a file system that other nodes write to. The
+//! watcher does not request an event for each write, so the application's writes do not become slower. If there are
+//! no events and no work is due, the watcher does not wake up. If the configured path contains a symbolic link, the
+//! watcher wakes up every 5 s to see whether the path leads to another directory now.
 //!
 //! One thread, which waits in `poll`, makes all decisions. The watcher never opens a file for writing, never locks a
 //! file, and never takes a lease on a file.
@@ -222,8 +222,8 @@ struct Requests {
 /// Maximum number of files in a request to look again. If there are more files, the watcher scans the whole
 /// directory.
 const LOOK_MAX: usize = 4096;
-/// Maximum number of examined files in one turn, and maximum number of reported ranks in one turn. The maximum limits
-/// the memory of a turn.
+/// Maximum number of files that the watcher examines in one turn of its loop, and maximum number of ranks that the
+/// watcher reports in one turn. This maximum limits the memory that a turn needs.
 const BATCH: usize = 1024;
 
 impl Watcher {

@@ -1,15 +1,16 @@
 #!/bin/sh
 # Functions for the scripts of the package mcrengine-node. deploy/packages.sh copies this file to the beginning of
-# each script, and writes the names of all units into the next line.
+# each script, and replaces UNITS in the next line by the names of all systemd units.
 units="@UNITS@"
 
-# Whether systemd runs. In a container, or while an image is built, systemd does not run.
+# Succeeds if systemd runs. In a container, or while an image is built, systemd does not run.
 systemd_runs() { [ -d /run/systemd/system ] && command -v systemctl >/dev/null 2>&1; }
 
-# Reads the unit files again.
+# Makes systemd read the unit files again.
 reload() { if systemd_runs; then systemctl daemon-reload || true; fi; }
 
-# Makes the user of mcr gate and /etc/mcr/gate. Without these commands, the administrator of an aggregator node does.
+# Makes the system user of mcr gate, and the directory /etc/mcr/gate. If these systemd commands do not exist, the
+# administrator of an aggregator node must make both by hand.
 make_user_of_gate() {
     if command -v systemd-sysusers >/dev/null 2>&1; then systemd-sysusers mcr-gate.conf || true; fi
     if command -v systemd-tmpfiles >/dev/null 2>&1; then systemd-tmpfiles --create mcr-gate.conf || true; fi
@@ -29,7 +30,7 @@ stop_and_disable() {
     if systemd_runs; then systemctl stop $units || true; fi
     # shellcheck disable=SC2086
     if command -v systemctl >/dev/null 2>&1; then systemctl --no-reload disable $units >/dev/null 2>&1 || true; fi
-    # Without systemctl, no program removes the links.
+    # If systemctl does not exist, no other program removes the links that enable the units.
     for unit in $units; do rm -f /etc/systemd/system/*.wants/"$unit"; done
 }
 

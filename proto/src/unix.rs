@@ -71,8 +71,8 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
         let what = format!("{}: another process already uses this socket", path.display());
         return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
     }
-    // The socket gets its final name only after its mode is set. Before its mode is set, no process can connect by
-    // the final name.
+    // The socket gets its final name only after the mode of the socket is set. So no process of another user can
+    // connect before the mode is set.
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}", std::process::id()));
     let temporary = SocketFile(temporary.into());

@@ -5,9 +5,9 @@ use super::profile::{SHUFFLE_ZSTD_LEVEL, ZSTD_LEVEL};
 use super::{ArrayShape, Basis, Chain, Profile, ids};
 use crate::header::ElementType;
 
-/// log2 of the number of entries in zstd's table. The first value is for numbers that may repeat. The second value is
-/// for untyped bytes, which contain many repeats at short distances.
+/// log2 of the number of entries in zstd's table for numbers that may repeat.
 pub(super) const REPEATS_TABLE_LOG: u32 = 18;
+/// log2 of the number of entries in zstd's table for untyped bytes, which contain many repeats at short distances.
 pub(super) const BYTES_TABLE_LOG: u32 = 15;
 const GZIP_LEVEL: u32 = 6;
 const STRONG_ZSTD_LEVEL: u32 = 9;

@@ -35,12 +35,13 @@ const REPEATS_FEW_PER_MILLE: usize = 50;
 /// Floating-point numbers with at least this many repeats need no trial. Integers need a trial, because integers may
 /// repeat and also be similar to their neighbours.
 const REPEATS_MANY_PER_MILLE: usize = 150;
-/// Bytes that zstd makes smaller than 1/8 of their length hold no numbers.
+/// If zstd makes bytes smaller than 1/8 of their length, the bytes count as bytes without numbers.
 const CLEAR_DIVISOR: usize = 8;
-/// A shuffle of untyped bytes is a candidate only if it saves 1/32 of the bytes that zstd leaves of a sample.
+/// For untyped bytes, a chain with another codec counts as better than zstd only if the chain saves more than 1/32 of
+/// the bytes that zstd leaves of a sample.
 const SHUFFLED_GAIN_DIVISOR: usize = 32;
-/// fpzip is tried on this many bytes at the beginning of a segment. Samples from several places would lack
-/// neighbours.
+/// fpzip is tried on this number of bytes at the beginning of a segment. Elements of samples from several places
+/// would lack their neighbours.
 const FPZIP_SAMPLE_BYTES: usize = 256 << 10;
 /// A sample, and the result of zstd on the sample.
 struct Quick {
@@ -122,8 +123,9 @@ fn tried(
     best_of(chains.into_iter().map(trial).collect(), sample, basis)
 }
 
-/// The chain that codes a sample of untyped bytes best, given zstd's result. Other levels of zstd give similar
-/// results, so they are not tried if a chain with another codec leaves at least 1/32 fewer bytes.
+/// The chain that codes a sample of untyped bytes best. `by_zstd` is the result of zstd. Other parameters of zstd
+/// give similar results, so these parameters are not tried if a chain with another codec saves more than 1/32 of the
+/// bytes.
 fn tried_in_haste(
     chains: Vec<Chain>,
     sample: &[u8],
@@ -283,8 +285,8 @@ pub fn encode_chosen(
 }
 
 /// Whether to try coding the whole segment with the older segment. Such a trial takes longer than coding without an
-/// older segment. The answer comes from a trial on a part of the arrays. If no such part can be taken, the answer is
-/// `true`. Leaves the basis's older segment in `scratch`.
+/// older segment. A trial on a part of the arrays gives the answer. If no part of the arrays can be taken, the answer
+/// is `true`. This function leaves the basis's older segment in `scratch`.
 fn may_gain(
     raw: &[u8],
     element: &ElementType,

@@ -172,7 +172,7 @@ impl ContainerWriter {
             let stored = compress(&raw).map_err(|source| StoreError::Io { path: path.clone(), what, source })?;
             Ok::<_, StoreError>((file.finish(segments, raw.len() as u64, &stored)?, Digest::of(&stored)))
         };
-        // Writing and checking the index are independent. Do both at the same time.
+        // Writing the index and checking the index are independent, so two threads do both at the same time.
         let (index, written) = std::thread::scope(|scope| {
             let written = scope.spawn(write);
             (read_again(), written.join())

@@ -142,7 +142,7 @@ fn mark_pruned(store: &dyn Store, dir: &Path, entries: &[Entry]) -> Result<(), C
     Ok(store.sync_dir(dir)?)
 }
 
-/// Removes the mark of a pruned checkpoint, because the checkpoint comes back.
+/// Removes the mark of a pruned checkpoint, because the checkpoint is copied to the destination again.
 fn unmark_pruned(store: &dyn Store, dir: &Path) -> Result<(), CopyError> {
     if store.list_dir(dir)?.iter().any(|entry| entry.name == PRUNED) {
         store.remove_file(&dir.join(PRUNED))?;

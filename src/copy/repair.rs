@@ -23,9 +23,9 @@ pub struct Repaired {
 }
 
 /// Replaces the damaged and missing containers that a checkpoint of `route.to` needs, and its damaged manifests, by
-/// those of `route.from`. A file is replaced only by a file whose checksums and digests agree, by one rename, so a
-/// failure at any moment leaves the old or the new file. `progress` is called with the number of bytes of each
-/// written part.
+/// those of `route.from`. The checksums and digests of a new file are verified first. Then one rename replaces the
+/// old file, so a failure at any moment leaves the old or the new file. `progress` is called with the number of bytes
+/// of each written part.
 pub fn repair(route: &Route<'_>, id: &CheckpointId, progress: &dyn Fn(u64)) -> Result<Repaired, CopyError> {
     let (from, to) = (route.from, route.to);
     let state = manifest::state(to.store, to.job, id)?;

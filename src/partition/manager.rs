@@ -453,7 +453,7 @@ impl<P: Policy> PartitionManager<P> {
         Some(Evicted { partition, is_victim })
     }
 
-    /// The partition does not run any more in one chain.
+    /// Records that one chain no longer runs the partition.
     fn leave(&mut self, left: Option<Placed>) {
         if let Some(left) = left {
             self.records[left.partition.index()].leave_if_unused();

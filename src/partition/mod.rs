@@ -19,10 +19,10 @@
 //! | 7 | number of transfers | [`Counters`], [`replay`] |
 //!
 //! A partition that needs another partition, such as a segment that is predicted from a base, *calls* the other
-//! partition, and the other partition *returns* to it. The first call comes from *resident code*, which is in no
-//! partition. The partition stack records the sub-buffer of each caller, and the caller resumes in exactly this
-//! sub-buffer. A partition to which a call will return may be evicted (state EWOR). It is then loaded into the same
-//! sub-buffer again, or copied from the victim cache.
+//! partition, and the other partition *returns* to its caller. The first call comes from *resident code*, which is in
+//! no partition. The partition stack records the sub-buffer of each caller, and the caller resumes in exactly this
+//! sub-buffer. A partition to which a call will return may be evicted (state EWOR). When the call returns, the
+//! evicted partition is loaded into the same sub-buffer again, or copied from the victim cache.
 //!
 //! `docs/partition.md` says which policy needs the fewest loads.
 //!

@@ -41,7 +41,7 @@ pub trait SharedLoader<T> {
 pub enum AfterUse {
     /// The partition stays in the buffer until another partition needs the room.
     Keep,
-    /// The memory of the partition is freed at once, if [`Policy::is_over`].
+    /// The memory of the partition is freed at once if [`Policy::is_over`] is true for the partition.
     Free,
 }
 

@@ -228,7 +228,10 @@ fn an_agent_whose_job_has_a_renamed_directory_in_the_store_is_refused_with_the_n
     let other = cluster.dir.path().join("run of another job");
     std::fs::create_dir(&other).expect("made");
     std::fs::write(other.join("x"), b"1").expect("written");
-    run(mcr().args(["save", "--job", "other", "--layout", "single"]).arg(&other).arg("--store").arg(cluster.store()), 0);
+    run(
+        mcr().args(["save", "--job", "other", "--layout", "single"]).arg(&other).arg("--store").arg(cluster.store()),
+        0,
+    );
     std::fs::rename(cluster.store().join("other"), cluster.store().join("job")).expect("renamed");
     let watch = Cluster::node(cluster.dir.path(), 0);
     let late = Daemon::agent(cluster.dir.path(), "late", &watch, &cluster.addresses(), AGENT);

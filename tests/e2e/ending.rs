@@ -401,7 +401,10 @@ fn logs_that_mcr_run_does_not_save_are_named_at_the_end() {
     let script = "echo zero > s1.rank_0.txt; echo one > s1.rank_1.txt; echo step 1 > run.log; echo > slurm-7.out";
     let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", script]), 0);
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(log.contains("files with the names of logs are not saved") && log.contains("files=2 first=run.log"), "{log}");
+    assert!(
+        log.contains("files with the names of logs are not saved") && log.contains("files=2 first=run.log"),
+        "{log}"
+    );
 }
 
 #[test]

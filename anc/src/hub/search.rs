@@ -1,6 +1,6 @@
 //! Answers ranks whose files are already in the store. An agent that starts again announces all files that it finds.
 //! The agents of the other ranks know that these checkpoints are committed, and do not announce them again. Therefore
-//! the groups of these checkpoints would never be whole. The hub searches the store for these checkpoints.
+//! the groups of these checkpoints would never be whole. So the hub searches the store for these checkpoints.
 
 use super::event::{HubEvent, Searched};
 use super::gather::{Gather, Search};
@@ -25,7 +25,7 @@ const SEARCHED_MAX: usize = 64;
 struct Wanted {
     key: Key,
     ranks: u32,
-    /// The number of the announcement of each rank, and its files.
+    /// For each rank, the number of the announcement and the files of the rank.
     announced: BTreeMap<Rank, (u64, Arc<Vec<FileHeader>>)>,
 }
 

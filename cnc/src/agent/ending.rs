@@ -1,4 +1,4 @@
-//! What an agent needs to know to end: its waits until all written files are committed, and the ranks that are
+//! What an agent needs to know before it ends: which drains and flushes still wait for commits, and which ranks are
 //! neither committed nor being saved.
 
 use crate::drain::{Drain, Uncommitted};

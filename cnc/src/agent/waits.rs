@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum time for announcing all ranks to an aggregator that is about to end. A later announcement is useless.
+/// Maximum time in which the agent announces its ranks to an aggregator that is about to end. An aggregator does not
+/// wait longer, so a later announcement has no effect.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Core {

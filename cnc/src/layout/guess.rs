@@ -221,8 +221,9 @@ fn weigh(
     (layout, Explanation { asks: Some(asks), certain: false, ..explanation })
 }
 
-/// Returns this preset if it fits. More than half of the files must match it, no rank may be missing, and its labels
-/// must not be labels of parts. If the job has only one rank, a preset that finds several ranks does not fit.
+/// Returns the preset if the preset fits. More than half of the files must match the preset, no rank may be missing,
+/// and the labels of the preset must not be labels of parts. If the job has only one rank, a preset that finds
+/// several ranks does not fit.
 fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout, Explanation)> {
     let mut ranks: BTreeMap<CheckpointId, BTreeSet<u32>> = BTreeMap::new();
     let mut placed_count = 0usize;
@@ -451,8 +452,8 @@ fn date_length(text: &[u8]) -> Option<usize> {
     Some(time.unwrap_or(day))
 }
 
-/// The length of a date with the name of its month at the beginning of a text, as in `01-OCT-2010`. `None` if the text
-/// does not begin with such a date.
+/// The length of a date with the name of its month at the beginning of a text, as in `01-OCT-2010`. `None` if the
+/// text does not begin with such a date.
 fn named_month_length(text: &[u8]) -> Option<usize> {
     const MONTHS: [&[u8]; 12] =
         [b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec"];
@@ -497,7 +498,7 @@ fn time_length(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether the digits of a slot are a date or a time. Dates and times have other characters, and numbers do not.
+/// Whether the text of a slot is a date or a time. The text of a date or a time has characters other than digits.
 fn is_date(digits: &[u8]) -> bool {
     !digits.iter().all(u8::is_ascii_digit)
 }
@@ -640,9 +641,9 @@ impl Template<'_> {
         at > 0 && self.text.get(at - 1).is_some_and(u8::is_ascii_alphabetic)
     }
 
-    /// The numbers that are a part of a word, as in `sod_hdf5_chk_0003` and `Sedov3d_rk2.00010`. Such a number has one
-    /// value and directly follows a letter. The letters mean neither checkpoints nor ranks nor parts. Another number in
-    /// the same component may be the step.
+    /// The numbers that are a part of a word, as in `sod_hdf5_chk_0003` and `Sedov3d_rk2.00010`. Such a number has
+    /// one value and directly follows a letter. The letters mean neither checkpoints nor ranks nor parts. Another
+    /// number in the same component may be the step.
     fn in_words(&self, rank: Option<&RankSlot>) -> BTreeSet<usize> {
         let has_one_value = |slot: usize| self.rows.iter().all(|row| row[slot] == self.rows[0][slot]);
         let may_be =
@@ -676,8 +677,8 @@ impl Template<'_> {
         is_between && self.in_order(slot - 1).is_some_and(|times| at_once(&times)) && self.in_order(slot).is_none()
     }
 
-    /// The time range of the files with each value of a number. `None` if the files with one value were not written
-    /// before the files with the next value, for all values.
+    /// For each value of a number, the time range in which the files with this value were written. `None` if the time
+    /// ranges of two values overlap, if a time is unknown, or if the number has only one value.
     fn in_order(&self, slot: usize) -> Option<Vec<Range<SystemTime>>> {
         let mut times: BTreeMap<u64, Range<SystemTime>> = BTreeMap::new();
         for (row, modified) in self.rows.iter().zip(&self.modified) {

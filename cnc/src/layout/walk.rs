@@ -65,7 +65,7 @@ pub struct Skipped {
     pub path: PathBuf,
     /// The reason.
     pub reason: &'static str,
-    /// Whether files of a checkpoint may be at this path. Files may be at the path of a directory, or of a file whose
+    /// Whether the skipped path may contain files of a checkpoint. This is so for a directory, and for a file whose
     /// path or length cannot be read.
     pub hides_files: bool,
 }
@@ -203,8 +203,9 @@ struct Span<'a> {
 
 /// The times that order checkpoints whose names differ only in their numbers. `spans` is in the order of the names.
 ///
-/// A pause divides the checkpoints into bursts, and the checkpoints of one burst have the time of its end. If the
-/// times of a burst contradict the numbers by [`CONTRADICTION_MIN`], its checkpoints have separate times.
+/// A pause divides the checkpoints into bursts. All checkpoints of a burst get the time at which the burst ended. If
+/// a checkpoint of the burst is older than a checkpoint with a smaller number, by [`CONTRADICTION_MIN`] or more, each
+/// checkpoint of the burst keeps its own time.
 fn order_of_shape(spans: Vec<Span<'_>>) -> Vec<(CheckpointLabel, SystemTime)> {
     let numbered: Vec<_> = spans.iter().map(|span| (last_number_of(span.label), span.ended)).collect();
     if begins_again(&numbered) {
@@ -236,9 +237,9 @@ fn last_number_of(label: &CheckpointLabel) -> u64 {
 }
 
 /// Whether an application counted to the highest number and then began again with the lowest number, with at least
-/// [`STEP_MIN`] between two checkpoints, or used two numbers in turn. If three or more numbers follow one another
-/// without a gap, they may also be copies in another order. `numbered` has the numbers and times in the order of the
-/// numbers.
+/// [`STEP_MIN`] between two checkpoints, or used two numbers in turn. If there are three or more numbers, a number
+/// must be missing between the newest checkpoint and the next number: without a gap, the files may be copies that
+/// were made in another order. `numbered` has the numbers and times in the order of the numbers.
 fn begins_again(numbered: &[(u64, SystemTime)]) -> bool {
     let is_later = |one: SystemTime, other: SystemTime| one + STEP_MIN <= other;
     let mut breaks = numbered.windows(2).filter(|pair| !is_later(pair[0].1, pair[1].1));
@@ -400,8 +401,8 @@ impl<'a> Through<'a> {
     }
 
     /// Whether a link is followed. A followed link must lead to a directory that has the owner of the root, that is
-    /// neither below nor above the root, and that no earlier link reached. A second name of such a directory is not
-    /// followed, such as `latest -> DD0018`, where `DD0018` is a link.
+    /// neither below nor above the root, and that no earlier link reached. A link that is a second name of another
+    /// link is not followed. Example: `latest -> DD0018`, where `DD0018` is a link to a directory.
     pub(crate) fn is_open(&mut self, link: &Path) -> bool {
         let real =
             self.real.get_or_insert_with(|| Some((self.root.canonicalize().ok()?, self.root.metadata().ok()?.uid())));
@@ -438,8 +439,8 @@ fn is_second_name(root: &Path, real_root: &Path, link: &Path, end: &Path) -> boo
     is_below_root() || is_behind() || twin.is_some_and(|twin| twin.canonicalize().is_ok_and(|other| other == *end))
 }
 
-/// Walks over `root/below`. Reports each directory before its content is read, so that the caller can start to watch
-/// the directory before.
+/// Walks over `root/below`. Reports each directory before the content of the directory is read. So the caller can
+/// watch the directory before the content is read, and misses no change.
 pub(crate) fn walk(
     root: &Path,
     below: &Path,

@@ -272,7 +272,9 @@ fn journals(to: &Path) -> Result<Vec<String>, RestoreError> {
 pub(super) fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
     let mut recovered = Recovered::default();
     for name in journals(to)? {
-        // On a file system without locks, the process of the journal may still be running.
+        // On a file system without locks, the process of the journal may still be running. This check does not find
+        // the process of a journal `.new`. Such a journal is removed, and a process that was writing it fails before
+        // the process moves a file.
         if leftovers::is_at_work(&name) == Some(true) && !name.ends_with(&here()) {
             continue;
         }

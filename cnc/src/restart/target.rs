@@ -94,8 +94,8 @@ impl Target {
             let above = below.ancestors().filter_map(|dir| FilePath::new(dir.as_os_str().as_bytes()).ok());
             above.into_iter().find_map(|dir| directories.get(&dir).copied())
         };
-        // The innermost mode is set first, because nobody can open the directories below a directory whose mode
-        // forbids it.
+        // The modes of inner directories are set first. The mode of an outer directory may forbid that this process
+        // opens the directories below.
         for dir in lock(&self.made).iter().rev() {
             let Some(mode) = mode_of(dir) else { continue };
             let set = || fchmod(File::open(dir)?, Mode::from_bits_truncate(mode & 0o3777)).map_err(io::Error::from);
@@ -242,7 +242,8 @@ impl Temporary {
     }
 
     /// Replaces the temporary file by a hard link to the file `name` in the directory of `path`. `None` if no hard
-    /// link can be made; nothing has then changed.
+    /// link can be made; the temporary file is then unchanged. Also `None` if the new link cannot be examined after
+    /// it has replaced the temporary file.
     pub(super) fn link_to(&self, target: &Target, path: &FilePath, name: &CString) -> Option<Fingerprint> {
         let (from, into) = (directory(&target.to, path, None).ok()?, directory(&target.to, &self.path, None).ok()?);
         // The link is created under a third name first, so that the temporary file exists until the link exists.

@@ -156,7 +156,8 @@ impl NodeRanks {
         Self { index, nodes: nodes.max(1), find: Box::new(find), memory: None, known: Mutex::default() }
     }
 
-    /// Writes the ranks to a file. If the file already has ranks of this start of the job, begins with these ranks.
+    /// Keeps the ranks in a file. If the file already has ranks of this start of the job, these ranks are the first
+    /// known ranks.
     #[must_use]
     pub fn remember(self, file: PathBuf, incarnation: &str) -> Self {
         let none = Remembered { version: 1, incarnation: incarnation.to_owned(), ranks: BTreeSet::new() };
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(answers(&own, 9_000, 8_000), [No, No, Yes, Yes]);
         *processes.lock().expect("no panic") = [3].into();
         assert_eq!(answers(&own, 10_200, 10_100), [No, No, Yes, Yes], "one process has ended, and the other has not");
-        // This program ends before its files are at rest.
+        // The process of rank 0 ends before its files are at rest.
         *processes.lock().expect("no panic") = [0].into();
         own.file_found(11_500);
         processes.lock().expect("no panic").clear();

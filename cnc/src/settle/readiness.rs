@@ -270,8 +270,8 @@ impl Readiness {
         self.checkpoints.get_mut(checkpoint).expect("the checkpoint was inserted above")
     }
 
-    /// Returns at most `most` ranks that are ready and whose present state was not yet reported. Also returns the
-    /// time at which this function must be called again, in milliseconds.
+    /// Returns the ranks that are ready and whose present state was not yet reported, at most `most` ranks. Also
+    /// returns the time at which this function must be called again, in milliseconds.
     pub fn due(&mut self, now_ms: u64, most: usize) -> (Vec<ReadyRank>, Option<u64>) {
         let (mut ready, mut next_ms) = (Vec::new(), None::<u64>);
         for (checkpoint, gathered) in &mut self.checkpoints {

@@ -1,12 +1,12 @@
 //! Finds out whether the configured path leads to another directory now.
 //!
-//! A symbolic link in the path may be changed while the agent runs, or the watched directory may be renamed and a
-//! new directory made in its place. A directory may also be mounted over the watched directory. The kernel reports
+//! A symbolic link in the path may be changed while the agent runs, or the watched directory may be renamed and a new
+//! directory may be made in its place. A directory may also be mounted over the watched directory. The kernel reports
 //! no event for a changed link, because events belong to directories, not to paths.
 //!
 //! The watched directory stays open, so that it is found under its new name. If a new directory takes its place, the
-//! watcher first waits until all known files are reported, and then changes to the new directory. It names the ranks
-//! that it leaves behind.
+//! watcher first waits until all known files are reported, and then changes to the new directory. The watcher names
+//! the ranks of the old directory that are not saved.
 
 use super::{Core, WatchEvent, is_local};
 use crate::layout::Placed;
@@ -23,12 +23,13 @@ pub(super) const PATH_CHECK_MS: u64 = 5000;
 const LEAVING_CHECK_MS: u64 = 250;
 /// Time in milliseconds after the last report of a rank in which its files are read.
 const READING_MS: u64 = 3000;
-/// Minimum time in milliseconds until a directory with files that cannot be saved is left. A rank that is ready at the
-/// next look also counts as hopeless.
+/// Minimum time in milliseconds before the watcher leaves a directory whose remaining files cannot be saved. A rank
+/// that becomes ready at the next examination also counts as a rank that cannot be saved.
 const HOPELESS_MS: u64 = 1000;
-/// Maximum time in milliseconds until a directory is left.
+/// Maximum time in milliseconds before the watcher leaves a directory.
 const LEAVING_MAX_MS: u64 = 30_000;
-/// Maximum time in milliseconds until a directory is left, if a drain or a flush waits for the new directory.
+/// Maximum time in milliseconds before the watcher leaves a directory, if a drain or a flush waits for the new
+/// directory.
 const HURRIED_LEAVING_MAX_MS: u64 = 8000;
 
 /// The watched directory.
@@ -37,7 +38,8 @@ pub(super) struct Root {
     open: Option<File>,
     /// Device and inode of the directory. `None` if they could not be read.
     identity: Option<(u64, u64)>,
-    /// The directory to which the configured path does not lead any more, if files in it are still to be saved.
+    /// The directory to which the configured path no longer leads, if this directory has files that must still be
+    /// saved.
     pub(super) apart: Option<Arc<Path>>,
     /// Time when the configured path was first seen to lead to a new directory.
     leaving_since_ms: Option<u64>,
@@ -77,8 +79,8 @@ impl Root {
 }
 
 impl Core {
-    /// If the configured path leads to another directory, begins to watch this directory. The next scan finds the
-    /// files in it, as at the start.
+    /// If the configured path leads to another directory, this function begins to watch this directory. The next scan
+    /// finds the files in this directory, as at the start.
     pub(super) fn follow_path(&mut self) {
         let now_ms = self.now_ms();
         self.path_check_ms = self.path_check_ms.map(|_| now_ms.saturating_add(PATH_CHECK_MS));
@@ -143,7 +145,7 @@ impl Core {
         )));
     }
 
-    /// Forgets all files of the directory that is left, and names the ranks that are not saved.
+    /// Forgets all files of the directory that is no longer watched, and names the ranks that are not saved.
     fn leave(&mut self) {
         let now_ms = self.now_ms();
         for pending in self.pending(now_ms) {

@@ -34,7 +34,7 @@ use crate::codec::{
 use std::fmt;
 use std::ops::{Add, Sub};
 
-/// The symbols of this many elements are coded together.
+/// Number of elements of a block, which is called chunk in this file. The symbols of a block are coded together.
 const CHUNK_ELEMENTS: usize = 1 << 16;
 /// The most elements of a span, which lies within one row. The predictions of a span are prepared together.
 const SPAN_ELEMENTS: usize = 512;

@@ -47,7 +47,7 @@ type Hasher = BuildHasherDefault<DefaultHasher>;
 pub struct ClockPro {
     cache: Cache<PartitionId, (), UnitWeighter, Hasher, Evictable>,
     evictable: Evictable,
-    /// The partition that the last choice added. Its use is not yet reported.
+    /// The partition that the last choice added. The use of this partition is not yet reported.
     added: Option<PartitionId>,
 }
 

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Partition `n` has `lengths[n]` bytes. Its value is its number, and the number of its base.
+/// Partition `n` has `lengths[n]` bytes. The value of a partition is its number, and the number of its base.
 #[derive(Default)]
 struct Store {
     bases: Vec<Option<PartitionId>>,
     loads: AtomicU64,
-    /// Partitions whose next loads fail, once for each entry.
+    /// Partitions whose next load fails. For each entry, one load fails.
     failing: Mutex<Vec<PartitionId>>,
     /// Loaded bytes in memory, and their maximum.
     bytes: AtomicI64,

@@ -1,6 +1,6 @@
-//! All settings of the encoder, for each of two efforts. Decoding does not depend on these settings.
+//! All settings of the encoder, for two efforts. Decoding does not depend on these settings.
 
-/// At most this many bytes between the numbers count as few.
+/// Limit of the number of bytes between the numbers. Above this limit, zstd uses `many_bytes_zstd_level`.
 const BYTES_FEW: usize = 256 << 10;
 
 /// All settings of one effort.

@@ -80,8 +80,8 @@ pub(crate) fn spread(all: &[usize], most: usize) -> Vec<usize> {
 }
 
 impl Data<'_> {
-    /// The weights of errors, from the errors of a set. In tables only `Reach::Near` is used, because rows are short
-    /// and fits take a long time.
+    /// The importance of the error at each literal, computed from the errors of a set of terms. In tables only
+    /// `Reach::Near` is used, because rows are short and fits take a long time.
     pub(crate) fn importances(&self, literals: &Literals, set: &Set) -> Vec<Importance> {
         let reaches = if self.column().is_placed { &[Reach::Near][..] } else { &[Reach::Near, Reach::Own] };
         let off = self.off(literals, set);

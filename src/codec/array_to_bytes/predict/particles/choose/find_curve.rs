@@ -174,7 +174,7 @@ struct Passed {
 
 /// Learns a curve from the rows: the order of octants, the rotation in each octant, and the axes along which the cube
 /// begins half an edge later. A cube that is moved by half an edge has the same walls, so these axes must be searched
-/// if `may_move` is true. Otherwise the third result is 0. Returns `None` if the rows follow no curve.
+/// if `may_move` is true. If `may_move` is false, the third result is 0. Returns `None` if the rows follow no curve.
 fn learned(rows: impl Iterator<Item = u64>, levels: u32, may_move: bool) -> Option<([u8; OCTANTS], [u8; OCTANTS], u8)> {
     let depth = levels - 2;
     let mut nodes = vec![Passed { seen: 0, cells: [0; 64], count: 0 }; 1 << (3 * depth)];

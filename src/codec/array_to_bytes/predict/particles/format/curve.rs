@@ -30,7 +30,7 @@ pub(crate) struct Curve {
     pub origin: [f64; 3],
     /// The length of an edge of the cube.
     pub edge: f64,
-    /// The number of levels: how many times the cube is cut. The number is even.
+    /// The number of levels: how many times the cube is cut. This number is always even.
     pub levels: u32,
     /// The order in which the curve passes the octants.
     pub first: [u8; OCTANTS],
