@@ -157,7 +157,7 @@ say "$ranks processes solve a heat equation together and write a checkpoint each
 sed 's/^/   /' "$work/reference.log"
 say "Remember this digest: it covers every bit of the final state."
 
-step "2. The same once more, with mcrEngine looking on"
+step "2. The same simulation, now with mcrEngine"
 if [ $daemons = no ]; then
     say "One command watches the directory the application writes to; agent and aggregator in one process:" \
         "\$ mcr run --watch run --store store --job heat --ranks $ranks --group-size $group_size --layout '$layout'"
@@ -175,13 +175,13 @@ kill -0 "$simulation" 2>/dev/null || fail "the simulation ended before it could 
 step "3. The power goes: kill -9 for everything, and the node's disk is lost"
 kill_now "$simulation" "${daemon_pids[@]}"
 started=()
-say "The simulation had come to: $(tail -n 1 "$work/simulation.log")" \
+say "The simulation had reached: $(tail -n 1 "$work/simulation.log")" \
     "Files it left, some perhaps half written: $(files_of "$work/run")"
 rm -rf "$work/run" "$work/state"
-say "Now there are none. In the store:"
+say "All files of the checkpoints are lost now. In the store:"
 run mcr list --store "$work/store" --job heat
 
-step "4. One command brings back the newest whole checkpoint"
+step "4. One command restores the newest complete checkpoint"
 newest=$(committed | tail -n 1)
 for node in $(seq 0 $((nodes - 1))); do
     to=$(node_dir "$node")
@@ -202,15 +202,15 @@ done < <(find "$work/run" -name 'heat.*.h5')
 [ $compared -eq $ranks ] || fail "$compared files came back, not $ranks"
 say "All $compared files are, byte for byte, what the undisturbed run wrote for ${newest}."
 
-step "5. Simulation and daemons go on from there, to the end"
+step "5. The simulation and the daemons continue from this checkpoint to the end"
 start_daemons
 "${heat_on_nodes[@]}" --restart >"$work/resumed.log" 2>&1 || fail "the resumed simulation failed"
 sed 's/^/   /' "$work/resumed.log"
 same_state "$work/reference.log" >"$work/expected"
 same_state "$work/resumed.log" | cmp -s - "$work/expected" || fail "the final state differs from the undisturbed run's"
-say "${bold}Killed, lost, restarted: and the final state is the undisturbed run's, bit for bit.${plain}"
+say "${bold}The final state equals the final state of the undisturbed run, bit for bit.${plain}"
 
-step "6. What it took"
+step "6. Space and files used"
 wait_for 60 "commit of the last checkpoint" has_committed "$(printf 'it_%06d' $steps)"
 kill -TERM "${daemon_pids[@]}"
 wait "${daemon_pids[@]}" || fail "a daemon did not end well"

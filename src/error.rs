@@ -56,7 +56,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Another process, or another thread of this process, is writing the same group of the same checkpoint.
-    #[error("{path}: another process is saving this at present", path = .path.display())]
+    #[error("{path}: another process is saving this checkpoint now", path = .path.display())]
     Busy {
         /// The container.
         path: PathBuf,

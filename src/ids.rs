@@ -98,8 +98,8 @@ fn check_component(name: &str, limit: usize) -> Result<(), NameError> {
         "" => Err(NameError::Empty),
         _ if name.len() > limit => Err(NameError::TooLong { found: name.len(), limit }),
         _ if name.starts_with('.') => refuse("it begins with a dot"),
-        _ if name.contains('/') => refuse("it holds a slash"),
-        _ if name.chars().any(char::is_control) => refuse("it holds a control character"),
+        _ if name.contains('/') => refuse("it contains a slash"),
+        _ if name.chars().any(char::is_control) => refuse("it contains a control character"),
         _ => Ok(()),
     }
 }
@@ -250,7 +250,7 @@ impl FilePath {
             return Err(NameError::TooLong { found: bytes.len(), limit: FILE_PATH_MAX });
         }
         if bytes.contains(&0) {
-            return refuse("it holds a NUL byte");
+            return refuse("it contains a NUL byte");
         }
         for component in bytes.split(|&b| b == b'/') {
             match component {

@@ -98,7 +98,7 @@ impl Arriving {
         }
         let Some(assembly) = self.open.get_mut(&announce_id) else {
             return Err(format!(
-                "a later part of announcement {announce_id} arrived, but the first is missing or has no room yet"
+                "a later part of announcement {announce_id} arrived, but its first part is missing, or waits for memory"
             ));
         };
         let have = assembly.bytes.len() as u64;

@@ -23,7 +23,7 @@ pub enum FlushError {
     #[error(transparent)]
     Compress(#[from] CompressError),
     /// An older checkpoint was not committed, so this checkpoint is not committed either.
-    #[error("an older checkpoint failed, so this one is not committed")]
+    #[error("an older checkpoint failed, so this checkpoint is not committed")]
     NotItsTurn,
     /// Another incarnation began during the flush.
     #[error("another incarnation of the job began meanwhile; the flush is tried again")]

@@ -103,7 +103,7 @@ impl fmt::Display for Reason {
                 f.write_str(if ranks.len() > 8 { ", ..." } else { "" })
             }
             Self::Store(error) => write!(f, "the flush failed {FLUSH_ATTEMPTS_MAX} times: {error}"),
-            Self::Overtaken => f.write_str("newer checkpoints arrived before this one was whole"),
+            Self::Overtaken => f.write_str("newer checkpoints arrived before this checkpoint was complete"),
             Self::Fenced(reason) => f.write_str(reason),
             Self::Shutdown => f.write_str("the aggregator is shutting down"),
         }

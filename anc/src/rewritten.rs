@@ -123,8 +123,8 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
 
 fn still_of(awaited: &FilePath, last: &CheckpointId, rank: Rank) -> String {
     format!(
-        "{awaited} is still that of {last}, although other files of {rank} were written again: the files are of two \
-         steps"
+        "{awaited} still has the content of {last}, although other files of {rank} were written again: the files \
+         are of two steps"
     )
 }
 

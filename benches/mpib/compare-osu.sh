@@ -33,7 +33,7 @@ bandwidth=${OSU_BW:-$(command -v osu_bw || echo "$osu/bin/osu_bw")}
 if [ ! -x "$latency" ] || [ ! -x "$bandwidth" ]; then
     tarball=${OSU_TARBALL:-$work/osu.tar.gz}
     [ -n "${OSU_TARBALL:-}" ] || curl --silent --fail --location --max-time 120 -o "$tarball" "$OSU_URL" ||
-        skip "osu_latency and osu_bw: $OSU_URL cannot be had (OSU_TARBALL=FILE, or OSU_LATENCY and OSU_BW)"
+        skip "osu_latency and osu_bw: $OSU_URL could not be downloaded (OSU_TARBALL=FILE, or OSU_LATENCY and OSU_BW)"
     tar -xzf "$tarball" -C "$work"
     (cd "$work"/osu-micro-benchmarks-*/ && ./configure CC=mpicc CXX=mpicxx && make -j2) >"$work/log" 2>&1 ||
         { tail -n 20 "$work/log" >&2; skip "a build of $tarball"; }

@@ -47,7 +47,7 @@ pub async fn wait(config: &mut CncConfig, layout: &Layout) {
 /// set.
 pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> bool {
     if !layout.has_ranks() {
-        tracing::info!("the names of the files have no rank: all files belong to rank 0, the only one");
+        tracing::info!("the names of the files have no rank: all files belong to rank 0, the only rank");
         (config.ranks, config.ranks_from) = (Some(1), FROM);
         return true;
     }

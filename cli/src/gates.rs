@@ -256,6 +256,9 @@ async fn answer<T>(call: impl Future<Output = Result<tonic::Response<T>, Status>
     }
 }
 
+/// Memory that must stay free on the node of a gate in addition to the budget of a new aggregator, in MiB.
+pub const SPARE_MIB: u64 = 64;
+
 /// The gates in the order of a start. All agents of the start compute the same order. Different starts compute
 /// different orders (rendezvous hashing).
 fn in_order(start: &Start, gates: &[String]) -> Vec<String> {
@@ -272,7 +275,7 @@ fn propose(loads: Vec<(String, Option<LoadReply>)>, wanted: usize, budget_bytes:
     let has_room = |load: &LoadReply| {
         load.aggregators < load.aggregators_max
             && load.own_aggregators < load.own_aggregators_max
-            && load.free_memory_bytes >= budget_bytes
+            && load.free_memory_bytes >= budget_bytes + (SPARE_MIB << 20)
     };
     let rooms = loads.iter().flat_map(|(_, load)| load).filter(|load| has_room(load)).count();
     let places = u32::try_from(wanted.min(rooms).max(1)).unwrap_or(1);

@@ -124,7 +124,7 @@ fn held_line(id: &CheckpointId, held: &Held) -> String {
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let needed = match held.needed_bytes {
         Some(needed) => format!("about {} of it are needed", human_bytes(needed.0)),
-        None => "how much of it is needed is not known".to_owned(),
+        None => "the number of needed bytes is not known".to_owned(),
     };
     format!("{id} is pruned; {} are still there for {}{more}, {needed}\n", human_bytes(held.bytes.0), by.join(", "))
 }

@@ -111,7 +111,7 @@ impl Watch {
                             job_id = self.job_id,
                             socket = %self.socket.display(),
                             waited_seconds = alone_max.as_secs(),
-                            "no daemon serves this node, and the job has no process here: the job is taken for over"
+                            "no daemon serves this node, and the job has no process here: the job is treated as ended"
                         );
                         return;
                     }

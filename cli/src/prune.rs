@@ -98,8 +98,8 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     }
     if !pruned.unreadable.is_empty() {
         eprintln!(
-            "mcr: it may refer to any container, so nothing more was removed; try again once it can be read, or \
-             remove it too with --drop"
+            "mcr: this checkpoint may refer to any container, so nothing more was removed; try again once it can be \
+             read, or remove it too with --drop"
         );
     }
     Ok(code)

@@ -151,7 +151,8 @@ async fn from_aggregator(
     let answer =
         within(ANSWER_TIMEOUT, address, "it accepts connections but gave no answer", client.restore(request)).await?;
     let mut frames = answer.map_err(status)?.into_inner();
-    let broken = |what: String| Attempt::Final(Failure::Checkpoint(anyhow!("{address} broke the protocol: {what}")));
+    // The checkpoint may be good, so another aggregator is asked.
+    let broken = |what: String| Attempt::Elsewhere(format!("{address} broke the protocol: {what}"));
     let (mut announcement, mut restorers, mut files_count): (Vec<u8>, Option<Arc<Restorers>>, u64) =
         (Vec::new(), None, 0);
     let started = Instant::now();
@@ -202,7 +203,11 @@ async fn from_aggregator(
                     ))
                 };
                 let written = tokio::time::timeout(DISK_TIMEOUT, written).await.map_err(stuck)?;
-                written.map_err(|error| receiver(error.into()))?.map_err(sink_failure)?;
+                let written = written.map_err(|error| receiver(error.into()))?;
+                written.map_err(|error| match sink_failure(error) {
+                    Failure::Checkpoint(error) => broken(format!("{error:#}")),
+                    failure => Attempt::Final(failure),
+                })?;
             }
             Some(Frame::End(end)) => {
                 let restorers = restorers

@@ -503,7 +503,7 @@ fn check_owner(file: &Path) -> anyhow::Result<()> {
     let own = nix::unistd::geteuid().as_raw();
     if ![0, own].contains(&about.uid()) || about.mode() & 0o022 != 0 {
         bail!(
-            "{}: it belongs to user {} and has mode {:04o}; it must belong to root, and nobody else may write it",
+            "{}: it belongs to user {} and has mode {:04o}; it must belong to root, and no other user may write to it",
             file.display(),
             about.uid(),
             about.mode() & 0o7777

@@ -90,12 +90,12 @@ two_users_on_the_same_nodes_save_and_neither_reaches_the_others_aggregator() {
         # shellcheck disable=SC2086 # words of a command
         refused=$(as_user mcr $what 2>&1) && fail "bob's mcr $what succeeded: $refused"
         echo "bob: mcr $what: $refused"
-        ! grep -E "step_|/home/alice|wave" <<<"${refused//$what/}" || fail "bob's mcr $what found something out"
+        ! grep -E "step_|/home/alice|wave" <<<"${refused//$what/}" || fail "bob's mcr $what shows data of alice"
     done
     if command -v openssl >/dev/null; then
         refused=$(timeout 10 "$bed" as "$work" bob ctl timeout 5 openssl s_client -connect n1:7117 -alpn h2 \
             </dev/null 2>&1) || true
-        ! grep -E "step_|/home/alice|wave" <<<"$refused" || fail "openssl found something out: $refused"
+        ! grep -E "step_|/home/alice|wave" <<<"$refused" || fail "openssl shows data of alice: $refused"
     fi
     log_has n1 "a connection is refused" || fail "the aggregator does not log that it refused bob"
     both_users_have_their_own_files "$name" "${jobs[@]}"
@@ -388,7 +388,7 @@ a_worker_has_the_rights_of_its_user_and_the_daemon_listens_nowhere() {
     done
     [ "$(grep -cxE 'Cap(Prm|Eff|Inh|Amb):\s0+' <<<"$status")" = 4 ] || fail "the worker has capabilities"
     socket=$(root_on n1 ss -Hlxp src /run/mcr/socket)
-    [ "$(grep -oE 'pid=[0-9]+' <<<"$socket")" = "pid=$(daemon_of n1)" ] || fail "who has the socket: $socket"
+    [ "$(grep -oE 'pid=[0-9]+' <<<"$socket")" = "pid=$(daemon_of n1)" ] || fail "processes with the socket: $socket"
     listeners=$(root_on n1 ss -Hlntup | grep '"mcr"')
     [[ $listeners != *$'\n'* && $listeners = *":7117 "*"pid=$pid,"* ]] || fail "the listeners on n1: $listeners"
     ! root_on n2 ss -Hlntup | grep '"mcr"' || fail "mcr listens on n2"
@@ -856,7 +856,7 @@ a_node_that_lost_power_saves_jobs_after_it_booted() {
     "$bed" node-start "$work" n1
     wait_for 20 root_on n1 test -d /bed/log
     start_daemons n1
-    no_worker n1 || fail "a worker of the time before"
+    no_worker n1 || fail "a worker from before the power loss runs"
     job_script "srun /shared/bin/writer . 2"
     settings=()
     wait_for 60 nodes_are_idle

@@ -149,7 +149,7 @@ fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_ar
         for told in heard.into_iter().flatten() {
             match &told {
                 Hear::Abandoned(told) if told.whole && told.reason.contains("never fits") => {}
-                Hear::Goodbye(told) if told.reason.contains("has no room yet") => {}
+                Hear::Goodbye(told) if told.reason.contains("waits for memory") => {}
                 _ => panic!("{told:?}"),
             }
         }

@@ -466,8 +466,11 @@ fn a_group_that_another_process_is_saving_is_waited_for_as_long_as_was_said() {
     let other = ContainerWriter::create(&store, &job, &id, GroupId(0)).expect("it writes");
     let output = run(&mut save("1"), 1);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(error.contains("waited 1 s; save again when the other has ended, or --wait longer"), "{error}");
-    assert!(error.contains("another process is saving this at present"), "{error}");
+    assert!(
+        error.contains("waited 1 s; save again when the other process has ended, or give a longer --wait"),
+        "{error}"
+    );
+    assert!(error.contains("another process is saving this checkpoint now"), "{error}");
     // A process that waits for the lock saves the checkpoint when it gets the lock.
     let waiting = Daemon::start(&mut save("60"));
     std::thread::sleep(std::time::Duration::from_millis(300));

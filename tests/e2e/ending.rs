@@ -601,7 +601,7 @@ fn files_that_a_step_writes_at_different_times_are_not_saved_with_files_of_anoth
     let script = "for step in 1 2 3 4; do echo step $step > WAVECAR; sleep 0.8; [ $step = 4 ] && exit 9; \
                   echo step $step > CHGCAR; sleep 2.2; done";
     let log = run_one_rank(dir.path(), "single", script, 9);
-    assert!(log.contains("CHGCAR is still that of"), "{log}");
+    assert!(log.contains("CHGCAR still has the content of"), "{log}");
     for checkpoint in list(&dir.path().join("store")) {
         let back = tempfile::tempdir().expect("a directory");
         let id = checkpoint["checkpoint"].as_str().expect("a name");

@@ -763,7 +763,7 @@ fn what_was_committed_from_two_jobs_of_one_name_before_that_was_found_is_no_chec
     (2..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
     wait_complete(&site.store(), &id(2));
     (0..2).for_each(|rank| write_file(&other, 2, 2, rank, None));
-    let line = site.aggregators[0].wait_for_log("marked as not whole");
+    let line = site.aggregators[0].wait_for_log("marked as incomplete");
     assert!(line.contains(&id(2)), "{line}");
     wait_for("the mark", Duration::from_secs(10), || site.complete().is_empty().then_some(()));
     // After one agent has ended, the files of the other agent are saved.

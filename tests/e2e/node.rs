@@ -378,7 +378,7 @@ fn the_comment_of_a_job_names_it_and_a_job_with_a_comment_needs_no_file() {
 
     // A job with `mcr:off`, or with a comment that cannot be used, is not saved, but continues to run.
     for (comment, said) in
-        [("mcr:off", "has mcr:off"), ("mcr:job=", "job needs a value"), ("mcr:job=a/b", "it holds a slash")]
+        [("mcr:off", "has mcr:off"), ("mcr:job=", "job needs a value"), ("mcr:job=a/b", "it contains a slash")]
     {
         let mut application = site.application(4, 20);
         assert_eq!(site.says(site.job("begin").env("SLURM_JOB_COMMENT", comment)).0, "");

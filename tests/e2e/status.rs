@@ -110,10 +110,10 @@ fn the_live_view_survives_resizing_and_the_death_of_an_aggregator_and_q_restores
     terminal.wait_for_line(&[&b, "answers"]);
     assert!(terminal.screen.lock().expect("not poisoned").screen().alternate_screen());
     first.kill();
-    terminal.wait_for_line(&[&a, "does not answer since 3 s"]);
+    terminal.wait_for_line(&[&a, "has not answered for 3 s"]);
     terminal.wait_for_line(&["2 aggregators, 1 does not answer"]);
     terminal.resize(120, 40);
-    terminal.wait_for_line(&[&a, "does not answer since", "connection refused"]);
+    terminal.wait_for_line(&[&a, "has not answered for", "connection refused"]);
     wait_for("the last line of 40", PATIENCE, || {
         terminal.text().lines().nth(39).is_some_and(|line| line.contains("q: quit")).then_some(())
     });
@@ -162,7 +162,7 @@ fn without_a_terminal_watch_prints_tables_or_lines_of_json_and_goes_on_after_the
     let silent = std::iter::repeat_with(&mut next).take(20).find(|line| line["aggregators"][0]["error"].is_string());
     let silent_ms = silent.as_ref().and_then(|line| line["aggregators"][0]["silent_ms"].as_u64());
     assert!(silent_ms.is_some_and(|ms| ms > 0), "{silent:?}");
-    assert!(text.by_ref().take(200).any(|line| line.contains("does not answer since")));
+    assert!(text.by_ref().take(200).any(|line| line.contains("has not answered for")));
     for program in [program, of_text] {
         assert!(program.end("TERM").expect("it ends").success());
     }
@@ -193,7 +193,7 @@ fn the_last_commit_and_the_last_error_of_a_job_are_shown_and_an_agent_that_was_k
     assert_eq!((&lost["agents"][0]["node"], &lost["agents"][1]), (&"n1".into(), &Value::Null), "{lost}");
     let text = String::from_utf8(run(mcr().args(["status", "--aggregators", &address]), 0).stdout).expect("UTF-8");
     let row = text.lines().find(|line| line.starts_with("n1 ")).unwrap_or_else(|| panic!("no row: {text}"));
-    assert!(row.contains("does not answer since"), "{text}");
+    assert!(row.contains("has not answered for"), "{text}");
     // An agent that ends after SIGTERM is not lost.
     let agent = Daemon::agent(dir.path(), "n1", &run_dir, std::slice::from_ref(&address), more);
     wait_for("the agent", PATIENCE, || Some(status()).filter(|s| s["agents"][0]["lost"] == false));

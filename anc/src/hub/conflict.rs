@@ -74,7 +74,7 @@ fn spoil(store: &dyn Store, job: &JobId, mixed: &[(CheckpointId, String)]) -> Re
         tracing::error!(
             %job,
             checkpoint = %id,
-            "the checkpoint has files of two jobs with the same name: marked as not whole"
+            "the checkpoint has files of two jobs with the same name: marked as incomplete"
         );
         manifest::spoil(store, job, id, why)?;
     }

@@ -103,7 +103,7 @@ fn main() -> std::result::Result<ExitCode, Box<dyn std::error::Error>> {
     }
     if is_first {
         match slow.is_empty() {
-            true => println!("nowhere more than 5 % above the loop"),
+            true => println!("at no size more than 5 % above the loop"),
             false => println!("more than 5 % above the loop at {} bytes", slow.join(", ")),
         }
     }

@@ -16,7 +16,7 @@ fn every_implementation_moves_the_right_bytes() {
         (8, "check --sites 0-3/4-7 --sizes 0,1,1000,70000"),
     ] {
         let text = good(mpib(ranks, words));
-        assert!(text.contains("all bytes are where they belong"), "{text}");
+        assert!(text.contains("all bytes arrived correctly"), "{text}");
     }
 }
 
@@ -549,7 +549,7 @@ fn agents_and_aggregators_are_a_path_too_and_nothing_of_them_stays() {
         assert!(seconds["median"].as_f64().is_some_and(|t| t > 0.0 && t < 60.0), "{name}: {seconds}");
         assert!(seconds["median_interval"]["low"].is_f64(), "{name}: {seconds}");
     }
-    assert!(report["notes"].to_string().contains("recommended for mcr as it is: group size"), "{report}");
+    assert!(report["notes"].to_string().contains("recommended for the installed mcr: group size"), "{report}");
     let svg = std::fs::read_to_string(figure).expect("drawn");
     assert!(svg.contains(">grpc<") && svg.contains(">grpc to pfs<"), "{svg}");
     for path in [memory, pfs] {

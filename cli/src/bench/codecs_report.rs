@@ -222,9 +222,9 @@ pub fn text(report: &Report, most: usize) -> String {
 
     let _ = write!(
         text,
-        "\nWhat `mcr save --no-reuse --profile` would store of these {}, index and skeletons counted, and how long one core\n\
-         codes and decodes (reading and writing not counted; `balanced` and `max` code the classes of a type together, so\n\
-         that they predict each other; the columns above show them on each class alone)\n{}\n{}",
+        "\nBytes that `mcr save --no-reuse --profile` would store of these {}, with index and skeletons, and the time of one\n\
+         core to encode and decode. Reading and writing are not counted. The profiles `balanced` and `max` encode the\n\
+         classes of a type together, and predict one class from another; the columns above show each class alone.\n{}\n{}",
         human_bytes(report.looked.measured_file_bytes),
         profiles(report).render(),
         report.bounds.sentence(),

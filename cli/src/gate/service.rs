@@ -3,6 +3,7 @@
 use super::door::Client;
 use super::memory::Memory;
 use super::refusals::Refusals;
+use crate::gates::SPARE_MIB;
 use crate::settings::{Facts, GateOptions, Settings};
 use crate::standing::Order;
 use mcr_cnc::config::is_host_and_port;
@@ -32,8 +33,6 @@ const NODES_MAX: u32 = 1 << 20;
 const ADDRESS_BYTES_MAX: usize = 262;
 /// Length of the key that identifies a start of a job, in hexadecimal digits.
 const KEY_DIGITS: usize = 32;
-/// Memory that must stay free on this node in addition to the budget of a new aggregator, in MiB.
-const SPARE_MIB: u64 = 64;
 
 pub struct Service {
     options: GateOptions,
@@ -237,7 +236,8 @@ fn full(load: &LoadReply, budget_mib: u64) -> Option<String> {
     if load.aggregators >= load.aggregators_max {
         Some(format!("{} aggregators run on this node already, its maximum", load.aggregators))
     } else if load.own_aggregators >= load.own_aggregators_max {
-        Some(format!("{} aggregators of this user run on this node already, the maximum", load.own_aggregators))
+        let own = load.own_aggregators;
+        Some(format!("{own} aggregators of this user run on this node already, which is the maximum"))
     } else if free_mib < budget_mib + SPARE_MIB {
         Some(format!("this node has {free_mib} MiB of free memory, and the aggregator may use {budget_mib} MiB"))
     } else {

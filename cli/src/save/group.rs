@@ -173,7 +173,9 @@ impl Committer<'_> {
         let has_waited = matches!(error, FlushError::Store(StoreError::Busy { .. })) && Instant::now() >= deadline;
         let seconds = self.wait.as_secs();
         Err(error).with_context(|| match has_waited {
-            true => format!("{name}: waited {seconds} s; save again when the other has ended, or --wait longer"),
+            true => format!(
+                "{name}: waited {seconds} s; save again when the other process has ended, or give a longer --wait"
+            ),
             false => name,
         })
     }

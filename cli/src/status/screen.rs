@@ -128,7 +128,7 @@ mod tests {
         let (lines, _) = drawn((80, 24), &model, now, 0);
         assert_eq!(lines[0], "mcr status: 2 aggregators, 1 does not answer; 3 agents");
         let row = lines.iter().find(|line| line.starts_with("agg1:7117")).expect("a row");
-        assert!(row.contains("does not answer since 12 s") && row.contains("connection"), "{lines:#?}");
+        assert!(row.contains("has not answered for 12 s") && row.contains("connection"), "{lines:#?}");
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal");
         for (has_colours, expected) in [(true, Color::Red), (false, Color::Reset)] {
             let look = Look { has_colours, scroll: 0 };

@@ -103,7 +103,7 @@ fn aggregator_cells(aggregator: &Aggregator, now: Instant) -> ([String; 10], Pai
             None => ("is asked".to_owned(), Paint::Doubtful),
             Some(_) => {
                 let since = ago(millis(aggregator.silent_for(now)));
-                (format!("does not answer since {since}"), Paint::Bad)
+                (format!("has not answered for {since}"), Paint::Bad)
             }
         };
         let why = aggregator.error.as_deref().map(last_cause).unwrap_or_default();
@@ -324,9 +324,13 @@ fn agents(model: &Model) -> Option<Section> {
     for ((job, node), row) in all.iter().take(AGENTS_MAX) {
         let state = match row.answers() {
             true => "answers".to_owned(),
-            false => format!("does not answer since {}", ago(row.silent_ms)),
+            false => format!("has not answered for {}", ago(row.silent_ms)),
         };
-        let why = if row.is_lost { "it disconnected without an end".to_owned() } else { String::new() };
+        let why = if row.is_lost {
+            "the connection broke before the agent reported its end".to_owned()
+        } else {
+            String::new()
+        };
         let connected = if row.is_lost { "-".to_owned() } else { ago(row.connected_ms) };
         table.row([(*node).to_owned(), (*job).to_owned(), row.ranks.to_string(), state, connected, why]);
         table.paint(3, if row.answers() { Paint::Good } else { Paint::Bad });
@@ -438,7 +442,7 @@ pub(super) mod tests {
         model.note("b:1", Ok(v1::StatusReply::default()), start);
         let text = text(&model, start + Duration::from_secs(12));
         let row = text.lines().find(|line| line.contains("a:1")).expect("a row");
-        assert!(row.contains("does not answer since 12 s") && row.contains("connection refused"), "{text}");
+        assert!(row.contains("has not answered for 12 s") && row.contains("connection refused"), "{text}");
         assert!(text.contains("16 s ago") && !text.contains("flushing") && !text.contains("n0000"), "{text}");
         assert_eq!(summary(&model), "2 aggregators, 1 does not answer; 0 agents");
     }
@@ -456,7 +460,7 @@ pub(super) mod tests {
         let rows: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("node")).collect();
         let begins: Vec<&str> = rows.iter().filter_map(|row| row.split_whitespace().next()).collect();
         assert_eq!(begins, ["node", "n2", "n3", "n1", "n4"], "{text}");
-        assert!(rows[1].contains("does not answer since 30 s") && rows[2].contains("disconnected"), "{text}");
+        assert!(rows[1].contains("has not answered for 30 s") && rows[2].contains("connection broke"), "{text}");
         assert!(rows[4].contains("16") && rows[4].contains("answers"), "the ranks of both aggregators: {text}");
         assert_eq!(summary(&model), "2 aggregators; 4 agents, 2 do not answer");
     }

@@ -28,12 +28,17 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 const KIND: &str = "mcr-publish";
 const VERSION: u32 = 1;
 const ASIDE_PREFIX: &str = ".mcr-aside-";
 /// Maximum number of directories `.mcr-aside-N` in one target directory.
 const ASIDE_MAX: u32 = 10_000;
+
+/// Age from which on a journal of another node counts as the journal of a killed restart. Whether a process of another
+/// node is running is not known. A publication usually takes less than a second.
+const FRESH_MAX: Duration = Duration::from_secs(60);
 
 /// Numbers of killed restarts that were completed or undone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -272,10 +277,11 @@ fn journals(to: &Path) -> Result<Vec<String>, RestoreError> {
 pub(super) fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
     let mut recovered = Recovered::default();
     for name in journals(to)? {
-        // On a file system without locks, the process of the journal may still be running. This check does not find
-        // the process of a journal `.new`. Such a journal is removed, and a process that was writing it fails before
-        // the process moves a file.
-        if leftovers::is_at_work(&name) == Some(true) && !name.ends_with(&here()) {
+        // If the file system has no locks, or has locks only between the processes of one node, the process of the
+        // journal may still be running.
+        let of = name.strip_suffix(".new").unwrap_or(&name);
+        let may_run = leftovers::is_at_work(of).unwrap_or_else(|| is_fresh(&to.join(&name)));
+        if may_run && !of.ends_with(&here()) {
             continue;
         }
         let journal = match name.ends_with(".new") {
@@ -302,6 +308,12 @@ pub(super) fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
         remove_journal(to, &name, true)?;
     }
     Ok(recovered)
+}
+
+/// Whether a file was written less than [`FRESH_MAX`] ago, by the clock of this node.
+fn is_fresh(path: &Path) -> bool {
+    let age = |stat: std::fs::Metadata| stat.modified().ok()?.elapsed().ok();
+    std::fs::symlink_metadata(path).is_ok_and(|stat| age(stat).is_none_or(|age| age < FRESH_MAX))
 }
 
 pub(super) fn remove_journal(to: &Path, name: &str, sync: bool) -> Result<(), RestoreError> {
@@ -397,6 +409,42 @@ mod tests {
             assert_eq!(recover(dir.path()).expect("done"), Recovered { completed: 0, undone: 1 }, "{steps_done}");
             assert_eq!(files(dir.path()), ["a old", "d/b old", "d/c old"], "{steps_done}");
             assert!(!dir.path().join(".mcr-aside-1").exists());
+        }
+    }
+
+    /// Gives the journal in a directory another name, and this age. Returns the new name.
+    fn rename_journal(to: &Path, place: &str, suffix: &str, age: Duration) -> String {
+        let old = journals(to).expect("readable").pop().expect("a journal");
+        let new = format!("{JOURNAL_PREFIX}{place}{suffix}");
+        std::fs::rename(to.join(old), to.join(&new)).expect("renamed");
+        let file = File::options().write(true).open(to.join(&new)).expect("opened");
+        file.set_modified(std::time::SystemTime::now() - age).expect("set");
+        new
+    }
+
+    #[test]
+    fn a_journal_whose_process_may_be_running_is_left_alone() {
+        let running = here().replace(&format!("-{}", std::process::id()), &format!("-{}", nix::unistd::getppid()));
+        let elsewhere = "0123456789abcdef-77";
+        let minutes = Duration::from_secs(300);
+        let cases = [
+            (running.as_str(), "", minutes, true),
+            (running.as_str(), ".new", minutes, true),
+            (elsewhere, "", Duration::ZERO, true),
+            (elsewhere, ".new", Duration::ZERO, true),
+            (elsewhere, "", minutes, false),
+            (elsewhere, ".new", minutes, false),
+        ];
+        for (place, suffix, age, stays) in cases {
+            let dir = killed_after(2);
+            let name = rename_journal(dir.path(), place, suffix, age);
+            let before = files(dir.path());
+            let recovered = recover(dir.path()).expect("done");
+            assert_eq!(dir.path().join(&name).exists(), stays, "{name}");
+            match stays {
+                true => assert_eq!((recovered, files(dir.path())), (Recovered::default(), before), "{name}"),
+                false => assert_ne!(files(dir.path()), before, "{name}"),
+            }
         }
     }
 }

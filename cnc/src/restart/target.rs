@@ -242,20 +242,25 @@ impl Temporary {
     }
 
     /// Replaces the temporary file by a hard link to the file `name` in the directory of `path`. `None` if no hard
-    /// link can be made; the temporary file is then unchanged. Also `None` if the new link cannot be examined after
-    /// it has replaced the temporary file.
+    /// link can be made; the temporary file is then unchanged.
     pub(super) fn link_to(&self, target: &Target, path: &FilePath, name: &CString) -> Option<Fingerprint> {
         let (from, into) = (directory(&target.to, path, None).ok()?, directory(&target.to, &self.path, None).ok()?);
         // The link is created under a third name first, so that the temporary file exists until the link exists.
         let third = leftovers::temporary_name("tmp");
         linkat(&from, name.as_c_str(), &into, third.as_c_str(), AtFlags::empty()).ok()?;
-        if let Err(error) = renameat(&into, third.as_c_str(), &into, self.name.as_c_str()) {
-            tracing::debug!(path = %self.path, %error, "the hard link cannot be created; the file is a copy");
-            let _ = unlinkat(&into, third.as_c_str(), UnlinkatFlags::NoRemoveDir);
-            return None;
+        let stat = |name: &CString| fstatat(&into, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+        let replaced = stat(&third).and_then(|before| {
+            renameat(&into, third.as_c_str(), &into, self.name.as_c_str())?;
+            Ok(stat(&self.name).unwrap_or(before))
+        });
+        match replaced {
+            Ok(stat) => Some(Fingerprint::of_stat(&stat)),
+            Err(error) => {
+                tracing::debug!(path = %self.path, %error, "the hard link cannot be created; the file is a copy");
+                let _ = unlinkat(&into, third.as_c_str(), UnlinkatFlags::NoRemoveDir);
+                None
+            }
         }
-        let stat = fstatat(&into, self.name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
-        Some(Fingerprint::of_stat(&stat))
     }
 
     /// Closes the descriptor.

@@ -265,7 +265,7 @@ fn decode<T: Real>(
         let chunk = CHUNK_ELEMENTS.min(count - at);
         let chunk_end = at + chunk;
         let (Some(coded), Some(bits)) = (take_varint(&mut rest), take_varint(&mut rest)) else {
-            return Err("the lengths of a chunk end too early");
+            return Err("the lengths of a block end too early");
         };
         let Some((coded, after)) = rest.split_at_checked(coded as usize) else {
             return Err("the symbols end too early");

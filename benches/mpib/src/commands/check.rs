@@ -54,7 +54,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         }
     }
     match wrong.as_slice() {
-        [] => Ok(format!("{tried} operations on {n} ranks: all bytes are where they belong\n")),
+        [] => Ok(format!("{tried} operations on {n} ranks: all bytes arrived correctly\n")),
         some => Err(Failure::Output(format!("wrong bytes: {}", some.join("; ")))),
     }
 }

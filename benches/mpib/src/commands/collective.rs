@@ -132,7 +132,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         Collective::new(kind, name, &setting, n).is_ok_and(|operation| operation.flow() == Flow::Symmetric)
     });
     if timing.method == Method::Specific && symmetric {
-        notes.push(format!("{} has no single tasks: these are the longest times of all ranks", kind.name()));
+        notes.push(format!(
+            "{} cannot be divided into single tasks, so these are the longest times of all ranks",
+            kind.name()
+        ));
     }
     for algorithm in open_mpi::algorithms(kind, n) {
         let name = format!("{}{}", open_mpi::PREFIX, algorithm.number);

@@ -259,7 +259,10 @@ impl<'m> Choice<'m> {
             single / best
         ));
         let by_model = self.by_model.map_or("linear".to_string(), |p| format!("lanes-{p}"));
-        lines.push(format!("{kind} of {} bytes: the model chooses {by_model}, the clock {}", self.size, self.by_clock));
+        lines.push(format!(
+            "{kind} of {} bytes: the model chooses {by_model}; the fastest measured number is {}",
+            self.size, self.by_clock
+        ));
         lines
     }
 

@@ -473,7 +473,7 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
         all.push(Candidate::of(format!("without aggregators, {how}"), &[seconds]));
     }
     lines.extend(conclude("recommended", all, whole));
-    lines.extend(conclude("recommended for mcr as it is", daemons, whole));
+    lines.extend(conclude("recommended for the installed mcr", daemons, whole));
     lines
 }
 
