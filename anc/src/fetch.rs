@@ -374,10 +374,21 @@ pub struct Announced {
     /// Time from the newest modification time to the last change of any file, in nanoseconds. The time is long for
     /// files that were copied together with their modification times.
     pub kept_time_ns: i64,
-    /// Whether the agent found that the files may be of two steps.
-    pub is_doubtful: bool,
+    /// Why the agent doubts that the files are all files of one step.
+    pub doubt: Option<Doubt>,
     /// The lease for the memory of the announcement. The bytes are returned when the last copy is dropped.
     pub room: Option<Arc<Lease>>,
+}
+
+/// Why an agent doubts that the files of a rank are all files of one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The application was writing files again under the same names when the agent took them.
+    Rewriting,
+    /// The layout was guessed, and leaves out many files that the application has written.
+    LeftOut,
+    /// The rank has fewer files than in its checkpoints before, and wrote no more files for some time.
+    Fewer,
 }
 
 /// The bytes of a group's files. One or more agents have the files.

@@ -106,7 +106,7 @@ impl Site {
             written_unix_ns: file(rank as u32, step).modified_ns,
             changed_clock_ns: 0,
             kept_time_ns: 0,
-            is_doubtful: false,
+            doubt: None,
             room: None,
         };
         let (job, label, rank) = (job(), label(), Rank(rank as u32));
@@ -299,7 +299,7 @@ fn the_checkpoints_that_the_application_wrote_first_make_room_and_not_those_that
             written_unix_ns: file(rank.0, step).modified_ns,
             changed_clock_ns: 0,
             kept_time_ns: 0,
-            is_doubtful: false,
+            doubt: None,
             room: None,
         };
         let (job, label) = (job(), key(step).label);

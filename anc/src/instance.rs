@@ -7,6 +7,7 @@
 //! takes the next name that is not in use. So a group that missed a step never joins its newer content to the older
 //! content of the other groups.
 
+use crate::fetch::Doubt;
 use crate::group::Key;
 use crate::names::Names;
 use crate::rewritten::{Rewritten, first_written_after, rewritten};
@@ -54,8 +55,8 @@ pub struct Written<'a> {
     pub newest_ms: i64,
     /// When the newest file of each rank was written, in milliseconds since 1970.
     pub ranks_ms: &'a [(Rank, i64)],
-    /// A rank whose agent found that the files may be of two steps. `None` if there is none.
-    pub doubtful: Option<Rank>,
+    /// A rank whose agent doubts that the files are all files of one step, and the reason. `None` if there is none.
+    pub doubtful: Option<(Rank, Doubt)>,
     /// Whether the caller can wait and ask again.
     pub may_wait: bool,
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
@@ -122,7 +123,7 @@ pub fn choose_instance(
     if !stale.is_empty() {
         return Ok(Instance::Stale(stale));
     }
-    let joined = fitting(&taken, ours_ms, written);
+    let joined = fitting(&taken, &own, ours_ms, written);
     if let Some(last) = own.last().filter(|last| joined.is_none() && same.as_ref() == Some(&last.checkpoint))
         && !is_passed_over(&manifest::state(store, &key.job, &last.checkpoint)?)
     {
@@ -140,7 +141,7 @@ pub fn choose_instance(
         }
         Rewritten::Unknown(why) => doubt.or(Some(why)),
     };
-    let doubt = doubt.or_else(|| written.doubtful.map(doubt_of_agent));
+    let doubt = doubt.or_else(|| written.doubtful.map(|(rank, doubt)| doubt_of_agent(rank, doubt)));
     // `begun` is a name under which no group has committed. Another group began to use the name, or this group began
     // to use the name before a failure.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
@@ -291,11 +292,13 @@ pub struct NotTaken {
 
 /// Marks the content of a label as not whole, because the aggregator refuses the files of a rank. The content may
 /// have no committed group. Nothing is marked if the newest generation of the label is complete and has these files
-/// of the rank, as after an earlier run with more ranks. Older generations are not examined.
+/// of the rank, as after an earlier run with more ranks. Older generations are not examined. A content of an earlier
+/// incarnation is never marked. `incarnation`: the number of the newest incarnation of the job.
 pub fn spoil_instance(
     store: &dyn Store,
     key: &Key,
     not_taken: NotTaken,
+    incarnation: u32,
     spread: Duration,
     why: &str,
 ) -> Result<(), StoreError> {
@@ -315,6 +318,7 @@ pub fn spoil_instance(
             let has_rank = state.is_complete() && rank.0 < state.ranks;
             match has_rank {
                 true if has_files(store, key, &state, not_taken)? => return Ok(()),
+                _ if state.place.is_some_and(|place| place.incarnation < incarnation) => name(newest.saturating_add(1)),
                 false if is_it(state.place) => name(newest),
                 _ => name(newest.saturating_add(1)),
             }
@@ -336,11 +340,21 @@ fn has_files(
     Ok(times.max() == Some(of.written_ms))
 }
 
-fn doubt_of_agent(rank: Rank) -> String {
-    format!(
-        "the code was writing its files again under the same names when the files of {rank} were taken, and their times do \
-         not show which files belong to one step: it is uncertain whether the files are of one step"
-    )
+fn doubt_of_agent(rank: Rank, doubt: Doubt) -> String {
+    match doubt {
+        Doubt::Rewriting => format!(
+            "the code was writing its files again under the same names when the files of {rank} were taken, and their \
+             times do not show which files belong to one step: it is uncertain whether the files are of one step"
+        ),
+        Doubt::Fewer => format!(
+            "{rank} has fewer files than in the checkpoints before, and wrote no more: it is uncertain whether the \
+             checkpoint has all files of its step"
+        ),
+        Doubt::LeftOut => "the layout was guessed from the file names, and many files that the application wrote belong \
+                           to no checkpoint of this layout: it is uncertain whether the checkpoint has all files of its \
+                           step. The log of the agent names a file; give --layout"
+            .to_owned(),
+    }
 }
 
 /// The reason why it is uncertain whether the files of a first content belong to one step. There is doubt if the
@@ -353,8 +367,8 @@ fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
     let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
     (is_reused && written.ranks_ms.len() > 1 && apart_ms > 0).then(|| {
         format!(
-            "the name {label} has no number, so the code may overwrite it; the files of {unseen} existed before an \
-             agent watched, and the ranks wrote their files {:.1} s apart: it is uncertain whether \
+            "the name {label} has no number, so the code may overwrite it; the files of {unseen} were written \
+             before an agent watched them, and the ranks wrote their files {:.1} s apart: it is uncertain whether \
              the files are of one step",
             apart_ms as f64 / 1000.0
         )
@@ -372,7 +386,7 @@ fn doubt_of_joining(
     ours_ms: i64,
 ) -> Option<String> {
     let apart_ms = ours_ms.saturating_sub(joined.other_ms?).saturating_abs();
-    let is_first = own.is_empty() && taken.iter().filter(|taken| taken.other_ms.is_some()).count() == 1;
+    let is_first = own.len() <= 1 && taken.iter().filter(|taken| taken.other_ms.is_some()).count() == 1;
     (is_first && may_be_reused(label) && apart_ms > ONE_STEP_MS).then(|| {
         format!(
             "the name {label} has no number, so the code may overwrite it, and how long a step takes is not known yet; two groups wrote \
@@ -555,7 +569,8 @@ pub fn committed(
 
 /// The name under which other groups committed files that were written at nearly the same time. `None` if there is no
 /// such name, or if this group cannot use the name.
-fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option<&'a Taken> {
+/// `own` has the contents that this group committed under the label, the oldest first.
+fn fitting<'a>(taken: &'a [Taken], own: &[Manifest], ours_ms: i64, written: Written<'_>) -> Option<&'a Taken> {
     let spread_ms = i64::try_from(written.spread.as_millis()).unwrap_or(i64::MAX);
     let apart = |other_ms: i64| ours_ms.saturating_sub(other_ms).saturating_abs();
     // Finds the content that is nearest in time, even if this group has a part in that content. If this group has a
@@ -568,11 +583,19 @@ fn fitting<'a>(taken: &'a [Taken], ours_ms: i64, written: Written<'_>) -> Option
     if nearest.ours || apart(other_ms) > spread_ms || written.not_before_ms.is_some_and(|ms| other_ms < ms) {
         return None;
     }
+    // If this group wrote an earlier content nearer in time to that content, the content belongs to an earlier step.
+    let of_this_run = own.iter().filter(|own| own.incarnation == written.incarnation);
+    let own_ms: Vec<i64> = of_this_run.map(|own| own.written_unix_ms).collect();
+    if own_ms.iter().any(|own_ms| own_ms.saturating_sub(other_ms).saturating_abs() < apart(other_ms)) {
+        return None;
+    }
     // Files that are newer than the nearest content belong to the content's step only if they are at most half a step
-    // newer. The length of a step is the time between the nearest content and the previous content.
+    // newer. The length of a step is the time between the nearest content and the previous content, or the usual time
+    // between the contents of this group. The shorter time is used, because a group may have missed steps.
     let before_ms = taken[..place].iter().rev().find_map(|taken| taken.other_ms);
-    let step_ms = before_ms.map(|before_ms| other_ms.saturating_sub(before_ms).saturating_abs());
-    match step_ms {
+    let of_others_ms = before_ms.map(|before_ms| other_ms.saturating_sub(before_ms).saturating_abs());
+    let of_own_ms = step_ms(own, ours_ms).filter(|step_ms| *step_ms > 0 && !own_ms.is_empty());
+    match [of_others_ms, of_own_ms].into_iter().flatten().min() {
         Some(step_ms) if ours_ms > other_ms && apart(other_ms) > step_ms / 2 => None,
         _ => Some(nearest),
     }
@@ -660,7 +683,7 @@ mod tests {
 
     fn place(all: &[(bool, Option<i64>)], ours_s: i64) -> Option<String> {
         let all: Vec<_> = all.iter().map(|(ours, other_s)| (*ours, other_s.map(|s| s * 1000))).collect();
-        fitting(&taken(&all), ours_s * 1000, WRITTEN).map(|taken| taken.id.to_string())
+        fitting(&taken(&all), &[], ours_s * 1000, WRITTEN).map(|taken| taken.id.to_string())
     }
 
     fn nth(i: usize) -> Option<String> {
@@ -707,7 +730,7 @@ mod tests {
     fn a_first_content_that_groups_wrote_apart_is_doubtful_until_it_is_known_how_long_a_step_takes() {
         let doubt = |label: &str, all: &[(bool, Option<i64>)], ours_ms: i64| {
             let (label, all) = (label.parse().expect("valid"), taken(all));
-            let joined = fitting(&all, ours_ms, WRITTEN).expect("joins");
+            let joined = fitting(&all, &[], ours_ms, WRITTEN).expect("joins");
             doubt_of_joining(&label, joined, &all, &[], ours_ms).is_some()
         };
         let (first, second) = ((false, Some(100_000)), (false, Some(104_000)));
@@ -720,8 +743,8 @@ mod tests {
     #[test]
     fn what_was_overwritten_since_is_not_joined() {
         let written = Written { not_before_ms: Some(1_030_000), ..WRITTEN };
-        assert!(fitting(&taken(&[(false, Some(1_000_000))]), 1_060_000, written).is_none());
+        assert!(fitting(&taken(&[(false, Some(1_000_000))]), &[], 1_060_000, written).is_none());
         let written = Written { not_before_ms: None, ..written };
-        assert!(fitting(&taken(&[(false, Some(1_000_000))]), 1_060_000, written).is_some());
+        assert!(fitting(&taken(&[(false, Some(1_000_000))]), &[], 1_060_000, written).is_some());
     }
 }

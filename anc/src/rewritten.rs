@@ -176,7 +176,7 @@ mod tests {
         match judge(then, now, &"restart~2".parse().expect("valid")) {
             Rewritten::Whole => "whole",
             Rewritten::Partly(ranks) => {
-                assert!(ranks[0].0 == Rank(3) && ranks[0].1.contains("still that of restart~2"), "{ranks:?}");
+                assert!(ranks[0].0 == Rank(3) && ranks[0].1.contains("still has the content of restart~2"), "{ranks:?}");
                 "partly"
             }
             Rewritten::Unknown(_) => "unknown",

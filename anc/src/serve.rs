@@ -3,7 +3,7 @@
 
 use crate::announcing::{Arriving, Assembly, Turned};
 use crate::budget::Budget;
-use crate::fetch::{About, AgentLink, Announced, LINK_QUEUE};
+use crate::fetch::{About, AgentLink, Announced, Doubt, LINK_QUEUE};
 use crate::hub::{HubEvent, OfJob, Shared};
 use crate::incarnation::{Claim, Refused, check_directory};
 use crate::listen::Calls;
@@ -483,10 +483,10 @@ impl Service {
         });
         let parsed = parsed.await.map_err(|_| "reading an announcement failed".to_owned())??;
         let (files, room) = (Arc::new(parsed.files), Some(Arc::new(room)));
-        let Parsed { written_unix_ns, changed_clock_ns, kept_time_ns, is_doubtful, .. } = parsed;
+        let Parsed { written_unix_ns, changed_clock_ns, kept_time_ns, doubt, .. } = parsed;
         let link = Arc::clone(link);
         let announced =
-            Announced { link, announce_id, files, written_unix_ns, changed_clock_ns, kept_time_ns, is_doubtful, room };
+            Announced { link, announce_id, files, written_unix_ns, changed_clock_ns, kept_time_ns, doubt, room };
         let event = HubEvent::Announced { announced, job: job.clone(), ranks, label, rank };
         self.hub.send(event).await.map_err(|_| "the aggregator is shutting down".to_owned())
     }
@@ -498,13 +498,20 @@ struct Parsed {
     written_unix_ns: i64,
     changed_clock_ns: i64,
     kept_time_ns: i64,
-    is_doubtful: bool,
+    doubt: Option<Doubt>,
 }
 
 fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
     let announcement =
         v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
-    let v1::Announcement { written_unix_ns, changed_clock_ns, kept_time_ns, is_doubtful, .. } = announcement;
+    let v1::Announcement { written_unix_ns, changed_clock_ns, kept_time_ns, .. } = announcement;
+    let doubt = match announcement.doubt() {
+        v1::Doubt::None if announcement.doubt == 0 => None,
+        v1::Doubt::LeftOut => Some(Doubt::LeftOut),
+        v1::Doubt::Fewer => Some(Doubt::Fewer),
+        // The reason of a newer agent may not be known here.
+        v1::Doubt::Rewriting | v1::Doubt::None => Some(Doubt::Rewriting),
+    };
     let files: Result<Vec<FileHeader>, _> =
         announcement.files.into_iter().map(|file| file_from_wire(file, rank)).collect();
     let mut files = files.map_err(|error| error_chain(&error))?;
@@ -522,7 +529,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         ));
     }
     files.shrink_to_fit();
-    Ok(Parsed { files, written_unix_ns, changed_clock_ns, kept_time_ns, is_doubtful })
+    Ok(Parsed { files, written_unix_ns, changed_clock_ns, kept_time_ns, doubt })
 }
 
 async fn goodbye(out: &mpsc::Sender<Result<v1::ToAgent, Status>>, end: End) {

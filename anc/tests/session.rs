@@ -243,7 +243,7 @@ impl Peer {
         self.next += 1;
         let files = vec![file_to_wire(&file(rank, bytes, modified_ns))];
         let written_unix_ns = files_written(&files);
-        let part = v1::Announcement { files, written_unix_ns, changed_clock_ns, kept_time_ns: 0, is_doubtful: false }
+        let part = v1::Announcement { files, written_unix_ns, changed_clock_ns, kept_time_ns: 0, doubt: 0 }
             .encode_to_vec();
         let (label, total_bytes) = (label.to_owned(), part.len() as u64);
         self.files.insert(announce_id, bytes.to_vec());
@@ -256,7 +256,7 @@ impl Peer {
     /// Encodes an announcement of one file of a rank.
     fn encoded(&self, rank: u32, bytes: &[u8]) -> Vec<u8> {
         let files = vec![file_to_wire(&file(rank, bytes, 1))];
-        v1::Announcement { files, written_unix_ns: 1, changed_clock_ns: 0, kept_time_ns: 0, is_doubtful: false }
+        v1::Announcement { files, written_unix_ns: 1, changed_clock_ns: 0, kept_time_ns: 0, doubt: 0 }
             .encode_to_vec()
     }
 
@@ -405,7 +405,7 @@ async fn peers_that_break_the_protocol_are_told_and_the_others_are_served() {
     let broken = [
         ("a second Hello", Say::Hello(hello("n", 2, 2))),
         ("at most", part(1 << 40, 0, b"x")),
-        ("first is missing", part(9, 4, b"x")),
+        ("first part is missing", part(9, 4, b"x")),
         ("which has 2", part(2, 0, b"xyz")),
         ("does not parse", part(7, 0, b"garbage")),
         ("without files", part(0, 0, b"")),
@@ -673,6 +673,29 @@ async fn a_group_that_missed_a_step_does_not_complete_the_others_older_one() {
     zero.announce("restart.h5", 0, &saved(0, 4), 241 * SECOND_NS).await;
     let committed = zero.committed().await;
     assert_eq!((committed.checkpoint.as_str(), committed.all_groups), ("restart.h5~4", false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_that_each_missed_other_steps_never_share_a_checkpoint() {
+    let site = Site::start(config(1)).await;
+    let (mut zero, mut one) = (site.peer("zero", 2, 1).await, site.peer("one", 2, 1).await);
+    let at_ns = |step: u8| i64::from(step) * 3 * SECOND_NS;
+    for step in 1..=3u8 {
+        one.announce("restart.h5", 1, &saved(1, step), at_ns(step)).await;
+        assert!(!one.committed().await.all_groups);
+        zero.announce("restart.h5", 0, &saved(0, step), at_ns(step)).await;
+        assert!(zero.committed().await.all_groups);
+    }
+    // Group 0 misses the steps 4 to 8, and group 1 misses step 9.
+    for step in 4..=8u8 {
+        one.announce("restart.h5", 1, &saved(1, step), at_ns(step)).await;
+        assert!(!one.committed().await.all_groups);
+    }
+    zero.announce("restart.h5", 0, &saved(0, 9), at_ns(9)).await;
+    assert_eq!(zero.committed().await.checkpoint, "restart.h5~9");
+    one.announce("restart.h5", 1, &saved(1, 10), at_ns(10)).await;
+    let committed = one.committed().await;
+    assert_eq!((committed.checkpoint.as_str(), committed.all_groups), ("restart.h5~10", false));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

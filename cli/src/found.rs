@@ -6,7 +6,7 @@ use crate::output::{name_of, note, tell};
 use anyhow::bail;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, gather};
 use mcr_cnc::layout::pointers::is_log_name;
-use mcr_cnc::layout::{Labelled, Layout, Listing, Scan, ScanLimits, list, sort};
+use mcr_cnc::layout::{Labelled, Layout, Listing, Scan, ScanLimits, list, mixed, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
@@ -23,6 +23,8 @@ pub struct Found {
     pub bytes: u64,
     /// A checkpoint that must not be saved yet, because the application may still be writing it.
     pub not_whole: Option<NotWhole>,
+    /// Checkpoints of which it is uncertain whether their files are all files of one step, each with the reason.
+    pub doubts: BTreeMap<CheckpointId, String>,
     /// Age of the newest file, if it is younger than [`YOUNG`].
     pub newest_age: Option<Duration>,
     /// Whether file names contain the number of a rank.
@@ -118,6 +120,7 @@ pub fn find_checkpoints(
             by.as_secs()
         ));
     }
+    let mut doubts = mixed(&listing, &layout);
     let scan = sort(listing, &layout);
 
     let companions = companions_of(dir, &layout, &scan);
@@ -169,8 +172,11 @@ pub fn find_checkpoints(
         note(line);
     }
     let not_whole = not_whole.or_else(|| fewer_files(dir, &checkpoints, newest.as_ref().map(|(newest, _)| newest)));
+    if let (None, Some((label, why))) = (&not_whole, fewer_than_always(&checkpoints)) {
+        doubts.entry(label).or_insert(why);
+    }
     let (newest_age, has_ranks) = (newest.map(|(_, age)| age), layout.has_ranks());
-    Ok(Found { checkpoints, companions, bytes, not_whole, newest_age, has_ranks, left_out })
+    Ok(Found { checkpoints, companions, bytes, not_whole, doubts, newest_age, has_ranks, left_out })
 }
 
 /// The newest checkpoint, if this checkpoint has the same ranks as the previous checkpoint, but fewer files, or a
@@ -205,6 +211,23 @@ fn fewer_files(dir: &Path, checkpoints: &[Labelled], newest: Option<&CheckpointI
         YOUNG.as_secs()
     );
     Some(NotWhole { checkpoint: last.clone(), why })
+}
+
+/// The newest checkpoint, if it has fewer files than all checkpoints before, which all have one number of files and the
+/// same ranks. Also returns the reason for a doubt.
+fn fewer_than_always(checkpoints: &[Labelled]) -> Option<(CheckpointId, String)> {
+    let (last, files) = checkpoints.last()?;
+    let before = &checkpoints[..checkpoints.len() - 1];
+    let usual = before.first().map(|(_, files)| files.len())?;
+    let ranks = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| *rank).collect::<BTreeSet<_>>();
+    let is_usual = |(_, other): &Labelled| other.len() == usual && ranks(other) == ranks(files);
+    (files.len() < usual && before.iter().all(is_usual)).then(|| {
+        let why = format!(
+            "it has {}, and each checkpoint before has {usual}: it is uncertain whether its writer wrote all files",
+            self::files(files.len() as u64)
+        );
+        (last.clone(), why)
+    })
 }
 
 /// The checkpoint with the newest file, and the age of this file. The age is 0 if the file's time is in the future.

@@ -1,8 +1,8 @@
 //! The agent of a node with its control socket. If the layout was guessed, the guess is repeated periodically.
 
 use crate::names::{INTERVAL, Names, look};
-use crate::overlooked::{of_the_application, was_written};
-use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Processes};
+use crate::overlooked::{began, of_the_application, was_written};
+use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Look, Processes};
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::control::{Control, Reached, socket_of};
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Unplaced, list};
@@ -115,7 +115,13 @@ impl NodeAgent {
 
 impl Running {
     fn start(config: &CncConfig, layout: &Layout, store: Option<PathBuf>) -> anyhow::Result<Self> {
-        let agent = Agent::start(config.clone(), layout.clone())?;
+        let agent = match config.layout {
+            LayoutChoice::Guess => {
+                let look = look_at_written(config.clone(), layout.clone(), store.clone());
+                Agent::start_with_guess(config.clone(), layout.clone(), look)?
+            }
+            LayoutChoice::Known(_) | LayoutChoice::Whole => Agent::start(config.clone(), layout.clone())?,
+        };
         let (of_look, layout) = (config.clone(), layout.clone());
         let look = move || {
             let listing = list(&of_look.watch, &ScanLimits::default()).ok()?;
@@ -128,6 +134,16 @@ impl Running {
         });
         Ok(Self { agent, _control: control.ok() })
     }
+}
+
+/// Lists the files that the application has written since the agent began and that belong to no checkpoint.
+fn look_at_written(config: CncConfig, layout: Layout, store: Option<PathBuf>) -> Look {
+    Arc::new(move || {
+        let listing = list(&config.watch, &ScanLimits::default()).ok()?;
+        let mut listing = of_the_application(listing, &config.watch, store.as_deref());
+        listing.only_since(began(&config));
+        layout.unplaced(&listing)
+    })
 }
 
 /// The files that belong to no checkpoint. With a layout of the configuration, a checkpoint may be among these files

@@ -13,7 +13,7 @@ use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Logs the paths that could not be saved. Returns `true` if there are no such paths. Logs of the application are
 /// named too, but do not change the result.
@@ -95,10 +95,15 @@ pub fn of_the_application(mut listing: Listing, watch: &Path, store: Option<&Pat
 
 /// Whether one of the files was written after this process began.
 pub fn was_written(config: &CncConfig, listing: &Listing) -> bool {
+    let began = began(config);
+    listing.modified.iter().any(|modified| *modified >= began)
+}
+
+/// The time when this process began, by the clock of the watched file system.
+pub fn began(config: &CncConfig) -> SystemTime {
     let began_ns = u64::try_from(config.began_ns.saturating_sub(ahead_ns(&config.watch))).unwrap_or(0);
     // File times advance in steps of up to 10 ms.
-    let began = UNIX_EPOCH + Duration::from_nanos(began_ns).saturating_sub(Duration::from_millis(20));
-    listing.modified.iter().any(|modified| *modified >= began)
+    UNIX_EPOCH + Duration::from_nanos(began_ns).saturating_sub(Duration::from_millis(20))
 }
 
 /// The files that match no pattern of the layout although they are in the directory of a checkpoint. Pointer files

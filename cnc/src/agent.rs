@@ -6,11 +6,13 @@
 //! event.
 
 mod ending;
+mod left_out;
 mod saved;
 mod task;
 mod waits;
 
 pub use ending::{DrainOrder, Drained, FlushRequest, Flushed, Processes};
+pub use left_out::Look;
 
 use crate::capture::{CaptureError, CaptureMode, Verdicts, capture, capture_keeping};
 use crate::clock::ahead_ns;
@@ -27,6 +29,7 @@ use crate::source::{Descriptors, OpenFile};
 use crate::state::{AgentState, Loaded};
 use crate::watch::{NO_MARKER, WatchError, WatchEvent, Watcher};
 use ending::{Ending, FLUSHES_MAX, RankKey};
+use left_out::LeftOut;
 use mcr_proto::clock::steady_ns;
 use mcr_proto::convert::file_to_wire;
 use mcr_proto::{ANNOUNCEMENT_BYTES_MAX, v1};
@@ -78,11 +81,22 @@ pub struct Agent {
 impl Agent {
     /// Watches and serves until [`Agent::drain`] is called. Must be called within a tokio runtime.
     pub fn start(config: CncConfig, layout: Layout) -> Result<Self, AgentError> {
-        Self::start_with(config, layout, Arc::new(Maps::new()))
+        Self::start_with(config, layout, Arc::new(Maps::new()), None)
     }
 
-    /// Starts an agent like [`Agent::start`], but with the given reader of HDF5 maps.
-    pub fn start_with(config: CncConfig, layout: Layout, maps: Arc<dyn MapSource>) -> Result<Self, AgentError> {
+    /// Starts an agent like [`Agent::start`], with a layout that was guessed. `left_out` lists the files that the
+    /// application has written and that belong to no checkpoint. If there are many, the checkpoints are doubtful.
+    pub fn start_with_guess(config: CncConfig, layout: Layout, left_out: Look) -> Result<Self, AgentError> {
+        Self::start_with(config, layout, Arc::new(Maps::new()), Some(left_out))
+    }
+
+    /// Starts an agent like [`Agent::start_with_guess`], but with the given reader of HDF5 maps.
+    pub fn start_with(
+        config: CncConfig,
+        layout: Layout,
+        maps: Arc<dyn MapSource>,
+        left_out: Option<Look>,
+    ) -> Result<Self, AgentError> {
         let state = match AgentState::load(&config.state_file, &config.job) {
             Loaded::New => AgentState::default(),
             Loaded::Found(state) => state,
@@ -134,6 +148,7 @@ impl Agent {
             watcher,
             maps,
             verdicts: Arc::default(),
+            left_out: left_out.map(LeftOut::new),
             state,
             state_changed: false,
             vanished: None,
@@ -341,10 +356,16 @@ impl Core {
         self.next_announce += 1;
         let root = ready.root.clone().unwrap_or_else(|| self.config.watch.as_path().into());
         let (maps, descriptors) = (Arc::clone(&self.maps), Arc::clone(&self.descriptors));
-        let verdicts = Arc::clone(&self.verdicts);
+        let (verdicts, left_out) = (Arc::clone(&self.verdicts), self.left_out.clone());
         let done = self.done_to.clone();
         tokio::task::spawn_blocking(move || {
-            let result = describe(&root, &ready, announce_id, mode, &verdicts, &*maps, &descriptors);
+            let doubt = match ready.is_doubtful {
+                true => v1::Doubt::Rewriting,
+                false if ready.has_fewer_files => v1::Doubt::Fewer,
+                false if left_out.is_some_and(|left_out| left_out.are_many()) => v1::Doubt::LeftOut,
+                false => v1::Doubt::None,
+            };
+            let result = describe(&root, &ready, doubt, announce_id, mode, &verdicts, &*maps, &descriptors);
             // Sending fails only if the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
         });
@@ -588,9 +609,11 @@ impl Core {
 }
 
 /// Captures the files of a rank and encodes their announcement. Must run on a thread that may block.
+#[expect(clippy::too_many_arguments, reason = "the arguments have nothing in common that a struct could name")]
 fn describe(
     root: &std::path::Path,
     ready: &ReadyRank,
+    doubt: v1::Doubt,
     announce_id: u64,
     mode: CaptureMode,
     verdicts: &Verdicts,
@@ -628,7 +651,7 @@ fn describe(
         .map(|(header, print, image)| OpenFile::new(root, Arc::new(header), print, descriptors).with_image(image))
         .collect();
     wire.files = files.iter().map(|file| file_to_wire(file.header())).collect();
-    wire.is_doubtful = ready.is_doubtful;
+    wire.doubt = doubt.into();
     wire.kept_time_ns = newest.map_or(0, |newest| newest.changed_ns.saturating_sub(wire.written_unix_ns));
     wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| {
         let age_ns = newest.age_ns(ahead_ns(root));

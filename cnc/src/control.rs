@@ -5,7 +5,7 @@
 //! The client sends one line of JSON, `{"version":1,"flush":{"timeout_ms":600000}}` or
 //! `{"version":1,"aggregators":true}`. The agent answers with one line, a [`Reply`], and closes the connection.
 
-use crate::agent::{FlushRequest, Flushed};
+use crate::agent::{FlushRequest, Flushed, Look};
 use crate::drain::RankRanges;
 use crate::layout::Unplaced;
 use crate::sessions::Sessions;
@@ -143,9 +143,6 @@ impl From<Flushed> for Reply {
         }
     }
 }
-
-/// Lists the files that belong to no checkpoint.
-pub type Look = Arc<dyn Fn() -> Option<Unplaced> + Send + Sync>;
 
 /// The parts of an agent that its control socket reaches.
 #[derive(Clone)]

@@ -7,11 +7,13 @@
 //! [`guess`] guesses patterns from file names, and [`walk`] finds the files below a directory.
 
 pub mod guess;
+mod mixed;
 pub mod pointers;
 pub mod presets;
 pub mod walk;
 
 pub use guess::{Explanation, Unplaced};
+pub use mixed::mixed;
 pub use walk::{CheckpointLabel, Labelled, Listing, Scan, ScanError, ScanLimits, Skipped, list, scan, sort};
 
 use mcrengine::ids::{CheckpointId, FilePath, NameError, RANKS_MAX, Rank};

@@ -144,7 +144,7 @@ impl Site {
         };
         let config = options.check().expect("valid");
         let layout = Layout::from_patterns(&["{checkpoint}.rank_{rank}"], 0).expect("valid");
-        let agent = Agent::start_with(config, layout, maps).expect("starts");
+        let agent = Agent::start_with(config, layout, maps, None).expect("starts");
         Self { dir, agent, sessions }
     }
 

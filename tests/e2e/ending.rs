@@ -408,6 +408,24 @@ fn logs_that_mcr_run_does_not_save_are_named_at_the_end() {
 }
 
 #[test]
+fn checkpoints_are_doubtful_if_the_guessed_layout_leaves_out_most_of_what_the_job_writes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = mcr();
+    command.args(["run", "--create", "--job", "job", "--ranks", "4", "--watch"]).arg(dir.path());
+    command.arg("--store").arg(dir.path().join("store")).arg("--state").arg(dir.path().join("state"));
+    // The files with ranks are no checkpoints, and the checkpoints come later.
+    let script = "for r in 0 1 2 3; do echo > output_rank$r.txt; done; sleep 4; for s in 1 2 3; do \
+                  for r in 0 1 2 3; do echo $s >> output_rank$r.txt; done; head -c 9000 /dev/zero > ck_$s.bin; \
+                  sleep 2.5; done";
+    run(command.args(["--", "sh", "-c", script]).current_dir(dir.path()), 5);
+    let store = dir.path().join("store");
+    let doubtful = list(&store).iter().filter(|checkpoint| checkpoint["doubt"].is_string()).count();
+    assert!(doubtful > 0, "{:?}", list(&store));
+    let newest = &list(&store)[0];
+    assert!(newest["doubt"].as_str().is_some_and(|doubt| doubt.contains("layout was guessed")), "{newest}");
+}
+
+#[test]
 fn a_job_that_writes_nothing_ends_with_0_although_its_directory_has_files_from_before() {
     let layout = ["--layout", "{checkpoint}.rank_{rank}.txt"];
     for (layout, files) in [(&layout[..], &["mcr.toml", "slurm-7.out", "input.dat"][..]), (&[], &["mcr.toml"])] {

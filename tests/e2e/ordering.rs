@@ -45,3 +45,73 @@ fn copies_with_the_time_of_the_copy_are_ordered_by_their_names() {
     save(dir.path());
     assert_eq!(listed(dir.path()), ["left_11", "left_10", "left_9"]);
 }
+
+/// The file of a restored checkpoint.
+fn restored(dir: &Path, more: &[&str], expected: i32) -> String {
+    let to = dir.join("to");
+    let _ = std::fs::remove_dir_all(&to);
+    let mut restart = mcr();
+    run(restart.args(["restart", "--copy", "--store"]).arg(dir.join("store")).arg("--to").arg(&to).args(more), expected);
+    let mut files: Vec<_> = std::fs::read_dir(&to).expect("lists").map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    files.iter().map(|file| std::fs::read_to_string(file).expect("text")).collect()
+}
+
+#[test]
+fn three_names_that_are_overwritten_in_turn_are_ordered_by_when_they_were_written() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).expect("made");
+    for (step, name) in [1, 2, 3, 1].into_iter().enumerate() {
+        std::fs::write(data.join(format!("rst.{name}.0")), format!("step {step}")).expect("written");
+        std::thread::sleep(std::time::Duration::from_millis(600));
+    }
+    run(mcr().arg("save").arg(&data).args(["--create", "--job", "job", "--store"]).arg(dir.path().join("store")), 0);
+    assert_eq!(listed(dir.path()), ["rst.1", "rst.3", "rst.2"]);
+    assert_eq!(restored(dir.path(), &[], 0), "step 3");
+}
+
+#[test]
+fn a_name_in_turn_that_a_killed_application_had_overwritten_by_half_is_doubtful() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).expect("made");
+    let write = |name: u32, rank: u32, step: u32| {
+        let path = data.join(format!("rst.{name}.{rank}"));
+        std::fs::write(&path, format!("step {step} ")).expect("written");
+        let at = std::time::SystemTime::now() - std::time::Duration::from_secs(600 * u64::from(4 - step));
+        std::fs::File::options().write(true).open(path).and_then(|file| file.set_modified(at)).expect("set");
+    };
+    for (name, rank, step) in [(1, 0, 1), (1, 1, 1), (2, 0, 2), (2, 1, 2), (1, 0, 3)] {
+        write(name, rank, step);
+    }
+    let mut save = mcr();
+    save.arg("save").arg(&data).args(["--layout", "rst.{checkpoint}.{rank}", "--create", "--job", "job", "--store"]);
+    let said = run(save.arg(dir.path().join("store")), 0);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("rst.1.0 was written after 2, and rst.1.1 before 2"), "{said}");
+    assert_eq!(restored(dir.path(), &[], 2), "step 2 step 2 ");
+}
+
+#[test]
+fn the_newest_checkpoint_is_doubtful_if_it_has_fewer_files_than_all_before() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    for (step, files) in [(1, 3), (2, 3), (3, 1)] {
+        let checkpoint = data.join(format!("ckpt-{step}"));
+        std::fs::create_dir_all(&checkpoint).expect("made");
+        for name in ["model.pt", "optimizer.pt", "rng.pt"].iter().take(files) {
+            std::fs::write(checkpoint.join(name), format!("step {step}")).expect("written");
+            let at = std::time::SystemTime::now() - std::time::Duration::from_secs(900 - step * 100);
+            let file = std::fs::File::options().write(true).open(checkpoint.join(name));
+            file.and_then(|file| file.set_modified(at)).expect("set");
+        }
+    }
+    let said =
+        run(mcr().arg("save").arg(&data).args(["--create", "--job", "job", "--store"]).arg(dir.path().join("store")), 0);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("it has 1 file, and each checkpoint before has 3"), "{said}");
+    let to = dir.path().join("to");
+    run(mcr().args(["restart", "--copy", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&to), 2);
+    assert!(to.join("ckpt-2/rng.pt").exists() && !to.join("ckpt-3").exists());
+}

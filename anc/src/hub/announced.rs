@@ -190,11 +190,14 @@ impl Hub {
         if highest.0 < rank {
             *highest = this;
         }
-        let (store, spread) = (Arc::clone(&self.store), self.options.spread);
+        let (store, spread, shared) = (Arc::clone(&self.store), self.options.spread, Arc::clone(&self.shared));
         let not_taken = NotTaken { rank, written_ms: announced.written_unix_ns / 1_000_000 };
         let (key, why) = (Key { job: job.clone(), group: GroupId(0), label: label.clone() }, why.to_owned());
         let spoil = move || {
-            let spoiled = unpanicked(|| Ok(spoil_instance(&*store, &key, not_taken, spread, &why)?));
+            let spoiled = unpanicked(|| {
+                let incarnation = shared.currents.of(&*store, &key.job)?.map_or(0, |current| current.record.number);
+                Ok(spoil_instance(&*store, &key, not_taken, incarnation, spread, &why)?)
+            });
             if let Err(error) = spoiled {
                 let error = error_chain(&error);
                 tracing::error!(

@@ -6,7 +6,7 @@ use super::gather::{Overwritten, Progress};
 use super::shared::Shared;
 use crate::budget::Budget;
 use crate::commit_group::{CommittedGroup, commit_group};
-use crate::fetch::{AgentLink, Announced, RemoteSource};
+use crate::fetch::{AgentLink, Announced, Doubt, RemoteSource};
 use crate::flush::{Flush, FlushOptions};
 use crate::flush_error::FlushError;
 use crate::group::Key;
@@ -88,7 +88,7 @@ impl FlushWork {
             incarnation: place.incarnation,
             newest_ms: place.written_unix_ms,
             ranks_ms: &ranks_ms,
-            doubtful: self.ranks.iter().find(|rank| rank.is_doubtful).map(|rank| rank.rank),
+            doubtful: self.ranks.iter().find_map(|rank| Some((rank.rank, rank.doubt?))),
             may_wait: self.may_wait,
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
@@ -358,7 +358,7 @@ pub(super) struct RankOfFlush {
     /// nanoseconds. The difference is large if the files are copies that kept the modification times of the
     /// originals.
     kept_time_ns: i64,
-    is_doubtful: bool,
+    doubt: Option<Doubt>,
 }
 
 impl RankOfFlush {
@@ -370,7 +370,7 @@ impl RankOfFlush {
             changed_clock_ns: announced.changed_clock_ns,
             was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
             kept_time_ns: announced.kept_time_ns,
-            is_doubtful: announced.is_doubtful,
+            doubt: announced.doubt,
         }
     }
 

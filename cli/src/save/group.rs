@@ -21,6 +21,7 @@ use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId};
 use mcrengine::manifest::{self, Place};
 use mcrengine::store::{Store, StoreError};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -101,6 +102,8 @@ pub struct Committer<'a> {
     /// The newest checkpoint in the store when the command began.
     pub newest_saved: Option<(CheckpointId, Place)>,
     pub turns: Turns,
+    /// Checkpoints of which it is uncertain whether their files are all files of one step, each with the reason.
+    pub doubts: &'a BTreeMap<CheckpointId, String>,
 }
 
 impl Committer<'_> {

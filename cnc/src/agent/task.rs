@@ -1,6 +1,7 @@
 //! The state that the task of an agent owns.
 
 use super::ending::{Ending, RankKey};
+use super::left_out::LeftOut;
 use super::saved::Saved;
 use crate::capture::{CaptureError, CaptureMode, Verdicts};
 use crate::config::CncConfig;
@@ -45,6 +46,8 @@ pub(super) struct Core {
     pub(super) watcher: Watcher,
     pub(super) maps: Arc<dyn MapSource>,
     pub(super) verdicts: Arc<Verdicts>,
+    /// `None` if the layout was not guessed.
+    pub(super) left_out: Option<Arc<LeftOut>>,
     pub(super) state: AgentState,
     pub(super) state_changed: bool,
     /// The checkpoint that was last reported as vanished.

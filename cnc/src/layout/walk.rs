@@ -102,6 +102,20 @@ impl Listing {
     /// Removes everything below a directory, for example a store that lies in the application's directory.
     pub fn leave_out(&mut self, below: &Path) {
         let kept: Vec<bool> = self.files.iter().map(|path| !path.as_path().starts_with(below)).collect();
+        self.retain(&kept);
+        self.links.retain(|path| !path.starts_with(below));
+        let before = self.skipped.len();
+        self.skipped.retain(|skipped| !skipped.path.starts_with(below));
+        self.skipped_count -= (before - self.skipped.len()) as u64;
+    }
+
+    /// Removes the files that were not modified since the given time.
+    pub fn only_since(&mut self, since: SystemTime) {
+        let kept: Vec<bool> = self.modified.iter().map(|modified| *modified >= since).collect();
+        self.retain(&kept);
+    }
+
+    fn retain(&mut self, kept: &[bool]) {
         let mut keep = kept.iter();
         self.files.retain(|_| *keep.next().unwrap_or(&true));
         let mut keep = kept.iter();
@@ -110,10 +124,6 @@ impl Listing {
         self.begun.retain(|_| *keep.next().unwrap_or(&true));
         let mut keep = kept.iter();
         self.bytes.retain(|_| *keep.next().unwrap_or(&true));
-        self.links.retain(|path| !path.starts_with(below));
-        let before = self.skipped.len();
-        self.skipped.retain(|skipped| !skipped.path.starts_with(below));
-        self.skipped_count -= (before - self.skipped.len()) as u64;
     }
 }
 
@@ -285,6 +295,7 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
             }
             let modified = modified.min(changed);
             let begun = match metadata.created() {
+                Ok(created) if is_rewritten(created, modified, metadata.len()) => modified,
                 Ok(created) => created.min(modified),
                 Err(_) => modified - CONTRADICTION_MIN,
             };
@@ -325,6 +336,17 @@ const AHEAD_MIN: Duration = Duration::from_secs(2);
 fn changed_at(metadata: &Metadata) -> Option<SystemTime> {
     let since_1970 = Duration::new(metadata.ctime().try_into().ok()?, metadata.ctime_nsec().try_into().ok()?);
     SystemTime::UNIX_EPOCH.checked_add(since_1970)
+}
+
+/// A file that was created long before its last change is taken for a file that was written again, if it has fewer
+/// bytes for each second than this number. Copies are faster.
+const COPY_BYTES_PER_S_MIN: u64 = 4_000_000;
+
+/// Whether an application wrote a file again under its name, long after the file was created. The time when the
+/// application began to write the present content is then not known.
+fn is_rewritten(created: SystemTime, modified: SystemTime, bytes: u64) -> bool {
+    let took = modified.duration_since(created).unwrap_or_default();
+    took >= STEP_MIN && bytes < took.as_secs().saturating_mul(COPY_BYTES_PER_S_MIN)
 }
 
 /// Finds the checkpoints below `root`.

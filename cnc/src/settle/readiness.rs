@@ -39,6 +39,8 @@ pub struct ReadyRank {
     pub again: bool,
     /// Whether the application was writing files again under the same names, so that the files may be of two steps.
     pub is_doubtful: bool,
+    /// Whether the rank has fewer files than usual, although it waited for more files.
+    pub has_fewer_files: bool,
 }
 
 /// A rank that was not yet reported, although all its files are settled.
@@ -100,22 +102,34 @@ const IN_VAIN_MAX: u32 = 3;
 /// Maximum wait for a pointer that is written repeatedly, in multiples of a checkpoint's quiet time.
 const POINTER_QUIET_TIMES: u64 = 4;
 
+/// Number of successive checkpoints with the same number of files after which fewer files are doubtful.
+const REGULAR_MIN: u32 = 2;
+
 /// Number of files and bytes that a rank writes for a checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usual {
     files: usize,
     bytes: u64,
+    /// Number of successive checkpoints with this number of files.
+    checkpoints: u32,
 }
 
 impl Usual {
     fn of(files: &[SettledFile]) -> Self {
-        Self { files: files.len(), bytes: files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum)) }
+        let bytes = files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum));
+        Self { files: files.len(), bytes, checkpoints: 1 }
     }
 
     /// Whether the rank has fewer files than `before`, or less than half of the bytes. Such a rank may still be
     /// writing.
     fn lacks(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| self.files < before.files || self.bytes < before.bytes / 2)
+    }
+
+    /// Whether the rank has fewer files than `before`, although the number of files was the same in several
+    /// checkpoints.
+    fn lacks_files(&self, before: Option<&Self>) -> bool {
+        before.is_some_and(|before| self.files < before.files && before.checkpoints >= REGULAR_MIN)
     }
 }
 
@@ -330,8 +344,18 @@ impl Readiness {
                     continue;
                 }
                 if complete || enough {
-                    let (checkpoint, again, companions) = (checkpoint.clone(), before.is_some(), Vec::new());
-                    ready.push(ReadyRank { checkpoint, rank, files, companions, root: None, again, is_doubtful });
+                    let has_fewer_files =
+                        !enough && !self.needs_marker && Usual::of(&files).lacks_files(self.usual.get(&rank));
+                    ready.push(ReadyRank {
+                        checkpoint: checkpoint.clone(),
+                        rank,
+                        files,
+                        companions: Vec::new(),
+                        root: None,
+                        again: before.is_some(),
+                        is_doubtful,
+                        has_fewer_files,
+                    });
                 }
             }
         }
@@ -389,7 +413,11 @@ impl Readiness {
 
     /// Records that this rank was reported with these files.
     pub fn announced(&mut self, ready: &ReadyRank) {
-        self.usual.insert(ready.rank, Usual::of(&ready.files));
+        let mut usual = Usual::of(&ready.files);
+        if let Some(before) = self.usual.get(&ready.rank).filter(|before| before.files == usual.files) {
+            usual.checkpoints = before.checkpoints.saturating_add(1);
+        }
+        self.usual.insert(ready.rank, usual);
         let pointers = &mut self.pointers;
         let gathered = self.checkpoints.entry(ready.checkpoint.clone()).or_default();
         if ready.rank == Rank(0) && gathered.pointer_ms.is_none() && pointers.after_ms.take().is_some() {

@@ -1,0 +1,44 @@
+//! Finds out whether a guessed layout leaves out files that the application writes.
+
+use crate::layout::Unplaced;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lists the files that belong to no checkpoint.
+pub type Look = Arc<dyn Fn() -> Option<Unplaced> + Send + Sync>;
+
+/// Minimum pause between two looks at the directory.
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+/// The pause between two looks is at least this factor times the duration of the last look.
+const PAUSE_FACTOR: u32 = 20;
+
+/// Looks from time to time for files that belong to no checkpoint.
+pub(super) struct LeftOut {
+    look: Look,
+    last: Mutex<Option<Looked>>,
+}
+
+struct Looked {
+    at: Instant,
+    took: Duration,
+    are_many: bool,
+}
+
+impl LeftOut {
+    pub(super) fn new(look: Look) -> Arc<Self> {
+        Arc::new(Self { look, last: Mutex::new(None) })
+    }
+
+    /// Whether the layout leaves out many files, see [`Unplaced::are_many`]. The answer is at most as old as the pause
+    /// between two looks. Must run on a thread that may block.
+    pub(super) fn are_many(&self) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = last.as_ref().filter(|last| last.at.elapsed() < PAUSE_MIN.max(last.took * PAUSE_FACTOR)) {
+            return known.are_many;
+        }
+        let began = Instant::now();
+        let are_many = (self.look)().is_some_and(|left| left.are_many);
+        *last = Some(Looked { at: Instant::now(), took: began.elapsed(), are_many });
+        are_many
+    }
+}
