@@ -12,7 +12,7 @@
 //! that the previous steps did not rewrite, because some applications use two sets of files in turn.
 
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use mcrengine::ids::{CheckpointId, FilePath, Rank, shape_of};
 use mcrengine::manifest::Manifest;
 use mcrengine::turns::are_named_in_turn;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -95,9 +95,17 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
             }
             None => {}
         }
-        let Some(old_file) = old.first() else { continue }; // all files are new
-        let steps = (1..of_rank.len()).filter_map(|nth| differences(&of_rank[..nth], of_rank[nth]));
-        let steps: Vec<BTreeSet<&FilePath>> = steps.map(|(new, _)| new).filter(|new| !new.is_empty()).collect();
+        // A file that continues a series of numbers does not replace an earlier file of the series.
+        let continued: BTreeSet<Vec<u8>> =
+            new.iter().filter(|path| continues_series(path, &of_rank)).map(|path| shape(path)).collect();
+        let Some(old_file) = old.iter().find(|path| !continued.contains(&shape(path))) else { continue };
+        let steps = (1..of_rank.len()).filter_map(|nth| {
+            let (new, _) = differences(&of_rank[..nth], of_rank[nth])?;
+            let rewritten: BTreeSet<_> =
+                new.into_iter().filter(|path| !continues_series(path, &of_rank[..nth])).collect();
+            (!rewritten.is_empty()).then_some(rewritten)
+        });
+        let steps: Vec<BTreeSet<&FilePath>> = steps.collect();
         let is_whole = steps.iter().any(|step| step.is_subset(&new));
         let awaited = steps.iter().filter(|step| !step.is_disjoint(&new)).flat_map(|step| step.difference(&new)).next();
         if let (false, Some(awaited)) = (is_whole, awaited) {
@@ -119,6 +127,17 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
         Some(why) => Rewritten::Unknown(why),
         None => Rewritten::Whole,
     }
+}
+
+/// Whether a file is in no earlier content, but a file is there whose name differs only in numbers.
+fn continues_series(path: &FilePath, before: &[&[Content<'_>]]) -> bool {
+    let mut earlier = before.iter().flat_map(|files| files.iter());
+    let of_path = shape(path);
+    earlier.clone().all(|file| file.path != path) && earlier.any(|file| shape(file.path) == of_path)
+}
+
+fn shape(path: &FilePath) -> Vec<u8> {
+    shape_of(&String::from_utf8_lossy(path.as_bytes()))
 }
 
 fn still_of(awaited: &FilePath, last: &CheckpointId, rank: Rank) -> String {
@@ -163,7 +182,9 @@ mod tests {
     /// Judges the last content of one rank. Each content is a list of files, such as `a1` for the first version of
     /// the file `a`.
     fn of(contents: &[&str]) -> &'static str {
-        let file = |file: &str| (FilePath::new(&file.as_bytes()[..1]).expect("valid"), Digest::of(file.as_bytes()));
+        // The last digit is the version of a file. A file with one letter has only one version.
+        let name = |file: &str| FilePath::new(&file.as_bytes()[..(file.len() - 1).max(1)]).expect("valid");
+        let file = |file: &str| (name(file), Digest::of(file.as_bytes()));
         let owned: Vec<Vec<(FilePath, Digest)>> =
             contents.iter().map(|files| files.split_whitespace().map(file).collect()).collect();
         let contents: Vec<Contents<'_>> = owned
@@ -176,7 +197,10 @@ mod tests {
         match judge(then, now, &"restart~2".parse().expect("valid")) {
             Rewritten::Whole => "whole",
             Rewritten::Partly(ranks) => {
-                assert!(ranks[0].0 == Rank(3) && ranks[0].1.contains("still has the content of restart~2"), "{ranks:?}");
+                assert!(
+                    ranks[0].0 == Rank(3) && ranks[0].1.contains("still has the content of restart~2"),
+                    "{ranks:?}"
+                );
                 "partly"
             }
             Rewritten::Unknown(_) => "unknown",
@@ -212,6 +236,14 @@ mod tests {
         assert_eq!(of(&["a1 b1", "a2 b2", "a3 b2"]), "partly");
         assert_eq!(of(&["a1 b1", "a2 b2", "a3 b3"]), "whole");
         assert_eq!(of(&["a1 b1", "a2 b2", "a1 b2"]), "whole", "nothing is new");
+    }
+
+    #[test]
+    fn files_that_continue_a_series_of_numbers_replace_no_earlier_files() {
+        assert_eq!(of(&["h1 c_11", "h2 c_11 c_21"]), "whole", "c_1 is never rewritten");
+        assert_eq!(of(&["h1 c_11", "h2 c_11 c_21", "h3 c_11 c_21 c_31"]), "whole");
+        assert_eq!(of(&["h1 g1 c_11", "h2 g2 c_11 c_21", "h3 g2 c_11 c_21 c_31"]), "partly", "g is still old");
+        assert_eq!(of(&["c_11 c_21", "c_12 c_21"]), "unknown", "both names were there before");
     }
 
     #[test]

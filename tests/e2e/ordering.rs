@@ -51,8 +51,12 @@ fn restored(dir: &Path, more: &[&str], expected: i32) -> String {
     let to = dir.join("to");
     let _ = std::fs::remove_dir_all(&to);
     let mut restart = mcr();
-    run(restart.args(["restart", "--copy", "--store"]).arg(dir.join("store")).arg("--to").arg(&to).args(more), expected);
-    let mut files: Vec<_> = std::fs::read_dir(&to).expect("lists").map(|entry| entry.expect("an entry").path()).collect();
+    run(
+        restart.args(["restart", "--copy", "--store"]).arg(dir.join("store")).arg("--to").arg(&to).args(more),
+        expected,
+    );
+    let mut files: Vec<_> =
+        std::fs::read_dir(&to).expect("lists").map(|entry| entry.expect("an entry").path()).collect();
     files.sort();
     files.iter().map(|file| std::fs::read_to_string(file).expect("text")).collect()
 }
@@ -107,8 +111,10 @@ fn the_newest_checkpoint_is_doubtful_if_it_has_fewer_files_than_all_before() {
             file.and_then(|file| file.set_modified(at)).expect("set");
         }
     }
-    let said =
-        run(mcr().arg("save").arg(&data).args(["--create", "--job", "job", "--store"]).arg(dir.path().join("store")), 0);
+    let said = run(
+        mcr().arg("save").arg(&data).args(["--create", "--job", "job", "--store"]).arg(dir.path().join("store")),
+        0,
+    );
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("it has 1 file, and each checkpoint before has 3"), "{said}");
     let to = dir.path().join("to");

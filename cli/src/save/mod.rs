@@ -250,8 +250,7 @@ fn hand_out(
             let incarnation_age = age_at_first + aged_from.elapsed();
             is_copy || age_ns > i64::try_from(incarnation_age.as_nanos()).unwrap_or(i64::MAX)
         });
-        let doubt =
-            doubt_of(&label, of_checkpoint.clone()).or_else(|| committer.doubts.get(&label).cloned());
+        let doubt = doubt_of(&label, of_checkpoint.clone()).or_else(|| committer.doubts.get(&label).cloned());
         let whole = Arc::new(Whole::new(of_checkpoint.map(|kept| (&kept.file.header.path, kept.file.fingerprint))));
         let (mut headers, mut contents): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());
         contents.resize_with(groups, Vec::new);

@@ -48,7 +48,8 @@ pub fn mixed(listing: &Listing, layout: &Layout) -> BTreeMap<CheckpointId, Strin
     for pair in in_time.windows(2) {
         let [(other, before), (label, written)] = pair else { continue };
         let has_pause = pauses.iter().any(|(from, to)| *from >= before.ended && *to <= written.begun);
-        let is_older = |key: &Key, at: SystemTime| before.files.get(key).is_some_and(|(_, then)| at + PAUSE_MIN <= *then);
+        let is_older =
+            |key: &Key, at: SystemTime| before.files.get(key).is_some_and(|(_, then)| at + PAUSE_MIN <= *then);
         let mut old = written.files.iter().filter(|(key, (_, at))| is_older(key, *at)).map(|(_, (path, _))| path);
         if let (true, Some(path)) = (has_pause, old.next()) {
             let why = format!(
