@@ -181,6 +181,7 @@ mod looking;
 pub mod manifest;
 pub mod marks;
 pub mod merge;
+pub mod parity;
 pub mod partition;
 pub mod plan;
 pub mod prune;

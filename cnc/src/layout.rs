@@ -349,13 +349,13 @@ fn is_of_a_restart(rest: &[u8]) -> bool {
     matches!(parts[..], [place, pid, nth] if is_place(place) && is_number(pid) && is_number(nth))
 }
 
-/// Whether this is the path of a container or a manifest. A store may lie below the application's directory. The
+/// Whether this is the path of a container, its parity or a manifest. A store may lie below the application's directory. The
 /// files of a store must not be saved again.
 pub(crate) fn is_of_a_store(path: &[u8]) -> bool {
     let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
     let number = name
         .strip_prefix(b"group-")
-        .and_then(|rest| rest.strip_suffix(b".mcr").or_else(|| rest.strip_suffix(b".manifest")));
+        .and_then(|rest| [&b".mcr"[..], b".mcr.parity", b".manifest"].iter().find_map(|end| rest.strip_suffix(*end)));
     number.is_some_and(|digits| digits.len() >= 4 && digits.iter().all(u8::is_ascii_digit))
 }
 
