@@ -168,7 +168,8 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     };
     let finishing = Instant::now();
     let (scheme, block_bytes) = (options.plan.scheme, options.plan.block_bytes.get());
-    let mut container = container.finish(Contents { scheme, block_bytes, classes, files: Arc::clone(files), reused })?;
+    let mut container =
+        container.finish(Contents { scheme, block_bytes, classes, files: Arc::clone(files), reused })?;
     let finishing = finishing.elapsed();
     if let Some(percent) = options.parity {
         let _lease = flush.budget.lease(parity::MEMORY_BYTES);

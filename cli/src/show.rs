@@ -153,12 +153,7 @@ impl Parity {
     }
 }
 
-fn summary(
-    job: &JobId,
-    state: &CheckpointState,
-    bases: &BTreeMap<CheckpointId, Bases>,
-    parity: &Parity,
-) -> String {
+fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, Bases>, parity: &Parity) -> String {
     let mut text = format!(
         "job {job}, checkpoint {}\nsaved {} UTC, scheme {}, profile {}\n{}, {} (group size {}), {}\n{} in files, {} \
          stored, ratio {:.3}\n",

@@ -313,8 +313,16 @@ fn print_text(jobs: &[Job], args: &StatsArgs) -> anyhow::Result<()> {
 const SHOWN_MAX: usize = 20;
 
 fn table(job: &Job, all: bool) -> Table {
-    let mut table =
-        Table::new(&["checkpoint", ">files", ">on disk", "?>parity", "?>ratio", "?>others need", "?~refers to", "?~needed by"]);
+    let mut table = Table::new(&[
+        "checkpoint",
+        ">files",
+        ">on disk",
+        "?>parity",
+        "?>ratio",
+        "?>others need",
+        "?~refers to",
+        "?~needed by",
+    ]);
     let names = |ids: &mut dyn Iterator<Item = &CheckpointId>| {
         let names: Vec<&str> = ids.map(CheckpointId::as_str).collect();
         match names.as_slice() {

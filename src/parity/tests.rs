@@ -24,7 +24,8 @@ impl Field {
             0x0001, 0xACCA, 0x3C0E, 0x163E, 0xC582, 0xED2E, 0x914C, 0x4012, 0x6C98, 0x10D8, 0x6A72, 0xB900, 0xFDB8,
             0xFB34, 0xFF38, 0x991E,
         ];
-        let polynomial = |number: u32| (0..16).filter(|bit| number >> bit & 1 == 1).fold(0, |sum, bit| sum ^ BASIS[bit]);
+        let polynomial =
+            |number: u32| (0..16).filter(|bit| number >> bit & 1 == 1).fold(0, |sum, bit| sum ^ BASIS[bit]);
         let mut number_of = vec![0u16; 1 << 16];
         (0..1u32 << 16).for_each(|number| number_of[polynomial(number) as usize] = number as u16);
         let (mut log, mut number, mut power) = (vec![0; 1 << 16], Vec::new(), 1u32);
@@ -127,7 +128,11 @@ fn the_parity_is_what_the_page_of_the_format_says() {
                 let numbers: Vec<u16> = of_container.iter().map(|block| number(block, n)).collect();
                 for i in 0..parity as usize {
                     let block = &record[header.geometry.table_bytes() + i * BLOCK..][..BLOCK];
-                    assert_eq!(number(block, n), field.parity(&numbers, parity as usize, i), "{blocks}, {percent}, {i}");
+                    assert_eq!(
+                        number(block, n),
+                        field.parity(&numbers, parity as usize, i),
+                        "{blocks}, {percent}, {i}"
+                    );
                 }
             }
         }
@@ -144,7 +149,8 @@ fn the_check_values_of_the_page_are_right() {
 
 #[test]
 fn the_parity_is_as_long_as_its_percentage_and_at_least_one_block() {
-    for (bytes, percent, blocks) in [(1, 2, 1), (100 * 4096, 2, 2), (200 * 4096, 2, 4), (201 * 4096, 2, 6), (0, 50, 1)] {
+    for (bytes, percent, blocks) in [(1, 2, 1), (100 * 4096, 2, 2), (200 * 4096, 2, 4), (201 * 4096, 2, 6), (0, 50, 1)]
+    {
         let geometry = Geometry::of(bytes, ParityPercent::new(percent).expect("valid"));
         assert_eq!(u64::from(geometry.parity) * geometry.stripes, blocks, "{bytes} bytes, {percent} %");
     }
@@ -178,7 +184,10 @@ fn a_sector_that_the_disk_cannot_read_is_mended_too() {
     let blocks = Blocks { file: &file, bytes: 5 * BLOCK as u64 - 10 };
     let mut run = vec![9; 6 * BLOCK];
     assert_eq!(blocks.read_possible(0, &mut run, BLOCK), [2]);
-    assert_eq!((&run[..2 * BLOCK], &run[3 * BLOCK..5 * BLOCK - 10]), (&file.0[..2 * BLOCK], &file.0[3 * BLOCK..5 * BLOCK - 10]));
+    assert_eq!(
+        (&run[..2 * BLOCK], &run[3 * BLOCK..5 * BLOCK - 10]),
+        (&file.0[..2 * BLOCK], &file.0[3 * BLOCK..5 * BLOCK - 10])
+    );
     assert!(run[5 * BLOCK - 10..].iter().all(|byte| *byte == 0));
 }
 

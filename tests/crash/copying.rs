@@ -237,7 +237,11 @@ fn a_damaged_file_is_mended_from_another_store_and_a_crash_leaves_the_old_or_the
                 let store = FaultyStore::new(damaged.crash(Survival::Everything), Fault::None);
                 let done = mend(&whole, &store, 2).expect("mends");
                 let mended: Vec<_> = done.mended.iter().map(|file| (file.path.as_path(), file.by)).collect();
-                assert_eq!((mended, done.left), (vec![(Path::new(path), MendedBy::Copy)], vec![]), "{path}, damage {nth}");
+                assert_eq!(
+                    (mended, done.left),
+                    (vec![(Path::new(path), MendedBy::Copy)], vec![]),
+                    "{path}, damage {nth}"
+                );
                 assert_eq!(files(store.inner()), files(&whole));
                 store.operations()
             };

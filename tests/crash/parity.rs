@@ -47,7 +47,8 @@ fn mend(store: &dyn Store, step: u64) -> Repaired {
 
 /// The parity files below a checkpoint.
 fn parities(store: &MemoryStore, id: &str) -> Vec<PathBuf> {
-    let is_one = |path: &PathBuf| path.to_string_lossy().contains(id) && path.to_string_lossy().ends_with(".mcr.parity");
+    let is_one =
+        |path: &PathBuf| path.to_string_lossy().contains(id) && path.to_string_lossy().ends_with(".mcr.parity");
     store.paths().into_iter().filter(is_one).collect()
 }
 

@@ -108,13 +108,17 @@ fn more_damage_than_the_parity_covers_changes_nothing() {
     let store = whole();
     let path = container(2);
     let bytes = store.get(&path).expect("there");
-    for damaged in [hole(&bytes, 1 << 20..3 << 20), bytes[..bytes.len() / 2].to_vec(), Vec::new(), vec![1; bytes.len()]] {
+    for damaged in [hole(&bytes, 1 << 20..3 << 20), bytes[..bytes.len() / 2].to_vec(), Vec::new(), vec![1; bytes.len()]]
+    {
         store.put(&path, &damaged);
         let done = mend(&store);
         assert!(done.mended.is_empty() && done.left.len() == 1, "{done:?}");
         let reason = &done.left[0];
         assert!(reason.contains("group-0000.mcr: not mended: ") && reason.contains("--from"), "{reason}");
-        assert!(reason.contains("more blocks than their parity") || reason.contains("more than its parity"), "{reason}");
+        assert!(
+            reason.contains("more blocks than their parity") || reason.contains("more than its parity"),
+            "{reason}"
+        );
         assert!(store.get(&path).as_ref() == Some(&damaged), "nothing is changed");
     }
     store.put(&parity_path(&path), b"");

@@ -88,9 +88,16 @@ fn parity_of_the_first_version_mends_a_container() {
     let path = Path::new("wave/DD0001/group-0000.mcr");
     store.put(&parity_path(path), &golden);
     store.put(path, &container[..3000]);
-    let digest = ContainerReader::open(&PosixStore::open(data().join("v1/store")).expect("opens"), &job(), &step_id(1), GroupId(0));
+    let digest = ContainerReader::open(
+        &PosixStore::open(data().join("v1/store")).expect("opens"),
+        &job(),
+        &step_id(1),
+        GroupId(0),
+    );
     let digest = digest.expect("opens").index_digest();
-    mend(&store, path, digest, None, &|_| ()).map(drop).expect_err("three blocks are lost, and there are two of parity");
+    mend(&store, path, digest, None, &|_| ())
+        .map(drop)
+        .expect_err("three blocks are lost, and there are two of parity");
     store.put(path, &container[..5000]);
     let mended = mend(&store, path, digest, Some(container.len() as u64), &|_| ()).expect("mends");
     assert!(store.get(mended.temp.path()).as_ref() == Some(&container) && mended.blocks == 2);
