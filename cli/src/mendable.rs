@@ -2,18 +2,23 @@
 
 use crate::output::name_of;
 use crate::store_args::StoreArgs;
-use mcrengine::container::{checkpoint_dir, container_path};
-use mcrengine::ids::JobId;
-use mcrengine::manifest::CheckpointState;
+use mcrengine::container::{ContainerRef, checkpoint_dir, container_path};
+use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::parity::{SUFFIX, find};
 use mcrengine::store::Store;
 
 /// Prints which command may mend a damaged checkpoint, if one of its containers has parity.
-pub fn tell_if_mendable(store: &dyn Store, args: &StoreArgs, job: &JobId, state: &CheckpointState) {
-    let id = &state.id;
+/// `references`: the older containers that the checkpoint needs.
+pub fn tell_if_mendable(
+    store: &dyn Store,
+    args: &StoreArgs,
+    job: &JobId,
+    id: &CheckpointId,
+    references: &[ContainerRef],
+) {
     let entries = store.list_dir(&checkpoint_dir(job, id)).unwrap_or_default();
     let is_of_older = || {
-        let mut older = state.references.iter();
+        let mut older = references.iter();
         older.any(|older| find(store, &container_path(job, &older.checkpoint, older.group)).is_some())
     };
     if entries.iter().any(|entry| entry.name.ends_with(SUFFIX)) || is_of_older() {

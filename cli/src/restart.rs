@@ -167,11 +167,14 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
                     return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
                 }
                 Err(Failure::Receiver(error)) => return Err(error),
-                Err(Failure::Unreadable(error)) => return Err(unreadable(&state.id, &error)),
+                Err(Failure::Unreadable(error)) => {
+                    tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
+                    return Err(unreadable(&state.id, &error));
+                }
                 Err(Failure::Checkpoint(error)) => {
                     let reason = format!("{error:#}");
                     eprintln!("mcr: {} cannot be restored: {reason}", state.id);
-                    tell_if_mendable(&store, &args.store, &job, state);
+                    tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
                     passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
                     if args.exact {
                         break;
@@ -185,15 +188,18 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             // This node cannot write the files, but the checkpoint is good. Restoring an older checkpoint would fail
             // too.
             Err(Failure::Receiver(error)) => return Err(error),
-            Err(Failure::Unreadable(error)) => return Err(unreadable(&state.id, &error)),
+            Err(Failure::Unreadable(error)) => {
+                tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
+                return Err(unreadable(&state.id, &error));
+            }
             Err(Failure::Checkpoint(error)) => {
                 let reason = format!("{error:#}");
                 if let Some(record) = followed {
-                    tell_if_mendable(&store, &args.store, &job, state);
+                    tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
                     return Err(undo_decision(&store, &job, record, &state.id, &reason));
                 }
                 eprintln!("mcr: {} cannot be restored: {reason}", state.id);
-                tell_if_mendable(&store, &args.store, &job, state);
+                tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
                 note_damage(&store, &job, &state.id, &error);
                 passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
                 if args.exact {
@@ -310,7 +316,7 @@ fn nothing_restored(
     for state in &incomplete {
         eprintln!("mcr: {} is incomplete ({}): skipped", state.id, problems_of(state));
         if is_lost(state) {
-            tell_if_mendable(store, &args.store, job, state);
+            tell_if_mendable(store, &args.store, job, &state.id, &state.references);
         }
     }
     if !incomplete.is_empty() {
@@ -383,7 +389,7 @@ fn candidates<'a>(
         let what = state.condition();
         eprintln!("mcr: {} is {what} ({}): skipped", state.id, problems_of(state));
         if is_lost(state) {
-            tell_if_mendable(store, &args.store, job, state);
+            tell_if_mendable(store, &args.store, job, &state.id, &state.references);
         }
     }
     if let Some(wanted) = &args.checkpoint {

@@ -4,6 +4,7 @@ use crate::advice::message_of;
 use crate::args::{StoreArgs, VerifyArgs};
 use crate::common::{no_checkpoint_named, one_job, open_own, open_store, threads_of, write_trace};
 use crate::exit::Exit;
+use crate::mendable::tell_if_mendable;
 use crate::output::{Progress, counted, human_rate, human_time, name_of, print, print_json};
 use crate::which::checkpoint_of;
 use anyhow::bail;
@@ -40,7 +41,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let mut recording = args.trace.as_ref().map(|_| Recording::default());
     for state in states {
         let mut is_complete = state.is_complete();
-        let CheckpointState { id, raw_bytes, is_unreadable, doubt, .. } = state;
+        let CheckpointState { id, raw_bytes, is_unreadable, doubt, references, .. } = state;
         let started = Instant::now();
         let progress = Progress::new("verifying", args.json);
         progress.message(id.to_string());
@@ -58,6 +59,9 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             }
         }
         drop(progress);
+        if !report.is_good() && !args.repair {
+            tell_if_mendable(&store, &args.store, &job, &id, &references);
+        }
         let elapsed = started.elapsed();
         if is_complete {
             note_damage(&store, &job, &id, &report);

@@ -614,6 +614,16 @@ mod tests {
     }
 
     #[test]
+    fn containers_their_parity_and_manifests_are_files_of_a_store() {
+        for name in ["group-0000.mcr", "a/group-12345.mcr.parity", "a/b/group-0007.manifest"] {
+            assert!(is_of_a_store(name.as_bytes()), "{name}");
+        }
+        for name in ["group-0000.parity", "group-000.mcr", "group-0000.mcr.parity2", "group-0000.mcr/x"] {
+            assert!(!is_of_a_store(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
     fn only_exactly_our_own_names_are_ours() {
         for name in [
             ".mcr-lock",

@@ -14,8 +14,8 @@ impl Site {
         std::fs::create_dir(site.path("data")).expect("made");
         for step in [1, 2] {
             (0..2).for_each(|rank| write_rank(&site.path("data"), step, rank, 20_000));
-            let mut save = site.command("save --create --job wave --parity-percent");
-            run(save.arg(percent).arg(site.path("data")).args(["--layout", "{checkpoint}.rank_{rank}.h5"]), 0);
+            let mut save = site.command(&format!("save --create --job wave --parity-percent {percent}"));
+            run(save.arg(site.path("data")).args(["--layout", "{checkpoint}.rank_{rank}.h5"]), 0);
         }
         site
     }
@@ -59,7 +59,7 @@ fn a_damaged_container_is_mended_by_its_parity_and_restored_byte_for_byte() {
 
     damage(&site.container(2), 5000, 3000);
     let text = site.text("verify --job wave", 1);
-    assert!(text.contains("sim.it_2: DAMAGED"), "{text}");
+    assert!(text.contains("sim.it_2: DAMAGED") && text.contains("mcr verify sim.it_2 --repair"), "{text}");
     let to = site.path("older");
     let failed = run(site.command("restart --copy --job wave --exact --to").arg(&to), 1);
     let advice = String::from_utf8_lossy(&failed.stderr).into_owned();
