@@ -273,6 +273,21 @@ class Stores(TestWithFolder):
                 with self.subTest(scheme=scheme, set=name):
                     self.save_and_compare(source, "--scheme", scheme, "--block-bytes", "1000", "--group-size", "5")
 
+    def test_parity(self):
+        """A container that mcr wrote is mended by its parity. Checkpoints with parity are restored like others."""
+        source = self.path("source")
+        make_numbers(source, 1, 0)
+        store = self.save_and_compare(source, "--parity-percent", "20", "--profile", "raw")
+        name, = (name for name in os.listdir(os.path.join(store, "j")) if not name.startswith("."))
+        path = os.path.join(store, "j", name, "group-0000.mcr")
+        with open(path, "rb") as file, open(path + ".parity", "rb") as other:
+            whole, data = file.read(), other.read()
+        header = parity.Header(data[:128])
+        self.assertEqual((header.data, header.parity, header.stripes), (18, 4, 1))
+        lost = bytearray(whole[:-3000])
+        lost[5000:11000] = bytes(6000)
+        self.assertEqual(parity.mend(bytes(lost), data), whole)
+
     def test_kinds_of_files(self):
         """Links, directories, modes, names that are not UTF-8, files without bytes, several groups."""
         source = self.path("source")

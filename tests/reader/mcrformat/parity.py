@@ -3,7 +3,7 @@
 import struct
 
 from .checksums import crc32c
-from .errors import Unsupported, check
+from .errors import ReaderError, Unsupported, check
 
 MAGIC = b"\x89MCP\r\n\x1a\n"
 HEADER = 128
@@ -96,7 +96,7 @@ def mend(container, parity):
     """Section 5: returns the whole container. `container` and `parity` are the bytes of the two files."""
     try:
         header = Header(parity[:HEADER])
-    except Exception:  # the second header may be intact
+    except ReaderError:  # the second header may be intact
         header = Header(parity[-HEADER:])
     size, field = header.block, Field()
     table = 4 * (header.data + header.parity + 1)
