@@ -115,7 +115,9 @@ impl Geometry {
         let stripe_bytes = (u64::from(self.data) + u64::from(self.parity)) * u64::from(self.block_bytes);
         let blocks = bytes.div_ceil(u64::from(self.block_bytes).max(1)).max(1);
         match () {
-            () if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&self.block_bytes) || self.block_bytes % 64 != 0 => {
+            () if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&self.block_bytes)
+                || !self.block_bytes.is_multiple_of(64) =>
+            {
                 Err("the length of a block is not a multiple of 64 between 64 and 2^20")
             }
             () if counts.iter().any(|count| !(1..=BLOCKS_MAX).contains(count)) => {

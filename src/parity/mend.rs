@@ -171,10 +171,10 @@ impl Mender<'_> {
             if beyond > 0 {
                 continue;
             }
-            for (row, block) in computed {
-                spill.append(&block)?;
+            for ComputedBlock { row, bytes } in computed {
+                spill.append(&bytes)?;
                 places.insert(u64::from(row) * self.geometry.stripes + stripe, at);
-                at += block.len() as u64;
+                at += bytes.len() as u64;
             }
         }
         if beyond > 0 {
@@ -191,7 +191,7 @@ impl Mender<'_> {
         stripe: u64,
         rows: &[u32],
         record: &StripeRecord,
-    ) -> Result<Option<Vec<(u32, Vec<u8>)>>, MendError> {
+    ) -> Result<Option<Vec<ComputedBlock>>, MendError> {
         let Geometry { data, parity, .. } = self.geometry;
         let whole: Vec<(u32, &[u8])> = (0..parity).filter_map(|nth| Some((nth, record.parity(nth)?))).collect();
         if whole.len() < rows.len() {
@@ -216,7 +216,8 @@ impl Mender<'_> {
             decoder.add_recovery_shard(nth as usize, bytes).map_err(code)?;
         }
         let decoded = decoder.decode().map_err(code)?;
-        Ok(Some(decoded.restored_original_iter().map(|(row, bytes)| (row as u32, bytes.to_vec())).collect()))
+        let block = |(row, bytes): (usize, &[u8])| ComputedBlock { row: row as u32, bytes: bytes.to_vec() };
+        Ok(Some(decoded.restored_original_iter().map(block).collect()))
     }
 
     /// Writes the container with the computed blocks.
@@ -257,4 +258,11 @@ impl Mender<'_> {
     }
 }
 
+/// The checksums of the container blocks of a stripe.
 type Crcs = Vec<u32>;
+
+/// A block of a stripe that was computed from the other blocks.
+struct ComputedBlock {
+    row: u32,
+    bytes: Vec<u8>,
+}
