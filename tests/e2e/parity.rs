@@ -61,7 +61,7 @@ fn a_damaged_container_is_mended_by_its_parity_and_restored_byte_for_byte() {
     let text = site.text("verify --job wave", 1);
     assert!(text.contains("sim.it_2: DAMAGED") && text.contains("mcr verify sim.it_2 --repair"), "{text}");
     let to = site.path("older");
-    let failed = run(site.command("restart --copy --job wave --exact --to").arg(&to), 1);
+    let failed = run(site.command("restart --copy --job wave --exact").arg("--to").arg(&to), 1);
     let advice = String::from_utf8_lossy(&failed.stderr).into_owned();
     assert!(advice.contains("mcr verify sim.it_2 --repair --job wave --store "), "{advice}");
     let text = site.text("verify --job wave --repair", 0);
@@ -71,7 +71,7 @@ fn a_damaged_container_is_mended_by_its_parity_and_restored_byte_for_byte() {
         files
     };
     assert_same_files(&store, &without_marks(contents(&site.path("store"))));
-    run(site.command("restart --job wave --to").arg(site.path("to")), 0);
+    run(site.command("restart --job wave").arg("--to").arg(site.path("to")), 0);
     let mut expected = contents(&site.path("data"));
     expected.retain(|path, _| path.to_string_lossy().starts_with("sim.it_2."));
     assert_same_files(&expected, &contents(&site.path("to")));
@@ -97,8 +97,9 @@ fn what_cannot_be_mended_is_named_with_what_is_missing() {
     damage(&site.container(2), 5000, 3000);
     let text = site.text("verify --job wave --repair", 1);
     assert!(text.contains("not mended: it has no parity; name a store that has an intact copy with --from"), "{text}");
-    let failed = run(site.command("restart --copy --job wave --exact --to").arg(site.path("to")), 1);
-    assert!(!String::from_utf8_lossy(&failed.stderr).contains("--repair"), "there is no parity");
+    let failed = run(site.command("restart --copy --job wave --exact").arg("--to").arg(site.path("to")), 1);
+    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(said.contains("sim.it_2 cannot be restored") && !said.contains("--repair"), "there is no parity: {said}");
     run(&mut site.command("save --parity-percent 51 x"), 1);
     run(site.command("verify --from").arg(site.path("store")), 1);
 }
