@@ -71,7 +71,7 @@ fn a_damaged_container_is_mended_by_its_parity_and_restored_byte_for_byte() {
         files
     };
     assert_same_files(&store, &without_marks(contents(&site.path("store"))));
-    run(site.command("restart --job wave").arg("--to").arg(site.path("to")), 0);
+    run(site.command("restart --copy --job wave").arg("--to").arg(site.path("to")), 0);
     let mut expected = contents(&site.path("data"));
     expected.retain(|path, _| path.to_string_lossy().starts_with("sim.it_2."));
     assert_same_files(&expected, &contents(&site.path("to")));
