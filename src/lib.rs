@@ -73,7 +73,8 @@
 //!   store. [`bases::Bases`] finds the older segments for row 8.
 //! - Row 7: a budget limits the memory of all segments together. In the schemes `agnostic-block` and `aware-block`,
 //!   [`merge::merge`] interleaves the pieces block by block. Row 9: [`codec::encode_chosen`] chooses the codecs. Row
-//!   11: meanwhile [`manifest::write`] writes the manifest under a temporary name.
+//!   11: meanwhile [`manifest::write`] writes the manifest under a temporary name. Before row 11, [`parity::write`] may
+//!   write the parity of the container, by which `mcr verify --repair` ([`copy::repair`]) mends damage.
 //!
 //! An *incarnation* is one start of a job. Only the newest incarnation of a job may commit.
 //! `anc/src/hub/flush_work.rs` checks this rule before row 5 (`anc/src/incarnation.rs`) and again before row 12. If a
@@ -181,6 +182,7 @@ mod looking;
 pub mod manifest;
 pub mod marks;
 pub mod merge;
+pub mod parity;
 pub mod partition;
 pub mod plan;
 pub mod prune;

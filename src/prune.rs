@@ -13,6 +13,7 @@ use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use crate::incarnation;
 use crate::looking::is_abandoned;
 use crate::manifest::{CheckpointState, Condition, PRUNED, group_of_manifest, list_remembering};
+use crate::parity;
 use crate::remembered::Remembered;
 use crate::repack::{Repacked, needed_bytes, repack};
 use crate::retention::Rules;
@@ -306,6 +307,12 @@ fn needed_groups(needed: &[ContainerRef], id: &CheckpointId) -> Vec<GroupId> {
     needed.iter().filter(|r| r.checkpoint == *id).map(|r| r.group).collect()
 }
 
+/// Whether the name is the name of the parity of one of these groups' containers.
+fn is_parity_of(groups: &[GroupId], name: &str) -> bool {
+    let container = name.strip_suffix(parity::SUFFIX);
+    container.is_some_and(|container| groups.iter().any(|group| container_name(*group) == container))
+}
+
 fn remove_rest(
     store: &dyn Store,
     job: &JobId,
@@ -321,6 +328,10 @@ fn remove_rest(
     };
     let mut is_empty = true;
     for entry in &entries {
+        if is_parity_of(&needed, &entry.name) {
+            is_empty = false;
+            continue;
+        }
         let group = needed.iter().find(|group| container_name(**group) == entry.name);
         if let Some(group) = group {
             let bytes = StoredBytes(store.stat(&dir.join(&entry.name)).map_or(0, |stat| stat.bytes));
@@ -377,6 +388,7 @@ fn count_rest(
                 bytes,
                 needed_bytes: None,
             }),
+            None if is_parity_of(&needed, &entry.name) => {}
             None => pruned.freed_bytes += bytes,
         }
     }

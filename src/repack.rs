@@ -17,6 +17,7 @@ use crate::container::{
 use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::manifest::CheckpointState;
 use crate::merge::runs;
+use crate::parity;
 use crate::store::{Store, StoreError};
 use crate::units::StoredBytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -276,7 +277,15 @@ fn write_anew(
     for part in &table {
         written.read_segment(part.segment, Vec::new())?;
     }
+    // The old parity does not fit the new container. Between the two renames, the parity shows by its length that it
+    // belongs to another container.
+    let percent = parity::find(store, &path).map(|found| parity::percent_of(&found));
+    let parity = percent.map(|percent| parity::write(store, temp.path(), &path, written.index_digest(), percent));
+    let parity = parity.transpose()?;
     store.rename(temp.path(), &path)?;
+    if let Some(parity) = parity {
+        store.rename(parity.path(), &parity::parity_path(&path))?;
+    }
     store.sync_dir(&dir)?;
     let (before, after) = (StoredBytes(reader.bytes()), StoredBytes(written.bytes()));
     Ok(Some(Repacked { checkpoint, group, before, after }))

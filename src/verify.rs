@@ -12,6 +12,7 @@ use crate::gathered::Gathered;
 use crate::header::{Extent, FileHeader, VariableHeader};
 use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::manifest::{self, Manifest};
+use crate::parity;
 use crate::partition::Recording;
 use crate::store::{Advice, Store};
 use crate::units::{RawBytes, StoredBytes};
@@ -35,6 +36,9 @@ pub struct VerifyReport {
     pub raw_bytes: RawBytes,
     /// Total length of the containers.
     pub stored_bytes: StoredBytes,
+    /// The parity files that are damaged or belong to other containers, as sentences. The checkpoint can be restored
+    /// nevertheless.
+    pub damaged_parity: Vec<String>,
     /// The problems found, at most [`PROBLEMS_MAX`]. Empty if the checkpoint can be restored.
     pub problems: Vec<Problem>,
 }
@@ -83,6 +87,7 @@ impl VerifyReport {
         self.segments += part.segments;
         self.raw_bytes += part.raw_bytes;
         self.stored_bytes += part.stored_bytes;
+        self.damaged_parity.extend(part.damaged_parity);
         self.problems.extend(part.problems);
         self.problems.truncate(PROBLEMS_MAX);
     }
@@ -154,6 +159,12 @@ fn verify_group(
     let own = &set.readers()[0];
     report.segments += own.index().segments().len() as u64;
     report.stored_bytes += StoredBytes(own.bytes());
+    for reader in set.readers() {
+        let path = reader.path().strip_prefix(store.root()).unwrap_or(reader.path());
+        if let Err(error) = parity::check(store, path, reader.index_digest(), reader.bytes()) {
+            report.damaged_parity.push(error_chain(&error));
+        }
+    }
     // Only the frame is hashed here. Later, checksums are compared for the stored bytes, and digests for the decoded
     // bytes.
     let (what, found) = ("the frame of the container", own.frame_digest()?);

@@ -8,6 +8,7 @@ use crate::rate::StoreSpeed;
 use mcr_proto::tls::Security;
 use mcrengine::classify::Naming;
 use mcrengine::codec::{Profile, cores};
+use mcrengine::parity::ParityPercent;
 use mcrengine::plan::{PlanOptions, Scheme};
 use mcrengine::retention::{Rules, duration_ms};
 use std::fmt;
@@ -75,6 +76,10 @@ pub struct AncOptions {
     /// Of this number of consecutive checkpoints, at least one is coded without older checkpoints. 2 to 64. Default
     /// 8.
     pub whole_every: u32,
+    /// Length of the parity of each container, in per cent of the length of the container: 0 to 50. `mcr verify
+    /// --repair` mends a damaged container by its parity. Default 0, which means no parity; 2 is enough against single
+    /// bad sectors.
+    pub parity_percent: u32,
     /// How the names of two variables are compared: `numbers` (each run of digits counts as `#`) or `exact`. Default
     /// numbers.
     pub naming: String,
@@ -142,6 +147,7 @@ impl Default for AncOptions {
             reuse: true,
             time: Time::Auto,
             whole_every: WHOLE_EVERY,
+            parity_percent: 0,
             naming: "numbers".into(),
             naming_rules: Vec::new(),
             gather_seconds: 600,
@@ -309,6 +315,9 @@ impl AncOptions {
                 "it must be between 2 and 64; set time = \"off\" instead of 1",
             );
         }
+        if self.parity_percent > ParityPercent::MAX {
+            return wrong("anc.parity-percent", self.parity_percent, "it must be between 0 (no parity) and 50");
+        }
         if self.threads > 1024 {
             return wrong(
                 "anc.threads",
@@ -388,6 +397,7 @@ impl AncOptions {
                 Some(0) => StoreSpeed::Ignored,
                 Some(rate) => StoreSpeed::Known(rate << 20),
             },
+            parity: ParityPercent::new(self.parity_percent),
             threads,
         };
         let hub = HubOptions {
@@ -436,7 +446,7 @@ mod tests {
 
     #[test]
     fn every_value_out_of_range_is_refused_by_name() {
-        let bad: [(&str, AncOptions); 12] = [
+        let bad: [(&str, AncOptions); 13] = [
             ("anc.metrics", AncOptions { metrics: Some("7118".into()), ..options() }),
             ("anc.keep-within", AncOptions { keep_within: "2 hours".into(), ..options() }),
             ("anc.listen", AncOptions { listen: "here".into(), ..options() }),
@@ -447,6 +457,7 @@ mod tests {
             ("anc.budget-mib", AncOptions { budget_mib: 11, ..options() }),
             ("anc.store-mib-per-s", AncOptions { store_mib_per_s: Some((1 << 20) + 1), ..options() }),
             ("anc.whole-every", AncOptions { whole_every: 1, ..options() }),
+            ("anc.parity-percent", AncOptions { parity_percent: 51, ..options() }),
             ("anc.naming", AncOptions { naming: "exakt".into(), ..options() }),
             ("anc.naming-rules", AncOptions { naming_rules: vec![("(".into(), String::new())], ..options() }),
         ];

@@ -18,6 +18,7 @@ use mcrengine::container::{self, ContainerWriter, Contents, ReadError};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
 use mcrengine::manifest::{self, Manifest, ManifestDraft};
+use mcrengine::parity::{self, ParityPercent};
 use mcrengine::plan::{PlanOptions, SegmentPlan};
 use mcrengine::reuse::{ReuseIndex, reusable};
 use mcrengine::store::Store;
@@ -43,6 +44,8 @@ pub struct FlushOptions {
     pub whole_every: u32,
     /// Whether the choice of codecs considers the store's speed.
     pub store_speed: StoreSpeed,
+    /// Length of the parity that is written beside each container. `None`: no parity is written.
+    pub parity: Option<ParityPercent>,
     /// Number of threads that compress.
     pub threads: usize,
 }
@@ -57,6 +60,7 @@ impl Default for FlushOptions {
             reuse: true,
             whole_every: WHOLE_EVERY,
             store_speed: StoreSpeed::Ignored,
+            parity: None,
             threads: cores(),
         }
     }
@@ -162,11 +166,18 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
         known: newest.as_ref().map(Manifest::known_containers).unwrap_or_default(),
         decisions: choosing.finish(&flush.checkpoint),
     };
-    let sealing = Instant::now();
+    let finishing = Instant::now();
     let (scheme, block_bytes) = (options.plan.scheme, options.plan.block_bytes.get());
-    let container = container.finish(Contents { scheme, block_bytes, classes, files: Arc::clone(files), reused })?;
+    let mut container =
+        container.finish(Contents { scheme, block_bytes, classes, files: Arc::clone(files), reused })?;
+    let finishing = finishing.elapsed();
+    if let Some(percent) = options.parity {
+        let _lease = flush.budget.lease(parity::MEMORY_BYTES);
+        container.add_parity(*store, percent)?;
+    }
+    let sealing = Instant::now();
     let (sealed, manifest) = container.seal(*store, |container| manifest::write(*store, container, draft))?;
-    options.store_speed.wrote(sealed.summary().bytes(), writing + sealing.elapsed());
+    options.store_speed.wrote(sealed.summary().bytes(), writing + finishing + sealing.elapsed());
 
     let manifest = manifest?;
     (flush.may_commit)()?;

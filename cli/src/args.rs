@@ -21,7 +21,7 @@ use mcrengine::ids::CheckpointId;
 use mcrengine::plan::Scheme;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use values::{block_bytes, byte_count, scheme};
+use values::{block_bytes, byte_count, parity_percent, scheme};
 
 /// Checkpoint-restart with data-aware aggregation and compression.
 ///
@@ -232,6 +232,10 @@ pub struct SaveArgs {
     /// With the profile max: encode at least every Nth checkpoint without older checkpoints
     #[arg(long, default_value_t = WHOLE_EVERY, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pub whole_every: u32,
+    /// Length of the parity of each container, in percent of the container; 0: no parity. mcr verify --repair mends
+    /// damage by the parity
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = parity_percent())]
+    pub parity_percent: u32,
     /// Maximum time to wait for another process that is saving the same group
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub wait: u64,
@@ -345,12 +349,16 @@ pub struct VerifyArgs {
     /// that the process may use
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// Replace damaged containers and manifests by the intact files of another store (--from), and verify again
-    #[arg(long, requires = "from")]
+    /// Mend damaged containers by their parity, or replace damaged containers and manifests by the intact files of
+    /// another store (--from), and verify again
+    #[arg(long)]
     pub repair: bool,
     /// Directory of another store with copies of the checkpoints, for --repair
     #[arg(long, value_name = "DIR", requires = "repair")]
     pub from: Option<PathBuf>,
+    /// With --repair: also use a store that belongs to another user, or that its group can write to
+    #[arg(long)]
+    pub shared_store: bool,
     /// Record the order in which segments are used, for mcr bench partitions --trace
     #[arg(long, value_name = "FILE", hide = true)]
     pub trace: Option<PathBuf>,
@@ -426,6 +434,10 @@ pub struct AncArgs {
     /// Also use a store that belongs to another user, or that its group can write to
     #[arg(long)]
     pub shared_store: bool,
+    /// Length of the parity of each container, in percent of the container; 0: no parity. mcr verify --repair mends
+    /// damage by the parity
+    #[arg(long, value_name = "N", value_parser = parity_percent())]
+    pub parity_percent: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -454,6 +466,10 @@ pub struct RunArgs {
     /// GROUP_SIZE: number of ranks merged into one container
     #[arg(long, value_name = "N")]
     pub group_size: Option<u32>,
+    /// Length of the parity of each container, in percent of the container; 0: no parity. mcr verify --repair mends
+    /// damage by the parity
+    #[arg(long, value_name = "N", value_parser = parity_percent())]
+    pub parity_percent: Option<u32>,
     #[command(flatten)]
     pub layout: LayoutArgs,
     /// State file of the agent

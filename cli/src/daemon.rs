@@ -77,7 +77,8 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
-    let options = ConfigFile::load(&args.daemon.config)?.anc;
+    let mut options = ConfigFile::load(&args.daemon.config)?.anc;
+    options.parity_percent = args.parity_percent.unwrap_or(options.parity_percent);
     args.daemon.log.start(options.metrics_address()?);
     let mut config = options.check()?;
     config.create |= args.create;
@@ -127,6 +128,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.anc.create |= args.create;
     file.anc.shared_store |= args.shared_store;
     file.anc.group_size = args.group_size.unwrap_or(file.anc.group_size);
+    file.anc.parity_percent = args.parity_percent.unwrap_or(file.anc.parity_percent);
     let keep = args.keep.rules();
     if !keep.is_empty() {
         file.anc.set_keep(&keep);

@@ -75,7 +75,8 @@ pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an olde
     that it can use (mcr cert init).";
 /// Text for `mcr verify --help`.
 pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, or good again after --repair, 1 a checkpoint is \
-    damaged, or there is none, 4 partly: all complete checkpoints are good, and some are not complete.";
+    damaged, or there is none, 4 partly: all complete checkpoints are good, and some are not complete, 77 with \
+    --repair: other users could change the store.";
 /// Text for `mcr cnc --help`.
 pub const AGENT: &str = "Exit status: 0 all files are committed, 1 the agent did not start, 5 not all files are \
     committed (the last log lines name them), 77 other users could read or change the key, 78 the configuration cannot \

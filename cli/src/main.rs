@@ -34,6 +34,7 @@ mod list;
 mod local;
 mod logging;
 mod manual;
+mod mendable;
 mod metrics;
 mod mount;
 mod names;

@@ -218,7 +218,7 @@ mod tests {
         let verify = root.find_subcommand("verify").expect("a command");
         let meanings = statuses(crate::exit::VERIFY);
         assert_eq!(meanings[1], ("1", "a checkpoint is damaged, or there is none".to_owned()));
-        assert_eq!(meanings.len(), 3);
+        assert_eq!(meanings.len(), 4);
         assert!(page_of(verify).contains(&meanings[2].1));
     }
 

@@ -6,6 +6,7 @@ use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
 use crate::guard::warn_of_store;
+use crate::mendable::tell_if_mendable;
 use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
@@ -137,7 +138,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         None => args.checkpoint.is_none() && !all.iter().any(CheckpointState::is_complete),
     };
     if is_new {
-        return nothing_restored(&job, &args, &all, &decider, &role);
+        return nothing_restored(&store, &job, &args, &all, &decider, &role);
     }
     if let (Some(record), Some(wanted)) = (followed, &args.checkpoint)
         && record.from.as_ref() != Some(wanted)
@@ -166,10 +167,14 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
                     return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
                 }
                 Err(Failure::Receiver(error)) => return Err(error),
-                Err(Failure::Unreadable(error)) => return Err(unreadable(&state.id, &error)),
+                Err(Failure::Unreadable(error)) => {
+                    tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
+                    return Err(unreadable(&state.id, &error));
+                }
                 Err(Failure::Checkpoint(error)) => {
                     let reason = format!("{error:#}");
                     eprintln!("mcr: {} cannot be restored: {reason}", state.id);
+                    tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
                     passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
                     if args.exact {
                         break;
@@ -183,13 +188,18 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             // This node cannot write the files, but the checkpoint is good. Restoring an older checkpoint would fail
             // too.
             Err(Failure::Receiver(error)) => return Err(error),
-            Err(Failure::Unreadable(error)) => return Err(unreadable(&state.id, &error)),
+            Err(Failure::Unreadable(error)) => {
+                tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
+                return Err(unreadable(&state.id, &error));
+            }
             Err(Failure::Checkpoint(error)) => {
                 let reason = format!("{error:#}");
                 if let Some(record) = followed {
+                    tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
                     return Err(undo_decision(&store, &job, record, &state.id, &reason));
                 }
                 eprintln!("mcr: {} cannot be restored: {reason}", state.id);
+                tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
                 note_damage(&store, &job, &state.id, &error);
                 passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
                 if args.exact {
@@ -295,6 +305,7 @@ fn undo_decision(
 
 /// Handles a job without a checkpoint to restore: records the decision for a new run, or returns an error.
 fn nothing_restored(
+    store: &PosixStore,
     job: &JobId,
     args: &RestartArgs,
     all: &[CheckpointState],
@@ -304,6 +315,9 @@ fn nothing_restored(
     let incomplete: Vec<_> = all.iter().filter(|state| !state.is_pruned).collect();
     for state in &incomplete {
         eprintln!("mcr: {} is incomplete ({}): skipped", state.id, problems_of(state));
+        if is_lost(state) {
+            tell_if_mendable(store, &args.store, job, &state.id, &state.references);
+        }
     }
     if !incomplete.is_empty() {
         eprintln!(
@@ -374,6 +388,9 @@ fn candidates<'a>(
     for state in from.iter().take_while(|state| !state.is_complete()).filter(|state| !state.is_pruned) {
         let what = state.condition();
         eprintln!("mcr: {} is {what} ({}): skipped", state.id, problems_of(state));
+        if is_lost(state) {
+            tell_if_mendable(store, &args.store, job, &state.id, &state.references);
+        }
     }
     if let Some(wanted) = &args.checkpoint {
         if args.exact && !from[0].is_complete() {

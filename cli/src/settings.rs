@@ -82,6 +82,7 @@ user_file! {
     rescan_seconds: "cnc",
     profile: "anc",
     scheme: "anc",
+    parity_percent: "anc",
     keep: "anc",
     keep_within: "anc",
     keep_hourly: "anc",

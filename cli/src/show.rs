@@ -7,10 +7,11 @@ use crate::which::checkpoint_of;
 use anyhow::{Context, bail};
 use mcrengine::classify::VariableRef;
 use mcrengine::codec::{Chain, Decision, shared_name, since_name};
-use mcrengine::container::{ContainerReader, Placement};
+use mcrengine::container::{ContainerReader, Placement, container_path};
 use mcrengine::header::FileKind;
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::parity;
 use mcrengine::store::Store;
 use mcrengine::units::human_bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,17 +96,19 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let (classes, files, shared, bases) = look_inside(&store, &job, state)?;
+    let parity = Parity::of(&store, &job, state);
     if args.json {
         let mut value = serde_json::json!({
             "job": job, "checkpoint": state.id, "ranks": state.ranks, "groups": state.groups, "scheme": state.scheme.name(),
             "profile": state.profile, "file_bytes": state.file_bytes, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes, "shared": shared,
+            "parity_bytes": parity.bytes, "parity_containers": parity.containers,
             "references": references(state), "coded_with": bases, "classes": classes,
         });
         value["files"] = serde_json::to_value(&files)?;
         print_json(&value)?;
         return Ok(ExitCode::SUCCESS);
     }
-    print(&summary(&job, state, &bases))?;
+    print(&summary(&job, state, &bases, &parity))?;
     print(&if args.files { file_table(&files) } else { class_table(&classes, &shared, &args) })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -114,7 +117,43 @@ fn references(state: &CheckpointState) -> Vec<CheckpointId> {
     state.references.iter().map(|r| r.checkpoint.clone()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, Bases>) -> String {
+/// The parity of the containers of a checkpoint.
+#[derive(Default)]
+struct Parity {
+    /// Number of containers that have parity.
+    containers: u32,
+    /// Total length of the parity files, in bytes.
+    bytes: u64,
+    /// The percentages for which the parity was written.
+    percent: BTreeSet<u32>,
+}
+
+impl Parity {
+    fn of(store: &dyn Store, job: &JobId, state: &CheckpointState) -> Self {
+        let mut parity = Self::default();
+        for group in (0..state.groups).map(GroupId) {
+            if let Some(found) = parity::find(store, &container_path(job, &state.id, group)) {
+                parity.containers += 1;
+                parity.bytes += found.bytes;
+                parity.percent.extend(found.percent);
+            }
+        }
+        parity
+    }
+
+    /// The line of the summary; empty without parity.
+    fn line(&self, groups: u32) -> String {
+        let Self { containers, bytes, percent } = self;
+        let percent = percent.iter().map(|percent| format!("{percent} %")).collect::<Vec<_>>().join(", ");
+        match containers {
+            0 => String::new(),
+            n if *n == groups => format!("parity {percent}, {}\n", human_bytes(*bytes)),
+            n => format!("parity {percent}, {}, for {n} of {groups} containers\n", human_bytes(*bytes)),
+        }
+    }
+}
+
+fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, Bases>, parity: &Parity) -> String {
     let mut text = format!(
         "job {job}, checkpoint {}\nsaved {} UTC, scheme {}, profile {}\n{}, {} (group size {}), {}\n{} in files, {} \
          stored, ratio {:.3}\n",
@@ -130,6 +169,7 @@ fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, 
         human_bytes(state.stored_bytes.0),
         ratio(state.file_bytes, state.stored_bytes.0),
     );
+    text.push_str(&parity.line(state.groups));
     if let Some(reason) = &state.bad {
         text.push_str(&format!("marked as bad: {reason}\n"));
     }

@@ -7,6 +7,7 @@ use crate::common::{no_checkpoint_of, now_unix_ms, open_store, renamed};
 use crate::output::{Progress, Table, counted, name_of, note, print, print_json, ratio};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::parity;
 use mcrengine::prune::{PruneOptions, REPACK_BELOW_PERCENT, prune};
 use mcrengine::repack::needed_bytes;
 use mcrengine::retention::Rules;
@@ -22,6 +23,8 @@ struct Job {
     job: JobId,
     /// Length of all files of the job.
     disk_bytes: u64,
+    /// Length of the parity files. `disk_bytes` contains this length.
+    parity_bytes: u64,
     /// Bytes of the files of all complete checkpoints.
     file_bytes: u64,
     /// Length of the remaining files of pruned checkpoints.
@@ -55,6 +58,8 @@ struct Line {
     file_bytes: u64,
     /// Length of all files of the checkpoint.
     disk_bytes: u64,
+    /// Length of the parity files. `disk_bytes` contains this length.
+    parity_bytes: u64,
     /// File bytes divided by the bytes on disk.
     ratio: f64,
     /// Older checkpoints whose containers this checkpoint needs.
@@ -118,7 +123,8 @@ fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<
     let needed = needed_bytes(store, name, &states, &wanted);
     let mut checkpoints = Vec::new();
     for state in &states {
-        let disk_bytes = bytes_below(store, &Path::new(name.as_str()).join(state.id.as_str()))?;
+        let dir = Path::new(name.as_str()).join(state.id.as_str());
+        let Length { all: disk_bytes, parity: parity_bytes } = length_below(store, &dir)?;
         let of_this = wanted.iter().filter(|(id, _)| *id == state.id);
         let file_bytes = if state.is_complete() { state.file_bytes } else { 0 };
         checkpoints.push(Line {
@@ -128,6 +134,7 @@ fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<
             created_unix_ms: state.created_unix_ms,
             file_bytes,
             disk_bytes,
+            parity_bytes,
             ratio: ratio(file_bytes, disk_bytes),
             references: state.references.iter().map(|one| one.checkpoint.clone()).collect(),
             needed_by: needed_by.get(&state.id).cloned().unwrap_or_default(),
@@ -135,10 +142,11 @@ fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<
         });
     }
     let sum = |of: &dyn Fn(&Line) -> u64| checkpoints.iter().map(of).sum::<u64>();
-    let disk_bytes = bytes_below(store, Path::new(name.as_str()))?;
+    let Length { all: disk_bytes, parity: parity_bytes } = length_below(store, Path::new(name.as_str()))?;
     let file_bytes = sum(&|line| if line.pruned { 0 } else { line.file_bytes });
     Ok(Job {
         disk_bytes,
+        parity_bytes,
         file_bytes,
         held_bytes: sum(&|line| if line.pruned { line.disk_bytes } else { 0 }),
         needed_bytes: checkpoints.iter().filter(|line| line.pruned).map(|line| line.needed_bytes).sum(),
@@ -188,21 +196,34 @@ fn options_of(keep: &KeepArgs) -> String {
     given.collect::<Vec<_>>().join(" ")
 }
 
+/// Total lengths of files, in bytes.
+#[derive(Clone, Copy, Default)]
+struct Length {
+    all: u64,
+    /// Length of the parity files among them.
+    parity: u64,
+}
+
 /// Length of all files below a directory of the store. A file that vanishes during the sum counts as 0 bytes.
-fn bytes_below(store: &dyn Store, dir: &Path) -> Result<u64, StoreError> {
-    let mut bytes = 0;
+fn length_below(store: &dyn Store, dir: &Path) -> Result<Length, StoreError> {
+    let mut length = Length::default();
     let entries = match store.list_dir(dir) {
         Err(error) if error.is_not_found() => Vec::new(),
         other => other?,
     };
     for entry in entries {
         let path = dir.join(&entry.name);
-        bytes += match entry.is_dir {
-            true => bytes_below(store, &path)?,
-            false => store.stat(&path).map_or(0, |stat| stat.bytes),
+        let of_entry = match entry.is_dir {
+            true => length_below(store, &path)?,
+            false => {
+                let all = store.stat(&path).map_or(0, |stat| stat.bytes);
+                Length { all, parity: if entry.name.ends_with(parity::SUFFIX) { all } else { 0 } }
+            }
         };
+        length.all += of_entry.all;
+        length.parity += of_entry.parity;
     }
-    Ok(bytes)
+    Ok(length)
 }
 
 /// The ratios of the complete checkpoints, oldest first.
@@ -269,6 +290,9 @@ fn print_text(jobs: &[Job], args: &StatsArgs) -> anyhow::Result<()> {
                 human_bytes(job.held_bytes)
             ));
         }
+        if job.parity_bytes > 0 {
+            text.push_str(&format!("parity: {} on disk\n", human_bytes(job.parity_bytes)));
+        }
         text.push_str(&format!(
             "mcr prune with {} would remove {} and free {}\n\n",
             job.prune.rules,
@@ -289,8 +313,16 @@ fn print_text(jobs: &[Job], args: &StatsArgs) -> anyhow::Result<()> {
 const SHOWN_MAX: usize = 20;
 
 fn table(job: &Job, all: bool) -> Table {
-    let mut table =
-        Table::new(&["checkpoint", ">files", ">on disk", "?>ratio", "?>others need", "?~refers to", "?~needed by"]);
+    let mut table = Table::new(&[
+        "checkpoint",
+        ">files",
+        ">on disk",
+        "?>parity",
+        "?>ratio",
+        "?>others need",
+        "?~refers to",
+        "?~needed by",
+    ]);
     let names = |ids: &mut dyn Iterator<Item = &CheckpointId>| {
         let names: Vec<&str> = ids.map(CheckpointId::as_str).collect();
         match names.as_slice() {
@@ -308,6 +340,7 @@ fn table(job: &Job, all: bool) -> Table {
             if line.pruned { format!("{} (pruned)", line.checkpoint) } else { line.checkpoint.to_string() },
             if line.complete { human_bytes(line.file_bytes) } else { "-".to_owned() },
             human_bytes(line.disk_bytes),
+            if line.parity_bytes > 0 { human_bytes(line.parity_bytes) } else { String::new() },
             if line.complete { format!("{:.3}", line.ratio) } else { "-".to_owned() },
             needed,
             names(&mut line.references.iter()),

@@ -2,24 +2,28 @@
 
 use crate::advice::message_of;
 use crate::args::{StoreArgs, VerifyArgs};
-use crate::common::{no_checkpoint_named, one_job, open_store, threads_of, write_trace};
+use crate::common::{no_checkpoint_named, one_job, open_own, open_store, threads_of, write_trace};
 use crate::exit::Exit;
+use crate::mendable::tell_if_mendable;
 use crate::output::{Progress, counted, human_rate, human_time, name_of, print, print_json};
 use crate::which::checkpoint_of;
 use anyhow::bail;
-use mcrengine::copy::{Repaired, Route, Side, repair};
+use mcrengine::copy::{MendedBy, MendedFile, Repaired, Side, repair};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::marks::{mark_damaged, unmark_damaged};
 use mcrengine::partition::Recording;
 use mcrengine::store::{Advice, PosixStore, Store};
-use mcrengine::units::RawBytes;
+use mcrengine::units::{RawBytes, human_bytes};
 use mcrengine::verify::{VerifyOptions, VerifyReport, verify_recorded};
 use std::process::ExitCode;
 use std::time::Instant;
 
 pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
-    let store = open_store(&args.store)?;
+    let store = match args.repair {
+        true => open_own(&args.store.store, false, args.shared_store, "")?,
+        false => open_store(&args.store)?,
+    };
     let job = one_job(&store, &args.store)?;
     let other = other_store(&args)?;
     let states = match &args.checkpoint {
@@ -37,7 +41,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let mut recording = args.trace.as_ref().map(|_| Recording::default());
     for state in states {
         let mut is_complete = state.is_complete();
-        let CheckpointState { id, raw_bytes, is_unreadable, doubt, .. } = state;
+        let CheckpointState { id, raw_bytes, is_unreadable, doubt, references, .. } = state;
         let started = Instant::now();
         let progress = Progress::new("verifying", args.json);
         progress.message(id.to_string());
@@ -46,8 +50,8 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         let done = |raw_bytes: RawBytes| progress.done(raw_bytes.0);
         let mut report = verify_recorded(&store, &job, &id, options, &done, &mut recording);
         let mut repaired = Repaired::default();
-        if let Some(other) = other.as_ref().filter(|_| !report.is_good()) {
-            repaired = mend(other, &store, &job, &id);
+        if args.repair && !(report.is_good() && report.damaged_parity.is_empty()) {
+            repaired = mend(other.as_ref(), &store, &job, &id);
             if !repaired.mended.is_empty() {
                 progress.add(raw_bytes.0);
                 report = verify_recorded(&store, &job, &id, options, &done, &mut None);
@@ -55,6 +59,9 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             }
         }
         drop(progress);
+        if !report.is_good() && !args.repair {
+            tell_if_mendable(&store, &args.store, &job, &id, &references);
+        }
         let elapsed = started.elapsed();
         if is_complete {
             note_damage(&store, &job, &id, &report);
@@ -74,7 +81,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         problems.dedup();
         if args.json {
             lines.push(serde_json::json!({
-                "mended": repaired.mended, "not_mended": repaired.left,
+                "mended": repaired.mended, "not_mended": repaired.left, "damaged_parity": report.damaged_parity,
                 "job": job, "checkpoint": id, "good": report.is_good(), "complete": is_complete, "problems": problems, "doubt": doubt, "groups": report.groups, "files": report.files,
                 "segments": report.segments, "raw_bytes": report.raw_bytes, "stored_bytes": report.stored_bytes,
                 "elapsed_ms": elapsed.as_millis() as u64,
@@ -91,15 +98,15 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             counted(report.files, "file"),
             counted(report.groups, "group"),
             counted(report.segments, "segment"),
-            mcrengine::units::human_bytes(report.raw_bytes.0),
+            human_bytes(report.raw_bytes.0),
             human_time(elapsed),
             human_rate(report.raw_bytes.0, elapsed),
         ))?;
         problems.iter().try_for_each(|problem| print(&format!("  {problem}\n")))?;
-        let from = args.from.as_deref().map(name_of).unwrap_or_default();
-        let mended = repaired.mended.iter().map(|path| format!("  mended from {from}: {}\n", path.display()));
+        let mended = repaired.mended.iter().map(|file| mended_line(file, &args));
         let left = repaired.left.iter().map(|reason| format!("  {reason}\n"));
-        mended.chain(left).try_for_each(|line| print(&line))?;
+        let parity = report.damaged_parity.iter().map(|reason| parity_line(reason, &id, &args));
+        mended.chain(left).chain(parity).try_for_each(|line| print(&line))?;
         if let Some(doubt) = doubt {
             print(&format!("  unchanged since the commit, but doubtful: {doubt}\n"))?;
         }
@@ -139,11 +146,30 @@ fn other_store(args: &VerifyArgs) -> anyhow::Result<Option<PosixStore>> {
     open_store(&StoreArgs { store: from.clone(), job: None }).map(Some)
 }
 
-/// Replaces damaged files of a checkpoint with the intact files of another store.
-fn mend(other: &PosixStore, store: &PosixStore, job: &JobId, id: &CheckpointId) -> Repaired {
-    let route = Route { from: Side { store: other, job }, to: Side { store, job } };
+/// Mends damaged files of a checkpoint by parity, or with the intact files of another store.
+fn mend(other: Option<&PosixStore>, store: &PosixStore, job: &JobId, id: &CheckpointId) -> Repaired {
+    let from = other.map(|other| Side { store: other, job });
     let failed = |error| Repaired { mended: Vec::new(), left: vec![message_of(&anyhow::Error::from(error))] };
-    repair(&route, id, &|_| ()).unwrap_or_else(failed)
+    repair(Side { store, job }, from, id, &|_| ()).unwrap_or_else(failed)
+}
+
+/// The line for a mended file.
+fn mended_line(file: &MendedFile, args: &VerifyArgs) -> String {
+    let (path, bytes) = (file.path.display(), human_bytes(file.bytes));
+    match file.by {
+        MendedBy::Parity => format!("  mended by parity, {bytes} computed: {path}\n"),
+        MendedBy::Copy => {
+            let from = args.from.as_deref().map(name_of).unwrap_or_default();
+            format!("  mended from {from}, {bytes} copied: {path}\n")
+        }
+        MendedBy::Container => format!("  parity written again, {bytes}: {path}\n"),
+    }
+}
+
+/// The line for a parity file that is damaged, and still is damaged after a repair.
+fn parity_line(reason: &str, id: &CheckpointId, args: &VerifyArgs) -> String {
+    let advice = if args.repair { String::new() } else { format!("; mcr verify {id} --repair writes it again") };
+    format!("  a parity file is damaged, which does not affect a restart: {reason}{advice}\n")
 }
 
 /// Marks the checkpoint as damaged, or removes the mark. If the store cannot be written, the error is only logged.

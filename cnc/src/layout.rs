@@ -351,13 +351,13 @@ fn is_of_a_restart(rest: &[u8]) -> bool {
     matches!(parts[..], [place, pid, nth] if is_place(place) && is_number(pid) && is_number(nth))
 }
 
-/// Whether this is the path of a container or a manifest. A store may lie below the application's directory. The
+/// Whether this is the path of a container, its parity or a manifest. A store may lie below the application's directory. The
 /// files of a store must not be saved again.
 pub(crate) fn is_of_a_store(path: &[u8]) -> bool {
     let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
     let number = name
         .strip_prefix(b"group-")
-        .and_then(|rest| rest.strip_suffix(b".mcr").or_else(|| rest.strip_suffix(b".manifest")));
+        .and_then(|rest| [&b".mcr"[..], b".mcr.parity", b".manifest"].iter().find_map(|end| rest.strip_suffix(*end)));
     number.is_some_and(|digits| digits.len() >= 4 && digits.iter().all(u8::is_ascii_digit))
 }
 
@@ -613,6 +613,16 @@ mod tests {
         let layout = Layout::from_patterns(&["{checkpoint}/r{rank}"], 0).expect("valid");
         let placed = layout.place(&FilePath::new(&b"caf\xe9/r2"[..]).expect("valid")).expect("it matches");
         assert_eq!((placed.checkpoint.as_str(), placed.rank), ("caf\\xe9", Some(Rank(2))));
+    }
+
+    #[test]
+    fn containers_their_parity_and_manifests_are_files_of_a_store() {
+        for name in ["group-0000.mcr", "a/group-12345.mcr.parity", "a/b/group-0007.manifest"] {
+            assert!(is_of_a_store(name.as_bytes()), "{name}");
+        }
+        for name in ["group-0000.parity", "group-000.mcr", "group-0000.mcr.parity2", "group-0000.mcr/x"] {
+            assert!(!is_of_a_store(name.as_bytes()), "{name}");
+        }
     }
 
     #[test]

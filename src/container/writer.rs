@@ -10,6 +10,7 @@ use crate::classify::VariableRef;
 use crate::header::FileHeader;
 use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::manifest;
+use crate::parity::{self, ParityPercent, parity_path};
 use crate::plan::SegmentPlan;
 use crate::store::{Entry, Store, StoreError, TempFile, make_dirs, sync_dirs};
 use crate::units::StoredBytes;
@@ -35,6 +36,8 @@ pub struct UnsealedContainer {
     dirs: UnsyncedDirs,
     path: PathBuf,
     temp: Box<dyn TempFile>,
+    /// The parity of the container, durable under a temporary name.
+    parity: Option<Box<dyn TempFile>>,
 }
 
 /// A container that is durable under its final name. The container becomes part of a checkpoint once it is committed.
@@ -87,8 +90,11 @@ impl ContainerWriter {
         let is_ours = |left: &str| temp.path().file_name().is_some_and(|ours| ours == left);
         let ours = [name.as_str(), &manifest::manifest_name(group)].map(|name| format!(".{name}."));
         let left_over = |left: &str| ours.iter().any(|ours| left.starts_with(ours)) && !is_ours(left);
+        // The parity of an uncommitted container does not belong to the new container.
+        let parity = parity_path(Path::new(&name));
+        let is_stale = |left: &str| left == manifest::PRUNED || Path::new(left) == parity;
         let left: Vec<Entry> =
-            (store.list_dir(&dir)?.into_iter()).filter(|e| left_over(&e.name) || e.name == manifest::PRUNED).collect();
+            (store.list_dir(&dir)?.into_iter()).filter(|e| left_over(&e.name) || is_stale(&e.name)).collect();
         let others = left.iter().map(|left| left.name.as_str()).chain([name.as_str()]);
         if let Some(held) = others.map(|name| dir.join(name)).find(|path| store.is_held(path)) {
             return Err(StoreError::Busy { path: held.with_file_name(&name) });
@@ -182,7 +188,7 @@ impl ContainerWriter {
         let dirs = self.dirs();
         let Self { job, checkpoint, group, file, .. } = self;
         let summary = ContainerSummary { job, checkpoint, group, bytes: file.bytes, digest, index_digest, index };
-        Ok(UnsealedContainer { summary, dirs, path, temp: file.temp })
+        Ok(UnsealedContainer { summary, dirs, path, temp: file.temp, parity: None })
     }
 
     /// Calls [`ContainerWriter::finish`], then [`UnsealedContainer::seal`].
@@ -217,19 +223,30 @@ pub struct UnsyncedDirs {
 }
 
 impl UnsealedContainer {
-    /// Gives the container its final name and makes the name durable. `meanwhile` runs on another thread at the same
+    /// Reads the container again, and writes its parity under a temporary name. Takes [`parity::MEMORY_BYTES`] bytes
+    /// of memory.
+    pub fn add_parity(&mut self, store: &dyn Store, percent: ParityPercent) -> Result<(), StoreError> {
+        let digest = self.summary.index_digest;
+        self.parity = Some(parity::write(store, self.temp.path(), &self.path, digest, percent)?);
+        Ok(())
+    }
+
+    /// Gives the container and its parity their final names and makes the names durable. `meanwhile` runs on another thread at the same
     /// time, because it waits for the disk too.
     pub fn seal<T: Send>(
         self,
         store: &dyn Store,
         meanwhile: impl FnOnce(&ContainerSummary) -> T + Send,
     ) -> Result<(SealedContainer, T), StoreError> {
-        let Self { summary, dirs, path, temp } = self;
+        let Self { summary, dirs, path, temp, parity } = self;
         let (sealed, done) = std::thread::scope(|scope| {
             let done = scope.spawn(|| meanwhile(&summary));
             let seal = || {
                 dirs.sync(store)?;
                 store.rename(temp.path(), &path)?;
+                if let Some(parity) = &parity {
+                    store.rename(parity.path(), &parity_path(&path))?;
+                }
                 store.sync_dir(&dirs.dir)
             };
             (seal(), done.join())

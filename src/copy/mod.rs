@@ -1,4 +1,4 @@
-//! Copies checkpoints to another store or job, and repairs containers from another store.
+//! Copies checkpoints to another store or job, and repairs containers by their parity or from another store.
 //!
 //! A copy has the bytes of the original: containers as they are, manifests with the name of the destination's job.
 //! Containers refer to older containers by the names of checkpoint and group, so a copy keeps these names. Only
@@ -17,7 +17,7 @@ mod repair;
 mod route;
 
 pub use plan::{CheckpointPlan, plan_checkpoint};
-pub use repair::{Repaired, repair};
+pub use repair::{MendedBy, MendedFile, Repaired, repair};
 pub use route::{Route, Side};
 
 pub use crate::error::CopyError;
@@ -27,6 +27,7 @@ use crate::ids::{CheckpointId, GroupId};
 use crate::incarnation::{add_records, missing_records};
 use crate::manifest::{self, PRUNED, group_of_manifest, manifest_name, manifest_path};
 use crate::marks;
+use crate::parity::{self, parity_path};
 use crate::store::{Entry, Store, StoreError, TempFile, create_dirs};
 use container::copy_container;
 use plan::{Need, expected_text, references_are_there};
@@ -108,9 +109,21 @@ fn place_container(
     }
     let source = container_path(from.job, &need.checkpoint, need.group);
     let temp = copy_container(from.store, &source, &need.needed, to.store, &dir, progress)?;
+    let path = container_path(to.job, &need.checkpoint, need.group);
+    // The parity is computed again from the copy, so damage of the source's parity is not copied.
+    let percent = parity::find(from.store, &source).map(|found| parity::percent_of(&found));
+    let digest = need.needed.index_digest();
+    let parity = percent.map(|percent| parity::write(to.store, temp.path(), &path, digest, percent)).transpose()?;
     // Another program may have written another container of this name in the meantime.
     plan::check_replaceable(route, need)?;
-    to.store.rename(temp.path(), &container_path(to.job, &need.checkpoint, need.group))?;
+    to.store.rename(temp.path(), &path)?;
+    let of_copy = parity_path(&path);
+    match parity {
+        Some(parity) => to.store.rename(parity.path(), &of_copy)?,
+        // The destination has the parity of the container that the copy replaces.
+        None if entries.iter().any(|entry| dir.join(&entry.name) == of_copy) => to.store.remove_file(&of_copy)?,
+        None => {}
+    }
     to.store.sync_dir(&dir)?;
     Ok(temp)
 }

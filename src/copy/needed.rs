@@ -19,4 +19,12 @@ impl Needed {
             Self::Reference(digest) => *digest,
         }
     }
+
+    /// Length of the container in bytes, if it is known.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        match self {
+            Self::Own(own) => Some(own.bytes),
+            Self::Reference(_) => None,
+        }
+    }
 }

@@ -1,104 +1,221 @@
-//! Replaces damaged files of a checkpoint by the intact files of the same name and digest in another store.
+//! Mends damaged files of a checkpoint: containers by their parity, and all files by the intact files of the same
+//! name and digest in another store.
 
 use super::container::{check_container, copy_container};
 use super::needed::Needed;
 use super::plan::{Need, Newer, check_replaceable, expected_text, has_reference};
-use super::route::Route;
-use crate::container::{checkpoint_dir, container_name, container_path};
-use crate::error::{Advice, CopyError, ReadError};
+use super::route::{Route, Side};
+use crate::container::{checkpoint_dir, container_path};
+use crate::error::{Advice, CopyError, ReadError, StoreError};
 use crate::error_chain::error_chain;
 use crate::ids::{CheckpointId, GroupId};
 use crate::manifest::{self, CheckpointState, FileTotals, Manifest, manifest_name, manifest_path, read_head};
+use crate::parity::{self, MendError, parity_path};
 use crate::store::create_dirs;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a repair did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// The files that were replaced. The paths are relative to the store.
-    pub mended: Vec<PathBuf>,
+    /// The files that were replaced.
+    pub mended: Vec<MendedFile>,
     /// The damaged files that could not be replaced, each with the reason, as sentences.
     pub left: Vec<String>,
 }
 
-/// Replaces the damaged and missing containers that a checkpoint of `route.to` needs, and its damaged manifests, by
-/// those of `route.from`. The checksums and digests of a new file are verified first. Then one rename replaces the
-/// old file, so a failure at any moment leaves the old or the new file. `progress` is called with the number of bytes
-/// of each written part.
-pub fn repair(route: &Route<'_>, id: &CheckpointId, progress: &dyn Fn(u64)) -> Result<Repaired, CopyError> {
-    let (from, to) = (route.from, route.to);
-    let state = manifest::state(to.store, to.job, id)?;
-    let groups = match state.groups {
-        0 => manifest::state(from.store, from.job, id)?.groups,
-        groups => groups,
-    };
-    let (mut done, mut seen) = (Repaired::default(), BTreeSet::new());
-    for group in (0..groups).map(GroupId) {
-        if let Err(error) = repair_group(route, &state, group, progress, &mut done, &mut seen) {
-            done.left.push(error_chain(&error));
-        }
-    }
-    Ok(done)
+/// A file that was replaced.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct MendedFile {
+    /// Path of the file, relative to the store.
+    pub path: PathBuf,
+    /// Where the bytes of the new file are from.
+    pub by: MendedBy,
+    /// Number of bytes that were computed, copied or written again.
+    pub bytes: u64,
 }
 
-fn repair_group(
-    route: &Route<'_>,
-    state: &CheckpointState,
-    group: GroupId,
+/// Where the bytes of a mended file are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MendedBy {
+    /// The damaged blocks of a container were computed from its parity.
+    Parity,
+    /// The file is a copy of the file of another store.
+    Copy,
+    /// The file is a damaged parity file. It was computed again from its container, which is intact.
+    Container,
+}
+
+/// What the user can do if nothing mends a file.
+const NAME_A_STORE: &str = "name a store that has an intact copy with --from";
+
+/// Mends the damaged and missing files that a checkpoint of `to` needs. A damaged container is mended by its parity,
+/// or else replaced by the container of `from`. A damaged manifest is replaced by the manifest of `from`. A damaged
+/// parity file is computed again if its container is intact.
+///
+/// The checksums and digests of a new file are verified first. Then one rename replaces the old file, so a failure at
+/// any moment leaves the old or the new file. `progress` is called with the number of bytes of each written part.
+pub fn repair(
+    to: Side<'_>,
+    from: Option<Side<'_>>,
+    id: &CheckpointId,
     progress: &dyn Fn(u64),
-    done: &mut Repaired,
-    seen: &mut BTreeSet<(CheckpointId, GroupId)>,
-) -> Result<(), CopyError> {
-    let (to, id) = (route.to, &state.id);
-    let (head, damaged) = match read_head(to.store, to.job, id, group) {
-        Ok(head) => (head, None),
-        // The group is not committed.
-        Err(ReadError::Missing { .. }) => return Ok(()),
-        Err(error) if error.advice() == Advice::OlderCheckpoint => {
-            let (head, text) = expected_text(route, id, group)?;
-            if state.groups > 0 && !state.agrees(&head) {
-                let path = to.full(&manifest_path(to.job, id, group));
-                let what = "the other store has another checkpoint of this name".into();
-                return Err(CopyError::Refused { path, what, way_out: "name the store of the copy with --from" });
-            }
-            (head, Some(text))
-        }
-        Err(error) => return Err(error.into()),
+) -> Result<Repaired, CopyError> {
+    let state = manifest::state(to.store, to.job, id)?;
+    let groups = match (state.groups, from) {
+        (0, Some(from)) => manifest::state(from.store, from.job, id)?.groups,
+        (groups, _) => groups,
     };
-    let before = done.left.len();
-    let needed = Needed::Own(head.container.clone());
-    if !is_intact(check_container(to.store, &container_path(to.job, id, group), &needed))? {
-        replace(route, of(id, group, needed), progress, done);
+    let mut repair = Repair { to, from, progress, done: Repaired::default(), seen: BTreeSet::new() };
+    if groups == 0 {
+        repair.done.left.push(error_chain(&no_copy_of_manifest(to.full(&checkpoint_dir(to.job, id)))));
     }
-    for (n, reference) in (0u32..).zip(&head.references) {
-        let key = (reference.checkpoint.clone(), reference.group);
-        if !seen.insert(key) {
-            continue;
+    for group in (0..groups).map(GroupId) {
+        if let Err(error) = repair.group(&state, group) {
+            repair.done.left.push(error_chain(&error));
         }
-        let needed = Needed::Reference(reference.index_digest);
-        let path = container_path(to.job, &reference.checkpoint, reference.group);
-        let newer = Newer { side: route.to, checkpoint: id, group };
-        let is_whole = match check_container(to.store, &path, &needed) {
-            Ok(_) => has_reference(&to, newer, n, reference)?,
-            Err(error) => is_intact(Err(error))?,
+    }
+    Ok(repair.done)
+}
+
+fn no_copy_of_manifest(path: PathBuf) -> CopyError {
+    CopyError::Refused { path, what: "not mended: parity does not cover manifests".into(), way_out: NAME_A_STORE }
+}
+
+/// A repair of one checkpoint.
+struct Repair<'a> {
+    to: Side<'a>,
+    from: Option<Side<'a>>,
+    progress: &'a dyn Fn(u64),
+    done: Repaired,
+    /// The containers to which groups refer and that were examined.
+    seen: BTreeSet<(CheckpointId, GroupId)>,
+}
+
+impl<'a> Repair<'a> {
+    fn route(&self) -> Option<Route<'a>> {
+        self.from.map(|from| Route { from, to: self.to })
+    }
+
+    fn group(&mut self, state: &CheckpointState, group: GroupId) -> Result<(), CopyError> {
+        let (to, id) = (self.to, &state.id);
+        let (head, damaged) = match read_head(to.store, to.job, id, group) {
+            Ok(head) => (head, None),
+            // The group is not committed.
+            Err(ReadError::Missing { .. }) => return Ok(()),
+            Err(error) if error.advice() == Advice::OlderCheckpoint => {
+                let path = to.full(&manifest_path(to.job, id, group));
+                let Some(route) = self.route() else { return Err(no_copy_of_manifest(path)) };
+                let (head, text) = expected_text(&route, id, group)?;
+                if state.groups > 0 && !state.agrees(&head) {
+                    let what = "the other store has another checkpoint of this name".into();
+                    return Err(CopyError::Refused { path, what, way_out: "name the store of the copy with --from" });
+                }
+                (head, Some(text))
+            }
+            Err(error) => return Err(error.into()),
         };
-        if !is_whole {
-            replace(route, of(&reference.checkpoint, reference.group, needed), progress, done);
+        let before = self.done.left.len();
+        let needed = Needed::Own(head.container.clone());
+        let is_whole = is_intact(check_container(to.store, &container_path(to.job, id, group), &needed))?;
+        self.container(of(id, group, needed), is_whole);
+        for (n, reference) in (0u32..).zip(&head.references) {
+            let key = (reference.checkpoint.clone(), reference.group);
+            if !self.seen.insert(key) {
+                continue;
+            }
+            let needed = Needed::Reference(reference.index_digest);
+            let path = container_path(to.job, &reference.checkpoint, reference.group);
+            let newer = Newer { side: to, checkpoint: id, group };
+            let is_whole = match check_container(to.store, &path, &needed) {
+                Ok(_) => has_reference(&to, newer, n, reference)?,
+                Err(error) => is_intact(Err(error))?,
+            };
+            self.container(of(&reference.checkpoint, reference.group, needed), is_whole);
+        }
+        match (damaged, self.route()) {
+            // A manifest is written only if all files that it names are there.
+            (Some(text), Some(route)) if self.done.left.len() == before => {
+                replace_manifest(&route, &head, &text, &mut self.done)
+            }
+            _ => Ok(()),
         }
     }
-    match damaged {
-        // A manifest is written only if all files that it names are there.
-        Some(text) if done.left.len() == before => replace_manifest(route, &head, &text, done),
-        _ => Ok(()),
+
+    /// Mends a container if it is damaged, then its parity, and notes the results.
+    fn container(&mut self, need: Need, is_whole: bool) {
+        let path = container_path(self.to.job, &need.checkpoint, need.group);
+        if !is_whole {
+            match self.mend(&path, &need) {
+                Ok((by, bytes)) => self.done.mended.push(MendedFile { path: path.clone(), by, bytes }),
+                Err(reasons) => {
+                    self.done.left.push(format!("{}: not mended: {reasons}", path.display()));
+                    return;
+                }
+            }
+        }
+        if let Err(error) = self.parity(&path, &need.needed) {
+            self.done.left.push(format!("{}: not mended: {}", parity_path(&path).display(), error_chain(&error)));
+        }
+    }
+
+    /// Mends a container. Returns how, and the number of bytes. Fails with the reasons, as a sentence.
+    fn mend(&self, path: &Path, need: &Need) -> Result<(MendedBy, u64), String> {
+        let by_parity = match self.by_parity(path, &need.needed) {
+            Ok(bytes) => return Ok((MendedBy::Parity, bytes)),
+            Err(error) => error_chain(&error),
+        };
+        let Some(route) = self.route() else { return Err(format!("{by_parity}; {NAME_A_STORE}")) };
+        match by_copy(&route, need, self.progress) {
+            Ok(bytes) => Ok((MendedBy::Copy, bytes)),
+            Err(error) => Err(format!("{by_parity}; and from the other store: {}", error_chain(&error))),
+        }
+    }
+
+    /// Mends a container by its parity. Returns the number of computed bytes.
+    fn by_parity(&self, path: &Path, needed: &Needed) -> Result<u64, MendError> {
+        let store = self.to.store;
+        let mended = parity::mend(store, path, needed.index_digest(), needed.bytes(), self.progress)?;
+        check_container(store, mended.temp.path(), needed)?;
+        self.put(mended.temp.path(), path)?;
+        Ok(mended.bytes)
+    }
+
+    /// Computes the parity of an intact container again if the parity file is damaged.
+    fn parity(&mut self, path: &Path, needed: &Needed) -> Result<(), StoreError> {
+        let store = self.to.store;
+        let bytes = store.stat(path)?.bytes;
+        if is_intact(parity::check(store, path, needed.index_digest(), bytes).map(|_| bytes))? {
+            return Ok(());
+        }
+        let Some(found) = parity::find(store, path) else { return Ok(()) };
+        let temp = parity::write(store, path, path, needed.index_digest(), parity::percent_of(&found))?;
+        let bytes = store.stat(temp.path())?.bytes;
+        let path = parity_path(path);
+        self.put(temp.path(), &path)?;
+        self.done.mended.push(MendedFile { path, by: MendedBy::Container, bytes });
+        Ok(())
+    }
+
+    /// Gives a finished file its final name, durably.
+    fn put(&self, temp: &Path, path: &Path) -> Result<(), StoreError> {
+        let store = self.to.store;
+        if store.is_held(path) {
+            return Err(StoreError::Busy { path: self.to.full(path) });
+        }
+        store.rename(temp, path)?;
+        store.sync_dir(path.parent().unwrap_or(Path::new("")))
     }
 }
 
-/// `false` for damage. Fails if the file cannot be read at present.
+/// `false` for damage. Fails if the file cannot be read at present. A sector that the disk cannot read is damage too,
+/// because a new file gets other sectors.
 fn is_intact(checked: Result<u64, ReadError>) -> Result<bool, ReadError> {
     match checked {
         Ok(_) => Ok(true),
         Err(error) if error.advice() == Advice::OlderCheckpoint => Ok(false),
+        Err(ReadError::Io { source, .. }) if source.raw_os_error() == Some(nix::libc::EIO) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -107,16 +224,8 @@ fn of(checkpoint: &CheckpointId, group: GroupId, needed: Needed) -> Need {
     Need { checkpoint: checkpoint.clone(), group, bytes: 0, needed }
 }
 
-/// Replaces one container, and notes the result.
-fn replace(route: &Route<'_>, need: Need, progress: &dyn Fn(u64), done: &mut Repaired) {
-    let path = container_path(route.to.job, &need.checkpoint, need.group);
-    match try_replace(route, &need, progress) {
-        Ok(()) => done.mended.push(path),
-        Err(error) => done.left.push(format!("{}: not mended: {}", path.display(), error_chain(&error))),
-    }
-}
-
-fn try_replace(route: &Route<'_>, need: &Need, progress: &dyn Fn(u64)) -> Result<(), CopyError> {
+/// Replaces a container by the container of the other store. Returns its length.
+fn by_copy(route: &Route<'_>, need: &Need, progress: &dyn Fn(u64)) -> Result<u64, CopyError> {
     let (from, to) = (route.from, route.to);
     let (source, path) =
         (container_path(from.job, &need.checkpoint, need.group), container_path(to.job, &need.checkpoint, need.group));
@@ -125,13 +234,11 @@ fn try_replace(route: &Route<'_>, need: &Need, progress: &dyn Fn(u64)) -> Result
     let copied = copy_container(from.store, &source, &need.needed, to.store, &dir, progress)?;
     check_replaceable(route, need)?;
     if to.store.is_held(&path) {
-        let busy = crate::store::StoreError::Busy { path: to.full(&dir.join(container_name(need.group))) };
-        return Err(busy.into());
+        return Err(StoreError::Busy { path: to.full(&path) }.into());
     }
     to.store.rename(copied.path(), &path)?;
     to.store.sync_dir(&dir)?;
-    check_container(to.store, &path, &need.needed)?;
-    Ok(())
+    Ok(check_container(to.store, &path, &need.needed)?)
 }
 
 fn replace_manifest(
@@ -148,6 +255,6 @@ fn replace_manifest(
     temp.sync()?;
     to.store.rename(temp.path(), &path)?;
     to.store.sync_dir(&dir)?;
-    done.mended.push(path);
+    done.mended.push(MendedFile { path, by: MendedBy::Copy, bytes: text.len() as u64 });
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! and stops the store before this operation.
 
 use super::*;
-use mcrengine::copy::{CopyError, Route, Side, copy_checkpoint, copy_records, plan_checkpoint, repair};
+use mcrengine::copy::{CopyError, MendedBy, Route, Side, copy_checkpoint, copy_records, plan_checkpoint, repair};
 use mcrengine::ids::JobId;
 use mcrengine::incarnation::{self, Draft, Incarnations, Part, note_part};
 use mcrengine::manifest::{Condition, Place, read_manifest, state};
@@ -24,7 +24,7 @@ fn copy(from: &dyn Store, to: &dyn Store, to_job: &JobId, steps: &[u64]) -> Resu
 
 fn mend(from: &dyn Store, to: &dyn Store, step: u64) -> Result<mcrengine::copy::Repaired, CopyError> {
     let job = job();
-    repair(&Route { from: Side { store: from, job: &job }, to: Side { store: to, job: &job } }, &step_id(step), &|_| ())
+    repair(Side { store: to, job: &job }, Some(Side { store: from, job: &job }), &step_id(step), &|_| ())
 }
 
 /// Three checkpoints of two runs. The second run continued from the first checkpoint, and set the second checkpoint
@@ -236,7 +236,12 @@ fn a_damaged_file_is_mended_from_another_store_and_a_crash_leaves_the_old_or_the
             let count = {
                 let store = FaultyStore::new(damaged.crash(Survival::Everything), Fault::None);
                 let done = mend(&whole, &store, 2).expect("mends");
-                assert_eq!((done.mended, done.left), (vec![path.into()], vec![]), "{path}, damage {nth}");
+                let mended: Vec<_> = done.mended.iter().map(|file| (file.path.as_path(), file.by)).collect();
+                assert_eq!(
+                    (mended, done.left),
+                    (vec![(Path::new(path), MendedBy::Copy)], vec![]),
+                    "{path}, damage {nth}"
+                );
                 assert_eq!(files(store.inner()), files(&whole));
                 store.operations()
             };

@@ -6,6 +6,7 @@
 //! parts of the unsynced data.
 
 mod copying;
+mod parity;
 mod records;
 mod remembering;
 #[path = "../support/group.rs"]

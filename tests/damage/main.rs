@@ -6,6 +6,7 @@
 mod support;
 
 mod mutate;
+mod parity;
 mod records;
 
 use mcrengine::container::{ContainerReader, ContainerSet, ReadError, ReadOrder, SegmentBuffer};

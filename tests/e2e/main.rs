@@ -24,6 +24,7 @@ mod mount;
 mod node;
 mod ordering;
 mod owners;
+mod parity;
 mod parts;
 mod pruning;
 mod restoring;

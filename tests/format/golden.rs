@@ -1,11 +1,12 @@
 //! Files of every released format can still be read. A golden file is added once and never rewritten.
 
 use super::support::*;
-use mcrengine::container::ContainerSet;
+use mcrengine::container::{ContainerReader, ContainerSet};
 use mcrengine::ids::GroupId;
 use mcrengine::incarnation::{self, Draft};
 use mcrengine::manifest::{self, Place};
-use mcrengine::store::PosixStore;
+use mcrengine::parity::{ParityPercent, mend, parity_path, write};
+use mcrengine::store::{MemoryStore, PosixStore, create_dirs};
 use mcrengine::verify::verify;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,44 @@ fn what_is_coded_with_an_older_checkpoint_is_read() {
     assert_eq!(set.index().references()[0].checkpoint, step_id(1));
 }
 
+/// The parity of the container of DD0001 in the golden store.
+const PARITY: &str = "v1/parity/group-0000.mcr.parity";
+
+/// The golden container, and its parity as this build writes it.
+fn parity() -> (MemoryStore, Vec<u8>, Vec<u8>) {
+    let (store, path) = (MemoryStore::new(), Path::new("wave/DD0001/group-0000.mcr"));
+    let container = std::fs::read(data().join("v1/store").join(path)).expect("read");
+    create_dirs(&store, Path::new("wave/DD0001")).expect("made");
+    store.put(path, &container);
+    let digest = ContainerReader::open(&store, &job(), &step_id(1), GroupId(0)).expect("opens").index_digest();
+    let written = write(&store, path, path, digest, ParityPercent::new(50).expect("valid")).expect("written");
+    let parity = store.get(written.path()).expect("there");
+    (store, container, parity)
+}
+
+#[test]
+fn parity_of_the_first_version_mends_a_container() {
+    let (store, container, written) = parity();
+    let golden = std::fs::read(data().join(PARITY)).expect("read");
+    assert!(golden == written, "the same container gives the same parity");
+    let path = Path::new("wave/DD0001/group-0000.mcr");
+    store.put(&parity_path(path), &golden);
+    store.put(path, &container[..3000]);
+    let digest = ContainerReader::open(
+        &PosixStore::open(data().join("v1/store")).expect("opens"),
+        &job(),
+        &step_id(1),
+        GroupId(0),
+    );
+    let digest = digest.expect("opens").index_digest();
+    mend(&store, path, digest, None, &|_| ())
+        .map(drop)
+        .expect_err("three blocks are lost, and there are two of parity");
+    store.put(path, &container[..5000]);
+    let mended = mend(&store, path, digest, Some(container.len() as u64), &|_| ()).expect("mends");
+    assert!(store.get(mended.temp.path()).as_ref() == Some(&container) && mended.blocks == 2);
+}
+
 #[test]
 fn every_golden_file_is_loaded_by_a_test() {
     is_loaded(&data().join("v1/store"), &[".incarnations/0001"]);
@@ -94,6 +133,12 @@ fn write_golden_files_of_a_new_version() {
     let Ok(version) = std::env::var("MCR_WRITE_GOLDEN") else { return };
     if version == SINCE {
         return write_since_golden();
+    }
+    if version == PARITY {
+        let path = data().join(PARITY);
+        assert!(!path.exists(), "golden files are never rewritten");
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        return std::fs::write(path, parity().2).expect("written");
     }
     let root = data().join(version).join("store");
     assert!(!root.exists(), "golden files are never rewritten");

@@ -20,7 +20,7 @@ import unittest
 import numpy as np
 
 import mcr_reader
-from mcrformat import checksums, codecs, entropy, filters, manifest
+from mcrformat import checksums, codecs, entropy, filters, manifest, parity
 from mcrformat.elements import Elements
 from mcrformat.errors import ReaderError
 from mcrformat.restore import restore_checkpoint
@@ -163,6 +163,22 @@ class Golden(TestWithFolder):
                 self.assertEqual(restore_all(os.path.join(GOLDEN, name), "wave", self.path(name)),
                                  ["DD0001", "DD0002"])
 
+    def test_parity(self):
+        """parity.md: a container with holes and without an end is mended, also if the first header is damaged."""
+        field = parity.Field()
+        self.assertEqual((field.times(0x1234, 0x5678), field.times(2, 2)), (0x35C9, 3))
+        with open(os.path.join(GOLDEN, "store", "wave", "DD0001", "group-0000.mcr"), "rb") as file:
+            whole = file.read()
+        with open(os.path.join(GOLDEN, "parity", "group-0000.mcr.parity"), "rb") as file:
+            data = file.read()
+        header = parity.Header(data[:128])
+        self.assertEqual((header.percent, header.bytes), (50, len(whole)))
+        hole = bytes(4096)
+        for damaged in (whole, whole[:5000], hole + whole[4096:], whole[:4000] + hole + whole[8096:], hole + whole[4096:9000]):
+            self.assertEqual(parity.mend(damaged, b"?" + data[1:]), whole)
+        with self.assertRaises(ReaderError):
+            parity.mend(whole[:500], data)
+
     def test_files(self):
         """hexdump.md, 4.3: kinds and modes of the files."""
         restore_all(os.path.join(GOLDEN, "store"), "wave", self.path("out"))
@@ -256,6 +272,21 @@ class Stores(TestWithFolder):
             for name, source in self.each_set():
                 with self.subTest(scheme=scheme, set=name):
                     self.save_and_compare(source, "--scheme", scheme, "--block-bytes", "1000", "--group-size", "5")
+
+    def test_parity(self):
+        """A container that mcr wrote is mended by its parity. Checkpoints with parity are restored like others."""
+        source = self.path("source")
+        make_numbers(source, 1, 0)
+        store = self.save_and_compare(source, "--parity-percent", "20", "--profile", "raw")
+        name, = (name for name in os.listdir(os.path.join(store, "j")) if not name.startswith("."))
+        path = os.path.join(store, "j", name, "group-0000.mcr")
+        with open(path, "rb") as file, open(path + ".parity", "rb") as other:
+            whole, data = file.read(), other.read()
+        header = parity.Header(data[:128])
+        self.assertEqual((header.data, header.parity, header.stripes), (18, 4, 1))
+        lost = bytearray(whole[:-3000])
+        lost[5000:11000] = bytes(6000)
+        self.assertEqual(parity.mend(bytes(lost), data), whole)
 
     def test_kinds_of_files(self):
         """Links, directories, modes, names that are not UTF-8, files without bytes, several groups."""

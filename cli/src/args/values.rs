@@ -1,5 +1,6 @@
-//! The values of options: numbers of bytes, and schemes.
+//! The values of options: numbers of bytes, percentages, and schemes.
 
+use mcrengine::parity::ParityPercent;
 use mcrengine::plan::Scheme;
 
 /// Parses a number of bytes. K, M, G and T are powers of 1024.
@@ -32,6 +33,11 @@ pub fn block_bytes(text: &str) -> Result<std::num::NonZeroU32, String> {
 pub fn scheme(name: &str) -> Result<Scheme, String> {
     let known = || Scheme::ALL.map(Scheme::name).join(", ");
     Scheme::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("known schemes: {}", known()))
+}
+
+/// A number of percent of parity.
+pub fn parity_percent() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(0..=i64::from(ParityPercent::MAX))
 }
 
 #[cfg(test)]

@@ -39,7 +39,8 @@ const TABLE: &[(&str, &[Example])] = &[
     ("verify", &[
         example("mcr verify --store /lustre/mcr", "Verify all checkpoints"),
         example("mcr verify DD0007 --store /lustre/mcr --job wave", "Verify the checkpoint DD0007 of the job wave"),
-        example("mcr verify --repair --from /archive/mcr --store /lustre/mcr", "Mend damage from a copy"),
+        example("mcr verify --repair --store /lustre/mcr", "Mend damage by parity (mcr save --parity-percent)"),
+        example("mcr verify --repair --from /archive/mcr --store /lustre/mcr", "Mend damage by parity or from a copy"),
     ]),
     ("ls", &[
         example("mcr ls latest --store /lustre/mcr", "List the files of the newest checkpoint"),

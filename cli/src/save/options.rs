@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use mcr_anc::flush::{FlushOptions, least_budget};
 use mcr_anc::rate::StoreSpeed;
 use mcrengine::ids::JobId;
+use mcrengine::parity::ParityPercent;
 use mcrengine::plan::PlanOptions;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -43,6 +44,7 @@ pub fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
         reuse: !args.no_reuse,
         whole_every: if args.no_time { 1 } else { args.whole_every },
         store_speed: args.store_rate.map_or(StoreSpeed::Ignored, |mib| StoreSpeed::Known(mib << 20)),
+        parity: ParityPercent::new(args.parity_percent),
         threads: threads_of(args.threads),
         ..FlushOptions::default()
     })
