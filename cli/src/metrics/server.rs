@@ -1,9 +1,7 @@
 //! Answers `GET /metrics`.
 
-use super::Metrics;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Maximum length of a request, in bytes.
@@ -14,16 +12,17 @@ const CLIENT_MAX: Duration = Duration::from_secs(2);
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Listens on the address, and answers requests on a thread until the process ends. The thread serves one
-/// client at a time, so the memory does not grow with the number of clients. Returns the address with the port, which
+/// client at a time, so the memory does not grow with the number of clients. `text` makes the text of all metrics.
+/// Returns the address with the port, which
 /// the system chooses if the given port is 0.
-pub fn serve(address: SocketAddr, metrics: Arc<Metrics>) -> std::io::Result<SocketAddr> {
+pub fn serve(address: SocketAddr, text: impl Fn() -> String + Send + 'static) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(address)?;
     let address = listener.local_addr()?;
     std::thread::Builder::new().name("metrics".into()).spawn(move || {
         loop {
             match listener.accept() {
                 // A client that breaks the connection gets no answer.
-                Ok((client, _)) => drop(answer(client, &metrics)),
+                Ok((client, _)) => drop(answer(client, &text)),
                 // For example, no descriptor is free.
                 Err(_) => std::thread::sleep(CLIENT_MAX),
             }
@@ -32,7 +31,7 @@ pub fn serve(address: SocketAddr, metrics: Arc<Metrics>) -> std::io::Result<Sock
     Ok(address)
 }
 
-fn answer(mut client: TcpStream, metrics: &Metrics) -> std::io::Result<()> {
+fn answer(mut client: TcpStream, text: &impl Fn() -> String) -> std::io::Result<()> {
     let until = Instant::now() + CLIENT_MAX;
     let (mut request, mut part) = (Vec::new(), [0; 1024]);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
@@ -48,7 +47,7 @@ fn answer(mut client: TcpStream, metrics: &Metrics) -> std::io::Result<()> {
     }
     let first = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let (status, body) = match first.split(|byte| *byte == b' ').collect::<Vec<_>>().as_slice() {
-        [b"GET", b"/metrics", ..] => ("200 OK", metrics.text()),
+        [b"GET", b"/metrics", ..] => ("200 OK", text()),
         [b"GET", ..] => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", String::new()),
     };
@@ -75,8 +74,8 @@ mod tests {
 
     #[test]
     fn metrics_are_at_one_path_and_a_client_that_says_nothing_does_not_block_others_for_long() {
-        let metrics = Arc::new(Metrics::new("alice".into()));
-        let address = serve(([127, 0, 0, 1], 0).into(), metrics).expect("served");
+        let metrics = crate::metrics::Metrics::new("alice".into());
+        let address = serve(([127, 0, 0, 1], 0).into(), move || metrics.text()).expect("served");
         let silent = TcpStream::connect(address).expect("connected");
         let text = ask(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains(TYPE) && text.ends_with("# EOF\n"), "{text}");
