@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn run(args: MetricsArgs) -> anyhow::Result<ExitCode> {
     let metrics = start_logging_and_counting(args.log_json);
     let (socket, names, answers) = (args.node.run_dir.join(SOCKET), UserNames::default(), AtomicBool::new(true));
-    let text = move || {
+    let text = move |format| {
         let page = page_of(&socket);
         let answered = page.is_ok();
         // One line of the log for each change.
@@ -32,7 +32,7 @@ pub fn run(args: MetricsArgs) -> anyhow::Result<ExitCode> {
                 Err(why) => tracing::warn!(socket = %socket.display(), why, "mcr node does not answer"),
             }
         }
-        node_text(&metrics, page.ok().as_ref(), &names)
+        node_text(&metrics, page.ok().as_ref(), &names, format)
     };
     let address = serve(args.listen, text).with_context(|| format!("listening on {}", args.listen))?;
     tracing::info!(%address, "metrics are served");

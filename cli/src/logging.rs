@@ -1,7 +1,7 @@
 //! The log of a process, and the metrics that count its events.
 
 use crate::args::LogArgs;
-use crate::metrics::{CountEvents, Metrics, serve};
+use crate::metrics::{CountEvents, Format, Metrics, serve};
 use crate::output::{Log, Verbosity, verbosity};
 use nix::unistd::{User, geteuid};
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ impl LogArgs {
     /// cannot be served logs a warning and runs nevertheless.
     pub fn start(&self, configured: Option<SocketAddr>) {
         if let Some((address, metrics)) = self.start_counting(configured) {
-            serve_metrics(address, move || metrics.text());
+            serve_metrics(address, move |format| metrics.text(format));
         }
     }
 
@@ -34,7 +34,7 @@ impl LogArgs {
 }
 
 /// Serves metrics on a thread. `text` makes the text of all metrics. If the metrics cannot be served, logs a warning.
-pub fn serve_metrics(address: SocketAddr, text: impl Fn() -> String + Send + 'static) {
+pub fn serve_metrics(address: SocketAddr, text: impl Fn(Format) -> String + Send + 'static) {
     match serve(address, text) {
         Ok(address) => tracing::info!(%address, "metrics are served"),
         Err(error) => tracing::warn!(

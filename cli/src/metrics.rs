@@ -1,4 +1,4 @@
-//! Metrics of daemons in the format OpenMetrics, for Prometheus.
+//! Metrics of daemons for Prometheus.
 //!
 //! Each metric is computed from events of the log. A layer of the logger receives each event of the level `debug` or
 //! higher, even if the log leaves out its line. So a metric and its log lines agree. `GET /metrics` answers with all
@@ -13,10 +13,10 @@ mod server;
 
 pub use address::{WrongMetrics, metrics_address};
 pub use node::{UserNames, node_text};
-pub use server::serve;
+pub use server::{Format, serve};
 
 use mcr_node::metrics::{Counts, JobState, Report};
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -205,11 +205,9 @@ impl Metrics {
         }
     }
 
-    /// All metrics in the format OpenMetrics.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        let _ = encode(&mut text, &self.registry); // writing to a String cannot fail
-        text
+    /// The text of all metrics.
+    pub fn text(&self, format: Format) -> String {
+        format.encode(&self.registry)
     }
 
     fn count(&self, level: Level, seen: &Seen) {
@@ -445,7 +443,7 @@ mod tests {
         let metrics = metrics();
         let subscriber = tracing_subscriber::registry().with(CountEvents(Arc::clone(&metrics)));
         tracing::subscriber::with_default(subscriber, events);
-        metrics.text()
+        metrics.text(Format::OpenMetrics)
     }
 
     fn group(job: &str, exists: bool, was_there: bool) {
@@ -549,7 +547,7 @@ mod tests {
         let job = report.job.clone().expect("a job");
         assert_eq!((job.job.as_str(), job.uncommitted_ranks), ("wave", Some(5)));
         assert!(job.last_commit_unix_seconds.is_some() && report.wrong().is_none());
-        let text = metrics.text();
+        let text = metrics.text(Format::OpenMetrics);
         assert!(text.contains("mcr_job_uncommitted_ranks{job=\"wave\",user=\"alice\"} 5\n"), "{text}");
         let began = std::time::Instant::now();
         metrics.wait(Duration::from_secs(60));
@@ -599,7 +597,7 @@ mod tests {
             group("wave", true, false);
             tracing::debug!(job = "wave", ranks = 1u64, "ranks wait for a commit");
         });
-        let all = all + &node_text(&metrics(), Some(&Page::default()), &UserNames::default());
+        let all = all + &node_text(&metrics(), Some(&Page::default()), &UserNames::default(), Format::OpenMetrics);
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
         for file in ["deploy/prometheus/alerts.yml", "deploy/grafana/mcrengine.json", "docs/metrics.md"] {
             let text = read(file);

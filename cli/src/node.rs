@@ -75,7 +75,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     };
     if let Some((address, metrics)) = metrics {
         let (daemon, names) = (Arc::clone(&daemon), UserNames::default());
-        serve_metrics(address, move || node_text(&metrics, Some(&daemon.page()), &names));
+        serve_metrics(address, move |format| node_text(&metrics, Some(&daemon.page()), &names, format));
     }
     let interval = sd_notify::watchdog_enabled().map(|timeout| timeout / 2);
     tracing::info!(run_dir = %run_dir.display(), "serving jobs");

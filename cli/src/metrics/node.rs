@@ -1,10 +1,9 @@
 //! The metrics of `mcr node`: the totals of all workers, and the jobs that run on the node.
 
-use super::Metrics;
+use super::{Format, Metrics};
 use mcr_node::metrics::{BEGIN_BOUNDS_US, Begins, JobOfUser, Page};
 use nix::unistd::{Uid, User};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
@@ -35,17 +34,15 @@ impl UserNames {
     }
 }
 
-/// The text of all metrics of a node in the format OpenMetrics. `page`: the answer of `mcr node`; `None` if it does not
+/// The text of all metrics of a node. `page`: the answer of `mcr node`; `None` if it does not
 /// answer. `metrics` has the lines of the log of this process.
-pub fn node_text(metrics: &Metrics, page: Option<&Page>, names: &UserNames) -> String {
+pub fn node_text(metrics: &Metrics, page: Option<&Page>, names: &UserNames, format: Format) -> String {
     let mut registry = Registry::default();
     let named = page.map(|page| page.named.iter().map(|job| (job.clone(), names.of(job.uid))).collect());
     let of_node = OfNode { page: page.cloned(), named: named.unwrap_or_default() };
     registry.register_collector(Box::new(of_node));
     metrics.register_common(&mut registry);
-    let mut text = String::new();
-    let _ = encode(&mut text, &registry); // writing to a String cannot fail
-    text
+    format.encode(&registry)
 }
 
 /// The page, and its jobs with the names of their users.
@@ -175,7 +172,7 @@ mod tests {
             |job: &str, last| JobState { job: job.into(), last_commit_unix_seconds: last, uncommitted_ranks: Some(5) };
         page.add_job(0, &state("wave \"1\"", Some(1_790_000_000)));
         page.add_job(4_000_000_000, &state("melt", None));
-        let text = node_text(&metrics, Some(&page), &UserNames::default());
+        let text = node_text(&metrics, Some(&page), &UserNames::default(), Format::OpenMetrics);
         for line in [
             "mcr_node_up 1\n",
             "mcr_checkpoints_committed_total 7\n",
@@ -199,7 +196,7 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert!(!text.contains("timestamp_seconds{job=\"melt\"") && text.ends_with("# EOF\n"), "{text}");
-        let text = node_text(&metrics, None, &UserNames::default());
+        let text = node_text(&metrics, None, &UserNames::default(), Format::OpenMetrics);
         assert!(text.contains("mcr_node_up 0\n") && !text.contains("mcr_jobs"), "{text}");
     }
 }
