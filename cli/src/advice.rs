@@ -1,5 +1,6 @@
 //! The texts of errors, for people and as JSON: what failed, where, and what the user can do.
 
+use crate::metrics::WrongMetrics;
 use mcr_anc::config::AncConfigError;
 use mcr_anc::flush_error::FlushError;
 use mcr_cnc::config::ConfigError;
@@ -116,6 +117,9 @@ fn advice_of(error: &anyhow::Error) -> Option<String> {
         }
         if let Some(error) = cause.downcast_ref::<AncConfigError>() {
             return Some(of_aggregator_config(error));
+        }
+        if cause.is::<WrongMetrics>() {
+            return Some("write an address of this node and a free port, or remove the key metrics".into());
         }
         if let Some(error) = cause.downcast_ref::<LayoutError>() {
             return Some(of_layout(error));
@@ -433,6 +437,7 @@ mod tests {
         flush_errors().into_iter().for_each(|error| check(error.into()));
         check(IdentityError::Name("A B".into()).into());
         check(IdentityError::NoCluster.into());
+        check(crate::metrics::metrics_address(Some("7118")).expect_err("no address").into());
         check(anyhow::anyhow!("what is wrong"));
         for kind in [ErrorKind::NotFound, ErrorKind::StorageFull, ErrorKind::BrokenPipe, ErrorKind::Other] {
             check(anyhow::Error::from(io::Error::from(kind)).context("standard output cannot be written"));

@@ -125,6 +125,12 @@ pub enum Command {
     /// aggregator as the user of the job. The options are in the table gate of the cluster's file /etc/mcr/mcr.toml.
     #[command(after_help = exit::GATE)]
     Gate(GateArgs),
+    /// Serve the metrics of mcr node to Prometheus
+    ///
+    /// This daemon needs no privileges. At each request over HTTP it asks mcr node at its socket. So mcr node itself
+    /// needs no port.
+    #[command(after_help = exit::METRICS)]
+    Metrics(MetricsArgs),
     /// Save one job on one node; started by mcr node
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -721,6 +727,19 @@ pub struct GateArgs {
     pub state: PathBuf,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct MetricsArgs {
+    #[command(flatten)]
+    pub node: NodeSocket,
+    /// Serve the metrics at http://ADDRESS:PORT/metrics. Every user who can reach the port can read the names of jobs
+    /// and users
+    #[arg(long, env = "MCR_METRICS", default_value = "127.0.0.1:7118", value_name = "ADDRESS:PORT")]
+    pub listen: std::net::SocketAddr,
+    /// Write the log as JSON
+    #[arg(long)]
+    pub log_json: bool,
 }
 
 #[derive(Debug, Args)]

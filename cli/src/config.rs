@@ -1,6 +1,7 @@
 //! The configuration file. Agents and aggregators share one file.
 
 use crate::args::{ConfigArgs, ConfigCommand};
+use crate::metrics::{WrongMetrics, metrics_address};
 use crate::output::{name_of, print, print_json};
 use anyhow::Context;
 use mcr_anc::config::AncOptions;
@@ -33,9 +34,19 @@ impl ConfigFile {
         Ok(file)
     }
 
+    /// The address at which an agent serves metrics.
+    pub fn metrics_of_agent(&self) -> Result<Option<SocketAddr>, WrongMetrics> {
+        metrics_address(self.cnc.metrics.as_deref())
+    }
+
+    /// The address at which an aggregator serves metrics.
+    pub fn metrics_of_aggregator(&self) -> Result<Option<SocketAddr>, WrongMetrics> {
+        metrics_address(self.anc.metrics.as_deref())
+    }
+
     /// The address at which a process with an agent and an aggregator serves metrics.
-    pub fn metrics_address(&self) -> anyhow::Result<Option<SocketAddr>> {
-        Ok(self.anc.metrics_address()?.or(self.cnc.metrics_address()?))
+    pub fn metrics_of_both(&self) -> Result<Option<SocketAddr>, WrongMetrics> {
+        Ok(self.metrics_of_aggregator()?.or(self.metrics_of_agent()?))
     }
 }
 
@@ -53,6 +64,7 @@ pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
                 );
             }
             let config = ConfigFile::load(&file)?;
+            config.metrics_of_both().with_context(|| file.display().to_string())?;
             let mut checked = Vec::new();
             if tables.contains_key("cnc") {
                 config.cnc.check().with_context(|| file.display().to_string())?;

@@ -45,9 +45,9 @@ pub const LOOPBACK: &str = "127.0.0.1:0";
 const NAMED_MAX: usize = 64;
 
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
-    let options = ConfigFile::load(&args.config)?.cnc;
-    args.log.start(options.metrics_address()?);
-    let mut config = options.check()?;
+    let file = ConfigFile::load(&args.config)?;
+    args.log.start(file.metrics_of_agent()?);
+    let mut config = file.cnc.check()?;
     config.security = security(None, &config.aggregators)?;
     warn_of_unknown_ranks(&config);
     within_runtime(async {
@@ -77,10 +77,10 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
-    let mut options = ConfigFile::load(&args.daemon.config)?.anc;
-    options.parity_percent = args.parity_percent.unwrap_or(options.parity_percent);
-    args.daemon.log.start(options.metrics_address()?);
-    let mut config = options.check()?;
+    let mut file = ConfigFile::load(&args.daemon.config)?;
+    file.anc.parity_percent = args.parity_percent.unwrap_or(file.anc.parity_percent);
+    args.daemon.log.start(file.metrics_of_aggregator()?);
+    let mut config = file.anc.check()?;
     config.create |= args.create;
     config.shared_store |= args.shared_store;
     config.security = security(Some(&config.listen), &[])?;
@@ -100,7 +100,7 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
 fn settings_of_the_job(log: &LogArgs, has_name: bool) -> anyhow::Result<ConfigFile> {
     let settings = Settings::find(&Facts::of_this_process())?.unwrap_or_default();
     let mut file = settings.config_file()?;
-    log.start(file.metrics_address()?);
+    log.start(file.metrics_of_both()?);
     if !has_name && settings.job_is_from() == Some(DEFAULT) {
         tracing::warn!(
             job = settings.text("cnc", "job"),
@@ -116,7 +116,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     let mut file = match &args.config {
         Some(config) => {
             let file = ConfigFile::load(config)?;
-            args.log.start(file.metrics_address()?);
+            args.log.start(file.metrics_of_both()?);
             file
         }
         None => settings_of_the_job(&args.log, args.job.is_some())?,

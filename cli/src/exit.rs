@@ -100,6 +100,8 @@ pub const NODE: &str = "Exit status: 1 the daemon did not start, or its socket f
 /// Text for `mcr gate --help`.
 pub const GATE: &str = "Exit status: 0 the gate was ended by a signal, 1 the gate did not start, 77 other users \
     could read or change its key, 78 the cluster's file cannot be used, or the gate has no key that it can use.";
+/// Text for `mcr metrics --help`.
+pub const METRICS: &str = "Exit status: 1 the address cannot be used. The command ends by a signal.";
 /// Text for `mcr node check --help`.
 pub const NODE_CHECK: &str = "Exit status: 0 every check is ok, 1 a check has a warning or is wrong.";
 /// Text for `mcr job --help`.

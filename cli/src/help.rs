@@ -28,7 +28,7 @@ pub const GROUPS: &[Group] = &[
             "list", "show", "ls", "cat", "extract", "diff", "mount", "verify", "stats", "advise", "status", "layouts",
         ],
     },
-    Group { heading: "Run daemons", commands: &["cnc", "anc", "node", "gate"] },
+    Group { heading: "Run daemons", commands: &["cnc", "anc", "node", "gate", "metrics"] },
     Group { heading: "Set up a cluster", commands: &["job", "config", "cert"] },
     Group { heading: "Measure", commands: &["bench"] },
 ];

@@ -1,7 +1,7 @@
 //! The log of a process, and the metrics that count its events.
 
 use crate::args::LogArgs;
-use crate::metrics::{CountEvents, Metrics, serve};
+use crate::metrics::{CountEvents, Format, Metrics, serve};
 use crate::output::{Log, Verbosity, verbosity};
 use nix::unistd::{User, geteuid};
 use std::net::SocketAddr;
@@ -15,27 +15,40 @@ impl LogArgs {
     /// the metrics in the configuration file, which the option and the variable override. A daemon whose metrics
     /// cannot be served logs a warning and runs nevertheless.
     pub fn start(&self, configured: Option<SocketAddr>) {
+        if let Some((address, metrics)) = self.start_counting(configured) {
+            serve_metrics(address, move |format| metrics.text(format));
+        }
+    }
+
+    /// Starts the log of a daemon. If an address for metrics is set, returns it with the metrics. The caller serves
+    /// them ([`serve_metrics`]).
+    pub fn start_counting(&self, configured: Option<SocketAddr>) -> Option<(SocketAddr, Arc<Metrics>)> {
         let user = || match User::from_uid(geteuid()) {
             Ok(Some(user)) => user.name,
             _ => geteuid().to_string(),
         };
         let metrics = self.metrics.or(configured).map(|address| (address, Arc::new(Metrics::new(user()))));
         start(level(), self.log_json, metrics.as_ref().map(|(_, metrics)| Arc::clone(metrics)));
-        if let Some((address, metrics)) = metrics {
-            match serve(address, metrics) {
-                Ok(address) => tracing::info!(%address, "metrics are served"),
-                Err(error) => tracing::warn!(
-                    %address, %error,
-                    "metrics are not served; another process may use the port, so give each daemon another --metrics"
-                ),
-            }
-        }
+        metrics
     }
 }
 
-/// Starts the log of a worker.
-pub fn start_logging() {
-    start(level(), false, None);
+/// Serves metrics on a thread. `text` makes the text of all metrics. If the metrics cannot be served, logs a warning.
+pub fn serve_metrics(address: SocketAddr, text: impl Fn(Format) -> String + Send + 'static) {
+    match serve(address, text) {
+        Ok(address) => tracing::info!(%address, "metrics are served"),
+        Err(error) => tracing::warn!(
+            %address, %error,
+            "metrics are not served; another process may use the port, so give each daemon another --metrics"
+        ),
+    }
+}
+
+/// Starts the log of a process that is not configured by a file. Returns the metrics that count its events.
+pub fn start_logging_and_counting(json: bool) -> Arc<Metrics> {
+    let metrics = Arc::new(Metrics::new(String::new()));
+    start(level(), json, Some(Arc::clone(&metrics)));
+    metrics
 }
 
 /// With --verbose, writes log lines of a command that is no daemon to standard error.
@@ -57,15 +70,17 @@ fn level() -> EnvFilter {
     }
 }
 
-/// Writes log lines to standard error. `metrics` count all events of the level `debug` or higher, whatever the level
-/// of the log is.
+/// The events that metrics count: all events of this software of the level `debug` or higher, and all warnings.
+const COUNTED: &str = "warn,mcr=debug";
+
+/// Writes log lines to standard error. `metrics` count the events of [`COUNTED`], whatever the level of the log is.
 fn start(level: EnvFilter, json: bool, metrics: Option<Arc<Metrics>>) {
     let lines = tracing_subscriber::fmt::layer().with_writer(|| Log).with_target(false);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match json {
         true => lines.json().with_filter(level).boxed(),
         false => lines.with_ansi(false).with_filter(level).boxed(),
     };
-    let counts = metrics.map(|metrics| CountEvents(metrics).with_filter(EnvFilter::new("debug")));
+    let counts = metrics.map(|metrics| CountEvents(metrics).with_filter(EnvFilter::new(COUNTED)));
     // A test process may start logging twice. The second call fails, and its error is ignored.
     let _ = tracing_subscriber::registry().with(lines).with(counts).try_init();
 }

@@ -19,6 +19,7 @@ mod counted;
 mod daemon;
 mod decide;
 mod exit;
+mod exporter;
 mod flush;
 mod found;
 mod gate;
@@ -50,6 +51,7 @@ mod prepare;
 mod prune;
 mod ranks;
 mod remote;
+mod reporter;
 mod restart;
 mod restorers;
 mod save;
@@ -70,6 +72,7 @@ use clap::error::ErrorKind;
 use exit::Exit;
 use mcr_anc::config::AncConfigError;
 use mcr_cnc::config::ConfigError;
+use metrics::WrongMetrics;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use output::NotPrinted;
@@ -114,7 +117,7 @@ fn main() -> ExitCode {
     };
     output::set_verbosity(cli.verbosity.quiet, cli.verbosity.verbose);
     let is_daemon = matches!(cli.command, Command::Cnc(_) | Command::Anc(_) | Command::Run(_) | Command::Gate(_));
-    if !is_daemon && !matches!(cli.command, Command::Node(_) | Command::Worker(_)) {
+    if !is_daemon && !matches!(cli.command, Command::Node(_) | Command::Worker(_) | Command::Metrics(_)) {
         logging::start_logging_of_command();
     }
     let result = match cli.command {
@@ -143,6 +146,7 @@ fn main() -> ExitCode {
         Command::Job(args) => job::run(args),
         Command::Node(args) => node::run(args),
         Command::Gate(args) => gate::run(args),
+        Command::Metrics(args) => exporter::run(args),
         Command::Worker(args) => worker::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Manual(args) => manual::run(args),
@@ -177,7 +181,7 @@ fn wants_json() -> bool {
 
 /// Whether the error is about a file or a value of the configuration.
 fn is_configuration(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| cause.is::<ConfigError>() || cause.is::<AncConfigError>())
+    error.chain().any(|cause| cause.is::<ConfigError>() || cause.is::<AncConfigError>() || cause.is::<WrongMetrics>())
 }
 
 /// Finds the settings of the job in this directory. Creates the store if the user may create it.

@@ -1,14 +1,22 @@
-//! Metrics of daemons in the format OpenMetrics, for Prometheus.
+//! Metrics of daemons for Prometheus.
 //!
 //! Each metric is computed from events of the log. A layer of the logger receives each event of the level `debug` or
 //! higher, even if the log leaves out its line. So a metric and its log lines agree. `GET /metrics` answers with all
 //! metrics.
+//!
+//! The workers of `mcr node` serve no metrics: they report their counts to the daemon ([`Metrics::report`]), and the page
+//! of the node ([`node_text`]) has the totals.
 
+mod address;
+mod node;
 mod server;
 
-pub use server::serve;
+pub use address::{WrongMetrics, metrics_address};
+pub use node::{UserNames, node_text};
+pub use server::{Format, serve};
 
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use mcr_node::metrics::{Counts, JobState, Report};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -17,15 +25,14 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
 /// Maximum number of jobs that a metric names. The job that committed least recently is forgotten first.
 const JOBS_MAX: usize = 64;
-/// Upper bounds of the buckets of `mcr_begin_seconds`, the histogram of the time to begin a job, in seconds.
-const BEGIN_SECONDS: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
 /// Upper bounds of the buckets of `mcr_flush_seconds`, the histogram of the duration of a flush, in seconds.
 const FLUSH_SECONDS: [f64; 10] = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0];
 
@@ -52,11 +59,6 @@ struct OfRefusal {
     why: &'static str,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfWorker {
-    kind: &'static str,
-}
-
 /// The reasons for which groups are given up.
 const REASONS: [&str; 5] = ["missing", "store", "overtaken", "fenced", "shutdown"];
 /// The reasons for which connections are refused.
@@ -79,13 +81,7 @@ pub struct Metrics {
     connections_refused: Family<OfRefusal, Counter>,
     drains_cut_short: Counter,
     not_committed_at_end: Counter,
-    jobs_begun: Counter,
-    jobs_ended: Counter,
-    worker_deaths: Counter,
     agents: Gauge,
-    node_jobs: Gauge,
-    workers: Family<OfWorker, Gauge>,
-    begin_seconds: Histogram,
     flush_seconds: Histogram,
     last_commit: Family<OfJob, Gauge>,
     uncommitted_ranks: Family<OfJob, Gauge>,
@@ -93,6 +89,11 @@ pub struct Metrics {
     user: String,
     /// The jobs in `last_commit`, in the order of their last commits. The job with the most recent commit is last.
     jobs: Mutex<VecDeque<String>>,
+    /// The job of the last event, for the report of a worker, which has one job.
+    current: Mutex<Option<JobState>>,
+    /// Whether an event was counted since the last call of [`Metrics::wait`].
+    has_changed: Mutex<bool>,
+    change: Condvar,
 }
 
 /// Messages of the log that change a metric. A test looks for each message in the sources.
@@ -108,14 +109,9 @@ mod message {
     pub const NOT_COMMITTED: &str = "not committed";
     pub const CONNECTED: &str = "agent connected";
     pub const DISCONNECTED: &str = "agent disconnected";
-    pub const JOB_BEGINS: &str = "a job begins";
-    pub const JOB_ENDS: &str = "a job is over";
-    pub const WORKER_DIED: &str = "the worker of a job died, and was started again";
-    pub const WORKERS: &str = "jobs and workers";
     pub const UNCOMMITTED: &str = "ranks wait for a commit";
-    #[cfg(test)]
-    pub const ALL: [&str; 16] = [
-        WORKERS,
+    /// The messages above.
+    pub const ALL: [&str; 12] = [
         UNCOMMITTED,
         GROUP,
         SAVED,
@@ -128,10 +124,12 @@ mod message {
         NOT_COMMITTED,
         CONNECTED,
         DISCONNECTED,
-        JOB_BEGINS,
-        JOB_ENDS,
-        WORKER_DIED,
     ];
+
+    /// Whether an event with this message changes a metric.
+    pub fn is_counted(message: &str) -> bool {
+        ALL.contains(&message)
+    }
 }
 
 impl Metrics {
@@ -153,9 +151,6 @@ impl Metrics {
         let store_errors = counter("mcr_store_errors", "Flushes that failed");
         let drains_cut_short = counter("mcr_drains_cut_short", "Ends of a daemon before everything was committed");
         let not_committed_at_end = counter("mcr_not_committed_at_end", "Checkpoints not committed when a daemon ended");
-        let jobs_begun = counter("mcr_jobs_begun", "Jobs that began on this node");
-        let jobs_ended = counter("mcr_jobs_ended", "Jobs that are over on this node");
-        let worker_deaths = counter("mcr_worker_deaths", "Workers that died and were started again");
         // The labels are shown from the start, because an alert needs the value 0 before the first event.
         let checkpoints_abandoned = Family::<OfReason, Counter>::default();
         let help = "Groups of checkpoints that were given up";
@@ -170,12 +165,6 @@ impl Metrics {
             gauge
         };
         let agents = gauge(&mut registry, "mcr_agents", "Agents that are connected to this aggregator");
-        let node_jobs = gauge(&mut registry, "mcr_jobs", "Jobs of this node that are saved");
-        let workers = Family::<OfWorker, Gauge>::default();
-        registry.register("mcr_workers", "Running workers of this node", workers.clone());
-        let begin_seconds = Histogram::new(BEGIN_SECONDS);
-        let help = "Time in which the daemon of a node begins a job, while Prolog waits";
-        registry.register("mcr_begin_seconds", help, begin_seconds.clone());
         let flush_seconds = Histogram::new(FLUSH_SECONDS);
         registry.register("mcr_flush_seconds", "Duration of the flush of a group", flush_seconds.clone());
         let last_commit = Family::<OfJob, Gauge>::default();
@@ -185,12 +174,10 @@ impl Metrics {
         let help = "Ranks of this agent that are written and not committed yet";
         registry.register("mcr_job_uncommitted_ranks", help, uncommitted_ranks.clone());
         let log_lines = Family::<OfLevel, Counter>::default();
-        registry.register("mcr_log_lines", "Warnings and errors of the log", log_lines.clone());
         for level in ["warn", "error"] {
             drop(log_lines.get_or_create(&OfLevel { level })); // shown from the start
         }
-        let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("mcr_build", "Version of mcr", build);
+        register_common(&mut registry, &log_lines);
         Self {
             registry,
             checkpoints_committed,
@@ -205,27 +192,22 @@ impl Metrics {
             connections_refused,
             drains_cut_short,
             not_committed_at_end,
-            jobs_begun,
-            jobs_ended,
-            worker_deaths,
             agents,
-            node_jobs,
-            workers,
-            begin_seconds,
             flush_seconds,
             last_commit,
             uncommitted_ranks,
             log_lines,
             user,
             jobs: Mutex::default(),
+            current: Mutex::default(),
+            has_changed: Mutex::default(),
+            change: Condvar::new(),
         }
     }
 
-    /// All metrics in the format OpenMetrics.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        let _ = encode(&mut text, &self.registry); // writing to a String cannot fail
-        text
+    /// The text of all metrics.
+    pub fn text(&self, format: Format) -> String {
+        format.encode(&self.registry)
     }
 
     fn count(&self, level: Level, seen: &Seen) {
@@ -237,9 +219,9 @@ impl Metrics {
                 return;
             }
             message::DISCONNECTED => return self.disconnected(seen),
-            message::WORKERS => return self.workers(seen),
             message::UNCOMMITTED => {
                 self.uncommitted_ranks.get_or_create(&self.of(&seen.job)).set(seen.ranks as i64);
+                self.with_current(&seen.job, |current| current.uncommitted_ranks = Some(seen.ranks));
                 return;
             }
             message::SAVED => Some(&self.checkpoints_saved),
@@ -248,10 +230,6 @@ impl Metrics {
             message::REFUSED_RANK => Some(&self.ranks_refused),
             message::CUT_SHORT => Some(&self.drains_cut_short),
             message::NOT_COMMITTED => Some(&self.not_committed_at_end),
-            message::JOB_BEGINS => {
-                self.begin_seconds.observe(seen.elapsed_us as f64 / 1e6);
-                Some(&self.jobs_begun)
-            }
             message::ABANDONED => {
                 self.checkpoints_abandoned.get_or_create(&OfReason { reason: known(&REASONS) }).inc();
                 None
@@ -260,8 +238,6 @@ impl Metrics {
                 self.connections_refused.get_or_create(&OfRefusal { why: known(&REFUSALS) }).inc();
                 None
             }
-            message::JOB_ENDS => Some(&self.jobs_ended),
-            message::WORKER_DIED => Some(&self.worker_deaths),
             _ => None,
         };
         counter.map(|counter| counter.inc());
@@ -271,6 +247,66 @@ impl Metrics {
             _ => return,
         };
         self.log_lines.get_or_create(&OfLevel { level }).inc();
+    }
+
+    fn with_current(&self, job: &str, change: impl FnOnce(&mut JobState)) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = current.as_ref().is_some_and(|current| current.job == job);
+        if !is_it {
+            *current = Some(JobState { job: job.to_owned(), ..JobState::default() });
+        }
+        current.as_mut().map(change);
+    }
+
+    fn lock_changed(&self) -> MutexGuard<'_, bool> {
+        self.has_changed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the metrics that every process has.
+    fn register_common(&self, registry: &mut Registry) {
+        register_common(registry, &self.log_lines);
+    }
+
+    /// Waits until an event was counted since the last call, or [`Metrics::wake`] was called, but at most the time
+    /// `most`.
+    pub fn wait(&self, most: Duration) {
+        let waited = self.change.wait_timeout_while(self.lock_changed(), most, |has_changed| !*has_changed);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+
+    /// Ends the current or the next call of [`Metrics::wait`].
+    pub fn wake(&self) {
+        *self.lock_changed() = true;
+        self.change.notify_all();
+    }
+
+    /// What a worker reports to `mcr node`. `accepted`: the counts that the daemon has accepted before.
+    pub fn report(&self, accepted: Counts) -> Report {
+        let abandoned = |reason| self.checkpoints_abandoned.get_or_create(&OfReason { reason }).get();
+        let refused = |why| self.connections_refused.get_or_create(&OfRefusal { why }).get();
+        let counts = Counts {
+            checkpoints_committed: self.checkpoints_committed.get(),
+            groups_committed: self.groups_committed.get(),
+            checkpoints_saved: self.checkpoints_saved.get(),
+            ranks_committed: self.ranks_committed.get(),
+            ranks_refused: self.ranks_refused.get(),
+            bytes_raw: self.bytes_raw.get(),
+            bytes_stored: self.bytes_stored.get(),
+            store_errors: self.store_errors.get(),
+            drains_cut_short: self.drains_cut_short.get(),
+            not_committed_at_end: self.not_committed_at_end.get(),
+            abandoned_missing: abandoned("missing"),
+            abandoned_store: abandoned("store"),
+            abandoned_overtaken: abandoned("overtaken"),
+            abandoned_fenced: abandoned("fenced"),
+            abandoned_shutdown: abandoned("shutdown"),
+            abandoned_other: abandoned(OTHER),
+            refused_tls: refused("tls"),
+            refused_user: refused("user"),
+            refused_other: refused(OTHER),
+        };
+        let job = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Report { counts, accepted, agents: u64::try_from(self.agents.get()).unwrap_or(0), job }
     }
 
     fn of(&self, job: &str) -> OfJob {
@@ -284,13 +320,6 @@ impl Metrics {
             let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
             jobs.retain(|job| *job != seen.job);
             self.last_commit.remove(&self.of(&seen.job));
-        }
-    }
-
-    fn workers(&self, seen: &Seen) {
-        self.node_jobs.set(seen.jobs as i64);
-        for (kind, count) in [("job", seen.of_jobs), ("aggregator", seen.of_aggregators)] {
-            self.workers.get_or_create(&OfWorker { kind }).set(count as i64);
         }
     }
 
@@ -313,8 +342,20 @@ impl Metrics {
             self.last_commit.remove(&self.of(&oldest));
         }
         jobs.push_back(seen.job.clone());
-        self.last_commit.get_or_create(&self.of(&seen.job)).set((crate::common::now_unix_ms() / 1000) as i64);
+        let now = now_unix_seconds();
+        self.last_commit.get_or_create(&self.of(&seen.job)).set(now as i64);
+        self.with_current(&seen.job, |current| current.last_commit_unix_seconds = Some(now));
     }
+}
+
+fn register_common(registry: &mut Registry, log_lines: &Family<OfLevel, Counter>) {
+    registry.register("mcr_log_lines", "Warnings and errors of the log", log_lines.clone());
+    let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("mcr_build", "Version of mcr", build);
+}
+
+fn now_unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The fields of an event.
@@ -329,12 +370,8 @@ struct Seen {
     raw_bytes: u64,
     stored_bytes: u64,
     elapsed_ms: u64,
-    elapsed_us: u64,
     ranks: u64,
     others: u64,
-    jobs: u64,
-    of_jobs: u64,
-    of_aggregators: u64,
 }
 
 impl Visit for Seen {
@@ -368,12 +405,8 @@ impl Visit for Seen {
             "raw_bytes" => self.raw_bytes = value,
             "stored_bytes" => self.stored_bytes = value,
             "elapsed_ms" => self.elapsed_ms = value,
-            "elapsed_us" => self.elapsed_us = value,
             "ranks" => self.ranks = value,
             "others" => self.others = value,
-            "jobs" => self.jobs = value,
-            "of_jobs" => self.of_jobs = value,
-            "of_aggregators" => self.of_aggregators = value,
             _ => {}
         }
     }
@@ -387,6 +420,10 @@ impl<S: Subscriber> Layer<S> for CountEvents {
         let mut seen = Seen::default();
         event.record(&mut seen);
         self.0.count(*event.metadata().level(), &seen);
+        if message::is_counted(&seen.message) {
+            *self.0.lock_changed() = true;
+            self.0.change.notify_all();
+        }
     }
 }
 
@@ -394,6 +431,7 @@ impl<S: Subscriber> Layer<S> for CountEvents {
 mod tests {
     use super::*;
     use mcr_anc::group::Reason;
+    use mcr_node::metrics::Page;
     use std::path::Path;
     use tracing_subscriber::layer::SubscriberExt;
 
@@ -405,7 +443,7 @@ mod tests {
         let metrics = metrics();
         let subscriber = tracing_subscriber::registry().with(CountEvents(Arc::clone(&metrics)));
         tracing::subscriber::with_default(subscriber, events);
-        metrics.text()
+        metrics.text(Format::OpenMetrics)
     }
 
     fn group(job: &str, exists: bool, was_there: bool) {
@@ -481,24 +519,40 @@ mod tests {
     }
 
     #[test]
-    fn jobs_workers_begins_and_ranks_that_are_not_committed_are_measured() {
-        let text = counted(|| {
-            tracing::debug!(jobs = 3u64, of_jobs = 2u64, of_aggregators = 1u64, "jobs and workers");
-            tracing::info!(elapsed_us = 2500u64, "a job begins");
+    fn a_worker_reports_what_its_events_have_counted_and_a_change_ends_the_wait() {
+        let metrics = metrics();
+        let subscriber = tracing_subscriber::registry().with(CountEvents(Arc::clone(&metrics)));
+        let none = metrics.report(Counts::default());
+        assert_eq!((none.counts, none.agents, none.job), (Counts::default(), 0, None));
+        tracing::subscriber::with_default(subscriber, || {
+            group("wave", true, false);
             tracing::debug!(job = "wave", ranks = 7u64, "ranks wait for a commit");
             tracing::debug!(job = "wave", ranks = 5u64, "ranks wait for a commit");
+            tracing::info!("agent connected");
+            tracing::warn!(kind = "missing", "abandoned checkpoint");
+            tracing::warn!(kind = "user", "a connection is refused");
         });
-        for line in [
-            "mcr_jobs 3\n",
-            "mcr_workers{kind=\"job\"} 2\n",
-            "mcr_workers{kind=\"aggregator\"} 1\n",
-            "mcr_begin_seconds_bucket{le=\"0.001\"} 0\n",
-            "mcr_begin_seconds_bucket{le=\"0.003\"} 1\n",
-            "mcr_jobs_begun_total 1\n",
-            "mcr_job_uncommitted_ranks{job=\"wave\",user=\"alice\"} 5\n",
-        ] {
-            assert!(text.contains(line), "{line}: {text}");
-        }
+        let accepted = Counts { groups_committed: 1, ..Counts::default() };
+        let report = metrics.report(accepted);
+        let expected = Counts {
+            checkpoints_committed: 1,
+            groups_committed: 1,
+            bytes_raw: 1000,
+            bytes_stored: 300,
+            abandoned_missing: 1,
+            refused_user: 1,
+            ..Counts::default()
+        };
+        assert_eq!((report.counts, report.accepted, report.agents), (expected, accepted, 1));
+        let job = report.job.clone().expect("a job");
+        assert_eq!((job.job.as_str(), job.uncommitted_ranks), ("wave", Some(5)));
+        assert!(job.last_commit_unix_seconds.is_some() && report.wrong().is_none());
+        let text = metrics.text(Format::OpenMetrics);
+        assert!(text.contains("mcr_job_uncommitted_ranks{job=\"wave\",user=\"alice\"} 5\n"), "{text}");
+        let began = std::time::Instant::now();
+        metrics.wait(Duration::from_secs(60));
+        assert!(began.elapsed() < Duration::from_secs(30));
+        metrics.wait(Duration::from_millis(10)); // nothing has changed
     }
 
     #[test]
@@ -541,9 +595,9 @@ mod tests {
         let read = |name: &str| std::fs::read_to_string(root.join(name)).expect("read");
         let all = counted(|| {
             group("wave", true, false);
-            tracing::debug!(jobs = 1u64, "jobs and workers");
             tracing::debug!(job = "wave", ranks = 1u64, "ranks wait for a commit");
         });
+        let all = all + &node_text(&metrics(), Some(&Page::default()), &UserNames::default(), Format::OpenMetrics);
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
         for file in ["deploy/prometheus/alerts.yml", "deploy/grafana/mcrengine.json", "docs/metrics.md"] {
             let text = read(file);

@@ -5,6 +5,8 @@ mod slurm_conf;
 
 use crate::args::{NodeArgs, NodeCommand};
 use crate::guard::{NotPermitted, WrongSetting};
+use crate::logging::serve_metrics;
+use crate::metrics::{UserNames, node_text};
 use crate::settings::node_metrics;
 use anyhow::{Context, bail};
 use mcr_node::cgroup::{Groups, Limits};
@@ -39,9 +41,9 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         None => {}
     }
     // If the cluster's file cannot be used, the daemon serves no metrics, but saves jobs.
-    let metrics = node_metrics();
-    args.log.start(metrics.as_ref().ok().copied().flatten());
-    if let Err(error) = metrics {
+    let address = node_metrics();
+    let metrics = args.log.start_counting(address.as_ref().ok().copied().flatten());
+    if let Err(error) = address {
         tracing::warn!(
             error = format!("{error:#}"),
             "the address of the metrics is not known; mcr node check says more"
@@ -71,6 +73,10 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
         Some(listener) => listener,
         None => bind(&run_dir.join(SOCKET), args.own)?,
     };
+    if let Some((address, metrics)) = metrics {
+        let (daemon, names) = (Arc::clone(&daemon), UserNames::default());
+        serve_metrics(address, move |format| node_text(&metrics, Some(&daemon.page()), &names, format));
+    }
     let interval = sd_notify::watchdog_enabled().map(|timeout| timeout / 2);
     tracing::info!(run_dir = %run_dir.display(), "serving jobs");
     let _ = sd_notify::notify(&[NotifyState::Ready]); // fails without systemd, which is no error

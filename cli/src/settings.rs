@@ -9,8 +9,8 @@
 //! comment. All commands resolve the settings here, so a restart finds the store to which the agents save.
 
 use self::comment::COMMENT;
-use self::metrics::metrics_address;
 use crate::config::ConfigFile;
+use crate::metrics::metrics_address;
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
 use mcr_cnc::config::{is_host_and_port, load_found_toml, load_toml, nearest};
@@ -24,7 +24,6 @@ use toml::{Table, Value};
 mod comment;
 mod facts;
 mod gate;
-mod metrics;
 
 pub use comment::JobComment;
 pub use facts::Facts;
@@ -148,7 +147,7 @@ pub fn node_metrics() -> anyhow::Result<Option<SocketAddr>> {
     let Some(file) = cluster_file() else { return Ok(None) };
     let mut settings = Settings::default();
     settings.add_cluster(&file)?;
-    metrics_address(settings.node_options()?.metrics.as_deref())
+    Ok(metrics_address(settings.node_options()?.metrics.as_deref())?)
 }
 
 /// A value, and the file or variable that it comes from.

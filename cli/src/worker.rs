@@ -7,10 +7,11 @@ use crate::daemon::{Aggregators, LOOPBACK, Life, run_worker};
 use crate::exit::Exit;
 use crate::gates::Wish;
 use crate::is_configuration;
-use crate::logging::start_logging;
+use crate::logging::start_logging_and_counting;
 use crate::orphan::Watch;
 use crate::output::print;
 use crate::placement::Placement;
+use crate::reporter::Reporter;
 use crate::settings::{Facts, JobComment, Settings, USER_FILE, gate_options, may_create};
 use crate::standing;
 use anyhow::{Context, bail};
@@ -38,7 +39,7 @@ const NICE: i32 = 10;
 const RECONNECT_MAX_SECONDS: u64 = 2;
 
 pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
-    start_logging();
+    let metrics = start_logging_and_counting(false);
     if let Some(uid) = args.certificates {
         return print_certificates(uid);
     }
@@ -49,9 +50,19 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     // If these two calls fail, the job is saved nevertheless.
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT);
     let _ = rustix::process::nice(NICE);
-    if let Some(standing) = &record.standing {
-        return standing::run(standing, &user);
-    }
+    // This thread must not start before this process has become a process of the user.
+    let reporter = Reporter::start(metrics, socket_of(&path));
+    let ended = match &record.standing {
+        Some(standing) => standing::run(standing, &user),
+        None => save(&path, &record, user),
+    };
+    reporter.end();
+    ended
+}
+
+/// Saves the job until it is over. `path`: the path of the record.
+fn save(path: &Path, record: &Record, user: nix::unistd::User) -> anyhow::Result<ExitCode> {
+    let facts = &record.facts;
     let work_dir = PathBuf::from(&facts.work_dir);
     if let Err(error) = std::env::set_current_dir(&work_dir) {
         tracing::error!(job_id = facts.job_id, work_dir = %work_dir.display(), %error, "the job is not saved");
@@ -78,12 +89,16 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(variables) = variables_of_job(&record, &user) else {
+    let Some(variables) = variables_of_job(record, &user) else {
         tracing::info!(job_id = facts.job_id, "the job is not saved: it started no process");
         return Ok(ExitCode::SUCCESS);
     };
-    let life = if record.is_over { Life::Over } else { Life::OfJob(watch_of(&path, facts.job_id.clone())) };
-    match resolve(&record, variables.clone(), user.name, &work_dir) {
+    let life = if record.is_over {
+        Life::Over
+    } else {
+        Life::OfJob(Watch { socket: socket_of(path), job_id: facts.job_id.clone() })
+    };
+    match resolve(record, variables.clone(), user.name, &work_dir) {
         Ok((file, place)) => match run_worker(file, &|name| variables.get(name).cloned(), life, place) {
             Err(error) if Exit::of_error(&error) != Exit::Failed || is_configuration(&error) => not_saved(error),
             ended => ended,
@@ -102,10 +117,9 @@ fn print_certificates(uid: u32) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The watch of the job with this record. `record` is the path of the record, `RUN/jobs/ID.json`.
-fn watch_of(record: &Path, job_id: String) -> Watch {
-    let run_dir = record.ancestors().nth(2).unwrap_or(Path::new("/"));
-    Watch { socket: run_dir.join(SOCKET), job_id }
+/// The socket of the daemon. `record` is the path of a record, `RUN/jobs/ID.json`.
+fn socket_of(record: &Path) -> PathBuf {
+    record.ancestors().nth(2).unwrap_or(Path::new("/")).join(SOCKET)
 }
 
 /// The environment of the job's processes. If the job is over and has no process, only the variables that Prolog

@@ -16,7 +16,6 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
 use serde_value::DeserializerError;
 use std::fmt;
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -88,7 +87,8 @@ pub struct CncOptions {
     /// Maximum time for the agent to end, in seconds. In this time the agent reads and sends all written files, and
     /// waits for the commits. Default 20, which is less than SLURM's KillWait of 30 s.
     pub drain_seconds: u64,
-    /// `ADDRESS:PORT` at which metrics for Prometheus are served. Default: none.
+    /// `ADDRESS:PORT` at which metrics for Prometheus are served. The caller of `check` parses this text. Default:
+    /// none.
     pub metrics: Option<String>,
 }
 
@@ -510,7 +510,6 @@ impl CncOptions {
             }
         };
         self.check_numbers()?;
-        self.metrics_address()?;
         if self.aggregators.is_empty() {
             let way_out = "write aggregators = [\"HOST:PORT\"], one for each aggregator";
             return Err(ConfigError::Missing { key: "aggregators", way_out });
@@ -559,18 +558,6 @@ impl CncOptions {
                 .duration_since(SystemTime::UNIX_EPOCH)
                 .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
         })
-    }
-
-    /// The address at which metrics are served. `None`: no metrics are served.
-    pub fn metrics_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
-        let address = |text: &String| {
-            text.parse().map_err(|_| ConfigError::Value {
-                key: "metrics",
-                value: format!("{text:?}"),
-                way_out: "it must be ADDRESS:PORT, as in \"127.0.0.1:7118\"".into(),
-            })
-        };
-        self.metrics.as_ref().map(address).transpose()
     }
 
     fn check_numbers(&self) -> Result<(), ConfigError> {

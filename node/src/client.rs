@@ -18,15 +18,7 @@ pub fn ask(socket: &Path, request: &Request, most: Duration) -> io::Result<Reply
     let (socket, request): (PathBuf, Request) = (socket.to_owned(), request.clone());
     // If the daemon accepts no connection, connecting waits without a time limit. The thread then stays until this
     // process ends.
-    let talk = move || {
-        let talked = UnixStream::connect(&socket).and_then(|mut stream| {
-            stream.set_write_timeout(Some(most))?;
-            stream.set_read_timeout(Some(most))?;
-            send(&mut stream, &request)?;
-            receive(&stream)
-        });
-        let _ = to_us.send(talked);
-    };
+    let talk = move || to_us.send(ask_here(&socket, &request, most));
     std::thread::Builder::new().name("ask".into()).spawn(talk)?;
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} ms", most.as_millis()));
     match from_thread.recv_timeout(most) {
@@ -35,4 +27,14 @@ pub fn ask(socket: &Path, request: &Request, most: Duration) -> io::Result<Reply
         Ok(reply) => reply,
         Err(_) => Err(late()),
     }
+}
+
+/// Sends a request, and waits for the reply, on this thread. Writing and reading take at most `most` each, but if the
+/// daemon accepts no connection, this call may wait without a time limit.
+pub fn ask_here(socket: &Path, request: &Request, most: Duration) -> io::Result<Reply> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_write_timeout(Some(most))?;
+    stream.set_read_timeout(Some(most))?;
+    send(&mut stream, request)?;
+    receive(&stream)
 }

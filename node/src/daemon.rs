@@ -1,49 +1,40 @@
 //! The daemon: accepts requests on a Unix socket. The daemon also starts workers, ends workers, and finds the workers
 //! that an earlier daemon started.
 
+mod clients;
 mod listing;
 mod standing;
+mod totals;
 
-use listing::Counts;
+use clients::{Clients, Peer};
 pub use standing::CERTIFICATES_ARGUMENT;
 use standing::Failures;
+use totals::Reported;
 
 use crate::cgroup::Groups;
 use crate::comment::Comments;
 use crate::facts::{JobFacts, job_id_of};
+use crate::metrics::Totals;
 use crate::process::Process;
-use crate::protocol::{End, Places, Reply, Request, Standing, StateFile, receive, send};
+use crate::protocol::{End, Places, Reply, Request, Standing, StateFile};
 use crate::record::{Record, Records};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of connections at the same time. Further connections are closed.
-const CONNECTIONS_MAX: usize = 64;
-/// Maximum number of open connections of users without permission to begin or end jobs. These connections are counted
-/// separately, so that these users cannot block the requests of Prolog and Epilog.
-const CONNECTIONS_OF_OTHERS_MAX: usize = 16;
-/// Maximum number of open connections of the gate. These connections are counted separately, so that other users
-/// cannot block the gate.
-const CONNECTIONS_OF_GATE_MAX: usize = 16;
-/// Time between two log lines about refused requests of users without permission to begin or end jobs.
-const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of jobs on a node.
 const JOBS_MAX: usize = 1024;
-/// Maximum time to wait for a client's request, and maximum time to wait until the client has read the reply.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum time that a client may ask the daemon to wait for the end of a worker.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Maximum time to wait until a killed worker has ended.
@@ -80,18 +71,12 @@ pub struct Daemon {
     records: Records,
     comments: Comments,
     jobs: Mutex<BTreeMap<String, Job>>,
-    connections: AtomicUsize,
-    /// Connections of users without permission to begin or end jobs. `connections` does not count these connections.
-    connections_of_others: AtomicUsize,
-    /// Number of open connections of the gate.
-    connections_of_gate: AtomicUsize,
+    clients: Clients,
     /// Aggregators that ended with an error, and must not be started again yet.
     failures: Failures,
     /// Number of running processes that read certificates.
     readers: Arc<AtomicUsize>,
-    /// When the last refused request of a user without permission to begin or end jobs was logged.
-    refusal_logged: Mutex<Option<Instant>>,
-    counted: Mutex<Counts>,
+    totals: Mutex<Totals>,
     /// Wakes [`Daemon::serve`] if the jobs have changed.
     wake: (PipeReader, PipeWriter),
 }
@@ -105,6 +90,8 @@ struct Job {
     places: Option<Places>,
     /// The state file of the agent, if the worker has reported it.
     state_file: Option<StateFile>,
+    /// The last report of a worker of this job.
+    reported: Option<Reported>,
     worker: Process,
     /// `None` if an earlier daemon started the worker.
     child: Option<Child>,
@@ -128,6 +115,7 @@ impl Job {
             standing: None,
             places: None,
             state_file: None,
+            reported: None,
             worker,
             child,
             is_late: false,
@@ -161,13 +149,10 @@ impl Daemon {
             records,
             comments,
             jobs: Mutex::new(jobs),
-            connections: AtomicUsize::new(0),
-            connections_of_others: AtomicUsize::new(0),
-            connections_of_gate: AtomicUsize::new(0),
+            clients: Clients::default(),
             failures: Failures::default(),
             readers: Arc::default(),
-            refusal_logged: Mutex::new(None),
-            counted: Mutex::default(),
+            totals: Mutex::default(),
             wake,
         })
     }
@@ -182,7 +167,6 @@ impl Daemon {
         listener.set_nonblocking(true)?;
         while tick() {
             let (workers, again_in) = self.look_after_workers();
-            self.report_counts();
             let wait = interval.into_iter().chain(again_in).min();
             let timeout =
                 wait.map_or(PollTimeout::NONE, |wait| PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX));
@@ -209,71 +193,8 @@ impl Daemon {
         Ok(())
     }
 
-    fn answer_on_a_thread(self: &Arc<Self>, stream: UnixStream) {
-        let Ok(uid) = getsockopt(&stream, PeerCredentials).map(|peer| peer.uid()) else { return };
-        let (connections, most) = self.connections_like(uid);
-        if connections.fetch_add(1, Ordering::Relaxed) >= most {
-            connections.fetch_sub(1, Ordering::Relaxed);
-            return;
-        }
-        let daemon = Arc::clone(self);
-        let answer = move || {
-            if let Err(error) = daemon.answer(stream, uid) {
-                tracing::debug!(%error, "a client was not answered");
-            }
-            daemon.connections_like(uid).0.fetch_sub(1, Ordering::Relaxed);
-        };
-        if let Err(error) = std::thread::Builder::new().name("client".into()).stack_size(256 << 10).spawn(answer) {
-            connections.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!(%error, "no thread can be started for a client");
-        }
-    }
-
-    /// The number of open connections of all users with the same permissions as user `uid`, and the maximum of this
-    /// number.
-    fn connections_like(&self, uid: u32) -> (&AtomicUsize, usize) {
-        match self.may_command(uid) {
-            true => (&self.connections, CONNECTIONS_MAX),
-            false if self.may_stand(uid) => (&self.connections_of_gate, CONNECTIONS_OF_GATE_MAX),
-            false => (&self.connections_of_others, CONNECTIONS_OF_OTHERS_MAX),
-        }
-    }
-
-    /// Whether user `uid` may begin and end jobs.
-    fn may_command(&self, uid: u32) -> bool {
-        uid == self.options.own.unwrap_or(0)
-    }
-
-    /// Whether a refused request of user `uid` is logged. For users without permission to begin or end jobs, one
-    /// request in each [`REFUSAL_LOG_INTERVAL`] is logged, so that these users cannot fill the log.
-    fn is_logged(&self, uid: u32) -> bool {
-        let mut logged = self.refusal_logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = logged.is_none_or(|logged| logged.elapsed() >= REFUSAL_LOG_INTERVAL);
-        if is_due && !self.may_command(uid) {
-            *logged = Some(Instant::now());
-        }
-        is_due || self.may_command(uid)
-    }
-
-    fn answer(&self, mut stream: UnixStream, uid: u32) -> io::Result<()> {
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
-        stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
-        let reply = match receive(&stream) {
-            Ok(request) => self.reply(uid, request),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Reply::Refused(format!("not a request: {error}"))
-            }
-            Err(error) => return Err(error),
-        };
-        self.report_counts();
-        if let (Reply::Refused(why), true) = (&reply, self.is_logged(uid)) {
-            tracing::warn!(uid, why, "a request is refused");
-        }
-        send(&mut stream, &reply)
-    }
-
-    fn reply(&self, uid: u32, request: Request) -> Reply {
+    fn reply(&self, peer: Peer, request: Request) -> Reply {
+        let uid = peer.uid;
         let may_command = self.may_command(uid);
         match request {
             Request::Begin(_) | Request::End { .. } if !may_command => {
@@ -292,6 +213,11 @@ impl Daemon {
             Request::Stand(standing) => self.stand(standing),
             Request::Standing => self.standing(),
             Request::Certificates { uid } => self.certificates(uid),
+            Request::Report(report) => self.note_report(peer, *report),
+            Request::Metrics => {
+                let sees_all = may_command || self.is_of_system(uid);
+                Reply::Metrics(Box::new(self.page_with(|facts| sees_all || facts.uid == uid)))
+            }
             Request::Comment { job_id } => match job_id_of(job_id) {
                 Ok(job_id) => {
                     Reply::Comment(self.comments.get(&job_id).filter(|comment| may_command || comment.uid == uid))
@@ -362,6 +288,7 @@ impl Daemon {
             match self.start(&job.facts, job.standing.as_ref(), false) {
                 Ok((child, worker)) => {
                     tracing::warn!(job_id = id, pid = worker.pid, "the worker of a job died, and was started again");
+                    self.totals().worker_deaths += 1;
                     (job.child, job.worker) = (Some(child), worker);
                     running.extend(worker.descriptor());
                     true
@@ -425,6 +352,11 @@ impl Daemon {
         match self.start(&facts, None, false) {
             Ok((child, worker)) => {
                 let elapsed_us = began.elapsed().as_micros() as u64;
+                {
+                    let mut totals = self.totals();
+                    totals.jobs_begun += 1;
+                    totals.begins.add(elapsed_us);
+                }
                 tracing::info!(job_id = facts.job_id, uid = facts.uid, pid = worker.pid, elapsed_us, "a job begins");
                 jobs.insert(facts.job_id.clone(), Job::new(facts, worker, Some(child)));
                 self.wake();
@@ -529,6 +461,7 @@ impl Daemon {
             }
             self.forget(job_id);
             tracing::info!(job_id, status = status.map(|status| status.to_string()), "a job is over");
+            self.totals().jobs_ended += 1;
             return Reply::Ended(status.and_then(|status| status.code()).map_or(End::Unknown, End::Status));
         }
     }
@@ -567,6 +500,13 @@ impl Daemon {
 mod tests {
     use super::*;
     use crate::client::ask;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::Ordering;
+
+    /// A process of this user that is no worker.
+    pub(super) fn of_user(uid: u32) -> Peer {
+        Peer { uid, pid: std::process::id() as i32 }
+    }
 
     pub(super) struct Site {
         dir: tempfile::TempDir,
@@ -608,7 +548,7 @@ mod tests {
         }
 
         fn own(&self, request: Request) -> Reply {
-            self.daemon.reply(nix::unistd::geteuid().as_raw(), request)
+            self.daemon.reply(of_user(nix::unistd::geteuid().as_raw()), request)
         }
 
         pub(super) fn begin(&self, job_id: &str, restart_count: u32) -> i32 {
@@ -618,7 +558,7 @@ mod tests {
             }
         }
 
-        fn end(&self, job_id: &str, wait_ms: u64) -> Reply {
+        pub(super) fn end(&self, job_id: &str, wait_ms: u64) -> Reply {
             self.own(Request::End { job_id: job_id.into(), wait_ms })
         }
     }
@@ -627,7 +567,7 @@ mod tests {
     pub(super) const WORKER: &str = "trap 'exit 5' USR1; touch \"$1.$$\"; grep -q 'is-over\":true' \"$1\" && exit 5; \
                           while :; do sleep 0.02; done";
 
-    fn wait_until_ready(site: &Site, job_id: &str, pid: i32) {
+    pub(super) fn wait_until_ready(site: &Site, job_id: &str, pid: i32) {
         let ready = site.dir.path().join(format!("run/jobs/{job_id}.json.{pid}"));
         while !ready.exists() {
             std::thread::sleep(Duration::from_millis(5));
@@ -735,17 +675,17 @@ mod tests {
         let site = Site::new(WORKER);
         let own = nix::unistd::geteuid().as_raw();
         for request in [Request::Begin(site.facts("7", 0)), Request::End { job_id: "7".into(), wait_ms: 0 }] {
-            let reply = site.daemon.reply(own + 1, request);
+            let reply = site.daemon.reply(of_user(own + 1), request);
             assert!(matches!(&reply, Reply::Refused(why) if why.contains("may not begin or end jobs")), "{reply:?}");
         }
-        assert_eq!(site.daemon.reply(own + 1, Request::Jobs), Reply::Jobs(Vec::new()));
+        assert_eq!(site.daemon.reply(of_user(own + 1), Request::Jobs), Reply::Jobs(Vec::new()));
         let other = JobFacts { uid: own + 1, ..site.facts("7", 0) };
         assert!(matches!(site.own(Request::Begin(other)), Reply::Refused(why) if why.contains("only jobs of user")));
         let path = JobFacts { job_id: "../7".into(), ..site.facts("7", 0) };
         assert!(matches!(site.own(Request::Begin(path)), Reply::Refused(why) if why.contains("SLURM_JOB_ID")));
         let root = Options { own: None, ..site.daemon.options.clone() };
         let daemon = Daemon::new(root).expect("starts");
-        let reply = daemon.reply(0, Request::Begin(JobFacts { uid: 999, ..site.facts("7", 0) }));
+        let reply = daemon.reply(of_user(0), Request::Begin(JobFacts { uid: 999, ..site.facts("7", 0) }));
         assert!(matches!(&reply, Reply::Refused(why) if why.contains("at least the number 1000")), "{reply:?}");
     }
 
@@ -795,17 +735,19 @@ mod tests {
         let (gate, other) = (own + 1, own + 2);
         let daemon = Daemon::new(Options { gate: Some(gate), ..site.daemon.options.clone() }).expect("starts");
         for request in [Request::Stand(standing(&site, "b")), Request::Standing, Request::Certificates { uid: own }] {
-            let reply = daemon.reply(other, request);
+            let reply = daemon.reply(of_user(other), request);
             assert!(matches!(&reply, Reply::Refused(why) if why.contains("may not start aggregators")), "{reply:?}");
         }
-        assert!(matches!(daemon.reply(gate, Request::Standing), Reply::Standing(all) if all.is_empty()));
+        assert!(matches!(daemon.reply(of_user(gate), Request::Standing), Reply::Standing(all) if all.is_empty()));
         for request in [Request::Begin(site.facts("7", 0)), Request::End { job_id: "7".into(), wait_ms: 0 }] {
-            assert!(matches!(daemon.reply(gate, request), Reply::Refused(why) if why.contains("may not begin")));
+            assert!(
+                matches!(daemon.reply(of_user(gate), request), Reply::Refused(why) if why.contains("may not begin"))
+            );
         }
         let refused = |change: &dyn Fn(&mut Standing)| {
             let mut wrong = standing(&site, "c");
             change(&mut wrong);
-            match daemon.reply(gate, Request::Stand(wrong)) {
+            match daemon.reply(of_user(gate), Request::Stand(wrong)) {
                 Reply::Refused(why) => why,
                 other => panic!("{other:?}"),
             }
@@ -846,7 +788,7 @@ mod tests {
     fn the_words_of_a_comment_are_kept_until_the_job_is_over_and_only_its_user_sees_them() {
         let site = Site::new(WORKER);
         let own = nix::unistd::geteuid().as_raw();
-        let words_for = |uid| match site.daemon.reply(uid, Request::Comment { job_id: "7".into() }) {
+        let words_for = |uid| match site.daemon.reply(of_user(uid), Request::Comment { job_id: "7".into() }) {
             Reply::Comment(comment) => comment.map(|comment| comment.words),
             other => panic!("{other:?}"),
         };
@@ -875,7 +817,7 @@ mod tests {
                 daemon.serve(&listener, Some(Duration::from_millis(20)), || !over.load(Ordering::Relaxed))
             })
         };
-        let silent: Vec<_> = (0..2 * CONNECTIONS_MAX).filter_map(|_| UnixStream::connect(&path).ok()).collect();
+        let silent: Vec<_> = (0..128).filter_map(|_| UnixStream::connect(&path).ok()).collect();
         for nonsense in [&b"{\"begin\":{}}\n"[..], b"\xff\n", &[b'x'; 100_000]] {
             use std::io::Write;
             // The daemon may close the connection at any time.

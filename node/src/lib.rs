@@ -17,6 +17,7 @@ pub mod daemon;
 pub mod environment;
 pub mod facts;
 pub mod hostlist;
+pub mod metrics;
 pub mod process;
 pub mod protocol;
 pub mod record;

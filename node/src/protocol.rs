@@ -2,6 +2,7 @@
 
 use crate::comment::Comment;
 use crate::facts::JobFacts;
+use crate::metrics::{Page, Report};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -51,6 +52,11 @@ pub enum Request {
         /// The user's uid.
         uid: u32,
     },
+    /// What a worker has counted. Only a worker that a daemon of this node has started may send this request. An older
+    /// daemon refuses this request, because it does not know it.
+    Report(Box<Report>),
+    /// Asks for all metrics. The reply names only the user's own jobs, except to root and to accounts of the system.
+    Metrics,
 }
 
 /// The aggregator of a job that runs on other nodes.
@@ -98,7 +104,7 @@ pub enum Reply {
     Ended(End),
     /// The jobs that are saved.
     Jobs(Vec<JobLine>),
-    /// The daemon has noted where the aggregators of a job run.
+    /// The daemon has noted where the aggregators of a job run, or what a worker has counted.
     Noted,
     /// The words for `mcr` in the comment of a job. `None`: the comment has no such words, or the job belongs to
     /// another user.
@@ -107,6 +113,8 @@ pub enum Reply {
     Standing(Vec<StandingLine>),
     /// The text of the file `cluster.pem`.
     Certificates(String),
+    /// All metrics.
+    Metrics(Box<Page>),
     /// The request is refused. The text says why.
     Refused(String),
 }

@@ -22,6 +22,7 @@ mod looking_back;
 mod metrics;
 mod mount;
 mod node;
+mod node_metrics;
 mod ordering;
 mod owners;
 mod parity;

@@ -8,9 +8,15 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The answer of a daemon to a request for metrics.
-fn scraped(address: &str) -> String {
+pub fn scraped(address: &str) -> String {
+    scraped_as(address, "*/*")
+}
+
+/// The answer to a client that accepts these types.
+pub fn scraped_as(address: &str, accept: &str) -> String {
     let mut client = TcpStream::connect(address).expect("connected");
-    client.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("written");
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n");
+    client.write_all(request.as_bytes()).expect("written");
     let mut text = String::new();
     client.read_to_string(&mut text).expect("read");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
@@ -19,13 +25,13 @@ fn scraped(address: &str) -> String {
 }
 
 /// The value of a metric.
-fn value(text: &str, name: &str) -> f64 {
+pub fn value(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{name} is missing: {text}")).parse().expect("a number")
 }
 
 /// The address of the metrics, from the log.
-fn metrics_of(daemon: &Daemon) -> String {
+pub fn metrics_of(daemon: &Daemon) -> String {
     let line = daemon.wait_for_log("metrics are served");
     let at = line.split("address=").nth(1).expect("an address");
     at.split_whitespace().next().expect("an address").to_owned()
@@ -170,7 +176,7 @@ fn job_show_prints_the_address_of_the_metrics_and_where_it_comes_from() {
 }
 
 /// The directory of promtool and prometheus. `None` if the programs are not installed.
-fn prometheus() -> Option<PathBuf> {
+pub fn prometheus() -> Option<PathBuf> {
     let named = std::env::var_os("MCR_TEST_PROMETHEUS").map(PathBuf::from);
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let found = named.into_iter().chain(std::env::split_paths(&paths)).find(|dir| dir.join("promtool").exists());

@@ -118,6 +118,10 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr gate", "Run the gate with the table [gate] of /etc/mcr/mcr.toml"),
         example("mcr gate --state /var/lib/mcr-gate --log-json", "Write the log as JSON"),
     ]),
+    ("metrics", &[
+        example("mcr metrics", "Serve the metrics of mcr node at http://127.0.0.1:7118/metrics"),
+        example("mcr metrics --listen 10.0.0.7:7118", "Serve them on a network for administrators"),
+    ]),
     ("status", &[
         example("mcr status --watch", "Show your jobs on this node, live; q ends it"),
         example("mcr status --aggregators node1:7117,node2:7117", "Ask two aggregators"),

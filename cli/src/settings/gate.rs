@@ -1,6 +1,6 @@
 //! The options of gates. Only the cluster's file can set these options.
 
-use super::metrics::metrics_address;
+use crate::metrics::{WrongMetrics, metrics_address};
 use anyhow::bail;
 use mcr_anc::config::Listen;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ impl GateOptions {
     }
 
     /// The address at which the gate serves metrics. `None`: the gate serves no metrics.
-    pub fn metrics_address(&self) -> anyhow::Result<Option<SocketAddr>> {
+    pub fn metrics_address(&self) -> Result<Option<SocketAddr>, WrongMetrics> {
         metrics_address(self.metrics.as_deref())
     }
 

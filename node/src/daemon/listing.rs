@@ -5,37 +5,8 @@ use crate::comment::Comment;
 use crate::facts::JobFacts;
 use crate::protocol::{JobLine, Places, Reply, StateFile};
 use crate::record::Record;
-use std::sync::PoisonError;
-
-/// Numbers of jobs and workers on this node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    /// Jobs of this node.
-    jobs: u64,
-    /// Running workers of these jobs.
-    of_jobs: u64,
-    /// Running aggregators of jobs on other nodes.
-    of_aggregators: u64,
-}
 
 impl Daemon {
-    /// Logs the numbers of jobs and workers if they have changed. Metrics show them.
-    pub(super) fn report_counts(&self) {
-        let mut now = Counts::default();
-        for job in self.lock().values() {
-            let runs = u64::from(job.again_at.is_none());
-            match job.standing {
-                None => (now.jobs, now.of_jobs) = (now.jobs + 1, now.of_jobs + runs),
-                Some(_) => now.of_aggregators += runs,
-            }
-        }
-        let mut last = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::replace(&mut *last, now) != now {
-            let Counts { jobs, of_jobs, of_aggregators } = now;
-            tracing::debug!(jobs, of_jobs, of_aggregators, "jobs and workers");
-        }
-    }
-
     pub(super) fn lines(&self, is_seen: impl Fn(&JobFacts) -> bool) -> Vec<JobLine> {
         let jobs = self.jobs();
         let seen = jobs.values().filter(|job| job.standing.is_none() && is_seen(&job.facts));
@@ -86,7 +57,7 @@ impl Daemon {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{Site, WORKER};
+    use super::super::tests::{Site, WORKER, of_user};
     use super::*;
     use crate::protocol::Request;
     use std::sync::Arc;
@@ -99,11 +70,11 @@ mod tests {
         let report = |uid, addresses: &[&str]| {
             let places = Places::Gates(addresses.iter().map(|address| (*address).to_owned()).collect());
             let state_file = Some(StateFile("/home/alice/7.state".into()));
-            site.daemon.reply(uid, Request::Places { job_id: "7".into(), places, state_file })
+            site.daemon.reply(of_user(uid), Request::Places { job_id: "7".into(), places, state_file })
         };
         let of_file = |path: &str| {
             let state_file = Some(StateFile(path.into()));
-            site.daemon.reply(own, Request::Places { job_id: "7".into(), places: Places::Here, state_file })
+            site.daemon.reply(of_user(own), Request::Places { job_id: "7".into(), places: Places::Here, state_file })
         };
         for path in ["7.state", "/\x1b[2J", &"/".repeat(5000)] {
             assert!(matches!(of_file(path), Reply::Refused(why) if why.contains("state file")), "{path}");
@@ -112,7 +83,7 @@ mod tests {
         assert!(matches!(report(own, &["\x1b[2J"]), Reply::Refused(why) if why.contains("cannot be shown")));
         assert_eq!(report(own, &["agg0:7117", "[::1]:7117"]), Reply::Noted);
         for daemon in [&site.daemon, &Arc::new(Daemon::new(site.daemon.options.clone()).expect("starts"))] {
-            let Reply::Jobs(jobs) = daemon.reply(own, Request::Jobs) else { panic!("no list") };
+            let Reply::Jobs(jobs) = daemon.reply(of_user(own), Request::Jobs) else { panic!("no list") };
             let shown = jobs[0].aggregators.as_ref().map(ToString::to_string);
             assert_eq!(shown.as_deref(), Some("gates: agg0:7117 [::1]:7117"));
             assert_eq!(jobs[0].state_file, Some(StateFile("/home/alice/7.state".into())));
