@@ -1,7 +1,7 @@
 //! `mcr metrics`: serves the metrics of `mcr node`.
 //!
-//! `mcr node` of all users runs as root, and has no port. This daemon has a port and no privilege: it asks `mcr node` at
-//! its socket.
+//! The daemon `mcr node` runs as root, and has no port. This daemon has a port and no privilege: it asks `mcr node` at
+//! the socket.
 
 use crate::args::MetricsArgs;
 use crate::logging::start_logging_and_counting;

@@ -4,8 +4,8 @@
 //! higher, even if the log leaves out its line. So a metric and its log lines agree. `GET /metrics` answers with all
 //! metrics.
 //!
-//! The workers of `mcr node` serve no metrics: they report their counts to the daemon ([`Metrics::report`]), and the page
-//! of the node ([`node_text`]) has the totals.
+//! The workers of `mcr node` serve no metrics: they report their counts to the daemon ([`Metrics::report`]), and the
+//! page of the node ([`node_text`]) has the totals.
 
 mod address;
 mod node;
@@ -15,7 +15,7 @@ pub use address::{WrongMetrics, metrics_address};
 pub use node::{UserNames, node_text};
 pub use server::{Format, serve};
 
-use mcr_node::metrics::{Counts, JobState, Report};
+use mcr_node::metrics::{Counts, FLUSH_BOUNDS_MS, JobState, Report};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -33,8 +33,6 @@ use tracing_subscriber::layer::{Context, Layer};
 
 /// Maximum number of jobs that a metric names. The job that committed least recently is forgotten first.
 const JOBS_MAX: usize = 64;
-/// Upper bounds of the buckets of `mcr_flush_seconds`, the histogram of the duration of a flush, in seconds.
-const FLUSH_SECONDS: [f64; 10] = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfJob {
@@ -83,6 +81,8 @@ pub struct Metrics {
     not_committed_at_end: Counter,
     agents: Gauge,
     flush_seconds: Histogram,
+    /// The same durations, for the report of a worker. Only the counts of flushes are used.
+    flushes: Mutex<Counts>,
     last_commit: Family<OfJob, Gauge>,
     uncommitted_ranks: Family<OfJob, Gauge>,
     log_lines: Family<OfLevel, Counter>,
@@ -165,7 +165,7 @@ impl Metrics {
             gauge
         };
         let agents = gauge(&mut registry, "mcr_agents", "Agents that are connected to this aggregator");
-        let flush_seconds = Histogram::new(FLUSH_SECONDS);
+        let flush_seconds = Histogram::new(FLUSH_BOUNDS_MS.map(|ms| ms as f64 / 1000.0));
         registry.register("mcr_flush_seconds", "Duration of the flush of a group", flush_seconds.clone());
         let last_commit = Family::<OfJob, Gauge>::default();
         let help = "Time of the last committed group of a job, in seconds since 1970";
@@ -194,6 +194,7 @@ impl Metrics {
             not_committed_at_end,
             agents,
             flush_seconds,
+            flushes: Mutex::default(),
             last_commit,
             uncommitted_ranks,
             log_lines,
@@ -304,6 +305,7 @@ impl Metrics {
             refused_tls: refused("tls"),
             refused_user: refused("user"),
             refused_other: refused(OTHER),
+            ..*self.flushes.lock().unwrap_or_else(PoisonError::into_inner)
         };
         let job = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Report { counts, accepted, agents: u64::try_from(self.agents.get()).unwrap_or(0), job }
@@ -334,6 +336,7 @@ impl Metrics {
         self.bytes_raw.inc_by(seen.raw_bytes);
         self.bytes_stored.inc_by(seen.stored_bytes);
         self.flush_seconds.observe(seen.elapsed_ms as f64 / 1000.0);
+        self.flushes.lock().unwrap_or_else(PoisonError::into_inner).add_flush(seen.elapsed_ms);
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.retain(|job| *job != seen.job);
         if jobs.len() >= JOBS_MAX
@@ -541,6 +544,8 @@ mod tests {
             bytes_stored: 300,
             abandoned_missing: 1,
             refused_user: 1,
+            flushes_to_300_ms: 1,
+            flush_ms: 250,
             ..Counts::default()
         };
         assert_eq!((report.counts, report.accepted, report.agents), (expected, accepted, 1));

@@ -1,9 +1,9 @@
 //! What the metrics of a node show: the counts that workers report, and the page that the daemon answers with.
 //!
-//! A worker reports its counts since its start ([`Report`]). The daemon adds to its totals what the counts have grown
-//! since the last report of this worker. If the daemon has no earlier report, because another daemon has started the
-//! worker, it adds what the counts have grown since the last report that any daemon has accepted. So no count is added
-//! twice, and the totals of a daemon begin at 0.
+//! A worker reports its counts since its start ([`Report`]). The daemon adds to its totals by how much the counts have
+//! grown since the last report of this worker. If the daemon has no earlier report, because another daemon has started
+//! the worker, it adds the growth since the last report that any daemon has accepted. So no count is added twice, and
+//! the totals of a daemon begin at 0.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,9 @@ const VALUE_MAX: u64 = 1 << 53;
 pub const JOBS_SHOWN_MAX: usize = 64;
 /// Upper bounds of the buckets of [`Begins`], in microseconds.
 pub const BEGIN_BOUNDS_US: [u64; 8] = [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000];
+
+/// Upper bounds of the buckets of the durations of flushes, in milliseconds.
+pub const FLUSH_BOUNDS_MS: [u64; 10] = [100, 300, 1_000, 3_000, 10_000, 30_000, 60_000, 120_000, 300_000, 900_000];
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -77,9 +80,70 @@ counts! {
     refused_user,
     /// Connections that were refused for another reason.
     refused_other,
+    /// Flushes that took at most 0.1 s. The next counts do not contain these flushes.
+    flushes_to_100_ms,
+    /// Flushes that took at most 0.3 s.
+    flushes_to_300_ms,
+    /// Flushes that took at most 1 s.
+    flushes_to_1_s,
+    /// Flushes that took at most 3 s.
+    flushes_to_3_s,
+    /// Flushes that took at most 10 s.
+    flushes_to_10_s,
+    /// Flushes that took at most 30 s.
+    flushes_to_30_s,
+    /// Flushes that took at most 60 s.
+    flushes_to_60_s,
+    /// Flushes that took at most 120 s.
+    flushes_to_120_s,
+    /// Flushes that took at most 300 s.
+    flushes_to_300_s,
+    /// Flushes that took at most 900 s.
+    flushes_to_900_s,
+    /// Flushes that took longer.
+    flushes_longer,
+    /// Sum of the durations of all flushes, in milliseconds.
+    flush_ms,
 }
 
 impl Counts {
+    /// Adds a flush that took this time.
+    pub fn add_flush(&mut self, elapsed_ms: u64) {
+        let buckets = [
+            &mut self.flushes_to_100_ms,
+            &mut self.flushes_to_300_ms,
+            &mut self.flushes_to_1_s,
+            &mut self.flushes_to_3_s,
+            &mut self.flushes_to_10_s,
+            &mut self.flushes_to_30_s,
+            &mut self.flushes_to_60_s,
+            &mut self.flushes_to_120_s,
+            &mut self.flushes_to_300_s,
+            &mut self.flushes_to_900_s,
+            &mut self.flushes_longer,
+        ];
+        let bucket = FLUSH_BOUNDS_MS.partition_point(|bound| *bound < elapsed_ms);
+        buckets.into_iter().skip(bucket).take(1).for_each(|count| *count += 1);
+        self.flush_ms = self.flush_ms.saturating_add(elapsed_ms);
+    }
+
+    /// Number of flushes in each bucket, see [`FLUSH_BOUNDS_MS`]. The last bucket has the flushes above all bounds.
+    pub fn flush_buckets(&self) -> [u64; FLUSH_BOUNDS_MS.len() + 1] {
+        [
+            self.flushes_to_100_ms,
+            self.flushes_to_300_ms,
+            self.flushes_to_1_s,
+            self.flushes_to_3_s,
+            self.flushes_to_10_s,
+            self.flushes_to_30_s,
+            self.flushes_to_60_s,
+            self.flushes_to_120_s,
+            self.flushes_to_300_s,
+            self.flushes_to_900_s,
+            self.flushes_longer,
+        ]
+    }
+
     /// How much each count has grown. A count that has become smaller has not grown.
     pub fn growth_since(self, earlier: Self) -> Self {
         self.with(earlier, u64::saturating_sub)
@@ -121,7 +185,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// What is wrong with the report. `None`: it can be used. A user can write any report, and root's daemon shows it.
+    /// What is wrong with the report. `None`: it can be used. A user can write any report, and the daemon of root shows
+    /// it.
     pub fn wrong(&self) -> Option<String> {
         let job = self.job.clone().unwrap_or_default();
         if job.job.len() > JOB_BYTES_MAX || job.job.contains(char::is_control) {
@@ -264,6 +329,10 @@ mod tests {
         [1, 1_000, 1_001, 9_000_000].into_iter().for_each(|us| begins.add(us));
         assert_eq!((begins.buckets, begins.count()), ([2, 1, 0, 0, 0, 0, 0, 0, 1], 4));
         assert_eq!(begins.sum_us, 9_002_002);
+        let mut flushes = Counts::default();
+        [0, 100, 101, 900_000, 900_001].into_iter().for_each(|ms| flushes.add_flush(ms));
+        assert_eq!(flushes.flush_buckets(), [2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(flushes.flush_ms, 1_800_202);
     }
 
     #[test]

@@ -52,8 +52,8 @@ pub enum Request {
         /// The user's uid.
         uid: u32,
     },
-    /// What a worker has counted. Only a worker that a daemon of this node has started may send this request. An older
-    /// daemon refuses this request, because it does not know it.
+    /// What a worker has counted. Only a worker that a daemon of this node has started may send this request. An
+    /// older daemon does not know this request, and refuses it.
     Report(Box<Report>),
     /// Asks for all metrics. The reply names only the user's own jobs, except to root and to accounts of the system.
     Metrics,

@@ -111,6 +111,7 @@ fn the_page_of_a_node_has_the_commits_of_its_workers_and_names_jobs_only_while_t
     let application = site.application(first, 1, 2);
     let text = wait_committed(&address, 2.0);
     assert!(names(&text, first) && !names(&text, second), "{text}");
+    assert_eq!(value(&text, "mcr_flush_seconds_count"), 2.0);
     assert!(value(&text, "mcr_bytes_raw_total") > 0.0 && value(&text, "mcr_bytes_stored_total") > 0.0, "{text}");
     wait_for("the number of uncommitted ranks", SOON, || {
         let name = format!("mcr_job_uncommitted_ranks{{job=\"melt{first}\"");

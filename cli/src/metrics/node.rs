@@ -1,7 +1,7 @@
 //! The metrics of `mcr node`: the totals of all workers, and the jobs that run on the node.
 
 use super::{Format, Metrics};
-use mcr_node::metrics::{BEGIN_BOUNDS_US, Begins, JobOfUser, Page};
+use mcr_node::metrics::{BEGIN_BOUNDS_US, FLUSH_BOUNDS_MS, JobOfUser, Page};
 use nix::unistd::{Uid, User};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -100,7 +100,24 @@ impl Collector for OfNode {
         for (kind, value) in [("job", page.of_jobs), ("aggregator", page.of_aggregators)] {
             workers.encode_family(&[("kind", kind)])?.encode_gauge(&value)?;
         }
-        begins(&mut encoder, &totals.begins)?;
+        let seconds = |us: u64| us as f64 / 1e6;
+        Durations {
+            bounds: &BEGIN_BOUNDS_US.map(seconds),
+            counts: &totals.begins.buckets,
+            sum_seconds: seconds(totals.begins.sum_us),
+        }
+        .encode(
+            &mut encoder,
+            "mcr_begin_seconds",
+            "Time in which the daemon of a node begins a job, while Prolog waits",
+        )?;
+        let seconds = |ms: u64| ms as f64 / 1e3;
+        Durations {
+            bounds: &FLUSH_BOUNDS_MS.map(seconds),
+            counts: &counts.flush_buckets(),
+            sum_seconds: seconds(counts.flush_ms),
+        }
+        .encode(&mut encoder, "mcr_flush_seconds", "Duration of the flush of a group")?;
         self.jobs(
             &mut encoder,
             "mcr_job_last_commit_timestamp_seconds",
@@ -147,14 +164,23 @@ fn count(metric: &mut MetricEncoder, value: u64) -> fmt::Result {
     metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
 }
 
-fn begins(encoder: &mut DescriptorEncoder, begins: &Begins) -> fmt::Result {
-    let help = "Time in which the daemon of a node begins a job, while Prolog waits";
-    let mut metric = encoder.encode_descriptor("mcr_begin_seconds", help, None, MetricType::Histogram)?;
-    // The encoder adds the numbers of the buckets up. The last bucket has no upper bound.
-    let seconds = |us: u64| us as f64 / 1e6;
-    let bounds = BEGIN_BOUNDS_US.into_iter().map(seconds).chain([f64::INFINITY]);
-    let buckets: Vec<(f64, u64)> = bounds.zip(begins.buckets).collect();
-    metric.encode_histogram::<NoLabelSet>(seconds(begins.sum_us), begins.count(), &buckets, None)
+/// A histogram of durations.
+struct Durations<'d> {
+    /// Upper bounds of the buckets, in seconds.
+    bounds: &'d [f64],
+    /// Number of durations in each bucket, and of durations above all bounds.
+    counts: &'d [u64],
+    sum_seconds: f64,
+}
+
+impl Durations<'_> {
+    fn encode(&self, encoder: &mut DescriptorEncoder, name: &str, help: &str) -> fmt::Result {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        // The encoder adds the numbers of the buckets up. The last bucket has no upper bound.
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(self.counts.iter().copied()).collect();
+        metric.encode_histogram::<NoLabelSet>(self.sum_seconds, self.counts.iter().sum(), &buckets, None)
+    }
 }
 
 #[cfg(test)]
@@ -167,6 +193,7 @@ mod tests {
         let metrics = Metrics::new(String::new());
         let mut page = Page { jobs: 3, of_jobs: 2, of_aggregators: 1, agents: 4, ..Page::default() };
         page.totals.counts = Counts { checkpoints_committed: 7, abandoned_fenced: 2, ..Counts::default() };
+        [50, 250, 2_000_000].into_iter().for_each(|ms| page.totals.counts.add_flush(ms));
         [2_500, 900, 9_000_000].into_iter().for_each(|us| page.totals.begins.add(us));
         let state =
             |job: &str, last| JobState { job: job.into(), last_commit_unix_seconds: last, uncommitted_ranks: Some(5) };
@@ -188,6 +215,10 @@ mod tests {
             "mcr_begin_seconds_bucket{le=\"3.0\"} 2\n",
             "mcr_begin_seconds_bucket{le=\"+Inf\"} 3\n",
             "mcr_begin_seconds_count 3\n",
+            "mcr_flush_seconds_sum 2000.3\n",
+            "mcr_flush_seconds_bucket{le=\"0.1\"} 1\n",
+            "mcr_flush_seconds_bucket{le=\"900.0\"} 2\n",
+            "mcr_flush_seconds_bucket{le=\"+Inf\"} 3\n",
             "mcr_job_last_commit_timestamp_seconds{job=\"wave \\\"1\\\"\",user=\"root\"} 1790000000\n",
             "mcr_job_uncommitted_ranks{job=\"melt\",user=\"4000000000\"} 5\n",
             "mcr_log_lines_total{level=\"error\"} 0\n",
