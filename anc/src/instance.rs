@@ -350,10 +350,12 @@ fn doubt_of_agent(rank: Rank, doubt: Doubt) -> String {
             "{rank} has fewer files than in the checkpoints before, and wrote no more: it is uncertain whether the \
              checkpoint has all files of its step"
         ),
-        Doubt::LeftOut => "the layout was guessed from the file names, and many files that the application wrote belong \
-                           to no checkpoint of this layout: it is uncertain whether the checkpoint has all files of its \
-                           step. The log of the agent names a file; give --layout"
-            .to_owned(),
+        Doubt::LeftOut => {
+            "the layout was guessed from the file names, and many files that the application wrote belong to no \
+             checkpoint of this layout: it is uncertain whether the checkpoint has all files of its step. The log of \
+             the agent names a file; give --layout"
+                .to_owned()
+        }
     }
 }
 

@@ -351,8 +351,8 @@ fn is_of_a_restart(rest: &[u8]) -> bool {
     matches!(parts[..], [place, pid, nth] if is_place(place) && is_number(pid) && is_number(nth))
 }
 
-/// Whether this is the path of a container, its parity or a manifest. A store may lie below the application's directory. The
-/// files of a store must not be saved again.
+/// Whether this is the path of a container, its parity or a manifest. A store may lie below the application's
+/// directory. The files of a store must not be saved again.
 pub(crate) fn is_of_a_store(path: &[u8]) -> bool {
     let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
     let number = name

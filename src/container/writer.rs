@@ -231,8 +231,8 @@ impl UnsealedContainer {
         Ok(())
     }
 
-    /// Gives the container and its parity their final names and makes the names durable. `meanwhile` runs on another thread at the same
-    /// time, because it waits for the disk too.
+    /// Gives the container and its parity their final names and makes the names durable. `meanwhile` runs on another
+    /// thread at the same time, because it waits for the disk too.
     pub fn seal<T: Send>(
         self,
         store: &dyn Store,

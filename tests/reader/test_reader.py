@@ -174,7 +174,8 @@ class Golden(TestWithFolder):
         header = parity.Header(data[:128])
         self.assertEqual((header.percent, header.bytes), (50, len(whole)))
         hole = bytes(4096)
-        for damaged in (whole, whole[:5000], hole + whole[4096:], whole[:4000] + hole + whole[8096:], hole + whole[4096:9000]):
+        moved = whole[:4000] + hole + whole[8096:]
+        for damaged in (whole, whole[:5000], hole + whole[4096:], moved, hole + whole[4096:9000]):
             self.assertEqual(parity.mend(damaged, b"?" + data[1:]), whole)
         with self.assertRaises(ReaderError):
             parity.mend(whole[:500], data)

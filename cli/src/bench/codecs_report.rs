@@ -222,9 +222,10 @@ pub fn text(report: &Report, most: usize) -> String {
 
     let _ = write!(
         text,
-        "\nBytes that `mcr save --no-reuse --profile` would store of these {}, with index and skeletons, and the time of one\n\
-         core to encode and decode. Reading and writing are not counted. The profiles `balanced` and `max` encode the\n\
-         classes of a type together, and predict one class from another; the columns above show each class alone.\n{}\n{}",
+        "\nBytes that `mcr save --no-reuse --profile` would store of these {}, with index and skeletons, and the time of\n\
+         one core to encode and decode. Reading and writing are not counted. The profiles `balanced` and `max` encode the\n\
+         classes of a type together, and predict one class from another; the columns above show each class alone.\n\
+         {}\n{}",
         human_bytes(report.looked.measured_file_bytes),
         profiles(report).render(),
         report.bounds.sentence(),
