@@ -260,7 +260,7 @@ fn through_ours(dir: &Path, files: &Path) -> (Cost, Cost) {
     let (layout, _) = config.resolve_layout(false).expect("a layout");
     let first = Arc::new(Mutex::new(None));
     let maps = Arc::new(Noting { maps: Maps::new(), first: Arc::clone(&first) });
-    let agent = near.block_on(async { Agent::start_with(config, layout, maps) }).expect("an agent");
+    let agent = near.block_on(async { Agent::start_with(config, layout, maps, None) }).expect("an agent");
 
     let checkpoint = store.join("bench").join("sim.it_1");
     let deadline = Instant::now() + Duration::from_secs(120);
