@@ -280,7 +280,8 @@ fn write_anew(
     // The old parity does not fit the new container. Between the two renames, the parity shows by its length that it
     // belongs to another container.
     let percent = parity::find(store, &path).map(|found| parity::percent_of(&found));
-    let parity = percent.map(|percent| parity::write(store, temp.path(), &path, written.index_digest(), percent));
+    let parity = percent
+        .map(|percent| parity::write(store, temp.path(), &path, written.index_digest(), percent, parity::MEMORY_BYTES));
     let parity = parity.transpose()?;
     store.rename(temp.path(), &path)?;
     if let Some(parity) = parity {

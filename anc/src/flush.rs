@@ -172,8 +172,10 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
         container.finish(Contents { scheme, block_bytes, classes, files: Arc::clone(files), reused })?;
     let finishing = finishing.elapsed();
     if let Some(percent) = options.parity {
-        let _lease = flush.budget.lease(parity::MEMORY_BYTES);
-        container.add_parity(*store, percent)?;
+        // At least half of the budget is never leased for a long time, so this lease is always given.
+        let memory_bytes = parity::MEMORY_BYTES.min(flush.budget.total_bytes() / 2);
+        let _lease = flush.budget.lease(memory_bytes);
+        container.add_parity(*store, percent, memory_bytes)?;
     }
     let sealing = Instant::now();
     let (sealed, manifest) = container.seal(*store, |container| manifest::write(*store, container, draft))?;

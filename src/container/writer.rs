@@ -223,11 +223,16 @@ pub struct UnsyncedDirs {
 }
 
 impl UnsealedContainer {
-    /// Reads the container again, and writes its parity under a temporary name. Takes [`parity::MEMORY_BYTES`] bytes
-    /// of memory.
-    pub fn add_parity(&mut self, store: &dyn Store, percent: ParityPercent) -> Result<(), StoreError> {
+    /// Reads the container again, and writes its parity under a temporary name. `memory_bytes`:
+    /// the memory for this, see [`parity::write`].
+    pub fn add_parity(
+        &mut self,
+        store: &dyn Store,
+        percent: ParityPercent,
+        memory_bytes: u64,
+    ) -> Result<(), StoreError> {
         let digest = self.summary.index_digest;
-        self.parity = Some(parity::write(store, self.temp.path(), &self.path, digest, percent)?);
+        self.parity = Some(parity::write(store, self.temp.path(), &self.path, digest, percent, memory_bytes)?);
         Ok(())
     }
 

@@ -113,7 +113,9 @@ fn place_container(
     // The parity is computed again from the copy, so damage of the source's parity is not copied.
     let percent = parity::find(from.store, &source).map(|found| parity::percent_of(&found));
     let digest = need.needed.index_digest();
-    let parity = percent.map(|percent| parity::write(to.store, temp.path(), &path, digest, percent)).transpose()?;
+    let parity = percent
+        .map(|percent| parity::write(to.store, temp.path(), &path, digest, percent, parity::MEMORY_BYTES))
+        .transpose()?;
     // Another program may have written another container of this name in the meantime.
     plan::check_replaceable(route, need)?;
     to.store.rename(temp.path(), &path)?;

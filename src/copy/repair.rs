@@ -190,7 +190,8 @@ impl<'a> Repair<'a> {
             return Ok(());
         }
         let Some(found) = parity::find(store, path) else { return Ok(()) };
-        let temp = parity::write(store, path, path, needed.index_digest(), parity::percent_of(&found))?;
+        let percent = parity::percent_of(&found);
+        let temp = parity::write(store, path, path, needed.index_digest(), percent, parity::MEMORY_BYTES)?;
         let bytes = store.stat(temp.path())?.bytes;
         let path = parity_path(path);
         self.put(temp.path(), &path)?;

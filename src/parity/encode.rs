@@ -1,7 +1,7 @@
 //! Computes the parity of a container.
 //!
 //! Several neighbouring stripes are encoded at the same time, so that the container is read in runs of blocks and not
-//! in single blocks. The stripes of one step take at most [`WINDOW_BYTES`] bytes of memory.
+//! in single blocks. The memory bounds the number of these stripes.
 
 use super::blocks::Blocks;
 use super::format::{Geometry, ParityHeader, ParityPercent};
@@ -12,23 +12,22 @@ use reed_solomon_simd::engine::DefaultEngine;
 use reed_solomon_simd::rate::{HighRateEncoder, RateEncoder};
 use std::path::Path;
 
-/// Maximum total length of the container blocks that are encoded at the same time, in bytes.
-const WINDOW_BYTES: u64 = 24 << 20;
-/// Memory that [`write`] takes, in bytes: the blocks, at most half as many parity blocks in the encoder and again in
-/// records, and one run of blocks.
-pub const MEMORY_BYTES: u64 = WINDOW_BYTES * 9 / 4;
+/// Memory in bytes with which [`write`] is fast. More memory brings nothing.
+pub const MEMORY_BYTES: u64 = 54 << 20;
 
 /// Writes the parity of a container to a temporary file in the directory of `named`, and syncs the file. The caller
 /// renames the file. `read`: the path at which the container is at present. `named`: the final path of the container.
-/// `index_digest`: the digest by which references name the container.
+/// `index_digest`: the digest by which references name the container. `memory_bytes`: the memory that this function
+/// may take, see [`MEMORY_BYTES`]; it takes the memory of one stripe, at most 2 MiB, even if this is more.
 ///
-/// The same container and percentage give the same bytes on every machine.
+/// The same container and percentage give the same bytes on every machine, with any memory.
 pub fn write(
     store: &dyn Store,
     read: &Path,
     named: &Path,
     index_digest: Digest,
     percent: ParityPercent,
+    memory_bytes: u64,
 ) -> Result<Box<dyn TempFile>, StoreError> {
     let path = parity_path(named);
     let dir = named.parent().unwrap_or(Path::new(""));
@@ -41,7 +40,10 @@ pub fn write(
     let mut temp = store.create_temp(dir, name)?;
     temp.append(&header)?;
     let mut encoder = StripeEncoder { container, geometry, run: Vec::new(), records: Vec::new() };
-    let wide = (WINDOW_BYTES / (u64::from(geometry.data) * u64::from(geometry.block_bytes))).max(1);
+    // The memory has the blocks, at most half as many parity blocks in the encoder and again in records, and one run
+    // of blocks.
+    let window_bytes = memory_bytes.min(MEMORY_BYTES) / 9 * 4;
+    let wide = (window_bytes / (u64::from(geometry.data) * u64::from(geometry.block_bytes))).max(1);
     let mut stripe = 0;
     while stripe < geometry.stripes {
         let count = wide.min(geometry.stripes - stripe);

@@ -90,7 +90,7 @@ fn stored(container: &[u8], percent: u32) -> MemoryStore {
     create_dirs(&store, path.parent().expect("a directory")).expect("made");
     store.put(path, container);
     let percent = ParityPercent::new(percent).expect("valid");
-    let parity = write(&store, path, path, Digest([7; 32]), percent).expect("written");
+    let parity = write(&store, path, path, Digest([7; 32]), percent, MEMORY_BYTES).expect("written");
     store.rename(parity.path(), &parity_path(path)).expect("renamed");
     store
 }

@@ -5,7 +5,7 @@ use super::*;
 use mcrengine::copy::{MendedBy, Repaired, Route, Side, copy_checkpoint, plan_checkpoint, repair};
 use mcrengine::ids::{GroupId, Grouping};
 use mcrengine::manifest::read_manifest;
-use mcrengine::parity::{ParityPercent, parity_path};
+use mcrengine::parity::{MEMORY_BYTES, ParityPercent, parity_path};
 use mcrengine::reuse::ReuseIndex;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn flush_with(store: &dyn Store, step: u64, before: Option<u64>, percent: u32) -
         };
         let mut made = made?;
         if let Some(percent) = ParityPercent::new(percent) {
-            made.add_parity(store, percent)?;
+            made.add_parity(store, percent, MEMORY_BYTES)?;
         }
         seal_and_commit(store, made, &how)?;
     }

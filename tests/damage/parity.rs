@@ -5,7 +5,7 @@ use mcrengine::codec::Chain;
 use mcrengine::copy::{MendedBy, Repaired, Side, repair};
 use mcrengine::header::ElementType;
 use mcrengine::ids::GroupId;
-use mcrengine::parity::{ParityPercent, parity_path};
+use mcrengine::parity::{MEMORY_BYTES, ParityPercent, parity_path};
 use mcrengine::reuse::ReuseIndex;
 use mcrengine::store::{MemoryStore, Survival};
 use mcrengine::verify::verify;
@@ -40,7 +40,7 @@ fn whole() -> MemoryStore {
         (how.draft.ranks, how.draft.group_size) = (1, 1);
         let made = finish(&store, &step_id(step), GroupId(0), &group, &how, &ReuseIndex::empty(), None);
         let mut made = made.expect("writes");
-        made.add_parity(&store, ParityPercent::new(PERCENT).expect("valid")).expect("writes");
+        made.add_parity(&store, ParityPercent::new(PERCENT).expect("valid"), MEMORY_BYTES).expect("writes");
         seal_and_commit(&store, made, &how).expect("commits");
     }
     store

@@ -91,6 +91,19 @@ fn a_damaged_container_is_mended_by_its_parity_and_restored_byte_for_byte() {
 }
 
 #[test]
+fn parity_is_written_within_a_small_budget_while_files_wait_in_memory() {
+    let site = Site(tempfile::tempdir().expect("a directory"));
+    std::fs::create_dir(site.path("data")).expect("made");
+    for step in 1..=6u64 {
+        let bytes: Vec<u8> = (0..(12 << 17)).flat_map(|n: u64| (n * n * step).to_le_bytes()).collect();
+        std::fs::write(site.path(&format!("data/s{step}.bin")), bytes).expect("written");
+    }
+    let mut save = site.command("save --create --job wave --parity-percent 5 --profile fast --budget-mib 64");
+    run(save.arg(site.path("data")).args(["--layout", "{checkpoint}.bin"]), 0);
+    assert!(site.text("verify", 0).contains("6 of 6 checkpoints"));
+}
+
+#[test]
 fn what_cannot_be_mended_is_named_with_what_is_missing() {
     let site = Site::new("0");
     run(site.command("copy --all --job wave").args(["--from"]).arg(site.path("store")).arg("--to-job").arg("other"), 0);

@@ -5,7 +5,7 @@ use mcrengine::container::{ContainerReader, ContainerSet};
 use mcrengine::ids::GroupId;
 use mcrengine::incarnation::{self, Draft};
 use mcrengine::manifest::{self, Place};
-use mcrengine::parity::{ParityPercent, mend, parity_path, write};
+use mcrengine::parity::{MEMORY_BYTES, ParityPercent, mend, parity_path, write};
 use mcrengine::store::{MemoryStore, PosixStore, create_dirs};
 use mcrengine::verify::verify;
 use std::collections::BTreeSet;
@@ -75,7 +75,8 @@ fn parity() -> (MemoryStore, Vec<u8>, Vec<u8>) {
     create_dirs(&store, Path::new("wave/DD0001")).expect("made");
     store.put(path, &container);
     let digest = ContainerReader::open(&store, &job(), &step_id(1), GroupId(0)).expect("opens").index_digest();
-    let written = write(&store, path, path, digest, ParityPercent::new(50).expect("valid")).expect("written");
+    let written =
+        write(&store, path, path, digest, ParityPercent::new(50).expect("valid"), MEMORY_BYTES).expect("written");
     let parity = store.get(written.path()).expect("there");
     (store, container, parity)
 }
