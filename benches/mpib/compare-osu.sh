@@ -5,9 +5,9 @@
 #
 # For each size, the script prints the medians of all rounds of both programs and their ratios. The script also writes
 # these numbers to FILE. The exit status is 1 if a latency is more than 5 % above the latency of OSU, or a bandwidth
-# is below 0.9 times the bandwidth of OSU. The script compares medians and not the best values: the memory of a
-# virtual machine is sometimes twice as fast for a moment, and the best of many short runs includes such moments more
-# often. The result is meaningful only if two cores are free.
+# is below 0.9 times the bandwidth of OSU. The script compares medians and not the best values, because the memory of
+# a virtual machine is sometimes twice as fast for a moment. Such a moment changes the best value, but hardly the
+# median. The result is meaningful only if two cores are free.
 #
 # OSU_LATENCY and OSU_BW name the built programs. Without these variables, the script uses the programs in PATH, or
 # builds OSU_TARBALL, or downloads and builds OSU_URL. If all of this fails, the script prints a message and exits

@@ -122,7 +122,7 @@ pub enum Command {
     ///
     /// This daemon runs on an aggregator node, together with mcr node, and as a user without privileges. The daemon
     /// listens on the network with TLS. The agents of a job ask the gate for an aggregator, and mcr node starts the
-    /// aggregator as the user of the job. The options are in the table gate of the cluster's file /etc/mcr/mcr.toml.
+    /// aggregator as the user of the job. The options are in the table "gate" of the cluster's file /etc/mcr/mcr.toml.
     #[command(after_help = exit::GATE)]
     Gate(GateArgs),
     /// Serve the metrics of mcr node to Prometheus
@@ -837,11 +837,11 @@ pub struct BenchSchemesArgs {
     /// least one) are measured
     #[arg(long, default_value = "256M", value_parser = byte_count, value_name = "BYTES")]
     pub sample: u64,
-    /// Group sizes. The largest group size is used for the other figures. A size above the number of ranks is
+    /// Group sizes of figure 7. Figures 6, 8 and 9 use the largest group size. A size above the number of ranks is
     /// replaced by the number of ranks
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "SIZES")]
     pub group_sizes: Vec<std::num::NonZeroU32>,
-    /// Block sizes of the block schemes, for example 4K,64K. The best block size is used for the other figures
+    /// Block sizes of figure 8, for example 4K,64K. The other figures use the best block size
     #[arg(long, value_delimiter = ',', default_value = "512,4K,16K,64K,256K,1M", value_parser = block_bytes, value_name = "BYTES")]
     pub block_sizes: Vec<std::num::NonZeroU32>,
     /// Profiles to show in addition to the paper's chain

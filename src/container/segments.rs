@@ -159,7 +159,7 @@ impl SegmentBuffer {
         self.buffer.record();
     }
 
-    /// The recorded uses, and the segments.
+    /// The list of segments, and the recorded uses.
     pub fn recorded(&self) -> (PartitionList, Vec<TraceEvent>) {
         self.buffer.recorded()
     }

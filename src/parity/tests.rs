@@ -251,7 +251,8 @@ proptest! {
         }
     }
 
-    /// Any damage of the parity file is noticed, and never leads to wrong bytes of a block that was damaged alone.
+    /// Any damage of the parity file is noticed. If a block of the container is damaged too, mending fails or gives the
+    /// right bytes.
     #[test]
     fn damage_of_the_parity_is_noticed(at in any::<prop::sample::Index>(), flip in 1u8..=255, seed in any::<u64>()) {
         let container = noise(60 * BLOCK, seed);

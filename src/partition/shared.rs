@@ -192,7 +192,7 @@ impl<P: Policy, T> SharedBuffer<P, T> {
         self.lock().events.get_or_insert_default();
     }
 
-    /// The recorded calls and returns, and the partitions.
+    /// The list of partitions, and the recorded calls and returns.
     pub fn recorded(&self) -> (PartitionList, Vec<TraceEvent>) {
         let state = self.lock();
         (state.manager.list().clone(), state.events.clone().unwrap_or_default())

@@ -53,7 +53,7 @@ pub fn number(implementation: &str) -> Option<u32> {
     implementation.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// The variable without which Open MPI ignores forced algorithms. Open MPI reads it only once.
+/// The variable without which Open MPI ignores forced algorithms. Open MPI reads this variable only once.
 const DYNAMIC_RULES: &str = "coll_tuned_use_dynamic_rules";
 
 /// Lets this process force algorithms. Call this function before MPI starts and before other threads start. Without a

@@ -6,8 +6,8 @@ use crate::comm::Comm;
 use crate::models::lanes::PathModel;
 use crate::p2p::{fan_out, quickest_round_trip, streams};
 
-/// Measures latencies, b_LAN, b_WAN(P) for every P, and the bandwidth of the root alone over the WAN, with messages
-/// of `bytes`. `sites` must contain exactly two sites. All ranks must call this function.
+/// Measures the latencies and bandwidths of a [`PathModel`]. The bandwidths are measured with messages of `bytes`
+/// bytes. `sites` must contain exactly two sites. All ranks must call this function.
 pub fn measure_paths(comm: &Comm, sites: &[usize], root: usize, bytes: usize, reps: usize) -> Result<PathModel> {
     let (near, far): (Vec<_>, Vec<_>) = (0..comm.size()).partition(|&r| sites[r] == sites[root]);
     let wan_trip = quickest_round_trip(comm, root, far[0])?;

@@ -63,8 +63,8 @@ fn every_method_with_every_isolation_gives_a_time_within_its_bounds() {
 #[test]
 fn every_method_with_every_isolation_finds_the_known_length_of_an_operation_for_each_flow() {
     // In an earlier version, root timing reported 2 ms for symmetric operations of 10 ms. Other work of the machine
-    // makes some times longer. Such work also lengthens the latency that a method subtracts, so a single measurement
-    // may be wrong in either direction. A method that is wrong by itself is wrong in each attempt.
+    // lengthens some of the measured times. Such work also lengthens the latency that a method subtracts, so a single
+    // measurement may be wrong in either direction. A method that is wrong by itself is wrong in each attempt.
     let mut wrong: Vec<String> = Vec::new();
     for attempt in 0..3 {
         let text = good(mpirun(3).arg(example("known_length")).output().expect("timeout(1) runs"));

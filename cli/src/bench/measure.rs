@@ -34,7 +34,7 @@ pub enum Coder {
     Pco,
     /// Bit shuffle, then zstd.
     Bitshuffle,
-    /// Only runs of equal elements.
+    /// Runs of equal elements alone: each run is stored as one element and a count.
     Runs,
 }
 

@@ -64,8 +64,8 @@ impl Core {
         self.again.iter_mut().for_each(|(at, _)| *at = (*at).min(soon));
     }
 
-    /// If a wait is in progress, requests a new scan of the directory, so that no wait ends before the watcher has
-    /// looked again at a file. Must be called after `look_again`.
+    /// If a wait is in progress, requests a new scan of the directory. So no wait ends before the watcher has looked
+    /// at the files that were given to `look_again`. Must be called after `look_again`.
     pub(super) fn ask_again(&mut self) {
         if self.ending.is_awaited() {
             let request = self.watcher.look_around();

@@ -7,7 +7,7 @@
 #         --time=12:00:00 several-nodes.sh
 #
 #SBATCH --requeue --open-mode=append
-# shellcheck disable=SC2086 # each, SIMULATION and args may be several words
+# shellcheck disable=SC2086 # $each, $SIMULATION and $args may each hold several words
 export MCR_STORE=${MCR_STORE:-/lustre/mcr} MCR_JOB=${MCR_JOB:-$SLURM_JOB_NAME} MCR_CONFIG=$PWD/mcr-$SLURM_JOB_ID.toml
 export LOCAL=${LOCAL:-/local/$USER-$SLURM_JOB_NAME}    # the simulation writes its checkpoints into LOCAL
 SIMULATION=${SIMULATION:-$PWD/simulation}

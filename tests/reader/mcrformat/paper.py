@@ -59,7 +59,7 @@ class _Floats:
         self.scratch = memoryview(bytearray(8)).cast("f") if self.single else None
 
     def round(self, x):
-        """Return a sum, rounded to the type. For two singles, first computing in double gives the same result."""
+        """Return a sum, rounded to the type. For two singles, a double sum that is rounded is the same."""
         if not self.single:
             return x
         self.scratch[0] = x

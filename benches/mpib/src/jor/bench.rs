@@ -394,7 +394,8 @@ impl Runner<'_> {
         Ok(Alone { seconds: [near, far], iteration_seconds: [near_iteration, far_iteration] })
     }
 
-    /// Time of both sites together, and the remaining error. An error that is larger than predicted is a failure.
+    /// Runs both sites together. Returns the time in seconds, and the remaining error. An error that is larger than
+    /// predicted is a failure.
     fn coupled_once(&self, problem: Problem, rows: usize, period: usize, count: usize) -> Result<(f64, f64), JorError> {
         let cut = parts(problem, self.plan.cut, self.near, self.far, rows)?;
         let (some, longer) = self.sampled(count, period);

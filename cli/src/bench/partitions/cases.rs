@@ -187,8 +187,8 @@ fn mgrid(program: &mut Program) {
     });
 }
 
-/// A chain around eight functions. Each function calls two helpers before it calls the next function, or one helper
-/// after the next function returns.
+/// A chain around eight functions. Without `after`, each function calls two helpers, and then the next function. With
+/// `after`, each function calls the next function, and then one helper.
 fn reuse(program: &mut Program, depth: u32, after: bool) {
     fn level(program: &mut Program, at: u32, depth: u32, after: bool) {
         program.call(at % 8, |program| {

@@ -124,7 +124,7 @@ pub(crate) struct Layout {
 
 impl Group {
     /// The arrays of each column of group number `n`. In a table, the columns with an element for each place come
-    /// first. Columns of the remaining rows follow.
+    /// first. The columns of the rows that are not in the table follow.
     fn working(&self, n: usize, tables: &[Table]) -> Vec<Vec<Dims>> {
         let lanes = self.lanes();
         let elements = |dims: &Dims| dims.iter().product::<usize>();
