@@ -1,6 +1,6 @@
-//! Decoded segments of a group and of the older containers that it needs, in a partition buffer of bounded size.
-//! Several threads use the buffer. A segment that several threads, ranks or other segments need is decoded once, as
-//! long as the buffer has room for it.
+//! Decoded segments of a group, and of the older containers that the group needs, in a partition buffer of bounded
+//! size. Several threads use the buffer. A segment that several threads, ranks or other segments need is decoded only
+//! once, as long as the buffer has room for the segment.
 
 use super::index::BaseRef;
 use super::set::{ContainerSet, Delivery, SegmentKey, SegmentTask};
@@ -296,7 +296,8 @@ impl SharedLoader<Decoded> for Decoder<'_> {
 
 /// The replacement policy. `docs/partition.md` says which policy needs the fewest loads in which case.
 pub(super) enum Order {
-    /// The coming calls are announced. Returns are not announced.
+    /// The order is known. The coming calls are announced. A return from a base to the segment that needs the base is
+    /// not announced.
     Known(LookAhead),
     /// The order is unknown, and segments have bases.
     Nested(Lru),

@@ -223,8 +223,8 @@ pub struct UnsyncedDirs {
 }
 
 impl UnsealedContainer {
-    /// Reads the container again, and writes its parity under a temporary name. `memory_bytes`:
-    /// the memory for this, see [`parity::write`].
+    /// Reads the container again, and writes its parity under a temporary name. `memory_bytes` limits the memory that
+    /// the computation takes, see [`parity::write`].
     pub fn add_parity(
         &mut self,
         store: &dyn Store,
@@ -236,8 +236,8 @@ impl UnsealedContainer {
         Ok(())
     }
 
-    /// Gives the container and its parity their final names and makes the names durable. `meanwhile` runs on another
-    /// thread at the same time, because it waits for the disk too.
+    /// Gives the container and its parity their final names, and makes the names durable. `meanwhile` runs on another
+    /// thread at the same time, because `meanwhile` waits for the disk too.
     pub fn seal<T: Send>(
         self,
         store: &dyn Store,

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub struct Repaired {
     /// The files that were replaced.
     pub mended: Vec<MendedFile>,
-    /// The damaged files that could not be replaced, each with the reason, as sentences.
+    /// The damaged files that could not be replaced. Each entry is a sentence that names the file and the reason.
     pub left: Vec<String>,
 }
 
@@ -160,7 +160,8 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Mends a container. Returns how, and the number of bytes. Fails with the reasons, as a sentence.
+    /// Mends a container. Returns the method, and the number of bytes that were computed or copied. The error is a
+    /// sentence with the reasons.
     fn mend(&self, path: &Path, need: &Need) -> Result<(MendedBy, u64), String> {
         let by_parity = match self.by_parity(path, &need.needed) {
             Ok(bytes) => return Ok((MendedBy::Parity, bytes)),
@@ -210,8 +211,8 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// `false` for damage. Fails if the file cannot be read at present. A sector that the disk cannot read is damage too,
-/// because a new file gets other sectors.
+/// Whether a file is intact. A sector that the disk cannot read counts as damage, because a new file gets other
+/// sectors. Fails if the file cannot be read at present for another reason.
 fn is_intact(checked: Result<u64, ReadError>) -> Result<bool, ReadError> {
     match checked {
         Ok(_) => Ok(true),

@@ -231,8 +231,9 @@ impl<P: Policy, T> SharedBuffer<P, T> {
 }
 
 impl<P: Policy, T> State<P, T> {
-    /// Calls a partition. If the partition must be loaded and has a base, also calls the base. Afterwards both have
-    /// room, and the partition is held. If there is no room for both, nothing changes.
+    /// Calls a partition. If the partition must be loaded and has a base, also calls the base. Afterwards the
+    /// partition and its base have room in the buffer, and the partition is held. If the buffer has no room for both,
+    /// the call fails and changes nothing.
     fn call(
         &mut self,
         chain: ChainId,

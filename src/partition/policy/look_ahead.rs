@@ -48,7 +48,7 @@ impl LookAhead {
         }
     }
 
-    /// Position of the next announced use of a partition; `None` if there is none.
+    /// Position of the next announced use of a partition; `None` if no use is announced.
     pub fn next_use(&self, partition: PartitionId) -> Option<u64> {
         self.coming.get(&partition).and_then(|uses| uses.front().copied())
     }
@@ -66,8 +66,8 @@ impl Policy for LookAhead {
         candidates.iter().max_by_key(farthest).map(|candidate| candidate.sub_buffer)
     }
 
-    /// Each partition has its own queue of uses. So threads may use partitions in a slightly different order than
-    /// announced.
+    /// Each partition has a separate queue of uses. So threads may use the partitions in a slightly different order
+    /// than the announced order.
     fn used(&mut self, by: Use) {
         self.withdraw(by.partition);
     }

@@ -445,8 +445,8 @@ fn find(
         return runs;
     }
     let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, elements, slack, source, is_turned, at);
-    // The savings by copying an element. The savings are equal for all elements, except for wide copies, which save
-    // more bits if the difference is smaller.
+    // The value of copying an element. An exact or near copy has the value 1. A wide copy has a larger value if its
+    // difference has fewer bits.
     let is_wide = slack > slack_of(elements);
     let saves = |source: usize, is_turned: bool, at: usize| match is_wide {
         true => (slack + 1 - (u64::BITS - off(bits, elements, source, is_turned, at).leading_zeros())) as usize,
