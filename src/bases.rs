@@ -126,8 +126,8 @@ impl Bases {
         is_base
     }
 
-    /// The older segment that holds the most bytes of this segment. If several segments hold equally many bytes, the
-    /// newest container is chosen. `None` if no segment holds enough bytes.
+    /// The older segment that holds the most bytes of this segment. If several segments hold equally many bytes, a
+    /// segment of the newest checkpoint is preferred. `None` if no segment holds enough bytes.
     pub fn find(&self, segment: &SegmentPlan) -> Option<Base> {
         if segment.layout != Layout::Concatenated {
             return None;
