@@ -41,8 +41,8 @@ const TRIES_MAX: u32 = 64;
 /// Maximum length of an identity, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 200;
 
-/// If the modification time of a file is earlier than the last change of its inode by more than this time (1 s), the
-/// file is a copy that kept the modification time of the original.
+/// A file counts as a copy that kept the modification time of the original if its modification time is earlier than
+/// the last change of its inode by more than this time (1 s).
 pub const COPIED_NS: i64 = 1_000_000_000;
 
 /// The record of one incarnation.

@@ -114,7 +114,7 @@ impl GroupHolder {
 ///
 /// The aggregators of one run have agents in common. A conflict exists in two cases. In the first case, another
 /// aggregator holds the same group. In the second case, another aggregator holds any group of this job and identity,
-/// but no directory is watched by agents of both aggregators. This other aggregator saves another run of the same
+/// but no directory is watched by agents of both aggregators. Then the other aggregator saves another run of the same
 /// name. For the first group of a process (`is_first`), the files of all groups are read.
 pub fn take(
     store: &dyn Store,

@@ -1,8 +1,9 @@
 //! Examines a checkpoint: its directory, its manifests and the containers that they name.
 //!
-//! Three cases are distinguished. A missing, cut or changed file is damage. A file that cannot be read at present
-//! (because of an I/O error, missing permission, or a format of a newer build) is not damage: the checkpoint is
-//! unreadable, and prune keeps the checkpoint. A directory that prune is emptying at this moment is examined again.
+//! Three cases are distinguished. In the first case, a file is missing, cut or changed: the checkpoint is damaged. In
+//! the second case, a file cannot be read at present, because of an I/O error, a missing permission, or the format of
+//! a newer build. Then the checkpoint is not damaged but unreadable, and prune keeps the checkpoint. In the third
+//! case, prune is emptying the directory of the checkpoint at this moment. Then the directory is examined again.
 
 pub(crate) mod look;
 

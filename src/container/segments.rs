@@ -209,8 +209,9 @@ pub struct TaskQueue<'a> {
 }
 
 impl<'a> TaskQueue<'a> {
-    /// Takes the next task: a task whose segment is in the buffer, or else the task after the segment that was
-    /// decoded last. So readers that begin at different times use the same segments.
+    /// Takes the next task. If the segment of a task is in the buffer, the result is this task. If not, the result is
+    /// the task after the segment that was decoded last. So readers that begin at different times use the same
+    /// segments.
     pub fn take(&self) -> Option<&'a SegmentTask> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.buffer.buffer.next_of(&left)?;

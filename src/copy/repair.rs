@@ -43,16 +43,16 @@ pub enum MendedBy {
     Parity,
     /// The file is a copy of the file of another store.
     Copy,
-    /// The file is a damaged parity file. It was computed again from its container, which is intact.
+    /// The file is a damaged parity file, which was computed again from its intact container.
     Container,
 }
 
 /// What the user can do if nothing mends a file.
 const NAME_A_STORE: &str = "name a store that has an intact copy with --from";
 
-/// Mends the damaged and missing files that a checkpoint of `to` needs. A damaged container is mended by its parity,
-/// or else replaced by the container of `from`. A damaged manifest is replaced by the manifest of `from`. A damaged
-/// parity file is computed again if its container is intact.
+/// Mends the damaged and missing files that a checkpoint of `to` needs. A damaged container is mended by its parity.
+/// If the parity cannot mend the container, the container is replaced by the container of `from`. A damaged manifest
+/// is replaced by the manifest of `from`. A damaged parity file is computed again if its container is intact.
 ///
 /// The checksums and digests of a new file are verified first. Then one rename replaces the old file, so a failure at
 /// any moment leaves the old or the new file. `progress` is called with the number of bytes of each written part.

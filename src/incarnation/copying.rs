@@ -12,10 +12,9 @@ use crate::store::{Store, create_dirs, visible};
 use std::path::{Path, PathBuf};
 
 /// The numbers of the records that the destination lacks, in increasing order. Fails if the destination has another
-/// history than the source, or if a running program saves checkpoints of the destination's job. Also fails if a
-/// restart would no longer use a complete checkpoint of the destination once the records are copied, and the
-/// checkpoint is not known to be a checkpoint of the source. `theirs` and `ours` are the checkpoints of the source
-/// and of the destination.
+/// history than the source, or if a running program saves checkpoints of the destination's job. Also fails if, with
+/// these records, a restart would no longer use a complete checkpoint of the destination that is not known to be a
+/// checkpoint of the source. `theirs` and `ours` are the checkpoints of the source and of the destination.
 pub(crate) fn missing_records(
     route: &Route<'_>,
     theirs: &[CheckpointState],

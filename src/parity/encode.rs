@@ -44,9 +44,9 @@ pub fn write(
     let mut temp = store.create_temp(dir, name)?;
     temp.append(&header)?;
     let mut encoder = StripeEncoder { container, geometry, run: Vec::new(), records: Vec::new() };
-    // Of nine parts of the memory, four hold the blocks of the stripes, two hold the parity blocks in the encoder,
-    // two hold the parity blocks in `records`, and one holds a run of blocks. A stripe has at most half as many
-    // parity blocks as container blocks.
+    // The memory has nine equal parts. Four parts hold the blocks of the stripes. Two parts hold the parity blocks in
+    // the encoder, and two parts hold the parity blocks in `records`. One part holds a run of blocks. A stripe has at
+    // most half as many parity blocks as container blocks.
     let window_bytes = memory_bytes.min(MEMORY_BYTES) / 9 * 4;
     let wide = (window_bytes / (u64::from(geometry.data) * u64::from(geometry.block_bytes))).max(1);
     let mut stripe = 0;

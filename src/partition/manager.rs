@@ -28,7 +28,7 @@ pub const CHAINS_MAX: usize = 1 << 12;
 /// 3. Fill the sub-buffer as `source` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The used partition. It is active now.
+    /// The used partition, which is active now.
     pub partition: PartitionId,
     /// Where the partition is now.
     pub sub_buffer: SubBufferId,

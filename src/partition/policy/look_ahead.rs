@@ -56,9 +56,9 @@ impl LookAhead {
 
 impl Policy for LookAhead {
     fn choose(&mut self, _: PartitionId, candidates: &[Candidate]) -> Option<SubBufferId> {
-        // Chooses an empty sub-buffer, else a partition without further use, else the partition with the farthest
-        // next use. Of equal candidates, the smallest sub-buffer is chosen, so that large sub-buffers stay free for
-        // long partitions.
+        // Chooses an empty sub-buffer. If no sub-buffer is empty, chooses a partition without further use, or else
+        // the partition whose next use is farthest in the future. Of equal candidates, the smallest sub-buffer is
+        // chosen, so that large sub-buffers stay free for long partitions.
         let farthest = |candidate: &&Candidate| {
             let next = candidate.resident.map(|resident| self.next_use(resident.partition).unwrap_or(u64::MAX));
             (next.is_none(), next, std::cmp::Reverse((candidate.bytes, candidate.sub_buffer)))

@@ -47,7 +47,7 @@ pub struct Use {
     pub partition: PartitionId,
     /// Where the partition is after the use.
     pub sub_buffer: SubBufferId,
-    /// Whether the use is a call. Otherwise, a callee returns to the partition.
+    /// Whether the use is a call. If false, the use is the return of a callee to the partition.
     pub is_call: bool,
 }
 

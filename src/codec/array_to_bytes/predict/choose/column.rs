@@ -118,8 +118,8 @@ impl<'a> Data<'a> {
     /// `related` are products and quotients of earlier columns that are terms too.
     ///
     /// The options are: no prediction, an integer sum, and a predictor with fitted weights. With the lower effort,
-    /// the size of each code is estimated from some literals. Otherwise all literals are coded with each option, and
-    /// the option with the fewest bytes is taken.
+    /// the size of each code is estimated from some literals. With the higher effort, all literals are coded with
+    /// each option, and the option with the fewest bytes is taken.
     pub(crate) fn predictor(&self, family: usize, related: Vec<Term>) -> (Predictor, Vec<u8>) {
         let column = self.column();
         let mut literals =
@@ -249,8 +249,8 @@ impl<'a> Data<'a> {
     }
 
     /// The best set that predicts from the twin, and its errors. The prediction is the value of the twin plus a
-    /// Lorenzo sum of the changes at neighbours, in ordered integers or in doubles, in the number of dimensions that
-    /// leaves the fewest bits.
+    /// Lorenzo sum of the changes at neighbours. The sum is computed in ordered integers or in doubles, in the number
+    /// of dimensions that leaves the fewest bits.
     fn since(&self, literals: &Literals, dimensions: usize) -> Option<(Set, Vec<f64>)> {
         let back = self.twin?;
         let integer = |n: usize| Set::Since { back, dimensions: n as u8 };

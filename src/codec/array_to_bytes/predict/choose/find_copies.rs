@@ -31,8 +31,8 @@ const DEPTH_FEW: usize = 4;
 /// The number of parts into which windows are sorted; a power of 2.
 const PARTS: usize = 64;
 
-/// Encoded runs, as three lists of one number for each run: the elements before the run that are not copied, the
-/// length of the run with its direction and sign, and the first source.
+/// Encoded runs, as three lists. Each list has one number for each run: the number of elements before the run that
+/// are not copied, the length of the run with its direction and sign, or the first source.
 #[derive(Default)]
 pub(crate) struct Tokens {
     pub skips: Vec<u8>,
