@@ -212,11 +212,12 @@ pub(crate) fn find_all(
 
 /// Blocks of windows, and counts of sampled windows that repeat.
 struct Blocks {
-    /// For each block of windows, whether any window of the block repeats elsewhere.
+    /// For each block of windows, whether the block is searched. A block is searched if a sampled window of the block
+    /// repeats elsewhere or is constant, or if there is less than one full block.
     repeat: Vec<bool>,
     /// For each block, the number of sampled windows that repeat and in which some neighbours are equal.
     alike: Vec<u32>,
-    /// The number of sampled windows.
+    /// The number of sampled windows that are not constant.
     looked_at: usize,
     /// The number of sampled windows that repeat.
     again: usize,
@@ -422,7 +423,7 @@ struct Search<'a> {
     effort: &'a CopiesEffort,
 }
 
-/// For each window, the earlier window with the same hash. For each block, whether any of its windows repeats.
+/// For each window, the earlier window with the same hash. For each block, whether the block is searched.
 struct Windows {
     before: Vec<u32>,
     repeat: Vec<bool>,
