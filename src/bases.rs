@@ -3,10 +3,11 @@
 //! A base is a segment of an older container of the same group. A base has no base itself, so a restart decodes at
 //! most one additional segment for each segment. Bases are looked for in the newest checkpoint and in the older
 //! checkpoints against which the newest checkpoint was coded. A segment can be a base if it holds the same variables.
-//! Two variables are the same if they agree in rank, path, type and shape. If the paths differ, for example because
-//! each path contains the number of a step, two variables are the same if they agree in rank, class, type and shape,
-//! and in their position among such variables. The length of a list of numbers or of points with few components may
-//! differ. Particles move from rank to rank, and their identification numbers show which particles are the same.
+//! Two variables are the same if they agree in rank, path, type and shape. Paths may differ, for example because each
+//! path contains the number of a step. Variables with different paths are the same if they agree in rank, class, type
+//! and shape, and if they have the same position among the variables that agree in these properties. The length of a
+//! list of numbers or of points with few components may differ. Particles move from rank to rank, and their
+//! identification numbers show which particles are the same.
 
 use crate::classify::{VariableClass, VariableRef};
 use crate::codec::{LANES_POINT_MAX, Older, OlderPlace, Scratch};
@@ -126,8 +127,8 @@ impl Bases {
         is_base
     }
 
-    /// The older segment that holds the most bytes of this segment. If several segments hold equally many bytes, the
-    /// newest container is chosen. `None` if no segment holds enough bytes.
+    /// The older segment that holds the most bytes of this segment. If several segments hold equally many bytes, a
+    /// segment of the newest checkpoint is preferred. `None` if no segment holds enough bytes.
     pub fn find(&self, segment: &SegmentPlan) -> Option<Base> {
         if segment.layout != Layout::Concatenated {
             return None;

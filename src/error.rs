@@ -145,7 +145,7 @@ pub enum ReadError {
         path: PathBuf,
         /// Which part of the file.
         what: &'static str,
-        /// Where the mark should be.
+        /// Offset in the file at which the mark should be, in bytes.
         at: u64,
     },
     /// The file was written by a later release.

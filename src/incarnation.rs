@@ -41,8 +41,8 @@ const TRIES_MAX: u32 = 64;
 /// Maximum length of an identity, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 200;
 
-/// If the modification time of a file is earlier than the last change of its inode by more than this time (1 s), the
-/// file is a copy that kept the modification time of the original.
+/// A file counts as a copy that kept the modification time of the original if its modification time is earlier than
+/// the last change of its inode by more than this time (1 s).
 pub const COPIED_NS: i64 = 1_000_000_000;
 
 /// The record of one incarnation.
@@ -50,7 +50,7 @@ pub const COPIED_NS: i64 = 1_000_000_000;
 pub struct Incarnation {
     /// The job.
     pub job: JobId,
-    /// Number of the incarnation, counted from 1. 0 in a manifest means that the job had no record when the manifest
+    /// Number of the incarnation, counted from 1. In a manifest, 0 means that the job had no record when the manifest
     /// was written.
     pub number: u32,
     /// The name that SLURM or the operator gives to this start; empty for a start by hand.
@@ -531,8 +531,9 @@ fn read(store: &dyn Store, job: &JobId, number: u32) -> Result<Incarnation, Read
 }
 
 impl Incarnation {
-    /// The place of files that are older than the checkpoint from which this incarnation continues. Such files belong
-    /// to an earlier run, so their place is before this checkpoint. `None` if the files are not older.
+    /// The place of files that were not written later than the checkpoint from which this incarnation continues. Such
+    /// files belong to an earlier run, so their place is before this checkpoint. `None` if the files were written
+    /// later, or if the incarnation continues from no checkpoint.
     pub fn place_of_older(&self, written_unix_ms: i64) -> Option<Place> {
         let from = self.from_place.filter(|from| written_unix_ms <= from.written_unix_ms)?;
         let before_ms = from.written_unix_ms.saturating_sub(1);

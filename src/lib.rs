@@ -18,7 +18,7 @@
 //! |---|---|
 //! | label | the application's name of a checkpoint. If a name is overwritten, the second content is `LABEL~2` |
 //! | incarnation | one start of a job. The first restart of the start, or its first agent, begins the incarnation |
-//! | identity | the name that SLURM or the user gives a start. All processes of the start know it |
+//! | identity | the name that SLURM or the user gives a start. All processes of the start know the identity |
 //! | capture, announcement | the agent captures (describes) the files of a rank, and announces the headers |
 //! | link, session | an agent has one link to each aggregator. A session is one connection of a link |
 //! | hub | the task of an aggregator that decides which group is flushed, and when |

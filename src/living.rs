@@ -84,7 +84,7 @@ pub struct GroupHolder {
     /// Description of the aggregator, for people.
     pub who: String,
     /// The directories that the aggregator's agents of the job watch. Each directory is represented by the first 16
-    /// hexadecimal digits of the BLAKE3 of its path. The list has at most the 512 smallest of these numbers.
+    /// hexadecimal digits of the BLAKE3 of its path. Only the 512 smallest representations are kept.
     pub watches: BTreeSet<String>,
 }
 
@@ -94,8 +94,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Maximum number of watched directories in a holder file.
 pub(crate) const WATCHES_MAX: usize = 512;
 
-/// Short names of directories: the first 16 hexadecimal digits of the BLAKE3 of each path. Returns the 512 smallest
-/// names.
+/// Short names of directories. A short name is the first 16 hexadecimal digits of the BLAKE3 of the path. Returns the
+/// 512 smallest names.
 pub(crate) fn digests_of<'a>(directories: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let digest = |directory: &str| Digest::of(directory.as_bytes()).to_hex()[..16].to_owned();
     let all: BTreeSet<String> = directories.map(digest).collect();
@@ -114,7 +114,7 @@ impl GroupHolder {
 ///
 /// The aggregators of one run have agents in common. A conflict exists in two cases. In the first case, another
 /// aggregator holds the same group. In the second case, another aggregator holds any group of this job and identity,
-/// but no directory is watched by agents of both aggregators. This other aggregator saves another run of the same
+/// but no directory is watched by agents of both aggregators. Then the other aggregator saves another run of the same
 /// name. For the first group of a process (`is_first`), the files of all groups are read.
 pub fn take(
     store: &dyn Store,

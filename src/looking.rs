@@ -1,8 +1,9 @@
 //! Examines a checkpoint: its directory, its manifests and the containers that they name.
 //!
-//! Three cases are distinguished. A missing, cut or changed file is damage. A file that cannot be read at present
-//! (because of an I/O error, missing permission, or a format of a newer build) is not damage: the checkpoint is
-//! unreadable, and prune keeps the checkpoint. A directory that prune is emptying at this moment is examined again.
+//! Three cases are distinguished. In the first case, a file is missing, cut or changed: the checkpoint is damaged. In
+//! the second case, a file cannot be read at present, because of an I/O error, a missing permission, or the format of
+//! a newer build. Then the checkpoint is not damaged but unreadable, and prune keeps the checkpoint. In the third
+//! case, prune is emptying the directory of the checkpoint at this moment. Then the directory is examined again.
 
 pub(crate) mod look;
 
@@ -150,7 +151,8 @@ pub(crate) fn side_by_side<T: Send>(
     found.into_iter().map(|(_, look)| look).filter(is_there).collect()
 }
 
-/// Examines the directory of a checkpoint and its own containers. Fails only if the directory does not exist.
+/// Examines the directory of a checkpoint, and the containers in this directory. Fails only if the directory does not
+/// exist.
 fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Patience) -> Result<Look, ReadError> {
     let dir = checkpoint_dir(job, id);
     let mut look = Look { state: unknown_state(id), containers: Vec::new(), needs: Vec::new() };
@@ -291,8 +293,8 @@ fn check_need(
     let bytes = match found {
         Some(Found::There(bytes) | Found::WrongLength(bytes)) => bytes,
         Some(Found::Named) if recorded == 0 => return,
-        // If the container was missing, look for the container again, because it may have been written in the
-        // meantime.
+        // The length of the container is not known, or the container was missing. A missing container may have been
+        // written in the meantime.
         Some(Found::Named) | None => match patience.retry(|| store.stat(&path).map_err(ReadError::from_store)) {
             Ok(stat) => stat.bytes,
             Err(ReadError::Missing { .. }) => {

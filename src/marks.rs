@@ -59,7 +59,7 @@ pub fn mark_doubtful(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &st
     put(store, job, id, DOUBTFUL, why)
 }
 
-/// Why a checkpoint was marked as doubtful; `None` if it was not marked.
+/// Why a checkpoint was marked as doubtful; `None` if the checkpoint was not marked.
 pub fn doubt(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
     reason_of(store, job, id, DOUBTFUL)
 }

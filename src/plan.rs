@@ -234,8 +234,8 @@ struct Bundle<'a> {
 }
 
 /// Moves columns of identification numbers (such as the numbers of particles) to the bundle of the floats of the same
-/// rows. Such numbers are integers in the same HDF5 group as floats of the same width and byte order, with one
-/// integer for each float or for each point of up to four floats. If several HDF5 groups (kinds of particles) have
+/// rows. Such numbers are integers in the same HDF5 group as floats of the same width and byte order. There is one
+/// integer for each float, or for each point of up to four floats. If several HDF5 groups (kinds of particles) have
 /// such numbers, and each of these HDF5 groups is in several files, each HDF5 group gets separate columns.
 fn with_their_numbers<'a>(mut bundles: Vec<Bundle<'a>>, files: &[FileHeader]) -> Vec<Bundle<'a>> {
     for n in 0..bundles.len() {

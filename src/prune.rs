@@ -34,7 +34,7 @@ pub struct PruneOptions {
     pub incomplete: bool,
     /// Checkpoints that are being written. Prune keeps these checkpoints in every state.
     pub in_flight: Vec<CheckpointId>,
-    /// Only report which files would be removed.
+    /// Whether prune only reports which files it would remove.
     pub dry_run: bool,
     /// A kept container of a removed checkpoint is rewritten if less than this percentage of the container is needed.
     /// 0 means never.

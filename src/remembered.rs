@@ -1,9 +1,10 @@
-//! The checkpoints of a job that a process remembers, so that it does not read all their manifests after each commit.
+//! The checkpoints of a job that a process remembers. The process need not read all manifests of these checkpoints
+//! after each commit.
 //!
 //! A committed manifest never changes, so a process remembers every checkpoint that it found complete. A remembered
 //! checkpoint can later be removed, marked or damaged. Therefore some remembered checkpoints are examined again each
-//! time: the newest checkpoints, because the newest checkpoints decide which older checkpoints are removed, and a few
-//! other checkpoints, in turn.
+//! time. The newest checkpoints are examined again, because they decide which older checkpoints are removed. A few of
+//! the other checkpoints are examined again in turn.
 
 use crate::ids::CheckpointId;
 use crate::looking::look::Look;

@@ -69,11 +69,11 @@ impl Rules {
     }
 
     /// The checkpoints to remove. `states` are sorted, the newest first. The rules count only checkpoints that a
-    /// restart uses even if the user does not name them. Not counted are checkpoints that are bad, set aside,
-    /// doubtful, found damaged, or restored too often (`too_often`). If no checkpoint is left, the rules count all
-    /// complete checkpoints that are not set aside. If again no checkpoint is left, the rules count all complete
-    /// checkpoints. A complete or bad checkpoint that is not counted is removed if it is older than all checkpoints
-    /// that the rules keep.
+    /// restart uses even if the user does not name them. Therefore the rules do not count checkpoints that are bad,
+    /// set aside, doubtful, found damaged, or restored too often (`too_often`). If no checkpoint is left, the rules
+    /// count all complete checkpoints that are not set aside. If again no checkpoint is left, the rules count all
+    /// complete checkpoints. A complete or bad checkpoint that is not counted is removed if it is older than all
+    /// checkpoints that the rules keep.
     pub fn gone(&self, states: &[CheckpointState], too_often: Option<&CheckpointId>) -> Vec<CheckpointId> {
         let is_complete = |state: &&CheckpointState| state.condition() == Condition::Complete;
         let is_taken = |state: &&CheckpointState| {

@@ -158,7 +158,8 @@ type Take = dyn Fn(DataFrame) + Send + Sync;
 pub struct DataSlot(Arc<OnceLock<Box<Take>>>);
 
 impl DataSlot {
-    /// Passes all further frames to `take`, in order. The network's task calls `take`, so `take` must not wait.
+    /// Passes all frames that arrive after this call to `take`, in order. The task that reads from the network calls
+    /// `take`, so `take` must not wait.
     pub fn fill(&self, take: impl Fn(DataFrame) + Send + Sync + 'static) {
         // Only the first call has an effect. A session makes only one call.
         let _ = self.0.set(Box::new(take));

@@ -47,7 +47,8 @@ const CROWDED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum time between two checks whether the files of the authority have changed. A check happens only before a new
 /// connection.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum duration of a check of these files. If the file system hangs, a connection waits for this time at most.
+/// Maximum duration of a check whether the files of the authority have changed. If the file system hangs, a
+/// connection waits for this time at most.
 const RELOAD_MAX: Duration = Duration::from_secs(2);
 /// Maximum time to wait until the other side has read why its handshake failed.
 const REASON_MAX: Duration = Duration::from_secs(1);
@@ -157,7 +158,7 @@ impl Authority {
         Ok(all)
     }
 
-    /// Returns this cluster and key with only these certificates.
+    /// Returns the authority of this cluster with this key, and with only the given certificates.
     pub fn with_certificates(&self, certificates: &[String]) -> Result<Self, IdentityError> {
         let certificates = format!("{CLUSTER_LINE}{}\n{}", self.cluster()?, certificates.concat());
         Ok(Self { key: self.key.clone(), certificates })
@@ -205,15 +206,15 @@ pub struct Identity {
     name: ServerName<'static>,
     life: Duration,
     current: Mutex<Current>,
-    /// Reads the files again. `None`: the files are read only once.
+    /// Reads the files of the authority again. If the source is `None`, the files are read only once.
     source: Option<Source>,
-    /// When the files were last read.
+    /// When the files of the authority were last read.
     read_at: tokio::sync::Mutex<Instant>,
     /// Whether a thread is reading the files.
     is_reading: Arc<AtomicBool>,
 }
 
-/// The last contents of the files, and the certificate that was made with them.
+/// The last contents of the files of the authority, and the certificate that was made with these files.
 struct Current {
     files: Authority,
     issuer: Issuer<'static, KeyPair>,
@@ -464,7 +465,8 @@ fn check_name(stream: &server::TlsStream<TcpStream>, name: &ServerName<'static>)
     valid.map_err(|_| rustls::CertificateError::NotValidForName.into())
 }
 
-/// Returns when a handshake has taken too long. The limit is lower if `handshakes` has no free permit.
+/// Waits until a handshake has taken too long, and returns the waited time. The limit is [`CROWDED_HANDSHAKE_MAX`] if
+/// `handshakes` has no free permit, and [`HANDSHAKE_MAX`] otherwise.
 async fn too_long(handshakes: &Semaphore) -> Duration {
     tokio::time::sleep(CROWDED_HANDSHAKE_MAX).await;
     let mut waited = CROWDED_HANDSHAKE_MAX;

@@ -176,8 +176,8 @@ impl Profile {
     }
 
     /// Bytes of memory for each raw byte of a segment of numbers that is fetched, merged, coded and decoded again.
-    /// The highest values measured for four simulation codes, with segments of up to 16 MiB, are 10.5 bytes for
-    /// `balanced` (12.6 bytes on two threads) and 15 bytes for `max` (18.6 bytes on two threads).
+    /// The memory was measured for four simulation codes, with segments of up to 16 MiB. The highest values are 10.5
+    /// bytes for `balanced` (12.6 bytes on two threads) and 15 bytes for `max` (18.6 bytes on two threads).
     pub fn memory_per_raw_byte(&self) -> u64 {
         match self {
             Self::Balanced => 12,

@@ -2,10 +2,10 @@
 
 /// How many of a thousand runs of [`REPEAT_ELEMENTS`] elements occurred before in the segment.
 ///
-/// A run whose first two elements are equal is not counted, because every codec handles it well. A hash of the run's
-/// beginning selects one run in [`REPEAT_SAMPLED_DIVISOR`]. A run and its repeat are therefore both selected or both
-/// left out, and the selected runs fit into the processor's cache. Each place of the table stores only the last run
-/// with the hash of this place.
+/// A run whose first two elements are equal is not counted, because every codec stores such a run in few bytes. A
+/// hash of the run's beginning selects one run in [`REPEAT_SAMPLED_DIVISOR`]. A run and its repeat are therefore both
+/// selected or both left out, and the selected runs fit into the processor's cache. Each place of the table stores
+/// only the last run with the hash of this place.
 pub(super) fn repeats_per_mille(raw: &[u8], width: u8, seen: &mut Vec<u32>) -> usize {
     match width {
         2 => repeats(raw.as_chunks::<2>().0, |&e| u64::from(u16::from_le_bytes(e)), seen),

@@ -6,10 +6,10 @@
 //! can leave 25 % fewer bytes than the other method. The better method depends on the share of the segment that
 //! repeats. A sample of a few runs misses repeats that are far apart, so [`repeats_per_mille`] first counts the
 //! repeats of the whole segment. Counting takes a small part of the time of coding. A segment with very few repeats
-//! gets a shuffle, and a segment with many repeats gets zstd alone. For any other segment, all candidates are tried
-//! on a sample of 1/16 of the bytes. The sample consists of runs from places all over the segment, and each run is
-//! long enough to contain repeats at short distances. The sample does not show repeats that are far apart, so the
-//! result of zstd alone is reduced by the share of repeats in the whole segment.
+//! gets a shuffle, and a segment of floating-point numbers with many repeats gets zstd alone. For any other segment,
+//! all candidates are tried on a sample of 1/16 of the bytes. The sample consists of runs from places all over the
+//! segment, and each run is long enough to contain repeats at short distances. The sample does not show repeats that
+//! are far apart, so the result of zstd alone is reduced by the share of repeats in the whole segment.
 //!
 //! For bytes and records, no repeats are counted, and the candidates are tried on the sample. For short segments, the
 //! candidates are tried on the whole segment. Untyped bytes may be records: the distance at which most bytes repeat

@@ -139,7 +139,7 @@ impl<'a> Cursor<'a> {
         self.bytes(count)
     }
 
-    /// Replaces `before` with the next front-coded bytes, at most `limit`.
+    /// Replaces `before` with the next front-coded bytes. Fails if the result would be longer than `limit` bytes.
     pub(crate) fn front_coded(&mut self, before: &mut Vec<u8>, suffixes: &mut Cursor<'_>, limit: usize) -> Parsed<()> {
         let shared = self.number()?;
         let more = self.number()?;

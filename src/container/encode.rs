@@ -297,8 +297,8 @@ pub(super) fn shape_bytes(shape: &Shape, element: &ElementType) -> Option<u64> {
     shape.0.iter().try_fold(u64::from(element.width()), |product, &n| product.checked_mul(n))
 }
 
-/// Writes a shape: 0 if the shape equals the shape of the previous variable in this file, else the number of
-/// dimensions plus one, then each dimension.
+/// Writes a shape. If the shape equals the shape of the previous variable in this file, writes 0. If not, writes the
+/// number of dimensions plus one, then each dimension.
 fn shape(column: &mut Column, shape: &Shape, before: Option<&Shape>) {
     if before == Some(shape) {
         return column.number(0);

@@ -326,9 +326,9 @@ pub(super) fn firsts(files: &[FileHeader]) -> Vec<usize> {
     first
 }
 
-/// The variables that have pieces, in the order in which piece lists number them: the members of each class first,
-/// class by class, then the variables without a class, by file and position. Variables without bytes and variables
-/// stored elsewhere are left out.
+/// The variables that have pieces, in the order in which piece lists number them. The members of each class come
+/// first, class by class. The variables without a class follow, by file and position. Variables without bytes and
+/// variables stored elsewhere are left out.
 pub(super) fn piece_order(
     files: &[FileHeader],
     classes: &[VariableClass],

@@ -1,6 +1,6 @@
-//! Decoded segments of a group and of the older containers that it needs, in a partition buffer of bounded size.
-//! Several threads use the buffer. A segment that several threads, ranks or other segments need is decoded once, as
-//! long as the buffer has room for it.
+//! Decoded segments of a group, and of the older containers that the group needs, in a partition buffer of bounded
+//! size. Several threads use the buffer. A segment that several threads, ranks or other segments need is decoded only
+//! once, as long as the buffer has room for the segment.
 
 use super::index::BaseRef;
 use super::set::{ContainerSet, Delivery, SegmentKey, SegmentTask};
@@ -209,8 +209,9 @@ pub struct TaskQueue<'a> {
 }
 
 impl<'a> TaskQueue<'a> {
-    /// Takes the next task: a task whose segment is in the buffer, or else the task after the segment that was
-    /// decoded last. So readers that begin at different times use the same segments.
+    /// Takes the next task. If the segment of a task is in the buffer, the result is this task. If not, the result is
+    /// the task after the segment that was decoded last. So readers that begin at different times use the same
+    /// segments.
     pub fn take(&self) -> Option<&'a SegmentTask> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.buffer.buffer.next_of(&left)?;
@@ -296,7 +297,8 @@ impl SharedLoader<Decoded> for Decoder<'_> {
 
 /// The replacement policy. `docs/partition.md` says which policy needs the fewest loads in which case.
 pub(super) enum Order {
-    /// The coming calls are announced. Returns are not announced.
+    /// The order is known. The coming calls are announced. A return from a base to the segment that needs the base is
+    /// not announced.
     Known(LookAhead),
     /// The order is unknown, and segments have bases.
     Nested(Lru),

@@ -30,7 +30,7 @@ pub(crate) struct SegmentKey {
 /// One segment to read and decode, and the variables that need bytes of the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentTask {
-    /// 0 for the group's own container, else the index in [`Index::references`] plus one.
+    /// 0 for the group's own container. For an older container, the index in [`Index::references`] plus one.
     pub container: u32,
     /// Number of the segment in the container.
     pub segment: u32,

@@ -84,9 +84,10 @@ impl ContainerWriter {
         let dir = checkpoint_dir(job, checkpoint);
         let name = container_name(group);
         let temp = create_in(store, &dir, &name)?;
-        // From here on, a later writer of this group sees this writer's file. An earlier writer still holds its own
-        // file, or has committed it. Therefore the manifest is looked for last. Otherwise this writer could replace a
-        // container after an earlier writer has committed that container.
+        // From here on, a later writer of this group sees this writer's file. An earlier writer still holds its file,
+        // or has committed its container. Therefore this function looks for the manifest last. If it looked for the
+        // manifest earlier, this writer could replace a container after an earlier writer has committed that
+        // container.
         let is_ours = |left: &str| temp.path().file_name().is_some_and(|ours| ours == left);
         let ours = [name.as_str(), &manifest::manifest_name(group)].map(|name| format!(".{name}."));
         let left_over = |left: &str| ours.iter().any(|ours| left.starts_with(ours)) && !is_ours(left);
@@ -223,8 +224,8 @@ pub struct UnsyncedDirs {
 }
 
 impl UnsealedContainer {
-    /// Reads the container again, and writes its parity under a temporary name. `memory_bytes`:
-    /// the memory for this, see [`parity::write`].
+    /// Reads the container again, and writes its parity under a temporary name. `memory_bytes` limits the memory that
+    /// the computation takes, see [`parity::write`].
     pub fn add_parity(
         &mut self,
         store: &dyn Store,
@@ -236,8 +237,8 @@ impl UnsealedContainer {
         Ok(())
     }
 
-    /// Gives the container and its parity their final names and makes the names durable. `meanwhile` runs on another
-    /// thread at the same time, because it waits for the disk too.
+    /// Gives the container and its parity their final names, and makes the names durable. `meanwhile` runs on another
+    /// thread at the same time, because `meanwhile` waits for the disk too.
     pub fn seal<T: Send>(
         self,
         store: &dyn Store,

@@ -4,11 +4,12 @@
 //! Containers refer to older containers by the names of checkpoint and group, so a copy keeps these names. Only
 //! missing files are copied. All bytes that are copied are compared with their checksums.
 //!
-//! The order of the steps makes a crash harmless, as for a commit: first the records of incarnations, then the
-//! containers to which the checkpoint refers, then its own containers, then its marks, and last its manifests. Each
-//! file is written under a temporary name, synced and renamed. So a checkpoint of the destination is complete only if
-//! all of its bytes are there. The directory of an older checkpoint that has only containers for others gets the mark
-//! `pruned`, as after a prune.
+//! The order of the steps makes a crash harmless, as for a commit. The records of incarnations are copied first. Then
+//! the containers to which the checkpoint refers are copied, then the containers of the checkpoint, then its marks,
+//! and its manifests last. Each file is written under a temporary name, synced and renamed. So a checkpoint of the
+//! destination is complete only if the destination has all bytes of the checkpoint. If the directory of an older
+//! checkpoint has only containers that other checkpoints need, the directory gets the mark `pruned`, as after a
+//! prune.
 
 mod container;
 mod needed;

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 pub struct CheckpointPlan {
     /// The checkpoint.
     pub checkpoint: CheckpointId,
-    /// The containers that the destination lacks, those of older checkpoints first.
+    /// The containers that the destination lacks. The containers of older checkpoints come first.
     pub containers: Vec<Need>,
     /// The groups whose manifests the destination lacks.
     pub manifests: Vec<GroupId>,
@@ -227,7 +227,8 @@ pub(super) fn check_replaceable(route: &Route<'_>, need: &Need) -> Result<(), Co
     };
     let wanted = need.needed.index_digest();
     if found.is_none_or(|found| found.index_digest() != wanted) {
-        // The file is damaged, or another container. It may be replaced if all that know its name mean our container.
+        // The file is damaged, or is another container. The file may be replaced if each manifest of the destination
+        // that names this container names the container of the source.
         if let Ok(head) = read_head(to.store, to.job, &need.checkpoint, need.group)
             && head.container.index_digest != wanted
         {

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub struct Repaired {
     /// The files that were replaced.
     pub mended: Vec<MendedFile>,
-    /// The damaged files that could not be replaced, each with the reason, as sentences.
+    /// The damaged files that could not be replaced. Each entry is a sentence that names the file and the reason.
     pub left: Vec<String>,
 }
 
@@ -43,16 +43,16 @@ pub enum MendedBy {
     Parity,
     /// The file is a copy of the file of another store.
     Copy,
-    /// The file is a damaged parity file. It was computed again from its container, which is intact.
+    /// The file is a damaged parity file, which was computed again from its intact container.
     Container,
 }
 
 /// What the user can do if nothing mends a file.
 const NAME_A_STORE: &str = "name a store that has an intact copy with --from";
 
-/// Mends the damaged and missing files that a checkpoint of `to` needs. A damaged container is mended by its parity,
-/// or else replaced by the container of `from`. A damaged manifest is replaced by the manifest of `from`. A damaged
-/// parity file is computed again if its container is intact.
+/// Mends the damaged and missing files that a checkpoint of `to` needs. A damaged container is mended by its parity.
+/// If the parity cannot mend the container, the container is replaced by the container of `from`. A damaged manifest
+/// is replaced by the manifest of `from`. A damaged parity file is computed again if its container is intact.
 ///
 /// The checksums and digests of a new file are verified first. Then one rename replaces the old file, so a failure at
 /// any moment leaves the old or the new file. `progress` is called with the number of bytes of each written part.
@@ -160,7 +160,8 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Mends a container. Returns how, and the number of bytes. Fails with the reasons, as a sentence.
+    /// Mends a container. Returns the method, and the number of bytes that were computed or copied. The error is a
+    /// sentence with the reasons.
     fn mend(&self, path: &Path, need: &Need) -> Result<(MendedBy, u64), String> {
         let by_parity = match self.by_parity(path, &need.needed) {
             Ok(bytes) => return Ok((MendedBy::Parity, bytes)),
@@ -210,8 +211,8 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// `false` for damage. Fails if the file cannot be read at present. A sector that the disk cannot read is damage too,
-/// because a new file gets other sectors.
+/// Whether a file is intact. A sector that the disk cannot read counts as damage, because a new file gets other
+/// sectors. Fails if the file cannot be read at present for another reason.
 fn is_intact(checked: Result<u64, ReadError>) -> Result<bool, ReadError> {
     match checked {
         Ok(_) => Ok(true),

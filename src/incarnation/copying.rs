@@ -11,9 +11,10 @@ use crate::manifest::{CheckpointState, Place, with_job};
 use crate::store::{Store, create_dirs, visible};
 use std::path::{Path, PathBuf};
 
-/// The records that the destination lacks, by number, the oldest first. Fails if the destination has another history
-/// than the source, or if the records would set aside a checkpoint of the destination that is not known to be of the
-/// source. `theirs` and `ours` are the checkpoints of the source and of the destination.
+/// The numbers of the records that the destination lacks, in increasing order. Fails if the destination has another
+/// history than the source, or if a running program saves checkpoints of the destination's job. Also fails if, with
+/// these records, a restart would no longer use a complete checkpoint of the destination that is not known to be a
+/// checkpoint of the source. `theirs` and `ours` are the checkpoints of the source and of the destination.
 pub(crate) fn missing_records(
     route: &Route<'_>,
     theirs: &[CheckpointState],
@@ -75,8 +76,8 @@ pub(crate) fn missing_records(
     }
 }
 
-/// Copies records, and one file that shows that something was restored for each of the newest incarnations. The
-/// directory of the job must exist.
+/// Copies the records `missing` to the destination. For each of the newest incarnations, also copies one file that
+/// shows that a part of the job was restored. The directory of the job must exist in the destination.
 pub(crate) fn add_records(route: &Route<'_>, missing: &[u32]) -> Result<(), CopyError> {
     let dir = directory(route.to.store, route.to.job)?;
     if !missing.is_empty() {
@@ -136,7 +137,7 @@ fn copy_one_part(route: &Route<'_>, number: u32) -> Result<(), CopyError> {
         return Ok(());
     }
     if read(to.store, to.job, number).is_err() {
-        return Ok(()); // the destination has no such record, because the record is older than the records that it keeps
+        return Ok(()); // the destination no longer keeps this old record
     }
     let source = parts_directory(from.store, from.job, number)?;
     let entries = from.store.list_dir(&source)?;

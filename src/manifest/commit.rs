@@ -146,8 +146,8 @@ pub fn commit(
     check_no_manifest(store, job, checkpoint, manifest.group)?;
     store.rename(temp.path(), &path)?;
     drop(held); // from here on, another writer finds the manifest
-    // It takes time to free an index of many variables, and also to sync the directory. Both are done at the same
-    // time.
+    // To free an index of many variables takes time, and to sync the directory takes time too. Therefore two threads
+    // do these two steps at the same time.
     std::thread::scope(|scope| {
         scope.spawn(|| drop(summary));
         store.sync_dir(&checkpoint_dir(job, checkpoint))

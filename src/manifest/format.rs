@@ -293,8 +293,8 @@ pub(crate) fn checked_body<'a>(text: &'a [u8], path: &Path, what: &'static str) 
     }
 }
 
-/// The text of a manifest or of the record of an incarnation, with another name of the job. All other values stay as
-/// they are, also those of keys that this build does not know.
+/// The text of a manifest or of the record of an incarnation, with another name of the job. All other values are
+/// unchanged, including the values of keys that this build does not know.
 pub(crate) fn with_job(text: &[u8], job: &JobId, path: &Path, what: &'static str) -> Result<Vec<u8>, ReadError> {
     let invalid = |what: String| ReadError::Invalid { path: path.into(), part: "the text", what };
     let body = checked_body(text, path, what)?;

@@ -83,8 +83,8 @@ pub fn list_remembering(
     Ok(placed)
 }
 
-/// The complete checkpoints of a job, newest first. A restart tries the checkpoints in this order. Checkpoints that a
-/// newer incarnation set aside come last.
+/// The complete checkpoints of a job, newest first. Checkpoints that a newer incarnation set aside come last. The
+/// list includes checkpoints that are marked as bad or doubtful.
 pub fn newest_restorable(
     store: &dyn Store,
     job: &JobId,

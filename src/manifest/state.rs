@@ -41,7 +41,7 @@ pub struct CheckpointState {
     pub elapsed_ms: u64,
     /// The older containers to which the groups refer, without repetition.
     pub references: Vec<ContainerRef>,
-    /// Why the checkpoint is not complete; empty if it is complete.
+    /// Why the checkpoint is not complete. The list is empty if the checkpoint is complete.
     pub problems: Vec<String>,
     /// Whether the checkpoint was pruned. A pruned checkpoint is listed only because other checkpoints refer to its
     /// containers.

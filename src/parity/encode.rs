@@ -1,7 +1,7 @@
 //! Computes the parity of a container.
 //!
 //! Several neighbouring stripes are encoded at the same time, so that the container is read in runs of blocks and not
-//! in single blocks. The memory bounds the number of these stripes.
+//! in single blocks. The available memory limits the number of these stripes.
 
 use super::blocks::Blocks;
 use super::format::{Geometry, ParityHeader, ParityPercent};
@@ -12,13 +12,17 @@ use reed_solomon_simd::engine::DefaultEngine;
 use reed_solomon_simd::rate::{HighRateEncoder, RateEncoder};
 use std::path::Path;
 
-/// Memory in bytes with which [`write`] is fast. More memory brings nothing.
+/// The memory, in bytes, that [`write`] needs to be fast. With more memory, `write` is not faster.
 pub const MEMORY_BYTES: u64 = 54 << 20;
 
 /// Writes the parity of a container to a temporary file in the directory of `named`, and syncs the file. The caller
-/// renames the file. `read`: the path at which the container is at present. `named`: the final path of the container.
-/// `index_digest`: the digest by which references name the container. `memory_bytes`: the memory that this function
-/// may take, see [`MEMORY_BYTES`]; it takes the memory of one stripe, at most 2 MiB, even if this is more.
+/// renames the file.
+///
+/// - `read`: the path at which the container is at present.
+/// - `named`: the final path of the container.
+/// - `index_digest`: the digest by which references name the container.
+/// - `memory_bytes`: the maximum memory of this function, see [`MEMORY_BYTES`]. One stripe needs at most 2 MiB, and
+///   this function takes the memory of one stripe even if `memory_bytes` is less.
 ///
 /// The same container and percentage give the same bytes on every machine, with any memory.
 pub fn write(
@@ -40,8 +44,9 @@ pub fn write(
     let mut temp = store.create_temp(dir, name)?;
     temp.append(&header)?;
     let mut encoder = StripeEncoder { container, geometry, run: Vec::new(), records: Vec::new() };
-    // The memory has the blocks, at most half as many parity blocks in the encoder and again in records, and one run
-    // of blocks.
+    // The memory has nine equal parts. Four parts hold the blocks of the stripes. Two parts hold the parity blocks in
+    // the encoder, and two parts hold the parity blocks in `records`. One part holds a run of blocks. A stripe has at
+    // most half as many parity blocks as container blocks.
     let window_bytes = memory_bytes.min(MEMORY_BYTES) / 9 * 4;
     let wide = (window_bytes / (u64::from(geometry.data) * u64::from(geometry.block_bytes))).max(1);
     let mut stripe = 0;
@@ -65,7 +70,7 @@ pub fn write(
 /// Why stripes were not encoded.
 enum EncodeFault {
     Read(std::io::Error),
-    /// The library does not accept the counts. The geometry excludes this.
+    /// The library does not accept the numbers of blocks. A valid geometry has only numbers that the library accepts.
     Code(reed_solomon_simd::Error),
 }
 

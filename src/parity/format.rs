@@ -55,7 +55,7 @@ impl ParityPercent {
         NonZeroU32::new(percent).filter(|percent| percent.get() <= Self::MAX).map(Self)
     }
 
-    /// The number.
+    /// The percentage.
     pub fn get(self) -> u32 {
         self.0.get()
     }
@@ -89,7 +89,8 @@ impl Geometry {
         self.table_bytes() as u64 + u64::from(self.parity) * u64::from(self.block_bytes)
     }
 
-    /// Length of the checksums of a stripe, in bytes: one for each block, and one for the other checksums.
+    /// Length of the checksums of a stripe, in bytes. There is one checksum for each block, and one checksum of all
+    /// these checksums.
     pub(super) fn table_bytes(&self) -> usize {
         (self.data + self.parity + 1) as usize * size_of::<u32>()
     }

@@ -19,11 +19,11 @@ use std::path::Path;
 
 /// A whole copy of a container. The copy is durable under a temporary name.
 pub struct Mended {
-    /// The copy. The caller verifies and renames it.
+    /// The copy. The caller verifies and renames the copy.
     pub temp: Box<dyn TempFile>,
     /// Number of blocks that were computed from the parity.
     pub blocks: u64,
-    /// Total length of these blocks, in bytes.
+    /// Total length of the computed blocks, in bytes.
     pub bytes: u64,
 }
 
@@ -69,9 +69,9 @@ pub enum MendError {
 /// Maximum length of a run of blocks that is read at once, in bytes.
 const RUN_BYTES: u64 = 1 << 20;
 
-/// Writes a copy of a container with all of its bytes. `index_digest` is the digest that the container must have, and
-/// `bytes` its length, if it is known. The caller compares the copy with its checksums, and renames it. `progress` is
-/// called with the number of bytes of each written part.
+/// Writes a copy of a container with all of its bytes. `index_digest` is the digest that the container must have.
+/// `bytes` is the length of the container, if the length is known. The caller compares the copy with its checksums,
+/// and renames the copy. `progress` is called with the number of bytes of each written part.
 pub fn mend(
     store: &dyn Store,
     container: &Path,
@@ -121,7 +121,8 @@ impl Mender<'_> {
     }
 
     /// The damaged blocks of each stripe, by their numbers in the stripe. If the checksums of a stripe are damaged,
-    /// its blocks are not examined: the checksums of the whole container show later whether they are damaged.
+    /// the blocks of this stripe are not compared with checksums. The checksums of the whole container show later
+    /// whether these blocks are damaged.
     fn damaged(&self) -> BTreeMap<u64, Vec<u32>> {
         let wide = (RUN_BYTES / self.block() as u64).max(1);
         let mut damaged: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
@@ -145,7 +146,7 @@ impl Mender<'_> {
         damaged
     }
 
-    /// The checksums of the container blocks of a stripe; `None` if they are damaged.
+    /// The checksums of the container blocks of a stripe; `None` if the checksums cannot be read or are damaged.
     fn crcs(&self, stripe: u64) -> Option<Crcs> {
         let record = self.parity.stripe(stripe).ok()?;
         Some((0..self.geometry.data).map(|row| record.crc(row)).collect())
@@ -208,7 +209,7 @@ impl Mender<'_> {
         for row in (0..data).filter(|row| !rows.contains(row)) {
             let offset = self.geometry.offset(row, stripe);
             let read = self.container.read(offset, &mut block);
-            // The block was read a moment ago. If it differs now, the store is changing or fails.
+            // An earlier step read this block. If the block cannot be read now, the store is changing or failing.
             read.map_err(|source| ReadError::Io { path: self.path.into(), offset, len: block.len() as u64, source })?;
             decoder.add_original_shard(row as usize, &block).map_err(code)?;
         }

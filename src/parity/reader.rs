@@ -12,7 +12,7 @@ pub(super) struct ParityFile {
     pub(super) header: ParityHeader,
     file: Box<dyn StoredFile>,
     path: PathBuf,
-    /// The error of the other header, if it is damaged.
+    /// Why the two headers are not both valid and equal; `None` if both headers are valid and equal.
     other: Option<ReadError>,
 }
 
@@ -37,7 +37,7 @@ impl StripeRecord {
         u32_at(&self.bytes, nth as usize * size_of::<u32>())
     }
 
-    /// A parity block; `None` if its checksum does not agree.
+    /// A parity block; `None` if the bytes of the block do not agree with its checksum.
     pub(super) fn parity(&self, nth: u32) -> Option<&[u8]> {
         let block = self.geometry.block_bytes as usize;
         let at = self.geometry.table_bytes() + nth as usize * block;
@@ -47,8 +47,8 @@ impl StripeRecord {
 }
 
 impl ParityFile {
-    /// Opens the parity of a container. Fails if the parity belongs to another container: another index digest, or
-    /// another length than `bytes`, if the length is given.
+    /// Opens the parity of a container. Fails if the parity belongs to another container: the index digest differs,
+    /// or the length differs from `bytes`. If `bytes` is `None`, the length is not compared.
     pub(super) fn open(
         store: &dyn Store,
         container: &Path,
@@ -100,7 +100,7 @@ impl ParityFile {
         Ok(Self { header, file, path, other })
     }
 
-    /// Reads the record of a stripe, and compares the checksum of its checksums.
+    /// Reads the record of a stripe, and verifies the checksum of the other checksums in the record.
     pub(super) fn stripe(&self, stripe: u64) -> Result<StripeRecord, ReadError> {
         let geometry = self.header.geometry;
         let at = geometry.record_at(stripe);
@@ -164,15 +164,15 @@ pub fn check(store: &dyn Store, container: &Path, index_digest: Digest, bytes: u
     }
 }
 
-/// The parity file of a container, damaged or not. `None` if there is none.
+/// The parity file of a container, damaged or not. `None` if the container has no parity file.
 pub fn find(store: &dyn Store, container: &Path) -> Option<Found> {
     let bytes = store.stat(&parity_path(container)).ok().filter(|stat| !stat.is_dir)?.bytes;
     let percent = ParityFile::open_any(store, container).ok().map(|parity| parity.header.percent);
     Some(Found { percent, bytes })
 }
 
-/// The percentage for which the parity is written again. If the file does not show its percentage, this is
-/// [`ParityPercent::SUGGESTED`].
+/// The percentage for which the parity is written again. The result is [`ParityPercent::SUGGESTED`] if the parity
+/// file does not show its percentage.
 pub fn percent_of(found: &Found) -> ParityPercent {
     found.percent.and_then(ParityPercent::new).unwrap_or(ParityPercent::SUGGESTED)
 }

@@ -38,12 +38,13 @@ impl BufferLayout {
         Ok(Self { lengths: lengths.to_vec() })
     }
 
-    /// Cuts at most `bytes` for partitions of different lengths: each sub-buffer has the length of a partition, and
-    /// short and long sub-buffers have the same shares as short and long partitions. If all partitions fit, each
-    /// partition has a sub-buffer of its length.
+    /// Cuts at most `bytes` bytes into sub-buffers for partitions of different lengths. Each sub-buffer has the
+    /// length of a partition. Short and long sub-buffers have the same shares as short and long partitions. If all
+    /// partitions fit, each partition has a sub-buffer of its length.
     ///
-    /// `together`: number of partitions that must be in the buffer at the same time. The first sub-buffers are as
-    /// long as the longest partitions, even if this takes more than `bytes`.
+    /// `together` is the number of partitions that must be in the buffer at the same time. If not all partitions fit,
+    /// the first `together` sub-buffers are as long as the longest partition, even if these sub-buffers take more
+    /// than `bytes`.
     pub fn mixed(
         bytes: u64,
         partitions: impl IntoIterator<Item = u64>,

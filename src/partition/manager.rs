@@ -21,12 +21,14 @@ use std::collections::BTreeMap;
 /// Maximum number of open chains.
 pub const CHAINS_MAX: usize = 1 << 12;
 
-/// What a call or a return needs. The owner of the bytes does this, in this order: copies the evicted partition if it
-/// became a victim; drops the copies that are not in [`PartitionManager::victims`] any more; fills the sub-buffer as
-/// `source` says.
+/// What a call or a return needs. The owner of the bytes does these steps in this order:
+///
+/// 1. Copy the evicted partition, if it became a victim.
+/// 2. Drop the copies that are not in [`PartitionManager::victims`] any more.
+/// 3. Fill the sub-buffer as `source` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The used partition. It is active now.
+    /// The used partition, which is active now.
     pub partition: PartitionId,
     /// Where the partition is now.
     pub sub_buffer: SubBufferId,
@@ -390,8 +392,8 @@ impl<P: Policy> PartitionManager<P> {
         Ok(entry)
     }
 
-    /// Puts a partition into a sub-buffer, which may be taken. `before` is the partition that ran in the chain until
-    /// now.
+    /// Puts a partition into a sub-buffer. If the sub-buffer holds another partition, the other partition is evicted.
+    /// `before` is the partition that ran in the chain until now.
     fn bring(
         &mut self,
         partition: PartitionId,

@@ -167,9 +167,9 @@ impl<P: Policy, T> SharedBuffer<P, T> {
         }
     }
 
-    /// The wanted partition that a thread should use next: a partition in the buffer, or else the first wanted
-    /// partition from the last loaded partition on. Readers that choose in this way use the same loads, even if they
-    /// begin at different times.
+    /// The wanted partition that a thread should use next. If a wanted partition is in the buffer, the result is this
+    /// partition. If not, the result is the first wanted partition from the last loaded partition on. Readers that
+    /// choose in this way use the same loads, even if they begin at different times.
     pub fn next_of(&self, wanted: &BTreeSet<PartitionId>) -> Option<PartitionId> {
         let state = self.lock();
         let here = state.contents.keys().filter(|partition| wanted.contains(partition)).min().copied();
@@ -231,8 +231,9 @@ impl<P: Policy, T> SharedBuffer<P, T> {
 }
 
 impl<P: Policy, T> State<P, T> {
-    /// Calls a partition. If the partition must be loaded and has a base, also calls the base. Afterwards both have
-    /// room, and the partition is held. If there is no room for both, nothing changes.
+    /// Calls a partition. If the partition must be loaded and has a base, also calls the base. Afterwards the
+    /// partition and its base have room in the buffer, and the partition is held. If the buffer has no room for both,
+    /// the call fails and changes nothing.
     fn call(
         &mut self,
         chain: ChainId,
@@ -248,7 +249,7 @@ impl<P: Policy, T> State<P, T> {
         if base == Some(partition) {
             return Err(PartitionError::BaseOfItself(partition));
         }
-        // If the base is in the buffer, the base stays there. Otherwise, the partition must leave room for the base.
+        // If the base is not in the buffer, the partition must leave room for the base.
         let held = base.filter(|base| self.manager.hold(*base).is_ok());
         let room = match base {
             Some(base) if held.is_none() => self.manager.list().get(base).map(|base| base.bytes.max(1)),

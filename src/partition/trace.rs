@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! mcr-partitions 1          the first line: the kind of the file, and its version
-//! partition BYTES           a partition; the first has number 0. All partitions come before all calls
-//! call PARTITION [CHAIN]    a call of a partition. A thread of the recorded program is a chain; 0 if left out
+//! partition BYTES           a partition of BYTES bytes. The first partition has number 0. Partitions precede calls
+//! call PARTITION [CHAIN]    a call of a partition. Each thread of the program has a chain. CHAIN is 0 by default
 //! return [CHAIN]            the return from the last call of the chain
 //! # TEXT                    a comment; empty lines are ignored too
 //! ```
@@ -153,7 +153,7 @@ impl Trace {
     }
 
     /// The partitions in the order of their uses: each called partition, and each partition to which a call returns.
-    /// This is the order that [`super::LookAhead`] needs.
+    /// [`super::LookAhead`] needs the partitions in this order.
     pub fn uses(&self) -> Vec<PartitionId> {
         let mut stacks: HashMap<ChainId, Vec<PartitionId>> = HashMap::new();
         let used = |event: &TraceEvent| match *event {
@@ -171,7 +171,7 @@ impl Trace {
     }
 }
 
-/// Writes a trace while a program runs. The writer keeps nothing in memory, so give it a buffered output.
+/// Writes a trace while a program runs. The writer keeps nothing in memory, so the output should be buffered.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
     out: W,
@@ -212,8 +212,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Adds the events of a buffer, as [`super::SharedBuffer::recorded`] returns them. Its partitions get new
-    /// numbers. Events above [`EVENTS_MAX`] are left out.
+    /// Adds the events of a buffer, as [`super::SharedBuffer::recorded`] returns them. The partitions of the buffer
+    /// get new numbers. Events above [`EVENTS_MAX`] are left out.
     pub fn add(&mut self, (list, events): &(PartitionList, Vec<TraceEvent>)) {
         let before = self.lengths.len() as u32; // a list is shorter than 2^32
         self.lengths.extend(list.iter().map(|(_, partition)| partition.bytes));

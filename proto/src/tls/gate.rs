@@ -298,8 +298,8 @@ mod tests {
         Arc::new(GateDoor::new(Box::new(move || Ok(gate.clone())), Box::new(of_user)).expect("a gate"))
     }
 
-    /// Connects a client to a gate, which sends one byte. Returns the result of the gate and the result of the
-    /// client.
+    /// Connects a client to a gate, and lets the gate send one byte. Returns the result of the gate and the result of
+    /// the client.
     async fn meet(
         door: &Arc<GateDoor>,
         trust: &Authority,
@@ -379,7 +379,7 @@ mod tests {
             assert!(at_gate.is_err());
             assert!(at_agent.expect_err("refused").contains("made the certificate of the gate"));
         }
-        // Another cluster has other names.
+        // The certificates of another cluster have other DNS names.
         let elsewhere = authority("elsewhere");
         let (at_gate, at_agent) = meet(&door, &elsewhere, &identity).await;
         assert!(at_gate.is_err() && at_agent.is_err());

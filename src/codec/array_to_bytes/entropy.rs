@@ -30,7 +30,8 @@ pub(super) struct Model {
     /// How often each symbol was seen. Older symbols count less, because the counts are halved repeatedly.
     counts: Vec<u32>,
     counted: u32,
-    /// First slot and number of slots of each symbol. The number of slots is never 0.
+    /// First slot and number of slots of each symbol. There are `TOTAL` slots, and the number of slots of a symbol is
+    /// its frequency, which is never 0.
     ranges: Vec<(u16, u16)>,
     /// The symbol of each slot. Only decoders fill this list.
     slots: Vec<u8>,
@@ -191,7 +192,7 @@ impl BitWriter {
         self.bytes.clear();
     }
 
-    /// Appends the low `bits` bits of `value`, at most 63. All higher bits of `value` must be zero.
+    /// Appends the low `bits` bits of `value`. `bits` is at most 63, and all higher bits of `value` must be zero.
     #[inline(always)]
     pub(super) fn put(&mut self, value: u64, bits: u32) {
         self.open |= value << self.open_bits;
@@ -224,7 +225,7 @@ impl<'a> BitReader<'a> {
         Self { bytes, at_bits: 0 }
     }
 
-    /// The next `bits` bits, at most 63.
+    /// The next `bits` bits. `bits` is at most 63.
     #[inline(always)]
     pub(super) fn take(&mut self, bits: u32) -> u64 {
         let (byte, shift) = (self.at_bits / 8, self.at_bits as u32 % 8);

@@ -443,7 +443,7 @@ struct Span {
 }
 
 impl Span {
-    /// The bits of the value before the first element. At the beginning of a row, the bits of 0.
+    /// The bits of the value before the first element. At the beginning of a row, the result is the bits of 0.
     fn before<T: Real>(&self, done: &[T::Bytes], big: bool) -> u64 {
         match done.last() {
             Some(&last) if self.has_before => T::bits(last, big),

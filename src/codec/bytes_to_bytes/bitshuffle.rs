@@ -6,10 +6,10 @@
 //! the whole segment instead of a block of some kilobytes, so the next codec leaves fewer bytes. The filter also runs
 //! a second codec, such as LZ4; here the chain names the next codec.
 //!
-//! The bytes are first shuffled by `shuffle`, which gives one lane of bytes for each byte of an element. Then 8 bytes
-//! of a lane at a time are transposed as a matrix of 8 x 8 bits in a 64-bit word (Warren, Hacker's Delight, section
-//! 7-3), eight words at the same time. This code works on every processor. On processors with AVX2, `tiles` does the
-//! same work.
+//! The bytes are first shuffled by `shuffle`, which gives one lane of bytes for each byte of an element. Then the
+//! bits of each lane are transposed. Each 8 bytes of a lane are a matrix of 8 x 8 bits in a 64-bit word (Warren,
+//! Hacker's Delight, section 7-3), and eight words are transposed at the same time. This code works on every
+//! processor. On processors with AVX2, `tiles` does the same work.
 //!
 //! Payload, as long as the raw bytes: M is the number of whole elements, rounded down to a multiple of 8. For each
 //! byte of an element and for each bit of the byte, the lowest bit first, there is one plane of M / 8 bytes. Byte i

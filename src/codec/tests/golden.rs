@@ -104,9 +104,9 @@ fn golden_raw(chain: &Chain) -> Vec<u8> {
     raw
 }
 
-/// A golden file is the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, and the stored
-/// bytes. Chains that need an older segment get the bytes that `older_of` or `before_a_change` computes from the raw
-/// bytes. Golden files are never rewritten. MCR_ADD_GOLDEN=1 adds missing golden files.
+/// A golden file has four parts: the chain, the length of the raw bytes (`u32`, little-endian), the raw bytes, and
+/// the stored bytes. Chains that need an older segment get the bytes that `older_of` or `before_a_change` computes
+/// from the raw bytes. Golden files are never rewritten. MCR_ADD_GOLDEN=1 adds missing golden files.
 #[test]
 fn golden_files_decode_to_their_input_and_our_own_codecs_still_give_the_same_bytes() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/v1/codec");

@@ -4,9 +4,9 @@
 //! were evicted lately. A partition that is used again soon after its eviction becomes hot. So a scan over many
 //! partitions evicts only cold partitions.
 //!
-//! This file keeps the keys of one `quick_cache` equal to the resident partitions, and lets the crate choose between
-//! the candidates: all other partitions are pinned during the choice. Each partition counts as one, whatever its
-//! length is, because a sub-buffer holds one partition.
+//! This file keeps the keys of one `quick_cache` equal to the resident partitions. The crate chooses only between the
+//! candidates, because all other partitions are pinned during the choice. A sub-buffer holds one partition of any
+//! length, so each partition counts as one.
 
 use super::{Candidate, Policy, Use};
 use crate::partition::ids::{PartitionId, SubBufferId};

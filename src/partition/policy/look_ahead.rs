@@ -48,7 +48,7 @@ impl LookAhead {
         }
     }
 
-    /// Position of the next announced use of a partition; `None` if there is none.
+    /// Position of the next announced use of a partition; `None` if no use is announced.
     pub fn next_use(&self, partition: PartitionId) -> Option<u64> {
         self.coming.get(&partition).and_then(|uses| uses.front().copied())
     }
@@ -56,9 +56,9 @@ impl LookAhead {
 
 impl Policy for LookAhead {
     fn choose(&mut self, _: PartitionId, candidates: &[Candidate]) -> Option<SubBufferId> {
-        // Chooses an empty sub-buffer, else a partition without further use, else the partition with the farthest
-        // next use. Of equal candidates, the smallest sub-buffer is chosen, so that large sub-buffers stay free for
-        // long partitions.
+        // Chooses an empty sub-buffer. If no sub-buffer is empty, chooses a partition without further use, or else
+        // the partition whose next use is farthest in the future. Of equal candidates, the smallest sub-buffer is
+        // chosen, so that large sub-buffers stay free for long partitions.
         let farthest = |candidate: &&Candidate| {
             let next = candidate.resident.map(|resident| self.next_use(resident.partition).unwrap_or(u64::MAX));
             (next.is_none(), next, std::cmp::Reverse((candidate.bytes, candidate.sub_buffer)))
@@ -66,8 +66,8 @@ impl Policy for LookAhead {
         candidates.iter().max_by_key(farthest).map(|candidate| candidate.sub_buffer)
     }
 
-    /// Each partition has its own queue of uses. So threads may use partitions in a slightly different order than
-    /// announced.
+    /// Each partition has a separate queue of uses. So threads may use the partitions in a slightly different order
+    /// than the announced order.
     fn used(&mut self, by: Use) {
         self.withdraw(by.partition);
     }

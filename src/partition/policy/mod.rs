@@ -47,7 +47,7 @@ pub struct Use {
     pub partition: PartitionId,
     /// Where the partition is after the use.
     pub sub_buffer: SubBufferId,
-    /// Whether the use is a call. Otherwise, a callee returns to the partition.
+    /// Whether the use is a call. If false, the use is the return of a callee to the partition.
     pub is_call: bool,
 }
 
@@ -57,11 +57,11 @@ pub struct Use {
 /// the sub-buffer, `emptied` if a partition leaves a sub-buffer, then `used`. The same sequence of calls must always
 /// lead to the same choices, so that a trace can be repeated.
 pub trait Policy {
-    /// The sub-buffer for the partition `incoming`. `candidates` are sorted by sub-buffer, and are never empty.
-    /// A sub-buffer that is not a candidate, or `None`, makes the request fail.
+    /// The sub-buffer for the partition `incoming`. `candidates` are sorted by sub-buffer, and are never empty. If
+    /// the result is `None`, or a sub-buffer that is not a candidate, the request fails.
     fn choose(&mut self, incoming: PartitionId, candidates: &[Candidate]) -> Option<SubBufferId>;
 
-    /// A partition was used. If it was in no sub-buffer, it is in one now.
+    /// A partition was used, and is now in the sub-buffer that `by` names.
     fn used(&mut self, by: Use);
 
     /// Whether it is known that the partition will not be used again.

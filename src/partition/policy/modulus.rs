@@ -29,7 +29,8 @@ impl Policy for Modulus {
     fn used(&mut self, _: Use) {}
 }
 
-/// The first sub-buffer after `last` in the sorted `sub_buffers`. If no sub-buffer follows `last`, the first of all.
+/// The first sub-buffer after `last` in the sorted list `sub_buffers`. If no sub-buffer follows `last`, the result is
+/// the first sub-buffer of the list.
 pub(super) fn next_in_turn(
     last: Option<SubBufferId>,
     sub_buffers: impl Iterator<Item = SubBufferId> + Clone,

@@ -1,6 +1,7 @@
 //! Random programs, compared with a model that was written from the paper's text without the code of the manager.
 //!
-//! The model stores no states. It derives them from two facts: what is in the sub-buffers, and what is on the stack.
+//! The model stores no states. The model derives the states from two facts: what is in the sub-buffers, and what is
+//! on the stack.
 
 use super::*;
 use proptest::prelude::*;
@@ -19,7 +20,7 @@ struct Model {
     buffer: Vec<Option<u32>>,
     /// The running partition and its callers, with their sub-buffers; the running partition is the last.
     stack: Vec<(u32, usize)>,
-    /// For each sub-buffer: number of calls at its last use, `None` if it was emptied.
+    /// For each sub-buffer, the number of calls at its last use; `None` if the sub-buffer was emptied.
     used: Vec<Option<u64>>,
     calls: u64,
     replaced: Option<usize>,

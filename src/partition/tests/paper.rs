@@ -11,7 +11,7 @@ fn states<Q: Policy>(manager: &PartitionManager<Q>) -> Vec<State> {
     manager.list().iter().map(|(id, _)| manager.state(id).expect("in the list")).collect()
 }
 
-/// Calls a partition, or returns to it. Returns where it is, and where its bytes come from.
+/// Calls a partition. Returns the number of its sub-buffer, and the source of its bytes.
 fn call<Q: Policy>(manager: &mut PartitionManager<Q>, chain: ChainId, n: usize) -> (u32, Source) {
     let access = manager.call(chain, P[n]).expect("callable");
     assert_eq!(access.partition, P[n]);
@@ -145,7 +145,8 @@ fn ring(partitions: u32, calls: u32) -> Trace {
 #[test]
 fn figure_12_the_victim_cache_divides_the_loads_of_a_long_chain_by_88() {
     // With 133 calls around three partitions in two sub-buffers, all calls and returns except two are misses. The
-    // paper does not give the number of calls of case 8. 133 calls lead to its factor of 88.
+    // paper does not give the number of calls of its case 8. With 133 calls, the result is the factor of 88 that the
+    // paper gives.
     let (trace, layout) = (ring(3, 133), BufferLayout::equal(2, 2).expect("two"));
     let loads = |policy: Box<dyn Policy>, victims| replay(&trace, &layout, policy, victims).expect("played").loads;
     let policies: [fn() -> Box<dyn Policy>; 2] = [|| Box::new(Modulus::new()), || Box::new(Lru::new())];

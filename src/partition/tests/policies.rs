@@ -85,7 +85,7 @@ fn a_scan_does_not_evict_what_clock_pro_has_seen_again() {
     assert!(clock_pro < lru && lru <= modulus, "{clock_pro}, {lru}, {modulus}");
 }
 
-/// A policy of a caller: always the same sub-buffer.
+/// A policy that a caller brings. The policy always chooses the same sub-buffer.
 struct Always(Option<SubBufferId>);
 
 impl Policy for Always {

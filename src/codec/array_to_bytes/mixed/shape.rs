@@ -110,8 +110,8 @@ impl Region {
     }
 
     /// Rows in a plane and records in a row, if the numbers are smooth fields on a grid. A shape that was found in an
-    /// earlier region is preferred. Otherwise a new shape is searched for, if `searches` (the number of searches that
-    /// are left) is not 0.
+    /// earlier region is preferred. If no such shape fits, a new shape is searched for, unless `searches` (the number
+    /// of searches that are left) is 0.
     fn plane_and_row(&self, own: &[u8], known: &[[usize; 2]], searches: &mut usize) -> Option<[usize; 2]> {
         if known.is_empty() && *searches == 0 {
             return None;

@@ -17,8 +17,8 @@ use super::weights::{Fitted, bits_of, spread};
 
 /// The maximum number of cells that are sampled to decide whether cells are computed from their blocks.
 const SAMPLE: usize = 2048;
-/// Cells are computed from their blocks only if the mean difference has fewer bits than this number. For elements of
-/// 4 bytes, the limit is half of this number.
+/// Cells are computed from their blocks only if the mean difference between a cell and its computed value has fewer
+/// bits than this number. For elements of 4 bytes, the limit is half of this number.
 const TOLD_BITS_MAX: f64 = 30.0;
 /// In tables, fitted weights are used only if they save 1/12 of the bytes. Fitted weights slow down the decoding of
 /// tables, because rows are short, and each element is decoded only after the previous element.
@@ -118,8 +118,8 @@ impl<'a> Data<'a> {
     /// `related` are products and quotients of earlier columns that are terms too.
     ///
     /// The options are: no prediction, an integer sum, and a predictor with fitted weights. With the lower effort,
-    /// the size of each code is estimated from some literals. Otherwise all literals are coded with each option, and
-    /// the option with the fewest bytes is taken.
+    /// the size of each code is estimated from some literals. With the higher effort, all literals are coded with
+    /// each option, and the option with the fewest bytes is taken.
     pub(crate) fn predictor(&self, family: usize, related: Vec<Term>) -> (Predictor, Vec<u8>) {
         let column = self.column();
         let mut literals =
@@ -249,8 +249,8 @@ impl<'a> Data<'a> {
     }
 
     /// The best set that predicts from the twin, and its errors. The prediction is the value of the twin plus a
-    /// Lorenzo sum of the changes at neighbours, in ordered integers or in doubles, in the number of dimensions that
-    /// leaves the fewest bits.
+    /// Lorenzo sum of the changes at neighbours. The sum is computed in ordered integers or in doubles, in the number
+    /// of dimensions that leaves the fewest bits.
     fn since(&self, literals: &Literals, dimensions: usize) -> Option<(Set, Vec<f64>)> {
         let back = self.twin?;
         let integer = |n: usize| Set::Since { back, dimensions: n as u8 };
@@ -406,8 +406,8 @@ impl<'a> Data<'a> {
         Predictor { sets: kept, unit: UNIT, which, told: None }
     }
 
-    /// An additional set. It is fitted to the third of the units for which the present sets save the fewest bits,
-    /// compared with the first set.
+    /// An additional set, fitted to one third of the units. In the units of this third, the present sets save the
+    /// fewest bits, compared with the first set.
     fn set_for_units_that_gain_least(
         &self,
         literals: &Literals,

@@ -64,7 +64,7 @@ pub(crate) struct Effort {
     pub header_zstd_level: i32,
     pub numbers: NumbersEffort,
     pub copies: CopiesEffort,
-    /// Whether columns are ordered so that columns that are predicted well by other columns come last. Otherwise,
+    /// Whether columns are ordered so that columns that are predicted well by other columns come last. If false,
     /// columns with the same arrays are next to each other.
     pub orders_columns: bool,
     /// Whether weights are fitted for columns of particles.
@@ -73,7 +73,7 @@ pub(crate) struct Effort {
     pub searches_particles: bool,
     /// The maximum number of columns with the same arrays in which nested grids are searched.
     pub nested_tries_max: usize,
-    /// Whether a column is coded with all candidate predictors, and the shortest code is used. Otherwise, a sample
+    /// Whether a column is coded with all candidate predictors, and the shortest code is used. If false, a sample
     /// decides.
     pub codes_all_ways: bool,
     /// In columns of many elements, weights are fitted on a share of the units: 1 divided by this divisor, a power of
@@ -85,11 +85,11 @@ pub(crate) struct Effort {
     pub has_unit_weights: bool,
     /// The exponents of powers of other columns that may predict, in sixths.
     pub sixths: &'static [i8],
-    /// On grids, the maximum number of columns just before a column whose powers may predict it.
+    /// On grids, the maximum number of columns just before a column whose powers may predict the column.
     pub power_columns_max: usize,
-    /// For particles, the maximum number of columns just before a column whose powers may predict it.
+    /// For particles, the maximum number of columns just before a column whose powers may predict the column.
     pub power_columns_of_particles_max: usize,
-    /// Whether the index along an axis may predict any column. Otherwise, the index may predict only periodic
+    /// Whether the index along an axis may predict any column. If false, the index may predict only periodic
     /// positions.
     pub has_index_terms: bool,
     /// Whether the columns just before a column may predict a place by the values at neighbours of the place.

@@ -31,8 +31,8 @@ const DEPTH_FEW: usize = 4;
 /// The number of parts into which windows are sorted; a power of 2.
 const PARTS: usize = 64;
 
-/// Encoded runs, as three lists of one number for each run: the elements before the run that are not copied, the
-/// length of the run with its direction and sign, and the first source.
+/// Encoded runs, as three lists. Each list has one number for each run: the number of elements before the run that
+/// are not copied, the length of the run with its direction and sign, or the first source.
 #[derive(Default)]
 pub(crate) struct Tokens {
     pub skips: Vec<u8>,
@@ -212,11 +212,12 @@ pub(crate) fn find_all(
 
 /// Blocks of windows, and counts of sampled windows that repeat.
 struct Blocks {
-    /// For each block of windows, whether any window of the block repeats elsewhere.
+    /// For each block of windows, whether the block is searched. A block is searched if a sampled window of the block
+    /// repeats elsewhere or is constant, or if there is less than one full block.
     repeat: Vec<bool>,
     /// For each block, the number of sampled windows that repeat and in which some neighbours are equal.
     alike: Vec<u32>,
-    /// The number of sampled windows.
+    /// The number of sampled windows that are not constant.
     looked_at: usize,
     /// The number of sampled windows that repeat.
     again: usize,
@@ -422,7 +423,7 @@ struct Search<'a> {
     effort: &'a CopiesEffort,
 }
 
-/// For each window, the earlier window with the same hash. For each block, whether any of its windows repeats.
+/// For each window, the earlier window with the same hash. For each block, whether the block is searched.
 struct Windows {
     before: Vec<u32>,
     repeat: Vec<bool>,
@@ -445,8 +446,8 @@ fn find(
         return runs;
     }
     let is_like = |source: usize, is_turned: bool, at: usize| is_like(bits, elements, slack, source, is_turned, at);
-    // The savings by copying an element. The savings are equal for all elements, except for wide copies, which save
-    // more bits if the difference is smaller.
+    // The value of copying an element. An exact or near copy has the value 1. A wide copy has a larger value if its
+    // difference has fewer bits.
     let is_wide = slack > slack_of(elements);
     let saves = |source: usize, is_turned: bool, at: usize| match is_wide {
         true => (slack + 1 - (u64::BITS - off(bits, elements, source, is_turned, at).leading_zeros())) as usize,

@@ -21,7 +21,8 @@ const EQUAL_PERCENT_MIN: usize = 20;
 /// The minimum number of records in a region.
 const ROWS_MIN: usize = 32;
 
-/// The distance at which the most bytes are equal.
+/// The distance at which the most bytes are equal, or a shorter distance that is nearly as good. The distance is a
+/// multiple of 4 bytes. `None` if too few bytes are equal.
 pub(crate) fn distance(bytes: &[u8]) -> Option<usize> {
     let from = (bytes.len() / 2).saturating_sub(LOOKED_AT / 2);
     let looked_at = &bytes[from..(from + LOOKED_AT).min(bytes.len())];
@@ -107,7 +108,8 @@ fn region(bytes: &[u8], distance: usize, width: usize) -> Option<(usize, usize)>
     (rows >= ROWS_MIN && start + rows * distance <= bytes.len()).then_some((start, rows))
 }
 
-/// Finds the records of contiguous files. All files use the distance of the first file in which a distance is found.
+/// Finds the records of contiguous files. All files use the distance of the longest file in which a distance is
+/// found.
 pub(crate) fn find(bytes: &[u8], files: &[usize]) -> Option<Records> {
     let mut rest = bytes;
     let mut parts: Vec<&[u8]> = Vec::new();

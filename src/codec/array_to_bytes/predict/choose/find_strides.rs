@@ -2,8 +2,8 @@
 //! the rows of a matrix are the columns of another matrix, an array does not change if two indices are exchanged, or
 //! a flow is symmetric about a diagonal.
 //!
-//! Unlike in `find_copies.rs`, the step from one source to the next may have any length. Only elements that are in no
-//! other run are searched.
+//! Unlike in `find_copies.rs`, the step from one source to the next may have any length up to `STEP_MAX`. Only
+//! elements that are in no other run are searched.
 
 use super::super::format::copies::{Run, Source, TURNED, zigzag};
 use super::super::format::numbers::Elements;

@@ -21,7 +21,8 @@ fn collapse_chunk(dims: &[u64], chunk: &[u64], collapsed: Dims) -> Option<Dims> 
 }
 
 /// For each array, how the array is split into components. Arrays of a column are split only if all of them can be
-/// split in the same way. Otherwise no array of the column is split: its short extent may be that of a thin grid.
+/// split in the same way. If one array cannot be split in this way, no array of the column is split, because the
+/// short extent may be the extent of a thin grid.
 fn taken_apart(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Option<Taken>> {
     let mut begin = 0usize;
     let of_column = |column: &[ArrayShape]| {

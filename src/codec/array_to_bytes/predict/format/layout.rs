@@ -23,8 +23,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// The maximum number of lanes of a record.
 const LANES_MAX: usize = 4096;
-/// The stored number of the kind "grids of points". The number of the kind "lanes" is 3 plus the number of lanes.
-/// This number is never 4, because there are at least two lanes.
+/// The stored number of the kind "grids of points". The number of the kind "lanes" is 3 plus the number of lanes. A
+/// record has at least two lanes, so the number of the kind "lanes" is never 4.
 const POINTS: usize = 4;
 /// The minimum number of elements of the part that one thread loads or stores.
 const PART_MIN: usize = 1 << 14;

@@ -60,8 +60,8 @@ pub(crate) enum Term {
     /// A power of the value of a column at the predicted place. The exponent is given in sixths, and is in
     /// [`SIXTHS`].
     Power(u16, i8),
-    /// The value at the same place in an earlier array with the same extents, in the same column: in the last such
-    /// array (1), or in the last but one such array (2).
+    /// The value at the same place in an earlier array of the same column with the same extents. The number 1 stands
+    /// for the last such array before this array, and 2 stands for the array before the last such array.
     Before(u8),
     /// The index of the place along an axis of its array.
     Index(u8),

@@ -152,7 +152,8 @@ pub(crate) struct Row {
     backs: Vec<(usize, f64)>,
     inner: usize,
     /// For integer sums, the part of each prediction that comes from other rows. An element is predicted to differ
-    /// from its part by the same amount as the previous element. After `predict`, the complete predictions.
+    /// from its part by the same amount as the previous element. After `predict`, this list holds the complete
+    /// predictions.
     integers: Vec<i64>,
 }
 

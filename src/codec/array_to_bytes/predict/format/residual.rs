@@ -4,8 +4,8 @@
 //! - *none*: all numbers are zero.
 //! - *pco*: `pco` (M. Loncaric, pcodec), which finds bins with a fixed number of bits each. If the numbers are not
 //!   predicted, pco may also store differences of consecutive numbers, or multiples of a common number. Decoding is
-//!   as fast as memory. The numbers are stored as the narrowest integers that hold all numbers, because the start of
-//!   each bin takes the width of one integer.
+//!   about as fast as reading memory. The numbers are stored as the narrowest integers that hold all numbers, because
+//!   the start of each bin takes the width of one integer.
 //! - *bytes*: bytes of equal significance are stored together, then compressed by zstd.
 //! - *bits*: bits of equal significance are stored together, then compressed by zstd. This way is used only for
 //!   numbers without prediction.

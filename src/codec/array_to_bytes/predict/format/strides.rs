@@ -1,5 +1,5 @@
 //! Copies whose sources are not contiguous. Within a run the step from one source to the next is constant, and may
-//! have any length.
+//! have any length up to [`STEP_MAX`].
 
 use super::copies::{Run, Source, unzigzag};
 use crate::codec::array_to_bytes::varint::{put, take};
@@ -9,8 +9,8 @@ pub(crate) const RUN_MIN: usize = 3;
 /// The maximum step from one source to the next, in elements.
 pub(crate) const STEP_MAX: i64 = 1 << 24;
 
-/// Encoded runs, as four lists of one number for each run: the elements before the run; the length of the run, and
-/// whether signs are inverted; the first source; the step.
+/// Encoded runs, as four lists. Each list has one number for each run: the number of elements before the run, the
+/// length of the run with its sign, the first source, or the step.
 #[derive(Default)]
 pub(crate) struct Strides {
     pub lists: [Vec<u8>; 4],

@@ -289,8 +289,9 @@ pub(crate) fn levels_of(places: usize) -> u32 {
 
 /// The set of points that are not taken yet.
 struct Left {
-    /// For a point that is not taken, and for the end: the point itself. For a taken point: a later point, but no
-    /// point after the next point that is not taken.
+    /// Leads from each point to the next point that is not taken. The entry of a point that is not taken is the point
+    /// itself. The entry of a taken point is a later point, which is not beyond the next point that is not taken. The
+    /// entry of the end is the end.
     next: Vec<u32>,
 }
 

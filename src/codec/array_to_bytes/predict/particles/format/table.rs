@@ -42,7 +42,7 @@ pub(crate) struct Table {
 }
 
 /// Positions in a periodic box that increase along an axis of the places. If a particle leaves the box on one side
-/// and enters it on the other side, predictions use its position as if the box had no end.
+/// and enters the box on the other side, predictions use the position of the particle as if the box had no end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Wrap {
     pub axis: usize,
