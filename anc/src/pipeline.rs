@@ -192,7 +192,8 @@ impl Fetcher<'_> {
 struct Coder<'a> {
     pipeline: &'a Pipeline<'a>,
     queue: &'a Queue,
-    /// The segments that fetchers have fetched. `None` if there are no fetchers; the coder then fetches.
+    /// The segments that fetchers have fetched. `None` if there are no fetchers. In this case, the coder fetches its
+    /// segments.
     fetched: Option<&'a Mutex<Receiver<RawSegment>>>,
     to_writer: ToWriter,
 }
