@@ -1,4 +1,5 @@
-//! Restarts through the aggregators. The aggregators read, decode and split; this node only writes files.
+//! Restarts through the aggregators. The aggregators read, decode and split the segments. This node only writes
+//! files.
 //!
 //! Every step has a deadline. An aggregator that does not deliver a group in time is skipped, and is asked last for
 //! the remaining groups.

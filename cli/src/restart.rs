@@ -98,8 +98,9 @@ fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Maximum number of attempts. A restart begins again if all checkpoints that it found were pruned in the meantime
-/// because newer checkpoints had been saved, or if another node of the same start decided first.
+/// Maximum number of attempts. A restart begins again if newer checkpoints were saved in the meantime, and all
+/// checkpoints that the restart found were pruned. A restart also begins again if another node of the same start
+/// decided first.
 const ATTEMPTS_MAX: u32 = 3;
 /// Maximum number of doubtful checkpoints that are skipped in favour of an older checkpoint without doubt.
 const DOUBTFUL_SKIPPED_MAX: usize = 3;

@@ -589,7 +589,8 @@ impl CncOptions {
     }
 }
 
-/// Default number of capture threads on a node with this number of cores. So few threads hardly slow the application.
+/// Default number of capture threads on a node with this number of cores. The number is small, so that the threads
+/// hardly slow the application.
 fn capture_threads(cores: usize) -> usize {
     const CORES_PER_THREAD: usize = 32;
     const THREADS_MAX: usize = 4;

@@ -71,7 +71,7 @@ pub struct Standing {
     pub groups: u32,
     /// Memory that the aggregator may use, in MiB.
     pub budget_mib: u64,
-    /// Text for the worker. The worker reads this text as the user; the daemon does not read it.
+    /// Text for the worker. The worker reads this text as the user. The daemon does not read this text.
     pub settings: String,
 }
 
@@ -156,7 +156,7 @@ pub struct JobLine {
 #[serde(transparent)]
 pub struct StateFile(pub String);
 
-/// Maximum length of the path of a state file, in bytes. Linux accepts no longer path.
+/// Maximum length of the path of a state file, in bytes. Linux refuses a longer path.
 const STATE_FILE_BYTES_MAX: usize = 4096;
 
 impl StateFile {

@@ -54,7 +54,7 @@ pub struct Drained {
     pub unreadable: Vec<Unreadable>,
     /// Whether the drain ended because its maximum time had passed.
     pub time_was_up: bool,
-    /// Whether the agent failed before the drain. If the agent failed, nobody knows which files are committed.
+    /// Whether the agent failed before the drain. If the agent failed, it is not known which files are committed.
     pub failed: bool,
 }
 

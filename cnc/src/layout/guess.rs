@@ -435,7 +435,8 @@ fn digits_in(text: &[u8]) -> usize {
 /// The length of the date at the beginning of a text, as in `2010-10-01`, `01-OCT-2010`, `0001-02-01-00000` (with the
 /// seconds of the day), and `2010-10-01_00.00.00`. `None` if the text does not begin with a date.
 fn date_length(text: &[u8]) -> Option<usize> {
-    // The end of a separator at `at` and the digits after it. `None` if there is no separator, or not `count` digits.
+    // The offset after a separator at `at` and the digits that follow the separator. `None` if there is no separator
+    // at `at`, or if the number of digits is not `count`.
     let after = |at: usize, separators: &[u8], count: usize| {
         let digits = text.get(at).filter(|b| separators.contains(b)).map(|_| digits_in(&text[at + 1..]));
         (digits == Some(count)).then_some(at + 1 + count)
@@ -834,8 +835,8 @@ fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>
     }
 }
 
-/// Finds ranks in templates with few names. A number is the rank if it fits the rank of another template: the same
-/// letters are before both numbers, and the number is in the range of the other template's ranks.
+/// Finds ranks in templates with few names. A number is the rank if it fits the rank of another template. This means
+/// that the same letters are before both numbers, and that the number is in the range of the other template's ranks.
 fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let known: BTreeMap<Vec<u8>, (u64, u64)> = templates
         .iter()

@@ -79,8 +79,8 @@ impl Root {
 }
 
 impl Core {
-    /// If the configured path leads to another directory, this function begins to watch this directory. The next scan
-    /// finds the files in this directory, as at the start.
+    /// If the configured path leads to another directory, begins to watch the other directory. The next scan finds
+    /// the files in the other directory, as at the start.
     pub(super) fn follow_path(&mut self) {
         let now_ms = self.now_ms();
         self.path_check_ms = self.path_check_ms.map(|_| now_ms.saturating_add(PATH_CHECK_MS));
