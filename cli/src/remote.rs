@@ -106,7 +106,7 @@ async fn within<T>(limit: Duration, address: &str, what: &str, step: impl Future
 
 enum Attempt {
     Final(Failure),
-    /// This aggregator did not deliver the group. Another aggregator may deliver it.
+    /// This aggregator did not deliver the group. Another aggregator may deliver the group.
     Elsewhere(String),
 }
 

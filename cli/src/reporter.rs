@@ -1,8 +1,8 @@
 //! Reports the counts of a worker to `mcr node`, whose metrics show the totals of all workers.
 //!
-//! A worker reports when a count has changed, at most once in [`REST`], and when it ends. Without changes it reports
-//! once in [`REFRESH`], because a daemon that was started later knows nothing of this worker. A daemon that does not
-//! answer changes nothing for the worker, which tries again later.
+//! A worker reports when a count has changed, at most once in [`REST`], and when it ends. Without changes the worker
+//! reports once in [`REFRESH`], because a daemon that was started later knows nothing of this worker. A daemon that
+//! does not answer changes nothing for the worker, which tries again later.
 
 use crate::metrics::Metrics;
 use mcr_node::client::ask_here;

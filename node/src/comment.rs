@@ -43,7 +43,8 @@ pub struct Comment {
     pub work_dir: OsString,
 }
 
-/// The directory of the words of all jobs on this node, `RUN/comments`. Only the daemon's user can read it.
+/// The directory of the words of all jobs on this node, `RUN/comments`. Only the daemon's user can read the
+/// directory.
 #[derive(Clone, Debug)]
 pub struct Comments {
     dir: PathBuf,

@@ -143,10 +143,10 @@ pub struct JobLine {
     pub uid: u32,
     /// Process number of the worker.
     pub pid: i32,
-    /// Where the aggregators run. `None`: the worker has not reported it.
+    /// Where the aggregators run. `None`: the worker has not reported where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregators: Option<Places>,
-    /// The state file of the job's agent. `None`: the worker has not reported it.
+    /// The state file of the job's agent. `None`: the worker has not reported the state file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_file: Option<StateFile>,
 }

@@ -1,4 +1,5 @@
-//! What happened to each job: its last commit, its last error, and its agents that were lost. `mcr status` shows it.
+//! What happened to each job: its last commit, its last error, and its agents that were lost. `mcr status` shows the
+//! history.
 //!
 //! No decision of the hub depends on the history. The number of entries is limited, and the oldest entries are
 //! forgotten first.

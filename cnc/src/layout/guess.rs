@@ -756,8 +756,8 @@ impl Template<'_> {
     }
 
     /// Finds the span in the text. Returns the position of the span, and the number of its first slot. The span must
-    /// be at the beginning of a component or after a separator. No letter or digit may follow it, and it must not
-    /// contain the rank.
+    /// be at the beginning of a component or after a separator. No letter or digit may follow the span, and the span
+    /// must not contain the rank.
     fn find(&self, span: &[u8], rank: Option<&RankSlot>) -> Option<(usize, usize)> {
         let slots_before = |at: usize| self.text[..at].iter().filter(|b| **b == SLOT).count();
         let span_slots = span.iter().filter(|b| **b == SLOT).count();

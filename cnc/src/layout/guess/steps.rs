@@ -22,8 +22,8 @@ use std::time::{Duration, SystemTime};
 /// The span that distinguishes the checkpoints.
 pub(super) struct Span {
     pub(super) text: Vec<u8>,
-    /// Whether two checkpoints may have the same numbers in the span. If so, the span alone does not distinguish
-    /// them.
+    /// Whether two checkpoints may have the same numbers in the span. If so, the span alone does not distinguish the
+    /// checkpoints.
     pub(super) hides: bool,
     /// A question to the user, if the span may distinguish parts of one checkpoint instead of checkpoints.
     pub(super) asks: Option<String>,
