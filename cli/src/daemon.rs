@@ -453,8 +453,9 @@ impl Both {
         }
     }
 
-    /// Runs the application until it ends. Every signal is passed on to the application. The second SIGTERM or SIGINT
-    /// ends mcr at once.
+    /// Runs the application until it ends. Every signal is passed on to the application. After a SIGTERM or SIGINT,
+    /// waits at most three quarters of `bound` for the end of the application. The second SIGTERM or SIGINT ends mcr
+    /// at once.
     async fn accompany(
         &mut self,
         command: &[OsString],
