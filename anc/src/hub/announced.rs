@@ -33,7 +33,7 @@ fn is_twin(first: &Announced, other: &Announced) -> bool {
 
 impl Hub {
     /// Logs the warning of a refusal only once for each checkpoint and reason. An agent that is refused for a
-    /// temporary reason announces again each second.
+    /// temporary reason announces again every 10 s, and every second while a drain or a flush waits.
     fn tell_refusal(&mut self, session: u64, label: &CheckpointId, rank: Rank, why: &str) {
         if self.refused.len() >= REFUSED_MAX {
             self.refused.clear();
