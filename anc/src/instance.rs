@@ -62,7 +62,7 @@ pub struct Written<'a> {
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
     pub unseen: Option<Rank>,
     /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
-    /// several such ranks, the rank with the earliest times is used. Ranks whose files existed before their agent
+    /// several such ranks, the rank with the largest difference is used. Ranks whose files existed before their agent
     /// began to watch are not considered.
     pub set_back: Option<(Rank, i64)>,
 }
