@@ -462,8 +462,8 @@ pub fn choose_for_all(
         }
         let is_passed_over = is_passed_over(&state);
         if state.is_unreadable {
-            // Only an I/O error ends the search here. Manifests may also be unreadable because a newer build wrote
-            // them. In this case, the next name is used.
+            // If the directory cannot be listed, this function fails. If the directory can be listed, a newer build
+            // may have written the manifests. In this case, this name is skipped.
             names_in(store, &key, &id)?;
         }
         let mut has_all_groups = true;

@@ -382,7 +382,8 @@ fn from_numbers(
             show(&template.text, &[rank.slot])
         ))
     });
-    // Numbers before the label are examined in `runs`.
+    // `runs::mixed` examines the numbers before the label later, and may ask the user. Therefore this line is only a
+    // hint.
     if hidden {
         lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
     }

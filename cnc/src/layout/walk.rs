@@ -81,9 +81,10 @@ pub struct Listing {
     /// The file whose modification time is the furthest after its last change, and the difference of the two times.
     /// Such a file shows that a clock is wrong. Differences below 2 s are ignored.
     pub ahead: Option<(FilePath, Duration)>,
-    /// The time when each file was begun, if it is known. The time is the creation time of the file. If the file is a
-    /// copy that is younger than its content, the time is the modification time. If the file system has no creation
-    /// times, the time is 60 s before the modification time.
+    /// The time when each file was begun, if it is known. The time is the creation time of the file, or the
+    /// modification time if the modification time is earlier. A copy may have such an earlier time. If the
+    /// application wrote the file again under its name, the time is the modification time. If the file system has no
+    /// creation times, the time is 60 s before the modification time.
     pub begun: Vec<SystemTime>,
     /// Length of each file in bytes.
     pub bytes: Vec<u64>,
