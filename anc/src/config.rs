@@ -41,8 +41,8 @@ pub struct AncOptions {
     pub ranks: Option<u32>,
     /// `agnostic`, `agnostic-block`, `aware` or `aware-block`. Default aware.
     pub scheme: Scheme,
-    /// Only for the block schemes: number of bytes of one rank that precede the bytes of the next rank. Default
-    /// 65536.
+    /// Number of bytes of one rank that precede the bytes of the next rank. Only the block schemes use this number.
+    /// Default 65536.
     pub block_bytes: u32,
     /// Raw MiB in one segment, 1 to 64. Default 0, which means 32 for `balanced` and `max` (16 if `budget-mib` is
     /// below its default), and 4 for the other profiles. With `balanced` and `max`, segments of bytes and records
@@ -70,15 +70,15 @@ pub struct AncOptions {
     /// another rank. With true, the codecs of the previous checkpoint are used again too. Default true.
     pub reuse: bool,
     /// Whether older checkpoints are used to code a checkpoint. `auto`: older checkpoints are used if the profile
-    /// supports this (`max`) and the result is smaller; needs `reuse`. `off`: older checkpoints are not used. Default
-    /// auto.
+    /// supports this (`max`), `reuse` is true, and the result is smaller. `off`: older checkpoints are not used.
+    /// Default auto.
     pub time: Time,
     /// Of this number of consecutive checkpoints, at least one is coded without older checkpoints. 2 to 64. Default
     /// 8.
     pub whole_every: u32,
     /// Length of the parity of each container, in per cent of the length of the container: 0 to 50. `mcr verify
-    /// --repair` mends a damaged container by its parity. Default 0, which means no parity; 2 is enough against single
-    /// bad sectors.
+    /// --repair` mends a damaged container by its parity. Default 0, which means no parity. 2 per cent is enough to
+    /// mend single bad sectors.
     pub parity_percent: u32,
     /// How the names of two variables are compared: `numbers` (each run of digits counts as `#`) or `exact`. Default
     /// numbers.

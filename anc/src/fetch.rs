@@ -32,7 +32,7 @@ pub struct AgentLink {
     pub session: u64,
     /// Host name of the node, for messages.
     pub node: String,
-    /// Other facts that the agent sent about itself.
+    /// The facts that the agent sent about itself when it connected.
     pub about: About,
     /// The agent's steady clock, derived from its messages.
     pub clock: PeerClock,
@@ -64,7 +64,8 @@ pub struct About {
     pub ranks: u32,
     /// Where the number of ranks comes from, for messages.
     pub ranks_from: String,
-    /// The agent's steady clock when the agent connected. The agent did not watch while older files were written.
+    /// When the agent began to watch, in nanoseconds of the agent's steady clock. The agent did not watch while files
+    /// from before this time were written.
     pub began_clock_ns: i64,
 }
 
@@ -468,8 +469,8 @@ impl Source for RemoteSource {
         Ok(())
     }
 
-    /// This number of fetches keeps the network busy while other answers are awaited. The memory budget may lower the
-    /// number.
+    /// With four fetches at the same time, the network is busy while some fetches wait for their answers. The memory
+    /// budget may lower the number of fetches.
     fn parallel(&self) -> usize {
         4
     }

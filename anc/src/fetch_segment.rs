@@ -54,8 +54,8 @@ mod tests {
     use mcrengine::plan::Piece;
     use mcrengine::units::RawBytes;
 
-    /// A source that returns these bytes in steps of three bytes. The bytes of the first file count as already
-    /// compared.
+    /// A source with these bytes. The source passes the bytes on in steps of three bytes. The bytes of the first file
+    /// count as already compared.
     struct FirstIsChecked(&'static [u8]);
     impl Source for FirstIsChecked {
         fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError> {

@@ -37,8 +37,8 @@ pub enum Phase {
         /// Number of earlier flushes that failed because of the store.
         attempts: u32,
     },
-    /// `flush_checkpoint` is running; its end arrives as [`Event::Flushed`], [`Event::RanksFailed`] or
-    /// [`Event::StoreFailed`].
+    /// `flush_checkpoint` is running. The end of `flush_checkpoint` arrives as [`Event::Flushed`],
+    /// [`Event::RanksFailed`] or [`Event::StoreFailed`].
     Flushing {
         /// Number of earlier flushes that failed because of the store.
         attempts: u32,
@@ -345,7 +345,7 @@ mod tests {
             let (mut running, mut ends) = (false, 0);
             for (later, event) in script {
                 now_ms += later;
-                // Only while a flush runs, the hub reports the end of a flush.
+                // The hub reports the end of a flush only while a flush is running.
                 let of_flush = matches!(event, Event::Flushed(_) | Event::RanksFailed(_) | Event::StoreFailed(_)
                     | Event::Fenced(_) | Event::Unchanged);
                 if of_flush {

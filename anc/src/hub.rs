@@ -187,8 +187,8 @@ impl Hub {
         Arc::clone(&self.attendance)
     }
 
-    /// Handles the events one after the other until shutdown. A timer tick occurs only while a checkpoint or the
-    /// drain waits for a point in time.
+    /// Handles the events one after the other until shutdown. A timer tick occurs only while a checkpoint, an ending
+    /// agent or the drain waits for a point in time, or while a search in the store is due.
     pub async fn run(mut self, mut events: mpsc::Receiver<HubEvent>) {
         loop {
             let event = match self.next_tick() {

@@ -131,9 +131,9 @@ impl Currents {
             return Ok(Some(known));
         }
         let Some(record) = incarnation::newest(store, job)? else { return Ok(None) };
-        // File times have a resolution of some milliseconds. The time halfway between the start of the restart and
-        // the writing of its record is after the last file of the previous run and before the first file of the next
-        // run.
+        // File times have a resolution of some milliseconds. Therefore the beginning is the time halfway between the
+        // start of the restart and the writing of its record. This time is after the last file of the previous run
+        // and before the first file of the next run.
         let age = incarnation::age(store, job, record.number)? + Duration::from_millis(record.took_ms) / 2;
         let ago = |age: Duration| steady_ns().saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX));
         let by_hand = match record.identity.is_empty() {
@@ -162,7 +162,7 @@ impl Currents {
     /// The incarnation for which a claim commits. The result is the newest incarnation, if the newest incarnation has
     /// the claim's identity. A claim with a new identity begins an incarnation, and then claims for the previous
     /// incarnation are refused. An agent claims when it connects. So the store has a record with the agent's identity
-    /// before the next run restarts, and the agent then counts as older.
+    /// before the next run restarts. After that restart, the agent counts as older.
     pub fn admit(&self, store: &dyn Store, job: &JobId, claim: Claim<'_>) -> Result<Option<Current>, Refused> {
         for _ in 0..TRIES_MAX {
             let current = self.of(store, job)?;

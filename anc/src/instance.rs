@@ -62,7 +62,7 @@ pub struct Written<'a> {
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
     pub unseen: Option<Rank>,
     /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
-    /// several such ranks, the rank with the earliest times is used. Ranks whose files existed before their agent
+    /// several such ranks, the rank with the largest difference is used. Ranks whose files existed before their agent
     /// began to watch are not considered.
     pub set_back: Option<(Rank, i64)>,
 }
@@ -168,13 +168,14 @@ fn part_of_step(own: &[&Manifest], files: &[FileHeader]) -> Option<(CheckpointId
     Some((last.checkpoint.clone(), why))
 }
 
-/// Finds out after a commit whether the first content of a name has groups of two attempts to write one step: a group
-/// wrote its files, the application began the step again without a restart, and all groups wrote their files. The
-/// second content of the group that wrote twice is then nearer in time to the contents of the other groups than its
-/// first content. Returns the first content and the reason for the mark `doubtful`.
+/// Finds out after a commit whether the first content of a name has groups of two attempts to write one step. In this
+/// case, a group wrote its files, and then the application began the step again without a restart. In the second
+/// attempt, all groups wrote their files. The second content of the group that wrote twice is then nearer in time to
+/// the contents of the other groups than its first content. Returns the first content and the reason for the mark
+/// `doubtful`.
 ///
-/// The group that commits last finds the contents of both groups. Names with more contents are overwritten regularly,
-/// and the length of a step is known.
+/// The group that commits last finds the contents of both groups. Names with three or more contents are not examined,
+/// because the length of a step is known for such names.
 pub fn mixed_attempts(
     store: &dyn Store,
     key: &Key,
@@ -266,9 +267,10 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
 }
 
 /// The length of a step in milliseconds: the median of the previous steps. If the time since the last committed step
-/// is shorter, or if there are no previous steps, the length is this time. `own` has the contents that this group
-/// committed under the name, the oldest first. Returns `None` if this group has not committed any content under the
-/// name.
+/// is shorter than the median, or if there are no previous steps, the result is the time since the last committed
+/// step. The result is this time, too, if more than [`STEPS_MISSED_MAX`] steps were missed. `own` has the contents
+/// that this group committed under the name, the oldest first. Returns `None` if this group has not committed any
+/// content under the name.
 fn step_ms(own: &[Manifest], newest_ms: i64) -> Option<i64> {
     let since_last_ms = newest_ms.saturating_sub(own.last()?.written_unix_ms);
     let mut lengths: Vec<i64> = (own.windows(2).rev().take(STEPS_MAX))
@@ -399,8 +401,8 @@ fn doubt_of_joining(
 }
 
 /// The reason why it is uncertain whether this group's files belong to the step of the other groups. There is doubt
-/// if the modification times of the files are at least half a step before the time of writing, for example because
-/// files were copied together with the times of the originals (`cp -p`, `rsync -t`). `None` if there is no doubt.
+/// if the modification times of the files are at least half a step before the time of writing. Copies have such times
+/// if a program copied the times of the originals too (`cp -p`, `rsync -t`). `None` if there is no doubt.
 fn doubt_of_times(label: &CheckpointId, grouping: Grouping, own: &[Manifest], written: Written<'_>) -> Option<String> {
     let (rank, set_back_ms) = written.set_back?;
     let step_ms = step_ms(own, written.newest_ms).filter(|step_ms| *step_ms > 0)?;
@@ -460,7 +462,8 @@ pub fn choose_for_all(
         }
         let is_passed_over = is_passed_over(&state);
         if state.is_unreadable {
-            // Without an I/O error, for example if a newer build wrote the manifests, the next name is used.
+            // If the directory cannot be listed, this function fails. If the directory can be listed, a newer build
+            // may have written the manifests. In this case, this name is skipped.
             names_in(store, &key, &id)?;
         }
         let mut has_all_groups = true;

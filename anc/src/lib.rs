@@ -1,6 +1,6 @@
 //! The aggregator node. For a checkpoint, the aggregator gathers the headers (descriptions of the variables) of a
-//! group of ranks, pulls the variables in the order of a plan, merges and compresses them, and writes one container.
-//! For a restart, the aggregator does the same steps in the opposite order.
+//! group of ranks. Then the aggregator pulls the variables in the order of a plan, merges and compresses the
+//! variables, and writes one container. For a restart, the aggregator does the same steps in the opposite order.
 //!
 //! This crate handles variables and has no HDF5 code. [`serve`] receives and checks messages, [`hub`] holds the
 //! state, [`group::step`] decides what to do next, [`flush::flush_checkpoint`] writes a checkpoint, and [`fetch`]

@@ -3,9 +3,9 @@
 //! The directory is listed once, and the names are remembered. Afterwards each lookup checks only a few names. An
 //! aggregator always uses the next name after the newest name. Therefore the names that other aggregators have used
 //! since then follow the known names, unless `prune` has removed some of these names. The directory is listed again
-//! if the newest known name is gone, if another incarnation began, or if the list is too old: `REUSED_AGE_MAX` for a
-//! name that the application uses repeatedly, and `LIST_AGE_MAX` for a new name. The times of directories are not
-//! used, because parallel file systems do not keep them reliably.
+//! if the newest known name is gone, if another incarnation began, or if the list is too old. The maximum age is
+//! `REUSED_AGE_MAX` for a name that the application uses repeatedly, and `LIST_AGE_MAX` for a new name. The times of
+//! directories are not used, because parallel file systems do not keep them reliably.
 
 use crate::group::Key;
 use mcrengine::ids::{CheckpointId, JobId};

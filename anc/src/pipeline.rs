@@ -43,7 +43,7 @@ pub(crate) struct Pipeline<'a> {
     pub profile: &'a Profile,
     /// Whether each segment is decoded and compared before it is written.
     pub verify: bool,
-    /// Number of segments that are compressed at the same time, over all flushes.
+    /// Number of segments that are compressed at the same time, over all flushes that share the same [`Spare`].
     pub threads: usize,
     /// Number of threads that work on one segment.
     pub threads_of_each: usize,
@@ -192,7 +192,8 @@ impl Fetcher<'_> {
 struct Coder<'a> {
     pipeline: &'a Pipeline<'a>,
     queue: &'a Queue,
-    /// The segments that fetchers have fetched. `None` if there are no fetchers; the coder then fetches.
+    /// The segments that fetchers have fetched. `None` if there are no fetchers. In this case, the coder fetches its
+    /// segments.
     fetched: Option<&'a Mutex<Receiver<RawSegment>>>,
     to_writer: ToWriter,
 }

@@ -39,7 +39,8 @@ const ROUNDS_MAX: u32 = 3;
 /// Plans the segments of all variables that are not reused, and finds a base for each segment.
 ///
 /// A variable that did not change is normally reused. If a base predicts the variable, the variable is planned
-/// instead: coded with the base it takes almost no bytes, and it helps to predict the other variables of the segment.
+/// instead. Coded with the base, the variable takes almost no bytes. The variable also helps to predict the other
+/// variables of the segment.
 pub fn plan_segments(
     request: &PlanRequest<'_>,
     reused: Vec<(VariableRef, Source)>,

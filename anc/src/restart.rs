@@ -45,7 +45,7 @@ pub enum RestartError {
 }
 
 /// Decodes the segments of all tasks through a buffer, and passes the pieces to `sink`. Uses several threads.
-/// `stored` is the budget for stored bytes; the buffer limits the decoded bytes.
+/// `stored` is the budget for stored bytes. The length of the buffer limits the decoded bytes.
 pub fn restore_files(
     segments: &SegmentBuffer,
     tasks: &[SegmentTask],

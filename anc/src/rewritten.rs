@@ -129,7 +129,7 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
     }
 }
 
-/// Whether a file is in no earlier content, but a file is there whose name differs only in numbers.
+/// Whether a file is in no earlier content, but an earlier content has a file whose name differs only in numbers.
 fn continues_series(path: &FilePath, before: &[&[Content<'_>]]) -> bool {
     let mut earlier = before.iter().flat_map(|files| files.iter());
     let of_path = shape(path);

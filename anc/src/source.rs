@@ -26,8 +26,8 @@ pub trait Source: Sync {
         false
     }
 
-    /// Number of threads that fetch in parallel. More than one thread is useful if a fetch mostly waits. 0 if fetches
-    /// do not wait; the threads that compress then also fetch.
+    /// Number of threads that fetch in parallel. More than one thread is useful if a fetch mostly waits. The number
+    /// is 0 if fetches do not wait. In this case, the threads that compress also fetch.
     fn parallel(&self) -> usize;
 }
 

@@ -27,8 +27,9 @@ pub(crate) struct CodingSlot<'a> {
 }
 
 impl Spare {
-    /// Waits while `most` segments are being coded, over all flushes. Coding more segments at the same time than
-    /// there are cores only wastes CPU caches. A thread with a slot does not wait for any other thread.
+    /// Waits while `most` segments are being coded, over all flushes that share this value. Coding more segments at
+    /// the same time than there are cores only wastes CPU caches. A thread with a slot does not wait for any other
+    /// thread.
     pub(crate) fn coding_slot(&self, most: usize) -> CodingSlot<'_> {
         let scratches = self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = |scratches: &mut Scratches| scratches.in_use >= most.max(1);

@@ -86,9 +86,9 @@ pub fn code_of(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// Calls `start` with the original limit of open files and the default action for SIGXFSZ. mcr raises the limit and
-/// ignores the signal, and a child process would inherit the raised limit and the ignored signal. After `start`, the
-/// raised limit and the ignored signal are set again.
+/// Calls `start` with the original limit of open files and the default action for SIGXFSZ. This function is needed
+/// because mcr raises the limit and ignores the signal, and a child process would inherit both. After `start`, mcr
+/// has the raised limit and ignores the signal again.
 #[expect(unsafe_code, reason = "no safe call sets the action of a signal")]
 fn as_we_were_started<T>(start: impl FnOnce() -> T) -> T {
     let raised = OPEN_FILES.get().and_then(|soft| {

@@ -24,7 +24,7 @@ pub struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// Reads a file. Unknown keys are refused; the error names the nearest known key. The variable MCR_STORE
+    /// Reads a file. Unknown keys are refused. The error names the nearest known key. The variable MCR_STORE
     /// overrides the file.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let mut file: Self = load_toml(path)?;

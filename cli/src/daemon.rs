@@ -255,7 +255,7 @@ fn run_in_one_process(
     let mut places = match &aggregators {
         Aggregators::InJob { placement, .. } => Places::InJob(placement.aggregators.clone()),
         Aggregators::Standing { .. } => Places::Configured(agent.aggregators.clone()),
-        // The gates are known later.
+        // For gates, this value is a placeholder until the agent has agreed with the gates.
         Aggregators::Here { .. } | Aggregators::Gates { .. } => Places::Here,
     };
     let by_socket = matches!(aggregators, Aggregators::Here { by_socket: true });
@@ -453,8 +453,9 @@ impl Both {
         }
     }
 
-    /// Runs the application until it ends. Every signal is passed on to the application. The second SIGTERM or SIGINT
-    /// ends mcr at once.
+    /// Runs the application until it ends. Every signal is passed on to the application. After a SIGTERM or SIGINT,
+    /// waits at most three quarters of `bound` for the end of the application. The second SIGTERM or SIGINT ends mcr
+    /// at once.
     async fn accompany(
         &mut self,
         command: &[OsString],
@@ -684,7 +685,7 @@ pub fn at_once() -> ExitCode {
     ExitCode::from(NOT_COMMITTED)
 }
 
-/// Runs `main` to its end. Does not wait for threads that hang in a file system; such threads end with the process.
+/// Runs `main` to its end. Does not wait for threads that hang in a file system. Such threads end with the process.
 pub fn within_runtime(main: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = runtime(2)?;
     let result = runtime.block_on(main);

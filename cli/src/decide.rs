@@ -179,7 +179,7 @@ impl<'a> Decider<'a> {
     /// A running `mcr run` of this start that watches another directory than the target directory. A restarted
     /// application would run in the watched directory.
     ///
-    /// Only `mcr run` counts, because it ends when its application ends. An agent may run longer than its
+    /// Only `mcr run` counts, because `mcr run` ends when its application ends. An agent may run longer than its
     /// application. If agents counted, a restart after the death of the application would begin no incarnation, and
     /// the next run could complete a checkpoint of the dead application.
     fn living_elsewhere(&self) -> Option<LivingRun> {

@@ -25,7 +25,7 @@ pub fn run(args: MetricsArgs) -> anyhow::Result<ExitCode> {
     let text = move |format| {
         let page = page_of(&socket);
         let answered = page.is_ok();
-        // One line of the log for each change.
+        // The log gets one line when `mcr node` stops answering, and one line when `mcr node` answers again.
         if answers.swap(answered, Ordering::Relaxed) != answered {
             match &page {
                 Ok(_) => tracing::info!(socket = %socket.display(), "mcr node answers again"),

@@ -73,7 +73,7 @@ const REST: Duration = Duration::from_secs(1);
 /// Maximum time to wait until the files of the newest checkpoint stop changing.
 const REST_MAX: Duration = Duration::from_secs(60);
 
-/// Finds the checkpoints below a directory, in natural order, and the paths that belong to no checkpoint. A store
+/// Finds the checkpoints below a directory, the oldest first, and the paths that belong to no checkpoint. A store
 /// below the directory is skipped. If the application may still write the newest checkpoint, waits until its files
 /// stop changing. `ranks`: the number of ranks, if it is known.
 pub fn find_checkpoints(
@@ -141,7 +141,7 @@ pub fn find_checkpoints(
         let unplaced = unplaced.iter().map(|path| NotSaved { path: path.to_string(), reason });
         left_out.paths.extend(unplaced.take(LEFT_OUT_MAX));
     }
-    // A link or a file that the layout does not name is not reported as missing.
+    // If the user gave `--layout`, a link or a file that the layout does not name is not reported as left out.
     let is_missing = |path: &Path| {
         let path = FilePath::new(path.as_os_str().as_bytes()).ok();
         !is_said || path.is_none_or(|path| layout.place(&path).is_some())

@@ -112,7 +112,8 @@ impl Asking {
         Ok(Self { wish, start, groups, identity })
     }
 
-    /// Finds the agreement that all agents of this start use. Tries again until a gate answers.
+    /// Finds the agreement that all agents of this start use. Tries again until there is an agreement that can be
+    /// used.
     pub async fn agree(self: Arc<Self>) -> Gates {
         let mut told = String::new();
         loop {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// A pattern. A pattern without a slash is compared with the name of a file in any directory. A pattern with a slash
-/// is compared with the whole path; `**` stands for any directories.
+/// is compared with the whole path. In such a pattern, `**` stands for any directories.
 #[derive(Clone, Debug)]
 pub struct FileGlob {
     matcher: GlobMatcher,

@@ -21,7 +21,7 @@ impl LogArgs {
     }
 
     /// Starts the log of a daemon. If an address for metrics is set, returns it with the metrics. The caller serves
-    /// them ([`serve_metrics`]).
+    /// the metrics ([`serve_metrics`]).
     pub fn start_counting(&self, configured: Option<SocketAddr>) -> Option<(SocketAddr, Arc<Metrics>)> {
         let user = || match User::from_uid(geteuid()) {
             Ok(Some(user)) => user.name,

@@ -1,6 +1,6 @@
 //! `mcr`: the binary of mcrEngine, which has all commands and both daemons.
 
-/// Replaces the standard macro. The standard macro panics if standard error cannot be written, and it prints control
+/// Replaces the standard macro. The standard macro panics if standard error cannot be written, and prints control
 /// characters of names.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::tell_line(&format!($($text)*)) };

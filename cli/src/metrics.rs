@@ -81,7 +81,7 @@ pub struct Metrics {
     not_committed_at_end: Counter,
     agents: Gauge,
     flush_seconds: Histogram,
-    /// The same durations, for the report of a worker. Only the counts of flushes are used.
+    /// The durations of `flush_seconds`, for the report of a worker. Only the fields about flushes are used.
     flushes: Mutex<Counts>,
     last_commit: Family<OfJob, Gauge>,
     uncommitted_ranks: Family<OfJob, Gauge>,
@@ -110,7 +110,7 @@ mod message {
     pub const CONNECTED: &str = "agent connected";
     pub const DISCONNECTED: &str = "agent disconnected";
     pub const UNCOMMITTED: &str = "ranks wait for a commit";
-    /// The messages above.
+    /// All messages of this module.
     pub const ALL: [&str; 12] = [
         UNCOMMITTED,
         GROUP,

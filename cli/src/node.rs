@@ -22,8 +22,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// `cpu.weight` of a worker's control group. It matters only if processors are fully used. A job has the default,
-/// 100.
+/// `cpu.weight` of a worker's control group. The weight matters only if the processors are fully used. The group of a
+/// job has the default weight, 100.
 const WORKER_CPU_WEIGHT: u32 = 20;
 /// Maximum number of threads of a worker, in addition to [`WORKER_THREADS_PER_CORE`].
 const WORKER_THREADS: u32 = 256;
@@ -96,7 +96,8 @@ fn uid_of(name: &str) -> anyhow::Result<u32> {
              deploy/README.md says, or remove the setting if mcr gate does not run on this node"
         ))
         .into()),
-        // For example, a server of the user database does not answer yet. A supervisor may try again.
+        // A supervisor may start the daemon again, because the cause may be a server of the user database that does
+        // not answer yet.
         Err(errno) => Err(errno).with_context(|| format!("looking for {name:?}, the user of the gate")),
     }
 }

@@ -20,7 +20,8 @@ pub struct NodeAgent {
     store: Option<PathBuf>,
     /// `None` between the end of an agent and the start of the next agent with another layout.
     running: Option<Running>,
-    /// Number of files in the last message about files that belong to no checkpoint.
+    /// The next message about files that belong to no checkpoint is logged if there are more such files than this
+    /// number.
     told: usize,
 }
 

@@ -26,9 +26,9 @@ pub enum Verbosity {
     /// Results and errors, without progress and notes.
     Quiet,
     Normal,
-    /// Also log lines of the level `info`; of a daemon, of the level `debug`.
+    /// Like `Normal`, and log lines of the level `info` or higher. A daemon also logs lines of the level `debug`.
     Verbose,
-    /// Also log lines of the level `debug`; of a daemon, of the level `trace`.
+    /// Like `Normal`, and log lines of the level `debug` or higher. A daemon also logs lines of the level `trace`.
     VeryVerbose,
 }
 

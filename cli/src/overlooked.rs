@@ -15,10 +15,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Logs the paths that could not be saved. Returns `true` if there are no such paths. Logs of the application are
-/// named too, but do not change the result.
-/// `used`: the layout that the agent used, if an agent ran. `known`: the directories that the agent could not read,
-/// which are reported elsewhere.
+/// Logs the paths that could not be saved. Returns `true` if there are no such paths. Logs of the application, and
+/// files that match no pattern of the layout, are named too, but do not change the result. `used`: the layout that
+/// the agent used, if an agent ran. `known`: the directories that the agent could not read, which are reported
+/// elsewhere.
 pub fn report(config: &CncConfig, store: &Path, used: Option<&Layout>, known: &[Unreadable]) -> bool {
     // If the directory cannot be read, the agent has reported the error.
     let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return true };

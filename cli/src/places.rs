@@ -24,14 +24,15 @@ impl Places {
     }
 
     /// The place of the next checkpoint that the command saves. If a part of the checkpoint is already in the store,
-    /// `begun` is its place there. So two commands that save one checkpoint at the same time give this checkpoint one
-    /// place. `is_of_before`: the files existed before the incarnation began, or are copies of such files.
+    /// `begun` is the place of this part. So two commands that save one checkpoint at the same time give this
+    /// checkpoint one place. `is_of_before`: the files existed before the incarnation began, or are copies of such
+    /// files.
     pub fn next(&mut self, id: &CheckpointId, written_unix_ms: i64, is_of_before: bool, begun: Option<Place>) -> Place {
         let older =
             self.record.as_ref().filter(|_| is_of_before).and_then(|record| record.place_of_older(written_unix_ms));
         let mut place = begun.or(older).unwrap_or(Place { incarnation: self.incarnation, written_unix_ms });
         if begun.is_none() && older.is_none() {
-            // Use the order of the names, unless the times of the files contradict it.
+            // Use the order of the names, unless the times of the files contradict this order.
             if let Some(last) = self.last {
                 place.written_unix_ms = place.written_unix_ms.max(last.written_unix_ms + 1);
             } else if let Some((newest, at)) = &self.newest

@@ -1,4 +1,5 @@
-//! Restarts through the aggregators. The aggregators read, decode and split; this node only writes files.
+//! Restarts through the aggregators. The aggregators read, decode and split the segments. This node only writes
+//! files.
 //!
 //! Every step has a deadline. An aggregator that does not deliver a group in time is skipped, and is asked last for
 //! the remaining groups.
@@ -105,7 +106,7 @@ async fn within<T>(limit: Duration, address: &str, what: &str, step: impl Future
 
 enum Attempt {
     Final(Failure),
-    /// This aggregator did not deliver the group. Another aggregator may deliver it.
+    /// This aggregator did not deliver the group. Another aggregator may deliver the group.
     Elsewhere(String),
 }
 

@@ -1,8 +1,8 @@
 //! Reports the counts of a worker to `mcr node`, whose metrics show the totals of all workers.
 //!
-//! A worker reports when a count has changed, at most once in [`REST`], and when it ends. Without changes it reports
-//! once in [`REFRESH`], because a daemon that was started later knows nothing of this worker. A daemon that does not
-//! answer changes nothing for the worker, which tries again later.
+//! A worker reports when a count has changed, at most once in [`REST`], and when it ends. Without changes the worker
+//! reports once in [`REFRESH`], because a daemon that was started later knows nothing of this worker. A daemon that
+//! does not answer changes nothing for the worker, which tries again later.
 
 use crate::metrics::Metrics;
 use mcr_node::client::ask_here;
@@ -68,7 +68,7 @@ impl Reporter {
         *self.end.is_now.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.end.change.notify_all();
         self.metrics.wake();
-        let _ = self.thread.recv_timeout(END_PATIENCE); // an error is the end of the thread, or of the time
+        let _ = self.thread.recv_timeout(END_PATIENCE); // fails if the thread has ended, or after END_PATIENCE
     }
 }
 
@@ -91,8 +91,8 @@ fn report(metrics: &Metrics, end: &End, ask: impl Fn(Report) -> std::io::Result<
                 accepted = counts;
                 REST
             }
-            // For example, an older daemon does not know this request. It would log each refusal, so this is the last
-            // report.
+            // The daemon refuses the report, for example because an older daemon does not know this request. The
+            // daemon would log each refusal, so this report is the last report.
             Ok(other) => {
                 tracing::info!(reply = ?other, "mcr node takes no report, so its metrics do not show this worker");
                 return;

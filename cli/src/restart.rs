@@ -98,8 +98,9 @@ fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Maximum number of attempts. A restart begins again if all checkpoints that it found were pruned in the meantime
-/// because newer checkpoints had been saved, or if another node of the same start decided first.
+/// Maximum number of attempts. A restart begins again if it could restore none of the checkpoints that it found, and
+/// another checkpoint has become complete in the meantime. The cause may be that the checkpoints were pruned. A
+/// restart also begins again if another node of the same start decided first, and decided for another checkpoint.
 const ATTEMPTS_MAX: u32 = 3;
 /// Maximum number of doubtful checkpoints that are skipped in favour of an older checkpoint without doubt.
 const DOUBTFUL_SKIPPED_MAX: usize = 3;
@@ -487,7 +488,8 @@ fn candidates<'a>(
     }
 }
 
-/// The checkpoints that the deciding restart skipped.
+/// The checkpoints that the deciding restart skipped, and complete checkpoints that are newer than the checkpoint of
+/// the decision.
 fn passed_over_by(record: &Incarnation, all: &[CheckpointState]) -> Vec<PassedOver> {
     let mut passed_over = record.passed_over.clone();
     for skipped in &mut passed_over {

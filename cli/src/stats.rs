@@ -200,7 +200,7 @@ fn options_of(keep: &KeepArgs) -> String {
 #[derive(Clone, Copy, Default)]
 struct Length {
     all: u64,
-    /// Length of the parity files among them.
+    /// Length of the parity files. `all` contains this length.
     parity: u64,
 }
 

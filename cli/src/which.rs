@@ -15,8 +15,9 @@ const NAMED_MAX: usize = 5;
 /// - the only checkpoint whose ID begins with `asked`. The beginning of a number does not stand for the number, so
 ///   `it_1` never means `it_10`.
 ///
-/// If no checkpoint is meant, the result is `asked`, and the command reports that this ID does not exist. `all` are
-/// the checkpoints of the job, newest first.
+/// Fails if there is no checkpoint `latest~N`, or if several IDs begin with `asked`. If no ID begins with `asked`,
+/// the result is `asked`, and the command reports that this ID does not exist. `all` are the checkpoints of the job,
+/// newest first.
 pub fn checkpoint_of(all: &[CheckpointState], asked: &CheckpointId) -> anyhow::Result<CheckpointId> {
     let complete = all.iter().filter(|state| state.is_complete());
     let latest = complete.filter(|state| !state.is_set_aside).map(|state| &state.id);

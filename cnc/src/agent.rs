@@ -493,7 +493,8 @@ impl Core {
         }
     }
 
-    /// Logs the number of ranks that are written and not committed, if the number has changed. Metrics show it.
+    /// Logs the number of ranks that are written and not committed, if the number has changed. Metrics show this
+    /// number.
     fn report_uncommitted(&self, last: &mut usize) {
         let now = self.ready.len() + self.capturing.len() + self.again.len() + self.held.len();
         if std::mem::replace(last, now) != now {
@@ -511,8 +512,8 @@ impl Core {
         true
     }
 
-    /// Finds the announcement that an answer belongs to, and forgets the announcement. `None` if it was replaced. The
-    /// answer to a replaced announcement does not apply to the present files, and is ignored.
+    /// Finds the announcement that an answer belongs to, and forgets the announcement. `None` if the announcement was
+    /// replaced. The answer to a replaced announcement does not apply to the present files, and is ignored.
     fn answered(&mut self, announce_id: u64, key: &RankKey) -> Option<HeldRank> {
         let is_this = self.held.get(key).is_some_and(|held| held.announce_id == announce_id);
         if is_this { self.forget(key, None) } else { None }

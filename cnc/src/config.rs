@@ -1,6 +1,6 @@
 //! The agent's configuration. [`CncOptions`] is the configuration as the operator wrote it. [`CncConfig`] is the
-//! checked configuration. Only a check of [`CncOptions`] can create it. Each error names the key and the value, and
-//! says how to correct the value.
+//! checked configuration. Only a check of [`CncOptions`] can create a [`CncConfig`]. Each error names the key and the
+//! value, and says how to correct the value.
 
 use crate::finder::Finder;
 use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, list};
@@ -347,7 +347,7 @@ pub struct CncConfig {
     pub watch: PathBuf,
     /// Which files form a checkpoint.
     pub layout: LayoutChoice,
-    /// Number of ranks. `None` if neither the job nor the configuration states it.
+    /// Number of ranks. `None` if neither the job nor the configuration states the number.
     pub ranks: Option<u32>,
     /// The source of the number of ranks, for messages.
     pub ranks_from: &'static str,
@@ -589,7 +589,8 @@ impl CncOptions {
     }
 }
 
-/// Default number of capture threads on a node with this number of cores. So few threads hardly slow the application.
+/// Default number of capture threads on a node with this number of cores. The number is small, so that the threads
+/// hardly slow the application.
 fn capture_threads(cores: usize) -> usize {
     const CORES_PER_THREAD: usize = 32;
     const THREADS_MAX: usize = 4;

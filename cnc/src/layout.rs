@@ -268,8 +268,9 @@ impl Layout {
         self.patterns.iter().find_map(|pattern| pattern.place_within(path.as_bytes()))
     }
 
-    /// The own directory of a file's checkpoint: its name is the checkpoint's label, so it contains only this
-    /// checkpoint. The empty path is the watched directory. `None` if files of several checkpoints share a directory.
+    /// The own directory of a file's checkpoint. The name of this directory is the checkpoint's label, so the
+    /// directory contains only this checkpoint. The empty path is the watched directory. `None` if files of several
+    /// checkpoints share a directory.
     pub fn own_directory(&self, path: &FilePath) -> Option<std::path::PathBuf> {
         let (_, within) = self.place_within(path)?;
         let Some(label) = within.label else { return Some(std::path::PathBuf::new()) };

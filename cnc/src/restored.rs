@@ -138,7 +138,7 @@ impl Restored {
         Self { root: root.to_owned(), records: Mutex::default() }
     }
 
-    /// Where a restart wrote this file. `None` if no restart wrote it, or if it has changed since.
+    /// Where a restart wrote this file. `None` if no restart wrote the file, or if the file has changed since.
     pub fn put(&self, path: &FilePath, is: &Fingerprint) -> Option<Put> {
         let full = self.root.join(path.as_path());
         let of_depth = |depth: usize| if depth < self::depth(path) { Put::Below } else { Put::InPlace };

@@ -104,7 +104,8 @@ pub enum News {
         reason: String,
         /// Whether it may help to announce the rank again later.
         retry: bool,
-        /// Whether the announcement is too long. If so, the rank's files must be announced as whole files.
+        /// Whether the aggregator had no memory for the announcement. If so, the rank's files must be announced as
+        /// whole files, which takes few bytes.
         whole: bool,
     },
     /// The content of a file differs from its announcement.

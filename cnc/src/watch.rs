@@ -333,7 +333,8 @@ struct Core {
     /// The watched directory, without symbolic links.
     root: PathBuf,
     directory: root::Root,
-    /// Time of the next check whether the configured path leads to another directory. `None`: only scans check it.
+    /// Time of the next check whether the configured path leads to another directory. `None`: only scans check the
+    /// path.
     path_check_ms: Option<u64>,
     layout: Layout,
     options: WatchOptions,

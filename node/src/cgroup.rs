@@ -62,7 +62,7 @@ pub enum GroupsError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
 }

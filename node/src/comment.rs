@@ -23,8 +23,8 @@ pub fn words_of(comment: &OsStr) -> String {
     let text = comment.to_string_lossy();
     let words: Vec<_> = text.split_ascii_whitespace().filter(|word| word.starts_with(PREFIX)).collect();
     let mut words = words.join(" ");
-    // The length of a request is limited, so too many words are cut. The rest is still too long, so the daemon
-    // refuses it.
+    // The length of a request is limited, so words that are too long are cut. The cut text is still longer than
+    // [`WORDS_BYTES_MAX`], so the daemon refuses the text.
     if let Some(end) = (WORDS_BYTES_MAX + 1..words.len()).find(|at| words.is_char_boundary(*at)) {
         words.truncate(end);
     }
@@ -43,7 +43,8 @@ pub struct Comment {
     pub work_dir: OsString,
 }
 
-/// The directory of the words of all jobs on this node, `RUN/comments`. Only the daemon's user can read it.
+/// The directory of the words of all jobs on this node, `RUN/comments`. Only the daemon's user can read the
+/// directory.
 #[derive(Clone, Debug)]
 pub struct Comments {
     dir: PathBuf,

@@ -183,8 +183,8 @@ impl Daemon {
                 Ok((stream, _)) => self.answer_on_a_thread(stream),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) => {
-                    // For example, the process has no free file descriptor. A client without an answer gives up by
-                    // itself.
+                    // The cause may be that the process has no free file descriptor. A client without an answer gives
+                    // up after some time.
                     tracing::warn!(%error, "a connection cannot be accepted");
                     std::thread::sleep(Duration::from_millis(100));
                 }

@@ -7,9 +7,9 @@
 //!
 //! The daemon listens on a Unix socket only ([`daemon`]). For each connection the daemon parses one line of JSON of
 //! limited length ([`protocol`]). The daemon reads no file that a user can write. The daemon has no async runtime and
-//! no network connection. Only the worker touches the user's files, and it drops all privileges first ([`user`]).
-//! Workers report counts, and the daemon adds them up ([`metrics`]).
-//! Workers outlive the daemon: the next daemon finds them by their records ([`record`]).
+//! no network connection. Only the worker touches the user's files, after the worker has dropped all privileges
+//! ([`user`]). Workers report counts, and the daemon adds the counts up ([`metrics`]). Workers outlive the daemon.
+//! The next daemon finds the workers by their records ([`record`]).
 
 pub mod cgroup;
 pub mod client;

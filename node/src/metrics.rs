@@ -1,15 +1,16 @@
 //! What the metrics of a node show: the counts that workers report, and the page that the daemon answers with.
 //!
-//! A worker reports its counts since its start ([`Report`]). The daemon adds to its totals by how much the counts have
-//! grown since the last report of this worker. If the daemon has no earlier report, because another daemon has started
-//! the worker, it adds the growth since the last report that any daemon has accepted. So no count is added twice, and
-//! the totals of a daemon begin at 0.
+//! A worker reports its counts since its start ([`Report`]). The daemon adds to its totals by how much the counts
+//! have grown since the last report of this worker. If the daemon has no earlier report, because another daemon has
+//! started the worker, the daemon adds the growth since the last report that any daemon has accepted. So no count is
+//! added twice, and the totals of a daemon begin at 0.
 
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of the name of a job in a report, in bytes. Names of jobs are at most 200 bytes long.
 const JOB_BYTES_MAX: usize = 200;
-/// Maximum value in a report. A floating point number, which Prometheus uses, has this precision.
+/// Maximum value in a report. Prometheus uses floating-point numbers, which represent integers exactly only up to
+/// this value.
 const VALUE_MAX: u64 = 1 << 53;
 /// Maximum number of jobs on a page. A page with this number of the longest names is shorter than a line of the
 /// protocol may be.
@@ -80,7 +81,7 @@ counts! {
     refused_user,
     /// Connections that were refused for another reason.
     refused_other,
-    /// Flushes that took at most 0.1 s. The next counts do not contain these flushes.
+    /// Flushes that took at most 0.1 s. The fields below do not count these flushes again.
     flushes_to_100_ms,
     /// Flushes that took at most 0.3 s.
     flushes_to_300_ms,
@@ -100,7 +101,7 @@ counts! {
     flushes_to_300_s,
     /// Flushes that took at most 900 s.
     flushes_to_900_s,
-    /// Flushes that took longer.
+    /// Flushes that took more than 900 s.
     flushes_longer,
     /// Sum of the durations of all flushes, in milliseconds.
     flush_ms,
@@ -144,12 +145,12 @@ impl Counts {
         ]
     }
 
-    /// How much each count has grown. A count that has become smaller has not grown.
+    /// How much each count has grown. If a count has become smaller, its growth is 0.
     pub fn growth_since(self, earlier: Self) -> Self {
         self.with(earlier, u64::saturating_sub)
     }
 
-    /// Adds each count, up to the maximum of a number.
+    /// Adds each count. A sum above `u64::MAX` becomes `u64::MAX`.
     pub fn add(&mut self, growth: Self) {
         *self = self.with(growth, u64::saturating_add);
     }
@@ -185,8 +186,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// What is wrong with the report. `None`: it can be used. A user can write any report, and the daemon of root shows
-    /// it.
+    /// What is wrong with the report. `None`: the report can be used. The check is needed because a user can write
+    /// any report, and the daemon of root shows its values.
     pub fn wrong(&self) -> Option<String> {
         let job = self.job.clone().unwrap_or_default();
         if job.job.len() > JOB_BYTES_MAX || job.job.contains(char::is_control) {
@@ -199,7 +200,7 @@ impl Report {
     }
 }
 
-/// The times in which jobs began: how many were at most as long as each bound, and their sum.
+/// A histogram and the sum of the times in which jobs began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Begins {
@@ -222,7 +223,7 @@ impl Begins {
     }
 }
 
-/// Totals since the daemon started. They never become smaller.
+/// Totals since the daemon started. A total never becomes smaller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Totals {

@@ -23,7 +23,7 @@ impl Process {
         Self::read(pid).filter(|(_, has_ended)| !has_ended).map(|(process, _)| process)
     }
 
-    /// A child of this process that nobody has waited for yet. The child may have ended.
+    /// A child of this process, if no thread has waited for the child yet. The child may have ended.
     pub fn of_child(pid: i32) -> Option<Self> {
         Self::read(pid).map(|(process, _)| process)
     }
@@ -68,9 +68,9 @@ impl Process {
     }
 }
 
-/// The start time in `/proc/PID/stat`, and whether the process has ended. If the first thread of a process has ended
-/// and another thread waits in the kernel, for example for a file system that does not answer, the state is `Z` too.
-/// Such a process has not ended, and waiting for it may take for ever.
+/// The start time in `/proc/PID/stat`, and whether the process has ended. The state is `Z`, too, if the first thread
+/// of a process has ended and another thread waits in the kernel, for example for a file system that does not answer.
+/// Such a process has not ended, and waiting for such a process may take for ever.
 fn parse(stat: &str) -> Option<(u64, bool)> {
     // The name of the process, in parentheses, may contain spaces and parentheses. The state is field 3.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

@@ -71,7 +71,7 @@ pub struct Standing {
     pub groups: u32,
     /// Memory that the aggregator may use, in MiB.
     pub budget_mib: u64,
-    /// Text for the worker. The worker reads this text as the user; the daemon does not read it.
+    /// Text for the worker. The worker reads this text as the user. The daemon does not read this text.
     pub settings: String,
 }
 
@@ -143,10 +143,10 @@ pub struct JobLine {
     pub uid: u32,
     /// Process number of the worker.
     pub pid: i32,
-    /// Where the aggregators run. `None`: the worker has not reported it.
+    /// Where the aggregators run. `None`: the worker has not reported where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregators: Option<Places>,
-    /// The state file of the job's agent. `None`: the worker has not reported it.
+    /// The state file of the job's agent. `None`: the worker has not reported the state file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_file: Option<StateFile>,
 }
@@ -156,7 +156,7 @@ pub struct JobLine {
 #[serde(transparent)]
 pub struct StateFile(pub String);
 
-/// Maximum length of the path of a state file, in bytes. Linux accepts no longer path.
+/// Maximum length of the path of a state file, in bytes. Linux refuses a longer path.
 const STATE_FILE_BYTES_MAX: usize = 4096;
 
 impl StateFile {

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 pub struct Record {
     /// The job.
     pub facts: JobFacts,
-    /// The aggregator of a job that runs on other nodes; `facts` then has only the name of the record and the user.
-    /// `None`: a job of this node.
+    /// The aggregator of a job that runs on other nodes. In this case, `facts` has only the name of the record and
+    /// the user. `None`: a job of this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standing: Option<Standing>,
     /// The worker. `None` before the worker is started.
@@ -71,7 +71,7 @@ impl Records {
         Ok(serde_json::from_slice(&std::fs::read(path)?)?)
     }
 
-    /// All records that can be read. Other files are removed.
+    /// All records that can be read. Files that are no valid records are removed.
     pub fn all(&self) -> io::Result<Vec<Record>> {
         let mut all = Vec::new();
         for entry in std::fs::read_dir(&self.dir)? {

@@ -33,7 +33,7 @@ fn is_twin(first: &Announced, other: &Announced) -> bool {
 
 impl Hub {
     /// Logs the warning of a refusal only once for each checkpoint and reason. An agent that is refused for a
-    /// temporary reason announces again each second.
+    /// temporary reason announces again every 10 s, and every second while a drain or a flush waits.
     fn tell_refusal(&mut self, session: u64, label: &CheckpointId, rank: Rank, why: &str) {
         if self.refused.len() >= REFUSED_MAX {
             self.refused.clear();
@@ -264,9 +264,9 @@ impl Hub {
     }
 
     /// Returns announcements of old files to their agents, and waits for new announcements. A file of a checkpoint is
-    /// old if it was written more than `spread` before the newest file, or before the bound that another rank set
-    /// when it overwrote its files (`Overwritten`). Old files belong to a content that the application is
-    /// overwriting.
+    /// old if it was written more than `spread` before the newest file. A file is also old if it was written before
+    /// the bound that another rank set when it overwrote its files (`Overwritten`). Old files belong to a content
+    /// that the application is overwriting.
     fn drop_stale(&mut self, key: &Key) {
         let spread_ns = i64::try_from(self.options.spread.as_nanos()).unwrap_or(i64::MAX);
         let Some(gather) = self.gathers.get_mut(key) else { return };

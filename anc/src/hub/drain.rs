@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 impl Hub {
     /// Ends the wait for missing ranks of a job when all connected agents of the job have reported that they will
-    /// announce nothing more, and a grace period of `GRACE_MS` has passed.
+    /// announce nothing more. The wait ends `GRACE_MS` milliseconds after the last of these reports.
     pub(super) fn give_up_what_nobody_will_announce(&mut self) {
         if self.absent() > 0 {
             return;

@@ -209,8 +209,8 @@ impl FlushWork {
     }
 
     /// The place of the checkpoint in the order of all checkpoints. Copied files may be older than the checkpoint
-    /// from which the run continues. Then the new checkpoint gets a place before that checkpoint, although the copies
-    /// were made later.
+    /// from which the run continues. In this case the checkpoint of the copied files gets a place before the
+    /// checkpoint from which the run continues, although the copies were made later.
     fn place(&self, incarnation: u32, written_unix_ms: i64) -> Result<Place, FlushError> {
         let place = Place { incarnation, written_unix_ms };
         if incarnation == 0 || !self.ranks.iter().all(RankOfFlush::is_copy) {
@@ -219,8 +219,8 @@ impl FlushWork {
         let newest = incarnation::newest(&*self.store, &self.key.job).map_err(StoreError::from)?;
         let Some(newest) = newest else { return Ok(place) };
         // The clock of a node may be wrong. Therefore the files are first compared with the restored files of the
-        // same group. If the files are newer than the restored files, they are not copies of an earlier step. Only
-        // the clock of the node that wrote them is behind.
+        // same group. If the files are newer than the restored files, the files are not copies of an earlier step. In
+        // this case, the clock of the node that wrote the files is behind.
         let restored =
             newest.from.as_ref().map(|from| manifest::read_manifest(&*self.store, &self.key.job, from, self.key.group));
         if let Some(Ok(restored)) = restored

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// If the content of a group did not change, the group waits this time for another group that changes. After this
 /// time, the agents get the answer that the content is committed.
 const UNCHANGED: Duration = Duration::from_secs(30);
-/// The same wait while an agent of the job or the aggregator ends.
+/// Replaces [`UNCHANGED`] while an agent of the job or the aggregator ends.
 const UNCHANGED_WHILE_LEAVING: Duration = Duration::from_secs(5);
 
 impl Hub {

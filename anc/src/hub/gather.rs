@@ -29,8 +29,8 @@ pub(super) struct Gather {
     pub(super) next: BTreeMap<Rank, Announced>,
     /// For each committed rank: the digest of its files, and the time when they were written.
     pub(super) committed: BTreeMap<Rank, (Digest, i64)>,
-    /// The last announcement of each rank. It may be an announcement of earlier files with the same names, or a
-    /// withdrawn announcement.
+    /// The last announcement of each rank. The last announcement may be an announcement of earlier files with the
+    /// same names, or a withdrawn announcement.
     pub(super) last: BTreeMap<Rank, Seen>,
     /// The ranks that overwrote their files.
     pub(super) overwritten: BTreeMap<Rank, Overwritten>,
@@ -110,7 +110,7 @@ pub(super) fn modified_ns(files: &[FileHeader]) -> i64 {
 impl Gather {
     /// Notes an announcement of a rank. If the rank has overwritten the files of its last announcement, the time
     /// halfway between the old files and the new files becomes a bound. A file of another rank from before this bound
-    /// belongs to the previous content. This assumes that writing a checkpoint takes less than half of the time
+    /// belongs to the previous content. This rule assumes that writing a checkpoint takes less than half of the time
     /// between two checkpoints.
     pub(super) fn saw(&mut self, rank: Rank, announced: &Announced) {
         let seen = Seen {

@@ -1,6 +1,8 @@
-//! What happened to each job: its last commit, its last error, and its agents that were lost. `mcr status` shows it.
+//! What happened to each job: its last commit, its last error, and its agents that were lost. `mcr status` shows the
+//! history.
 //!
-//! The history decides nothing. It is bounded, and forgets the oldest entries first.
+//! No decision of the hub depends on the history. The number of entries is limited, and the oldest entries are
+//! forgotten first.
 
 use mcr_proto::v1;
 use mcrengine::ids::{CheckpointId, JobId};
@@ -34,7 +36,7 @@ struct OfJob {
 }
 
 impl History {
-    /// Another process did not commit this group.
+    /// Notes a group that this process committed. Groups that another process committed are not noted.
     pub(super) fn committed(&mut self, job: &JobId, id: &CheckpointId, raw: RawBytes, stored: StoredBytes) {
         let of_job = self.of_job(job);
         of_job.committed_groups += 1;
@@ -48,7 +50,7 @@ impl History {
         self.of_job(job).last_error = Some((why, Instant::now()));
     }
 
-    /// The only agent of a job on this node has disconnected without reporting its end.
+    /// Notes that a job has no agent on `node` any more, because its agent disconnected without reporting its end.
     pub(super) fn lost(&mut self, job: &JobId, node: &str) {
         if self.lost.len() >= LOST_MAX {
             let oldest = self.lost.iter().min_by_key(|(_, since)| **since).map(|(of, _)| of.clone());

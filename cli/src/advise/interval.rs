@@ -32,9 +32,9 @@ impl Times {
         self.young_s() * (1.0 + part.sqrt() / 3.0 + part / 9.0) - self.write_s
     }
 
-    /// The share of the whole time that is lost with this interval, from 0 to 1: the time to write checkpoints, to
-    /// compute again what a failure destroyed, and to restart. This is Daly's model of the whole time, in which each
-    /// failure also costs the time of a commit.
+    /// The share of the whole time that is lost with this interval, from 0 to 1. Lost time is the time to write
+    /// checkpoints, to compute again what a failure destroyed, and to restart. The formula is Daly's model of the
+    /// whole time, except that each failure also costs the time of a commit.
     pub fn lost_share(&self, interval_s: f64) -> f64 {
         let per_failure = ((self.restart_s + self.commit_s) / self.mtbf_s).exp();
         let whole_s = self.mtbf_s * per_failure * ((interval_s + self.write_s) / self.mtbf_s).exp_m1();

@@ -32,7 +32,7 @@ const DAYS: [u32; 3] = [1, 7, 30];
 struct Measured {
     /// Number of measured checkpoints.
     count: usize,
-    /// Time from the first to the last file of a checkpoint. `None` if it is not known.
+    /// Time from the first to the last file of a checkpoint. `None` if this time is not known.
     write_ms: Option<u64>,
     /// Time from the last file of a checkpoint until the checkpoint was committed.
     commit_ms: u64,
@@ -59,7 +59,7 @@ struct Line {
 #[derive(Debug, serde::Serialize)]
 struct Kept {
     days: u32,
-    /// Number of checkpoints. `None` if it is not known.
+    /// Number of checkpoints. `None` if the number is not known.
     count: Option<u64>,
     stored_bytes: Option<u64>,
 }

@@ -116,7 +116,7 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// The sum of some lines.
+/// Adds several lines up to one line with the given key.
 fn together(key: String, lines: &[Line], columns: usize) -> Line {
     let mut all = Line {
         key,
@@ -141,7 +141,7 @@ fn measured(line: &Line) -> impl Iterator<Item = (usize, &Cell)> {
     line.cells.iter().enumerate().filter_map(move |(n, cell)| Some((n, cell.as_ref().filter(known)?)))
 }
 
-/// The column with the highest ratio; of columns with equal ratios, the first column.
+/// The column with the highest ratio. If several columns have the highest ratio, the first of these columns.
 fn best(line: &Line) -> Option<(usize, &Cell)> {
     measured(line).fold(None, |best, (n, cell)| match best {
         Some((_, most)) if cell.ratio() <= Cell::ratio(most) => best,
@@ -154,8 +154,9 @@ fn measured_percent(line: &Line) -> f64 {
     percent(measured(line).map(|(_, cell)| cell.raw_bytes).max().unwrap_or(0), line.raw_bytes)
 }
 
-/// The sum over lines. If the time limit was reached, the measured parts do not have the proportions of the data, and
-/// their ratio would be misleading. In this case, the sum has no results.
+/// Adds several lines up to one line, like [`together`]. If the time limit was reached, the measured parts of the
+/// classes do not have the proportions of the data, so a ratio of the sum would be misleading. In this case, the line
+/// has no results of codecs.
 fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
     let mut sum = together(key, lines, report.columns.len());
     if !report.are_lines_complete {

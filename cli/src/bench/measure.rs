@@ -30,7 +30,7 @@ pub enum Coder {
     GzipTwice,
     /// LZ4 alone.
     Lz4,
-    /// pcodec alone, at the level that `fast` uses. Only for numbers.
+    /// pcodec alone, at the level that `fast` uses. pcodec codes only numbers.
     Pco,
     /// Bit shuffle, then zstd.
     Bitshuffle,

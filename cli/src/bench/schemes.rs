@@ -197,8 +197,9 @@ fn spread(things: usize, most: usize) -> Vec<usize> {
     (1..=n).map(|i| i * things / n - 1).collect()
 }
 
-/// The captured files of a checkpoint, three times: as whole files for the agnostic schemes, split into variables for
-/// the other schemes, and split for profiles that remove HDF5 filters only if the chunks become much shorter.
+/// The captured files of a checkpoint, once for each capture mode. `whole` has whole files, for the agnostic schemes.
+/// `apart` has files that are split into variables, for the other schemes. `in_haste` is for profiles that remove
+/// HDF5 filters only if the chunks become much shorter.
 struct Files {
     whole: Captured,
     apart: Captured,

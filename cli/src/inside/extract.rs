@@ -31,7 +31,7 @@ struct Piece {
     file: String,
     variable: String,
     shape: Vec<u64>,
-    /// Index in the first dimension of the array at which the piece begins; for HDF5 the path of the dataset.
+    /// Index in the first dimension of the array at which the piece begins. In an HDF5 file: the path of the dataset.
     at: Place,
     #[serde(skip)]
     raw_bytes: u64,
@@ -87,7 +87,7 @@ impl Joined {
         (std::iter::once(end).chain(rest.iter().copied()).collect(), begins)
     }
 
-    /// For people.
+    /// The name in the output for people.
     fn name(self) -> &'static str {
         match self {
             Self::Stacked => "stacked: the first dimension counts the pieces",
@@ -96,7 +96,7 @@ impl Joined {
         }
     }
 
-    /// One word, for `--json`.
+    /// The name as one word, for `--json`.
     fn word(self) -> &'static str {
         match self {
             Self::Stacked => "stacked",

@@ -9,7 +9,8 @@ pub struct WrongMetrics {
     text: String,
 }
 
-/// Parses the value of the key `metrics` of any table. `None`: no metrics are served.
+/// Parses the value of the key `metrics` of any table. Without the key (`None`), the result is `None`, and no metrics
+/// are served.
 pub fn metrics_address(text: Option<&str>) -> Result<Option<SocketAddr>, WrongMetrics> {
     let parse = |text: &str| text.parse().map_err(|_| WrongMetrics { text: text.to_owned() });
     text.map(parse).transpose()

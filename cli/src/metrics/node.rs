@@ -34,8 +34,8 @@ impl UserNames {
     }
 }
 
-/// The text of all metrics of a node. `page`: the answer of `mcr node`; `None` if it does not
-/// answer. `metrics` has the lines of the log of this process.
+/// The text of all metrics of a node. `page`: the answer of `mcr node`. `None` if `mcr node` does not answer.
+/// `metrics` counts the lines of the log of this process.
 pub fn node_text(metrics: &Metrics, page: Option<&Page>, names: &UserNames, format: Format) -> String {
     let mut registry = Registry::default();
     let named = page.map(|page| page.named.iter().map(|job| (job.clone(), names.of(job.uid))).collect());
@@ -168,7 +168,7 @@ fn count(metric: &mut MetricEncoder, value: u64) -> fmt::Result {
 struct Durations<'d> {
     /// Upper bounds of the buckets, in seconds.
     bounds: &'d [f64],
-    /// Number of durations in each bucket, and of durations above all bounds.
+    /// Number of durations in each bucket. The last number counts the durations above all bounds.
     counts: &'d [u64],
     sum_seconds: f64,
 }

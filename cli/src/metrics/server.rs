@@ -46,10 +46,9 @@ impl Format {
     }
 }
 
-/// Listens on the address, and answers requests on a thread until the process ends. The thread serves one
-/// client at a time, so the memory does not grow with the number of clients. `text` makes the text of all metrics.
-/// Returns the address with the port, which
-/// the system chooses if the given port is 0.
+/// Listens on the address, and answers requests on a thread until the process ends. The thread serves one client at a
+/// time, so the memory does not grow with the number of clients. `text` makes the text of all metrics. Returns the
+/// address with the port. If the given port is 0, the system chooses the port.
 pub fn serve(address: SocketAddr, text: impl Fn(Format) -> String + Send + 'static) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(address)?;
     let address = listener.local_addr()?;
@@ -58,7 +57,7 @@ pub fn serve(address: SocketAddr, text: impl Fn(Format) -> String + Send + 'stat
             match listener.accept() {
                 // A client that breaks the connection gets no answer.
                 Ok((client, _)) => drop(answer(client, &text)),
-                // For example, no descriptor is free.
+                // No connection could be accepted, for example because no descriptor is free.
                 Err(_) => std::thread::sleep(CLIENT_MAX),
             }
         }

@@ -6,10 +6,10 @@ use std::fmt::Write;
 
 /// A table with headings.
 ///
-/// A heading may begin with marks. `>`: a column of numbers, aligned to the right. `?`: an optional column, which is
-/// left out if all of its cells are empty (`""`, `-`, `0 B`), or if the terminal is too narrow; the last optional
-/// column is left out first. `~`: a column of text, whose cells continue on the next line if the terminal is too
-/// narrow.
+/// A heading may begin with marks. `>`: a column of numbers, aligned to the right. `?`: an optional column. An
+/// optional column is left out if all of its cells are empty (`""`, `-`, `0 B`), or if the terminal is too narrow.
+/// The last optional column is left out first. `~`: a column of text, whose cells continue on the next line if the
+/// terminal is too narrow.
 ///
 /// If the table is still too wide, the table is printed in parts below each other. Each part repeats the first
 /// column, or the first two columns if only the first column has numbers. If standard output is not a terminal, the

@@ -169,10 +169,10 @@ impl Capturer<'_> {
         }
     }
 
-    /// Bytes of the budget that kept files must leave free: at least half of the budget, and at least the memory for
-    /// one segment, so that every flush can continue. If several segments are coded at the same time, these bytes are
-    /// at least the memory for all these segments, up to three quarters of the budget, so that no thread waits for
-    /// memory.
+    /// Number of bytes of the budget that kept files must leave free. The number is at least half of the budget, and
+    /// at least the memory for one segment, so that every flush can continue. If several segments are coded at the
+    /// same time, the number is at least the memory for all these segments, so that no thread waits for memory. The
+    /// memory for several segments counts only up to three quarters of the budget.
     fn reserve_bytes(&self) -> u64 {
         let (segment_bytes, profile) = (self.options.plan.segment_bytes, &self.options.profile);
         let of_older = if profile.looks_back() { segment_bytes * profile.memory_per_older_byte() } else { 0 };

@@ -303,8 +303,9 @@ fn hand_out(
     Ok(())
 }
 
-/// The reason why a checkpoint from before an incarnation is not saved: the incarnation continues from an older
-/// checkpoint, and a node that restores its part later must not get a newer checkpoint.
+/// The reason why a checkpoint that was written before an incarnation began is not saved. `None` if the checkpoint
+/// may be saved. A checkpoint is not saved if the incarnation continues from an older checkpoint, because a node that
+/// restores its part later must not get a newer checkpoint.
 fn too_late(record: &Incarnation, written_ms: i64) -> Option<String> {
     let (from, at) = (record.from.as_ref()?, record.from_place?);
     let is_one_of_several = record.is_restart && !record.identity.is_empty();

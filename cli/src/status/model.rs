@@ -71,8 +71,8 @@ impl Model {
         self.aggregators.iter().map(|aggregator| aggregator.address.clone()).collect()
     }
 
-    /// The aggregators without an open question. The caller must ask them, because each of them is now marked as
-    /// asked.
+    /// The aggregators without an open question. The caller must ask these aggregators, because each of these
+    /// aggregators is now marked as asked.
     pub fn due(&mut self) -> Vec<String> {
         let due = self.aggregators.iter_mut().filter(|aggregator| !aggregator.is_asked);
         due.map(|aggregator| {

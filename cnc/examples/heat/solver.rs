@@ -85,8 +85,8 @@ impl Block {
         let with_ghosts = own + 2 * grid.plane();
         let mut conductivity = Vec::with_capacity(with_ghosts);
         for z in 0..planes.len() + 2 {
-            // The ghost planes contain the values of the neighbours. At the ends of the whole grid they contain the
-            // values of the outermost plane.
+            // The ghost planes contain the values of the neighbours. At the ends of the whole grid, the ghost planes
+            // contain the values of the outermost plane.
             let z = (planes.start + z).saturating_sub(1).min(grid.nz - 1) as f64 / grid.nz as f64;
             for y in 0..grid.ny {
                 let y = y as f64 / grid.ny as f64;

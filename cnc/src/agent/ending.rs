@@ -14,7 +14,8 @@ use tokio::time::Instant;
 /// Minimum time between two steps of a wait. The minimum limits the load, because each step examines all files and
 /// ranks that are not committed.
 pub(super) const STEP_INTERVAL: Duration = Duration::from_millis(5);
-/// Delay before a rank is announced again after the aggregator rejected it for a temporary reason.
+/// Delay before a rank is announced again after the aggregator rejected the rank for a temporary reason, or after a
+/// file of the rank could not be read.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delay before a retry while a drain or a flush is waiting.
 pub(super) const AWAITED_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -54,7 +55,7 @@ pub struct Drained {
     pub unreadable: Vec<Unreadable>,
     /// Whether the drain ended because its maximum time had passed.
     pub time_was_up: bool,
-    /// Whether the agent failed before the drain. If the agent failed, nobody knows which files are committed.
+    /// Whether the agent failed before the drain. If the agent failed, it is not known which files are committed.
     pub failed: bool,
 }
 

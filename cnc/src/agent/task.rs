@@ -64,7 +64,8 @@ pub(super) struct Core {
     /// Ranks in [`Core::ready`] whose files are announced as whole files, because the aggregator had no memory for a
     /// more detailed description.
     pub(super) whole: BTreeSet<RankKey>,
-    /// Ranks that the aggregator rejected for a temporary reason. Each rank becomes ready again at the given time.
+    /// Ranks that the aggregator rejected for a temporary reason, and ranks with a file that could not be read. Each
+    /// rank becomes ready again at the given time.
     pub(super) again: Vec<(tokio::time::Instant, ReadyRank)>,
     /// Files of committed checkpoints, to be deleted. The files of a checkpoint are deleted when all its groups are
     /// committed.

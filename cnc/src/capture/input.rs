@@ -27,8 +27,8 @@ const IN_MEMORY_MAX_BYTES: u64 = 4 << 20;
 pub(super) const BUFFER_BYTES: u64 = 1 << 20;
 
 thread_local! {
-    /// The buffer of the last short file. The next short file reuses it, because the first access to a new page takes
-    /// as long as reading bytes into the page.
+    /// The buffer of the last short file. The next short file reuses the buffer, because the first access to a new
+    /// page takes as long as reading bytes into the page.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 

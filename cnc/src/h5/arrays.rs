@@ -7,21 +7,21 @@ use std::path::Path;
 /// The numbers of a dataset, in the byte order of the processor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Numbers {
-    /// Signed integers.
+    /// Signed integers of 8 bits.
     I8(Vec<i8>),
-    /// Signed integers.
+    /// Signed integers of 16 bits.
     I16(Vec<i16>),
-    /// Signed integers.
+    /// Signed integers of 32 bits.
     I32(Vec<i32>),
-    /// Signed integers.
+    /// Signed integers of 64 bits.
     I64(Vec<i64>),
-    /// Unsigned integers.
+    /// Unsigned integers of 8 bits.
     U8(Vec<u8>),
-    /// Unsigned integers.
+    /// Unsigned integers of 16 bits.
     U16(Vec<u16>),
-    /// Unsigned integers.
+    /// Unsigned integers of 32 bits.
     U32(Vec<u32>),
-    /// Unsigned integers.
+    /// Unsigned integers of 64 bits.
     U64(Vec<u64>),
     /// Floats of 16 or 32 bits.
     F32(Vec<f32>),

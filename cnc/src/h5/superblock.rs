@@ -100,7 +100,8 @@ pub enum End {
     Unknown,
     /// The file has the length that its superblock states.
     Agrees,
-    /// The file is longer than its superblock states: it was written since the last flush, or data was appended.
+    /// The file is longer than its superblock states. HDF5 has not flushed the file since the last write, or a
+    /// program appended data.
     Longer,
     /// The file is shorter than its superblock states: a part of the file is missing.
     Shorter,

@@ -382,7 +382,8 @@ fn from_numbers(
             show(&template.text, &[rank.slot])
         ))
     });
-    // Numbers before the label are examined in `runs`.
+    // `runs::mixed` examines the numbers before the label later, and may ask the user. Therefore this line is only a
+    // hint.
     if hidden {
         lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
     }
@@ -435,7 +436,8 @@ fn digits_in(text: &[u8]) -> usize {
 /// The length of the date at the beginning of a text, as in `2010-10-01`, `01-OCT-2010`, `0001-02-01-00000` (with the
 /// seconds of the day), and `2010-10-01_00.00.00`. `None` if the text does not begin with a date.
 fn date_length(text: &[u8]) -> Option<usize> {
-    // The end of a separator at `at` and the digits after it. `None` if there is no separator, or not `count` digits.
+    // The offset after a separator at `at` and the digits that follow the separator. `None` if there is no separator
+    // at `at`, or if the number of digits is not `count`.
     let after = |at: usize, separators: &[u8], count: usize| {
         let digits = text.get(at).filter(|b| separators.contains(b)).map(|_| digits_in(&text[at + 1..]));
         (digits == Some(count)).then_some(at + 1 + count)
@@ -755,8 +757,8 @@ impl Template<'_> {
     }
 
     /// Finds the span in the text. Returns the position of the span, and the number of its first slot. The span must
-    /// be at the beginning of a component or after a separator. No letter or digit may follow it, and it must not
-    /// contain the rank.
+    /// be at the beginning of a component or after a separator. No letter or digit may follow the span, and the span
+    /// must not contain the rank.
     fn find(&self, span: &[u8], rank: Option<&RankSlot>) -> Option<(usize, usize)> {
         let slots_before = |at: usize| self.text[..at].iter().filter(|b| **b == SLOT).count();
         let span_slots = span.iter().filter(|b| **b == SLOT).count();
@@ -834,8 +836,8 @@ fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>
     }
 }
 
-/// Finds ranks in templates with few names. A number is the rank if it fits the rank of another template: the same
-/// letters are before both numbers, and the number is in the range of the other template's ranks.
+/// Finds ranks in templates with few names. A number is the rank if it fits the rank of another template. This means
+/// that the same letters are before both numbers, and that the number is in the range of the other template's ranks.
 fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
     let known: BTreeMap<Vec<u8>, (u64, u64)> = templates
         .iter()

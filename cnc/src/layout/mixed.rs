@@ -1,8 +1,9 @@
 //! Finds checkpoints whose files were written in two steps, for applications that use a few names in turn.
 //!
-//! Such an application overwrites the oldest checkpoint. If its process is killed meanwhile, some files of this
-//! checkpoint are the newest files, and its other files are older than the same files of another checkpoint. Copies
-//! that were made in any order look alike, but there is no pause between copies.
+//! Such an application overwrites the oldest checkpoint. If the process of the application is killed while it
+//! overwrites the checkpoint, some files of this checkpoint are the newest files. The remaining files of this
+//! checkpoint are older than the same files of another checkpoint. Copies that were made in any order look alike, but
+//! there is no pause between copies.
 
 use super::Layout;
 use super::walk::Listing;

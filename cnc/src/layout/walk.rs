@@ -65,8 +65,8 @@ pub struct Skipped {
     pub path: PathBuf,
     /// The reason.
     pub reason: &'static str,
-    /// Whether the skipped path may contain files of a checkpoint. This is so for a directory, and for a file whose
-    /// path or length cannot be read.
+    /// Whether the skipped path may contain files of a checkpoint. The value is true for a directory, and for a file
+    /// whose path or length cannot be read.
     pub hides_files: bool,
 }
 
@@ -81,9 +81,10 @@ pub struct Listing {
     /// The file whose modification time is the furthest after its last change, and the difference of the two times.
     /// Such a file shows that a clock is wrong. Differences below 2 s are ignored.
     pub ahead: Option<(FilePath, Duration)>,
-    /// The time when each file was begun, if it is known. The time is the creation time of the file. If the file is a
-    /// copy that is younger than its content, the time is the modification time. If the file system has no creation
-    /// times, the time is 60 s before the modification time.
+    /// The time when each file was begun, if it is known. The time is the creation time of the file, or the
+    /// modification time if the modification time is earlier. A copy may have such an earlier time. If the
+    /// application wrote the file again under its name, the time is the modification time. If the file system has no
+    /// creation times, the time is 60 s before the modification time.
     pub begun: Vec<SystemTime>,
     /// Length of each file in bytes.
     pub bytes: Vec<u64>,
@@ -167,9 +168,9 @@ pub type Labelled = (CheckpointId, Vec<(FilePath, Rank)>);
 
 impl Scan {
     /// Returns the checkpoints, oldest first, and a message if this order is not the order of the names. The order is
-    /// the order in which the application wrote the checkpoints. Names that differ only in their numbers are ordered
-    /// by these numbers if they were written without a pause, because such files may be copies with the time of the
-    /// copy.
+    /// the order in which the application wrote the checkpoints. Checkpoints whose names differ only in their numbers
+    /// are ordered by these numbers if the checkpoints were written without a pause. The files of such checkpoints
+    /// may be copies, and have the time of the copy.
     pub fn in_order(self) -> (Vec<Labelled>, Option<String>) {
         let written = self.written();
         let time = |label: &CheckpointLabel| written.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -248,8 +249,8 @@ fn last_number_of(label: &CheckpointLabel) -> u64 {
 
 /// Whether an application counted to the highest number and then began again with the lowest number, with at least
 /// [`STEP_MIN`] between two checkpoints, or used two numbers in turn. If there are three or more numbers, a number
-/// must be missing between the newest checkpoint and the next number: without a gap, the files may be copies that
-/// were made in another order. `numbered` has the numbers and times in the order of the numbers.
+/// must be missing between the newest checkpoint and the next number. Without a missing number, the files may be
+/// copies that were made in another order. `numbered` has the numbers and times in the order of the numbers.
 fn begins_again(numbered: &[(u64, SystemTime)]) -> bool {
     let is_later = |one: SystemTime, other: SystemTime| one + STEP_MIN <= other;
     let mut breaks = numbered.windows(2).filter(|pair| !is_later(pair[0].1, pair[1].1));
@@ -338,8 +339,8 @@ fn changed_at(metadata: &Metadata) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(since_1970)
 }
 
-/// A file that was created long before its last change is taken for a file that was written again, if it has fewer
-/// bytes for each second than this number. Copies are faster.
+/// A file counts as written again if at least [`STEP_MIN`] passed from its creation to its last change, and the file
+/// has fewer bytes than this number for each second of this time. Copies are faster.
 const COPY_BYTES_PER_S_MIN: u64 = 4_000_000;
 
 /// Whether an application wrote a file again under its name, long after the file was created. The time when the
@@ -441,8 +442,9 @@ impl<'a> Through<'a> {
 }
 
 /// Whether a link to the directory `end` is only a second name, because the walk finds `end` elsewhere. There are
-/// three cases: the link leads to another entry below the root; the link leads to a directory behind the link through
-/// which the walk came here; another entry in the link's directory has the name of `end` and leads to `end`.
+/// three cases. The link leads to another entry below the root. Or the link leads to a directory behind the link
+/// through which the walk came here. Or another entry in the link's directory has the name of `end` and leads to
+/// `end`.
 fn is_second_name(root: &Path, real_root: &Path, link: &Path, end: &Path) -> bool {
     let (name, Ok(text)) = (root.join(link), root.join(link).read_link()) else { return false };
     let Some(above) = name.parent().and_then(|above| above.canonicalize().ok()) else { return false };

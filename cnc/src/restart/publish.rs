@@ -6,11 +6,11 @@
 //! 1. A restart that was killed during its publication is completed. If temporary files of the killed restart are
 //!    missing, the publication is undone.
 //! 2. Existing files under the final names are found. An existing file with the same content stays. An existing file
-//!    with other content is moved to `.mcr-aside-N/`. A file that does not belong to the checkpoint, and has the shape
-//!    of restored files, is also moved to this directory if it is newer than all restored files of its shape, or if
-//!    its name is later (`later.rs`). Otherwise an application that starts from the newest file, or from the file
-//!    with the largest number, would use this file. The shape of a file is its path with every run of digits replaced
-//!    by `#`.
+//!    with other content is moved to `.mcr-aside-N/`. A file of a later step is also moved to this directory. Such a
+//!    file does not belong to the checkpoint, and has the shape of restored files. In addition, the file is newer
+//!    than all restored files of its shape, or its name is later (`later.rs`). An application that starts from the
+//!    newest file, or from the file with the largest number, would use such a file. The shape of a file is its path
+//!    with every run of digits replaced by `#`.
 //! 3. The journal `.mcr-publish-WHERE-PROCESS` lists every move and every rename. The journal is durable before the
 //!    first move or rename.
 //! 4. The files are moved, then renamed. The journal is removed when all moves and renames are durable.

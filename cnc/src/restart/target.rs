@@ -242,7 +242,7 @@ impl Temporary {
     }
 
     /// Replaces the temporary file by a hard link to the file `name` in the directory of `path`. `None` if no hard
-    /// link can be made; the temporary file is then unchanged.
+    /// link can be made. In this case, the temporary file is unchanged.
     pub(super) fn link_to(&self, target: &Target, path: &FilePath, name: &CString) -> Option<Fingerprint> {
         let (from, into) = (directory(&target.to, path, None).ok()?, directory(&target.to, &self.path, None).ok()?);
         // The link is created under a third name first, so that the temporary file exists until the link exists.

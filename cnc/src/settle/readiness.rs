@@ -64,7 +64,8 @@ pub enum Why {
     /// The checkpoint changed a short time ago, and must first be at rest.
     Quiet,
     /// The rank has fewer files than in the previous checkpoint, or less than half of the bytes. A rank that waits
-    /// for no reason also has this value. It is ready at the next look.
+    /// for another reason also has this value, for example a rank that waits for a pointer file. A rank that becomes
+    /// ready at the next look has this value too.
     Fewer,
 }
 

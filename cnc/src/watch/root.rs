@@ -34,9 +34,9 @@ const HURRIED_LEAVING_MAX_MS: u64 = 8000;
 
 /// The watched directory.
 pub(super) struct Root {
-    /// The open directory, which keeps its identity if it is renamed. `None` if it could not be opened.
+    /// The open directory, which keeps its identity if it is renamed. `None` if the directory could not be opened.
     open: Option<File>,
-    /// Device and inode of the directory. `None` if they could not be read.
+    /// Device and inode of the directory. `None` if the metadata could not be read.
     identity: Option<(u64, u64)>,
     /// The directory to which the configured path no longer leads, if this directory has files that must still be
     /// saved.
@@ -68,7 +68,7 @@ impl Root {
         self.leaving_since_ms.is_some()
     }
 
-    /// The present path of the directory. `None` if it was removed, or cannot be found.
+    /// The present path of the directory. `None` if the directory was removed, or cannot be found.
     fn whereabouts(&self, path: &Path) -> Option<PathBuf> {
         if !self.is_elsewhere(path) {
             return path.is_dir().then(|| path.to_owned());
@@ -79,8 +79,8 @@ impl Root {
 }
 
 impl Core {
-    /// If the configured path leads to another directory, this function begins to watch this directory. The next scan
-    /// finds the files in this directory, as at the start.
+    /// If the configured path leads to another directory, begins to watch the other directory. The next scan finds
+    /// the files in the other directory, as at the start.
     pub(super) fn follow_path(&mut self) {
         let now_ms = self.now_ms();
         self.path_check_ms = self.path_check_ms.map(|_| now_ms.saturating_add(PATH_CHECK_MS));
@@ -165,7 +165,7 @@ impl Core {
     }
 }
 
-/// Device and inode of a directory. `None` if they cannot be read.
+/// Device and inode of a directory. `None` if the metadata cannot be read.
 fn identity_of(directory: &Path) -> Option<(u64, u64)> {
     directory.metadata().ok().map(|stat| (stat.dev(), stat.ino()))
 }

@@ -113,7 +113,7 @@ impl Core {
     }
 
     /// Looks at every file below a directory. Each directory is watched before it is read, so no change is missed.
-    /// Returns false if a directory could not be read completely.
+    /// Returns false if the directory `below` could not be read, or if there are too many files and directories.
     pub(super) fn walk(&mut self, below: &Path, hint: Hint) -> bool {
         let (root, limits) = (self.root.clone(), self.options.limits.clone());
         let mut failed = Failed::new();

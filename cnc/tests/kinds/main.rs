@@ -316,7 +316,7 @@ fn a_chunk_that_another_zlib_wrote_is_stored_and_the_others_are_numbers() {
             let raw = smooth(800);
             let other = mcrengine::filter::put_on(&[mcrengine::header::Filter::Deflate { level: 0 }], &raw);
             w.write_chunk("/x", 0, &[100], &other.expect("deflates"));
-            // A chunk to which the filter was not applied.
+            // The filter was not applied to this chunk.
             w.write_chunk("/x", 1, &[200], &raw);
         });
         let found = described(&header, "/x");

@@ -103,7 +103,7 @@ impl Daemon {
         uid == self.options.own.unwrap_or(0)
     }
 
-    /// Whether the user is an account of the system: it has no jobs.
+    /// Whether the user is an account of the system, which has no jobs.
     pub(super) fn is_of_system(&self, uid: u32) -> bool {
         let Options { own, min_uid, .. } = &self.options;
         own.is_none() && (uid < *min_uid || DYNAMIC_UIDS.contains(&uid))

@@ -187,7 +187,8 @@ fn wrong(standing: &Standing) -> Option<String> {
         .then(|| format!("the settings of an aggregator have more than {SETTINGS_BYTES_MAX} bytes"))
 }
 
-/// Reads everything that a process prints, until it closes its standard output.
+/// Reads everything that a process prints, until the process closes its standard output. Fails at the time `until`,
+/// or if the text is longer than [`CERTIFICATES_BYTES_MAX`].
 fn read_until(mut stdout: ChildStdout, until: Instant) -> io::Result<String> {
     let (mut all, mut part) = (Vec::new(), [0; 4096]);
     loop {

@@ -161,7 +161,7 @@ mod tests {
         };
         assert_eq!(named(&site.daemon, own), (counts(1), 1));
         assert_eq!(named(&site.daemon, own + 1), (counts(1), 0));
-        // A daemon of root, which finds the same worker.
+        // This daemon belongs to root, and finds the same worker.
         let root = Daemon::new(Options { own: None, ..site.daemon.options.clone() }).expect("starts");
         assert_eq!(reported(&root, pid, report(1, 0)), Reply::Noted);
         let seen = [0, 999, 61_184, 65_519, own.max(1000) + 1].map(|uid| named(&root, uid).1);

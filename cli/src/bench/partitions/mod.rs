@@ -1,5 +1,6 @@
-//! `mcr bench partitions`: computes Figures 8 to 12 of the paper on the partition manager (CAPSL Technical Memo 108),
-//! with the two policies of the paper and two other policies, on generated and on recorded traces.
+//! `mcr bench partitions`: computes Figures 8 to 12 of the paper on the partition manager (CAPSL Technical Memo 108).
+//! The measured policies are the two policies of the paper and two other policies. The traces are generated or
+//! recorded.
 
 mod cases;
 mod figures;
@@ -193,8 +194,8 @@ impl Loader for Copies {
     }
 }
 
-/// The time of a replay that copies all bytes, in ms; `None` if the replay would copy too many bytes, or if the trace
-/// has more than one chain of calls (one chain for each thread).
+/// The time of a replay that copies all bytes, in ms. `None` if the replay would copy more than [`TIMED_BYTES_MAX`]
+/// bytes, or if the trace has more than one chain of calls. A trace has one chain of calls for each thread.
 fn timed(trace: &Trace, layout: &BufferLayout, counters: Option<Counters>) -> anyhow::Result<Option<f64>> {
     let chain_of = |event: &TraceEvent| {
         let (TraceEvent::Call { chain, .. } | TraceEvent::Return { chain }) = *event;

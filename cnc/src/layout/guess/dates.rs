@@ -1,6 +1,6 @@
-//! Checks for dates that are spread over directories, such as `2026/01/r0.dat` and `2026/02/r0.dat`. A guess finds its
-//! label in one component of the path, so it would combine all months of a year into one checkpoint. The numbers may
-//! also be steps and ranks. Therefore the user is asked.
+//! Checks for dates that are spread over directories, such as `2026/01/r0.dat` and `2026/02/r0.dat`. A guess finds
+//! its label in one component of the path, so the guess would combine all months of a year into one checkpoint. The
+//! numbers may also be steps and ranks. Therefore the user is asked.
 
 use super::digits_in;
 use crate::layout::{Layout, Within};

@@ -22,8 +22,8 @@ use std::time::{Duration, SystemTime};
 /// The span that distinguishes the checkpoints.
 pub(super) struct Span {
     pub(super) text: Vec<u8>,
-    /// Whether two checkpoints may have the same numbers in the span. If so, the span alone does not distinguish
-    /// them.
+    /// Whether two checkpoints may have the same numbers in the span. If so, the span alone does not distinguish the
+    /// checkpoints.
     pub(super) hides: bool,
     /// A question to the user, if the span may distinguish parts of one checkpoint instead of checkpoints.
     pub(super) asks: Option<String>,
@@ -343,9 +343,9 @@ fn word_of(template: &Template<'_>, slot: usize) -> Word {
     }
 }
 
-/// All possible spans: the beginnings of components up to a number that is neither the rank nor the number of a part
-/// nor a part of a word.
-/// Each span has the depth of its component and its last slot. A span may also begin after such a number.
+/// All possible spans. A span is the beginning of a component up to a number that is neither the rank nor the number
+/// of a part nor a part of a word. A span may also begin after the rank or after the number of a part. Each span has
+/// the depth of its component and its last slot.
 fn spans(template: &Template<'_>, rank: Option<&RankSlot>) -> Vec<(usize, usize, Vec<u8>)> {
     let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
     let in_words = template.in_words(rank);

@@ -519,7 +519,7 @@ fn months_in_directories_of_years_are_not_one_checkpoint() {
     let names: Vec<_> = (0..8).map(|n| format!("2026/{:02}/r{}.dat", 1 + n / 4, n % 4)).collect();
     let asks = guess_at(&paths(&names), Path::new("/data/run7")).1.asks.expect("the names do not show a checkpoint");
     assert!(asks.contains("2026/01/r0.dat and 2026/02/r0.dat"), "{asks}");
-    // The advice helps.
+    // The pattern that the message advises separates the months.
     let layout = Layout::from_patterns(&["{checkpoint:[0-9]{4}/[0-9]{2}}/r{rank}.dat"], 0).expect("valid");
     assert_eq!(place_all(&layout, &paths(&names)), expect(&[("2026-01", 4, 4), ("2026-02", 4, 4)]));
     let days = ["2026/01/15/restart.h5", "2026/01/16/restart.h5"];
