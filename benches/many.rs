@@ -33,7 +33,7 @@ const GROUPS: [u32; 2] = [1, 4];
 const CHANGING: usize = 8 << 10;
 /// Doubles of each rank that never change.
 const STEADY: usize = 2 << 10;
-/// The aggregator is at rest if it used less than 0.5 ms of processor time during this time.
+/// The aggregator is at rest if it uses less than 0.5 ms of processor time in an interval of this length.
 const REST: Duration = Duration::from_millis(200);
 
 fn main() {
