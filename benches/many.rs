@@ -4,9 +4,9 @@
 //! An aggregator and an agent run as two processes on loopback. Four ranks write one HDF5 file each, and a part of
 //! each file changes at each step. The store is filled with copies of a real checkpoint under other names. Then more
 //! checkpoints are saved one after the other. The bench repeats these steps for each number of checkpoints in the
-//! store, with 1 and with 4 groups, without a retention rule and with a rule that keeps this number of checkpoints.
-//! Goals: the processor time of the aggregator for each checkpoint differs by at most 20 % between 10 and 10,000
-//! checkpoints, and `mcr list` with 10,000 checkpoints takes less than a second.
+//! store, and for 1 and 4 groups. Each case is measured without a retention rule, and with a rule that keeps this
+//! number of checkpoints. Goals: the processor time of the aggregator for each checkpoint differs by at most 20 %
+//! between 10 and 10,000 checkpoints, and `mcr list` with 10,000 checkpoints takes less than a second.
 //!
 //! The processor time includes all threads of the process, also threads that have ended. Opens and directory listings
 //! are system calls. If strace is installed, strace counts these calls while further checkpoints are saved. The first
@@ -33,7 +33,7 @@ const GROUPS: [u32; 2] = [1, 4];
 const CHANGING: usize = 8 << 10;
 /// Doubles of each rank that never change.
 const STEADY: usize = 2 << 10;
-/// The aggregator is at rest if it used less than 0.5 ms of processor time during this time.
+/// The aggregator is at rest if it uses less than 0.5 ms of processor time in an interval of this length.
 const REST: Duration = Duration::from_millis(200);
 
 fn main() {

@@ -179,7 +179,7 @@ impl aggregator_server::Aggregator for Counter {
     }
 }
 
-/// Sends `bytes` bytes through a bare stream, in HTTP/2 frames of 16 KiB or of `http_frame_bytes`.
+/// Sends `bytes` bytes through a bare stream, in HTTP/2 frames of `http_frame_bytes`, or of 16 KiB if this is `None`.
 fn bare_stream(bytes: u64, http_frame_bytes: Option<u32>) -> Cost {
     let (near, far) = (runtime(), runtime());
     let count = Arc::new(AtomicU64::new(0));

@@ -105,8 +105,8 @@ fn a_job_whose_checkpoints_come_and_go_is_listed_as_if_nothing_were_remembered()
         if step % 7 == 0 {
             prune(&store, &job(), &keep(6)).expect("another process prunes");
             // Another process pruned a checkpoint, but the directory stays because other checkpoints refer to it. The
-            // remembering process would notice the change only when it prunes the same checkpoint, so it reads the
-            // store again.
+            // remembering process would notice the change only when it prunes the same checkpoint. So the test calls
+            // `look_again`, and the process then reads the store again.
             remembered.look_again();
         }
         if step % 3 == 0 {

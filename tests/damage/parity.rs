@@ -1,4 +1,4 @@
-//! Damages containers that have parity, and their parity, and mends them without another store.
+//! Damages containers that have parity, and their parity files. Then mends the damaged files without another store.
 
 use super::support::*;
 use mcrengine::codec::Chain;

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-/// An aggregator ends soon after its test, even if the test fails.
+/// With this line of the cluster's file, an aggregator ends soon after its test, even if the test fails.
 const IDLE: &str = "idle-seconds = 20";
 
 /// A cluster with a job of two nodes.

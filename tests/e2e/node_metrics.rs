@@ -38,7 +38,7 @@ impl Site {
         self.dir.path().join(job).join("work")
     }
 
-    /// Starts the daemon. Returns it with the address of its metrics.
+    /// Starts the daemon. Returns the daemon and the address of its metrics.
     fn daemon(&self) -> (Daemon, String) {
         let mut command = mcr();
         command.args(["node", "--own", "--metrics", "127.0.0.1:0", "--run-dir"]).arg(self.run_dir());

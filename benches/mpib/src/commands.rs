@@ -77,7 +77,8 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
 }
 
 impl Command {
-    /// Whether the command forces algorithms of Open MPI, so that this process must prepare for it before MPI starts.
+    /// Whether the command forces algorithms of Open MPI. If so, this process must prepare for these algorithms
+    /// before MPI starts.
     pub fn forces_algorithms(&self) -> bool {
         match self {
             Self::Tune(_) => true,

@@ -30,7 +30,8 @@ pub struct Node {
     pub ranks: Vec<usize>,
 }
 
-/// The nodes of the ranks: ranks with the same host are one node, or `node_ranks` consecutive ranks are one node.
+/// The nodes of the ranks. If `node_ranks` is given, each `node_ranks` consecutive ranks are one node. Otherwise, the
+/// ranks with the same host are one node.
 pub fn nodes(hosts: &[String], node_ranks: Option<usize>) -> Vec<Node> {
     let mut found: Vec<Node> = Vec::new();
     for (rank, host) in hosts.iter().enumerate() {

@@ -44,7 +44,7 @@ pub struct MergedRow {
     /// Statistics of the launches' estimates in seconds.
     pub launches: Summary,
     /// Interval of the estimate over launches. The interval is for the median and comes from order statistics. With
-    /// too few launches, it is for the mean and comes from Student's t.
+    /// too few launches, the interval is for the mean and comes from Student's t.
     pub interval: Option<Interval>,
     /// Interval that contains the estimate of one more launch with the given confidence, from Student's t of the
     /// logarithms.

@@ -144,8 +144,8 @@ pub struct Train {
 impl LogGp {
     /// Fits trains at two or more sizes in ascending order. The delayed train of the smallest size determines o.
     ///
-    /// PRTT(n, 0, s) = PRTT(1, 0, s) + (n - 1) (g + (s - 1) G) if the gap is the limit, and PRTT(n, d, s) = PRTT(1,
-    /// 0, s) + (n - 1) (o + d) for a d longer than all gaps. As in [`Hockney::from_ends`], g comes from the smallest
+    /// If the gap is the limit, PRTT(n, 0, s) = PRTT(1, 0, s) + (n - 1) (g + (s - 1) G). For a d longer than all
+    /// gaps, PRTT(n, d, s) = PRTT(1, 0, s) + (n - 1) (o + d). As in [`Hockney::from_ends`], g comes from the smallest
     /// size, and G is the slope between the two largest sizes. The reason is that a network card accepts the first
     /// short messages faster than it sends them, and long messages begin with a handshake.
     pub fn fit(trains: &[Train]) -> Self {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const TAG: u16 = 400;
 
 /// Buffers begin at a page boundary. If the MPI library copies between the memories of two processes, a message that
-/// begins inside a page touches one page more, and at 4 to 16 KiB the bandwidth is 10 % lower.
+/// begins inside a page touches one page more. At 4 to 16 KiB, the bandwidth of such a message is 10 % lower.
 const PAGE_BYTES: usize = 4096;
 
 /// A buffer that begins at a page boundary. All bytes are written once, so that no page is allocated during a

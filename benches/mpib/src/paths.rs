@@ -380,8 +380,8 @@ impl Operation for TcpGather {
     }
 }
 
-/// Writes and syncs files: every rank writes one file, or the first rank of every group writes one file for the whole
-/// group.
+/// Writes and syncs files. If `group_size` is 1, every rank writes one file. Otherwise, the first rank of every group
+/// writes one file for the whole group.
 pub struct WriteFiles {
     what: String,
     directory: PathBuf,

@@ -97,7 +97,7 @@ pub struct Chosen {
 }
 
 /// The content of the file. For a number of ranks that the file does not have, Open MPI uses the rules of the next
-/// smaller number, or, if no number is smaller, of the smallest number.
+/// smaller number. If no number is smaller, Open MPI uses the rules of the smallest number.
 pub fn write(mut chosen: Vec<Chosen>) -> String {
     chosen.sort_by_key(|c| (c.collective.number, c.ranks));
     let mut numbers: Vec<u32> = chosen.iter().map(|c| c.collective.number).collect();

@@ -1,12 +1,12 @@
 //! Confidence intervals from Student's t and from order statistics of the median, and the rule for the end of
 //! repetitions.
 //!
-//! Times of messages are skewed, with a long tail to the right, so the mean does not describe them well. Both mean
-//! and median are reported, each with a two-sided confidence interval. The interval of the median needs no assumption
-//! about the distribution: the number of samples below the median is binomial with p = 1/2. Since the binomial
-//! distribution is discrete, an interval between two order statistics covers more than requested (97.9 % instead of
-//! 95 % at n = 10). The interval is therefore interpolated between two such intervals, after T. P. Hettmansperger and
-//! S. J. Sheather (Statistics and Probability Letters 4, 1986).
+//! Times of messages are skewed, with a long tail to the right, so the mean does not describe the times well. Both
+//! mean and median are reported, each with a two-sided confidence interval. The interval of the median needs no
+//! assumption about the distribution: the number of samples below the median is binomial with p = 1/2. Since the
+//! binomial distribution is discrete, an interval between two order statistics covers more than requested (97.9 %
+//! instead of 95 % at n = 10). The interval is therefore interpolated between two such intervals, after T. P.
+//! Hettmansperger and S. J. Sheather (Statistics and Probability Letters 4, 1986).
 
 use serde::{Deserialize, Serialize};
 use std::time::Instant;

@@ -17,9 +17,10 @@ pub enum Method {
     Global,
     /// The longest of the times that the ranks measured, each on its own clock.
     Maximum,
-    /// The root's time. If other ranks may end later (scatter, broadcast, and all symmetric operations, whose root is
-    /// rank 0), the root waits for their confirmations, and the time of the confirmations alone is subtracted. The
-    /// result is at least the root's time without confirmations.
+    /// The root's time. Other ranks may end later than the root in scatter, in broadcast, and in all symmetric
+    /// operations, whose root is rank 0. In these operations, the root waits for confirmations of the other ranks,
+    /// and the time of the confirmations alone is subtracted. The result is at least the root's time without
+    /// confirmations.
     Root,
     /// From single tasks, after B. de Supinski and N. Karonis, "Accurately measuring MPI broadcasts in a
     /// computational grid" (HPDC 1999). For each rank in turn, the root measures the time until this rank answers,

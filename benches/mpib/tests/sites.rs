@@ -158,8 +158,8 @@ impl Quickest {
 }
 
 /// Checks for scatter and gather that several lanes are faster than one lane by at least the factors in `least`. Also
-/// checks that the number of lanes that the model chooses is within 10 % of the best number, and that the model is
-/// within 15 % of the measured times.
+/// checks that the time with the number of lanes that the model chooses is within 10 % of the best time. The times of
+/// the model must be within 15 % of the measured times.
 fn lanes_bring(links: &Links, least: [f64; 2]) {
     let mut quickest: [Quickest; 2] = Default::default();
     found(links, EIGHT, LANES, |report, trunk| {

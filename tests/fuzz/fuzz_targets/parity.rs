@@ -1,5 +1,6 @@
-//! Checks any bytes as a parity file, and mends a container with them. The result is an error, or a copy of the
-//! container. The checksums of the headers are made valid, so that the fuzzer reaches the code behind them.
+//! Checks any bytes as a parity file, and mends a container with these bytes. The result is an error, or a copy of
+//! the container. The checksums of the headers are made valid, so that the fuzzer reaches the code after the
+//! comparison of checksums.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

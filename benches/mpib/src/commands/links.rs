@@ -133,7 +133,7 @@ fn megabytes(bytes_per_second: f64) -> String {
 }
 
 /// One sentence for each pattern at each size, with the cards that carried at least a tenth of the bytes of a message
-/// of each sender, and the slowest node of each widest pattern.
+/// of each sender. If there are several nodes, the sentences of [`slowest`] follow.
 fn notes(all: &[Measured], nodes: &[Node], measured: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for at in all {

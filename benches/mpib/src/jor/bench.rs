@@ -248,7 +248,7 @@ pub fn solve(comm: &Comm, plan: &Plan, ratio: f64, period: usize, count: usize) 
 }
 
 /// Like [`solve`], but starts from a saved state: `load` fills this rank's part and returns its iteration. `after` is
-/// called after each iteration. All ranks must call this function, and `load` on all ranks.
+/// called after each iteration. All ranks must call this function, which calls `load` on all ranks.
 pub fn solve_from(
     comm: &Comm,
     plan: &Plan,

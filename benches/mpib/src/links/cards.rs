@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The bytes of a card since its start, or in a measurement.
+/// The bytes that a card has carried since its start or, as the result of [`between`], between two readings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Card {
     /// The name of the device, for example `eth0` or `mlx5_0/1`.
