@@ -26,7 +26,7 @@ fn directories<T: std::str::FromStr>(store: &dyn Store, dir: &Path) -> Result<Ve
 
 /// The name of another job whose manifests are in the directory of this job: the directory was renamed or copied.
 /// `None` if the manifests name this job, or if there are no manifests that can be read. Reads at most
-/// [`FOREIGN_LOOKS_MAX`] manifests.
+/// 8 manifests.
 pub fn foreign_job(store: &dyn Store, job: &JobId) -> Option<String> {
     let entries = store.list_dir(Path::new(job.as_str())).ok()?;
     let ids = entries.iter().filter(|entry| entry.is_dir).filter_map(|entry| entry.name.parse::<CheckpointId>().ok());

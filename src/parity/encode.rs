@@ -12,7 +12,7 @@ use reed_solomon_simd::engine::DefaultEngine;
 use reed_solomon_simd::rate::{HighRateEncoder, RateEncoder};
 use std::path::Path;
 
-/// The memory, in bytes, that [`write`] needs to be fast. With more memory, `write` is not faster.
+/// The memory, in bytes, that [`write()`] needs to be fast. With more memory, `write` is not faster.
 pub const MEMORY_BYTES: u64 = 54 << 20;
 
 /// Writes the parity of a container to a temporary file in the directory of `named`, and syncs the file. The caller

@@ -7,7 +7,7 @@
 //! blocks. So a hole of up to `percent` per cent of the container damages only a few blocks of each stripe. A checksum
 //! of each block shows which blocks are damaged.
 //!
-//! - [`write`] computes the parity of a container that is finished, and reads the container once.
+//! - [`write()`] computes the parity of a container that is finished, and reads the container once.
 //! - [`check`] verifies a parity file without reading the container.
 //! - [`mend`] writes a whole copy of a damaged container.
 
