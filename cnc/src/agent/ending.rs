@@ -122,7 +122,10 @@ pub(super) struct Ending {
     pub(super) partly: BTreeMap<CheckpointId, Partly>,
     /// Time of the last write to the newest committed file, in nanoseconds since 1970.
     pub(super) newest_ns: i64,
+    /// When the last step of all waits was made.
     pub(super) stepped: Option<Instant>,
+    /// Whether a step was left out, because it came too soon after the last step.
+    pub(super) is_owed: bool,
 }
 
 pub(super) struct GivenUp {
@@ -239,10 +242,11 @@ impl Ending {
         }
     }
 
-    /// The latest time of the next step of a wait.
+    /// The latest time of the next step of a wait. If a step was left out, the time may have passed.
     pub(super) fn due(&self) -> Option<Instant> {
         let first = self.waits.iter().map(|wait| wait.drain.deadline_ms()).min()?;
-        let soon = self.stepped.map(|stepped| stepped + STEP_INTERVAL).filter(|soon| *soon > Instant::now());
+        let soon = self.stepped.map(|stepped| stepped + STEP_INTERVAL);
+        let soon = soon.filter(|soon| self.is_owed || *soon > Instant::now());
         let deadline = self.at(first);
         Some(soon.map_or(deadline, |soon| soon.min(deadline)))
     }
@@ -260,4 +264,25 @@ fn epoch() -> Instant {
 
 pub(super) fn ms_of(at: Instant) -> u64 {
     at.saturating_duration_since(epoch()).as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drain::Drain;
+
+    #[test]
+    fn a_step_that_was_left_out_is_due_even_if_its_time_has_passed() {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let drain = Drain::of_everything(1, ms_of(deadline));
+        let mut ending = Ending::default();
+        ending.waits.push(Wait { drain, kind: Kind::Look(0), committed: BTreeMap::new() });
+        ending.stepped = Some(Instant::now().checked_sub(STEP_INTERVAL * 2).expect("the clock runs for 10 ms"));
+        assert!(
+            ending.due().is_some_and(|at| at > Instant::now() + Duration::from_secs(30)),
+            "only an event makes a step necessary"
+        );
+        ending.is_owed = true;
+        assert!(ending.due().is_some_and(|at| at <= Instant::now()));
+    }
 }

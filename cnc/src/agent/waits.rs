@@ -76,7 +76,11 @@ impl Core {
     /// Makes a step of every wait. Returns the result of the drain if the drain has ended.
     pub(super) fn step_waits(&mut self) -> Option<Drained> {
         let now = Instant::now();
-        if self.ending.waits.is_empty() || self.ending.stepped.is_some_and(|stepped| now < stepped + STEP_INTERVAL) {
+        if self.ending.waits.is_empty() {
+            return None;
+        }
+        self.ending.is_owed = self.ending.stepped.is_some_and(|stepped| now < stepped + STEP_INTERVAL);
+        if self.ending.is_owed {
             return None;
         }
         self.ending.stepped = Some(now);

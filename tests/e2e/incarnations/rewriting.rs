@@ -84,3 +84,30 @@ fn a_step_that_is_begun_again_without_a_restart_is_doubtful_if_groups_of_both_at
     assert!(said.contains("DOUBTFUL"), "{said}");
     assert_eq!(site.restart(&["--copy"], 2).0, [(1, 1)].into());
 }
+
+#[test]
+fn a_run_with_more_ranks_than_configured_never_undoes_a_checkpoint_of_the_run_before() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, data, to) = (dir.path().join("store"), dir.path().join("run"), dir.path().join("to"));
+    std::fs::create_dir(&data).expect("made");
+    let job_run = |steps: &str, ranks: &str, expected: i32| {
+        let script =
+            format!("for s in {steps}; do for r in {ranks}; do echo step $s > restart.$r; done; sleep 2; done");
+        let mut command = mcr();
+        command.args(["run", "--create", "--job", "job", "--ranks", "2", "--layout", "{checkpoint}.{rank}", "--store"]);
+        command.arg(&store).arg("--state").arg(dir.path().join("state")).arg("--watch").arg(&data);
+        run(command.current_dir(&data).args(["--", "sh", "-c", &script]), expected);
+    };
+    let complete = || {
+        let states = list(&store).into_iter().filter(|checkpoint| checkpoint["state"] == "complete");
+        states.map(|checkpoint| checkpoint["checkpoint"].to_string()).collect::<Vec<_>>()
+    };
+    job_run("1 2", "0 1", 0);
+    let before = complete();
+    assert!(!before.is_empty());
+    run(mcr().args(["restart", "--store"]).arg(&store).arg("--to").arg(&data), 0);
+    job_run("3 4", "0 1 2 3", 5);
+    assert_eq!(complete(), before);
+    run(mcr().args(["restart", "--copy", "--store"]).arg(&store).arg("--to").arg(&to), 0);
+    assert_eq!(std::fs::read_to_string(to.join("restart.1")).expect("text"), "step 2\n");
+}
