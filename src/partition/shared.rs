@@ -76,11 +76,18 @@ enum Content<T> {
 /// A partition in use. Its sub-buffer is free for other partitions when this value is dropped.
 #[derive(Debug)]
 pub struct InUse<P: Policy, T> {
+    // Fields are dropped in this order. So this thread holds no value whose sub-buffer is free.
+    value: Arc<T>,
+    _place: Place<P, T>,
+    is_loaded: bool,
+}
+
+/// The place of a partition in use. The sub-buffer is free for other partitions when this value is dropped.
+#[derive(Debug)]
+struct Place<P: Policy, T> {
     buffer: Arc<SharedBuffer<P, T>>,
     chain: ChainId,
     partition: PartitionId,
-    value: Arc<T>,
-    is_loaded: bool,
 }
 
 impl<P: Policy, T> SharedBuffer<P, T> {
@@ -163,7 +170,8 @@ impl<P: Policy, T> SharedBuffer<P, T> {
             state.manager.release(partition)?;
             drop(state);
             self.changed.notify_all();
-            return Ok(InUse { buffer: Arc::clone(self), chain, partition, value, is_loaded });
+            let place = Place { buffer: Arc::clone(self), chain, partition };
+            return Ok(InUse { value, _place: place, is_loaded });
         }
     }
 
@@ -393,7 +401,7 @@ impl<P: Policy, T> std::ops::Deref for InUse<P, T> {
     }
 }
 
-impl<P: Policy, T> Drop for InUse<P, T> {
+impl<P: Policy, T> Drop for Place<P, T> {
     fn drop(&mut self) {
         let mut state = self.buffer.lock();
         state.returns(self.chain);
