@@ -152,11 +152,13 @@ impl OfNode {
     }
 }
 
-fn counter<'e>(encoder: &'e mut DescriptorEncoder, name: &'e str, help: &str) -> Result<MetricEncoder<'e>, fmt::Error> {
+type Described<'e> = Result<MetricEncoder<'e>, fmt::Error>;
+
+fn counter<'e>(encoder: &'e mut DescriptorEncoder, name: &'e str, help: &str) -> Described<'e> {
     encoder.encode_descriptor(name, help, None, MetricType::Counter)
 }
 
-fn gauge<'e>(encoder: &'e mut DescriptorEncoder, name: &'e str, help: &str) -> Result<MetricEncoder<'e>, fmt::Error> {
+fn gauge<'e>(encoder: &'e mut DescriptorEncoder, name: &'e str, help: &str) -> Described<'e> {
     encoder.encode_descriptor(name, help, None, MetricType::Gauge)
 }
 
