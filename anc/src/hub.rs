@@ -114,6 +114,8 @@ pub struct Hub {
     queue: VecDeque<Key>,
     running: BTreeSet<Key>,
     started: Instant,
+    /// When the last tick began, in milliseconds of the hub's clock.
+    ticked_ms: u64,
     serial: u64,
     /// Whether a thread is checking which committed checkpoints are complete in the store.
     looking: bool,
@@ -161,6 +163,7 @@ impl Hub {
             queue: VecDeque::new(),
             running: BTreeSet::new(),
             started: Instant::now(),
+            ticked_ms: 0,
             serial: 0,
             looking: false,
             searching: false,
@@ -230,8 +233,8 @@ impl Hub {
             Phase::Flushing { .. } | Phase::Abandoned(_) => None,
         });
         let leaving = self.agents.values().filter_map(|agent| agent.leaving_ms).map(|ms| ms + GRACE_MS);
-        // Agents whose grace period has ended were already handled.
-        let leaving = leaving.filter(|ms| *ms > self.now_ms());
+        // The last tick has handled the agents whose grace period had ended.
+        let leaving = leaving.filter(|ms| *ms > self.ticked_ms);
         let ending = self.draining.as_ref().and_then(|draining| match self.verdict(draining) {
             Verdict::GoOn(at_ms) => Some(at_ms),
             Verdict::End => None,
@@ -245,6 +248,7 @@ impl Hub {
     }
 
     fn tick(&mut self) {
+        self.ticked_ms = self.now_ms();
         self.give_up_what_nobody_will_announce();
         for key in self.gathers.keys().cloned().collect::<Vec<_>>() {
             self.step(&key, Event::Tick);
