@@ -179,7 +179,7 @@ impl<'a> Repair<'a> {
         let store = self.to.store;
         let mended = parity::mend(store, path, needed.index_digest(), needed.bytes(), self.progress)?;
         check_container(store, mended.temp.path(), needed)?;
-        self.put(mended.temp.path(), path)?;
+        put(self.to, mended.temp.path(), path)?;
         Ok(mended.bytes)
     }
 
@@ -195,20 +195,19 @@ impl<'a> Repair<'a> {
         let temp = parity::write(store, path, path, needed.index_digest(), percent, parity::MEMORY_BYTES)?;
         let bytes = store.stat(temp.path())?.bytes;
         let path = parity_path(path);
-        self.put(temp.path(), &path)?;
+        put(self.to, temp.path(), &path)?;
         self.done.mended.push(MendedFile { path, by: MendedBy::Container, bytes });
         Ok(())
     }
+}
 
-    /// Gives a finished file its final name, durably.
-    fn put(&self, temp: &Path, path: &Path) -> Result<(), StoreError> {
-        let store = self.to.store;
-        if store.is_held(path) {
-            return Err(StoreError::Busy { path: self.to.full(path) });
-        }
-        store.rename(temp, path)?;
-        store.sync_dir(path.parent().unwrap_or(Path::new("")))
+/// Gives a finished file its final name, durably.
+fn put(to: Side<'_>, temp: &Path, path: &Path) -> Result<(), StoreError> {
+    if to.store.is_held(path) {
+        return Err(StoreError::Busy { path: to.full(path) });
     }
+    to.store.rename(temp, path)?;
+    to.store.sync_dir(path.parent().unwrap_or(Path::new("")))
 }
 
 /// Whether a file is intact. A sector that the disk cannot read counts as damage, because a new file gets other
@@ -235,11 +234,7 @@ fn by_copy(route: &Route<'_>, need: &Need, progress: &dyn Fn(u64)) -> Result<u64
     create_dirs(to.store, &dir)?;
     let copied = copy_container(from.store, &source, &need.needed, to.store, &dir, progress)?;
     check_replaceable(route, need)?;
-    if to.store.is_held(&path) {
-        return Err(StoreError::Busy { path: to.full(&path) }.into());
-    }
-    to.store.rename(copied.path(), &path)?;
-    to.store.sync_dir(&dir)?;
+    put(to, copied.path(), &path)?;
     Ok(check_container(to.store, &path, &need.needed)?)
 }
 
@@ -255,8 +250,7 @@ fn replace_manifest(
     let mut temp = to.store.create_temp(&dir, &manifest_name(head.group))?;
     temp.append(text)?;
     temp.sync()?;
-    to.store.rename(temp.path(), &path)?;
-    to.store.sync_dir(&dir)?;
+    put(to, temp.path(), &path)?;
     done.mended.push(MendedFile { path, by: MendedBy::Copy, bytes: text.len() as u64 });
     Ok(())
 }
