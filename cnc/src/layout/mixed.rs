@@ -51,8 +51,8 @@ pub fn mixed(listing: &Listing, layout: &Layout) -> BTreeMap<CheckpointId, Strin
         let has_pause = pauses.iter().any(|(from, to)| *from >= before.ended && *to <= written.begun);
         let is_older =
             |key: &Key, at: SystemTime| before.files.get(key).is_some_and(|(_, then)| at + PAUSE_MIN <= *then);
-        let mut old = written.files.iter().filter(|(key, (_, at))| is_older(key, *at)).map(|(_, (path, _))| path);
-        if let (true, Some(path)) = (has_pause, old.next()) {
+        let old = written.files.iter().filter(|(key, (_, at))| is_older(key, *at)).map(|(_, (path, _))| path);
+        if let (true, Some(path)) = (has_pause, old.min()) {
             let why = format!(
                 "{} was written after {other}, and {path} before {other}: the files are probably of two steps",
                 written.newest
@@ -82,15 +82,9 @@ mod tests {
 
     /// The mixed checkpoints of files with a name, and the times in seconds when the file was begun and ended.
     fn mixed_of(files: &[(&str, u64, u64)]) -> Vec<String> {
-        let at = |s: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(s);
         let layout = Layout::from_patterns(&["rst.{checkpoint}.{rank}"], 0).expect("valid");
-        let listing = Listing {
-            files: files.iter().map(|(name, ..)| FilePath::new(name.as_bytes()).expect("valid")).collect(),
-            begun: files.iter().map(|(_, begun, _)| at(*begun)).collect(),
-            modified: files.iter().map(|(.., ended)| at(*ended)).collect(),
-            ..Listing::default()
-        };
-        mixed(&listing, &layout).into_keys().map(|label| label.to_string()).collect()
+        let in_ms = files.iter().map(|(name, begun, ended)| (*name, begun * 1000, ended * 1000));
+        mixed(&Listing::of_times(in_ms), &layout).into_keys().map(|label| label.to_string()).collect()
     }
 
     #[test]

@@ -116,6 +116,19 @@ impl Listing {
         self.retain(&kept);
     }
 
+    /// A listing of files with a name, and the times when the file was begun and ended, in milliseconds since 1970.
+    #[cfg(test)]
+    pub(super) fn of_times<'a>(files: impl Iterator<Item = (&'a str, u64, u64)>) -> Self {
+        let at = |ms: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
+        let mut listing = Self::default();
+        for (name, begun_ms, ended_ms) in files {
+            listing.files.push(FilePath::new(name.as_bytes()).expect("valid"));
+            listing.begun.push(at(begun_ms));
+            listing.modified.push(at(ended_ms));
+        }
+        listing
+    }
+
     fn retain(&mut self, kept: &[bool]) {
         let mut keep = kept.iter();
         self.files.retain(|_| *keep.next().unwrap_or(&true));
@@ -659,15 +672,8 @@ mod tests {
     #[test]
     fn copies_without_a_pause_between_them_are_ordered_by_their_names() {
         let order_of = |files: &[(&str, u64, u64)]| {
-            let at = |ms: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
             let layout = Layout::from_patterns(&["{checkpoint}"], 0).expect("valid");
-            let listing = Listing {
-                files: files.iter().map(|(name, ..)| FilePath::new(name.as_bytes()).expect("valid")).collect(),
-                begun: files.iter().map(|(_, begun, _)| at(*begun)).collect(),
-                modified: files.iter().map(|(.., ended)| at(*ended)).collect(),
-                ..Listing::default()
-            };
-            let (order, _) = sort(listing, &layout).in_order();
+            let (order, _) = sort(Listing::of_times(files.iter().copied()), &layout).in_order();
             order.into_iter().map(|(label, _)| label.to_string()).collect::<Vec<_>>()
         };
         let copies = [("step_10", 9000, 9300), ("step_11", 9301, 9900), ("step_9", 9901, 9950)];
