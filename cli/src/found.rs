@@ -5,7 +5,7 @@ use crate::common::{is_layout_said, layout_of};
 use crate::output::{name_of, note, tell};
 use anyhow::bail;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, gather};
-use mcr_cnc::layout::pointers::is_log_name;
+use mcr_cnc::layout::pointers::{is_backup_name, is_log_name, is_temporary};
 use mcr_cnc::layout::{Labelled, Layout, Listing, Scan, ScanLimits, list, mixed, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,6 +120,12 @@ pub fn find_checkpoints(
             by.as_secs()
         ));
     }
+    if let Some(path) = &listing.undated {
+        tell(format!(
+            "{path}: its modification time is before the year 2000: a clock was wrong when the file was written, or a copy \
+             did not keep the time. The times decide which checkpoint is the newest; compare the order in mcr list"
+        ));
+    }
     let mut doubts = mixed(&listing, &layout);
     let scan = sort(listing, &layout);
 
@@ -131,10 +137,21 @@ pub fn find_checkpoints(
         left_out.not_in_layout = unplaced.len() as u64;
         left_out.first_unnamed = unplaced.first().map(ToString::to_string);
     } else {
-        // As in `mcr run`, logs do not change the exit status.
-        let (logs, unplaced): (Vec<&FilePath>, Vec<_>) = unplaced.iter().partition(|path| is_log_name(path.name()));
+        // As in `mcr run`, these files do not change the exit status.
+        let (temporary, unplaced): (Vec<&FilePath>, Vec<_>) =
+            unplaced.iter().partition(|path| is_temporary(path.as_bytes()));
+        let (logs, unplaced): (Vec<&FilePath>, Vec<_>) =
+            unplaced.iter().partition(|path| is_log_name(path.name()) || is_backup_name(path.name()));
         if let (Some(first), false) = (logs.first(), quiet) {
-            note(format!("{} with the name of a log not saved (first: {first})", files(logs.len() as u64)));
+            let logs = files(logs.len() as u64);
+            note(format!("{logs} with the name of a log or of an older copy not saved (first: {first})"));
+        }
+        if let Some(first) = temporary.first() {
+            note(format!(
+                "{} with a temporary name not saved (first: {first}): the application renames such a file when the file \
+                 is whole",
+                files(temporary.len() as u64)
+            ));
         }
         left_out.count = unplaced.len() as u64;
         let reason = "it belongs to no checkpoint";

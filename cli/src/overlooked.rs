@@ -6,7 +6,7 @@ use crate::settings::USER_FILE;
 use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::companions::is_pointer_name;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
-use mcr_cnc::layout::pointers::is_log_name;
+use mcr_cnc::layout::pointers::{is_backup_name, is_log_name, is_temporary};
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Skipped, list};
 use mcr_cnc::watch::Unreadable;
 use mcrengine::ids::{CheckpointId, FilePath};
@@ -24,7 +24,7 @@ pub fn report(config: &CncConfig, store: &Path, used: Option<&Layout>, known: &[
     let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return true };
     leave_out_store(&mut listing, &config.watch, store);
     if let Some(layout) = used {
-        report_logs(layout, &listing);
+        report_by_name(layout, &listing);
     }
     let watch = config.watch.canonicalize().unwrap_or_else(|_| config.watch.clone());
     let is_known = |path: &Path| known.iter().any(|known| watch.join(path).starts_with(&known.path));
@@ -67,11 +67,20 @@ pub fn report(config: &CncConfig, store: &Path, used: Option<&Layout>, known: &[
     true
 }
 
-fn report_logs(layout: &Layout, listing: &Listing) {
-    let is_left = |path: &&FilePath| is_log_name(path.name()) && layout.place(path).is_none();
-    let mut logs = listing.files.iter().filter(is_left);
-    if let Some(first) = logs.next() {
-        tracing::info!(files = 1 + logs.count(), %first, "files with the names of logs are not saved");
+/// Reports files that are not saved because of their names.
+fn report_by_name(layout: &Layout, listing: &Listing) {
+    let left = |is: &dyn Fn(&FilePath) -> bool| {
+        let mut left = listing.files.iter().filter(|path| layout.place(path).is_none() && is(path));
+        left.next().map(|first| (first.clone(), 1 + left.count()))
+    };
+    if let Some((first, files)) = left(&|path| is_log_name(path.name()) || is_backup_name(path.name())) {
+        tracing::info!(files, %first, "files with the names of logs or of older copies are not saved");
+    }
+    if let Some((first, files)) = left(&|path| is_temporary(path.as_bytes())) {
+        tracing::info!(
+            files, %first,
+            "files with temporary names are not saved: the application renames such a file when the file is whole"
+        );
     }
 }
 

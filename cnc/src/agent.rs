@@ -5,6 +5,7 @@
 //! capture files. The task never waits for the end of work. The task starts the work, and the end of the work is an
 //! event.
 
+mod before;
 mod ending;
 mod left_out;
 mod saved;
@@ -28,6 +29,7 @@ use crate::settle::ReadyRank;
 use crate::source::{Descriptors, OpenFile};
 use crate::state::{AgentState, Loaded};
 use crate::watch::{NO_MARKER, WatchError, WatchEvent, Watcher};
+use before::Before;
 use ending::{Ending, FLUSHES_MAX, RankKey};
 use left_out::LeftOut;
 use mcr_proto::clock::steady_ns;
@@ -109,6 +111,7 @@ impl Agent {
         // Directories that changed after the last commit may hold a checkpoint that no agent saved.
         let began_ns = config.began_ns.saturating_sub(ahead_ns(&config.watch));
         options.since_ns = state.files.values().map(|was| was.changed_ns).max().map_or(began_ns, |at| at.min(began_ns));
+        let before = Arc::new(Before::new(config.watch.clone(), layout.clone(), began_ns));
         let watched = Watcher::spawn(&config.watch, layout, options);
         let (events, watcher) = watched.map_err(|source| AgentError::Watch { path: config.watch.clone(), source })?;
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
@@ -149,6 +152,7 @@ impl Agent {
             maps,
             verdicts: Arc::default(),
             left_out: left_out.map(LeftOut::new),
+            before,
             state,
             state_changed: false,
             vanished: None,
@@ -356,10 +360,11 @@ impl Core {
         self.next_announce += 1;
         let root = ready.root.clone().unwrap_or_else(|| self.config.watch.as_path().into());
         let (maps, descriptors) = (Arc::clone(&self.maps), Arc::clone(&self.descriptors));
-        let (verdicts, left_out) = (Arc::clone(&self.verdicts), self.left_out.clone());
+        let (verdicts, left_out, before) =
+            (Arc::clone(&self.verdicts), self.left_out.clone(), Arc::clone(&self.before));
         let done = self.done_to.clone();
         tokio::task::spawn_blocking(move || {
-            let doubt = match ready.is_doubtful {
+            let doubt = match ready.is_doubtful || before.is_mixed(&ready) {
                 true => v1::Doubt::Rewriting,
                 false if ready.has_fewer_files => v1::Doubt::Fewer,
                 false if left_out.is_some_and(|left_out| left_out.are_many()) => v1::Doubt::LeftOut,

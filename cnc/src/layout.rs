@@ -30,6 +30,9 @@ pub struct Layout {
     /// A file whose existence marks its checkpoint as complete.
     marker: Option<Pattern>,
     files_per_rank: Option<u32>,
+    /// Whether files with temporary names belong to no checkpoint, see [`pointers::is_temporary`]. Patterns that a user
+    /// wrote decide alone.
+    skips_temporary: bool,
 }
 
 /// The checkpoint and the rank of a file.
@@ -235,8 +238,21 @@ impl Layout {
         match patterns.len() {
             0 => Err(LayoutError::Empty),
             n if n > PATTERNS_MAX => Err(LayoutError::TooMany(n)),
-            _ => Ok(Self { name: name.to_owned(), patterns, marker: None, files_per_rank: None }),
+            _ => {
+                Ok(Self { name: name.to_owned(), patterns, marker: None, files_per_rank: None, skips_temporary: false })
+            }
         }
+    }
+
+    /// The same layout, in which files with temporary names belong to no checkpoint.
+    pub(crate) fn without_temporary(mut self) -> Self {
+        self.skips_temporary = true;
+        self
+    }
+
+    /// Whether a path belongs to no checkpoint because of its name alone.
+    fn is_skipped(&self, path: &FilePath) -> bool {
+        is_of_a_store(path.as_bytes()) || self.skips_temporary && pointers::is_temporary(path.as_bytes())
     }
 
     pub(crate) fn push(&mut self, pattern: Pattern) {
@@ -245,7 +261,7 @@ impl Layout {
 
     /// The checkpoint and the rank of a file. `None` if the file belongs to no checkpoint.
     pub fn place(&self, path: &FilePath) -> Option<Placed> {
-        if is_of_a_store(path.as_bytes()) {
+        if self.is_skipped(path) {
             return None;
         }
         self.patterns
@@ -262,7 +278,7 @@ impl Layout {
 
     /// The checkpoint and the rank of a file, and their positions in the path.
     pub(crate) fn place_within(&self, path: &FilePath) -> Option<(Placed, Within)> {
-        if is_of_a_store(path.as_bytes()) {
+        if self.is_skipped(path) {
             return None;
         }
         self.patterns.iter().find_map(|pattern| pattern.place_within(path.as_bytes()))

@@ -142,7 +142,10 @@ fn logs_that_belong_to_no_checkpoint_change_the_exit_status_of_no_command() {
         .arg(dir.path().join("out"));
     let output = run(&mut save, 0);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("4 files with the name of a log not saved (first: run_100.log)"), "{said}");
+    assert!(
+        said.contains("4 files with the name of a log or of an older copy not saved (first: run_100.log)"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -160,4 +163,35 @@ fn digits_in_the_names_of_codes_and_formats_are_neither_steps_nor_ranks() {
     for id in ["hdf5_chk_0003", "hdf5_chk_0004"] {
         assert!(is_complete(dir.path(), id), "{id}: {log}");
     }
+}
+
+#[test]
+fn a_step_that_is_written_under_temporary_names_is_saved_when_it_has_its_names_and_never_before() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // The application is killed while it writes step 3.
+    let script = "for step in 1 2 3; do for rank in 0 1; do echo step $step > rst.$step.$rank.tmp; done; sleep 1; \
+                  [ $step = 3 ] && kill -9 $$; for rank in 0 1; do mv rst.$step.$rank.tmp rst.$step.$rank; done; \
+                  sleep 2; done";
+    let log = run_guessed(dir.path(), TWO, script, 137);
+    let names: Vec<_> = list(&dir.path().join("store")).iter().map(|line| line["checkpoint"].to_string()).collect();
+    assert_eq!(names, ["\"rst.2\"", "\"rst.1\""], "{log}");
+    let mut save = mcr();
+    save.args(["save", "--create", "--job", "job"]).arg(dir.path().join("out"));
+    let said = run(save.arg("--store").arg(dir.path().join("other")), 0);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("2 files with a temporary name not saved (first: rst.3.0.tmp)"), "{said}");
+    assert_eq!(list(&dir.path().join("other")).len(), 2);
+}
+
+#[test]
+fn files_that_all_have_temporary_names_are_not_taken_for_a_checkpoint() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log =
+        run_guessed(dir.path(), TWO, "for rank in 0 1; do echo 1 > rst.1.$rank.tmp; done; sleep 2; kill -9 $$", 137);
+    assert!(!dir.path().join("store/job").exists(), "{log}");
+    let mut save = mcr();
+    save.args(["save", "--create", "--job", "job"]).arg(dir.path().join("out"));
+    let said = run(save.arg("--store").arg(dir.path().join("store")), 1);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("only 2 files with a temporary name") && said.contains("--layout single"), "{said}");
 }

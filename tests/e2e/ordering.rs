@@ -46,6 +46,23 @@ fn copies_with_the_time_of_the_copy_are_ordered_by_their_names() {
     assert_eq!(listed(dir.path()), ["left_11", "left_10", "left_9"]);
 }
 
+#[test]
+fn a_file_from_before_the_year_2000_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(dir.path().join("data")).expect("made");
+    for (name, seconds) in [("step_10.dat", 1_790_000_000), ("step_20.dat", 5)] {
+        let path = dir.path().join("data").join(name);
+        std::fs::write(&path, name).expect("written");
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        std::fs::File::options().append(true).open(path).and_then(|file| file.set_modified(at)).expect("set");
+    }
+    let mut save = mcr();
+    save.args(["save", "--create", "--job", "job"]).arg(dir.path().join("data"));
+    let said = run(save.arg("--store").arg(dir.path().join("store")), 0);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("step_20.dat: its modification time is before the year 2000"), "{said}");
+}
+
 /// The file of a restored checkpoint.
 fn restored(dir: &Path, more: &[&str], expected: i32) -> String {
     let to = dir.join("to");
@@ -94,6 +111,28 @@ fn a_name_in_turn_that_a_killed_application_had_overwritten_by_half_is_doubtful(
     let said = run(save.arg(dir.path().join("store")), 0);
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("rst.1.0 was written after 2, and rst.1.1 before 2"), "{said}");
+    assert_eq!(restored(dir.path(), &[], 2), "step 2 step 2 ");
+}
+
+#[test]
+fn a_name_in_turn_that_was_overwritten_by_half_before_the_agent_began_is_doubtful() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, store) = (dir.path().join("data"), dir.path().join("store"));
+    std::fs::create_dir(&data).expect("made");
+    for (name, rank, step) in [(1, 0, 1), (1, 1, 1), (2, 0, 2), (2, 1, 2), (1, 0, 3)] {
+        let path = data.join(format!("rst.{name}.{rank}"));
+        std::fs::write(&path, format!("step {step} ")).expect("written");
+        let at = SystemTime::now() - Duration::from_secs(3 + 3 * (3 - step));
+        std::fs::File::options().write(true).open(path).and_then(|file| file.set_modified(at)).expect("set");
+    }
+    let (_aggregator, address) = Daemon::aggregator(dir.path(), "anc", &store, "");
+    let layout = "ranks = 2\nlayout = [\"rst.{checkpoint}.{rank}\"]";
+    let agent = Daemon::agent(dir.path(), "n1", &data, &[address], layout);
+    wait_complete(&store, "1");
+    wait_complete(&store, "2");
+    agent.signal("TERM");
+    let (_, log) = agent.end();
+    assert!(log.contains("rst.1.0 was written after 2, and rst.1.1 before 2"), "{log}");
     assert_eq!(restored(dir.path(), &[], 2), "step 2 step 2 ");
 }
 

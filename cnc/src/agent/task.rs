@@ -1,5 +1,6 @@
 //! The state that the task of an agent owns.
 
+use super::before::Before;
 use super::ending::{Ending, RankKey};
 use super::left_out::LeftOut;
 use super::saved::Saved;
@@ -48,6 +49,7 @@ pub(super) struct Core {
     pub(super) verdicts: Arc<Verdicts>,
     /// `None` if the layout was not guessed.
     pub(super) left_out: Option<Arc<LeftOut>>,
+    pub(super) before: Arc<Before>,
     pub(super) state: AgentState,
     pub(super) state_changed: bool,
     /// The checkpoint that was last reported as vanished.

@@ -12,8 +12,9 @@
 //! A guess from names is used only if at least `MOST_PERCENT` of the files match it, and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
 
-use super::pointers::{POINTER_BYTES_MAX, is_log_name, is_pointer_name};
-use super::{Layout, Listing, Pattern, is_of_a_store, is_ours, label_of, presets};
+use super::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary};
+use super::{Layout, Listing, Pattern, label_of, presets};
+use beside::{is_beside_states, may_be_left, of_application};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,9 +22,13 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
+mod beside;
 mod dates;
 mod runs;
 mod steps;
+
+pub use beside::Unplaced;
+pub(super) use beside::unplaced;
 
 /// The reasons for the guess. The user can check these reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,56 +78,38 @@ pub(super) enum Rest {
     IsLeft,
 }
 
-/// Files that belong to no checkpoint of a layout.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unplaced {
-    /// The first of these files, in the order of the names.
-    pub first: FilePath,
-    /// Number of these files.
-    pub files: usize,
-    /// Number of all files.
-    pub of: usize,
-    /// Whether a checkpoint may be among these files: they are more than a quarter of all files, or have more than a
-    /// quarter of all bytes.
-    pub are_many: bool,
-}
-
-pub(super) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
-    let all = of_application(listing);
-    let is_pointer = |(path, bytes): &&(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
-    let other = |file: &&(&FilePath, u64)| {
-        let is_of_layout = layout.place(file.0).is_some() || layout.marked(file.0).is_some();
-        !is_of_layout && !is_pointer(file) && !is_log_name(file.0.name())
-    };
-    let left: Vec<_> = all.iter().filter(other).collect();
-    let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
-    let shares: [(u128, u128); 2] =
-        [(left.len() as u128, all.len() as u128), (bytes_of(&mut left.iter().copied()), bytes_of(&mut all.iter()))];
-    let are_many = shares.iter().any(|(left, all)| left * 100 > all * (100 - MOST_PERCENT));
-    left.first().map(|(first, _)| Unplaced {
-        first: FilePath::clone(first),
-        files: left.len(),
-        of: all.len(),
-        are_many,
-    })
-}
-
-/// Whether this is the name of a pointer file or of a log, whose numbers are neither ranks nor steps.
-fn is_beside_states(path: &FilePath) -> bool {
-    is_pointer_name(path.name()) || is_log_name(path.name())
-}
-
-/// The files of the application, without the files of mcrEngine. Each file has its length in bytes.
-fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
-    let is_applications = |path: &FilePath| !is_ours(path.as_bytes()) && !is_of_a_store(path.as_bytes());
-    let sized = listing.files.iter().zip(listing.bytes.iter().copied().chain(std::iter::repeat(0)));
-    sized.filter(|(path, _)| is_applications(path)).collect()
-}
-
 /// `ranks`: the number of ranks, if it is known. If there is only one rank, a number in a name counts as a rank only
 /// if it follows a word for ranks, such as `rank` or `proc`.
 pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest, ranks: Option<u32>) -> (Layout, Explanation) {
     let all = of_application(listing);
+    let mut temporary = listing.files.iter().filter(|path| is_temporary(path.as_bytes()));
+    let (first, more) = (temporary.next(), temporary.count());
+    let are_all = all.is_empty();
+    let (layout, mut explanation) = guess_of(all, listing, directory, rest, ranks);
+    let Some(first) = first else { return (layout, explanation) };
+    let files = counted(1 + more, "file");
+    if explanation.is_whole {
+        // No file is left out if the names do not show the checkpoints.
+        explanation.asks = are_all.then(|| {
+            format!(
+                "only {files} with a temporary name (such as {first}): an application renames such a file when the file \
+                 is whole. If these files are whole, give --layout single"
+            )
+        });
+        return (layout, explanation);
+    }
+    explanation.lines.push(format!("{files} with a temporary name (such as {first}) in no checkpoint"));
+    (layout.without_temporary(), explanation)
+}
+
+/// Guesses the layout from these files of the listing.
+fn guess_of(
+    all: Vec<(&FilePath, u64)>,
+    listing: &Listing,
+    directory: &Path,
+    rest: Rest,
+    ranks: Option<u32>,
+) -> (Layout, Explanation) {
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
     let one_rank = ranks == Some(1);
     let preset = presets::telling(&paths).find_map(|preset| fits(&preset, &paths, one_rank));
@@ -179,7 +166,7 @@ fn weigh(
                 files += 1;
                 bytes += u128::from(*size);
             }
-            None if is_log_name(path.name()) => {
+            None if may_be_left(path) => {
                 logs += 1;
                 bytes_of_logs += u128::from(*size);
             }
@@ -233,7 +220,7 @@ fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout,
     }
     let gap = |ranks: &BTreeSet<u32>| ranks.last().is_some_and(|&last| last as usize + 1 != ranks.len());
     let most = ranks.values().max_by_key(|ranks| ranks.len())?;
-    let logs = paths.iter().filter(|path| is_log_name(path.name()) && preset.place(path).is_none()).count();
+    let logs = paths.iter().filter(|path| may_be_left(path) && preset.place(path).is_none()).count();
     let is_minority = placed_count * 2 <= paths.len() - logs;
     let splits = paths.iter().any(|path| splits_a_date(preset, path));
     let has_too_many = one_rank && most.len() > 1;

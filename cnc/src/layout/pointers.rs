@@ -25,3 +25,88 @@ pub fn is_log_name(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
     [&b".log"[..], b".out", b".err", b".stdout", b".stderr"].iter().any(|end| name.ends_with(end))
 }
+
+/// Whether this is the name of an older copy that the application keeps: `name.bak`, `name.bak-2`, `name.old`.
+pub fn is_backup_name(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    let end = name.iter().rposition(|b| !b.is_ascii_digit()).map_or(0, |last| last + 1);
+    // Only `bak` has a number: the number of a file such as `snapshot.old3` may be a rank.
+    let (stem, has_number) = (name[..end].trim_ascii_end(), end < name.len());
+    let stem = stem.strip_suffix(b"-").or_else(|| stem.strip_suffix(b"_")).unwrap_or(stem);
+    let ends: &[&[u8]] = if has_number { &[b".bak"] } else { &[b".bak", b".old"] };
+    ends.iter().any(|end| stem.ends_with(end) && stem.len() > end.len())
+}
+
+/// Whether a path has a name that applications use for a file that is not yet whole. When the file is whole, the
+/// application renames it. There are four forms: `rst.5.tmp`, `rst.5.temp`, `rst.5.partial` and `rst.5.incomplete`; the
+/// word `tmp` between separators in a name with a number, as in `checkpoint.chkpt.tmp.it_5` and `tmp-checkpoint-500`;
+/// a name that begins with `.tmp`; and `.nfs` with digits, the name of a file that was removed while it was open. A
+/// directory may have such a name too, but the names `tmp` and `tmp_out` are names of usual directories.
+pub fn is_temporary(path: &[u8]) -> bool {
+    path.split(|&b| b == b'/').any(is_temporary_name)
+}
+
+fn is_temporary_name(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    let has_digit = || name.iter().any(u8::is_ascii_digit);
+    let ends = [&b".tmp"[..], b".temp", b".partial", b".incomplete"];
+    let mut words = name.split(|b| matches!(b, b'.' | b'-' | b'_'));
+    ends.iter().any(|end| name.ends_with(end) && name.len() > end.len())
+        || name.starts_with(b".tmp")
+        || has_digit() && words.any(|word| word == b"tmp") && !is_only_tmp(&name)
+        || name.strip_prefix(b".nfs").is_some_and(|id| id.len() >= 8 && id.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// Whether a name has only the word `tmp` and digits, as in `tmp`, `tmp.3` and `tmp_2`.
+fn is_only_tmp(name: &[u8]) -> bool {
+    name.strip_prefix(b"tmp").is_some_and(|rest| rest.iter().all(|b| b.is_ascii_digit() || b".-_".contains(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_waits_to_be_renamed_is_temporary_and_a_usual_directory_is_not() {
+        let temporary = [
+            "rst.5.0.tmp",
+            "state.h5.partial",
+            "chk00010.temp/Header",
+            "5.orbax-checkpoint-tmp-17/params",
+            "tmp-checkpoint-500/model.bin",
+            "checkpoint.chkpt.tmp.it_5.file_0.h5",
+            ".tmp_ab12",
+            ".nfs000000000123abcd",
+            "out/rst_5.h5.tmp.3",
+        ];
+        for path in temporary {
+            assert!(is_temporary(path.as_bytes()), "{path}");
+        }
+        let usual = [
+            "tmp/pwscf.save/charge-density.hdf5",
+            "tmp_2/rst.0",
+            "tmp_out/rst.5",
+            "temp_0005.h5",
+            "atmp.5",
+            "template.5",
+            ".tm",
+            "rst.5.0",
+            "tmp",
+            "temperature.dat",
+            "part_5.part",
+        ];
+        for path in usual {
+            assert!(!is_temporary(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn an_older_copy_has_a_name_of_its_own() {
+        for name in ["H2O-1.restart.bak-1", "H2O.restart.bak", "restart.3.bak2", "state.h5.old", "a.BAK_3"] {
+            assert!(is_backup_name(name.as_bytes()), "{name}");
+        }
+        for name in [".bak", "bak-restart.3", "old", "threshold.5", "snapshot.old3", "rst.5"] {
+            assert!(!is_backup_name(name.as_bytes()), "{name}");
+        }
+    }
+}

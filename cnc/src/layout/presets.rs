@@ -63,6 +63,12 @@ const TABLE: &[Preset] = &[
         r"**/processor{rank}/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
         r"**/processors[0-9]*/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
     ]},
+    // pickup.0000072000.data, pickup_seaice.ckptA.data; with one file for each tile pickup.ckptA.001.002.data. A rank has
+    // one tile or several, so the numbers of the tiles are not the ranks.
+    Preset { name: "mitgcm", words: &["pickup"], first_rank: 0, telling: true, patterns: &[
+        r"**/pickup*.{checkpoint:(?:[0-9]{10}|ckpt[AB])}.{data,meta}",
+        r"**/pickup*.{checkpoint:(?:[0-9]{10}|ckpt[AB])}.[0-9][0-9][0-9].[0-9][0-9][0-9].{data,meta}",
+    ]},
     // basename_s0003_hdf5_chk_0012 for one of several files, basename_hdf5_chk_0012 for a single file
     Preset { name: "flash", words: &["_chk_"], first_rank: 0, telling: true, patterns: &[
         "**/*_s{rank:[0-9]{4}}_{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
@@ -105,7 +111,9 @@ const TABLE: &[Preset] = &[
         "**/{checkpoint:[^/]*restart[^/]*[0-9]}",
     ]},
     Preset { name: "gromacs", words: &[".cpt"], first_rank: 0, telling: true, patterns: &["**/{checkpoint}.cpt"] },
+    // With replicas, output/3/fold.job0.3.restart.coor: the files of all replicas are one checkpoint.
     Preset { name: "namd", words: &[".restart"], first_rank: 0, telling: true, patterns: &[
+        r"**/{checkpoint:[^/]+\.job[0-9]+}.[0-9]*.restart.{coor,vel,xsc}",
         r"**/{checkpoint:[^/]+\.restart(?:\.[0-9]+)?}.{coor,vel,xsc}",
     ]},
     // `directories`: each directory is a checkpoint. `files`: each file is a checkpoint.
@@ -124,6 +132,7 @@ const SHOWN: &[(&str, &str)] = &[
     ("dedalus", "checkpoints_s26/checkpoints_s26_p3.h5"),
     ("ramses", "output_00080/amr_00080.out00004"),
     ("openfoam", "processor3/0.5/U"),
+    ("mitgcm", "pickup.ckptA.001.002.data"),
     ("flash", "sedov_s0003_hdf5_chk_0012"),
     ("nek5000", "A03/rs6turb3.f00001"),
     ("pluto", "data.0003.dbl"),
@@ -173,7 +182,8 @@ pub(super) fn get(name: &str) -> Option<Layout> {
 fn make(preset: &Preset) -> Layout {
     let mut layout = Layout::from_patterns(preset.patterns, preset.first_rank).expect("every preset is valid");
     layout.name = preset.name.to_owned();
-    layout
+    // The other presets name the files of a code, and so leave out temporary names by themselves.
+    if preset.telling { layout } else { layout.without_temporary() }
 }
 
 #[cfg(test)]
@@ -193,6 +203,10 @@ mod tests {
         ("cactus", "checkpoint.chkpt.tmp.it_1024.file_3.h5", "", None),
         ("smilei", "checkpoints/dump-00002-0000000003.h5", "dump-00002", Some(3)),
         ("smilei", "checkpoints/00001/dump-00002-0000000030.h5", "dump-00002", Some(30)),
+        ("mitgcm", "pickup.ckptA.001.002.data", "ckptA", None),
+        ("mitgcm", "run/pickup_seaice.0000072000.meta", "0000072000", None),
+        ("mitgcm", "T.0000072000.data", "", None),
+        ("namd", "output/3/fold.job0.3.restart.coor", "fold.job0", None),
         ("gadget", "snapshot_012.3.hdf5", "snapshot_012", Some(3)),
         ("gadget", "snapdir_012/snapshot_012.13.hdf5", "snapshot_012", Some(13)),
         ("gadget", "snapshot_012.hdf5", "snapshot_012", None),

@@ -81,6 +81,9 @@ pub struct Listing {
     /// The file whose modification time is the furthest after its last change, and the difference of the two times.
     /// Such a file shows that a clock is wrong. Differences below 2 s are ignored.
     pub ahead: Option<(FilePath, Duration)>,
+    /// The first file that was modified before the year 2000, by its modification time. Either a clock was wrong when
+    /// the file was written, or a copy did not keep the time.
+    pub undated: Option<FilePath>,
     /// The time when each file was begun, if it is known. The time is the creation time of the file, or the
     /// modification time if the modification time is earlier. A copy may have such an earlier time. If the
     /// application wrote the file again under its name, the time is the modification time. If the file system has no
@@ -298,7 +301,7 @@ pub enum ScanError {
 /// Lists the files below `root`, sorted by name.
 pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     let (mut found_files, mut skipped, mut skipped_count) = (Vec::new(), Vec::new(), 0);
-    let (mut links, mut through, mut ahead) = (Vec::new(), Vec::new(), None);
+    let (mut links, mut through, mut ahead, mut undated) = (Vec::new(), Vec::new(), None, None);
     let mut see = |found: Found<'_>| match found {
         Found::File(path, metadata) => {
             let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -306,6 +309,10 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
             let by = modified.duration_since(changed).unwrap_or_default();
             if by >= AHEAD_MIN && ahead.as_ref().is_none_or(|(_, most)| by > *most) {
                 ahead = Some((path.clone(), by));
+            }
+            if modified < SystemTime::UNIX_EPOCH + SINCE_1970_MIN && undated.as_ref().is_none_or(|first| path < *first)
+            {
+                undated = Some(path.clone());
             }
             let modified = modified.min(changed);
             let begun = match metadata.created() {
@@ -332,7 +339,7 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     walk(root, Path::new(""), limits, &mut see)?;
     found_files.sort();
     links.sort();
-    let mut listing = Listing { links, through, ahead, skipped, skipped_count, ..Listing::default() };
+    let mut listing = Listing { links, through, ahead, undated, skipped, skipped_count, ..Listing::default() };
     for (path, modified, begun, bytes) in found_files {
         listing.files.push(path);
         listing.modified.push(modified);
@@ -345,6 +352,9 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
 /// Minimum difference of times that means that a clock is wrong. The clock of the node that writes a file may be a
 /// little ahead.
 const AHEAD_MIN: Duration = Duration::from_secs(2);
+
+/// Time from 1970 to 2000. No file of a simulation is older.
+const SINCE_1970_MIN: Duration = Duration::from_secs(946_684_800);
 
 /// The time of a file's last change.
 fn changed_at(metadata: &Metadata) -> Option<SystemTime> {

@@ -12,7 +12,7 @@
 //!
 //! If these signs do not decide, the user is asked.
 
-use super::{RankSlot, SLOT, TEMPLATES_MAX, Template, Word, number, show, tokenize};
+use super::{RankSlot, SLOT, TEMPLATES_MAX, Template, Word, may_be_left, number, show, templates_of, tokenize};
 use crate::layout::Layout;
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
@@ -205,45 +205,58 @@ fn begins_in_word(text: &[u8]) -> bool {
 pub(super) const SERIES_MIN: Duration = Duration::from_secs(1);
 
 /// The question for the user if the checkpoints of a layout without ranks may be the ranks of one checkpoint. The
-/// checkpoints may be ranks if each checkpoint has one file, the numbers of the files count from 0 or 1 without gaps,
-/// and all files were begun at nearly the same time.
+/// checkpoints may be ranks if all checkpoints have the same files except for one number, this number counts from 0 or
+/// 1 without gaps, and all files were begun at nearly the same time. If each checkpoint has several files, a word such
+/// as `step` before the number shows that the checkpoints are no ranks: several files are often copied at once.
 pub(super) fn may_be_ranks(
     layout: &Layout,
     paths: &[&FilePath],
     begun: &BTreeMap<&FilePath, SystemTime>,
 ) -> Option<String> {
-    let mut files: BTreeMap<CheckpointId, Vec<&FilePath>> = BTreeMap::new();
-    for path in paths {
+    let mut labels: BTreeMap<CheckpointId, usize> = BTreeMap::new();
+    let mut placed_paths = Vec::new();
+    for path in paths.iter().filter(|path| !may_be_left(path)) {
         let Some(placed) = layout.place(path) else { continue };
         if placed.rank.is_some() {
             return None;
         }
-        files.entry(placed.checkpoint).or_default().push(path);
+        *labels.entry(placed.checkpoint).or_default() += 1;
+        placed_paths.push(*path);
     }
-    let mut templates: BTreeMap<Vec<u8>, Vec<(Vec<u64>, &FilePath)>> = BTreeMap::new();
-    for of_checkpoint in files.values() {
-        let [path] = of_checkpoint[..] else { return None };
-        let (text, digits) = tokenize(path.as_bytes());
-        templates.entry(text).or_default().push((digits.iter().map(|digits| number(digits)).collect(), path));
+    let times: Vec<SystemTime> = placed_paths.iter().filter_map(|path| begun.get(path).copied()).collect();
+    let templates = templates_of(&placed_paths, &BTreeMap::new());
+    let is_one_each = labels.values().all(|files| *files == 1);
+    if !is_one_each && (templates.iter().any(|template| template.rows.len() != labels.len()) || are_apart(&times)) {
+        return None;
     }
-    templates.values().find_map(|those| {
-        let times: Vec<SystemTime> = those.iter().filter_map(|(_, path)| begun.get(path).copied()).collect();
-        let apart = times.iter().max()?.duration_since(*times.iter().min()?).ok()?;
-        let values = |n: usize| those.iter().map(|(numbers, _)| numbers[n]).collect::<BTreeSet<_>>();
-        let mut varying = (0..those[0].0.len()).map(values).filter(|values| values.len() > 1);
-        let (only, None) = (varying.next()?, varying.next()) else { return None };
-        let is_doubtful = only.len() == those.len() && is_counted(&only) && apart < SERIES_MIN;
-        is_doubtful.then(|| {
+    templates.iter().find_map(|template| {
+        let of_template = template.rows.len();
+        let values = |slot: usize| template.rows.iter().map(|row| number(row[slot])).collect::<BTreeSet<_>>();
+        let mut varying = (0..template.slots()).filter(|slot| values(*slot).len() > 1);
+        let slot = varying.next()?;
+        let is_linked = |other: usize| template.linked(slot).contains(&other);
+        let is_only = varying.all(is_linked) && values(slot).len() == of_template && is_counted(&values(slot));
+        let is_step = !is_one_each && template.word(slot) == Word::Checkpoint;
+        let names: Vec<&FilePath> =
+            placed_paths.iter().copied().filter(|path| tokenize(path.as_bytes()).0 == template.text).collect();
+        let times: Vec<SystemTime> = names.iter().filter_map(|path| begun.get(path).copied()).collect();
+        (is_only && !is_step && !are_apart(&times)).then(|| {
             format!(
                 "{} and {} other files differ only in a number, and writing all of them began within 1 s: they may be the \
                  ranks of one checkpoint, or one checkpoint each. Say with --layout what the number is: for ranks \
                  {{checkpoint}}_{{rank}}.h5 or a similar pattern, for checkpoints a pattern without {{rank}}, or \
                  \"single\" for all files as one checkpoint",
-                those[0].1,
-                those.len() - 1
+                names[0],
+                of_template - 1
             )
         })
     })
+}
+
+/// Whether the first and the last of these times are at least [`SERIES_MIN`] apart.
+fn are_apart(times: &[SystemTime]) -> bool {
+    let apart = times.iter().max().zip(times.iter().min()).and_then(|(last, first)| last.duration_since(*first).ok());
+    apart.is_none_or(|apart| apart >= SERIES_MIN)
 }
 
 /// Whether the labels of a preset have a number that is the number of a rank or of a part. The result is also true if

@@ -622,3 +622,61 @@ fn digits_in_words_are_neither_steps_nor_ranks() {
     let (_, explanation) = guess_at(&paths(["Sedov3d_rk2.00010.0003.h5"]), Path::new("/data/run7"));
     assert!(!explanation.certain, "{explanation}");
 }
+
+#[test]
+fn replicas_with_several_files_each_are_asked_about_and_directories_of_steps_are_not() {
+    let of = |form: &dyn Fn(u32) -> [String; 2]| paths((0..3).flat_map(form));
+    let replicas: [&dyn Fn(u32) -> [String; 2]; 3] = [
+        &|n| [format!("run{n}/a.h5"), format!("run{n}/b.h5")],
+        &|n| [format!("output/{n}/fold{n}.restart.coor"), format!("output/{n}/fold{n}.restart.vel")],
+        &|n| [format!("replica_{n}.coor.h5"), format!("replica_{n}.vel.h5")],
+    ];
+    for form in replicas {
+        let names = of(form);
+        let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+        let is_asked = explanation.asks.is_some_and(|asks| asks.contains("they may be the ranks"));
+        assert!(is_asked || place_all(&layout, &names).len() == 1, "{names:?}\n{layout}");
+    }
+    let steps = of(&|n| [format!("chk_{n}/a.h5"), format!("chk_{n}/b.h5")]);
+    let (layout, explanation) = guess_at(&steps, Path::new("/data/run7"));
+    assert_eq!((place_all(&layout, &steps).len(), explanation.asks), (3, None), "{layout}");
+}
+
+#[test]
+fn files_with_temporary_names_belong_to_no_checkpoint_of_a_guess() {
+    let whole = (1..=2).flat_map(|step| (0..4).map(move |rank| format!("rst.{step}.{rank}")));
+    let cut = (0..4).map(|rank| format!("rst.3.{rank}.tmp"));
+    let names = paths(whole.chain(cut));
+    let (layout, explanation) = guess_in_order(&names);
+    assert_eq!(place_all(&layout, &names), expect(&[("rst.1", 4, 4), ("rst.2", 4, 4)]), "{explanation}");
+    assert!(explanation.certain, "{explanation}");
+    assert!(explanation.to_string().contains("4 files with a temporary name (such as rst.3.0.tmp)"), "{explanation}");
+    assert_eq!(layout.unplaced(&listing_of(&names)), None);
+
+    let names = paths(["chk.100/a", "chk.200/a", "300.orbax-checkpoint-tmp-7/a", "chk.300.tmp/a"]);
+    let (layout, _) = guess_in_order(&names);
+    assert_eq!(place_all(&layout, &names).len(), 2, "{layout}");
+    assert!(layout.place(&names[2]).is_none() && layout.place(&names[3]).is_none());
+    // The user's patterns decide alone.
+    let named = Layout::from_patterns(&["{checkpoint}/**"], 0).expect("valid");
+    assert!(named.place(&names[3]).is_some());
+    assert!(Layout::directories().place(&names[3]).is_none());
+}
+
+#[test]
+fn older_copies_that_an_application_keeps_are_neither_ranks_nor_steps() {
+    let names = paths(["H2O-1.restart", "H2O-1.restart.bak-1", "H2O-1.restart.bak-2", "H2O-1.restart.bak-3"]);
+    for (layout, explanation) in [guess_at(&names, Path::new("/data/run7")), guess_in_order(&names)] {
+        let found = place_all(&layout, &names);
+        assert!(layout.place(&names[0]).is_some() && found.len() == 1, "{layout}\n{explanation}");
+        assert!(found.values().all(|(_, ranks)| ranks.len() <= 1), "{layout}\n{explanation}");
+    }
+    let ranks = |name: &str| paths((0..4).flat_map(|rank| [format!("{name}{rank}"), format!("{name}{rank}.bak")]));
+    let (_, explanation) = guess_at(&ranks("rst."), Path::new("/data/run7"));
+    assert!(explanation.asks.is_some_and(|asks| asks.contains("rst.0 and 3 other files")), "as without the copies");
+    let names = ranks("proc");
+    let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+    assert_eq!(place_all(&layout, &names), expect(&[("run7", 8, 4)]), "{layout}\n{explanation}");
+    let running = guess(&listing_of(&names), Path::new("/data/run7"), Rest::IsLeft, Some(4)).0;
+    assert_eq!(running.unplaced(&listing_of(&names)), None, "no checkpoint lacks the older copies");
+}

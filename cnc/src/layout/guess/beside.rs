@@ -1,0 +1,60 @@
+//! Files that are not part of a state: files that belong to no checkpoint, and files with names of logs, pointer files,
+//! older copies and unfinished files.
+
+use super::MOST_PERCENT;
+use crate::layout::pointers::{POINTER_BYTES_MAX, is_backup_name, is_log_name, is_pointer_name, is_temporary};
+use crate::layout::{Layout, Listing, is_of_a_store, is_ours};
+use mcrengine::ids::FilePath;
+
+/// Files that belong to no checkpoint of a layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unplaced {
+    /// The first of these files, in the order of the names.
+    pub first: FilePath,
+    /// Number of these files.
+    pub files: usize,
+    /// Number of all files.
+    pub of: usize,
+    /// Whether a checkpoint may be among these files: they are more than a quarter of all files, or have more than a
+    /// quarter of all bytes.
+    pub are_many: bool,
+}
+
+pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
+    let all = of_application(listing);
+    let is_pointer = |(path, bytes): &&(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
+    let other = |file: &&(&FilePath, u64)| {
+        let is_of_layout = layout.place(file.0).is_some() || layout.marked(file.0).is_some();
+        !is_of_layout && !is_pointer(file) && !may_be_left(file.0)
+    };
+    let left: Vec<_> = all.iter().filter(other).collect();
+    let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
+    let shares: [(u128, u128); 2] =
+        [(left.len() as u128, all.len() as u128), (bytes_of(&mut left.iter().copied()), bytes_of(&mut all.iter()))];
+    let are_many = shares.iter().any(|(left, all)| left * 100 > all * (100 - MOST_PERCENT));
+    left.first().map(|(first, _)| Unplaced {
+        first: FilePath::clone(first),
+        files: left.len(),
+        of: all.len(),
+        are_many,
+    })
+}
+
+/// Whether this is the name of a pointer file, of a log or of an older copy, whose numbers are neither ranks nor steps.
+pub(super) fn is_beside_states(path: &FilePath) -> bool {
+    is_pointer_name(path.name()) || may_be_left(path)
+}
+
+/// Whether a checkpoint is whole without this file: a log, or an older copy of another file.
+pub(super) fn may_be_left(path: &FilePath) -> bool {
+    is_log_name(path.name()) || is_backup_name(path.name())
+}
+
+/// The files of the application, without the files of mcrEngine and without files that have temporary names. Each file
+/// has its length in bytes.
+pub(super) fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
+    let is_not = [is_ours, is_of_a_store, is_temporary];
+    let is_applications = |path: &FilePath| !is_not.iter().any(|is| is(path.as_bytes()));
+    let sized = listing.files.iter().zip(listing.bytes.iter().copied().chain(std::iter::repeat(0)));
+    sized.filter(|(path, _)| is_applications(path)).collect()
+}
