@@ -1,6 +1,6 @@
 //! Layouts of widely used applications, from their documentation and from real checkpoints.
 
-use super::Layout;
+use super::{Layout, Pattern};
 use mcrengine::ids::FilePath;
 
 /// One preset.
@@ -74,7 +74,7 @@ const TABLE: &[Preset] = &[
         "**/*_s{rank:[0-9]{4}}_{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
         "**/*{checkpoint:(?:hdf5|ncmpi)_chk_[0-9]{4}}",
     ]},
-    // eddy_uv0.f00012, rs6eddy_uv3.f00001: the digit before the dot is the number of the writer
+    // eddy_uv0.f00012: the digit before the dot is the number of the writer; rs6eddy_uv0.f00001, see `SETS`
     Preset { name: "nek5000", words: &[".f"], first_rank: 0, telling: true, patterns: &[
         r"**/*{rank:[0-9]}.{checkpoint:f[0-9]{5}}",
     ]},
@@ -119,6 +119,19 @@ const TABLE: &[Preset] = &[
     // `directories`: each directory is a checkpoint. `files`: each file is a checkpoint.
     Preset { name: "directories", words: &[], first_rank: 0, telling: false, patterns: &["{checkpoint}/**"] },
     Preset { name: "files", words: &[], first_rank: 0, telling: false, patterns: &["**/{checkpoint}"] },
+];
+
+/// Names of a fixed number of files that a code overwrites in turn: the preset, the checkpoint, and a regular expression
+/// for its files. A full restart of Nek5000 needs the fields of the last 2, 3 or 4 time steps. Nek5000 writes two sets of
+/// such files in turn; `rs6` means two sets of three files.
+#[rustfmt::skip]
+const SETS: &[(&str, &str, &str)] = &[
+    ("nek5000", "rs4-1", r"(?:.*/)?rs4[^/]*(?P<rank>[0-9])\.f0000[12]"),
+    ("nek5000", "rs4-2", r"(?:.*/)?rs4[^/]*(?P<rank>[0-9])\.f0000[34]"),
+    ("nek5000", "rs6-1", r"(?:.*/)?rs6[^/]*(?P<rank>[0-9])\.f0000[1-3]"),
+    ("nek5000", "rs6-2", r"(?:.*/)?rs6[^/]*(?P<rank>[0-9])\.f0000[4-6]"),
+    ("nek5000", "rs8-1", r"(?:.*/)?rs8[^/]*(?P<rank>[0-9])\.f0000[1-4]"),
+    ("nek5000", "rs8-2", r"(?:.*/)?rs8[^/]*(?P<rank>[0-9])\.f0000[5-8]"),
 ];
 
 /// An example name for each preset. If the preset has ranks, the name has a rank.
@@ -181,6 +194,11 @@ pub(super) fn get(name: &str) -> Option<Layout> {
 
 fn make(preset: &Preset) -> Layout {
     let mut layout = Layout::from_patterns(preset.patterns, preset.first_rank).expect("every preset is valid");
+    let sets = SETS.iter().filter(|(name, _, _)| *name == preset.name).map(|(_, label, regex)| {
+        let label = label.parse().expect("every label is valid");
+        Pattern::constant(regex, label, preset.first_rank).expect("every expression is valid")
+    });
+    layout.patterns.splice(0..0, sets);
     layout.name = preset.name.to_owned();
     // The other presets name the files of a code, and so leave out temporary names by themselves.
     if preset.telling { layout } else { layout.without_temporary() }
@@ -231,7 +249,9 @@ mod tests {
         ("gadget", "restartfiles/bak-restart.3", "bak-restart", Some(3)),
         ("gadget", "output/restart.3", "restart", Some(3)),
         ("nek5000", "eddy_uv0.f00012", "f00012", Some(0)),
-        ("nek5000", "A03/rs6turb3.f00001", "f00001", Some(3)),
+        ("nek5000", "A03/rs6turb3.f00001", "rs6-1", Some(3)),
+        ("nek5000", "rs6turb0.f00004", "rs6-2", Some(0)),
+        ("nek5000", "rs8turb0.f00004", "rs8-1", Some(0)),
         ("nek5000", "eddy_uv.re2", "", None),
         ("pluto", "data.0003.dbl", "0003.dbl", None),
         ("pluto", "out/rho.0003.dbl.h5", "0003.dbl", None),

@@ -664,6 +664,14 @@ fn files_with_temporary_names_belong_to_no_checkpoint_of_a_guess() {
 }
 
 #[test]
+fn the_files_of_several_time_steps_that_one_restart_needs_are_one_checkpoint() {
+    let names = paths((1..=6).map(|nth| format!("rs6turb0.f0000{nth}")));
+    let (layout, explanation) = guess_in_order(&names);
+    assert_eq!(place_all(&layout, &names), expect(&[("rs6-1", 3, 1), ("rs6-2", 3, 1)]), "{layout}\n{explanation}");
+    assert_eq!(explanation.asks, None);
+}
+
+#[test]
 fn older_copies_that_an_application_keeps_are_neither_ranks_nor_steps() {
     let names = paths(["H2O-1.restart", "H2O-1.restart.bak-1", "H2O-1.restart.bak-2", "H2O-1.restart.bak-3"]);
     for (layout, explanation) in [guess_at(&names, Path::new("/data/run7")), guess_in_order(&names)] {
