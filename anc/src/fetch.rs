@@ -390,6 +390,8 @@ pub enum Doubt {
     LeftOut,
     /// The rank has fewer files than in its checkpoints before, and wrote no more files for some time.
     Fewer,
+    /// An HDF5 file is longer than its superblock states.
+    NotClosed,
 }
 
 /// The bytes of a group's files. One or more agents have the files.

@@ -342,6 +342,15 @@ fn has_files(
     Ok(times.max() == Some(of.written_ms))
 }
 
+/// The doubt about a checkpoint with an HDF5 file that is longer than its superblock states. `whose` comes after the
+/// words "an HDF5 file".
+pub fn not_closed(whose: &str) -> String {
+    format!(
+        "an HDF5 file {whose} is longer than its superblock says, as after the death of a process that had not closed the \
+         file: it is uncertain whether the file is whole"
+    )
+}
+
 fn doubt_of_agent(rank: Rank, doubt: Doubt) -> String {
     match doubt {
         Doubt::Rewriting => format!(
@@ -352,6 +361,7 @@ fn doubt_of_agent(rank: Rank, doubt: Doubt) -> String {
             "{rank} has fewer files than in the checkpoints before, and wrote no more: it is uncertain whether the \
              checkpoint has all files of its step"
         ),
+        Doubt::NotClosed => not_closed(&format!("of {rank}")),
         Doubt::LeftOut => {
             "the layout was guessed from the file names, and many files that the application wrote belong to no \
              checkpoint of this layout: it is uncertain whether the checkpoint has all files of its step. The log of \

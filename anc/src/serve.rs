@@ -509,6 +509,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         v1::Doubt::None if announcement.doubt == 0 => None,
         v1::Doubt::LeftOut => Some(Doubt::LeftOut),
         v1::Doubt::Fewer => Some(Doubt::Fewer),
+        v1::Doubt::NotClosed => Some(Doubt::NotClosed),
         // The reason of a newer agent may not be known here.
         v1::Doubt::Rewriting | v1::Doubt::None => Some(Doubt::Rewriting),
     };

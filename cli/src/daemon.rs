@@ -757,7 +757,7 @@ async fn agent_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Resul
             for line in &explanation.lines {
                 tracing::warn!(line, "no layout is configured; it was guessed from the file names");
             }
-            if let (Some(ranks @ 2..), false) = (config.ranks, layout.has_ranks()) {
+            if let (Some(ranks @ 2..), false) = (config.ranks, explanation.shows_ranks) {
                 tracing::warn!(
                     ranks,
                     from = config.ranks_from,

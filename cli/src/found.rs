@@ -5,7 +5,7 @@ use crate::common::{is_layout_said, layout_of};
 use crate::output::{name_of, note, tell};
 use anyhow::bail;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, gather};
-use mcr_cnc::layout::pointers::{is_backup_name, is_log_name, is_temporary};
+use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
 use mcr_cnc::layout::{Labelled, Layout, Listing, Scan, ScanLimits, list, mixed, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,11 +140,10 @@ pub fn find_checkpoints(
         // As in `mcr run`, these files do not change the exit status.
         let (temporary, unplaced): (Vec<&FilePath>, Vec<_>) =
             unplaced.iter().partition(|path| is_temporary(path.as_bytes()));
-        let (logs, unplaced): (Vec<&FilePath>, Vec<_>) =
-            unplaced.iter().partition(|path| is_log_name(path.name()) || is_backup_name(path.name()));
+        let (logs, unplaced): (Vec<&FilePath>, Vec<_>) = unplaced.iter().partition(|path| may_be_left(path.as_bytes()));
         if let (Some(first), false) = (logs.first(), quiet) {
             let logs = files(logs.len() as u64);
-            note(format!("{logs} with the name of a log or of an older copy not saved (first: {first})"));
+            note(format!("{logs} with the name of a log, an older copy or a plot not saved (first: {first})"));
         }
         if let Some(first) = temporary.first() {
             note(format!(

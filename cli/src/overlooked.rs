@@ -6,7 +6,7 @@ use crate::settings::USER_FILE;
 use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::companions::is_pointer_name;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
-use mcr_cnc::layout::pointers::{is_backup_name, is_log_name, is_temporary};
+use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Skipped, list};
 use mcr_cnc::watch::Unreadable;
 use mcrengine::ids::{CheckpointId, FilePath};
@@ -73,8 +73,8 @@ fn report_by_name(layout: &Layout, listing: &Listing) {
         let mut left = listing.files.iter().filter(|path| layout.place(path).is_none() && is(path));
         left.next().map(|first| (first.clone(), 1 + left.count()))
     };
-    if let Some((first, files)) = left(&|path| is_log_name(path.name()) || is_backup_name(path.name())) {
-        tracing::info!(files, %first, "files with the names of logs or of older copies are not saved");
+    if let Some((first, files)) = left(&|path| may_be_left(path.as_bytes())) {
+        tracing::info!(files, %first, "files with the names of logs, older copies or plots are not saved");
     }
     if let Some((first, files)) = left(&|path| is_temporary(path.as_bytes())) {
         tracing::info!(

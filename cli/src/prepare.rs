@@ -204,7 +204,28 @@ fn how(
     let of_checkpoint: BTreeSet<FilePath> =
         manifests.into_iter().flat_map(|manifest| manifest.files).map(|file| file.path).collect();
     let label = names_count_steps(state, all).then(|| state.id.label().to_owned());
-    Ok(Publish { of_checkpoint, label, is_copy: args.copy, sync: !args.no_sync, ..Publish::default() })
+    let of_others = if args.copy { BTreeSet::new() } else { files_of_others(store, job, state, all) };
+    Ok(Publish { of_checkpoint, of_others, label, is_copy: args.copy, sync: !args.no_sync, ..Publish::default() })
+}
+
+/// Maximum number of other names of checkpoints whose files are compared with the restored files.
+const OTHER_NAMES_MAX: usize = 8;
+
+/// The files of other checkpoints whose names differ from the restored checkpoint in more than numbers, as `a` and `b`
+/// do. The newest checkpoint of each name gives the files. A manifest that cannot be read gives no files.
+fn files_of_others(
+    store: &dyn Store,
+    job: &JobId,
+    state: &CheckpointState,
+    all: &[CheckpointState],
+) -> BTreeSet<FilePath> {
+    let mut names = BTreeSet::new();
+    let is_other =
+        |other: &&CheckpointState| !other.is_pruned && shape_of(other.id.label()) != shape_of(state.id.label());
+    let newest_of_name = all.iter().filter(is_other).filter(|other| names.insert(other.id.label().to_owned()));
+    let manifests =
+        newest_of_name.take(OTHER_NAMES_MAX).filter_map(|other| manifest::manifests(store, job, &other.id).ok());
+    manifests.flatten().flat_map(|manifest| manifest.files).map(|file| file.path).collect()
 }
 
 /// Whether names increase with the steps, so that a file with a later name than the checkpoint belongs to a later

@@ -619,7 +619,7 @@ impl Core {
 fn describe(
     root: &std::path::Path,
     ready: &ReadyRank,
-    doubt: v1::Doubt,
+    mut doubt: v1::Doubt,
     announce_id: u64,
     mode: CaptureMode,
     verdicts: &Verdicts,
@@ -635,6 +635,9 @@ fn describe(
         let fail = |error| (path.clone(), error);
         let file = capture_keeping(root, path, ready.rank, mode, verdicts, maps, &mut |_| false);
         let (mut file, _) = file.map_err(fail)?;
+        if file.is_longer && doubt == v1::Doubt::None {
+            doubt = v1::Doubt::NotClosed;
+        }
         let mut header_bytes = file_to_wire(&file.header).encoded_len();
         if (header_bytes + wire_bytes) as u64 > ANNOUNCEMENT_BYTES_MAX / 2 && mode != CaptureMode::Whole {
             // The description of this file is too long for an announcement, so the file is announced as one variable.

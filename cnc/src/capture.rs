@@ -8,7 +8,7 @@
 //! capture fails only if the file cannot be read, or if the file changes during the capture.
 
 use crate::fingerprint::Fingerprint;
-use crate::h5::{FileMap, MapInput, MapSource, MappedVariable};
+use crate::h5::{End, FileMap, MapInput, MapSource, MappedVariable, hdf5_end};
 use digests::{PENDING, digests};
 use filters::filtered;
 use input::Input;
@@ -19,7 +19,7 @@ use mcrengine::units::RawBytes;
 use rest::rested;
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use tracing::debug;
 
@@ -45,6 +45,8 @@ pub struct CapturedFile {
     pub header: FileHeader,
     /// Fingerprint of the described content.
     pub fingerprint: Fingerprint,
+    /// Whether the file is HDF5 and longer than its superblock states, see [`End::Longer`].
+    pub is_longer: bool,
 }
 
 /// Maximum number of consecutive variables for which no chunk could be described without its filters. When this
@@ -85,6 +87,8 @@ pub fn capture_keeping(
     let file = open(&name)?;
     let metadata = rested(&file, &name)?;
     let fingerprint = Fingerprint::of(&metadata);
+    let is_longer =
+        hdf5_end(path, fingerprint.bytes, |at, into| file.read_at(into, at)).is_ok_and(|end| end == End::Longer);
     let mut input = Input::new(&file, &metadata, keep).map_err(|e| changed_if_short(e, &name))?;
     let map = match mode {
         CaptureMode::Whole => None,
@@ -121,7 +125,7 @@ pub fn capture_keeping(
         chunks.clear();
     }
     let image = input.whole.take_if(|_| input.keep.is_some()).map(|bytes| Image { bytes, chunks });
-    Ok((CapturedFile { header, fingerprint }, image))
+    Ok((CapturedFile { header, fingerprint, is_longer }, image))
 }
 
 /// The only variable of a file that is not split. The digest of this variable is the digest of the file.
@@ -272,7 +276,7 @@ mod tests {
             let mut keep = |bytes| left.checked_sub(bytes).map(|rest| left = rest).is_some();
             let (mode, verdicts) = (CaptureMode::Apart, Verdicts::default());
             let captured = capture_keeping(root.path(), &path, Rank(0), mode, &verdicts, &map, &mut keep);
-            let (CapturedFile { header, fingerprint }, image) = captured.expect("captured");
+            let (CapturedFile { header, fingerprint, .. }, image) = captured.expect("captured");
             let image = image.expect("there is room for the file");
             assert_eq!(image.chunks.values().map(Vec::len).sum::<usize>(), chunks, "with room for {room}");
             assert_eq!(header.variables.last().map(|array| array.raw_bytes.0), Some(12_000));

@@ -143,7 +143,7 @@ fn logs_that_belong_to_no_checkpoint_change_the_exit_status_of_no_command() {
     let output = run(&mut save, 0);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("4 files with the name of a log or of an older copy not saved (first: run_100.log)"),
+        said.contains("4 files with the name of a log, an older copy or a plot not saved (first: run_100.log)"),
         "{said}"
     );
 }

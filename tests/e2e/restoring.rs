@@ -177,6 +177,32 @@ fn restart_in_place(site: &Site) -> Command {
 }
 
 #[test]
+fn newer_files_of_another_name_that_the_application_uses_in_turn_are_moved_aside() {
+    for names in [["a", "b"], ["slot_even", "slot_odd"]] {
+        let site = Site::empty();
+        let data = site.data();
+        std::fs::create_dir_all(&data).expect("made");
+        let write = |name: &str, rank: u32, step: u64| {
+            let path = data.join(format!("{name}.{rank}"));
+            std::fs::write(&path, format!("step {step}")).expect("written");
+            set_time(&path, 1_700_000_000 + 100 * step);
+        };
+        for (step, name) in (1..).zip(names) {
+            (0..2).for_each(|rank| write(name, rank, step));
+        }
+        std::fs::write(data.join("notes.txt"), "not of a checkpoint").expect("written");
+        site.save("{checkpoint}.{rank}", 2);
+        // The application was killed while it overwrote the older of the two.
+        write(names[0], 0, 3);
+        let report = run_json(&mut restart_in_place(&site), 0);
+        assert_eq!(report["checkpoint"], names[1]);
+        assert_eq!(report["moved_aside"]["files"], serde_json::json!([format!("{}.0", names[0])]));
+        assert!(data.join(format!("{}.1", names[0])).exists() && data.join("notes.txt").exists());
+        assert_eq!(std::fs::read_to_string(data.join(format!("{}.0", names[1]))).expect("there"), "step 2");
+    }
+}
+
+#[test]
 fn files_of_later_steps_are_moved_aside_although_they_are_older_than_the_restored_checkpoint() {
     let site = Site::empty();
     let data = site.data();

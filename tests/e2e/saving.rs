@@ -110,6 +110,33 @@ fn an_hdf5_file_that_is_not_whole_is_not_saved_and_the_others_are() {
 }
 
 #[test]
+fn an_hdf5_file_that_is_longer_than_its_superblock_says_makes_its_checkpoint_doubtful() {
+    let site = Site::new();
+    for step in 1..=2 {
+        (0..2).for_each(|rank| write_rank(&site.data(), step, rank, 4000));
+    }
+    // The writer was killed after it had written data, and before HDF5 wrote the new end into the superblock.
+    let path = site.data().join("sim.it_2.rank_1.h5");
+    let mut bytes = std::fs::read(&path).expect("read");
+    bytes.extend_from_slice(&[7; 5000]);
+    std::fs::write(&path, bytes).expect("written");
+    let (_, err) = site.save(&[], 0);
+    assert!(err.contains("sim.it_2.rank_1.h5) is longer than its superblock says"), "{err}");
+    let to = site.dir.path().join("to");
+    let restarted = run(mcr().args(["restart", "--copy", "--store"]).arg(site.store()).arg("--to").arg(&to), 2);
+    let said = text(&restarted.stderr);
+    assert!(said.contains("sim.it_2") && to.join("sim.it_1.rank_1.h5").exists(), "{said}");
+
+    // The agent knows it too.
+    let (store, watch) = (site.dir.path().join("store2"), site.data());
+    let (_aggregator, address) = Daemon::aggregator(site.dir.path(), "anc", &store, "");
+    let _agent = Daemon::agent(site.dir.path(), "n1", &watch, &[address], "ranks = 2");
+    wait_complete(&store, "sim.it_2");
+    let doubts: Vec<_> = list(&store).iter().map(|line| line["doubt"].to_string()).collect();
+    assert!(doubts.iter().any(|doubt| doubt.contains("longer than its superblock says")), "{doubts:?}");
+}
+
+#[test]
 fn a_file_that_another_process_has_open_for_writing_is_not_saved() {
     let site = Site::new();
     (1..=2).for_each(|step| site.write(format!("c{step}/f.bin"), &[step; 999]));

@@ -109,7 +109,7 @@ impl Capturer<'_> {
             let (header, fingerprint) = (companion.header(Rank(0)), companion.fingerprint());
             // No memory is leased for the bytes of companions, because these bytes are few.
             let image = Some(KeptImage { image: companion.image(), leases: Vec::new() });
-            files.push(KeptFile { file: CapturedFile { header, fingerprint }, image });
+            files.push(KeptFile { file: CapturedFile { header, fingerprint, is_longer: false }, image });
         }
         files.sort_by(|a, b| {
             let (a, b) = (&a.file.header, &b.file.header);

@@ -22,7 +22,7 @@ use anyhow::{Context, bail};
 use capture::{Captured, Capturer, KeptFile};
 use group::{Committer, Group, Whole};
 use mcr_anc::budget::Budget;
-use mcr_anc::instance::{choose_for_all, choose_for_companions, may_be_reused, rewritten_by_all};
+use mcr_anc::instance::{choose_for_all, choose_for_companions, may_be_reused, not_closed, rewritten_by_all};
 use mcr_anc::names::Names;
 use mcr_anc::newest::NewestOfGroups;
 use mcr_anc::rewritten::Rewritten;
@@ -250,7 +250,12 @@ fn hand_out(
             let incarnation_age = age_at_first + aged_from.elapsed();
             is_copy || age_ns > i64::try_from(incarnation_age.as_nanos()).unwrap_or(i64::MAX)
         });
+        let not_closed = || {
+            let longer = of_checkpoint.clone().find(|kept| kept.file.is_longer)?;
+            Some(not_closed(&format!("({})", longer.file.header.path)))
+        };
         let doubt = doubt_of(&label, of_checkpoint.clone()).or_else(|| committer.doubts.get(&label).cloned());
+        let doubt = doubt.or_else(not_closed);
         let whole = Arc::new(Whole::new(of_checkpoint.map(|kept| (&kept.file.header.path, kept.file.fingerprint))));
         let (mut headers, mut contents): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());
         contents.resize_with(groups, Vec::new);

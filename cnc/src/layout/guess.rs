@@ -12,20 +12,22 @@
 //! A guess from names is used only if at least `MOST_PERCENT` of the files match it, and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
 
-use super::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary};
+use super::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary, may_be_left};
 use super::{Layout, Listing, Pattern, label_of, presets};
-use beside::{is_beside_states, may_be_left, of_application};
+use beside::{is_beside_states, of_application};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
+use words::{CHECKPOINT_WORDS, PART_WORDS, RANK_WORDS};
 
 mod beside;
 mod dates;
 mod runs;
 mod steps;
+mod words;
 
 pub use beside::Unplaced;
 pub(super) use beside::unplaced;
@@ -43,6 +45,8 @@ pub struct Explanation {
     /// Whether the names show neither ranks nor checkpoints, so that all files are one checkpoint. If true, `certain`
     /// is false.
     pub is_whole: bool,
+    /// Whether the name of a file shows its rank.
+    pub shows_ranks: bool,
     /// A question for the user. `Some` means that the layout must not be used. The text says why, and which options
     /// the user can specify instead.
     pub asks: Option<String>,
@@ -86,6 +90,8 @@ pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest, ranks: Opti
     let (first, more) = (temporary.next(), temporary.count());
     let are_all = all.is_empty();
     let (layout, mut explanation) = guess_of(all, listing, directory, rest, ranks);
+    let has_rank = |path: &FilePath| layout.place(path).is_some_and(|placed| placed.rank.is_some());
+    explanation.shows_ranks = listing.files.iter().any(has_rank);
     let Some(first) = first else { return (layout, explanation) };
     let files = counted(1 + more, "file");
     if explanation.is_whole {
@@ -118,7 +124,7 @@ fn guess_of(
             listing.files.iter().zip(listing.modified.iter().copied()).collect();
         let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !is_beside_states(path)).collect();
         let of_state = if of_state.is_empty() { &paths } else { &of_state };
-        from_numbers(of_state, &modified, &label_of_directory(directory), one_rank)
+        from_numbers(of_state, &modified, &label_of_directory(directory), ranks)
     });
     let Some((layout, explanation)) = guessed else { return all_one_checkpoint(label_of_directory(directory)) };
     if explanation.asks.is_some() {
@@ -166,7 +172,7 @@ fn weigh(
                 files += 1;
                 bytes += u128::from(*size);
             }
-            None if may_be_left(path) => {
+            None if may_be_left(path.as_bytes()) => {
                 logs += 1;
                 bytes_of_logs += u128::from(*size);
             }
@@ -220,7 +226,7 @@ fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout,
     }
     let gap = |ranks: &BTreeSet<u32>| ranks.last().is_some_and(|&last| last as usize + 1 != ranks.len());
     let most = ranks.values().max_by_key(|ranks| ranks.len())?;
-    let logs = paths.iter().filter(|path| may_be_left(path) && preset.place(path).is_none()).count();
+    let logs = paths.iter().filter(|path| may_be_left(path.as_bytes()) && preset.place(path).is_none()).count();
     let is_minority = placed_count * 2 <= paths.len() - logs;
     let splits = paths.iter().any(|path| splits_a_date(preset, path));
     let has_too_many = one_rank && most.len() > 1;
@@ -312,21 +318,33 @@ fn from_numbers(
     paths: &[&FilePath],
     modified: &BTreeMap<&FilePath, SystemTime>,
     otherwise: &CheckpointId,
-    one_rank: bool,
+    known_ranks: Option<u32>,
 ) -> Option<(Layout, Explanation)> {
     let templates = templates_of(paths, modified);
+    let one_rank = known_ranks == Some(1);
     let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(|template| template.find_rank(one_rank)).collect();
     drop_contradictions(&templates, &mut ranks);
     adopt_ranks(&templates, &mut ranks);
+    // Files that an application wrote one after the other are steps. Two such files may also be two ranks.
+    let (mut are_steps, mut may_be_steps) = (false, false);
+    for (template, rank) in templates.iter().zip(&mut ranks) {
+        let written = rank.as_ref().filter(|rank| known_ranks.map(u64::from) != Some(rank.ranks));
+        let written = written.map_or(0, |rank| template.written_in_order(rank));
+        may_be_steps |= written == 2;
+        if written > 2 {
+            (*rank, are_steps) = (None, true);
+        }
+    }
     let any_rank = ranks.iter().any(Option::is_some);
     let (span, hidden, asks) = match steps::find_span(&templates, &ranks) {
-        Some(span) if any_rank || is_series(&templates, &span.text, one_rank) => {
+        Some(span) if any_rank || is_series(&templates, &span.text, one_rank || are_steps) => {
             (Some(span.text), span.hides, span.asks)
         }
         None if any_rank => (None, false, None),
         _ => return None,
     };
-    let awaits_files = span.as_ref().is_some_and(|span| steps::may_change(&templates, &ranks, span));
+    let may_change = span.as_ref().is_some_and(|span| steps::may_change(&templates, &ranks, span));
+    let awaits_files = may_change || span.is_none() && may_be_steps;
 
     let first = ranks.iter().flatten().map(|rank| rank.first).min().unwrap_or(0);
     let first_rank = u32::from(first == 1);
@@ -375,7 +393,7 @@ fn from_numbers(
         lines.push("some different checkpoints would get the same name: specify the layout".to_owned());
     }
     let certain = !hidden && asks.is_none() && !awaits_files;
-    Some((layout, Explanation { lines, certain, asks, awaits_files, is_whole: false }))
+    Some((layout, Explanation { lines, certain, asks, awaits_files, ..Explanation::default() }))
 }
 
 fn templates_of<'a>(paths: &[&'a FilePath], modified: &BTreeMap<&FilePath, SystemTime>) -> Vec<Template<'a>> {
@@ -509,88 +527,6 @@ enum Word {
     Rank,
 }
 
-const RANK_WORDS: &[&[u8]] = &[
-    b"rank",
-    b"proc",
-    b"processor",
-    b"cpu",
-    b"p",
-    b"pe",
-    b"r",
-    b"n",
-    b"np",
-    b"file",
-    b"task",
-    b"mpi",
-    b"core",
-    b"tile",
-    b"worker",
-    b"part",
-    b"domain",
-    b"id",
-    b"shard",
-];
-const CHECKPOINT_WORDS: &[&[u8]] = &[
-    b"it",
-    b"iter",
-    b"iteration",
-    b"step",
-    b"ts",
-    b"t",
-    b"time",
-    b"cycle",
-    b"ckpt",
-    b"chk",
-    b"chkpt",
-    b"checkpoint",
-    b"checkpoints",
-    b"cp",
-    b"dump",
-    b"restart",
-    b"rst",
-    b"snapshot",
-    b"snap",
-    b"dd",
-    b"rd",
-    b"frame",
-    b"state",
-    b"save",
-    b"output",
-    b"day",
-    b"year",
-    b"epoch",
-];
-
-const PART_WORDS: &[&[u8]] = &[
-    b"var",
-    b"variable",
-    b"field",
-    b"comp",
-    b"component",
-    b"quantity",
-    b"array",
-    b"tracer",
-    b"species",
-    b"spec",
-    b"moment",
-    b"mode",
-    b"phase",
-    b"material",
-    b"channel",
-    b"layer",
-    b"level",
-    b"lev",
-    b"grid",
-    b"patch",
-    b"block",
-    b"mesh",
-    b"chunk",
-    b"slice",
-    b"plane",
-    b"axis",
-    b"dim",
-];
-
 impl Template<'_> {
     fn slots(&self) -> usize {
         self.rows.first().map_or(0, Vec::len)
@@ -693,6 +629,27 @@ impl Template<'_> {
             && !others.is_empty()
             && self.in_order(rank.slot).is_some()
             && others.into_iter().all(|slot| self.in_order(slot).is_none())
+    }
+
+    /// The number of values of a rank, if the files of each rank were begun at least [`steps::SERIES_MIN`] after the files
+    /// of the rank before, the names have no other number that varies, and no word says that the number is a rank.
+    /// Otherwise 0.
+    fn written_in_order(&self, rank: &RankSlot) -> usize {
+        let varies = |slot: &usize| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]);
+        let has_others = (0..self.slots()).filter(|slot| !rank.linked.contains(slot)).any(|slot| varies(&slot));
+        if has_others || self.word(rank.slot) == Word::Rank {
+            return 0;
+        }
+        let mut files: Vec<(u64, Option<SystemTime>)> =
+            self.rows.iter().zip(&self.modified).map(|(row, modified)| (number(row[rank.slot]), *modified)).collect();
+        files.sort_unstable();
+        let is_after = |before: Option<SystemTime>, after: Option<SystemTime>| {
+            before.zip(after).is_some_and(|(before, after)| before + steps::SERIES_MIN <= after)
+        };
+        match files.windows(2).all(|pair| is_after(pair[0].1, pair[1].1)) {
+            true => files.len(),
+            false => 0,
+        }
     }
 
     /// Whether a number in the names is the rank, and follows a word for ranks.

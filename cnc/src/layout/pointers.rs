@@ -26,6 +26,27 @@ pub fn is_log_name(name: &[u8]) -> bool {
     [&b".log"[..], b".out", b".err", b".stdout", b".stderr"].iter().any(|end| name.ends_with(end))
 }
 
+/// Whether this is the name of an output for analysis, from which no code restarts: plot files of FLASH, AMReX and
+/// Athena++, histories and means of ROMS and WRF, files for visualization programs.
+pub fn is_product_name(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    let has = |text: &[u8]| name.windows(text.len()).any(|window| window == text);
+    let follows_digit =
+        |text: &[u8]| name.strip_prefix(text).is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_digit));
+    let ends: [&[u8]; 8] = [b".vtk", b".vtu", b".pvtu", b".pvd", b".xdmf", b".xmf", b".visit", b".athdf"];
+    ends.iter().any(|end| name.ends_with(end))
+        || [&b"_plt_cnt_"[..], b"_forced_plt_", b"_his_", b"_avg_"].iter().any(|word| has(word))
+        || name.starts_with(b"wrfout_d")
+        || follows_digit(b"plt")
+}
+
+/// Whether a checkpoint is whole without the file of this path: a log, an older copy of another file, or an output for
+/// analysis. All files below a directory such as `plt00010` are outputs.
+pub fn may_be_left(path: &[u8]) -> bool {
+    let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
+    is_log_name(name) || is_backup_name(name) || path.split(|&b| b == b'/').any(is_product_name)
+}
+
 /// Whether this is the name of an older copy that the application keeps: `name.bak`, `name.bak-2`, `name.old`.
 pub fn is_backup_name(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
@@ -97,6 +118,19 @@ mod tests {
         ];
         for path in usual {
             assert!(!is_temporary(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn outputs_for_analysis_are_no_states() {
+        for name in
+            ["sedov_hdf5_plt_cnt_0003", "plt00010", "wrfout_d01_2000-01-24", "blast.out1.00003.athdf", "a.3.vtk"]
+        {
+            assert!(is_product_name(name.as_bytes()), "{name}");
+        }
+        for name in ["sedov_hdf5_chk_0003", "chk00010", "wrfrst_d01_2000-01-24", "blast.00003.rst", "history.3", "plt"]
+        {
+            assert!(!is_product_name(name.as_bytes()), "{name}");
         }
     }
 

@@ -65,9 +65,19 @@ fn has_journal(directory: &OwnedFd, journal: &str) -> bool {
 pub(super) fn is_at_work(journal: &str) -> Option<bool> {
     let name = format!("{PREFIX}{}-0.tmp", journal.strip_prefix(JOURNAL_PREFIX)?);
     match owner(&name)? {
-        Owner::Here(process) => Some(process.is_some_and(|p| kill(p, None) != Err(Errno::ESRCH))),
+        Owner::Here(process) => Some(process.is_some_and(is_alive)),
         Owner::Elsewhere => None,
     }
+}
+
+/// Whether a process of this node may still be running. A zombie is dead: in a container, the first process often never
+/// waits for the dead processes that it inherits.
+fn is_alive(process: Pid) -> bool {
+    // The state follows the name of the program, which is in parentheses and may contain parentheses (proc_pid_stat(5)).
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let is_dead =
+        stat.rsplit(')').next().is_some_and(|rest| matches!(rest.trim_start().chars().next(), Some('Z' | 'X')));
+    !is_dead && kill(process, None) != Err(Errno::ESRCH)
 }
 
 /// Whether [`temporary_name`] created this name.
@@ -123,7 +133,7 @@ fn remove(directory: &OwnedFd) {
         let name = entry.file_name();
         let Some(owner) = name.to_str().ok().and_then(owner) else { continue };
         let is_abandoned = match owner {
-            Owner::Here(process) => process.is_none_or(|p| kill(p, None) == Err(Errno::ESRCH)),
+            Owner::Here(process) => process.is_none_or(|process| !is_alive(process)),
             Owner::Elsewhere => fstatat(directory.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| now_s.saturating_sub(stat.st_ctime) > ELSEWHERE_AGE_MAX_S),
         };

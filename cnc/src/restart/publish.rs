@@ -10,7 +10,8 @@
 //!    file does not belong to the checkpoint, and has the shape of restored files. In addition, the file is newer
 //!    than all restored files of its shape, or its name is later (`later.rs`). An application that starts from the
 //!    newest file, or from the file with the largest number, would use such a file. The shape of a file is its path
-//!    with every run of digits replaced by `#`.
+//!    with every run of digits replaced by `#`. If the checkpoints of a job have names such as `a` and `b`, newer
+//!    files of the other checkpoints are moved, too.
 //! 3. The journal `.mcr-publish-WHERE-PROCESS` lists every move and every rename. The journal is durable before the
 //!    first move or rename.
 //! 4. The files are moved, then renamed. The journal is removed when all moves and renames are durable.
@@ -41,6 +42,9 @@ pub struct Publish {
     /// All files of the checkpoint, including files that this node does not restore. Files of this set are not moved
     /// aside, even if they are newer.
     pub of_checkpoint: BTreeSet<FilePath>,
+    /// Files of other checkpoints whose names differ from the name of this checkpoint in more than numbers. Such a file
+    /// is moved aside if it is newer than all restored files.
+    pub of_others: BTreeSet<FilePath>,
     /// The label of the checkpoint, if the names of checkpoints count the steps of the job. Files with a later label
     /// are moved aside, even if they are older. `None` if the application uses a few names in turn.
     pub label: Option<String>,
@@ -268,7 +272,11 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
         let ends = shape.iter().enumerate().filter(|(_, b)| **b == b'/');
         ends.map(|(at, _)| shape[..at].to_vec()).collect()
     };
-    let directories: BTreeSet<Vec<u8>> = newest.keys().flat_map(above).collect();
+    let newest_of_all = newest.values().copied().max();
+    let of_others: BTreeSet<&FilePath> = how.of_others.difference(&how.of_checkpoint).collect();
+    let shapes_of_others = of_others.iter().map(|path| shape(path.as_bytes()));
+    let directories: BTreeSet<Vec<u8>> =
+        newest.keys().cloned().chain(shapes_of_others).flat_map(|shape| above(&shape)).collect();
     if how.is_copy {
         newest.clear(); // a copy moves no newer files aside
     }
@@ -304,10 +312,12 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
                 if kind.is_dir() || inner.is_ok_and(|inner| directory(to, &inner, None).is_ok()) {
                     open.push(path);
                 }
-            } else if let (true, Some(newest)) = (kind.is_file(), newest.get(&shape)) {
-                let modified_ns = entry.metadata().map_or(i64::MIN, |stat| Fingerprint::of(&stat).modified_ns);
+            } else if kind.is_file() {
                 let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { continue };
-                let why = match modified_ns > *newest {
+                let of_other = newest_of_all.filter(|_| of_others.contains(&path));
+                let Some(newest) = newest.get(&shape).copied().or(of_other) else { continue };
+                let modified_ns = entry.metadata().map_or(i64::MIN, |stat| Fingerprint::of(&stat).modified_ns);
+                let why = match modified_ns > newest {
                     true => Why::Newer,
                     false if later.has(path.as_bytes()) => Why::Later,
                     false => continue,

@@ -2,7 +2,7 @@
 //! older copies and unfinished files.
 
 use super::MOST_PERCENT;
-use crate::layout::pointers::{POINTER_BYTES_MAX, is_backup_name, is_log_name, is_pointer_name, is_temporary};
+use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary, may_be_left};
 use crate::layout::{Layout, Listing, is_of_a_store, is_ours};
 use mcrengine::ids::FilePath;
 
@@ -25,7 +25,7 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
     let is_pointer = |(path, bytes): &&(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
     let other = |file: &&(&FilePath, u64)| {
         let is_of_layout = layout.place(file.0).is_some() || layout.marked(file.0).is_some();
-        !is_of_layout && !is_pointer(file) && !may_be_left(file.0)
+        !is_of_layout && !is_pointer(file) && !may_be_left(file.0.as_bytes())
     };
     let left: Vec<_> = all.iter().filter(other).collect();
     let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
@@ -40,14 +40,10 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
     })
 }
 
-/// Whether this is the name of a pointer file, of a log or of an older copy, whose numbers are neither ranks nor steps.
+/// Whether this is the name of a pointer file, or of a file without which a checkpoint is whole. The numbers in such names
+/// are neither ranks nor steps of checkpoints.
 pub(super) fn is_beside_states(path: &FilePath) -> bool {
-    is_pointer_name(path.name()) || may_be_left(path)
-}
-
-/// Whether a checkpoint is whole without this file: a log, or an older copy of another file.
-pub(super) fn may_be_left(path: &FilePath) -> bool {
-    is_log_name(path.name()) || is_backup_name(path.name())
+    is_pointer_name(path.name()) || may_be_left(path.as_bytes())
 }
 
 /// The files of the application, without the files of mcrEngine and without files that have temporary names. Each file

@@ -12,8 +12,9 @@
 //!
 //! If these signs do not decide, the user is asked.
 
-use super::{RankSlot, SLOT, TEMPLATES_MAX, Template, Word, may_be_left, number, show, templates_of, tokenize};
+use super::{RankSlot, SLOT, TEMPLATES_MAX, Template, Word, number, show, templates_of, tokenize};
 use crate::layout::Layout;
+use crate::layout::pointers::may_be_left;
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -215,7 +216,7 @@ pub(super) fn may_be_ranks(
 ) -> Option<String> {
     let mut labels: BTreeMap<CheckpointId, usize> = BTreeMap::new();
     let mut placed_paths = Vec::new();
-    for path in paths.iter().filter(|path| !may_be_left(path)) {
+    for path in paths.iter().filter(|path| !may_be_left(path.as_bytes())) {
         let Some(placed) = layout.place(path) else { continue };
         if placed.rank.is_some() {
             return None;

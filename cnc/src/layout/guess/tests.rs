@@ -45,7 +45,7 @@ fn guess_in_order(paths: &[FilePath]) -> (Layout, Explanation) {
 fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
     let (layout, explanation) =
-        from_numbers(&all, &BTreeMap::new(), &"run7".parse().expect("valid"), false).expect("the numbers suffice");
+        from_numbers(&all, &BTreeMap::new(), &"run7".parse().expect("valid"), None).expect("the numbers suffice");
     take_the_rest(layout, explanation, &all, Rest::IsTaken)
 }
 
@@ -669,6 +669,34 @@ fn the_files_of_several_time_steps_that_one_restart_needs_are_one_checkpoint() {
     let (layout, explanation) = guess_in_order(&names);
     assert_eq!(place_all(&layout, &names), expect(&[("rs6-1", 3, 1), ("rs6-2", 3, 1)]), "{layout}\n{explanation}");
     assert_eq!(explanation.asks, None);
+}
+
+#[test]
+fn numbered_files_that_were_written_one_after_the_other_are_steps_and_no_ranks() {
+    let flash = (0..4)
+        .map(|step| format!("sedov_hdf5_chk_{step:04}"))
+        .chain((0..6).map(|step| format!("sedov_hdf5_plt_cnt_{step:04}")));
+    let names = paths(flash);
+    let (layout, explanation) = guess_in_order(&names);
+    assert_eq!((layout.name(), place_all(&layout, &names).len(), &explanation.asks), ("flash", 4, &None), "{layout}");
+    assert!(!explanation.shows_ranks && layout.unplaced(&listing_of(&names)).is_none(), "{explanation}");
+    let fields = (0..4).flat_map(|step| [format!("X_{step:04}"), format!("Y_{step:04}")]);
+    let names = paths(fields);
+    let (layout, explanation) = guess_in_order(&names);
+    let found = place_all(&layout, &names);
+    assert!(found.values().all(|(_, ranks)| ranks.is_empty()), "{found:?}\n{layout}\n{explanation}");
+    // A job with four ranks may write its four files one after the other.
+    let of_ranks = paths((0..4).map(|rank| format!("wave_{rank}")));
+    let modified = |n: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(9 * n);
+    let listing = Listing { modified: (0..4).map(modified).collect(), ..listing_of(&of_ranks) };
+    let (layout, explanation) = guess(&listing, Path::new("/data/run7"), Rest::IsTaken, Some(4));
+    assert_eq!(place_all(&layout, &of_ranks), expect(&[("run7", 4, 4)]), "{layout}\n{explanation}");
+    let (layout, explanation) = guess(&listing, Path::new("/data/run7"), Rest::IsTaken, None);
+    assert_eq!(place_all(&layout, &of_ranks).len(), 4, "{layout}\n{explanation}");
+    // Two files may be two ranks, so an agent waits.
+    let two = Listing { modified: (0..2).map(modified).collect(), ..listing_of(&of_ranks[..2]) };
+    let (_, explanation) = guess(&two, Path::new("/data/run7"), Rest::IsLeft, None);
+    assert!(!explanation.certain && explanation.awaits_files, "{explanation}");
 }
 
 #[test]
