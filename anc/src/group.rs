@@ -65,6 +65,9 @@ pub enum Reason {
     Store(String),
     /// Too many checkpoints of the group were waiting, and this checkpoint was the oldest.
     Overtaken,
+    /// All ranks announced their files, but the store failed, and too many newer checkpoints of the group wait for the
+    /// store.
+    Crowded,
     /// The files belong to an incarnation of the job that has ended.
     Fenced(String),
     /// The aggregator is shutting down.
@@ -76,7 +79,7 @@ impl Reason {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Missing(_) => "missing",
-            Self::Store(_) => "store",
+            Self::Store(_) | Self::Crowded => "store",
             Self::Overtaken => "overtaken",
             Self::Fenced(_) => "fenced",
             Self::Shutdown => "shutdown",
@@ -86,7 +89,7 @@ impl Reason {
     /// Whether it may help to announce the same checkpoint again later.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Store(_) | Self::Shutdown => true,
+            Self::Store(_) | Self::Crowded | Self::Shutdown => true,
             Self::Missing(_) | Self::Overtaken | Self::Fenced(_) => false,
         }
     }
@@ -104,6 +107,7 @@ impl fmt::Display for Reason {
             }
             Self::Store(error) => write!(f, "the flush failed {FLUSH_ATTEMPTS_MAX} times: {error}"),
             Self::Overtaken => f.write_str("newer checkpoints arrived before this checkpoint was complete"),
+            Self::Crowded => f.write_str("the store failed, and too many newer checkpoints wait for the store"),
             Self::Fenced(reason) => f.write_str(reason),
             Self::Shutdown => f.write_str("the aggregator is shutting down"),
         }
@@ -214,6 +218,8 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             todo.push(Effect::TellCommitted(id.clone()));
             Phase::Committed(id)
         }
+        // The checkpoint waits because the store failed. The agents announce it again later.
+        (Phase::Waiting { attempts: 1.., .. }, Event::Overtaken) => abandon(Reason::Crowded, todo),
         (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Overtaken) => abandon(Reason::Overtaken, todo),
         (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Shutdown) => abandon(Reason::Shutdown, todo),
         // A running flush is not interrupted. If an agent is lost, the fetches of the flush fail by themselves.
@@ -320,6 +326,15 @@ mod tests {
         }
         assert_eq!(waits, [10, 20, 40, 80]);
         assert_eq!(phase, Phase::Abandoned(Reason::Store("no space".into())));
+    }
+
+    #[test]
+    fn a_checkpoint_that_only_waits_for_the_store_is_announced_again_if_newer_ones_take_its_place() {
+        let mut todo = Vec::new();
+        let waiting = step(Phase::Flushing { attempts: 0 }, Event::StoreFailed("no space".into()), 0, TIMES, &mut todo);
+        let phase = step(waiting, Event::Overtaken, 1, TIMES, &mut todo);
+        assert_eq!(phase, Phase::Abandoned(Reason::Crowded));
+        assert!(Reason::Crowded.may_pass() && !Reason::Overtaken.may_pass());
     }
 
     fn events() -> impl Strategy<Value = Event> {

@@ -90,6 +90,35 @@ fn a_full_disk_is_named_costs_no_committed_checkpoint_and_is_used_again_once_the
 }
 
 #[test]
+fn all_checkpoints_that_were_written_while_the_disk_was_full_are_committed_once_there_is_room() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = SmallDisk::mount(dir.path().join("disk"), 8) else { return };
+    let (store, watch) = (disk.0.join("store"), dir.path().join("run"));
+    std::fs::create_dir(&watch).expect("made");
+    let (aggregator, address) = Daemon::aggregator(dir.path(), "a", &store, "group-size = 2\nprofile = \"raw\"");
+    let layout =
+        "ranks = 2\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50";
+    let agent = Daemon::agent(dir.path(), "n", &watch, std::slice::from_ref(&address), layout);
+    (0..2).for_each(|rank| write_rank(&watch, 1, rank, 2_000));
+    wait_complete(&store, "sim.it_1");
+    let ballast = disk.0.join("ballast");
+    fill(&ballast);
+    for step in 2..=14 {
+        (0..2).for_each(|rank| write_rank(&watch, step, rank, 2_000));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    aggregator.wait_for_log("too many newer checkpoints wait for the store");
+    std::fs::remove_file(&ballast).expect("removed");
+    let mut flush = mcr();
+    flush.args(["flush", "--timeout", "60", "--state"]).arg(dir.path().join("n.state"));
+    run(&mut flush, 0);
+    let complete = list(&store).iter().filter(|line| line["complete"] == true).count();
+    assert_eq!(complete, 14, "{:?}", list(&store));
+    assert_eq!(agent.stop(), Some(0));
+    assert_eq!(aggregator.stop(), Some(0));
+}
+
+#[test]
 fn a_store_that_is_unmounted_is_named_and_nothing_is_written_below_its_mount_point() {
     let dir = tempfile::tempdir().expect("a directory");
     let Some(disk) = SmallDisk::mount(dir.path().join("store"), 16) else { return };

@@ -124,7 +124,7 @@ fn an_hdf5_file_that_is_longer_than_its_superblock_says_makes_its_checkpoint_dou
     assert!(err.contains("sim.it_2.rank_1.h5) is longer than its superblock says"), "{err}");
     let to = site.dir.path().join("to");
     let restarted = run(mcr().args(["restart", "--copy", "--store"]).arg(site.store()).arg("--to").arg(&to), 2);
-    let said = text(&restarted.stderr);
+    let (_, said) = said(&restarted);
     assert!(said.contains("sim.it_2") && to.join("sim.it_1.rank_1.h5").exists(), "{said}");
 
     // The agent knows it too.
