@@ -428,7 +428,7 @@ impl Daemon {
         Ok((child, worker))
     }
 
-    /// Signals the worker of a job that the job is over, and waits until the worker has ended.
+    /// Signals the worker of a job that the job is over, and waits at most `wait` until the worker has ended.
     fn end(&self, job_id: &str, wait: Duration) -> Reply {
         if let Err(error) = job_id_of(job_id.to_owned()) {
             return Reply::Refused(error.to_string());

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time after which no new work begins. A segment or a file that is being read at this time is finished.
+/// The time after which no new work begins. If a segment or a file is being read at this time, it is still read to
+/// its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(pub Option<Instant>);
 
