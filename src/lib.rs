@@ -80,8 +80,8 @@
 //!   store. [`bases::Bases`] finds the older segments for row 8.
 //! - Row 7: a budget limits the memory of all segments together. [`plan::Scheme`] says how [`merge::merge`] joins
 //!   pieces: one piece after the other, or, in the schemes whose names end in `-block`, one block of each piece in
-//!   turn. Row 9: [`codec::encode_chosen`] chooses the codecs. Before row 11, [`parity::write`] may write the parity of
-//!   the container, by which `mcr verify --repair` ([`copy::repair`]) mends damage. While row 11 runs,
+//!   turn. Row 9: [`codec::encode_chosen`] chooses the codecs. Before row 11, [`parity::write`] may write the parity
+//!   of the container, by which `mcr verify --repair` ([`copy::repair`]) mends damage. While row 11 runs,
 //!   [`manifest::write`] writes the manifest under a temporary name.
 //!
 //! An *incarnation* is one start of a job. Only the newest incarnation of a job may commit.
@@ -95,14 +95,16 @@
 //! frames.
 //!
 //! Bytes that are read again after row 2 are compared with their variable's digest before the commit. So a file that
-//! changed after row 2 makes this checkpoint fail with an error, and harms no other checkpoint. Bytes that are kept in
-//! memory since row 2 are not hashed again (`Source::is_checked`), because the digests were made from these bytes. In
-//! a file that is kept in memory, variables of fewer than 4096 bytes get no digest; the digest of the file covers them.
+//! changed after row 2 makes this checkpoint fail with an error, and harms no other checkpoint. Bytes that are kept
+//! in memory since row 2 are not hashed again (`Source::is_checked`), because the digests were made from these bytes.
+//! In a file that is kept in memory, variables of fewer than 4096 bytes get no digest. The digest of the file covers
+//! these variables.
 //!
 //! # Restart: the same path in the opposite direction
 //!
-//! `restore_newest` in `cli/src/restart.rs` calls all rows. `candidates` chooses from the list of row 1 the checkpoints
-//! to try. But if another node of the same start of the job has already decided (row 8), only its checkpoint is tried.
+//! `restore_newest` in `cli/src/restart.rs` calls all rows. `candidates` chooses from the list of row 1 the
+//! checkpoints to try. But if another node of the same start of the job has already decided (row 8), only the
+//! checkpoint of this decision is tried.
 //! In `cli/src/prepare.rs`, `prepare` calls rows 2 to 7 for each group, and `publish` calls row 9. The call of row 6
 //! contains the calls of rows 3 to 5, for each segment. If a checkpoint is damaged and cannot be restored,
 //! `restore_newest` reports the damage and tries the next older checkpoint.
@@ -120,8 +122,8 @@
 //! | 9 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or no file |
 //!
 //! `mcr ls`, `cat`, `extract` and `diff` (`cli/src/inside/mod.rs`) and `mcr mount` (`cli/src/mount/mod.rs`) look inside
-//! a checkpoint without a restart. [`image::FileReader`] and [`container::VariableReader`] decode only the segments that
-//! they need, through the partition buffer of row 5.
+//! a checkpoint without a restart. [`image::FileReader`] and [`container::VariableReader`] decode only the segments
+//! that they need, through the partition buffer of row 5.
 //!
 //! `mcr copy` and `mcr verify --repair` copy files between two stores without decoding segments ([`copy`]). The steps
 //! have the same order as the steps of a commit.
@@ -152,8 +154,8 @@
 //!   the store, only files and frames.
 //! - Only [`store`] makes, renames or syncs a file on the parallel file system. `.clippy.toml` refuses the calls
 //!   elsewhere.
-//! - A committed file is never changed in place. Only [`prune::prune`] deletes committed files, and keeps containers to which
-//!   other checkpoints refer. [`repack::repack`] replaces a kept container as a whole by a smaller container.
+//! - A committed file is never changed in place. Only [`prune::prune`] deletes committed files, and keeps containers
+//!   to which other checkpoints refer. [`repack::repack`] replaces a kept container as a whole by a smaller container.
 //!   [`copy::repair`] replaces a damaged file by an intact copy of this file.
 //! - The generated wire types are used only where messages are sent and received. `proto/src/convert.rs` checks each
 //!   header that arrives and converts it to the types of this crate.
