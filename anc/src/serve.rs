@@ -361,29 +361,29 @@ impl Service {
             // Each arm only makes an event, so no partly received message is lost. If an agent at rest disappears,
             // the kernel's keepalive ends the connection.
             let heard = tokio::select! {
-                            heard = from.message() => Some(heard),
-                            turned = arriving.turn() => {
-                                link.send(match turned {
-                                    Turned::Send(room) => To::Room(room),
-                                    Turned::GivenBack(abandoned) => {
-                                        tracing::warn!(
-                                            label = abandoned.label,
-                                            rank = abandoned.rank,
-                                            reason = abandoned.reason,
-                                            "no room for an announcement"
-                                        );
-                                        To::Abandoned(abandoned)
-                                    }
-                                });
-                                if arriving.is_empty() {
-            self.tell_looked(&mut looked, link).await;
-            }
-                                continue;
-                            }
-                            () = tokio::time::sleep(wait), if !at_rest || arriving.awaits_parts() => None,
-                            reason = link.until_ended() => return End::for_now(reason),
-                            () = self.hub.closed() => return End::for_now(SHUTTING_DOWN),
-                        };
+                heard = from.message() => Some(heard),
+                turned = arriving.turn() => {
+                    link.send(match turned {
+                        Turned::Send(room) => To::Room(room),
+                        Turned::GivenBack(abandoned) => {
+                            tracing::warn!(
+                                label = abandoned.label,
+                                rank = abandoned.rank,
+                                reason = abandoned.reason,
+                                "no room for an announcement"
+                            );
+                            To::Abandoned(abandoned)
+                        }
+                    });
+                    if arriving.is_empty() {
+                        self.tell_looked(&mut looked, link).await;
+                    }
+                    continue;
+                }
+                () = tokio::time::sleep(wait), if !at_rest || arriving.awaits_parts() => None,
+                reason = link.until_ended() => return End::for_now(reason),
+                () = self.hub.closed() => return End::for_now(SHUTTING_DOWN),
+            };
             let message = match heard {
                 None if link.sent_data() => continue,
                 None => {

@@ -155,9 +155,14 @@ impl Captured {
         self.headers.iter().flat_map(|header| &header.variables).any(|variable| !variable.filters.is_empty())
     }
 
+    /// The files of the checkpoint, without the links, directories and pointer files that accompany it.
+    pub fn files(&self) -> impl Iterator<Item = &FileHeader> {
+        self.headers.iter().filter(|header| !header.kind.is_companion())
+    }
+
     /// Total length of the files, in bytes.
     pub fn file_bytes(&self) -> u64 {
-        self.headers.iter().map(|header| header.bytes).sum()
+        self.files().map(|header| header.bytes).sum()
     }
 }
 
