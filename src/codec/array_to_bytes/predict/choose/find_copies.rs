@@ -435,8 +435,8 @@ struct Windows {
 /// Finds runs greedily: at each place, this function uses the best of a few runs, and cuts the run at borders.
 ///
 /// `bits` holds the elements in the order of coding, `known` of them are known before decoding begins, and `borders`
-/// are the places where columns begin. A run is *turned* if its sources have the opposite sign. `done` holds the sources
-/// of exact copies: if the slack is not 0, runs begin only at elements without a source in `done`.
+/// are the places where columns begin. A run is *turned* if its sources have the opposite sign. `done` holds the
+/// sources of exact copies: if the slack is not 0, runs begin only at elements without a source in `done`.
 fn find(
     bits: &[u64],
     known: usize,
