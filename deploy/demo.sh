@@ -150,19 +150,19 @@ heat=("$HEAT" --launch "$ranks" --rendezvous "$work/sockets" --steps "$steps" --
 heat_on_nodes=("${heat[@]}" --dir "$work/run")
 [ $nodes -eq 1 ] || heat_on_nodes+=(--ranks-per-node "$per_node")
 
-step "1. The application, undisturbed"
-say "$ranks processes solve a heat equation together and write a checkpoint each, in HDF5, every $every of $steps steps." \
-    "They are not linked against mcrEngine and do not know of it."
+step "1. The application runs without failures and without mcrEngine"
+say "$ranks processes solve a heat equation in $steps steps. Every $every steps, each process writes an HDF5 checkpoint." \
+    "The application is not linked against mcrEngine."
 "${heat[@]}" --dir "$work/reference" >"$work/reference.log" 2>&1 || fail "the simulation failed"
 sed 's/^/   /' "$work/reference.log"
 say "Remember this digest: it covers every bit of the final state."
 
 step "2. The same simulation, now with mcrEngine"
 if [ $daemons = no ]; then
-    say "One command watches the directory the application writes to; agent and aggregator in one process:" \
+    say "mcr run watches the directory of the application. This process is agent and aggregator:" \
         "\$ mcr run --watch run --store store --job heat --ranks $ranks --group-size $group_size --layout '$layout'"
 else
-    say "An aggregator (mcr anc), and on each of $nodes nodes an agent (mcr cnc) that watches the node's own directory."
+    say "One aggregator (mcr anc) runs. On each of $nodes nodes an agent (mcr cnc) watches the directory of the node."
 fi
 say "Groups of $group_size ranks: each group's $group_size files become one container in the store. (Slowed down to watch.)"
 start_daemons
@@ -172,7 +172,7 @@ wait_for 30 "committed checkpoint" any_committed
 sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.2f", 4 * r / 32767 }')"
 kill -0 "$simulation" 2>/dev/null || fail "the simulation ended before it could be killed"
 
-step "3. The power goes: kill -9 for everything, and the node's disk is lost"
+step "3. A power failure: kill -9 ends all processes, and the node's disk is lost"
 kill_now "$simulation" "${daemon_pids[@]}"
 started=()
 say "The simulation had reached: $(tail -n 1 "$work/simulation.log")" \
@@ -199,16 +199,16 @@ while read -r file; do
     cmp "$file" "$work/reference/${file##*/}" || fail "$file is not what the application wrote"
     compared=$((compared + 1))
 done < <(find "$work/run" -name 'heat.*.h5')
-[ $compared -eq $ranks ] || fail "$compared files came back, not $ranks"
-say "All $compared files are, byte for byte, what the undisturbed run wrote for ${newest}."
+[ $compared -eq $ranks ] || fail "the restart restored $compared files, but the checkpoint has $ranks files"
+say "All $compared files are equal, byte for byte, to the files that the first run wrote for ${newest}."
 
 step "5. The simulation and the daemons continue from this checkpoint to the end"
 start_daemons
 "${heat_on_nodes[@]}" --restart >"$work/resumed.log" 2>&1 || fail "the resumed simulation failed"
 sed 's/^/   /' "$work/resumed.log"
 same_state "$work/reference.log" >"$work/expected"
-same_state "$work/resumed.log" | cmp -s - "$work/expected" || fail "the final state differs from the undisturbed run's"
-say "${bold}The final state equals the final state of the undisturbed run, bit for bit.${plain}"
+same_state "$work/resumed.log" | cmp -s - "$work/expected" || fail "the final state differs from the first run"
+say "${bold}The final state equals the final state of the first run, bit for bit.${plain}"
 
 step "6. Space and files used"
 wait_for 60 "commit of the last checkpoint" has_committed "$(printf 'it_%06d' $steps)"
@@ -232,13 +232,13 @@ row='   %-44s %7s %10s %7s\n'
     printf "$row" 'in the store (containers; bytes are of all)' "$containers" "$(human "$stored")" "$(ratio $raw "$stored")"
 }
 
-say "" "The last checkpoint: each variable of a group's ranks is merged into a class and compressed as one." \
-    "The conductivity never changes, so it is stored once and referred to. (raw: without the application's own deflate," \
-    "which is taken off when a file is captured and put on again at a restart.)"
+say "" "The last checkpoint: mcrEngine merges the same variable of all ranks of a group into a class, and compresses it." \
+    "The conductivity never changes, so only the first checkpoint stores it, and later checkpoints refer to it." \
+    "(raw: bytes without the application's deflate filter. The agent removes this filter. A restart applies it again.)"
 run mcr show --store "$work/store" --job heat
 
 step "7. Checkpoints that real codes wrote"
-say "Saved in one shot, without daemons (mcr save DIR --store STORE), restored, and every file compared."
+say "mcr save DIR --store STORE saves each checkpoint without daemons. mcr restart restores it. All files are compared."
 row='   %-38s %6s %10s %10s %10s %6s  %s\n'
 # shellcheck disable=SC2059
 printf "$row" 'set and dump' files bytes 'tar|gzip' stored ratio restored
@@ -250,7 +250,7 @@ for set in tests/data/checkpoints/*/; do
         stored=$(($(bytes_of "$work/store") - before)) raw=$(bytes_of "$dump")
         "$MCR" restart --copy --store "$work/store" --job "$job" --to "$work/back/$dump" >"$work/restart.log" 2>&1 \
             || fail "restoring $dump failed"
-        diff -r -x '.mcr-*' "$dump" "$work/back/$dump" || fail "$dump did not come back as it was"
+        diff -r -x '.mcr-*' "$dump" "$work/back/$dump" || fail "the restored files of $dump differ from the saved files"
         # shellcheck disable=SC2059
         printf "$row" "$job/$(basename "$dump")" "$(files_of "$dump")" "$(human "$raw")" \
             "$(human "$(gzipped "$dump")")" "$(human $stored)" "$(ratio "$raw" $stored)" identical

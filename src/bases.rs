@@ -113,7 +113,7 @@ impl Bases {
     /// Whether a variable can be coded against a base instead of being stored as a reference to older bytes. The
     /// result is true if the bytes of the variable equal an array whose segments may be bases. In this case,
     /// [`Bases::find`] uses this array for the variable from now on.
-    pub fn tells(&mut self, at: VariableRef, source: &Source) -> bool {
+    pub fn may_predict(&mut self, at: VariableRef, source: &Source) -> bool {
         let Source::External { container, at: older } = source else { return false };
         let Some(holder) = self.holders.iter_mut().find(|holder| holder.container == *container) else { return false };
         let index = holder.reader.index();
@@ -222,8 +222,9 @@ impl Holder {
 /// extents, and the number of the variable among the variables that agree in all these properties.
 type VariableKey<'a> = (u32, &'a str, &'a ElementType, &'a [u64], u32);
 
-/// Finds the same variables in an older container. The first map has the variables of equal shape. The second map has
-/// the lists of any length.
+/// Finds the same variables in an older container. Both maps lead from a new variable to the same variable in the
+/// older container. The first map has variables of equal shape. The second map has lists (arrays of numbers or
+/// points), whose lengths may differ.
 fn twins(
     files: &[FileHeader],
     classes: &[VariableClass],

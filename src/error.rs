@@ -70,15 +70,18 @@ pub enum StoreError {
         what: String,
     },
     /// A number exceeds a limit of the format.
-    #[error("{path}: {found} {what}, but the format allows {limit}", path = .path.display())]
+    #[error(
+        "{path}: the {what} would have {found} bytes, but the format allows at most {limit} bytes",
+        path = .path.display()
+    )]
     TooLarge {
         /// The container or manifest.
         path: PathBuf,
-        /// What is counted.
+        /// The part of the file, or the kind of the file.
         what: &'static str,
-        /// The number.
+        /// Length of the part, in bytes.
         found: u64,
-        /// The largest allowed number.
+        /// Maximum length of the part, in bytes.
         limit: u64,
     },
     /// An existing file of the store could not be read.
@@ -149,7 +152,10 @@ pub enum ReadError {
         at: u64,
     },
     /// The file was written by a later release.
-    #[error("{path}: format {found}, this build reads up to {newest}", path = .path.display())]
+    #[error(
+        "{path}: the file has format {found}, but this build reads only formats up to {newest}",
+        path = .path.display()
+    )]
     TooNew {
         /// The container or manifest.
         path: PathBuf,

@@ -275,7 +275,7 @@ pub enum HeaderError {
         what: &'static str,
     },
     /// The kind of the file does not agree with its length.
-    #[error("{file}: {what}, but it has {bytes}")]
+    #[error("{file}: {what}, but the header states {bytes} bytes")]
     Kind {
         /// The file.
         file: String,

@@ -61,10 +61,11 @@ pub struct Incarnation {
     /// Time at which the incarnation began, in milliseconds since 1970, by the clock of the node that began it. The
     /// time is for people only; no decision depends on it.
     pub began_unix_ms: u64,
-    /// The boundary between the previous incarnation and this incarnation is `took_ms / 2` milliseconds before this
-    /// record was written. If a restart wrote the record, the value is the time since the restart started, by its
-    /// monotonic clock; the previous run had ended before the restart started. If an aggregator wrote the record to
-    /// separate two runs, the value is twice the time since the first agent of the new run started.
+    /// Twice the time from the boundary between the previous and this incarnation to the writing of this record, in
+    /// milliseconds. A restart writes the time since it started, so the boundary is the middle of this time: the last
+    /// file of the previous run was written before the restart started, the next run writes its first file after the
+    /// record, and the times of files may be wrong by some milliseconds. An aggregator that separates two runs writes
+    /// twice the time since the first agent of the new run started.
     pub took_ms: u64,
     /// The checkpoint from which the incarnation continues. `None` if the incarnation started without a checkpoint.
     pub from: Option<CheckpointId>,

@@ -1,5 +1,5 @@
 //! Decisions and formats of mcrEngine, and a tour of the whole system. Read this page first, then follow one of the
-//! two paths.
+//! two paths. The table of words, below the next two paragraphs, defines each term.
 //!
 //! A simulation with many ranks writes a checkpoint: at least one file for each rank. An agent on each compute node
 //! (`mcr cnc`) notices that a file is finished and describes it. An aggregator (`mcr anc`) pulls the variables of a
@@ -8,21 +8,28 @@
 //! the work of agents and aggregators in one process.
 //!
 //! The crates: `mcrengine` (this crate, `src/`) makes the decisions and defines the formats. `mcr-proto` is the
-//! network protocol. `mcr-cnc` is the agent, `mcr-anc` is the aggregator, and `mcr-cli` is the command `mcr`. Each of
-//! these words has one meaning in all crates: *rank, group, checkpoint, variable, header, class, segment, container,
-//! manifest, fetch, merge, split, flush, restart, raw* (before compression) and *stored* (after compression) bytes.
-//!
-//! Further words:
+//! network protocol. `mcr-cnc` is the agent, `mcr-anc` is the aggregator, and `mcr-cli` is the command `mcr`.
 //!
 //! | word | meaning |
 //! |---|---|
+//! | rank | number of a process in the application's `MPI_COMM_WORLD` |
+//! | group | the ranks that one aggregator merges into one container. Codec `predict` also has groups of arrays |
+//! | checkpoint | all files that all ranks saved at one step |
+//! | variable | one named array of one rank (in HDF5's words, a dataset), or the bytes between the arrays of a file |
+//! | header | the description of a file or a variable without its bytes: path, type, shape, digest |
+//! | class | variables of different ranks that are similar enough to be merged |
+//! | segment | a merged, compressed run of bytes in a container |
+//! | container, manifest | the file with a group's data in the store, and the small file that commits the group |
+//! | fetch, merge, split | the aggregator pulls bytes from agents; joins bytes of ranks; the inverse of merge |
+//! | flush, restart | a group goes from memory to the store; files of a checkpoint go from the store to a directory |
+//! | raw, stored | bytes before compression, bytes after compression |
 //! | label | the application's name of a checkpoint. If a name is overwritten, the second content is `LABEL~2` |
 //! | incarnation | one start of a job. The first restart of the start, or its first agent, begins the incarnation |
 //! | identity | the name that SLURM or the user gives a start. All processes of the start know the identity |
 //! | capture, announcement | the agent captures (describes) the files of a rank, and announces the headers |
 //! | link, session | an agent has one link to each aggregator. A session is one connection of a link |
 //! | hub | the task of an aggregator that decides which group is flushed, and when |
-//! | frame | a part of the data stream between two processes, at most 1 MiB |
+//! | frame | a part of the data stream between two processes, at most 1 MiB. `container.md` uses the word differently |
 //! | extent, piece | an extent is a range of bytes of a file. A piece is a part of a variable in one segment |
 //! | lease | a reservation of memory in the budget of a process |
 //! | base | an older segment that predicts the bytes of a new segment |
@@ -66,35 +73,41 @@
 //! | 12 | commit | `src/manifest/commit.rs` | [`manifest::commit`] | a [`manifest::Manifest`]: every later restart sees the group |
 //!
 //! - Row 1: `cnc/src/settle.rs` decides when a file is finished. Row 2: `cnc/src/h5.rs` finds the variables of an
-//!   HDF5 file. `capture_keeping` also keeps small files in memory. Row 4: `step` lists effects, and `anc/src/hub.rs`
-//!   executes them. The effect `Flush` puts the group into a queue; `anc/src/hub/flushing.rs` starts the flush, and
-//!   `anc/src/hub/flush_work.rs` does the flush.
+//!   HDF5 file. `capture_keeping` also keeps small files in memory. Row 4: `step` does no I/O. It returns the next
+//!   phase and a list of effects, which are the actions that `anc/src/hub.rs` must start. The effect `Flush` puts the
+//!   group into a queue; `anc/src/hub/flushing.rs` starts the flush, and `anc/src/hub/flush_work.rs` does the flush.
 //! - Row 6: [`plan::plan`] makes the plan. The plan leaves out the variables that [`reuse::reusable`] finds in the
 //!   store. [`bases::Bases`] finds the older segments for row 8.
-//! - Row 7: a budget limits the memory of all segments together. In the schemes `agnostic-block` and `aware-block`,
-//!   [`merge::merge`] interleaves the pieces block by block. Row 9: [`codec::encode_chosen`] chooses the codecs. Row
-//!   11: meanwhile [`manifest::write`] writes the manifest under a temporary name. Before row 11, [`parity::write`] may
-//!   write the parity of the container, by which `mcr verify --repair` ([`copy::repair`]) mends damage.
+//! - Row 7: a budget limits the memory of all segments together. [`plan::Scheme`] says how [`merge::merge`] joins
+//!   pieces: one piece after the other, or, in the schemes whose names end in `-block`, one block of each piece in
+//!   turn. Row 9: [`codec::encode_chosen`] chooses the codecs. Before row 11, [`parity::write`] may write the parity
+//!   of the container, by which `mcr verify --repair` ([`copy::repair`]) mends damage. While row 11 runs,
+//!   [`manifest::write`] writes the manifest under a temporary name.
 //!
 //! An *incarnation* is one start of a job. Only the newest incarnation of a job may commit.
 //! `anc/src/hub/flush_work.rs` checks this rule before row 5 (`anc/src/incarnation.rs`) and again before row 12. If a
 //! rank's files are older than the newest incarnation, the aggregator waits for new files.
 //!
 //! A variable's bytes come from a `Source` (`anc/src/source.rs`). `LocalSource` (`cli/src/local.rs`) reads the file
-//! in the same process. `RemoteSource` (`anc/src/fetch.rs`) asks the agents, which read the file again:
-//! `AgentLink::ask` sends the request, and `answer` in `cnc/src/serve.rs` reads the extents of the file by
-//! `read_ranges` and sends frames. `AgentLink::data` receives the frames, and `Asked::fill` puts the bytes in their
-//! places. The bytes are compared with the digest of row 2 before they are committed. So a file that changed after
-//! row 2 makes this checkpoint fail with an error, and harms no other checkpoint. Bytes that are kept in memory since
-//! row 2 are not hashed again (`Source::is_checked`). In a file that is kept in memory, variables of fewer than 4096
-//! bytes get no digest.
+//! in the same process. `RemoteSource` (`anc/src/fetch.rs`) asks the agents, which read the file again. In this file,
+//! `AgentLink::ask` sends the request, `AgentLink::data` receives frames, and `Asked::fill` puts the bytes in their
+//! places. On the agent, `answer` in `cnc/src/serve.rs` reads the extents of the file by `read_ranges` and sends the
+//! frames.
+//!
+//! Bytes that are read again after row 2 are compared with their variable's digest before the commit. So a file that
+//! changed after row 2 makes this checkpoint fail with an error, and harms no other checkpoint. Bytes that are kept
+//! in memory since row 2 are not hashed again (`Source::is_checked`), because the digests were made from these bytes.
+//! In a file that is kept in memory, variables of fewer than 4096 bytes get no digest. The digest of the file covers
+//! these variables.
 //!
 //! # Restart: the same path in the opposite direction
 //!
-//! `cli/src/restart.rs` does rows 1 and 8: `candidates` chooses from the list of row 1, except if another node of the
-//! start has decided. In `cli/src/prepare.rs`, `prepare` does rows 2 to 7 for each group, and `publish` does row 9.
-//! The call of row 6 contains the calls of rows 3 to 5, for each segment. If a checkpoint is damaged and cannot be
-//! restored, `cli/src/restart.rs` reports the damage and tries the next older checkpoint.
+//! `restore_newest` in `cli/src/restart.rs` calls all rows. `candidates` chooses from the list of row 1 the
+//! checkpoints to try. But if another node of the same start of the job has already decided (row 8), only the
+//! checkpoint of this decision is tried.
+//! In `cli/src/prepare.rs`, `prepare` calls rows 2 to 7 for each group, and `publish` calls row 9. The call of row 6
+//! contains the calls of rows 3 to 5, for each segment. If a checkpoint is damaged and cannot be restored,
+//! `restore_newest` reports the damage and tries the next older checkpoint.
 //!
 //! | # | step | where | function | result |
 //! |---|---|---|---|---|
@@ -102,15 +115,15 @@
 //! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the indexes of a container and of its references |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | a [`container::StoredSegment`], compared with its checksum |
 //! | 4 | decompress | `src/codec/chain.rs` | [`codec::Chain::decode`] | the raw bytes of a segment. The base, if there is one, is decoded first |
-//! | 5 | split | `src/container/segments.rs` | [`container::SegmentBuffer::run`] | the pieces of each variable, cut along [`merge::runs`]. Decoded segments stay in a [`partition::SharedBuffer`] until their last use |
+//! | 5 | split | `src/container/segments.rs` | [`container::SegmentBuffer::run`] | the pieces of each variable. [`merge::runs`] says which bytes of a segment belong to which piece. Decoded segments stay in a [`partition::SharedBuffer`] until their last use |
 //! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | the pieces, given to row 7 or sent to another node (`cli/src/remote.rs`) |
 //! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file under a temporary name, with the digest of row 2 of the first table |
 //! | 8 | decide | `cli/src/decide.rs` | `decide` | an [`incarnation::Incarnation`]: the first node of a start decides, the other nodes follow |
 //! | 9 | publish | `cnc/src/restart/publish.rs` | [`publish_all`] | all files of the checkpoint under their final names, or no file |
 //!
 //! `mcr ls`, `cat`, `extract` and `diff` (`cli/src/inside/mod.rs`) and `mcr mount` (`cli/src/mount/mod.rs`) look inside
-//! a checkpoint without a restart. [`image::FileReader`] and [`container::VariableReader`] decode only the segments that
-//! they need, through the partition buffer of row 5.
+//! a checkpoint without a restart. [`image::FileReader`] and [`container::VariableReader`] decode only the segments
+//! that they need, through the partition buffer of row 5.
 //!
 //! `mcr copy` and `mcr verify --repair` copy files between two stores without decoding segments ([`copy`]). The steps
 //! have the same order as the steps of a commit.
@@ -120,8 +133,9 @@
 //! - **A checkpoint exists if and only if valid manifests in its directory cover all of its groups**
 //!   ([`manifest::CheckpointState::is_complete`]). A reader needs no root file and no lock. The records of
 //!   incarnations only decide which complete checkpoint is the newest, and marks exclude checkpoints.
-//! - **The newest checkpoint of a job is the checkpoint of the newest incarnation that the application wrote last**
-//!   ([`manifest::Place`]). A checkpoint that was incomplete when a newer incarnation began never becomes complete.
+//! - **Checkpoints are ordered by incarnation, then by the time at which the application wrote them**
+//!   ([`manifest::Place`]). The last checkpoint in this order is the newest. A checkpoint that was incomplete when a
+//!   newer incarnation began never becomes complete.
 //! - The types allow only one order of a commit. Only [`container::UnsealedContainer::seal`] makes a
 //!   [`container::SealedContainer`], and only a sealed container can be committed. A writer that is dropped leaves a
 //!   file under a temporary name, which no reader opens. `tests/crash` stops a store after every operation in turn.
@@ -140,8 +154,8 @@
 //!   the store, only files and frames.
 //! - Only [`store`] makes, renames or syncs a file on the parallel file system. `.clippy.toml` refuses the calls
 //!   elsewhere.
-//! - A committed file is never changed. Only [`prune::prune`] deletes committed files, and keeps containers to which
-//!   other checkpoints refer. [`repack::repack`] replaces a kept container as a whole by a smaller container.
+//! - A committed file is never changed in place. Only [`prune::prune`] deletes committed files, and keeps containers
+//!   to which other checkpoints refer. [`repack::repack`] replaces a kept container as a whole by a smaller container.
 //!   [`copy::repair`] replaces a damaged file by an intact copy of this file.
 //! - The generated wire types are used only where messages are sent and received. `proto/src/convert.rs` checks each
 //!   header that arrives and converts it to the types of this crate.

@@ -91,11 +91,16 @@ pub fn check_directory(store: &dyn Store, job: &JobId, node: &str) -> Result<(),
 }
 
 /// Begins the incarnation with the number after `after`, without a restart. The new incarnation continues from the
-/// newest checkpoint. If another process begins this incarnation first, the function returns no error.
+/// newest complete checkpoint that is not marked as bad. If another process begins this incarnation first, the
+/// function returns no error.
 pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<(), StoreError> {
     let all: Vec<CheckpointState> = manifest::newest_restorable(store, job)?.collect();
     let began_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
-    let from = all.first().and_then(|state| state.place.map(|place| (state.id.clone(), place)));
+    // As in a restart, a checkpoint that was set aside counts only if every complete checkpoint was set aside.
+    let are_all_aside = all.iter().all(|state| state.is_set_aside);
+    let may_continue = |state: &&CheckpointState| state.bad.is_none() && (are_all_aside || !state.is_set_aside);
+    let newest = all.iter().find(may_continue);
+    let from = newest.and_then(|state| state.place.map(|place| (state.id.clone(), place)));
     let newer = all.iter().filter(|state| state.place > from.as_ref().map(|from| from.1));
     let whole = newer.map(|state| state.id.clone()).collect();
     let unfinished = Some(manifest::unfinished(store, job, &all, from.as_ref().map(|from| from.1))?);
@@ -209,6 +214,8 @@ impl Currents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mcrengine::ids::CheckpointId;
+    use mcrengine::marks::mark_bad;
     use mcrengine::store::MemoryStore;
     use std::path::Path;
 
@@ -229,6 +236,37 @@ mod tests {
         assert!(told.contains("incarnation 1 (SLURM job 1") && told.contains("incarnation 2 (SLURM job 2"), "{told}");
         let told = admitted(&currents, &store, "").expect_err("fenced");
         assert!(told.contains("has no identity"), "{told}");
+    }
+
+    #[test]
+    fn a_new_incarnation_does_not_begin_from_a_checkpoint_that_is_marked_as_bad() {
+        let (store, job) = (MemoryStore::new(), "wave".parse().expect("valid"));
+        for dir in ["wave", "wave/.incarnations", "wave/DD0001", "wave/DD0002"] {
+            store.create_dir(Path::new(dir)).expect("created");
+        }
+        for path in [
+            "wave/.incarnations/0001",
+            "wave/DD0001/group-0000.mcr",
+            "wave/DD0001/group-0000.manifest",
+            "wave/DD0002/group-0000.mcr",
+            "wave/DD0002/group-0000.manifest",
+        ] {
+            let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/v1/store").join(path);
+            store.put(Path::new(path), &std::fs::read(golden).expect("a golden file"));
+        }
+        let begun_from = |after: u32| {
+            begin_anew(&store, &job, after, Draft { identity: format!("job {after}"), ..Draft::default() })
+                .expect("begins");
+            incarnation::newest(&store, &job).expect("readable").expect("begun")
+        };
+        let (older, newer): (CheckpointId, CheckpointId) =
+            ("DD0001".parse().expect("valid"), "DD0002".parse().expect("valid"));
+        assert_eq!(begun_from(1).from, Some(newer.clone()), "no checkpoint is marked");
+        mark_bad(&store, &job, &newer, "wrong numbers").expect("marked");
+        let record = begun_from(2);
+        assert_eq!((&record.from, &record.whole[..]), (&Some(older.clone()), &[newer][..]));
+        mark_bad(&store, &job, &older, "wrong numbers").expect("marked");
+        assert_eq!(begun_from(3).from, None, "all checkpoints are marked");
     }
 
     #[test]

@@ -25,8 +25,8 @@ use std::time::Duration;
 pub enum Instance {
     /// The content is already committed.
     There(Box<Manifest>),
-    /// The application wrote the committed content again, with the same bytes. Another group may have changed, and
-    /// may be committed soon. Then this group belongs to the next checkpoint, too.
+    /// Wait and ask again: the application wrote the committed content again, with the same bytes. Another group may
+    /// have changed, and may be committed soon. If so, this group belongs to the next checkpoint, too.
     Unchanged,
     /// Commit the content under a new name.
     New {

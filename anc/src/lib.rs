@@ -88,11 +88,11 @@ impl Aggregator {
         let bound = config.drain;
         let budget = budget::Budget::new(config.budget_bytes);
         let flush = &config.hub.flush;
-        let (take_apart, in_haste) = (flush.plan.scheme.takes_files_apart(), flush.profile.leaves_filters());
+        let (take_apart, leave_filters) = (flush.plan.scheme.takes_files_apart(), flush.profile.leaves_filters());
         let (group_size, threads, ranks) = (config.hub.group_size, config.hub.flush.threads, config.hub.ranks);
         let of_job = config.hub.of_job.clone();
         let (hub, events, received) = Hub::new(Arc::clone(&store), config.hub, Arc::clone(&budget));
-        let service = Service::new(events.clone(), store, budget, take_apart, in_haste, group_size, threads);
+        let service = Service::new(events.clone(), store, budget, take_apart, leave_filters, group_size, threads);
         let service = service.with_ranks(ranks).with_of_job(of_job).with_shared(hub.shared());
         let (retention, attendance) = (hub.retention.clone(), hub.attendance());
         let hub = tokio::spawn(hub.run(received));

@@ -52,7 +52,7 @@ pub fn plan_segments(
     let changing = changing_elements(request.files, &reused);
     let is_predicted = |(at, source): &(VariableRef, Source)| {
         let element = &at.of(request.files).element;
-        has_difference(element) && changing.contains(&element) && bases.tells(*at, source)
+        has_difference(element) && changing.contains(&element) && bases.may_predict(*at, source)
     };
     let (mut predicted, mut reused): (Vec<_>, Vec<_>) = reused.into_iter().partition(is_predicted);
     let mut rounds = 0;
@@ -88,7 +88,7 @@ impl PlanRequest<'_> {
     }
 }
 
-/// Whether one container can name all older containers, whose number is limited.
+/// Whether the new container would refer to at most [`REFERENCES_MAX`] older containers.
 fn can_name_all(bases: &Bases, reused: &[(VariableRef, Source)]) -> bool {
     let sources = reused.iter().filter_map(|(_, source)| match source {
         Source::External { container, .. } => Some(container),

@@ -49,7 +49,7 @@ pub struct Service {
     store: Arc<dyn Store>,
     budget: Arc<Budget>,
     take_apart: bool,
-    in_haste: bool,
+    leave_filters: bool,
     group_size: u32,
     threads: usize,
     sessions: Arc<AtomicU64>,
@@ -66,14 +66,14 @@ pub struct Service {
 
 impl Service {
     /// Makes a service that sends events to a hub and serves restarts from a store. `take_apart`: agents announce
-    /// variables, not whole files. `in_haste`: agents keep chunks filtered, unless the chunks are stored in much
+    /// variables, not whole files. `leave_filters`: agents keep chunks filtered, unless the chunks are stored in much
     /// fewer bytes without the filters.
     pub fn new(
         hub: mpsc::Sender<HubEvent>,
         store: Arc<dyn Store>,
         budget: Arc<Budget>,
         take_apart: bool,
-        in_haste: bool,
+        leave_filters: bool,
         group_size: u32,
         threads: usize,
     ) -> Self {
@@ -86,7 +86,7 @@ impl Service {
             store,
             budget,
             take_apart,
-            in_haste,
+            leave_filters,
             group_size,
             threads,
             sessions,
@@ -264,12 +264,12 @@ impl Service {
         let session = link.session;
         let takes = Arc::clone(&link);
         slot.fill(move |frame| takes.data(frame));
-        let (take_apart, in_haste) = (self.take_apart, self.in_haste);
+        let (take_apart, leave_filters) = (self.take_apart, self.leave_filters);
         let welcome = v1::Welcome {
             version,
             take_apart,
             software: SOFTWARE.into(),
-            in_haste,
+            leave_filters,
             serves: self.of_job.as_ref().map(|of_job| of_job.identity.clone()).unwrap_or_default(),
         };
         drop(out);
@@ -361,29 +361,29 @@ impl Service {
             // Each arm only makes an event, so no partly received message is lost. If an agent at rest disappears,
             // the kernel's keepalive ends the connection.
             let heard = tokio::select! {
-                            heard = from.message() => Some(heard),
-                            turned = arriving.turn() => {
-                                link.send(match turned {
-                                    Turned::Send(room) => To::Room(room),
-                                    Turned::GivenBack(abandoned) => {
-                                        tracing::warn!(
-                                            label = abandoned.label,
-                                            rank = abandoned.rank,
-                                            reason = abandoned.reason,
-                                            "no room for an announcement"
-                                        );
-                                        To::Abandoned(abandoned)
-                                    }
-                                });
-                                if arriving.is_empty() {
-            self.tell_looked(&mut looked, link).await;
-            }
-                                continue;
-                            }
-                            () = tokio::time::sleep(wait), if !at_rest || arriving.awaits_parts() => None,
-                            reason = link.until_ended() => return End::for_now(reason),
-                            () = self.hub.closed() => return End::for_now(SHUTTING_DOWN),
-                        };
+                heard = from.message() => Some(heard),
+                turned = arriving.turn() => {
+                    link.send(match turned {
+                        Turned::Send(room) => To::Room(room),
+                        Turned::GivenBack(abandoned) => {
+                            tracing::warn!(
+                                label = abandoned.label,
+                                rank = abandoned.rank,
+                                reason = abandoned.reason,
+                                "no room for an announcement"
+                            );
+                            To::Abandoned(abandoned)
+                        }
+                    });
+                    if arriving.is_empty() {
+                        self.tell_looked(&mut looked, link).await;
+                    }
+                    continue;
+                }
+                () = tokio::time::sleep(wait), if !at_rest || arriving.awaits_parts() => None,
+                reason = link.until_ended() => return End::for_now(reason),
+                () = self.hub.closed() => return End::for_now(SHUTTING_DOWN),
+            };
             let message = match heard {
                 None if link.sent_data() => continue,
                 None => {
@@ -411,7 +411,8 @@ impl Service {
                 _ => {}
             }
             match message {
-                // Data frames of the usual form go to the slot. This frame has an unusual form, and may be invalid.
+                // The server hands data frames of the usual form directly to `DataSlot`. This frame has an unusual
+                // form, and may be invalid.
                 Some(From::Data(data)) => link.data(DataFrame::from(data)),
                 Some(From::Announce(part)) => match arriving.part(part) {
                     Ok(None) => {}

@@ -195,7 +195,7 @@ pub struct SaveArgs {
     /// Create the store's directory if it does not exist
     #[arg(long)]
     pub create: bool,
-    /// Also use a store that belongs to another user, or that its group can write to
+    /// Also use a store if another user owns it, or if members of its Unix group can write to it
     #[arg(long)]
     pub shared_store: bool,
     #[command(flatten)]
@@ -362,7 +362,7 @@ pub struct VerifyArgs {
     /// Directory of another store with copies of the checkpoints, for --repair
     #[arg(long, value_name = "DIR", requires = "repair")]
     pub from: Option<PathBuf>,
-    /// With --repair: also use a store that belongs to another user, or that its group can write to
+    /// With --repair: also use a store if another user owns it, or if members of its Unix group can write to it
     #[arg(long)]
     pub shared_store: bool,
     /// Record the order in which segments are used, for mcr bench partitions --trace
@@ -437,7 +437,7 @@ pub struct AncArgs {
     /// Create the store's directory if it does not exist, like `create = true` in the aggregator's configuration
     #[arg(long)]
     pub create: bool,
-    /// Also use a store that belongs to another user, or that its group can write to
+    /// Also use a store if another user owns it, or if members of its Unix group can write to it
     #[arg(long)]
     pub shared_store: bool,
     /// Length of the parity of each container, in percent of the container; 0: no parity. mcr verify --repair mends
@@ -460,7 +460,7 @@ pub struct RunArgs {
     /// Create the store's directory if it does not exist
     #[arg(long)]
     pub create: bool,
-    /// Also use a store that belongs to another user, or that its group can write to
+    /// Also use a store if another user owns it, or if members of its Unix group can write to it
     #[arg(long)]
     pub shared_store: bool,
     /// Name of the job

@@ -331,8 +331,8 @@ fn run_in_one_process(
         let ended = match command.is_empty() {
             false => both.accompany(command, &mut signals, bound).await?,
             true => {
-                // It is not known whether the processes succeeded, because SLURM also reports success for cancelled
-                // jobs.
+                // Whether the job's processes, which write the files, succeeded is not known, because SLURM also
+                // reports success for cancelled jobs.
                 let processes = match &life {
                     Life::Over => Processes::Gone,
                     _ if is_signalled && signals.last == Signal::SIGUSR1 => Processes::Gone,

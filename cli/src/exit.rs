@@ -103,7 +103,7 @@ pub const GATE: &str = "Exit status: 0 the gate was ended by a signal, 1 the gat
 /// Text for `mcr metrics --help`.
 pub const METRICS: &str = "Exit status: 1 the address cannot be used. The command ends by a signal.";
 /// Text for `mcr node check --help`.
-pub const NODE_CHECK: &str = "Exit status: 0 every check is ok, 1 a check has a warning or is wrong.";
+pub const NODE_CHECK: &str = "Exit status: 0 every check is ok, 1 a check printed \"warning\" or \"wrong\".";
 /// Text for `mcr job --help`.
 pub const JOB: &str = "Exit status: 0 done, 1 failed. begin and end always exit with 0.";
 /// Text for `mcr job begin --help` and `mcr job end --help`.

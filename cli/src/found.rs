@@ -64,7 +64,7 @@ struct NotSaved {
 /// Maximum number of paths in JSON output.
 const LEFT_OUT_MAX: usize = 1000;
 /// Maximum number of paths that are printed for people.
-const TOLD_MAX: usize = 10;
+const LISTED_MAX: usize = 10;
 
 /// If the newest file is younger than this time, its checkpoint is compared with the previous checkpoint.
 const YOUNG: Duration = Duration::from_secs(60);
@@ -174,11 +174,11 @@ pub fn find_checkpoints(
     left_out.paths.splice(0..0, named.chain(links));
     left_out.paths.truncate(LEFT_OUT_MAX);
 
-    for NotSaved { path, reason } in left_out.paths.iter().take(TOLD_MAX) {
+    for NotSaved { path, reason } in left_out.paths.iter().take(LISTED_MAX) {
         tell(format!("{path}: {reason}; left out"));
     }
-    if left_out.count > TOLD_MAX as u64 {
-        tell(format!("... and {} more left out", left_out.count - TOLD_MAX as u64));
+    if left_out.count > LISTED_MAX as u64 {
+        tell(format!("... and {} more left out", left_out.count - LISTED_MAX as u64));
     }
     if let (Some(first), true) = (unplaced.first(), is_said && !quiet) {
         note(format!("{} not named by --layout (first: {first})", files(left_out.not_in_layout)));

@@ -112,7 +112,7 @@ fn reason_of(state: &CheckpointState) -> Option<String> {
 }
 
 /// Maximum number of checkpoints for which the list gives the reason of the state. `mcr show ID` prints why a
-/// checkpoint is bad or not complete.
+/// checkpoint is bad, doubtful or not complete.
 const REASONS_MAX: usize = 16;
 /// Maximum number of checkpoints or problems that a line names. Further checkpoints are only counted.
 const NAMED_MAX: usize = 4;

@@ -29,7 +29,8 @@ const OLDER: u8 = 2;
 /// Exit status: there is no complete checkpoint.
 const NEW_RUN: u8 = 3;
 
-/// The outcome if the restored checkpoint was set aside by an earlier restart.
+/// The outcome if the restored checkpoint was set aside: an earlier restart continued from an older checkpoint, so the
+/// state of the job does not descend from this checkpoint.
 const SET_ASIDE: &str = "set aside";
 
 /// The result, for `--json`.
@@ -109,6 +110,11 @@ const DECISION_MAX: Duration = Duration::from_secs(10);
 /// Time between two checks whether the other node has decided.
 const DECISION_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Restores the newest good checkpoint, or the wanted checkpoint. First the records of the job give this restart its
+/// [`Role`]: decide for a new incarnation (`Decide`), follow the decision of another node (`Follow`), only copy files
+/// (`Look`), or wait for another node's next decision (`Lost`). Then the candidates are tried, newest first: the files
+/// are written under temporary names, the decision is recorded, and the files get their final names. After `attempts`
+/// attempts, the function fails.
 fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let store = open_store(&args.store)?;

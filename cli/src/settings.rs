@@ -216,13 +216,13 @@ impl Settings {
         let mut settings = Self::default();
         let limits = cluster_file().map_or(Ok(Table::new()), |file| settings.add_cluster(&file))?;
         let own_store = settings.text("anc", "store").and_then(|store| facts.expand(store).ok());
-        let values: Table = text.parse().map_err(|_| anyhow::anyhow!("{FROM} are no TOML"))?;
+        let values: Table = text.parse().map_err(|_| anyhow::anyhow!("{FROM} are not valid TOML"))?;
         for (key, value) in values {
             if !tables_of(&key).is_some_and(|tables| tables.contains(&ANC)) {
                 bail!("{FROM} have the key {key:?}, which an agent may not set");
             }
             match (key.as_str(), value.as_str()) {
-                ("store", None) => bail!("{FROM}: store is no text"),
+                ("store", None) => bail!("{FROM}: the value of store is not a text; write it in quotes"),
                 ("store", Some(store)) if !Path::new(store).is_absolute() => {
                     bail!("{FROM}: store = {store:?} is a relative path");
                 }
@@ -693,7 +693,7 @@ mod tests {
             ("store = \"s\"", "relative path"),
             ("keep = 1", "name no store"),
             ("keep = \"x\"\nstore = \"/s\"", "the settings of the agent"),
-            ("\u{0}", "no TOML"),
+            ("\u{0}", "not valid TOML"),
         ] {
             let refused = Settings::of_gate(text, &facts).map(drop).expect_err(text);
             assert!(format!("{refused:#}").contains(why), "{text}: {refused:#}");

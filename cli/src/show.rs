@@ -100,7 +100,8 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         let mut value = serde_json::json!({
             "job": job, "checkpoint": state.id, "ranks": state.ranks, "groups": state.groups, "scheme": state.scheme.name(),
-            "profile": state.profile, "file_bytes": state.file_bytes, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes, "shared": shared,
+            "profile": state.profile, "bad": state.bad, "doubt": state.doubt,
+            "file_bytes": state.file_bytes, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes, "shared": shared,
             "parity_bytes": parity.bytes, "parity_containers": parity.containers,
             "references": references(state), "coded_with": bases, "classes": classes,
         });
@@ -172,6 +173,9 @@ fn summary(job: &JobId, state: &CheckpointState, bases: &BTreeMap<CheckpointId, 
     text.push_str(&parity.line(state.groups));
     if let Some(reason) = &state.bad {
         text.push_str(&format!("marked as bad: {reason}\n"));
+    }
+    if let Some(reason) = &state.doubt {
+        text.push_str(&format!("doubtful: {reason}\n"));
     }
     if !state.is_complete() {
         text.push_str(&format!("{}: a restart does not use it\n", state.condition().name().to_uppercase()));

@@ -1,5 +1,6 @@
 //! Finds the checkpoint that the user means: by its ID, by the beginning of its ID, or by `latest` and `latest~N`.
 
+use crate::output::counted;
 use anyhow::bail;
 use mcrengine::ids::CheckpointId;
 use mcrengine::manifest::CheckpointState;
@@ -34,10 +35,10 @@ fn meant<'a>(
     asked: &CheckpointId,
 ) -> anyhow::Result<CheckpointId> {
     if let Some(before) = before_latest(asked.as_str()) {
-        let count = latest.clone().count();
+        let there = counted(latest.clone().count() as u64, "complete checkpoint");
         return match latest.nth(before) {
             Some(id) => Ok(id.clone()),
-            None => bail!("there is no {asked}: the job has {count} complete checkpoints; `mcr list` shows them"),
+            None => bail!("there is no {asked}: the job has {there}; `mcr list` shows all checkpoints"),
         };
     }
     let begins: Vec<&CheckpointId> = there.filter(|id| is_beginning(asked.as_str(), id.as_str())).collect();
@@ -86,7 +87,11 @@ mod tests {
         assert_eq!(find("latest").as_deref(), Ok("run.it_12"));
         assert_eq!(find("latest~1").as_deref(), Ok("run.it_10"));
         assert_eq!(find("latest~0").as_deref(), Ok("run.it_12"));
-        assert!(find("latest~2").expect_err("too far").contains("has 2 complete checkpoints"));
+        assert!(find("latest~2").expect_err("too far").contains("has 2 complete checkpoints;"));
+        let asked = "latest~1".parse().expect("valid");
+        let only: CheckpointId = "only".parse().expect("valid");
+        let error = meant([&only].into_iter(), [&only].into_iter(), &asked).expect_err("too far");
+        assert!(error.to_string().contains("has 1 complete checkpoint;"), "{error}");
         assert_eq!(find("latest~x").as_deref(), Ok("latest~x"), "an ID like others");
     }
 

@@ -397,7 +397,10 @@ impl Core {
                 }
                 let (announce_id, held) = (held.announce_id, Arc::new(held));
                 if self.links[link].orders.try_send(Order::Hold(held)).is_err() {
-                    tracing::error!(link, "the link accepts no orders; the rank is announced again at the next scan");
+                    // The watcher reports an unchanged rank only once, so the agent itself must try again.
+                    tracing::error!(link, "the link accepts no orders; the agent announces the rank again later");
+                    let at = self.ending.again_at(key, "the link to the aggregator accepts no orders".into());
+                    self.again.push((at, ready));
                     return;
                 }
                 self.held.insert(key, HeldRank { announce_id, link, mode, ready });

@@ -92,7 +92,7 @@ pub fn capture_keeping(
     let mut input = Input::new(&file, &metadata, keep).map_err(|e| changed_if_short(e, &name))?;
     let map = match mode {
         CaptureMode::Whole => None,
-        CaptureMode::Apart | CaptureMode::ApartInHaste => {
+        CaptureMode::Apart | CaptureMode::ApartLeavingFilters => {
             let whole = input.whole.as_deref();
             maps.map(&MapInput { path: &name, file: &file, bytes: fingerprint.bytes, whole })
                 .and_then(|map| map.check(fingerprint.bytes).map(|()| map))
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn in_haste_the_first_rank_says_for_all_whether_filters_are_taken_off() {
+    fn leaving_filters_the_first_rank_decides_for_all_whether_filters_are_removed() {
         /// A source of maps for a file that consists of one deflated chunk.
         struct Deflated(&'static str, u64);
         impl MapSource for Deflated {
@@ -319,7 +319,7 @@ mod tests {
         let is_taken_off = |path, raw: Vec<u8>, verdicts: &Verdicts| {
             let stored = filter::put_on(&[Filter::Deflate { level: 6 }], &raw).expect("deflated");
             std::fs::write(root.path().join("f"), &stored).expect("written");
-            let (mode, map) = (CaptureMode::ApartInHaste, Deflated(path, raw.len() as u64));
+            let (mode, map) = (CaptureMode::ApartLeavingFilters, Deflated(path, raw.len() as u64));
             let captured = capture_keeping(root.path(), &name, Rank(0), mode, verdicts, &map, &mut |_| false);
             let (file, _) = captured.expect("captured");
             file.header.variables.iter().any(|variable| variable.role == Role::Array)

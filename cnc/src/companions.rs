@@ -261,7 +261,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes the links outside of the own directories that lead to the checkpoint.
+    /// Adds the symbolic links outside of the own directories that lead to the checkpoint to the companions.
     fn links_elsewhere(&mut self, links: &BTreeSet<PathBuf>) {
         let own: BTreeSet<PathBuf> = match self.rank {
             Rank(0) => self.own.clone(),
@@ -280,7 +280,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes a link in an own directory of the checkpoint.
+    /// Adds a symbolic link that was found inside an own directory to the companions.
     fn link_within(&mut self, path: &Path) {
         let name = self.root.join(path);
         let (Ok(stat), Ok(text)) = (name.symlink_metadata(), name.read_link()) else {

@@ -360,6 +360,8 @@ async fn send(out: &Out, message: From) -> Result<(), String> {
         .map_err(|_| format!("the aggregator accepted no message for {SILENCE_SECONDS} s"))
 }
 
+/// Runs one session with an aggregator: sends `Hello`, waits for `Welcome`, announces the files that wait for an
+/// answer (`kept`) again, and then sends orders and receives messages until the session ends. Returns why it ended.
 async fn run_session(
     options: &LinkOptions,
     way: &Way,
@@ -410,7 +412,7 @@ async fn run_session(
             }
             tracing::info!(aggregator = way.address(), software = welcome.software, "session began");
             options.sessions.began(options.link, way.address());
-            let mode = CaptureMode::wanted(welcome.take_apart, welcome.in_haste);
+            let mode = CaptureMode::wanted(welcome.take_apart, welcome.leave_filters);
             let welcome = News::Welcome { link: options.link, mode };
             if news.send(welcome).await.is_err() {
                 return Ended::NoOrders;

@@ -84,7 +84,7 @@ impl Session {
             version: *WIRE_VERSIONS.start(),
             take_apart: true,
             software,
-            in_haste: false,
+            leave_filters: false,
             serves: String::new(),
         }))
         .await;

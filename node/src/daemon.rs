@@ -413,7 +413,7 @@ impl Daemon {
         let mut child = self.worker_command()?.arg(self.records.path(&facts.job_id)).spawn()?;
         let worker = i32::try_from(child.id()).ok().and_then(Process::of_child);
         let recorded = worker
-            .ok_or_else(|| io::Error::other("/proc does not show it"))
+            .ok_or_else(|| io::Error::other("/proc does not show the new process of the worker"))
             .and_then(|worker| self.records.put(&record(Some(worker))).map(|()| worker));
         if recorded.is_err() {
             let _ = child.kill().and_then(|()| child.wait().map(drop));
@@ -423,12 +423,12 @@ impl Daemon {
         let groups = self.options.groups.as_ref().filter(|_| standing.is_none());
         if let Some(Err(error)) = groups.map(|groups| groups.put(&facts.job_id, worker.pid)) {
             let source = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::warn!(job_id = facts.job_id, %error, source, "the worker of a job has not all of its limits");
+            tracing::warn!(job_id = facts.job_id, %error, source, "the worker of a job runs without some of its limits; see the error");
         }
         Ok((child, worker))
     }
 
-    /// Signals the worker of a job that the job is over, and waits until the worker has ended.
+    /// Signals the worker of a job that the job is over, and waits at most `wait` until the worker has ended.
     fn end(&self, job_id: &str, wait: Duration) -> Reply {
         if let Err(error) = job_id_of(job_id.to_owned()) {
             return Reply::Refused(error.to_string());

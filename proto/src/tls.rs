@@ -320,7 +320,8 @@ impl Identity {
         if failed != current.told {
             tracing::error!(
                 error = failed,
-                "the files of the certificate authority cannot be used; the old ones are kept"
+                "the new files of the certificate authority cannot be used, so the previous files stay in use; replace \
+                 the new files"
             );
             current.told = failed;
         }

@@ -134,7 +134,7 @@ impl fmt::Display for Reason {
             Self::Constant => f.write_str("all elements are the same"),
             Self::Kept => f.write_str("kept"),
             Self::Repeats(per_mille) => {
-                write!(f, "{}.{} % of the elements repeat earlier ones", per_mille / 10, per_mille % 10)
+                write!(f, "{}.{} % of the elements repeat earlier elements", per_mille / 10, per_mille % 10)
             }
             Self::Tried { sample_bytes, trials } => {
                 f.write_str("measured: ")?;
@@ -429,7 +429,7 @@ mod tests {
         let shown: Vec<_> = first.iter().map(|d| (d.class.as_str(), d.chain.as_str(), d.why.as_str())).collect();
         assert_eq!(
             shown,
-            [("a", "1:0 18:3", "12.3 % of the elements repeat earlier ones"), ("b", "1:0 18:1", "only candidate")]
+            [("a", "1:0 18:3", "12.3 % of the elements repeat earlier elements"), ("b", "1:0 18:1", "only candidate")]
         );
         let mut deciding = Deciding::default();
         deciding.note("b", 0, 10, &coded(Chain::zstd(1), 5, Reason::Kept));

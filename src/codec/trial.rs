@@ -51,15 +51,15 @@ struct Quick {
 
 /// Takes a sample of untyped bytes, such as the bytes between a file's variables, and codes it with zstd. Only the
 /// fast profile makes this trial, and makes it before all other trials.
-fn in_haste(
+fn quick_zstd(
     profile: &Profile,
     raw: &[u8],
     element: &ElementType,
     basis: &Basis<'_>,
     scratch: &mut Scratch,
 ) -> Option<Quick> {
-    let is_in_haste = *profile == Profile::Fast && *element == ElementType::Bytes && basis.store.is_none();
-    if !is_in_haste || raw.len() <= WHOLE_BYTES {
+    let is_quick = *profile == Profile::Fast && *element == ElementType::Bytes && basis.store.is_none();
+    if !is_quick || raw.len() <= WHOLE_BYTES {
         return None;
     }
     let sample = sample(raw, 1);
@@ -89,7 +89,7 @@ fn chosen(
         return tried(candidates, &raw[..raw.len().min(FPZIP_SAMPLE_BYTES)], arrays, 0, basis, scratch);
     }
     if let Some(Quick { sample, by_zstd }) = quick {
-        return tried_in_haste(candidates, &sample, by_zstd, basis, scratch);
+        return tried_after_zstd(candidates, &sample, by_zstd, basis, scratch);
     }
     let repeats = match element {
         _ if raw.len() <= WHOLE_BYTES => 0,
@@ -126,7 +126,7 @@ fn tried(
 /// The chain that codes a sample of untyped bytes best. `by_zstd` is the result of zstd. Other parameters of zstd
 /// give similar results, so these parameters are not tried if a chain with another codec saves more than 1/32 of the
 /// bytes.
-fn tried_in_haste(
+fn tried_after_zstd(
     chains: Vec<Chain>,
     sample: &[u8],
     by_zstd: Trial,
@@ -195,7 +195,7 @@ pub fn encode_chosen(
         && runs::is_constant(raw, element.width() as usize)
         && let Some(chain) = Chain::runs(element.width())
     {
-        // A wide element may contain repeated bytes.
+        // A wide element may contain repeated bytes, so zstd codes the result.
         let is_wide = element.width() > SHUFFLE_WIDTH_MAX;
         let chain = if is_wide { chain.then_zstd(ZSTD_LEVEL) } else { chain };
         let stored = chain.encode(raw, arrays, scratch)?;
@@ -212,7 +212,7 @@ pub fn encode_chosen(
             return Ok(coded);
         }
     }
-    let quick = in_haste(profile, raw, element, basis, scratch);
+    let quick = quick_zstd(profile, raw, element, basis, scratch);
     if let Some(clear) = quick.as_ref().filter(|quick| is_clear(quick)) {
         let (chain, reason) = best_of(vec![clear.by_zstd.clone()], &clear.sample, basis);
         return encode(chain, raw, arrays, reason, scratch);
@@ -357,11 +357,11 @@ fn look_at_bytes(
     scratch: &mut Scratch,
 ) -> Result<usize, CodecError> {
     let Some(at) = chains.iter().position(Chain::is_zstd) else { return Ok(0) };
-    let is_in_haste = *profile == Profile::Balanced && basis.store.is_none();
+    let is_quick = *profile == Profile::Balanced && basis.store.is_none();
     let sample = sample(raw, 1);
     let stored_bytes = chains[at].encoded_bytes(&sample, &[], scratch)?;
     let is_clear = stored_bytes * CLEAR_DIVISOR < sample.len();
-    if is_clear && is_in_haste {
+    if is_clear && is_quick {
         chains[at] = Chain::zstd(BALANCED_CLEAR_ZSTD_LEVEL);
     }
     let are_records = !is_clear && predict::is_of_records(raw, arrays);
@@ -381,7 +381,7 @@ fn look_at_bytes(
     if !are_records {
         chains.retain(|chain| chain.steps()[0].codec != ids::PREDICT);
     }
-    Ok(if is_in_haste { stored_bytes * (raw.len() / sample.len()) } else { 0 })
+    Ok(if is_quick { stored_bytes * (raw.len() / sample.len()) } else { 0 })
 }
 
 fn encode(

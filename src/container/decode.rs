@@ -236,7 +236,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Parsed<Index> {
     for _ in 0..segment_count {
         let stored = stored_lengths.number()?;
         if stored > SEGMENT_STORED_MAX {
-            return stored_lengths.bad("a segment has more than 1 GiB");
+            return stored_lengths.bad("a segment has more than 1088 MiB of stored bytes");
         }
         let class = match segment_classes.index(class_count + 1)? {
             0 => None,

@@ -131,7 +131,7 @@ pub(super) fn read(
     }
     match sum {
         0 => cursor.bad("a segment has no bytes"),
-        sum if sum > SEGMENT_RAW_MAX => cursor.bad("a segment has more than 1 GiB"),
+        sum if sum > SEGMENT_RAW_MAX => cursor.bad("a segment has more than 1024 MiB of raw bytes"),
         sum => Ok(sum),
     }
 }

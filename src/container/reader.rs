@@ -226,9 +226,7 @@ impl ContainerReader {
         frame.update(&header);
         put(&header)?;
         let mut at = FILE_HEADER_LEN as u64;
-        // In a repacked container, segments that are not kept have no offset.
-        let is_kept = |(n, _): &(u32, &SegmentEntry)| self.kept.as_ref().is_none_or(|kept| kept.contains_key(n));
-        for (number, entry) in (0u32..).zip(self.index.segments()).filter(is_kept) {
+        for (number, entry) in self.kept_segments() {
             let mut record = [0; SEGMENT_HEADER_LEN];
             read_at(&*self.file, &self.path, entry.offset, &mut record)?;
             let header = SegmentHeader::from_record(&record)
@@ -262,15 +260,23 @@ impl ContainerReader {
     /// checksums of the stored bytes.
     pub fn frame_digest(&self) -> Result<Digest, ReadError> {
         let mut hasher = blake3::Hasher::new();
-        self.hash(0..FILE_HEADER_LEN as u64, &mut hasher)?;
-        let segments = self.index.segments();
-        for segment in segments {
-            self.hash(segment.offset..segment.offset + SEGMENT_HEADER_LEN as u64, &mut hasher)?;
+        let mut at = FILE_HEADER_LEN as u64;
+        self.hash(0..at, &mut hasher)?;
+        for (_, segment) in self.kept_segments() {
+            self.hash(segment.offset..segment.offset.saturating_add(SEGMENT_HEADER_LEN as u64), &mut hasher)?;
+            at = segment.end();
         }
-        // The index follows the last segment, as was checked when the container was opened.
-        let index = segments.last().map_or(FILE_HEADER_LEN as u64, SegmentEntry::end);
-        self.hash(index..self.bytes(), &mut hasher)?;
+        // The index, or the table of kept segments, follows the last segment. This was checked when the container was
+        // opened.
+        self.hash(at..self.bytes(), &mut hasher)?;
         Ok(hasher.finalize().into())
+    }
+
+    /// The segments in the container with their numbers. In a repacked container, removed segments have no offset, and
+    /// are left out.
+    fn kept_segments(&self) -> impl Iterator<Item = (u32, &SegmentEntry)> {
+        let is_kept = |(n, _): &(u32, &SegmentEntry)| self.kept.as_ref().is_none_or(|kept| kept.contains_key(n));
+        (0u32..).zip(self.index.segments()).filter(is_kept)
     }
 
     fn hash(&self, range: Range<u64>, hasher: &mut blake3::Hasher) -> Result<(), ReadError> {
@@ -392,6 +398,64 @@ impl Fault {
                 ReadError::Unsupported { path, what: format!("{what}: {error}") }
             }
             Self::Chain(error) => ReadError::Invalid { path, part: what, what: error.to_string() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::repacked_tail::repacked_tail;
+    use super::*;
+    use crate::store::MemoryStore;
+
+    /// A container, repacked so that it keeps only these segments.
+    fn repacked(reader: &ContainerReader, segments: &[u32]) -> ContainerReader {
+        let mut bytes = repacked_file_header().to_vec();
+        let mut table = Vec::new();
+        for &segment in segments {
+            let StoredSegment { chain, raw_bytes, stored, .. } =
+                reader.read_segment(segment, Vec::new()).expect("a good segment");
+            let (stored_len, data_crc) = (stored.len() as u64, crc32c::crc32c(&stored));
+            let header = SegmentHeader { raw_len: raw_bytes.0, stored_len, data_crc, chain: chain.clone() };
+            bytes.extend(header.to_record().expect("a chain of few steps"));
+            bytes.extend(stored);
+            table.push(KeptSegment { segment, stored_bytes: stored_len, chain, kept: Kept::Whole });
+        }
+        bytes.extend(repacked_tail(reader, &table).expect("a good index"));
+        opened(&bytes)
+    }
+
+    fn opened(bytes: &[u8]) -> ContainerReader {
+        let (store, path) = (MemoryStore::new(), Path::new("container"));
+        store.put(path, bytes);
+        ContainerReader::from_file(store.open(path).expect("there"), path.into()).expect("a valid container")
+    }
+
+    #[test]
+    fn the_frame_of_a_repacked_container_leaves_removed_segments_out() {
+        let whole = opened(include_bytes!("../../tests/data/v1/store/wave/DD0001/group-0000.mcr"));
+        let count = whole.index().segments().len() as u32;
+        assert!(count >= 3, "only {count} segments");
+        let subsets: [Vec<u32>; 5] = [(0..count).collect(), vec![0], vec![count - 1], vec![0, count - 1], Vec::new()];
+        for kept in subsets {
+            let reader = repacked(&whole, &kept);
+            let mut frame = blake3::Hasher::new();
+            let mut bytes = Vec::new();
+            let by_reading_all = reader.read_all(|part| {
+                bytes.extend_from_slice(part);
+                Ok::<(), ReadError>(())
+            });
+            // Independently: the bytes without the stored bytes of the kept segments.
+            let mut at = FILE_HEADER_LEN;
+            frame.update(&bytes[..at]);
+            for &segment in &kept {
+                frame.update(&bytes[at..at + SEGMENT_HEADER_LEN]);
+                at += SEGMENT_HEADER_LEN + whole.index().segments()[segment as usize].stored_bytes.0 as usize;
+            }
+            frame.update(&bytes[at..]);
+            let expected = Digest::from(frame.finalize());
+            assert_eq!(reader.frame_digest().expect("readable"), expected, "kept {kept:?}");
+            assert_eq!(by_reading_all.expect("readable"), expected, "kept {kept:?}");
         }
     }
 }

@@ -128,10 +128,13 @@ impl ContainerWriter {
             return refuse(self, "a segment and its plan differ in length");
         }
         if raw_len == 0 || raw_len > SEGMENT_RAW_MAX || stored_len > SEGMENT_STORED_MAX {
-            return refuse(self, "a segment has no bytes, or more than 1 GiB");
+            return refuse(
+                self,
+                "a segment has no raw bytes, more than 1024 MiB of raw bytes, or more than 1088 MiB of stored bytes",
+            );
         }
         if self.segments.len() as u64 >= u64::from(u32::MAX) {
-            return refuse(self, "it has more than 2^32 segments");
+            return refuse(self, "the container has more than 2^32 - 1 segments");
         }
         if segment.chain.needs_older() != segment.base.is_some() {
             return refuse(self, "a segment names an older segment that its chain does not need, or the reverse");
@@ -166,7 +169,7 @@ impl ContainerWriter {
         let raw = encode(&contents, &self.segments).map_err(|what| refuse(what.into()))?;
         if raw.len() as u64 > INDEX_RAW_MAX {
             let (found, limit) = (raw.len() as u64, INDEX_RAW_MAX);
-            return Err(StoreError::TooLarge { path, what: "bytes of index", found, limit });
+            return Err(StoreError::TooLarge { path, what: "index", found, limit });
         }
         let read_again = || {
             let index = decode(&raw).map_err(|fault| refuse(fault.sentence()))?;

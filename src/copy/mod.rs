@@ -86,7 +86,7 @@ pub fn copy_checkpoint(route: &Route<'_>, plan: &CheckpointPlan, progress: &dyn 
     if !state.is_complete() {
         return Err(CopyError::Refused {
             path: to.full(&dir),
-            what: format!("it was copied, but is not complete there: {}", state.problems.join("; ")),
+            what: format!("the copy of the checkpoint is not complete: {}", state.problems.join("; ")),
             way_out: "try again when no other program writes or prunes this job",
         });
     }

@@ -127,7 +127,7 @@ fn has_manifest(route: &Route<'_>, head: &Manifest<FileTotals>, text: &[u8]) -> 
         true => Ok(true), // the same files were saved to both stores
         false => Err(CopyError::Refused {
             path: to.full(&manifest_path(to.job, &head.checkpoint, head.group)),
-            what: format!("the destination has another checkpoint of the name {}", head.checkpoint),
+            what: format!("the destination has another checkpoint with the name {}", head.checkpoint),
             way_out: "copy to a job with another name (--to-job)",
         }),
     }

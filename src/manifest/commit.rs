@@ -105,7 +105,7 @@ pub fn write(
     let text = manifest.to_text().map_err(|what| refuse(&what))?;
     if text.len() as u64 > MANIFEST_BYTES_MAX {
         let (found, limit) = (text.len() as u64, MANIFEST_BYTES_MAX);
-        return Err(StoreError::TooLarge { path, what: "bytes of manifest", found, limit });
+        return Err(StoreError::TooLarge { path, what: "manifest", found, limit });
     }
     let mut temp = store.create_temp(&checkpoint_dir(job, checkpoint), &manifest_name(group))?;
     temp.append(text.as_bytes())?;

@@ -296,7 +296,7 @@ fn a_checkpoint_of_the_same_name_with_other_bytes_is_never_replaced() {
     let (from, to) = (step(7), step(8));
     let before = files(&to);
     let error = copy(&from, &to, &job(), &[2]).expect_err("refused").to_string();
-    assert!(error.contains("the destination has another checkpoint of the name DD0002"), "{error}");
+    assert!(error.contains("the destination has another checkpoint with the name DD0002"), "{error}");
     assert_eq!(files(&to), before);
     // The copy is also refused if the other checkpoint is incomplete.
     to.remove_file(Path::new("wave/DD0002/group-0000.manifest")).expect("removes");

@@ -176,11 +176,15 @@ fn a_sample_leaves_ranks_out_and_says_so() {
 fn one_rank_is_a_group_of_its_own() {
     let dir = tempfile::tempdir().expect("a directory");
     write_rank(dir.path(), 7, 0, 900);
+    std::os::unix::fs::symlink("sim.it_7.rank_0.h5", dir.path().join("newest")).expect("linked");
     let report = run_json(bench("schemes", dir.path()).args(["--block-sizes", "4K", "--profiles", "fast"]), 0);
     assert_eq!(report["looked_at"]["ranks"], 1);
     assert!(points(&report, "figure_7").iter().all(|point| point["group_size"] == 1));
     assert!(points(&report, "figure_9").is_empty(), "one checkpoint is no series");
     let report = run_json(bench("codecs", dir.path()).args(["--profiles", "fast"]), 0);
+    let looked = &report["looked_at"];
+    assert_eq!((&looked["measured_files"], &looked["files"]), (&1.into(), &1.into()), "a link is no file: {looked}");
+    assert_eq!(looked["measured_file_bytes"], looked["file_bytes"], "{looked}");
     assert!(!report["classes"].as_array().expect("a list").is_empty());
 }
 

@@ -353,7 +353,7 @@ async fn a_client_can_set_no_more_than_the_user_of_a_job_and_opens_no_file_of_ot
         ("store = \"relative\"".to_owned(), "relative path"),
         (String::new(), "name no store"),
         ("store = ".repeat(5000), "more than 16384 bytes"),
-        ("[".to_owned(), "no TOML"),
+        ("[".to_owned(), "not valid TOML"),
     ] {
         let refused = client.open("melt", &settings).await.expect_err(&settings);
         assert!(refused.message().contains(why), "{refused:?}");

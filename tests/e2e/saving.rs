@@ -417,6 +417,16 @@ fn files_that_were_partly_overwritten_when_the_application_died_are_saved_as_dou
     }
     let (_, err) = site.save(&["--layout", "{checkpoint}_r{rank}"], 0);
     assert!(err.contains("st is doubtful") && err.contains("60.0 s apart"), "{err}");
+    let show = || {
+        let mut command = mcr();
+        command.args(["show", "st", "--store"]).arg(site.store());
+        command
+    };
+    let text = said(&run(&mut show(), 0)).0;
+    assert!(text.contains("doubtful: ") && text.contains("60.0 s apart"), "{text}");
+    let shown = run_json(&mut show(), 0);
+    assert!(shown["doubt"].as_str().is_some_and(|doubt| doubt.contains("60.0 s apart")), "{shown}");
+    assert!(shown["bad"].is_null(), "{shown}");
     let to = site.dir.path().join("back");
     run(mcr().args(["restart", "--copy", "--store"]).arg(site.store()).arg("--to").arg(to), 2);
 }

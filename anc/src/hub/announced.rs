@@ -44,6 +44,9 @@ impl Hub {
         }
     }
 
+    /// Adds the announced files of a rank to the checkpoint that its group gathers, or refuses them. A refused agent
+    /// gets the reason, and whether to announce again. If the group is being flushed, the files are kept for the
+    /// flush after it. If the group has committed the same files already, only this rank gets the answer again.
     pub(super) fn announced(&mut self, announced: Announced, job: JobId, ranks: u32, label: CheckpointId, rank: Rank) {
         let refuse = |hub: &mut Self, announced: &Announced, label: &CheckpointId, why: String, retry: bool| {
             hub.tell_refusal(announced.link.session, label, rank, &why);
@@ -137,7 +140,8 @@ impl Hub {
         let Some(gather) = self.gathers.get_mut(&key) else { return };
         let before = gather.announced.get(&rank).or_else(|| gather.next.get(&rank));
         if let Some(first) = before.filter(|first| is_twin(first, &announced)) {
-            // The agent announces again until the rank is committed, and then gets the answer for the first agent.
+            // Two nodes of a shared directory announced the same files, and the files of the first node are used. The
+            // second node announces again until the rank is committed, and then gets the answer `Committed` too.
             let why = format!("node {} has announced the same files of this rank", first.link.node);
             tracing::debug!(checkpoint = %key.label, rank = rank.0, why, "announced by two nodes");
             return give_back(&announced, &key.label, rank, why, true);

@@ -80,6 +80,8 @@ impl Hub {
         }
     }
 
+    /// Handles the end of a group's flush: logs and counts the result, sends the event of the result to the state of
+    /// the group, and hands over the ranks that were announced during the flush.
     pub(super) fn flush_ended(&mut self, key: &Key, result: Result<Flushed, FlushError>, elapsed: Duration) {
         self.running.remove(key);
         let elapsed_ms = elapsed.as_millis() as u64;

@@ -179,7 +179,7 @@ pub(crate) struct Links {
     /// connection to the first rank.
     links: Vec<TcpStream>,
     out: Vec<u8>,
-    /// One piece of each other rank, at the first rank.
+    /// At the first rank of a group: a receive buffer of one piece for every other rank.
     into: Vec<Vec<u8>>,
 }
 
@@ -211,7 +211,7 @@ impl TcpGather {
         self.links.gather(compare, NEXT).map(|(right, _)| right).map_err(|error| beside("TCP", error))
     }
 
-    /// The connections, for gathers in a thread, which does not use MPI.
+    /// Gives away the connections, so that a thread without MPI can gather.
     pub(crate) fn into_links(self) -> Links {
         self.links
     }

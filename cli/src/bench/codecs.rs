@@ -93,11 +93,11 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
         None => bail!("--time-limit: {} s had passed before the files were read", input.time_limit),
     };
     let captured = read(CaptureMode::Apart)?;
-    let in_haste = captured.has_filters().then(|| read(CaptureMode::ApartInHaste)).transpose()?;
+    let with_filters = captured.has_filters().then(|| read(CaptureMode::ApartLeavingFilters)).transpose()?;
     let bench = Bench::new(&dir, &captured, threads, &budget);
-    let bench_in_haste = Bench::new(&dir, in_haste.as_ref().unwrap_or(&captured), threads, &budget);
+    let bench_with_filters = Bench::new(&dir, with_filters.as_ref().unwrap_or(&captured), threads, &budget);
     let progress = Progress::new("measuring", input.json);
-    let job = Job { bench, bench_in_haste, args: &args, progress: &progress };
+    let job = Job { bench, bench_with_filters, args: &args, progress: &progress };
 
     let plan = PlanOptions::default();
     let groups = job.bench.plan(args.group_size.get(), plan)?;
@@ -134,7 +134,7 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
 struct Job<'a> {
     bench: Bench<'a>,
     /// The files, captured for profiles that remove HDF5 filters only if the chunks become much shorter.
-    bench_in_haste: Bench<'a>,
+    bench_with_filters: Bench<'a>,
     args: &'a BenchCodecsArgs,
     progress: &'a Progress,
 }
@@ -223,7 +223,7 @@ impl Job<'_> {
     /// Measures a profile on the whole checkpoint, with the same plan as in a save.
     fn profile(&self, profile: &Profile, deadline: Deadline) -> anyhow::Result<ProfileLine> {
         let (coder, none) = (Coder::Profile(profile.clone()), ProfileLine { profile: profile.clone(), measured: None });
-        let bench = if profile.leaves_filters() { &self.bench_in_haste } else { &self.bench };
+        let bench = if profile.leaves_filters() { &self.bench_with_filters } else { &self.bench };
         let groups = bench.plan(self.args.group_size.get(), coder.plan(bench.budget.total_bytes()))?;
         let all = all_items(&groups);
         let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time after which no new work begins. A segment or a file that is being read at this time is finished.
+/// The time after which no new work begins. If a segment or a file is being read at this time, it is still read to
+/// its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(pub Option<Instant>);
 
@@ -154,9 +155,14 @@ impl Captured {
         self.headers.iter().flat_map(|header| &header.variables).any(|variable| !variable.filters.is_empty())
     }
 
+    /// The files of the checkpoint, without the links, directories and pointer files that accompany it.
+    pub fn files(&self) -> impl Iterator<Item = &FileHeader> {
+        self.headers.iter().filter(|header| !header.kind.is_companion())
+    }
+
     /// Total length of the files, in bytes.
     pub fn file_bytes(&self) -> u64 {
-        self.headers.iter().map(|header| header.bytes).sum()
+        self.files().map(|header| header.bytes).sum()
     }
 }
 

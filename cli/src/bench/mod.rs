@@ -77,7 +77,7 @@ impl Looked {
             files: checkpoint.files.len(),
             file_bytes: checkpoint.bytes(),
             measured_ranks: captured.ranks,
-            measured_files: captured.headers.len(),
+            measured_files: captured.files().count(),
             measured_file_bytes: captured.file_bytes(),
         }
     }

@@ -40,10 +40,10 @@ pub struct Improvement {
 pub fn characteristics(captured: &Captured) -> Characteristics {
     let mut of_ranks = vec![0u64; captured.ranks as usize];
     // Links, directories and pointer files are not counted, as in the paper.
-    let files = || captured.headers.iter().filter(|header| !header.kind.is_companion());
-    let mut table = Characteristics { ranks: captured.ranks, files: files().count() as u64, ..Default::default() };
+    let count = captured.files().count() as u64;
+    let mut table = Characteristics { ranks: captured.ranks, files: count, ..Default::default() };
     let mut counts = Vec::with_capacity(captured.headers.len());
-    for FileHeader { rank, bytes, variables, .. } in files() {
+    for FileHeader { rank, bytes, variables, .. } in captured.files() {
         table.file_bytes += bytes;
         of_ranks[rank.0 as usize] += bytes;
         let mut count = 0;

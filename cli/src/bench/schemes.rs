@@ -198,13 +198,13 @@ fn spread(things: usize, most: usize) -> Vec<usize> {
 }
 
 /// The captured files of a checkpoint, once for each capture mode. `whole` has whole files, for the agnostic schemes.
-/// `apart` has files that are split into variables, for the other schemes. `in_haste` is for profiles that remove
+/// `apart` has files that are split into variables, for the other schemes. `with_filters` is for profiles that remove
 /// HDF5 filters only if the chunks become much shorter.
 struct Files {
     whole: Captured,
     apart: Captured,
     /// `None` if this capture would be equal to `apart`.
-    in_haste: Option<Captured>,
+    with_filters: Option<Captured>,
 }
 
 impl Files {
@@ -212,7 +212,7 @@ impl Files {
         match coder.mode(scheme) {
             CaptureMode::Whole => &self.whole,
             CaptureMode::Apart => &self.apart,
-            CaptureMode::ApartInHaste => self.in_haste.as_ref().unwrap_or(&self.apart),
+            CaptureMode::ApartLeavingFilters => self.with_filters.as_ref().unwrap_or(&self.apart),
         }
     }
 }
@@ -232,9 +232,13 @@ impl Job<'_> {
         let Some(whole) = read(CaptureMode::Whole)? else { return Ok(None) };
         let Some(apart) = read(CaptureMode::Apart)? else { return Ok(None) };
         if !apart.has_filters() {
-            return Ok(Some(Files { whole, apart, in_haste: None }));
+            return Ok(Some(Files { whole, apart, with_filters: None }));
         }
-        Ok(read(CaptureMode::ApartInHaste)?.map(|in_haste| Files { whole, apart, in_haste: Some(in_haste) }))
+        Ok(read(CaptureMode::ApartLeavingFilters)?.map(|with_filters| Files {
+            whole,
+            apart,
+            with_filters: Some(with_filters),
+        }))
     }
 }
 

@@ -29,7 +29,7 @@ pub struct CopyArgs {
     /// Create the directory of --store if it does not exist
     #[arg(long)]
     pub create: bool,
-    /// Also use a store that belongs to another user, or that its group can write to
+    /// Also use a store if another user owns it, or if members of its Unix group can write to it
     #[arg(long)]
     pub shared_store: bool,
     /// Only report what would be copied

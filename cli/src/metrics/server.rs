@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// Maximum time in which a client must send its request and read the answer.
 const CLIENT_MAX: Duration = Duration::from_secs(2);
+
 /// The format of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {

@@ -212,7 +212,7 @@ impl Lane<'_> {
     }
 }
 
-/// Divides checkpoints into groups, and sends the groups to the lanes.
+/// Divides checkpoints into groups, and sends the groups to the lanes, which are the threads that commit groups.
 fn hand_out(
     committer: &Committer<'_>,
     captured: Receiver<Captured>,
@@ -223,7 +223,8 @@ fn hand_out(
     let (store, job, grouping): (&dyn Store, _, _) = (committer.store, committer.job, committer.grouping);
     let (names, groups) = (Names::default(), grouping.groups() as usize);
     let incarnation = incarnation::newest(store, job)?;
-    // While files are captured, the age of the incarnation grows as much as the age of the files.
+    // The age of the incarnation is read from the store only once. For each checkpoint, the time since then is added
+    // before the age is compared with the age of the checkpoint's files.
     let (age_at_first, aged_from) = match &incarnation {
         Some(record) => (incarnation::age(store, job, record.number)?, Instant::now()),
         None => (Duration::ZERO, Instant::now()),

@@ -11,7 +11,7 @@ use mcrengine::units::RawBytes;
 use std::io;
 
 /// Maximum length of the compressed sample, in percent of the stored bytes of its chunks. The sample is unfiltered,
-/// and a fast codec compresses it. If the compressed sample is longer, mode `ApartInHaste` keeps the filters.
+/// and a fast codec compresses it. If the compressed sample is longer, mode `ApartLeavingFilters` keeps the filters.
 const UNFILTERED_MAX_PERCENT: f64 = 60.0;
 /// Length of the sample of unfiltered chunks, in raw bytes.
 const SAMPLE_BYTES: usize = 64 << 10;
@@ -21,8 +21,8 @@ const SAMPLE_BYTES: usize = 64 << 10;
 const FAILED_CHUNKS_MAX: u32 = 2;
 
 /// Splits a variable with filters. Chunks whose filters can be removed and applied again become raw bytes of an
-/// array. The other chunks are described as they are stored. Mode `Whole` tries no chunk. Mode `ApartInHaste` tries
-/// chunks only if the sample compresses much better without filters. Returns whether any chunk succeeded.
+/// array. The other chunks are described as they are stored. Mode `Whole` tries no chunk. Mode `ApartLeavingFilters`
+/// tries chunks only if the sample compresses much better without filters. Returns whether any chunk succeeded.
 pub(super) fn filtered(
     input: &mut Input<'_>,
     mapped: MappedVariable,
@@ -36,7 +36,7 @@ pub(super) fn filtered(
     let is_tried = match mode {
         CaptureMode::Whole => false,
         CaptureMode::Apart => true,
-        CaptureMode::ApartInHaste => {
+        CaptureMode::ApartLeavingFilters => {
             let raw_bytes = mapped.extents.iter().map(|extent| extent.raw_bytes).sum();
             match verdicts.are_worth_it(&mapped, raw_bytes) {
                 Some(known) => known,

@@ -13,7 +13,7 @@ pub enum CaptureMode {
     /// HDF5 files are split as in [`CaptureMode::Apart`], but filters are removed only from variables that compress
     /// much better without filters. This mode is for fast profiles. The mode saves time, because checking that the
     /// filters can be applied again takes longer than the whole compression by a fast codec.
-    ApartInHaste,
+    ApartLeavingFilters,
 }
 
 impl CaptureMode {
@@ -23,9 +23,9 @@ impl CaptureMode {
     }
 
     /// The mode for the two flags that an aggregator sends.
-    pub fn wanted(take_apart: bool, in_haste: bool) -> Self {
-        match (take_apart, in_haste) {
-            (true, true) => Self::ApartInHaste,
+    pub fn wanted(take_apart: bool, leave_filters: bool) -> Self {
+        match (take_apart, leave_filters) {
+            (true, true) => Self::ApartLeavingFilters,
             (true, false) => Self::Apart,
             (false, _) => Self::Whole,
         }

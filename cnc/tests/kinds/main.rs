@@ -248,7 +248,7 @@ fn filters_come_off_and_what_cannot_be_put_back_stays_as_it_stands() {
 }
 
 #[test]
-fn in_haste_filters_come_off_where_that_makes_chunks_much_shorter() {
+fn leaving_filters_still_removes_filters_that_keep_chunks_much_longer() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let writer = Writer::new(&directory.path().join("f.h5"), OLD);
     let deflated = |list| {
@@ -272,9 +272,9 @@ fn in_haste_filters_come_off_where_that_makes_chunks_much_shorter() {
     let all = taken(CaptureMode::Apart);
     is(&all, "/counted", &number);
     is(&all, "/rough", &number);
-    let in_haste = taken(CaptureMode::ApartInHaste);
-    is(&in_haste, "/counted", &number);
-    let rough = described(&in_haste, "/rough");
+    let with_filters = taken(CaptureMode::ApartLeavingFilters);
+    is(&with_filters, "/counted", &number);
+    let rough = described(&with_filters, "/rough");
     assert!(rough.len() == 1 && rough[0].starts_with("StoredChunks B1 ["), "{rough:?}");
 }
 

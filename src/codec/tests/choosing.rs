@@ -136,7 +136,7 @@ fn bytes_that_hold_no_numbers_are_tried_once() {
 }
 
 #[test]
-fn in_haste_bytes_that_are_clearly_no_numbers_get_a_low_level() {
+fn balanced_codes_bytes_that_are_clearly_no_numbers_at_a_low_level() {
     let shown = |profile, raw: &[u8]| {
         let mut scratch = Scratch::default();
         let (chain, stored) =
@@ -341,7 +341,7 @@ fn tensors_of_particles_are_told_by_their_own_components() {
 }
 
 #[test]
-fn in_haste_a_field_around_0_is_told_by_the_lorenzo_sum_of_doubles() {
+fn effort_1_predicts_a_field_around_0_by_the_lorenzo_sum_of_doubles() {
     // Each of three terms is rough along two axes and constant along the third axis, so the Lorenzo sum predicts it
     // exactly.
     let walk = |axis: usize| -> Vec<f64> {
@@ -362,7 +362,7 @@ fn in_haste_a_field_around_0_is_told_by_the_lorenzo_sum_of_doubles() {
 }
 
 #[test]
-fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
+fn a_field_that_neighbours_predict_takes_only_the_bytes_of_the_noise() {
     // Each value is a weighted sum of the eight earlier values within two steps, plus noise from -4 to 4. No other
     // prediction leaves a smaller error. The length of a row is a power of two, so a sample at a constant distance
     // would cover only a few columns.
@@ -371,15 +371,16 @@ fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
     let mut field = vec![0.0f64; SIDE * SIDE];
     for (n, noise) in rough((SIDE * SIDE) as u64).enumerate() {
         let (i, j) = (n / SIDE, n % SIDE);
-        let mut told = 0.0;
+        let mut predicted = 0.0;
         for (back, a) in along.iter().enumerate().take(i + 1) {
             for (left, b) in along.iter().enumerate().take(j + 1).filter(|(left, _)| back + left > 0) {
-                told -= a * b * field[(i - back) * SIDE + j - left];
+                predicted -= a * b * field[(i - back) * SIDE + j - left];
             }
         }
-        field[n] = told + noise - 4.0;
+        field[n] = predicted + noise - 4.0;
     }
-    let not_told: f64 = field.iter().map(|x| 8f64.log2() - (x.abs().next_up() - x.abs()).log2()).sum::<f64>() / 8.0;
+    let not_predicted: f64 =
+        field.iter().map(|x| 8f64.log2() - (x.abs().next_up() - x.abs()).log2()).sum::<f64>() / 8.0;
     let raw: Vec<u8> = field.iter().flat_map(|x| x.to_le_bytes()).collect();
     let array = ArrayShape { elements: field.len() as u64, dims: vec![SIDE as u64; 2], ..ArrayShape::default() };
     let mut scratch = Scratch::default();
@@ -387,7 +388,7 @@ fn a_field_that_its_neighbours_tell_takes_no_more_than_what_they_do_not_tell() {
         let chain = Chain::predict(&ElementType::F64, effort).expect("numeric type");
         let stored = chain.encode(&raw, std::slice::from_ref(&array), &mut scratch).expect("encodes");
         assert_eq!(chain.decode(&stored, raw.len(), &mut scratch).expect("decodes"), raw);
-        let least = not_told as usize;
+        let least = not_predicted as usize;
         assert!(stored.len() * 100 < least * 104, "effort {effort}: {} bytes, at least {least}", stored.len());
     }
 }

@@ -22,7 +22,7 @@ fn manager<P: Policy>(
     (manager, chain)
 }
 
-/// A trace of one chain. `Some` calls a partition, `None` returns.
+/// The calls and returns of one chain of calls. `Some(n)` calls partition `n`; `None` returns.
 fn trace(lengths: &[u64], steps: &[Option<u32>]) -> Trace {
     let chain = ChainId(0);
     let event = |step: &Option<u32>| match step {

@@ -104,9 +104,9 @@ impl Tree {
         &self.children[rank]
     }
 
-    /// A rank and all ranks below it, each rank before the ranks below it: the order in which their blocks travel
-    /// together. Branches are in the order of ranks, not in the order of service. So the root's blocks are often in
-    /// this order already, if the root is rank 0.
+    /// The ranks of the subtree of `rank`, parents first. Their blocks travel together in this order. Branches are in
+    /// the order of ranks, not in the order of service. So the root's blocks are often in this order already, if the
+    /// root is rank 0.
     pub fn below(&self, rank: usize) -> Vec<usize> {
         let mut found = vec![rank];
         let mut at = 0;

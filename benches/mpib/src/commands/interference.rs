@@ -103,7 +103,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     memory_suffices(comm, options.bytes, options.buffer)?;
     let title =
-        format!("Operations of {n} ranks beside checkpoints of {} bytes each, groups of {group}", options.bytes);
+        format!("Operations of {n} ranks during checkpoints of {} bytes per rank, groups of {group}", options.bytes);
     let journal = options.output.journal(comm, title.clone(), rule)?;
     let mut rows = Vec::new();
     let mut notes = Vec::new();

@@ -12,9 +12,9 @@
 //! | group | arrays of one class that become columns in one way: unchanged, joined as slabs, or split into components |
 //! | column | the elements of a group, or of one component of the group's points, which are coded together |
 //! | layout | the groups, and the order in which their columns are coded |
-//! | copy | an element that is equal to an earlier element (exact), or almost equal (near, wide) |
-//! | told (computed) | a cell of a coarse grid that is computed from the cells of a finer grid, or the reverse (in `predict.md`: derived) |
-//! | literal | an element that is neither copied nor computed, but predicted |
+//! | copy | an element that is equal to an earlier element (exact), or differs from it by rounding (near), or in up to half of its bits (wide) |
+//! | derived | a cell of a coarse grid that is computed from the cells of a finer grid, or the reverse |
+//! | literal | an element that is neither copied nor derived, but predicted |
 //! | term | a number that a prediction adds after multiplication by a weight: a neighbour, a product, ... |
 //! | set | one method of prediction: terms with their weights, or an integer sum of neighbours |
 //! | predictor | the sets of a column, and the set that each unit of about 256 elements uses |

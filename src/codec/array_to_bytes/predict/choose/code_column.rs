@@ -1,6 +1,6 @@
 //! The three codes of one column: of literals, of near copies, and of cells computed from their blocks.
 
-use super::super::format::copies::{LITERAL, Marks, TOLD};
+use super::super::format::copies::{DERIVED, LITERAL, Marks};
 use super::super::format::linear::locate;
 use super::super::format::predictor::{Field, Predictor, Row, Units, difference, rows};
 use super::code_numbers;
@@ -42,14 +42,14 @@ impl Predictor {
         let Field { place, kind, bits, values } = field;
         let column = &place.columns[place.column];
         let near: Vec<i64> = field.near_differences(marks).collect();
-        let mut teller = self.teller(place);
-        let told: Vec<i64> = (marks.all(TOLD))
+        let mut derived_cells = self.derived_cells(place);
+        let derived: Vec<i64> = (marks.all(DERIVED))
             .map(|n| {
-                let told = kind.nearest(teller.tell(locate(column, n), marks.cells[n], n, values));
-                difference(kind, kind.ordered(bits[column.base + n]), told)
+                let computed = kind.nearest(derived_cells.value(locate(column, n), marks.cells[n], n, values));
+                difference(kind, kind.ordered(bits[column.base + n]), computed)
             })
             .collect();
-        [near, told].map(|left| match left.is_empty() {
+        [near, derived].map(|left| match left.is_empty() {
             true => Vec::new(),
             false => {
                 let numbers = Numbers { values: &left, floats: None, is_predicted: true };

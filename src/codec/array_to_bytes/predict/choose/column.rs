@@ -3,7 +3,7 @@
 use super::super::format::copies::{COPIED, LITERAL, NEAR};
 use super::super::format::layout::{Array, RowPlace};
 use super::super::format::linear::{At, Term, locate};
-use super::super::format::nested::Teller;
+use super::super::format::nested::DerivedCells;
 use super::super::format::numbers::about_log2;
 use super::super::format::predictor::{Predictor, Set, Units, rows};
 use super::code_numbers;
@@ -19,7 +19,7 @@ use super::weights::{Fitted, bits_of, spread};
 const SAMPLE: usize = 2048;
 /// Cells are computed from their blocks only if the mean difference between a cell and its computed value has fewer
 /// bits than this number. For elements of 4 bytes, the limit is half of this number.
-const TOLD_BITS_MAX: f64 = 30.0;
+const DERIVED_BITS_MAX: f64 = 30.0;
 /// In tables, fitted weights are used only if they save 1/12 of the bytes. Fitted weights slow down the decoding of
 /// tables, because rows are short, and each element is decoded only after the previous element.
 const WEIGHTS_DIVISOR: usize = 12;
@@ -51,7 +51,7 @@ const SET_GAIN: f64 = 0.004;
 impl<'a> Data<'a> {
     /// Decides whether to compute cells from their blocks. Returns how many columns before this column the column of
     /// weights is (0: plain means), or `None` if computing cells saves no bytes.
-    pub(crate) fn told(&self, cells: &[u32], family: usize) -> Option<u16> {
+    pub(crate) fn derived(&self, cells: &[u32], family: usize) -> Option<u16> {
         let column = self.column();
         let some: Vec<usize> = (0..column.elements)
             .filter(|&n| cells.get(n).is_some_and(|&cell| cell != 0) && self.marks.kinds[n] != COPIED)
@@ -62,15 +62,15 @@ impl<'a> Data<'a> {
         let sample = spread(&some, SAMPLE);
         let bits = |back: u16| {
             let weights = (back > 0).then(|| self.place.base_of(back));
-            let mut teller = Teller::new(column, weights);
+            let mut derived_cells = DerivedCells::new(column, weights);
             let off = |&n: &usize| {
-                let told = self.kind.nearest(teller.tell(locate(column, n), cells[n], n, self.values));
-                let off = self.kind.ordered(self.bits[column.base + n]).wrapping_sub(told).unsigned_abs();
+                let computed = self.kind.nearest(derived_cells.value(locate(column, n), cells[n], n, self.values));
+                let off = self.kind.ordered(self.bits[column.base + n]).wrapping_sub(computed).unsigned_abs();
                 f64::from(u64::BITS - off.leading_zeros())
             };
             sample.iter().map(off).sum::<f64>() / sample.len() as f64
         };
-        let most = if self.kind.width == 4 { TOLD_BITS_MAX / 2.0 } else { TOLD_BITS_MAX };
+        let most = if self.kind.width == 4 { DERIVED_BITS_MAX / 2.0 } else { DERIVED_BITS_MAX };
         let backs = 0..=family.min(8) as u16;
         let best = backs.map(|back| (bits(back), back)).min_by(|a, b| a.0.total_cmp(&b.0));
         best.filter(|(bits, _)| *bits < most).map(|(_, back)| back)
@@ -99,8 +99,8 @@ impl<'a> Data<'a> {
         }
         self.marks = marks;
         let code = near.0.encode(self.field(), &self.marks, self.effort.numbers);
-        let [copied, told] = near.0.encode_others(self.field(), &self.marks, self.effort.numbers);
-        let mut best = (near.0.clone(), [code, copied, told]);
+        let [copied, derived] = near.0.encode_others(self.field(), &self.marks, self.effort.numbers);
+        let mut best = (near.0.clone(), [code, copied, derived]);
         if bytes_of(&best.1) + run_bytes >= bytes_of(&near.1) {
             return None;
         }
@@ -403,7 +403,7 @@ impl<'a> Data<'a> {
             .collect();
         let kept = sets.into_iter().zip(&used).filter(|(_, used)| **used).map(|((set, _), _)| set).collect();
         let which = which.iter().map(|&set| number[usize::from(set)]).collect();
-        Predictor { sets: kept, unit: UNIT, which, told: None }
+        Predictor { sets: kept, unit: UNIT, which, derived: None }
     }
 
     /// An additional set, fitted to one third of the units. In the units of this third, the present sets save the

@@ -28,7 +28,7 @@ const ARRAYS: usize = 8;
 const BITS_MORE: f64 = 3.0;
 /// If neighbours along this dimension predict this many bits of the differences between other neighbours, the
 /// dimension counts planes of one grid, not components.
-const BITS_TOLD: f64 = 0.5;
+const CROSSWISE_BITS: f64 = 0.5;
 
 /// The extents of an array, where the last extent includes the components of each place, and the positions of the
 /// components in the array.
@@ -134,7 +134,7 @@ fn differing(arrays: &[ArrayShape], ordered: impl Fn(usize) -> i64) -> Option<us
         let [beside, next] = [0, 1].map(|n| at.saturating_add(step[n]));
         apart(beside.saturating_add(step[1]), beside).wrapping_sub(apart(next, at))
     });
-    (all[best] >= most + BITS_MORE && mean(crosswise) + BITS_TOLD >= all[near]).then_some(best)
+    (all[best] >= most + BITS_MORE && mean(crosswise) + CROSSWISE_BITS >= all[near]).then_some(best)
 }
 
 /// The sampled places. Each item is the first element of an array, the position of the place in the array, and the

@@ -201,8 +201,8 @@ pub(crate) fn find_all(
         let ends = near_runs.iter().map(Run::places).chain(std::iter::once(bits.len()..bits.len()));
         let mut from = 0;
         for Range { start, end } in ends.filter(|_| !strides[1].is_empty()) {
-            let told = froms[1][from..start].iter().zip(&mut all[from..start]);
-            told.filter(|(told, _)| **told != 0).for_each(|(told, own)| *own = *told);
+            let near = froms[1][from..start].iter().zip(&mut all[from..start]);
+            near.filter(|(near, _)| **near != 0).for_each(|(near, own)| *own = *near);
             from = end;
         }
         Some(Wide { froms: all, runs, near_runs, known })
@@ -419,18 +419,24 @@ fn before(hashes: &[u32], part: u32, repeat: &[bool]) -> Vec<u32> {
 #[derive(Clone, Copy)]
 struct Search<'a> {
     elements: Elements,
+    /// The allowed difference between a copy and its source: 0 for exact copies, larger for near copies, and largest
+    /// for wide copies.
     slack: Slack,
     effort: &'a CopiesEffort,
 }
 
-/// For each window, the earlier window with the same hash. For each block, whether the block is searched.
+/// A window is [`RUN_MIN`] consecutive elements, and [`BLOCK`] windows are a block. For each window, the first element
+/// plus 1 of the nearest earlier window with the same hash, or 0. For each block, whether the block is searched.
 struct Windows {
     before: Vec<u32>,
     repeat: Vec<bool>,
 }
 
-/// Finds runs greedily: at each place, this function uses the best of a few runs, and cuts the run at borders. `bits`
-/// is in working order. If the slack is not 0, runs begin only at elements without a source in `done`.
+/// Finds runs greedily: at each place, this function uses the best of a few runs, and cuts the run at borders.
+///
+/// `bits` holds the elements in the order of coding, `known` of them are known before decoding begins, and `borders`
+/// are the places where columns begin. A run is *turned* if its sources have the opposite sign. `done` holds the
+/// sources of exact copies: if the slack is not 0, runs begin only at elements without a source in `done`.
 fn find(
     bits: &[u64],
     known: usize,
@@ -645,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn in_haste_repeats_are_looked_for_where_they_save_something() {
+    fn a_low_effort_looks_for_repeats_where_they_save_bytes() {
         let noise = |n: u64| (n.wrapping_mul(MIX[0]) >> 12 | 0x3FF0_0000_0000_0000) ^ (n % 7) << 40;
         let is_worth_it = |bits: &[u64]| {
             let blocks = blocks(bits, hashes(bits, DOUBLES, 0), 32, |_, _| ());

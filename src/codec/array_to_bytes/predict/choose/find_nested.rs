@@ -119,8 +119,8 @@ pub(crate) fn links(
 #[cfg(test)]
 mod tests {
     use super::super::super::format::linear::locate;
+    use super::super::super::format::nested::DerivedCells;
     use super::super::super::format::nested::FINE;
-    use super::super::super::format::nested::Teller;
     use super::super::super::format::nested::cells;
     use super::*;
 
@@ -163,8 +163,8 @@ mod tests {
             let cells = cells(&column, &links).expect("the links fit");
             assert_eq!(cells.iter().filter(|&&cell| cell != 0).count(), 12 + 8);
             for (at, &cell) in cells.iter().enumerate().filter(|(_, cell)| **cell != 0) {
-                let told = Teller::new(&column, None).tell(locate(&column, at), cell, at, &values);
-                assert!((told - values[at]).abs() < 1e-14, "{told} instead of {}", values[at]);
+                let computed = DerivedCells::new(&column, None).value(locate(&column, at), cell, at, &values);
+                assert!((computed - values[at]).abs() < 1e-14, "{computed} instead of {}", values[at]);
                 assert!(((cell & !FINE) as usize) <= at, "only earlier cells are used");
             }
         }

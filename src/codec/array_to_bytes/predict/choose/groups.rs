@@ -29,7 +29,8 @@ fn taken_apart(arrays: &[ArrayShape], raw: &[u8], elements: Elements) -> Vec<Opt
         let count = column.iter().fold(0u64, |sum, array| sum.saturating_add(array.elements));
         let own = raw.get(begin.saturating_mul(elements.width)..).unwrap_or_default();
         begin = begin.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
-        // If the extents do not match the number of elements, `groups` uses one row of numbers.
+        // A place outside of the bytes gives 0. This 0 is harmless: it occurs only if the extents are wrong, and then
+        // `groups` replaces all groups by one row of numbers.
         let bytes = |at: usize| own.chunks_exact(elements.width).nth(at);
         let ordered = |at: usize| bytes(at).map_or(0, |bytes| elements.ordered(elements.load(bytes)));
         let full: Vec<ArrayShape> = column.iter().filter(|array| array.elements > 0).cloned().collect();

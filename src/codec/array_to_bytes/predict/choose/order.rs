@@ -37,7 +37,8 @@ pub(crate) fn side_by_side(columns: &[Column], twins: &Twins) -> Vec<usize> {
     twins.first(order.into_iter().map(|(.., n)| n).collect())
 }
 
-/// Orders the columns of each family so that columns that are predicted well by other columns come last.
+/// Orders the columns of each family so that columns that are predicted well by other columns come last. `keys`: see
+/// [`best_last`].
 pub(crate) fn reorder(
     layout: &Layout,
     values: &[f64],
@@ -76,12 +77,13 @@ pub(crate) fn reorder(
     Some((layout.reordered(twins.first(order))?, relations))
 }
 
-/// The score of a member: the bits that the prediction leaves, the members that the prediction uses, and its products
-/// and quotients.
+/// The result of predicting one member from other members: the bits that the differences from the prediction need,
+/// the members that the prediction reads, and the products and quotients of members among its terms.
 type Score = (f64, Vec<usize>, Vec<Relation>);
 
 /// Orders the members of a family so that members that are predicted well by other members come last. Each member is
-/// returned with the products and quotients that predict it. Known columns may predict any member.
+/// returned with the products and quotients that predict it. Known columns may predict any member. `keys` are the
+/// columns in which nested grids were found; these columns come first.
 fn best_last(
     members: &[usize],
     known: &[usize],

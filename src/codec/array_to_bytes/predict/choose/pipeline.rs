@@ -195,16 +195,16 @@ fn predict_columns(ordered: Ordered, mut runs: Runs, task: Task<'_>) -> Choice {
         let family_twins: Vec<u16> =
             others.filter_map(|back| twins.back(&layout, &place_of, column - back)?.checked_add(back as u16)).collect();
         let mut data = Data { place, kind, bits: &bits, values: &values, marks: none, effort, twin, family_twins };
-        let told = cells.get(column).and_then(|cells| data.told(cells, families[column]));
-        if told.is_some() {
+        let derived = cells.get(column).and_then(|cells| data.derived(cells, families[column]));
+        if derived.is_some() {
             data.marks = Marks::new(froms, &cells[column], own.clone());
         }
         let related: Vec<Term> = related.filter(|term| term.is_valid()).collect();
         let encode = |data: &Data<'_>| -> EncodedColumn {
             let (predictor, code) = data.predictor(families[column], related.clone());
-            let predictor = Predictor { told, ..predictor };
-            let [near, told] = predictor.encode_others(data.field(), &data.marks, effort.numbers);
-            (predictor, [code, near, told])
+            let predictor = Predictor { derived, ..predictor };
+            let [near, derived] = predictor.encode_others(data.field(), &data.marks, effort.numbers);
+            (predictor, [code, near, derived])
         };
         let near = encode(&data);
         match data.by_wide(&near, runs.wide.as_ref(), encode) {

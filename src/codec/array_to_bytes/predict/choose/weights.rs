@@ -97,9 +97,9 @@ impl Data<'_> {
         let found = |difference: i64| {
             let Some(n) = elements.next() else { return };
             let bits = self.bits[base + n];
-            let told = self.kind.unordered(self.kind.ordered(bits).wrapping_sub(difference));
+            let predicted = self.kind.unordered(self.kind.ordered(bits).wrapping_sub(difference));
             let value = self.kind.value(bits);
-            off.push(finite(value - self.kind.value(told)));
+            off.push(finite(value - self.kind.value(predicted)));
             sizes.push(finite(value));
         };
         set.each_difference(self.field(), |n| literals.is_one[n], found);

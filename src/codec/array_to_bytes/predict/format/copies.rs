@@ -63,7 +63,7 @@ impl Run {
 /// Kind of an element: an exact copy.
 pub(crate) const COPIED: u8 = 0;
 /// Kind of an element: computed from its block of nested grids.
-pub(crate) const TOLD: u8 = 1;
+pub(crate) const DERIVED: u8 = 1;
 /// Kind of an element: a near copy.
 pub(crate) const NEAR: u8 = 2;
 /// Kind of an element: neither copied nor computed.
@@ -86,7 +86,7 @@ impl<'a> Marks<'a> {
             Some(near) => near.iter().map(|&from| if from == 0 { LITERAL } else { NEAR }).collect(),
             None => vec![LITERAL; own.len()],
         };
-        kinds.iter_mut().zip(cells).filter(|(_, cell)| **cell != 0).for_each(|(kind, _)| *kind = TOLD);
+        kinds.iter_mut().zip(cells).filter(|(_, cell)| **cell != 0).for_each(|(kind, _)| *kind = DERIVED);
         if let Some(exact) = exact.get(own) {
             kinds.iter_mut().zip(exact).for_each(|(kind, &from)| *kind = if from == 0 { *kind } else { COPIED });
         }

@@ -145,8 +145,8 @@ pub(crate) fn decode(
     let buffers = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
     let coded = |n: usize| {
         let (column, (predictor, parts)) = (known_columns + n, &stored[n]);
-        let cells = all_cells.get(column).filter(|_| predictor.told.is_some()).map_or(&[][..], Vec::as_slice);
-        (predictor.told.is_none() || kind.is_float && !cells.is_empty()).then_some(())?;
+        let cells = all_cells.get(column).filter(|_| predictor.derived.is_some()).map_or(&[][..], Vec::as_slice);
+        (predictor.derived.is_none() || kind.is_float && !cells.is_empty()).then_some(())?;
         let base = columns[column].base;
         let marks = Marks::new(runs, cells, base..base + columns[column].elements);
         let buffer = buffers().pop().unwrap_or_default();

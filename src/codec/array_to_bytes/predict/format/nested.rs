@@ -87,7 +87,7 @@ pub(crate) fn cells(column: &Column, links: &[Link]) -> Option<Cells> {
 
 /// Computes cells of a column from the other cells of their blocks, by plain means or by means weighted by another
 /// column.
-pub(crate) struct Teller<'a> {
+pub(crate) struct DerivedCells<'a> {
     column: &'a Column,
     /// The first element of the column of weights; `None` for plain means.
     weights: Option<usize>,
@@ -98,7 +98,7 @@ pub(crate) struct Teller<'a> {
     count: usize,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> DerivedCells<'a> {
     pub(crate) fn new(column: &'a Column, weights: Option<usize>) -> Self {
         Self { column, weights, known: 0..0, cells: [0; CELLS_MAX], count: 0 }
     }
@@ -106,7 +106,7 @@ impl<'a> Teller<'a> {
     /// The computed value of the cell `at` of the array `own`. `cell` is the entry of this cell in [`Cells`], and is
     /// not 0.
     #[inline(always)]
-    pub(crate) fn tell(&mut self, own: &Array, cell: u32, at: usize, values: &[f64]) -> f64 {
+    pub(crate) fn value(&mut self, own: &Array, cell: u32, at: usize, values: &[f64]) -> f64 {
         let (other, is_coarse) = ((cell & !FINE) as usize - 1, cell & FINE != 0);
         let fine = if is_coarse { other } else { at };
         if !self.known.contains(&fine) {

@@ -1,9 +1,9 @@
 //! The predictor of one column: how the column is predicted, written and decoded.
 
-use super::copies::{COPIED, LITERAL, Marks, NEAR, TOLD};
+use super::copies::{COPIED, DERIVED, LITERAL, Marks, NEAR};
 use super::layout::{Array, Column, RowPlace};
 use super::linear::{At, Place, STEPS_MAX, Sum, TERMS_MAX, Term};
-use super::nested::Teller;
+use super::nested::DerivedCells;
 use super::numbers::Elements;
 use super::residual;
 use super::residual::Decoded;
@@ -38,7 +38,7 @@ pub(crate) struct Predictor {
     /// How cells are computed from the other cells of their blocks. 0 stands for plain means. A larger `n` stands for
     /// means that are weighted by the column that comes `n` columns before this column. `None` if no cells are
     /// computed.
-    pub told: Option<u16>,
+    pub derived: Option<u16>,
 }
 
 /// Cuts a column into units. A unit is some rows of a large array, one array, or several small arrays.
@@ -496,21 +496,21 @@ pub(crate) struct Coded<'a> {
     marks: Marks<'a>,
     left: Decoded,
     near: Vec<i64>,
-    told: Vec<i64>,
+    derived: Vec<i64>,
 }
 
 impl<'a> Coded<'a> {
     /// Decodes the differences. Other columns are not needed for decoding. `buffer` is reused.
     pub(crate) fn new(kind: Elements, codes: [&[u8]; 3], marks: Marks<'a>, buffer: Decoded) -> Option<Self> {
-        let [code, near, told] = codes;
+        let [code, near, derived] = codes;
         let numbers = |code: &[u8], count: usize| match count {
             0 => code.is_empty().then(Vec::new),
             count => residual::decode(code, count, |_| 0, Vec::new()),
         };
         let floats = |f: f64| kind.ordered(f.to_bits());
         let left = Decoded::new(code, marks.count(LITERAL), floats, buffer)?;
-        let (near, told) = (numbers(near, marks.count(NEAR))?, numbers(told, marks.count(TOLD))?);
-        Some(Self { marks, left, near, told })
+        let (near, derived) = (numbers(near, marks.count(NEAR))?, numbers(derived, marks.count(DERIVED))?);
+        Some(Self { marks, left, near, derived })
     }
 
     /// Returns the buffer, for another column.
@@ -521,12 +521,12 @@ impl<'a> Coded<'a> {
 
 impl Predictor {
     pub(crate) fn none() -> Self {
-        Self { sets: Vec::new(), unit: 1, which: Vec::new(), told: None }
+        Self { sets: Vec::new(), unit: 1, which: Vec::new(), derived: None }
     }
 
     /// A predictor with one set for all units.
     pub(crate) fn of(set: Set) -> Self {
-        Self { sets: vec![set], unit: 1, which: Vec::new(), told: None }
+        Self { sets: vec![set], unit: 1, which: Vec::new(), derived: None }
     }
 
     /// The columns whose values the predictor reads. Each column is given as its distance before this column, in
@@ -536,17 +536,17 @@ impl Predictor {
             Set::Linear { terms, .. } => Some(terms),
             Set::Integer(_) | Set::Since { .. } => None,
         });
-        terms.flat_map(|terms| terms.iter().flat_map(|term| term.columns()).flatten().chain([0])).chain(self.told)
+        terms.flat_map(|terms| terms.iter().flat_map(|term| term.columns()).flatten().chain([0])).chain(self.derived)
     }
 
     pub(crate) fn set(&self, unit: usize) -> Option<&Set> {
         if self.sets.len() < 2 { self.sets.first() } else { self.sets.get(usize::from(*self.which.get(unit)?)) }
     }
 
-    /// Makes the [`Teller`] that computes cells of a column from the other cells of their blocks.
-    pub(crate) fn teller<'a>(&self, place: Place<'a>) -> Teller<'a> {
-        let weights = self.told.filter(|&back| back > 0).map(|back| place.base_of(back));
-        Teller::new(&place.columns[place.column], weights)
+    /// Makes the [`DerivedCells`] that computes cells of a column from the other cells of their blocks.
+    pub(crate) fn derived_cells<'a>(&self, place: Place<'a>) -> DerivedCells<'a> {
+        let weights = self.derived.filter(|&back| back > 0).map(|back| place.base_of(back));
+        DerivedCells::new(&place.columns[place.column], weights)
     }
 
     compiled_twice! {
@@ -574,6 +574,9 @@ impl Predictor {
         }
     }
 
+    /// Decodes a column of elements of `WIDTH` bytes, row by row. Each row is cut into runs of elements of one kind:
+    /// exact copies, near copies, derived cells (computed from their blocks of nested grids) and literals (predicted).
+    /// Returns `None` if a code has fewer differences than elements of its kind.
     #[inline(always)]
     fn decode_elements<const WIDTH: usize>(
         &self,
@@ -588,8 +591,9 @@ impl Predictor {
         let are_values_read = kind.is_float && are_values_read;
         let marks = &coded.marks;
         // Each list holds one difference for each element of its kind.
-        let (mut left, mut near, mut told) = (coded.left.in_turn(), &coded.near[..], &coded.told[..]);
-        let (mut row, mut units, mut teller) = (Row::default(), Units::new(self.unit), self.teller(place));
+        let (mut left, mut near, mut derived) = (coded.left.in_turn(), &coded.near[..], &coded.derived[..]);
+        let (mut row, mut units, mut derived_cells) =
+            (Row::default(), Units::new(self.unit), self.derived_cells(place));
         let is_anywhere = match &self.sets[..] {
             [] => column.wrap.is_none() || !are_values_read,
             [set] => set.is_anywhere(column),
@@ -611,17 +615,16 @@ impl Predictor {
             {
                 row.begin(set, Field { place, kind, bits, values }, at_row);
             }
-            // If cells are computed from their blocks, every second element of a row is computed, so runs have one
-            // element.
-            let are_single = !marks.cells.is_empty() && column.wrap.is_none() && kinds.contains(&TOLD);
+            // In a column with derived cells, every second element of a row is derived, so runs have one element.
+            let are_single = !marks.cells.is_empty() && column.wrap.is_none() && kinds.contains(&DERIVED);
             let mut k = 0;
             while k < nx {
                 let (what, at) = (kinds[k], start + k);
-                if are_single && matches!(what, LITERAL | TOLD) {
-                    bits[at] = if what == TOLD {
+                if are_single && matches!(what, LITERAL | DERIVED) {
+                    bits[at] = if what == DERIVED {
                         let n = at - column.base;
-                        let order = kind.nearest(teller.tell(array, marks.cells[n], n, values));
-                        kind.unordered(order.wrapping_add(*told.split_off_first()?))
+                        let order = kind.nearest(derived_cells.value(array, marks.cells[n], n, values));
+                        kind.unordered(order.wrapping_add(*derived.split_off_first()?))
                     } else {
                         let off = left.one()?;
                         row.literal(set, Spot { place, kind, row: at_row, k }, off, bits, values)
@@ -634,11 +637,11 @@ impl Predictor {
                 match what {
                     COPIED => marks.copy(at, count, bits, kind),
                     NEAR => marks.copy_nearly(at, split(&mut near, count)?, bits, kind),
-                    TOLD => {
-                        for (at, &off) in (at..).zip(split(&mut told, count)?) {
+                    DERIVED => {
+                        for (at, &off) in (at..).zip(split(&mut derived, count)?) {
                             let n = at - column.base;
-                            let told = kind.nearest(teller.tell(array, marks.cells[n], n, values));
-                            bits[at] = kind.unordered(told.wrapping_add(off));
+                            let computed = kind.nearest(derived_cells.value(array, marks.cells[n], n, values));
+                            bits[at] = kind.unordered(computed.wrapping_add(off));
                             values[at] = kind.value(bits[at]);
                         }
                     }
@@ -663,7 +666,7 @@ impl Predictor {
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        put(self.told.map_or(0, |back| usize::from(back) + 1), out);
+        put(self.derived.map_or(0, |back| usize::from(back) + 1), out);
         put(self.sets.len(), out);
         for set in &self.sets {
             match set {
@@ -690,7 +693,7 @@ impl Predictor {
     /// The inverse of [`Predictor::write`], for one column. The first `known` columns are known.
     pub(crate) fn read(bytes: &mut &[u8], place: Place<'_>, known: usize, kind: Elements) -> Option<Self> {
         let Place { columns, column, .. } = place;
-        let told = match take(bytes)? {
+        let derived = match take(bytes)? {
             0 => None,
             n if n <= column + 1 && columns[column + 1 - n].arrays == columns[column].arrays => Some((n - 1) as u16),
             _ => return None,
@@ -719,14 +722,14 @@ impl Predictor {
             });
         }
         if count < 2 {
-            return Some(Self { sets, unit: 1, which: Vec::new(), told });
+            return Some(Self { sets, unit: 1, which: Vec::new(), derived });
         }
         let unit = take(bytes).filter(|&n| n > 0)?;
         let units = take(bytes)?;
         let (which, rest) = bytes.split_at_checked(units)?;
         *bytes = rest;
         which.iter().all(|&set| usize::from(set) < count).then_some(())?;
-        Some(Self { sets, unit, which: which.to_vec(), told })
+        Some(Self { sets, unit, which: which.to_vec(), derived })
     }
 }
 

@@ -420,8 +420,8 @@ mod tests {
             prop_assert_eq!(Curve::read(&mut &written[..], places).is_some(), levels * 2 <= levels_of(places));
             let mut order: Vec<u32> = (0u32..).zip(is_one).filter(|(_, is)| **is).map(|(n, _)| n).collect();
             order.sort_by_key(|&n| (u64::from(n) + 1).wrapping_mul(shuffle | 1));
-            let told = curve.runs(points, is_one, &order).expect("cells");
-            prop_assert_eq!(curve.order(points, is_one, &told), Some(order.clone()));
+            let stored = curve.runs(points, is_one, &order).expect("cells");
+            prop_assert_eq!(curve.order(points, is_one, &stored), Some(order.clone()));
             Curve::find(points, places, &order, Some(edge));
             Curve::find(points, places, &order, None);
             let (jumps, lengths) = runs.into_iter().unzip();

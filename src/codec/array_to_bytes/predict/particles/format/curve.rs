@@ -167,8 +167,8 @@ impl Curve {
         Some(numbers)
     }
 
-    /// For each rotation and each cell two levels below: the position of the cell along the curve, plus 64 times the
-    /// rotation of the cell.
+    /// A cube has 64 octants of octants (cells). For each rotation of the cube and each of these 64 cells: the
+    /// position of the cell along the curve (0 to 63), plus 64 times the rotation of the cell.
     fn steps(&self) -> Vec<u16> {
         let products = products();
         let mut one = vec![[(0, 0); OCTANTS]; TURNS];
