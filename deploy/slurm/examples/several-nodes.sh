@@ -23,7 +23,8 @@ each="srun --overlap --ntasks=$SLURM_JOB_NUM_NODES --ntasks-per-node=1"
 export RANKS=$((SLURM_NTASKS / SLURM_JOB_NUM_NODES))    # number of ranks of one node
 # shellcheck disable=SC2016 # the words of the shell on each node
 $each bash -c 'first=$((SLURM_NODEID * RANKS))
-    mkdir -p "$LOCAL" && exec mcr restart --to "$LOCAL" --ranks $first-$((first + RANKS - 1))'
+    mkdir -p "$LOCAL" && mcr restart --to "$LOCAL" --ranks $first-$((first + RANKS - 1))
+    s=$?; exit $((s == 1 ? 99 : s))' # `srun` returns the highest code of all nodes, so a failure must have the highest
 case $? in
     0 | 2) args=--restart ;;    # the newest checkpoint is in LOCAL (2: an older or doubtful checkpoint)
     3) args= ;;                 # no checkpoint was ever completed: a new run

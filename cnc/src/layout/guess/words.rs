@@ -36,6 +36,8 @@ pub(super) const CHECKPOINT_WORDS: &[&[u8]] = &[
     b"ckpt",
     b"chk",
     b"chkpt",
+    b"chkpoint",
+    b"chkpnt",
     b"checkpoint",
     b"checkpoints",
     b"cp",
