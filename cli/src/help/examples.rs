@@ -125,6 +125,7 @@ const TABLE: &[(&str, &[Example])] = &[
     ("status", &[
         example("mcr status --watch", "Show your jobs on this node, live; q ends it"),
         example("mcr status --aggregators node1:7117,node2:7117", "Ask two aggregators"),
+        example("mcr status --serve --store /lustre/mcr", "Print the address of a page for a browser, with the store's checkpoints"),
         example("mcr status --aggregators unix:/tmp/mcr/wave.sock --json", "Ask an aggregator of this node, for a script"),
     ]),
     ("stats", &[

@@ -4,15 +4,16 @@
 pub mod args;
 mod asking;
 mod find;
-mod json;
+pub mod json;
 mod live;
-mod model;
+pub mod model;
 mod screen;
+mod serve;
 mod view;
 
 use crate::cert::security;
 use crate::exit::Exit;
-use crate::output::{print, print_json, print_json_line};
+use crate::output::{note, print, print_json, print_json_line};
 use crate::signals::Signals;
 use args::StatusArgs;
 use asking::{ONCE_MAX, REPEATED_MAX, ask_all};
@@ -28,7 +29,21 @@ const RECENT_MAX: usize = 64;
 
 pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let model = runtime.block_on(begun(&args))?;
+    let begun = runtime.block_on(begun(&args));
+    if let Some(listen) = args.serve {
+        let model = match begun {
+            // With a store, the page can show the checkpoints even if no aggregator runs now.
+            Err(error) if args.store.is_some() && Exit::of_error(&error) == Exit::Failed => {
+                note(format!("{error:#}; the page shows only the store"));
+                Model::default()
+            }
+            begun => begun?,
+        };
+        let result = runtime.block_on(serve::run(args, listen, model));
+        runtime.shutdown_background(); // a thread may hang in the file system of the store
+        return result;
+    }
+    let model = begun?;
     if args.watch && !args.json && std::io::stdout().is_terminal() {
         return live::run(args, model);
     }
