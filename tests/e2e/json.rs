@@ -18,13 +18,13 @@ fn document(name: &str) -> String {
 }
 
 /// The schemas, by command.
-fn schemas() -> Map<String, Value> {
+pub fn schemas() -> Map<String, Value> {
     let schema: Value = serde_json::from_str(&document("json.schema.json")).expect("JSON");
     schema["$defs"].as_object().expect("schemas").clone()
 }
 
 /// Compares a value with a schema. Only the keywords that the document uses are known; another keyword is an error.
-fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+pub fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("{at}: {what}: {value}"));
     for (keyword, rule) in schema.as_object().expect("a schema") {
         match keyword.as_str() {
