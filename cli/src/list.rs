@@ -99,9 +99,9 @@ pub fn newest(store: &Path, most: usize) -> anyhow::Result<serde_json::Value> {
         let count = states.len();
         let placed = states.into_iter().enumerate().filter(|(_, state)| !state.is_pruned);
         // The newest checkpoints of all jobs are among the newest checkpoints of each job.
-        let lines = placed.take(most).map(|(nth, state)| {
-            (state.created_unix_ms, to_json(job.as_str(), count - nth, &state, None))
-        });
+        let lines = placed
+            .take(most)
+            .map(|(nth, state)| (state.created_unix_ms, to_json(job.as_str(), count - nth, &state, None)));
         found.extend(lines);
         found.sort_by_key(|(created_unix_ms, _)| std::cmp::Reverse(*created_unix_ms));
         found.truncate(most);

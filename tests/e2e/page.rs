@@ -113,7 +113,7 @@ impl Site {
 
 #[test]
 fn only_who_knows_the_address_sees_the_page_and_only_by_a_loopback_name() {
-    let mut server = Server::start(&[DEAD], None);
+    let server = Server::start(&[DEAD], None);
     let place = server.place();
     assert!(place.at.starts_with("127.0.0.1:"), "{}", server.url);
     let (host, open) = ("Host: 127.0.0.1:80", format!("GET /?token={} HTTP/1.1", place.token));
@@ -241,7 +241,8 @@ fn an_aggregator_serves_its_page_at_the_address_of_its_metrics_if_this_is_a_loop
 fn browser() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"];
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name))).find(|file| file.exists());
+    let found =
+        std::env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name))).find(|file| file.exists());
     if found.is_none() {
         eprintln!("SKIPPED: no browser is installed (package chromium), so nothing shows the page");
     }

@@ -1,7 +1,7 @@
 //! The state of the hub, for `mcr status`.
 
-use super::{Hub, HubEvent};
 use super::gather::Gather;
+use super::{Hub, HubEvent};
 use crate::group::{Key, Phase};
 use mcr_proto::v1;
 use std::sync::atomic::{AtomicU64, Ordering};

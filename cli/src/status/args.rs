@@ -16,18 +16,22 @@ pub struct StatusArgs {
     pub node: NodeSocket,
     /// Show a live view until q or Ctrl-C is pressed. If standard output is not a terminal, print the tables at each
     /// interval
-    #[arg(long)]
+    #[arg(long, group = "repeated")]
     pub watch: bool,
-    /// Time between two requests to an aggregator
-    #[arg(long, requires = "watch", default_value_t = 2, value_name = "SECONDS")]
+    /// With --json, print an object on one line for each event, until Ctrl-C is pressed: a checkpoint is announced,
+    /// committed or abandoned, a flush failed, an aggregator is lost or back
+    #[arg(long, group = "repeated", requires = "json")]
+    pub follow: bool,
+    /// Time between two requests to an aggregator, with --watch, --follow or --serve
+    #[arg(long, requires = "repeated", default_value_t = 2, value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub interval: u64,
     /// Serve a page for a browser, and print its address. The page shows jobs, checkpoints, progress and errors, live.
     /// Only loopback addresses are possible; a port alone is a port of 127.0.0.1 [default: 127.0.0.1, with a free port]
-    #[arg(long, conflicts_with_all = ["watch", "json"], num_args = 0..=1, default_missing_value = "0")]
+    #[arg(long, group = "repeated", conflicts_with = "json", num_args = 0..=1, default_missing_value = "0")]
     #[arg(value_parser = loopback, value_name = "ADDRESS:PORT")]
     pub serve: Option<SocketAddr>,
-    /// Store whose newest checkpoints the page of --serve shows
+    /// Store whose newest checkpoints the page of --serve shows [default: the variable MCR_STORE]
     #[arg(long, requires = "serve", value_name = "DIR")]
     pub store: Option<PathBuf>,
     /// Print JSON; with --watch, print an object on one line at each interval
@@ -41,7 +45,8 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
     let address = text.strip_prefix("localhost:").map_or(text.to_owned(), |port| format!("127.0.0.1:{port}"));
-    let address: SocketAddr = address.parse().map_err(|_| "it must be ADDRESS:PORT, as in 127.0.0.1:8080".to_owned())?;
+    let address: SocketAddr =
+        address.parse().map_err(|_| "it must be ADDRESS:PORT, as in 127.0.0.1:8080".to_owned())?;
     match address.ip().is_loopback() {
         true => Ok(address),
         false => Err(format!(
@@ -70,7 +75,10 @@ mod tests {
         }
         for text in ["0.0.0.0:8080", "10.0.0.7:8080", "[::]:8080"] {
             let error = loopback(text).expect_err(text);
-            assert!(error.contains("is not a loopback address") && error.contains("ssh -L 8080:127.0.0.1:8080"), "{error}");
+            assert!(
+                error.contains("is not a loopback address") && error.contains("ssh -L 8080:127.0.0.1:8080"),
+                "{error}"
+            );
         }
         for text in ["", "node1:80", "127.0.0.1", "70000", "mylocalhost:80"] {
             assert!(loopback(text).is_err(), "{text}");
