@@ -334,10 +334,18 @@ fn agent_of(dir: &Path, job: &str, ranks: u32, aggregators: &[String]) -> (Daemo
     let text = format!(
         "[cnc]\njob = {job:?}\nnode = {node:?}\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = \
          {aggregators:?}\nranks = {ranks}\nquiet-ms = 20\ncheckpoint-quiet-ms = 40\n\
-         layout = \"{{checkpoint}}.rank_{{rank}}.h5\"\n"
+         layout = \"{{checkpoint}}.rank_{{rank}}.dat\"\n"
     );
     std::fs::write(&config, text).expect("written");
     (Daemon::start(mcr().arg("cnc").arg("--config").arg(&config)), watch)
+}
+
+/// Writes the file of a rank, of which a part cannot be compressed.
+fn write_noisy_rank(dir: &Path, step: u32, rank: u32, bytes: usize, noise_percent: usize) {
+    let mut content = vec![0; bytes];
+    let noise = &mut content[..bytes * noise_percent / 100];
+    std::fs::File::open("/dev/urandom").and_then(|mut from| from.read_exact(noise)).expect("random bytes");
+    std::fs::write(dir.join(format!("it_{step:04}.rank_{rank}.dat")), content).expect("written");
 }
 
 /// Makes the picture of the operator's page: two jobs, of which one waits for a rank and one is written to the store,
@@ -351,22 +359,24 @@ fn a_picture_for_the_documents() {
     let browser = browser().expect("a browser");
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
-    let (first, a) = Daemon::aggregator(dir.path(), "a", &store, "profile = \"balanced\"");
+    let (first, a) = Daemon::aggregator(dir.path(), "a", &store, "profile = \"max\"");
     let (second, b) = Daemon::aggregator(dir.path(), "b", &store, "");
     let (_wave, wave) = agent_of(dir.path(), "wave", 4, std::slice::from_ref(&a));
     let (_melt, melt) = agent_of(dir.path(), "melt", 2, std::slice::from_ref(&a));
     let server = Server::start(&[&a, &b], Some(&store));
+    let of_wave = |step: u32| (0..4).for_each(|rank| write_noisy_rank(&wave, step, rank, 12 << 20, 40 - step as usize));
     for step in 1..=12 {
-        (0..4).for_each(|rank| write_rank(&wave, step, rank, 60_000 + 4000 * step as usize));
+        of_wave(step);
         if step % 2 == 0 {
-            (0..2).for_each(|rank| write_rank(&melt, step, rank, 50_000 + (step as usize % 5) * 9000));
+            let bytes = (2 + step as usize % 5) << 19;
+            (0..2).for_each(|rank| write_noisy_rank(&melt, step, rank, bytes, 65));
         }
-        std::thread::sleep(Duration::from_secs(4)); // the time between two checkpoints of the simulation
+        std::thread::sleep(Duration::from_secs(6)); // the time between two checkpoints of the simulation
     }
-    wait_complete(&store, "sim.it_12");
+    wait_complete(&store, "it_0012");
     second.kill();
-    write_rank(&melt, 14, 0, 50_000);
-    (0..4).for_each(|rank| write_rank(&wave, 13, rank, 2_000_000));
+    write_noisy_rank(&melt, 14, 0, 2 << 20, 65);
+    of_wave(13);
     wait_for("a running flush", PATIENCE, || {
         let status = server.place().json("/status.json");
         let groups = status["aggregators"][0]["checkpoints"].as_array()?;
@@ -374,7 +384,7 @@ fn a_picture_for_the_documents() {
         let is_dead = status["aggregators"][1]["error"].is_string();
         (has("flushing") && has("gathering") && is_dead).then_some(())
     });
-    let size = "--window-size=1160,1190".to_owned();
+    let size = "--window-size=1120,1180".to_owned();
     let picture = dir.path().join("page.png");
     shown_by(&browser, &server.url, 5000, &[size, format!("--screenshot={}", picture.display())]);
     std::fs::copy(&picture, file).expect("copied");
