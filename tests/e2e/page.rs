@@ -27,7 +27,7 @@ struct Server {
 impl Server {
     fn start(aggregators: &[&str], store: Option<&Path>) -> Self {
         let mut command = mcr();
-        command.args(["status", "--serve", "--aggregators", &aggregators.join(",")]);
+        command.args(["status", "--serve", "--interval", "1", "--aggregators", &aggregators.join(",")]);
         command.args(store.map(|store| format!("--store={}", store.display())));
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut program = Process::start(&mut command).expect("it starts");
@@ -334,18 +334,21 @@ fn agent_of(dir: &Path, job: &str, ranks: u32, aggregators: &[String]) -> (Daemo
     let text = format!(
         "[cnc]\njob = {job:?}\nnode = {node:?}\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = \
          {aggregators:?}\nranks = {ranks}\nquiet-ms = 20\ncheckpoint-quiet-ms = 40\n\
-         layout = \"{{checkpoint}}.rank_{{rank}}.dat\"\n"
+         layout = \"{{checkpoint}}.rank_{{rank}}.h5\"\n"
     );
     std::fs::write(&config, text).expect("written");
     (Daemon::start(mcr().arg("cnc").arg("--config").arg(&config)), watch)
 }
 
-/// Writes the file of a rank, of which a part cannot be compressed.
-fn write_noisy_rank(dir: &Path, step: u32, rank: u32, bytes: usize, noise_percent: usize) {
-    let mut content = vec![0; bytes];
-    let noise = &mut content[..bytes * noise_percent / 100];
-    std::fs::File::open("/dev/urandom").and_then(|mut from| from.read_exact(noise)).expect("random bytes");
-    std::fs::write(dir.join(format!("it_{step:04}.rank_{rank}.dat")), content).expect("written");
+/// Writes the file of a rank with noisy numbers, which are compressed less than smooth numbers.
+fn write_noisy_rank(dir: &Path, step: u32, rank: u32, len: usize) {
+    let mut noise = vec![0; len];
+    std::fs::File::open("/dev/urandom").and_then(|mut from| from.read_exact(&mut noise)).expect("random bytes");
+    let numbers = field(step, rank, len);
+    let noisy: Vec<f64> =
+        numbers.iter().zip(noise).map(|(number, noise)| number.round() + f64::from(noise) / 4096.0).collect();
+    let file = hdf5::File::create(dir.join(format!("it_{step:04}.rank_{rank}.h5"))).expect("created");
+    file.new_dataset_builder().with_data(&noisy).create("temperature").expect("written");
 }
 
 /// Makes the picture of the operator's page: two jobs, of which one waits for a rank and one is written to the store,
@@ -359,34 +362,34 @@ fn a_picture_for_the_documents() {
     let browser = browser().expect("a browser");
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
-    let (first, a) = Daemon::aggregator(dir.path(), "a", &store, "profile = \"max\"");
+    let (first, a) = Daemon::aggregator(dir.path(), "a", &store, "profile = \"balanced\"\nsegment-mib = 1");
     let (second, b) = Daemon::aggregator(dir.path(), "b", &store, "");
     let (_wave, wave) = agent_of(dir.path(), "wave", 4, std::slice::from_ref(&a));
     let (_melt, melt) = agent_of(dir.path(), "melt", 2, std::slice::from_ref(&a));
     let server = Server::start(&[&a, &b], Some(&store));
-    let of_wave = |step: u32| (0..4).for_each(|rank| write_noisy_rank(&wave, step, rank, 12 << 20, 40 - step as usize));
+    let of_wave = |step: u32, len: usize| (0..4).for_each(|rank| write_noisy_rank(&wave, step, rank, len));
     for step in 1..=12 {
-        of_wave(step);
+        of_wave(step, 600_000 + 15_000 * step as usize);
         if step % 2 == 0 {
-            let bytes = (2 + step as usize % 5) << 19;
-            (0..2).for_each(|rank| write_noisy_rank(&melt, step, rank, bytes, 65));
+            (0..2).for_each(|rank| write_noisy_rank(&melt, step, rank, 150_000 + (step as usize % 5) * 30_000));
         }
         std::thread::sleep(Duration::from_secs(6)); // the time between two checkpoints of the simulation
     }
     wait_complete(&store, "it_0012");
     second.kill();
-    write_noisy_rank(&melt, 14, 0, 2 << 20, 65);
-    of_wave(13);
+    write_noisy_rank(&melt, 14, 0, 200_000);
+    of_wave(13, 1_500_000);
     wait_for("a running flush", PATIENCE, || {
         let status = server.place().json("/status.json");
         let groups = status["aggregators"][0]["checkpoints"].as_array()?;
         let has = |phase: &str| groups.iter().any(|group| group["phase"] == phase);
+        let is_written = groups.iter().any(|group| group["phase"] == "flushing" && group["raw_bytes"] != 0);
         let is_dead = status["aggregators"][1]["error"].is_string();
-        (has("flushing") && has("gathering") && is_dead).then_some(())
+        (is_written && has("gathering") && is_dead).then_some(())
     });
     let size = "--window-size=1120,1180".to_owned();
     let picture = dir.path().join("page.png");
-    shown_by(&browser, &server.url, 5000, &[size, format!("--screenshot={}", picture.display())]);
+    shown_by(&browser, &server.url, 2500, &[size, format!("--screenshot={}", picture.display())]);
     std::fs::copy(&picture, file).expect("copied");
     drop(first);
 }
