@@ -228,6 +228,16 @@ fn an_aggregator_serves_its_page_at_the_address_of_its_metrics_if_this_is_a_loop
     assert_eq!((&of_aggregator["aggregator"], &of_aggregator["error"]), (&address.into(), &Value::Null), "{status}");
     assert_eq!(place.json("/list.json")["checkpoints"], serde_json::json!([]));
     assert_eq!(aggregator.stop(), Some(0));
+    // `mcr run` has an aggregator, too.
+    std::fs::create_dir(dir.path().join("out")).expect("made");
+    let mut command = mcr();
+    command.args(["run", "--job", "wave", "--ranks", "1", "--metrics", "127.0.0.1:0", "--store"]).arg(&store);
+    command.arg("--watch").arg(dir.path().join("out")).arg("--state").arg(dir.path().join("state"));
+    let run_both = Daemon::start(&mut command);
+    let line = run_both.wait_for_log("the page is served");
+    let status = Place::of(line.split('"').nth(1).expect("an address")).json("/status.json");
+    assert!(status["aggregators"][0]["agents"].is_array(), "{status}");
+    assert_eq!(run_both.stop(), Some(0));
     let (aggregator, _) = started("b", "0.0.0.0:0");
     aggregator.wait_for_log("the page of the aggregator is not served");
     let at = crate::metrics::metrics_of(&aggregator).replace("0.0.0.0", "127.0.0.1");
