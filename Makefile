@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help prerequisites build install packages demo test test-reader test-mpi test-sites test-checkpoints test-cluster \
-    test-packages lint scripts bench bench-size fuzz chaos
+    test-packages picture lint scripts bench bench-size fuzz chaos
 
 # With this PATH, make finds Cargo even if rustup's directory is not in the PATH of the shell.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -50,6 +50,9 @@ test: prerequisites scripts ## run all tests and checks
 	@$(MAKE) --no-print-directory test-reader
 	@if deploy/prerequisites.sh mpi; then $(MAKE) --no-print-directory test-mpi; \
 	    else echo "SKIPPED: the tests of benches/mpib, which need an MPI" >&2; fi
+
+picture: ## make docs/page.png again, from daemons that run for a minute; needs chromium
+	MCR_PICTURE="$(CURDIR)/docs/page.png" cargo test --locked -p mcr-cli --test e2e -- page::a_picture --nocapture
 
 test-reader: ## save checkpoints with mcr, restore them with the reader in Python (tests/reader), compare every byte
 	@cargo build --locked --quiet -p mcr-cli

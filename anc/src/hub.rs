@@ -18,6 +18,7 @@ mod status;
 
 pub use event::{Flushed, HubEvent, Searched};
 pub use shared::Shared;
+pub use status::StatusAsker;
 
 use crate::attendance::Attendance;
 use crate::budget::Budget;

@@ -48,7 +48,7 @@ mod unpanicked;
 use attendance::Attendance;
 use config::AncConfig;
 use drain::Uncommitted;
-use hub::{Hub, HubEvent};
+use hub::{Hub, HubEvent, StatusAsker};
 use mcr_proto::HTTP_FRAME_BYTES;
 use mcrengine::store::Store;
 use serve::Service;
@@ -62,6 +62,8 @@ pub struct Aggregator {
     pub address: String,
     /// The numbers of agents of the aggregator.
     pub attendance: Arc<Attendance>,
+    /// Asks the aggregator for its status.
+    pub status: StatusAsker,
     stop: oneshot::Sender<Instant>,
     ended: tokio::task::JoinHandle<Drained>,
 }
@@ -95,6 +97,7 @@ impl Aggregator {
         let service = Service::new(events.clone(), store, budget, take_apart, leave_filters, group_size, threads);
         let service = service.with_ranks(ranks).with_of_job(of_job).with_shared(hub.shared());
         let (retention, attendance) = (hub.retention.clone(), hub.attendance());
+        let status = StatusAsker::new(events.clone());
         let hub = tokio::spawn(hub.run(received));
         let (stop, stopped) = oneshot::channel::<Instant>();
         let (shut, shutting) = oneshot::channel::<()>();
@@ -134,7 +137,7 @@ impl Aggregator {
             Drained { uncommitted: uncommitted.unwrap_or_default(), failed }
         });
         tracing::info!(%address, "aggregator listens");
-        Ok(Self { address, attendance, stop, ended })
+        Ok(Self { address, attendance, status, stop, ended })
     }
 
     /// Finishes the checkpoints that agents have announced or may still announce, and abandons all other checkpoints.

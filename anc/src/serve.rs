@@ -4,7 +4,7 @@
 use crate::announcing::{Arriving, Assembly, Turned};
 use crate::budget::Budget;
 use crate::fetch::{About, AgentLink, Announced, Doubt, LINK_QUEUE};
-use crate::hub::{HubEvent, OfJob, Shared};
+use crate::hub::{HubEvent, OfJob, Shared, StatusAsker};
 use crate::incarnation::{Claim, Refused, check_directory};
 use crate::listen::Calls;
 use crate::restart;
@@ -27,7 +27,7 @@ use prost::Message;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -196,10 +196,8 @@ impl Aggregator for Service {
 
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         let _call = Calls::begin(&request);
-        let (reply, status) = oneshot::channel();
-        let gone = || Status::unavailable("the aggregator is shutting down");
-        self.hub.send(HubEvent::Status(reply)).await.map_err(|_| gone())?;
-        status.await.map(Response::new).map_err(|_| gone())
+        let status = StatusAsker::new(self.hub.clone()).ask().await;
+        status.map(Response::new).ok_or_else(|| Status::unavailable(SHUTTING_DOWN))
     }
 }
 

@@ -39,7 +39,12 @@ pub fn write_trace(file: &Path, recording: Recording) -> anyhow::Result<()> {
 
 /// Opens the store, which must exist.
 pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
-    open_or_create(&args.store, false, "")
+    open_existing(&args.store)
+}
+
+/// Opens the store at this path, which must exist.
+pub fn open_existing(store: &Path) -> anyhow::Result<PosixStore> {
+    open_or_create(store, false, "")
 }
 
 /// Opens the store. Creates the store only if `create` is true. Otherwise a store whose file system is not mounted

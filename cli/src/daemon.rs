@@ -12,6 +12,7 @@ use crate::guard::check_store;
 use crate::node_agent::NodeAgent;
 use crate::orphan::{Start, Watch};
 use crate::overlooked;
+use crate::page::Served;
 use crate::placement::Placement;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
 use crate::signals::Signals;
@@ -79,7 +80,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
 pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     let mut file = ConfigFile::load(&args.daemon.config)?;
     file.anc.parity_percent = args.parity_percent.unwrap_or(file.anc.parity_percent);
-    args.daemon.log.start(file.metrics_of_aggregator()?);
+    let served = args.daemon.log.start(file.metrics_of_aggregator()?);
     let mut config = file.anc.check()?;
     config.create |= args.create;
     config.shared_store |= args.shared_store;
@@ -87,7 +88,9 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     within_runtime(async {
         let mut signals = Signals::new()?;
         let bound = config.drain;
+        let store = config.store.clone();
         let aggregator = start_aggregator(config).await?;
+        served.show(&aggregator.address, aggregator.status.clone(), store);
         signals.next().await;
         let until = Instant::now() + bound;
         let Some(drained) = signals.unless_again(aggregator.drain(until)).await else { return Ok(at_once()) };
@@ -97,10 +100,10 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
 
 /// The settings of the job, or the defaults if there are no settings. Also starts the log. `has_name`: the command
 /// line names the job.
-fn settings_of_the_job(log: &LogArgs, has_name: bool) -> anyhow::Result<ConfigFile> {
+fn settings_of_the_job(log: &LogArgs, has_name: bool) -> anyhow::Result<(ConfigFile, Served)> {
     let settings = Settings::find(&Facts::of_this_process())?.unwrap_or_default();
     let mut file = settings.config_file()?;
-    log.start(file.metrics_of_both()?);
+    let served = log.start(file.metrics_of_both()?);
     if !has_name && settings.job_is_from() == Some(DEFAULT) {
         tracing::warn!(
             job = settings.text("cnc", "job"),
@@ -109,15 +112,15 @@ fn settings_of_the_job(log: &LogArgs, has_name: bool) -> anyhow::Result<ConfigFi
         );
     }
     file.anc.create |= may_create(&file.anc.store);
-    Ok(file)
+    Ok((file, served))
 }
 
 pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let mut file = match &args.config {
+    let (mut file, served) = match &args.config {
         Some(config) => {
             let file = ConfigFile::load(config)?;
-            args.log.start(file.metrics_of_both()?);
-            file
+            let served = args.log.start(file.metrics_of_both()?);
+            (file, served)
         }
         None => settings_of_the_job(&args.log, args.job.is_some())?,
     };
@@ -151,7 +154,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.job = args.job.or(file.cnc.job);
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
-    run_in_one_process(file, &environment, &args.command, Life::UntilSignal, Aggregators::Here { by_socket })
+    run_in_one_process(file, &environment, &args.command, Life::UntilSignal, Aggregators::Here { by_socket }, &served)
 }
 
 /// The places of the aggregators that an agent uses.
@@ -222,17 +225,18 @@ pub fn run_worker(
     if matches!(aggregators, Aggregators::Here { .. }) {
         file.anc.listen = LOOPBACK.into();
     }
-    run_in_one_process(file, environment, &[], life, aggregators)
+    run_in_one_process(file, environment, &[], life, aggregators, &Served::default())
 }
 
 /// Runs the agent, and the aggregator of this process if there is one, until the command ends. Without a command,
-/// runs until the event in `life`.
+/// runs until the event in `life`. `served`: where the page of the aggregator is shown.
 fn run_in_one_process(
     mut file: ConfigFile,
     environment: &dyn Fn(&str) -> Option<String>,
     command: &[OsString],
     life: Life,
     aggregators: Aggregators,
+    served: &Served,
 ) -> anyhow::Result<ExitCode> {
     match &aggregators {
         // The real address is set later. This address is a placeholder for the check of the configuration.
@@ -303,6 +307,7 @@ fn run_in_one_process(
             None => (None, None),
         };
         if let (true, Some(aggregator)) = (is_here, &aggregator) {
+            served.show(&aggregator.address, aggregator.status.clone(), store.clone());
             agent.aggregators = vec![aggregator.address.clone()];
         }
         let bound = agent.drain;

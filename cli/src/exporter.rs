@@ -6,6 +6,7 @@
 use crate::args::MetricsArgs;
 use crate::logging::start_logging_and_counting;
 use crate::metrics::{UserNames, node_text, serve};
+use crate::page::PageSlot;
 use anyhow::Context;
 use mcr_node::client::{SOCKET, ask};
 use mcr_node::metrics::Page;
@@ -34,7 +35,8 @@ pub fn run(args: MetricsArgs) -> anyhow::Result<ExitCode> {
         }
         node_text(&metrics, page.ok().as_ref(), &names, format)
     };
-    let address = serve(args.listen, text).with_context(|| format!("listening on {}", args.listen))?;
+    let address =
+        serve(args.listen, text, PageSlot::default()).with_context(|| format!("listening on {}", args.listen))?;
     tracing::info!(%address, "metrics are served");
     let _ = sd_notify::notify(&[NotifyState::Ready]); // fails if systemd did not start this daemon
     loop {

@@ -1,7 +1,7 @@
 //! `mcr list`: the checkpoints of a store, newest first.
 
 use crate::args::ListArgs;
-use crate::common::{no_checkpoint_of, open_store, renamed};
+use crate::common::{no_checkpoint_of, open_existing, open_store, renamed};
 use crate::output::{Paint, Table, human_time, json_word, print, print_json, ratio, utc};
 use mcrengine::ids::CheckpointId;
 use mcrengine::manifest::{self, CheckpointState};
@@ -9,6 +9,7 @@ use mcrengine::repack::{Held, held_for_others};
 use mcrengine::store::Store;
 use mcrengine::units::human_bytes;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -83,6 +84,30 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         print(&held_lines.concat())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The newest checkpoints of all jobs of a store, at most `most`, newest first: the JSON of `mcr list`.
+///
+/// # Errors
+///
+/// The store cannot be read.
+pub fn newest(store: &Path, most: usize) -> anyhow::Result<serde_json::Value> {
+    let store = open_existing(store)?;
+    let mut found = Vec::new();
+    for job in manifest::jobs(&store)? {
+        let states = manifest::list(&store as &dyn Store, &job)?;
+        let count = states.len();
+        let placed = states.into_iter().enumerate().filter(|(_, state)| !state.is_pruned);
+        // The newest checkpoints of all jobs are among the newest checkpoints of each job.
+        let lines = placed
+            .take(most)
+            .map(|(nth, state)| (state.created_unix_ms, to_json(job.as_str(), count - nth, &state, None)));
+        found.extend(lines);
+        found.sort_by_key(|(created_unix_ms, _)| std::cmp::Reverse(*created_unix_ms));
+        found.truncate(most);
+    }
+    let checkpoints: Vec<_> = found.into_iter().map(|(_, line)| line).collect();
+    Ok(serde_json::json!({ "checkpoints": checkpoints }))
 }
 
 /// The word for the state, in the table and in JSON.

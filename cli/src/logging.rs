@@ -3,6 +3,7 @@
 use crate::args::LogArgs;
 use crate::metrics::{CountEvents, Format, Metrics, serve};
 use crate::output::{Log, Verbosity, verbosity};
+use crate::page::{PageSlot, Served};
 use nix::unistd::{User, geteuid};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 impl LogArgs {
     /// Starts the log of a daemon, and serves metrics if an address for metrics is set. `configured`: the address of
     /// the metrics in the configuration file, which the option and the variable override. A daemon whose metrics
-    /// cannot be served logs a warning and runs nevertheless.
-    pub fn start(&self, configured: Option<SocketAddr>) {
-        if let Some((address, metrics)) = self.start_counting(configured) {
-            serve_metrics(address, move |format| metrics.text(format));
-        }
+    /// cannot be served logs a warning and runs nevertheless. Returns where the page of an aggregator can be shown.
+    pub fn start(&self, configured: Option<SocketAddr>) -> Served {
+        let Some((address, metrics)) = self.start_counting(configured) else { return Served::default() };
+        let page = PageSlot::default();
+        let address = serve_metrics(address, move |format| metrics.text(format), Arc::clone(&page));
+        Served { address, page }
     }
 
     /// Starts the log of a daemon. If an address for metrics is set, returns it with the metrics. The caller serves
@@ -33,14 +35,25 @@ impl LogArgs {
     }
 }
 
-/// Serves metrics on a thread. `text` makes the text of all metrics. If the metrics cannot be served, logs a warning.
-pub fn serve_metrics(address: SocketAddr, text: impl Fn(Format) -> String + Send + 'static) {
-    match serve(address, text) {
-        Ok(address) => tracing::info!(%address, "metrics are served"),
-        Err(error) => tracing::warn!(
-            %address, %error,
-            "metrics are not served; another process may use the port, so give each daemon another --metrics"
-        ),
+/// Serves metrics on a thread, and the page of a daemon that has a page. `text` makes the text of all metrics. Returns
+/// the address. If the metrics cannot be served, logs a warning.
+pub fn serve_metrics(
+    address: SocketAddr,
+    text: impl Fn(Format) -> String + Send + Sync + 'static,
+    page: PageSlot,
+) -> Option<SocketAddr> {
+    match serve(address, text, page) {
+        Ok(address) => {
+            tracing::info!(%address, "metrics are served");
+            Some(address)
+        }
+        Err(error) => {
+            tracing::warn!(
+                %address, %error,
+                "metrics are not served; another process may use the port, so give each daemon another --metrics"
+            );
+            None
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::args::{NodeArgs, NodeCommand};
 use crate::guard::{NotPermitted, WrongSetting};
 use crate::logging::serve_metrics;
 use crate::metrics::{UserNames, node_text};
+use crate::page::PageSlot;
 use crate::settings::node_metrics;
 use anyhow::{Context, bail};
 use mcr_node::cgroup::{Groups, Limits};
@@ -75,7 +76,8 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     };
     if let Some((address, metrics)) = metrics {
         let (daemon, names) = (Arc::clone(&daemon), UserNames::default());
-        serve_metrics(address, move |format| node_text(&metrics, Some(&daemon.page()), &names, format));
+        let text = move |format| node_text(&metrics, Some(&daemon.page()), &names, format);
+        serve_metrics(address, text, PageSlot::default());
     }
     let interval = sd_notify::watchdog_enabled().map(|timeout| timeout / 2);
     tracing::info!(run_dir = %run_dir.display(), "serving jobs");

@@ -155,7 +155,12 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 
 /// Prints a JSON object on one line to standard output, with the field `version`.
 pub fn print_json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    print_json_text(serde_json::to_string(&versioned(value)?)?)
+    print_json_text(json_line(value)?)
+}
+
+/// A JSON object on one line, with the field `version`.
+pub fn json_line(value: &impl serde::Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string(&versioned(value)?)?)
 }
 
 fn versioned(value: &impl serde::Serialize) -> anyhow::Result<serde_json::Value> {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
@@ -18,13 +18,13 @@ fn document(name: &str) -> String {
 }
 
 /// The schemas, by command.
-fn schemas() -> Map<String, Value> {
+pub fn schemas() -> Map<String, Value> {
     let schema: Value = serde_json::from_str(&document("json.schema.json")).expect("JSON");
     schema["$defs"].as_object().expect("schemas").clone()
 }
 
 /// Compares a value with a schema. Only the keywords that the document uses are known; another keyword is an error.
-fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+pub fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("{at}: {what}: {value}"));
     for (keyword, rule) in schema.as_object().expect("a schema") {
         match keyword.as_str() {
@@ -267,11 +267,45 @@ fn of_daemons(site: &Site, checked: &mut Checked) {
     let line: Value = serde_json::from_str(&line).expect("an object on one line");
     check(&schemas()["status"], &line, "status").expect("the documented shape");
     assert!(watch.end("TERM").expect("it ends").success());
+    events(&site.path("run"), &store, &address, checked);
     let run_dir = site.path("node");
     std::fs::create_dir(&run_dir).expect("made");
     let node = Daemon::start(mcr().args(["node", "--own", "--run-dir"]).arg(&run_dir));
     node.wait_for_log("serving jobs");
     checked.run("job list", mcr().args(["job", "list", "--run-dir"]).arg(&run_dir), 0);
+}
+
+/// Checks the events of a checkpoint that is written now, and of an address without an aggregator.
+fn events(watch: &Path, store: &Path, address: &str, checked: &mut Checked) {
+    let mut follow = mcr();
+    follow.args([
+        "status",
+        "--json",
+        "--follow",
+        "--interval",
+        "1",
+        "--aggregators",
+        &format!("{address},127.0.0.1:1"),
+    ]);
+    let mut follow = Process::start(follow.stdout(Stdio::piped())).expect("it starts");
+    let lines = BufReader::new(follow.0.stdout.take().expect("piped")).lines();
+    let mut events = lines.map(|line| {
+        let event: Value = serde_json::from_str(&line.expect("UTF-8")).expect("an object on one line");
+        check(&schemas()["status --follow"], &event, "status --follow").expect("the documented shape");
+        event
+    });
+    let mut next = |name: &str| events.find(|event| event["event"] == name).expect("an event");
+    let lost = next("aggregator-lost");
+    assert_eq!((&lost["aggregator"], &lost["job"]), (&"127.0.0.1:1".into(), &Value::Null), "{lost}");
+    (0..2).for_each(|rank| write_rank(watch, 3, rank, 900));
+    let announced = next("announced");
+    assert_eq!((&announced["label"], &announced["aggregator"]), (&"sim.it_3".into(), &address.into()), "{announced}");
+    let committed = next("committed");
+    assert_eq!((&committed["checkpoint"], &committed["job"]), (&"sim.it_3".into(), &"job".into()), "{committed}");
+    assert!(committed["raw_bytes"].as_u64() > committed["stored_bytes"].as_u64(), "{committed}");
+    wait_complete(store, "sim.it_3");
+    checked.0.insert("status --follow".to_owned());
+    assert!(follow.end("TERM").expect("it ends").success());
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod node;
 mod node_metrics;
 mod ordering;
 mod owners;
+mod page;
 mod parity;
 mod parts;
 mod pruning;

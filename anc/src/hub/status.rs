@@ -1,10 +1,29 @@
 //! The state of the hub, for `mcr status`.
 
-use super::Hub;
 use super::gather::Gather;
+use super::{Hub, HubEvent};
 use crate::group::{Key, Phase};
 use mcr_proto::v1;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::{mpsc, oneshot};
+
+/// Asks a running hub for its state, without a connection.
+#[derive(Clone, Debug)]
+pub struct StatusAsker(mpsc::Sender<HubEvent>);
+
+impl StatusAsker {
+    /// Asks the hub that receives these events.
+    pub fn new(hub: mpsc::Sender<HubEvent>) -> Self {
+        Self(hub)
+    }
+
+    /// The state of the hub. `None` if the hub has ended.
+    pub async fn ask(&self) -> Option<v1::StatusReply> {
+        let (reply, status) = oneshot::channel();
+        self.0.send(HubEvent::Status(reply)).await.ok()?;
+        status.await.ok()
+    }
+}
 
 impl Hub {
     pub(super) fn status(&self) -> v1::StatusReply {

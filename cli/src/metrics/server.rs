@@ -1,15 +1,16 @@
-//! Answers `GET /metrics`.
+//! Answers `GET /metrics`, and the requests for the page of an aggregator.
 
+use crate::http::{self, Answer, Question};
+use crate::page::PageSlot;
+use hyper::StatusCode;
+use hyper::header::ACCEPT;
 use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::registry::Registry;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 
-/// Maximum length of a request, in bytes.
-const REQUEST_BYTES_MAX: usize = 8 << 10;
-/// Maximum time in which a client must send its request and read the answer.
-const CLIENT_MAX: Duration = Duration::from_secs(2);
+/// Maximum number of threads that make the text of the metrics.
+const THREADS_MAX: usize = 4;
 
 /// The format of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +23,12 @@ pub enum Format {
 
 impl Format {
     /// The format for a request: OpenMetrics if the client accepts it.
-    fn of(request: &[u8]) -> Self {
-        let request = String::from_utf8_lossy(request).to_ascii_lowercase();
-        let accepts = |line: &str| line.starts_with("accept:") && line.contains("application/openmetrics-text");
-        if request.lines().any(accepts) { Self::OpenMetrics } else { Self::Prometheus }
+    fn of(question: &Question) -> Self {
+        let mut accepted = question.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        match accepted.any(|value| value.to_ascii_lowercase().contains("application/openmetrics-text")) {
+            true => Self::OpenMetrics,
+            false => Self::Prometheus,
+        }
     }
 
     fn content_type(self) -> &'static str {
@@ -47,59 +50,54 @@ impl Format {
     }
 }
 
-/// Listens on the address, and answers requests on a thread until the process ends. The thread serves one client at a
-/// time, so the memory does not grow with the number of clients. `text` makes the text of all metrics. Returns the
-/// address with the port. If the given port is 0, the system chooses the port.
-pub fn serve(address: SocketAddr, text: impl Fn(Format) -> String + Send + 'static) -> std::io::Result<SocketAddr> {
+/// Listens on the address, and answers requests on a thread until the process ends. `text` makes the text of all
+/// metrics. `page`: the page of this daemon, if there is one. Returns the address with the port. If the given port is
+/// 0, the system chooses the port.
+pub fn serve(
+    address: SocketAddr,
+    text: impl Fn(Format) -> String + Send + Sync + 'static,
+    page: PageSlot,
+) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(THREADS_MAX).thread_name("metrics").build()?;
+    let listener = {
+        let _inside = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
+    };
+    let text = Arc::new(text);
     std::thread::Builder::new().name("metrics".into()).spawn(move || {
-        loop {
-            match listener.accept() {
-                // A client that breaks the connection gets no answer.
-                Ok((client, _)) => drop(answer(client, &text)),
-                // No connection could be accepted, for example because no descriptor is free.
-                Err(_) => std::thread::sleep(CLIENT_MAX),
-            }
-        }
+        runtime.block_on(http::serve(listener, move |question| answer(question, Arc::clone(&text), page.clone())));
     })?;
     Ok(address)
 }
 
-fn answer(mut client: TcpStream, text: &impl Fn(Format) -> String) -> std::io::Result<()> {
-    let until = Instant::now() + CLIENT_MAX;
-    let (mut request, mut part) = (Vec::new(), [0; 1024]);
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_BYTES_MAX {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        client.set_read_timeout(Some(left))?;
-        match client.read(&mut part)? {
-            0 => return Ok(()),
-            length => request.extend_from_slice(&part[..length]),
-        }
+async fn answer<T>(question: Question, text: Arc<T>, page: PageSlot) -> Answer
+where
+    T: Fn(Format) -> String + Send + Sync + 'static,
+{
+    if question.uri.path() == "/metrics" {
+        let format = Format::of(&question);
+        // Making the text may take time, because `mcr metrics` asks `mcr node`.
+        return match tokio::task::spawn_blocking(move || text(format)).await {
+            Ok(text) => http::answer(StatusCode::OK, format.content_type(), text),
+            Err(_) => http::text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be made\n"),
+        };
     }
-    let first = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let format = Format::of(&request);
-    let (status, body) = match first.split(|byte| *byte == b' ').collect::<Vec<_>>().as_slice() {
-        [b"GET", b"/metrics", ..] => ("200 OK", text(format)),
-        [b"GET", ..] => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", String::new()),
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        format.content_type(),
-        body.len()
-    );
-    client.set_write_timeout(Some(CLIENT_MAX))?;
-    client.write_all(head.as_bytes())?;
-    client.write_all(body.as_bytes())
+    match page.get() {
+        Some(page) => page.answer(&question).await,
+        None => http::text(StatusCode::NOT_FOUND, "the metrics are at /metrics\n"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::HEAD_BYTES_MAX;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
 
     fn ask(address: SocketAddr, request: &[u8]) -> String {
         let mut client = TcpStream::connect(address).expect("connected");
@@ -110,24 +108,31 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_at_one_path_and_a_client_that_says_nothing_does_not_block_others_for_long() {
+    fn metrics_are_at_one_path_and_a_client_that_says_nothing_does_not_block_others() {
         let metrics = crate::metrics::Metrics::new("alice".into());
-        let address = serve(([127, 0, 0, 1], 0).into(), move |format| metrics.text(format)).expect("served");
-        let silent = TcpStream::connect(address).expect("connected");
+        let text = move |format| metrics.text(format);
+        let address = serve(([127, 0, 0, 1], 0).into(), text, PageSlot::default()).expect("served");
+        let mut silent = TcpStream::connect(address).expect("connected");
         let accept = "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0,*/*;q=0.5\r\n\r\n";
         for (request, format, is_open) in [
             (accept, Format::OpenMetrics, true),
             ("GET /metrics HTTP/1.1\r\nAccept: */*\r\n\r\n", Format::Prometheus, false),
         ] {
             let text = ask(address, request.as_bytes());
-            assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains(format.content_type()), "{text}");
+            let head = text.to_ascii_lowercase();
+            assert!(head.starts_with("http/1.1 200 ok\r\n") && text.contains(format.content_type()), "{text}");
             assert_eq!(text.ends_with("# EOF\n"), is_open, "{text}");
             let counter = if is_open { "mcr_store_errors" } else { "mcr_store_errors_total" };
             assert!(text.contains(&format!("# TYPE {counter} counter\nmcr_store_errors_total 0\n")), "{text}");
         }
-        drop(silent);
         assert!(ask(address, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
-        assert!(ask(address, b"POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
-        assert!(ask(address, &[b'x'; 2 * REQUEST_BYTES_MAX]).starts_with("HTTP/1.1 405 "));
+        let refused = ask(address, b"POST /metrics HTTP/1.1\r\n\r\n");
+        assert!(refused.starts_with("HTTP/1.1 405 ") && refused.contains("GET, HEAD"), "{refused}");
+        let head = ask(address, b"HEAD /metrics HTTP/1.1\r\n\r\n");
+        assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+        let too_long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * HEAD_BYTES_MAX));
+        assert!(!ask(address, too_long.as_bytes()).starts_with("HTTP/1.1 200 "));
+        // The server closes the connection of a client that says nothing.
+        assert!(matches!(silent.read_to_string(&mut String::new()), Ok(0) | Err(_)));
     }
 }

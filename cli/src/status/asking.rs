@@ -2,12 +2,11 @@
 
 use super::args::StatusArgs;
 use super::find::find;
-use super::model::Model;
+use super::model::{Model, Shared, locked};
 use crate::cert::security;
 use mcr_cnc::serve::dial_address;
 use mcr_proto::tls::{Security, explain};
 use mcr_proto::v1;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -52,13 +51,6 @@ pub async fn refresh(model: &mut Model, args: &StatusArgs) {
         model.add(&found.aggregators, Instant::now());
         model.silent_agents = found.silent_agents;
     }
-}
-
-/// A model that the live view shows while answers arrive.
-pub type Shared = Arc<Mutex<Model>>;
-
-pub fn locked(model: &Shared) -> MutexGuard<'_, Model> {
-    model.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks all aggregators in each interval. Each aggregator has at most one open question, so an aggregator that does

@@ -1,8 +1,8 @@
 //! The live view of `mcr status --watch` on a terminal.
 
 use super::args::StatusArgs;
-use super::asking::{Shared, ask_again_and_again, locked};
-use super::model::Model;
+use super::asking::ask_again_and_again;
+use super::model::{Model, Shared, locked};
 use super::screen::{Drawn, Look, draw};
 use crate::output::has_colours;
 use crate::signals::Signals;

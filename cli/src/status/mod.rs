@@ -4,21 +4,25 @@
 pub mod args;
 mod asking;
 mod find;
-mod json;
+mod follow;
+pub mod json;
 mod live;
-mod model;
+pub mod model;
 mod screen;
+mod serve;
 mod view;
 
 use crate::cert::security;
 use crate::exit::Exit;
-use crate::output::{print, print_json, print_json_line};
+use crate::output::{note, print, print_json, print_json_line};
 use crate::signals::Signals;
 use args::StatusArgs;
 use asking::{ONCE_MAX, REPEATED_MAX, ask_all};
 use find::find;
+use follow::Follower;
 use model::Model;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use view::{sections, summary};
@@ -26,13 +30,28 @@ use view::{sections, summary};
 /// Maximum number of groups that are committed or abandoned, in the output for people.
 const RECENT_MAX: usize = 64;
 
-pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
+pub fn run(mut args: StatusArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let model = runtime.block_on(begun(&args))?;
+    let begun = runtime.block_on(begun(&args));
+    if let Some(listen) = args.serve {
+        args.store = args.store.or_else(|| std::env::var_os("MCR_STORE").map(PathBuf::from));
+        let model = match begun {
+            // With a store, the page can show the checkpoints even if no aggregator runs now.
+            Err(error) if args.store.is_some() && Exit::of_error(&error) == Exit::Failed => {
+                note(format!("{error:#}; the page shows only the store"));
+                Model::default()
+            }
+            begun => begun?,
+        };
+        let result = runtime.block_on(serve::run(args, listen, model));
+        runtime.shutdown_background(); // a thread may hang in the file system of the store
+        return result;
+    }
+    let model = begun?;
     if args.watch && !args.json && std::io::stdout().is_terminal() {
         return live::run(args, model);
     }
-    match args.watch {
+    match args.watch || args.follow {
         true => runtime.block_on(print_again_and_again(args, model)),
         false => runtime.block_on(print_once(&args, model)),
     }
@@ -83,9 +102,9 @@ fn print_tables(model: &Model, now: Instant) -> anyhow::Result<()> {
 }
 
 /// Prints the tables or the JSON in each interval, until a signal arrives. Used for `--watch` if standard output is
-/// not a terminal, or with `--json`.
+/// not a terminal, or with `--json`. With `--follow`, prints the events of the interval.
 async fn print_again_and_again(args: StatusArgs, mut model: Model) -> anyhow::Result<ExitCode> {
-    let mut signals = Signals::new()?;
+    let (mut signals, mut follower) = (Signals::new()?, Follower::default());
     let interval = Duration::from_secs(args.interval);
     loop {
         let next = tokio::time::Instant::now() + interval;
@@ -98,7 +117,10 @@ async fn print_again_and_again(args: StatusArgs, mut model: Model) -> anyhow::Re
             () = signals.next() => return Ok(ExitCode::SUCCESS),
         }
         let now = Instant::now();
-        if args.json {
+        if args.follow {
+            let news = follower.news(&model, crate::common::now_unix_ms());
+            news.iter().try_for_each(print_json_line)?;
+        } else if args.json {
             print_json_line(&json::of_model(&model, now))?;
         } else {
             print(&format!("{} UTC: {}\n\n", crate::output::utc(crate::common::now_unix_ms()), summary(&model)))?;

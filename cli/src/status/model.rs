@@ -1,6 +1,7 @@
 //! The known state of aggregators and agents. The functions in this file neither wait nor send requests.
 
 use mcr_proto::v1;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of aggregators in a live view.
@@ -12,6 +13,14 @@ pub struct Model {
     pub aggregators: Vec<Aggregator>,
     /// Agents of the user's jobs on this node that do not answer.
     pub silent_agents: Vec<SilentAgent>,
+}
+
+/// A model that a live view or the page shows while answers arrive.
+pub type Shared = Arc<Mutex<Model>>;
+
+/// Locks a model for a short time, during which nothing waits.
+pub fn locked(model: &Shared) -> MutexGuard<'_, Model> {
+    model.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An aggregator, and its last answer.
