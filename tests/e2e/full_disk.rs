@@ -30,6 +30,29 @@ impl Drop for SmallDisk {
     }
 }
 
+/// An agent, and an aggregator whose store is on a small disk.
+struct Site {
+    disk: SmallDisk,
+    store: PathBuf,
+    watch: PathBuf,
+    aggregator: Daemon,
+    address: String,
+    agent: Daemon,
+}
+
+impl Site {
+    fn begin(dir: &Path) -> Option<Self> {
+        let disk = SmallDisk::mount(dir.join("disk"), 8)?;
+        let (store, watch) = (disk.0.join("store"), dir.join("run"));
+        std::fs::create_dir(&watch).expect("made");
+        let (aggregator, address) = Daemon::aggregator(dir, "a", &store, "group-size = 2\nprofile = \"raw\"");
+        let layout = "ranks = 2\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\n\
+                      checkpoint-quiet-ms = 50";
+        let agent = Daemon::agent(dir, "n", &watch, std::slice::from_ref(&address), layout);
+        Some(Self { disk, store, watch, aggregator, address, agent })
+    }
+}
+
 /// Fills the file system: writes to a file until no space is free.
 fn fill(path: &Path) {
     use std::io::Write;
@@ -51,13 +74,7 @@ fn waiting(address: &str) -> String {
 #[test]
 fn a_full_disk_is_named_costs_no_committed_checkpoint_and_is_used_again_once_there_is_room() {
     let dir = tempfile::tempdir().expect("a directory");
-    let Some(disk) = SmallDisk::mount(dir.path().join("disk"), 8) else { return };
-    let (store, watch) = (disk.0.join("store"), dir.path().join("run"));
-    std::fs::create_dir(&watch).expect("made");
-    let (aggregator, address) = Daemon::aggregator(dir.path(), "a", &store, "group-size = 2\nprofile = \"raw\"");
-    let layout =
-        "ranks = 2\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50";
-    let agent = Daemon::agent(dir.path(), "n", &watch, std::slice::from_ref(&address), layout);
+    let Some(Site { disk, store, watch, aggregator, address, agent }) = Site::begin(dir.path()) else { return };
     (0..2).for_each(|rank| write_rank(&watch, 1, rank, 20_000));
     wait_complete(&store, "sim.it_1");
     let first = contents(&watch);
@@ -92,13 +109,7 @@ fn a_full_disk_is_named_costs_no_committed_checkpoint_and_is_used_again_once_the
 #[test]
 fn all_checkpoints_that_were_written_while_the_disk_was_full_are_committed_once_there_is_room() {
     let dir = tempfile::tempdir().expect("a directory");
-    let Some(disk) = SmallDisk::mount(dir.path().join("disk"), 8) else { return };
-    let (store, watch) = (disk.0.join("store"), dir.path().join("run"));
-    std::fs::create_dir(&watch).expect("made");
-    let (aggregator, address) = Daemon::aggregator(dir.path(), "a", &store, "group-size = 2\nprofile = \"raw\"");
-    let layout =
-        "ranks = 2\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50";
-    let agent = Daemon::agent(dir.path(), "n", &watch, std::slice::from_ref(&address), layout);
+    let Some(Site { disk, store, watch, aggregator, agent, .. }) = Site::begin(dir.path()) else { return };
     (0..2).for_each(|rank| write_rank(&watch, 1, rank, 2_000));
     wait_complete(&store, "sim.it_1");
     let ballast = disk.0.join("ballast");

@@ -14,7 +14,7 @@
 
 use super::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary, may_be_left};
 use super::{Layout, Listing, Pattern, label_of, presets};
-use beside::{is_beside_states, of_application};
+use beside::{MOST_PERCENT, is_beside_states, of_application};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -65,10 +65,6 @@ const SLOTS_MAX: usize = 16;
 /// Maximum number of templates with a rank that become patterns. The templates with the most files are taken.
 const TEMPLATES_MAX: usize = 64;
 
-/// Minimum percentage of the files and of the bytes that must belong to the checkpoints of a guess. The other files
-/// may be logs and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a quarter
-/// of the files or bytes.
-const MOST_PERCENT: u128 = 75;
 /// A guess is wrong if its checkpoints have less than this percentage of the files, and less than this percentage of
 /// the bytes. If the guess is wrong, all files form one checkpoint.
 const FEW_PERCENT: u128 = 50;

@@ -1,10 +1,14 @@
 //! Files that are not part of a state: files that belong to no checkpoint, and files with names of logs, pointer files,
 //! older copies and unfinished files.
 
-use super::MOST_PERCENT;
 use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary, may_be_left};
 use crate::layout::{Layout, Listing, is_of_a_store, is_ours};
 use mcrengine::ids::FilePath;
+
+/// Minimum percentage of the files and of the bytes that must belong to the checkpoints of a guess. The other files
+/// may be logs and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a quarter
+/// of the files or bytes.
+pub(super) const MOST_PERCENT: u128 = 75;
 
 /// Files that belong to no checkpoint of a layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
