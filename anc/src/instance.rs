@@ -346,8 +346,8 @@ fn has_files(
 /// words "an HDF5 file".
 pub fn not_closed(whose: &str) -> String {
     format!(
-        "an HDF5 file {whose} is longer than its superblock says, as after the death of a process that had not closed the \
-         file: it is uncertain whether the file is whole"
+        "an HDF5 file {whose} is longer than its superblock says, as after the death of a process that had not closed \
+         the file: it is uncertain whether the file is whole"
     )
 }
 

@@ -110,7 +110,8 @@ pub const JOB: &str = "Exit status: 0 done, 1 failed. begin and end always exit 
 pub const HOOK: &str = "Exit status: 0 always, so that SLURM never drains the node.";
 /// Text for `mcr status --help`.
 pub const STATUS: &str = "Exit status: 0 every aggregator answered, or a signal ended --watch, --follow or --serve, 1 \
-    none answered, or the page cannot be served, 4 partly: some did not answer, 77 other users could read or change the key, 78 the command has no certificate that it can use (mcr cert init).";
+    none answered, or the page cannot be served, 4 partly: some did not answer, 77 other users could read or change \
+    the key, 78 the command has no certificate that it can use (mcr cert init).";
 /// Text for `mcr bench --help`.
 pub const BENCH: &str = "Exit status: 0 everything was measured, 1 failed, 4 partly: the time \
     limit was reached before everything was measured.";

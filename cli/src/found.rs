@@ -122,8 +122,8 @@ pub fn find_checkpoints(
     }
     if let Some(path) = &listing.undated {
         tell(format!(
-            "{path}: its modification time is before the year 2000: a clock was wrong when the file was written, or a copy \
-             did not keep the time. The times decide which checkpoint is the newest; compare the order in mcr list"
+            "{path}: its modification time is before the year 2000: a clock was wrong when the file was written, or a \
+             copy did not keep the time. The times decide which checkpoint is the newest; compare the order in mcr list"
         ));
     }
     let mut doubts = mixed(&listing, &layout);
@@ -147,8 +147,8 @@ pub fn find_checkpoints(
         }
         if let Some(first) = temporary.first() {
             note(format!(
-                "{} with a temporary name not saved (first: {first}): the application renames such a file when the file \
-                 is whole",
+                "{} with a temporary name not saved (first: {first}): the application renames such a file when the \
+                 file is whole",
                 files(temporary.len() as u64)
             ));
         }

@@ -101,7 +101,8 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
         let mut value = serde_json::json!({
             "job": job, "checkpoint": state.id, "ranks": state.ranks, "groups": state.groups, "scheme": state.scheme.name(),
             "profile": state.profile, "bad": state.bad, "doubt": state.doubt,
-            "file_bytes": state.file_bytes, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes, "shared": shared,
+            "file_bytes": state.file_bytes, "raw_bytes": state.raw_bytes, "stored_bytes": state.stored_bytes,
+            "shared": shared,
             "parity_bytes": parity.bytes, "parity_containers": parity.containers,
             "references": references(state), "coded_with": bases, "classes": classes,
         });

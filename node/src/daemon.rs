@@ -423,7 +423,10 @@ impl Daemon {
         let groups = self.options.groups.as_ref().filter(|_| standing.is_none());
         if let Some(Err(error)) = groups.map(|groups| groups.put(&facts.job_id, worker.pid)) {
             let source = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::warn!(job_id = facts.job_id, %error, source, "the worker of a job runs without some of its limits; see the error");
+            tracing::warn!(
+                job_id = facts.job_id, %error, source,
+                "the worker of a job runs without some of its limits; see the error"
+            );
         }
         Ok((child, worker))
     }

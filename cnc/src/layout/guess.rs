@@ -94,8 +94,8 @@ pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest, ranks: Opti
         // No file is left out if the names do not show the checkpoints.
         explanation.asks = are_all.then(|| {
             format!(
-                "only {files} with a temporary name (such as {first}): an application renames such a file when the file \
-                 is whole. If these files are whole, give --layout single"
+                "only {files} with a temporary name (such as {first}): an application renames such a file when the \
+                 file is whole. If these files are whole, give --layout single"
             )
         });
         return (layout, explanation);
@@ -627,9 +627,9 @@ impl Template<'_> {
             && others.into_iter().all(|slot| self.in_order(slot).is_none())
     }
 
-    /// The number of values of a rank, if the files of each rank were begun at least [`steps::SERIES_MIN`] after the files
-    /// of the rank before, the names have no other number that varies, and no word says that the number is a rank.
-    /// Otherwise 0.
+    /// The number of values of a rank, if the files of each rank were written at least [`steps::SERIES_MIN`] after the
+    /// files of the rank before, the names have no other number that varies, and no word says that the number is a
+    /// rank. Otherwise 0.
     fn written_in_order(&self, rank: &RankSlot) -> usize {
         let varies = |slot: &usize| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]);
         let has_others = (0..self.slots()).filter(|slot| !rank.linked.contains(slot)).any(|slot| varies(&slot));

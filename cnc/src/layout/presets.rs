@@ -63,8 +63,8 @@ const TABLE: &[Preset] = &[
         r"**/processor{rank}/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
         r"**/processors[0-9]*/{checkpoint:[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?}/**",
     ]},
-    // pickup.0000072000.data, pickup_seaice.ckptA.data; with one file for each tile pickup.ckptA.001.002.data. A rank has
-    // one tile or several, so the numbers of the tiles are not the ranks.
+    // pickup.0000072000.data, pickup_seaice.ckptA.data; with one file for each tile pickup.ckptA.001.002.data. A rank
+    // has one tile or several, so the numbers of the tiles are not the ranks.
     Preset { name: "mitgcm", words: &["pickup"], first_rank: 0, telling: true, patterns: &[
         r"**/pickup*.{checkpoint:(?:[0-9]{10}|ckpt[AB])}.{data,meta}",
         r"**/pickup*.{checkpoint:(?:[0-9]{10}|ckpt[AB])}.[0-9][0-9][0-9].[0-9][0-9][0-9].{data,meta}",
@@ -121,9 +121,9 @@ const TABLE: &[Preset] = &[
     Preset { name: "files", words: &[], first_rank: 0, telling: false, patterns: &["**/{checkpoint}"] },
 ];
 
-/// Names of a fixed number of files that a code overwrites in turn: the preset, the checkpoint, and a regular expression
-/// for its files. A full restart of Nek5000 needs the fields of the last 2, 3 or 4 time steps. Nek5000 writes two sets of
-/// such files in turn; `rs6` means two sets of three files.
+/// Names of a fixed number of files that a code overwrites in turn: the preset, the checkpoint, and a regular
+/// expression for its files. A full restart of Nek5000 needs the fields of the last 2, 3 or 4 time steps. Nek5000
+/// writes two sets of such files in turn; `rs6` means two sets of three files.
 #[rustfmt::skip]
 const SETS: &[(&str, &str, &str)] = &[
     ("nek5000", "rs4-1", r"(?:.*/)?rs4[^/]*(?P<rank>[0-9])\.f0000[12]"),

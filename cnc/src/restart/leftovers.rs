@@ -73,7 +73,8 @@ pub(super) fn is_at_work(journal: &str) -> Option<bool> {
 /// Whether a process of this node may still be running. A zombie is dead: in a container, the first process often never
 /// waits for the dead processes that it inherits.
 fn is_alive(process: Pid) -> bool {
-    // The state follows the name of the program, which is in parentheses and may contain parentheses (proc_pid_stat(5)).
+    // The state follows the name of the program, which is in parentheses and may contain parentheses
+    // (proc_pid_stat(5)).
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let is_dead =
         stat.rsplit(')').next().is_some_and(|rest| matches!(rest.trim_start().chars().next(), Some('Z' | 'X')));

@@ -44,8 +44,8 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
     })
 }
 
-/// Whether this is the name of a pointer file, or of a file without which a checkpoint is whole. The numbers in such names
-/// are neither ranks nor steps of checkpoints.
+/// Whether this is the name of a pointer file, or of a file without which a checkpoint is whole. The numbers in such
+/// names are neither ranks nor steps of checkpoints.
 pub(super) fn is_beside_states(path: &FilePath) -> bool {
     is_pointer_name(path.name()) || may_be_left(path.as_bytes())
 }
