@@ -89,10 +89,10 @@
 //! rank's files are older than the newest incarnation, the aggregator waits for new files.
 //!
 //! A variable's bytes come from a `Source` (`anc/src/source.rs`). `LocalSource` (`cli/src/local.rs`) reads the file
-//! in the same process. `RemoteSource` (`anc/src/fetch.rs`) asks the agents, which read the file again. In this file,
-//! `AgentLink::ask` sends the request, `AgentLink::data` receives frames, and `Asked::fill` puts the bytes in their
-//! places. On the agent, `answer` in `cnc/src/serve.rs` reads the extents of the file by `read_ranges` and sends the
-//! frames.
+//! in the same process. `RemoteSource` (`anc/src/fetch.rs`) asks the agents, which read the file again. In
+//! `anc/src/fetch.rs`, `AgentLink::ask` sends the request, `AgentLink::data` receives frames, and `Asked::fill` puts
+//! the bytes in their places. On the agent, `answer` in `cnc/src/serve.rs` reads the extents of the file by
+//! `read_ranges` and sends the frames.
 //!
 //! Bytes that are read again after row 2 are compared with their variable's digest before the commit. So a file that
 //! changed after row 2 makes this checkpoint fail with an error, and harms no other checkpoint. Bytes that are kept

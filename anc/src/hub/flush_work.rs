@@ -137,7 +137,8 @@ impl FlushWork {
             }
         };
         let id = manifest.checkpoint.clone();
-        // The agents get this result. If the state cannot be read now, the hub checks it again later.
+        // Whether all groups of the checkpoint are committed. The agents are told this. If the store cannot be read now,
+        // the result is `false`, and the hub asks the store again later.
         let exists = self.shared.completes.of(store, &job, &id, manifest.groups);
         Ok(Flushed { id, manifest, exists, was_there })
     }

@@ -160,7 +160,8 @@ impl LogGp {
         let overhead = trains.first().map_or(f64::NAN, |t| {
             ((t.delayed_seconds - t.single_seconds) / (t.messages as f64 - 1.0) - t.delay_seconds).max(0.0)
         });
-        // A round trip is 2 (L + 2 o + (s - 1) G). G has the smallest share in the time of the smallest message.
+        // A round trip is 2 (L + 2 o + (s - 1) G). L is computed from the smallest message, because an error of G, the
+        // time of a byte, has the least effect there.
         let latency = trains.first().map_or(f64::NAN, |t| {
             let bytes = t.bytes.saturating_sub(1) as f64;
             (t.single_seconds / 2.0 - 2.0 * overhead - bytes * line.seconds_per_byte).max(0.0)

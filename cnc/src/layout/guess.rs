@@ -612,9 +612,9 @@ impl Template<'_> {
         (times.len() > 1 && times.windows(2).all(|pair| pair[0].end < pair[1].start)).then_some(times)
     }
 
-    /// Whether the times of the files contradict a rank. The times contradict a rank if the files of each rank were
-    /// written after the files of the previous rank, and no other varying number of the names was written in order.
-    /// Without another varying number, the times contradict nothing.
+    /// Whether the times of the files show that the number in `rank` is no rank, but probably a step. The times show
+    /// this if the files of each value were written after the files of the value before, and no other varying number
+    /// of the names was written in order. Without another varying number, the times show nothing.
     fn contradicts(&self, rank: &RankSlot) -> bool {
         let varies = |slot: &usize| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]);
         let others: Vec<usize> = (0..self.slots()).filter(|slot| !rank.linked.contains(slot)).filter(varies).collect();

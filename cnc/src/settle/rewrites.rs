@@ -1,9 +1,9 @@
 //! Computes how long a checkpoint must be at rest if the application writes its files again under the same names.
 //!
 //! Such an application writes the files of a step one after the other, makes a pause, and begins the next step. The
-//! checkpoint is whole only during the pause. During a step, the files of two steps are in the directory, and the
-//! time between these two steps is the longest time between two files. So a checkpoint that has been at rest for
-//! longer than the longest time between two of its files has the files of one step.
+//! checkpoint is whole only during the pause. During a step, the files of two steps are in the directory. If these
+//! files are sorted by the times of their writes, the longest gap between two consecutive times is the pause between
+//! the steps. So if no file was written for longer than the longest gap, all files are of one step.
 
 use mcrengine::ids::FilePath;
 use mcrengine::turns::{WrittenFile, are_alike, are_named_in_turn, are_sets_in_turn, may_be_used_in_turn};

@@ -1,5 +1,5 @@
-//! Reads pieces of metadata, and charges them to the budget of the file. Also reads the parts of the format that
-//! several structures contain.
+//! Reads pieces of metadata. Each read uses up a part of a budget, so that a damaged file cannot keep the parser busy
+//! without end. Also reads the parts of the format that several structures contain.
 
 use crate::h5::datatype::Parsed;
 use crate::h5::reader::Reader;

@@ -357,9 +357,9 @@ fn word_of(template: &Template<'_>, slot: usize) -> Word {
     }
 }
 
-/// All possible spans. A span is the beginning of a component up to a number that is neither the rank nor the number
-/// of a part nor a part of a word. A span may also begin after the rank or after the number of a part. Each span has
-/// the depth of its component and its last slot.
+/// All possible spans. A span is the text of a path component from the beginning of the component, or from the end of
+/// the rank or of the number of a part, up to and including a number. This number is not the rank, not the number of
+/// a part, and not inside a word (as the 5 in `hdf5_chk`). Each span has the depth of its component and its last slot.
 fn spans(template: &Template<'_>, rank: Option<&RankSlot>) -> Vec<(usize, usize, Vec<u8>)> {
     let (mut slot, mut start, mut depth, mut spans) = (0, 0, 0, Vec::new());
     let in_words = template.in_words(rank);

@@ -1,6 +1,7 @@
 //! Finds the shape of numbers: records of a few numbers, or rows and planes of a grid.
 //!
-//! Numbers of equal meaning differ least at the distance of one record. In a smooth field, a number is predicted by
+//! Numbers that are one record apart have the same meaning, and therefore differ least. So the length of a record is
+//! the distance at which the numbers differ least. In a smooth field, a number is predicted by
 //! the previous number. The error of this prediction is predicted by the error one row before. The remaining error is
 //! predicted by the remaining error one plane before. The length of a row, or of a plane, is therefore the distance
 //! that saves the most bits.

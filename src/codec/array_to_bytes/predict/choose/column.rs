@@ -124,7 +124,7 @@ impl<'a> Data<'a> {
         let column = self.column();
         let mut literals =
             Literals { elements: Vec::new(), units: Vec::new(), unit_count: 0, is_one: vec![false; column.elements] };
-        // Weights are fitted on one of every `part` units.
+        // To save time, the weights of a large column are fitted on one of every `part` units, see `Units`.
         let part = if column.elements < PART_MIN { 1 } else { self.effort.unit_divisor };
         let mut count = 0;
         let mut units = Units::new(UNIT);
