@@ -113,23 +113,20 @@ fn guess_of(
     ranks: Option<u32>,
 ) -> (Layout, Explanation) {
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
+    let times = Times::of(listing);
     let one_rank = ranks == Some(1);
     let preset = presets::telling(&paths).find_map(|preset| fits(&preset, &paths, one_rank));
     let guessed = preset.or_else(|| {
-        let modified: BTreeMap<&FilePath, SystemTime> =
-            listing.files.iter().zip(listing.modified.iter().copied()).collect();
         let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !is_beside_states(path)).collect();
         let of_state = if of_state.is_empty() { &paths } else { &of_state };
-        from_numbers(of_state, &modified, &label_of_directory(directory), ranks)
+        from_numbers(of_state, &times, &label_of_directory(directory), ranks)
     });
     let Some((layout, explanation)) = guessed else { return all_one_checkpoint(label_of_directory(directory)) };
     if explanation.asks.is_some() {
         return (layout, explanation);
     }
     // All ranks begin their files at about the same time, even if writing the files takes long.
-    let times = if listing.begun.is_empty() { &listing.modified } else { &listing.begun };
-    let begun: BTreeMap<&FilePath, SystemTime> = listing.files.iter().zip(times.iter().copied()).collect();
-    if let Some(asks) = steps::may_be_ranks(&layout, &paths, &begun) {
+    if let Some(asks) = steps::may_be_ranks(&layout, &paths, &times.begun) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
     }
     if let Some(asks) = dates::in_one_checkpoint(&layout, &paths).or_else(|| runs::mixed(&layout, &paths)) {
@@ -232,7 +229,7 @@ fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout,
     // If the preset finds no rank although numbers in the names are ranks, the names do not come from the preset's
     // code.
     let has_ranks = ranks.values().any(|ranks| !ranks.is_empty());
-    if !has_ranks && templates_of(paths, &BTreeMap::new()).iter().any(|template| template.says_rank()) {
+    if !has_ranks && templates_of(paths, &Times::default()).iter().any(|template| template.says_rank()) {
         return None;
     }
     let awaits_files = steps::may_be_products(ranks.keys());
@@ -295,8 +292,26 @@ struct Template<'a> {
     text: Vec<u8>,
     /// For each name of the template: the digits in each slot.
     rows: Vec<Vec<&'a [u8]>>,
+    /// For each name of the template: when the file was begun. `None` if the time is not known.
+    begun: Vec<Option<SystemTime>>,
     /// For each name of the template: when the file was last modified. `None` if the time is not known.
     modified: Vec<Option<SystemTime>>,
+}
+
+/// When the files of a listing were begun and last modified. Empty if the times are not known.
+#[derive(Default)]
+struct Times<'a> {
+    begun: BTreeMap<&'a FilePath, SystemTime>,
+    modified: BTreeMap<&'a FilePath, SystemTime>,
+}
+
+impl<'a> Times<'a> {
+    /// The times of a listing. If the listing does not say when files were begun, the times of modification are used.
+    fn of(listing: &'a Listing) -> Self {
+        let begun = if listing.begun.is_empty() { &listing.modified } else { &listing.begun };
+        let all = |times: &[SystemTime]| listing.files.iter().zip(times.iter().copied()).collect();
+        Self { begun: all(begun), modified: all(&listing.modified) }
+    }
 }
 
 /// The number of a template that is the rank.
@@ -312,16 +327,16 @@ struct RankSlot {
 
 fn from_numbers(
     paths: &[&FilePath],
-    modified: &BTreeMap<&FilePath, SystemTime>,
+    times: &Times<'_>,
     otherwise: &CheckpointId,
     known_ranks: Option<u32>,
 ) -> Option<(Layout, Explanation)> {
-    let templates = templates_of(paths, modified);
+    let templates = templates_of(paths, times);
     let one_rank = known_ranks == Some(1);
     let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(|template| template.find_rank(one_rank)).collect();
     drop_contradictions(&templates, &mut ranks);
     adopt_ranks(&templates, &mut ranks);
-    // Files that an application wrote one after the other are steps. Two such files may also be two ranks.
+    // Files with pauses between them are steps. Two such files may also be two ranks.
     let (mut are_steps, mut may_be_steps) = (false, false);
     for (template, rank) in templates.iter().zip(&mut ranks) {
         let written = rank.as_ref().filter(|rank| known_ranks.map(u64::from) != Some(rank.ranks));
@@ -392,14 +407,15 @@ fn from_numbers(
     Some((layout, Explanation { lines, certain, asks, awaits_files, ..Explanation::default() }))
 }
 
-fn templates_of<'a>(paths: &[&'a FilePath], modified: &BTreeMap<&FilePath, SystemTime>) -> Vec<Template<'a>> {
+fn templates_of<'a>(paths: &[&'a FilePath], times: &Times<'_>) -> Vec<Template<'a>> {
     let mut templates: BTreeMap<Vec<u8>, Template<'a>> = BTreeMap::new();
     for path in paths {
         let (text, digits) = tokenize(path.as_bytes());
-        let new = Template { text: text.clone(), rows: Vec::new(), modified: Vec::new() };
+        let new = Template::new(text.clone());
         let template = templates.entry(text).or_insert(new);
         template.rows.push(digits);
-        template.modified.push(modified.get(path).copied());
+        template.begun.push(times.begun.get(path).copied());
+        template.modified.push(times.modified.get(path).copied());
     }
     templates.into_values().collect()
 }
@@ -524,6 +540,11 @@ enum Word {
 }
 
 impl Template<'_> {
+    /// A template without names.
+    fn new(text: Vec<u8>) -> Self {
+        Self { text, rows: Vec::new(), begun: Vec::new(), modified: Vec::new() }
+    }
+
     fn slots(&self) -> usize {
         self.rows.first().map_or(0, Vec::len)
     }
@@ -627,25 +648,24 @@ impl Template<'_> {
             && others.into_iter().all(|slot| self.in_order(slot).is_none())
     }
 
-    /// The number of values of a rank, if the files of each rank were written at least [`steps::SERIES_MIN`] after the
-    /// files of the rank before, the names have no other number that varies, and no word says that the number is a
-    /// rank. Otherwise 0.
+    /// The number of values of a rank, if there was a pause of at least [`steps::SERIES_MIN`] between the files of each
+    /// rank and the files of the rank before, the names have no other number that varies, and no word says that the
+    /// number is a rank. Otherwise 0. Ranks that write in turn make no pause.
     fn written_in_order(&self, rank: &RankSlot) -> usize {
         let varies = |slot: &usize| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]);
         let has_others = (0..self.slots()).filter(|slot| !rank.linked.contains(slot)).any(|slot| varies(&slot));
         if has_others || self.word(rank.slot) == Word::Rank {
             return 0;
         }
-        let mut files: Vec<(u64, Option<SystemTime>)> =
-            self.rows.iter().zip(&self.modified).map(|(row, modified)| (number(row[rank.slot]), *modified)).collect();
-        files.sort_unstable();
-        let is_after = |before: Option<SystemTime>, after: Option<SystemTime>| {
-            before.zip(after).is_some_and(|(before, after)| before + steps::SERIES_MIN <= after)
+        let times = self.begun.iter().zip(&self.modified).map(|(begun, modified)| Some((*begun)?..(*modified)?));
+        let numbers = self.rows.iter().map(|row| number(row[rank.slot]));
+        let mut files: Vec<(u64, Option<Range<SystemTime>>)> = numbers.zip(times).collect();
+        files.sort_by_key(|(number, _)| *number);
+        let has_pause = |pair: &[(u64, Option<Range<SystemTime>>)]| match (&pair[0].1, &pair[1].1) {
+            (Some(before), Some(after)) => before.end + steps::SERIES_MIN <= after.start,
+            _ => false,
         };
-        match files.windows(2).all(|pair| is_after(pair[0].1, pair[1].1)) {
-            true => files.len(),
-            false => 0,
-        }
+        if files.windows(2).all(has_pause) { files.len() } else { 0 }
     }
 
     /// Whether a number in the names is the rank, and follows a word for ranks.

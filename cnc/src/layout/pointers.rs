@@ -1,4 +1,5 @@
-//! Names of pointer files. A pointer file names the newest checkpoint, and is not part of a checkpoint.
+//! Names that show that a file is no part of a state: names of pointer files, logs, outputs for analysis, older copies
+//! and unfinished files. A pointer file names the newest checkpoint.
 
 /// Maximum length of a pointer file, in bytes.
 pub const POINTER_BYTES_MAX: u64 = 64 << 10;
@@ -28,16 +29,16 @@ pub fn is_log_name(name: &[u8]) -> bool {
 
 /// Whether this is the name of an output for analysis, from which no code restarts: plot files of FLASH, AMReX and
 /// Athena++, histories and means of ROMS and WRF, files for visualization programs.
-pub fn is_product_name(name: &[u8]) -> bool {
+fn is_product_name(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
     let has = |text: &[u8]| name.windows(text.len()).any(|window| window == text);
-    let follows_digit =
+    let is_numbered =
         |text: &[u8]| name.strip_prefix(text).is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_digit));
     let ends: [&[u8]; 8] = [b".vtk", b".vtu", b".pvtu", b".pvd", b".xdmf", b".xmf", b".visit", b".athdf"];
     ends.iter().any(|end| name.ends_with(end))
         || [&b"_plt_cnt_"[..], b"_forced_plt_", b"_his_", b"_avg_"].iter().any(|word| has(word))
         || name.starts_with(b"wrfout_d")
-        || follows_digit(b"plt")
+        || is_numbered(b"plt")
 }
 
 /// Whether a checkpoint is whole without the file of this path: a log, an older copy of another file, or an output for
@@ -48,11 +49,11 @@ pub fn may_be_left(path: &[u8]) -> bool {
 }
 
 /// Whether this is the name of an older copy that the application keeps: `name.bak`, `name.bak-2`, `name.old`.
-pub fn is_backup_name(name: &[u8]) -> bool {
+fn is_backup_name(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
     let end = name.iter().rposition(|b| !b.is_ascii_digit()).map_or(0, |last| last + 1);
     // Only `bak` has a number: the number of a file such as `snapshot.old3` may be a rank.
-    let (stem, has_number) = (name[..end].trim_ascii_end(), end < name.len());
+    let (stem, has_number) = (&name[..end], end < name.len());
     let stem = stem.strip_suffix(b"-").or_else(|| stem.strip_suffix(b"_")).unwrap_or(stem);
     let ends: &[&[u8]] = if has_number { &[b".bak"] } else { &[b".bak", b".old"] };
     ends.iter().any(|end| stem.ends_with(end) && stem.len() > end.len())

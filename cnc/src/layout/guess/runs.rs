@@ -53,7 +53,7 @@ pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
 /// Replaces the numbers of parts of the state in the name of a directory with [`SLOT`].
 fn without_parts(directory: &[u8]) -> Vec<u8> {
     let (text, digits) = tokenize(directory);
-    let template = Template { text, rows: Vec::new(), modified: Vec::new() };
+    let template = Template::new(text);
     let (mut slot, mut out) = (0, Vec::with_capacity(directory.len()));
     for &byte in &template.text {
         match digits.get(slot) {

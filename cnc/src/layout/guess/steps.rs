@@ -12,7 +12,7 @@
 //!
 //! If these signs do not decide, the user is asked.
 
-use super::{RankSlot, SLOT, TEMPLATES_MAX, Template, Word, number, show, templates_of, tokenize};
+use super::{RankSlot, SLOT, TEMPLATES_MAX, Template, Times, Word, number, show, templates_of, tokenize};
 use crate::layout::Layout;
 use crate::layout::pointers::may_be_left;
 use mcrengine::ids::{CheckpointId, FilePath};
@@ -198,7 +198,7 @@ fn is_product(text: &[u8], labels: &BTreeSet<&Vec<u64>>) -> bool {
 
 /// Whether the first number of a text is a part of a word, as in `v2.10` and `hdf5_10`.
 fn begins_in_word(text: &[u8]) -> bool {
-    let template = Template { text: text.to_vec(), rows: Vec::new(), modified: Vec::new() };
+    let template = Template::new(text.to_vec());
     template.follows_letter(0) && template.word(0) == Word::Neutral
 }
 
@@ -225,7 +225,7 @@ pub(super) fn may_be_ranks(
         placed_paths.push(*path);
     }
     let times: Vec<SystemTime> = placed_paths.iter().filter_map(|path| begun.get(path).copied()).collect();
-    let templates = templates_of(&placed_paths, &BTreeMap::new());
+    let templates = templates_of(&placed_paths, &Times::default());
     let is_one_each = labels.values().all(|files| *files == 1);
     if !is_one_each && (templates.iter().any(|template| template.rows.len() != labels.len()) || are_apart(&times)) {
         return None;
@@ -274,7 +274,7 @@ pub(super) fn are_of_ranks_or_parts<'a>(labels: impl Iterator<Item = &'a Checkpo
     templates.into_iter().any(|(text, labels)| {
         // The numbers of a version or of a time, such as `0.1` and `0.25`, are not two independent numbers.
         let is_time = text.iter().all(|b| [SLOT, b'.'].contains(b));
-        let template = Template { text, rows: Vec::new(), modified: Vec::new() };
+        let template = Template::new(text);
         let values = |n: usize| labels.iter().filter_map(|label| label.get(n)).copied().collect::<BTreeSet<u64>>();
         let slots = 0..labels[0].len();
         let of_part = |n: usize| values(n).len() > 1 && matches!(template.word(n), Word::Rank | Word::Part);

@@ -45,7 +45,7 @@ fn guess_in_order(paths: &[FilePath]) -> (Layout, Explanation) {
 fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
     let (layout, explanation) =
-        from_numbers(&all, &BTreeMap::new(), &"run7".parse().expect("valid"), None).expect("the numbers suffice");
+        from_numbers(&all, &Times::default(), &"run7".parse().expect("valid"), None).expect("the numbers suffice");
     take_the_rest(layout, explanation, &all, Rest::IsTaken)
 }
 
@@ -687,12 +687,16 @@ fn numbered_files_that_were_written_one_after_the_other_are_steps_and_no_ranks()
     assert!(found.values().all(|(_, ranks)| ranks.is_empty()), "{found:?}\n{layout}\n{explanation}");
     // A job with four ranks may write its four files one after the other.
     let of_ranks = paths((0..4).map(|rank| format!("wave_{rank}")));
-    let modified = |n: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(9 * n);
+    let modified = |n: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(9 * (n + 1));
     let listing = Listing { modified: (0..4).map(modified).collect(), ..listing_of(&of_ranks) };
     let (layout, explanation) = guess(&listing, Path::new("/data/run7"), Rest::IsTaken, Some(4));
     assert_eq!(place_all(&layout, &of_ranks), expect(&[("run7", 4, 4)]), "{layout}\n{explanation}");
     let (layout, explanation) = guess(&listing, Path::new("/data/run7"), Rest::IsTaken, None);
     assert_eq!(place_all(&layout, &of_ranks).len(), 4, "{layout}\n{explanation}");
+    // The ranks of a job may also write in turn, each for some seconds, and then there is no pause.
+    let in_turn = Listing { begun: (0..4).map(|n| modified(n) - Duration::from_secs(9)).collect(), ..listing };
+    let (layout, explanation) = guess(&in_turn, Path::new("/data/run7"), Rest::IsTaken, None);
+    assert_eq!(place_all(&layout, &of_ranks), expect(&[("run7", 4, 4)]), "{layout}\n{explanation}");
     // Two files may be two ranks, so an agent waits.
     let two = Listing { modified: (0..2).map(modified).collect(), ..listing_of(&of_ranks[..2]) };
     let (_, explanation) = guess(&two, Path::new("/data/run7"), Rest::IsLeft, None);
