@@ -179,6 +179,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_dead_process_whose_parent_does_not_wait_for_it_is_not_alive() {
+        let mut child = std::process::Command::new("true").spawn().expect("it starts");
+        let process = Pid::from_raw(i32::try_from(child.id()).expect("a process number"));
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while is_alive(process) && std::time::Instant::now() < end {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert_ne!(kill(process, None), Err(Errno::ESRCH), "the zombie still has its number");
+        assert!(!is_alive(process) && is_alive(Pid::this()));
+        child.wait().expect("it has ended");
+    }
+
+    #[test]
     fn only_our_own_names_have_an_owner() {
         let ours = temporary_name("tmp").into_string().expect("text");
         assert_eq!(owner(&ours), Some(Owner::Here(Some(Pid::this()))));
