@@ -235,6 +235,10 @@ fn best_order<'a, 'b>(checks: &'a [FileCheck<'b>], set: &ContainerSet, cache_byt
     let has_step = |(steps, check): &Turn<'_, '_>| steps.start < check.steps.len();
     let together = (0..longest).flat_map(|step| checks.iter().map(move |check| (step..step + 1, check)));
     let together: Vec<Turn<'_, '_>> = together.filter(has_step).collect();
+    let segments = set.readers().iter().flat_map(|reader| reader.index().segments());
+    if segments.map(|segment| segment.raw_bytes.0).sum::<u64>() <= cache_bytes {
+        return together; // each segment is decoded once in both orders
+    }
     let one_by_one: Vec<Turn<'_, '_>> = checks.iter().map(|check| (0..check.steps.len(), check)).collect();
     match loaded_bytes(&one_by_one, set, cache_bytes) < loaded_bytes(&together, set, cache_bytes) {
         true => one_by_one,
