@@ -209,7 +209,7 @@ fn how(
 }
 
 /// Maximum number of other names of checkpoints whose files are compared with the restored files.
-const OTHER_NAMES_MAX: usize = 8;
+const OTHER_NAMES_MAX: usize = 4;
 
 /// The files of other checkpoints whose names differ from the restored checkpoint in more than numbers, as `a` and `b`
 /// do. The newest checkpoint of each name gives the files. A manifest that cannot be read gives no files.
