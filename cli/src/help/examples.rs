@@ -125,9 +125,9 @@ const TABLE: &[(&str, &[Example])] = &[
     ("status", &[
         example("mcr status --watch", "Show your jobs on this node, live; q ends it"),
         example("mcr status --aggregators node1:7117,node2:7117", "Ask two aggregators"),
-        example("mcr status --serve --store /lustre/mcr", "Print the address of a page for a browser, with the store's checkpoints"),
+        example("mcr status --serve --store /lustre/mcr", "Print the address of a page for a browser"),
         example("mcr status --aggregators unix:/tmp/mcr/wave.sock --json", "Ask an aggregator of this node, for a script"),
-        example("mcr status --json --follow > events.jsonl", "Write a line for each event: announced, committed, abandoned, ..."),
+        example("mcr status --json --follow > events.jsonl", "Write a line for each event of a checkpoint"),
     ]),
     ("stats", &[
         example("mcr stats --store /lustre/mcr", "Show how much space each job and checkpoint uses"),
