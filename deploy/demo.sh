@@ -151,7 +151,8 @@ heat_on_nodes=("${heat[@]}" --dir "$work/run")
 [ $nodes -eq 1 ] || heat_on_nodes+=(--ranks-per-node "$per_node")
 
 step "1. The application runs without failures and without mcrEngine"
-say "$ranks processes solve a heat equation in $steps steps. Every $every steps, each process writes an HDF5 checkpoint." \
+say "$ranks processes solve a heat equation in $steps steps." \
+    "Every $every steps, each process writes an HDF5 checkpoint." \
     "The application is not linked against mcrEngine."
 "${heat[@]}" --dir "$work/reference" >"$work/reference.log" 2>&1 || fail "the simulation failed"
 sed 's/^/   /' "$work/reference.log"
@@ -232,7 +233,8 @@ row='   %-44s %7s %10s %7s\n'
     printf "$row" 'in the store (containers; bytes are of all)' "$containers" "$(human "$stored")" "$(ratio $raw "$stored")"
 }
 
-say "" "The last checkpoint: mcrEngine merges the same variable of all ranks of a group into a class, and compresses it." \
+say "" "The last checkpoint: mcrEngine merges the same variable of all ranks of a group into a class," \
+    "and compresses the class." \
     "The conductivity never changes, so only the first checkpoint stores it, and later checkpoints refer to it." \
     "(raw: bytes without the application's deflate filter. The agent removes this filter. A restart applies it again.)"
 run mcr show --store "$work/store" --job heat

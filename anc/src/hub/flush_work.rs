@@ -137,8 +137,8 @@ impl FlushWork {
             }
         };
         let id = manifest.checkpoint.clone();
-        // Whether all groups of the checkpoint are committed. The agents are told this. If the store cannot be read now,
-        // the result is `false`, and the hub asks the store again later.
+        // Whether all groups of the checkpoint are committed. The agents get this value. If the store cannot be read
+        // now, the value is `false`, and the hub asks the store again later.
         let exists = self.shared.completes.of(store, &job, &id, manifest.groups);
         Ok(Flushed { id, manifest, exists, was_there })
     }
