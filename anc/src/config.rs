@@ -4,7 +4,6 @@
 use crate::flush::{FlushOptions, WHOLE_EVERY, least_budget};
 use crate::group::Times;
 use crate::hub::HubOptions;
-use crate::rate::StoreSpeed;
 use mcr_proto::tls::Security;
 use mcrengine::classify::Naming;
 use mcrengine::codec::{Profile, cores};
@@ -61,9 +60,8 @@ pub struct AncOptions {
     /// `fast`, `balanced`, `max`, `paper`, `paper-single`, `zstd`, `gzip`, `raw`, ... Default fast.
     pub profile: Profile,
     /// Write rate of the store for this aggregator, in MiB per second. The choice of codecs minimizes the sum of the
-    /// times for compressing and writing. Default: the rate is measured. 0: the rate is ignored, and only the number
-    /// of stored bytes counts.
-    pub store_mib_per_s: Option<u64>,
+    /// times for compressing and writing. Default 0, which means that only the number of stored bytes counts.
+    pub store_mib_per_s: u64,
     /// Whether to decode and compare each segment before it is written. Default true.
     pub verify: bool,
     /// Whether to store a variable only once if it has not changed since the previous checkpoint, or is equal on
@@ -143,7 +141,7 @@ impl Default for AncOptions {
             budget_mib: 0,
             threads: 0,
             profile: Profile::Fast,
-            store_mib_per_s: None,
+            store_mib_per_s: 0,
             verify: true,
             reuse: true,
             time: Time::Auto,
@@ -289,12 +287,9 @@ impl AncOptions {
                 ),
             );
         }
-        if self.store_mib_per_s.is_some_and(|rate| rate > 1 << 20) {
-            return wrong(
-                "anc.store-mib-per-s",
-                self.store_mib_per_s.unwrap_or_default(),
-                "it must be at most 1048576, or 0 to ignore the rate, or left out to measure it",
-            );
+        if self.store_mib_per_s > 1 << 20 {
+            let want = "it must be at most 1048576, or 0 to choose the fewest bytes";
+            return wrong("anc.store-mib-per-s", self.store_mib_per_s, want);
         }
         if !(2..=64).contains(&self.whole_every) {
             return wrong(
@@ -380,11 +375,8 @@ impl AncOptions {
             verify: self.verify,
             reuse: self.reuse,
             whole_every: if self.time == Time::Off { 1 } else { self.whole_every },
-            store_speed: match self.store_mib_per_s {
-                None => StoreSpeed::Measured(Arc::default()),
-                Some(0) => StoreSpeed::Ignored,
-                Some(rate) => StoreSpeed::Known(rate << 20),
-            },
+            store_bytes_per_s: (self.store_mib_per_s > 0).then_some(self.store_mib_per_s << 20),
+            meter: Arc::default(),
             parity: ParityPercent::new(self.parity_percent),
             threads,
         };
@@ -418,6 +410,7 @@ mod tests {
     fn the_defaults_are_valid_once_a_store_is_named() {
         let config = options().check().map_err(|e| e.to_string()).expect("valid");
         assert_eq!(config.hub.group_size, 32);
+        assert_eq!(config.hub.flush.store_bytes_per_s, None, "codecs are chosen for the fewest bytes, as in mcr save");
         assert!(AncOptions::default().check().is_err_and(|e| e.key == "anc.store"));
     }
 
@@ -442,7 +435,7 @@ mod tests {
             ("anc.block-bytes", AncOptions { block_bytes: 7, ..options() }),
             ("anc.segment-mib", AncOptions { segment_mib: 65, ..options() }),
             ("anc.budget-mib", AncOptions { budget_mib: 11, ..options() }),
-            ("anc.store-mib-per-s", AncOptions { store_mib_per_s: Some((1 << 20) + 1), ..options() }),
+            ("anc.store-mib-per-s", AncOptions { store_mib_per_s: (1 << 20) + 1, ..options() }),
             ("anc.whole-every", AncOptions { whole_every: 1, ..options() }),
             ("anc.parity-percent", AncOptions { parity_percent: 51, ..options() }),
             ("anc.naming", AncOptions { naming: "exakt".into(), ..options() }),

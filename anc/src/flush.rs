@@ -8,7 +8,7 @@ use crate::newest::NewestOfGroups;
 use crate::observe::Observer;
 use crate::pipeline::Pipeline;
 use crate::plan_segments::{PlanRequest, PlannedSegments, plan_segments};
-use crate::rate::StoreSpeed;
+use crate::rate::Meter;
 use crate::source::Source;
 use crate::spare::Spare;
 use mcrengine::bases::Bases;
@@ -42,8 +42,11 @@ pub struct FlushOptions {
     /// checkpoint is coded without older checkpoints. A segment is coded with an older segment only if the result is
     /// smaller.
     pub whole_every: u32,
-    /// Whether the choice of codecs considers the store's speed.
-    pub store_speed: StoreSpeed,
+    /// Write rate of the store, in bytes per second, as the operator configured it. Codecs are then chosen for the
+    /// shortest time to compress and write. `None`: codecs are chosen for the fewest stored bytes.
+    pub store_bytes_per_s: Option<u64>,
+    /// Measures the write rate of the store, for the status. The measured rate does not affect the choice of codecs.
+    pub meter: Arc<Meter>,
     /// Length of the parity that is written beside each container. `None`: no parity is written.
     pub parity: Option<ParityPercent>,
     /// Number of threads that compress.
@@ -59,7 +62,8 @@ impl Default for FlushOptions {
             verify: true,
             reuse: true,
             whole_every: WHOLE_EVERY,
-            store_speed: StoreSpeed::Ignored,
+            store_bytes_per_s: None,
+            meter: Arc::default(),
             parity: None,
             threads: cores(),
         }
@@ -179,7 +183,7 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     }
     let sealing = Instant::now();
     let (sealed, manifest) = container.seal(*store, |container| manifest::write(*store, container, draft))?;
-    options.store_speed.wrote(sealed.summary().bytes(), writing + finishing + sealing.elapsed());
+    options.meter.wrote(sealed.summary().bytes(), writing + finishing + sealing.elapsed());
 
     let manifest = manifest?;
     (flush.may_commit)()?;
@@ -256,6 +260,6 @@ impl Flush<'_> {
     /// speed.
     fn store_rate(&self, threads_of_each: usize) -> Option<StoreRate> {
         let cores = (self.options.threads / threads_of_each.max(1)).max(1) as u32; // at most 1024
-        self.options.store_speed.bytes_per_s().map(|bytes_per_s| StoreRate { bytes_per_s, cores })
+        self.options.store_bytes_per_s.map(|bytes_per_s| StoreRate { bytes_per_s, cores })
     }
 }

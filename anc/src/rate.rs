@@ -1,37 +1,7 @@
 //! Measures the write rate of the store.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// Whether the choice of codecs considers the store's speed.
-#[derive(Clone, Debug, Default)]
-pub enum StoreSpeed {
-    /// The speed is ignored, and only the number of stored bytes counts.
-    #[default]
-    Ignored,
-    /// The operator configured this speed, in bytes per second.
-    Known(u64),
-    /// The flushes of this process measure the speed.
-    Measured(Arc<Meter>),
-}
-
-impl StoreSpeed {
-    /// Bytes per second. `None` if the speed is unknown.
-    pub fn bytes_per_s(&self) -> Option<u64> {
-        match self {
-            Self::Ignored => None,
-            Self::Known(rate) => Some(*rate),
-            Self::Measured(meter) => meter.bytes_per_s(),
-        }
-    }
-
-    /// Notes how long writing and syncing a container took.
-    pub fn wrote(&self, bytes: u64, time: Duration) {
-        if let Self::Measured(meter) = self {
-            meter.add(bytes, time);
-        }
-    }
-}
 
 /// The average rate of the newest bytes. Older bytes have less weight.
 #[derive(Debug, Default)]
@@ -46,7 +16,8 @@ const BYTES_MIN: f64 = 64.0 * 1024.0 * 1024.0;
 const BYTES_FADE: f64 = 1024.0 * 1024.0 * 1024.0;
 
 impl Meter {
-    fn add(&self, bytes: u64, time: Duration) {
+    /// Notes how long writing and syncing a container took.
+    pub fn wrote(&self, bytes: u64, time: Duration) {
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         *sums = (sums.0 + bytes as f64, sums.1 + time.as_secs_f64());
         if sums.0 > BYTES_FADE {
@@ -55,7 +26,8 @@ impl Meter {
         }
     }
 
-    fn bytes_per_s(&self) -> Option<u64> {
+    /// Bytes per second. `None` if too few bytes were written.
+    pub fn bytes_per_s(&self) -> Option<u64> {
         let (bytes, seconds) = *self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         (bytes >= BYTES_MIN && seconds > 0.0).then(|| (bytes / seconds).max(1.0) as u64)
     }
@@ -67,7 +39,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_that_of_the_newest_bytes_once_there_are_enough() {
-        let speed = StoreSpeed::Measured(Arc::default());
+        let speed = Meter::default();
         speed.wrote(60 << 20, Duration::from_secs(60));
         assert_eq!(speed.bytes_per_s(), None, "too few bytes for a rate");
         speed.wrote(40 << 20, Duration::from_secs(40));
@@ -79,6 +51,5 @@ mod tests {
         assert!((511 << 20..=512 << 20).contains(&rate), "{rate}");
         speed.wrote(0, Duration::from_secs(2));
         assert!(speed.bytes_per_s().is_some_and(|slower| slower < rate));
-        assert_eq!((StoreSpeed::Known(7).bytes_per_s(), StoreSpeed::Ignored.bytes_per_s()), (Some(7), None));
     }
 }

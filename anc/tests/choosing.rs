@@ -6,7 +6,6 @@ use mcr_anc::flush::{Flush, FlushOptions, flush_checkpoint};
 use mcr_anc::flush_error::FlushError;
 use mcr_anc::newest::NewestOfGroups;
 use mcr_anc::observe::Observer;
-use mcr_anc::rate::StoreSpeed;
 use mcr_anc::source::{FetchError, Source, Wanted};
 use mcr_anc::spare::Spare;
 use mcrengine::codec::{KEPT_CHECKPOINTS_MAX, Profile, Reason};
@@ -215,11 +214,11 @@ fn another_profile_or_a_store_of_another_speed_takes_nothing_over() {
     let mut series = Series::new(Profile::Fast);
     series.save(&wave(0));
     // The store is so slow that a delay of some milliseconds on a core does not change any choice.
-    series.options.store_speed = StoreSpeed::Known(1 << 20);
+    series.options.store_bytes_per_s = Some(1 << 20);
     assert_eq!(series.save(&wave(1)).0, 5);
     let (measured, _, manifest) = series.save(&wave(2));
     assert_eq!((measured, manifest.decisions[0].store_mib_per_s), (0, Some(1)));
-    series.options.store_speed = StoreSpeed::Known(3 << 20);
+    series.options.store_bytes_per_s = Some(3 << 20);
     assert_eq!(series.save(&wave(3)).0, 5);
     series.options.profile = Profile::Balanced;
     assert_eq!(series.save(&wave(4)).0, 5);

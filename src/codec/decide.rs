@@ -8,11 +8,10 @@
 //! store's rate has doubled or halved. Decisions are recorded in the manifest of each group
 //! ([`Manifest::decisions`](crate::manifest::Manifest::decisions)), so the decisions outlive the aggregator.
 //!
-//! **The store's speed.** If the store's speed is known, the candidate with the least time wins. The time of a
+//! **The store's speed.** If the operator gave the store's speed, the candidate with the least time wins. The time of a
 //! candidate is the time to encode, divided by the number of cores, plus the time to write the stored bytes. A fast
 //! store therefore leads to LZ4, or to raw bytes where the data hardly shrink. A slow store leads to stronger chains.
-//! If the store's speed is unknown, the candidate with the fewest stored bytes wins, and the choice depends on the
-//! bytes alone.
+//! Otherwise the candidate with the fewest stored bytes wins, and the choice depends on the bytes alone.
 
 use super::{Chain, CodecId, Older, Step};
 use crate::header::{ElementType, Role};

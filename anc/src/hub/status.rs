@@ -39,7 +39,7 @@ impl Hub {
             running_flushes: self.running.len() as u32,
             flushes_max: self.options.flushes.max(1) as u32,
             waiting_announcements: self.budget.waiting() as u32,
-            store_bytes_per_s: self.options.flush.store_speed.bytes_per_s().unwrap_or(0),
+            store_bytes_per_s: self.options.flush.meter.bytes_per_s().unwrap_or(0),
             jobs: self.history.jobs().collect(),
             agents: (self.agents.values())
                 .map(|agent| v1::AgentStatus {

@@ -5,7 +5,6 @@ use crate::common::threads_of;
 use crate::output::name_of;
 use anyhow::{Context, bail};
 use mcr_anc::flush::{FlushOptions, least_budget};
-use mcr_anc::rate::StoreSpeed;
 use mcrengine::ids::JobId;
 use mcrengine::parity::ParityPercent;
 use mcrengine::plan::PlanOptions;
@@ -43,7 +42,7 @@ pub fn flush_options(args: &SaveArgs) -> anyhow::Result<FlushOptions> {
         verify: !args.no_verify,
         reuse: !args.no_reuse,
         whole_every: if args.no_time { 1 } else { args.whole_every },
-        store_speed: args.store_rate.map_or(StoreSpeed::Ignored, |mib| StoreSpeed::Known(mib << 20)),
+        store_bytes_per_s: args.store_rate.map(|mib| mib << 20),
         parity: ParityPercent::new(args.parity_percent),
         threads: threads_of(args.threads),
         ..FlushOptions::default()
