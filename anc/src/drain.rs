@@ -13,7 +13,7 @@ pub const GRACE_MS: u64 = 2_000;
 pub struct InFlight {
     /// Number of agents that have not yet reported that all written files are announced.
     pub looking: usize,
-    /// Number of groups that are being flushed or wait for a flush.
+    /// Number of groups that are being flushed, wait for a flush, or are searched for in the store.
     pub flushing: usize,
     /// Number of groups with missing ranks.
     pub gathering: usize,

@@ -228,7 +228,7 @@ impl Hub {
 
     fn next_tick(&self) -> Option<Duration> {
         let due = self.gathers.values().filter_map(|gather| match gather.phase {
-            Phase::Gathering { deadline_ms, .. } => Some(deadline_ms),
+            Phase::Gathering { .. } => gather.gives_up_ms(),
             Phase::Waiting { until_ms, .. } => Some(until_ms),
             Phase::Committed(_) => (!gather.untold.is_empty() && !self.looking).then_some(gather.look.0),
             Phase::Flushing { .. } | Phase::Abandoned(_) => None,
@@ -251,7 +251,10 @@ impl Hub {
     fn tick(&mut self) {
         self.ticked_ms = self.now_ms();
         self.give_up_what_nobody_will_announce();
-        for key in self.gathers.keys().cloned().collect::<Vec<_>>() {
+        let now_ms = self.ticked_ms;
+        let due =
+            self.gathers.iter_mut().filter_map(|(key, gather)| (!gather.must_search_first(now_ms)).then_some(key));
+        for key in due.cloned().collect::<Vec<_>>() {
             self.step(&key, Event::Tick);
         }
         self.start_look();

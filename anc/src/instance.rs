@@ -658,7 +658,7 @@ fn same_content(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -
 /// Whether a restart skips a checkpoint because of a decision, and not because of the checkpoint's files. If the
 /// application writes the content of such a checkpoint again, the content is a new checkpoint. Otherwise the newest
 /// state of an application that computes the same numbers again would never be restored.
-fn is_passed_over(state: &manifest::CheckpointState) -> bool {
+pub(crate) fn is_passed_over(state: &manifest::CheckpointState) -> bool {
     state.is_dead || state.is_set_aside || state.bad.is_some()
 }
 

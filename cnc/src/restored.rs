@@ -27,7 +27,7 @@ use crate::state::{escape, unescape};
 use mcrengine::ids::FilePath;
 use rustix::fs::{XattrFlags, fsetxattr, lgetxattr};
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -51,7 +51,7 @@ const CLOCK_STEP: Duration = Duration::from_secs(2);
 const DIRECTORIES_MAX: usize = 4096;
 
 /// A restored file that could not be marked.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     path: String,
@@ -59,6 +59,9 @@ struct Entry {
     bytes: u64,
     modified_ns: i64,
 }
+
+/// The entries of all records of a directory, by path.
+type Entries = HashMap<String, Vec<Entry>>;
 
 /// The place where a restart wrote a file, relative to the watched directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +131,7 @@ pub fn record(to: &Path, files: &[(FilePath, Fingerprint)]) -> io::Result<()> {
 pub struct Restored {
     root: PathBuf,
     /// For each directory: the time of its last change when the directory was read, and its entries.
-    records: Mutex<HashMap<PathBuf, (SystemTime, HashSet<Entry>)>>,
+    records: Mutex<HashMap<PathBuf, (SystemTime, Entries)>>,
 }
 
 impl Restored {
@@ -149,16 +152,22 @@ impl Restored {
         })
     }
 
-    /// Whether a restart wrote this file, or the file is a copy of a restored file with its attributes and times (`cp
-    /// -a`). Such a copy is not deleted either, because the application may read it.
+    /// Whether the application may still read this file as a restored file. This is the case if a restart wrote the
+    /// file, and also for a copy of a restored file with its attributes and times (`cp -a`), and for a restored file
+    /// that was written in place without a change of its length (`touch`, or an HDF5 file that was opened for writing).
     pub fn may_be_restored(&self, path: &FilePath, is: &Fingerprint) -> bool {
-        let copied = || {
+        let full = self.root.join(path.as_path());
+        let by_mark = || {
             let mut found = [0u8; 128];
-            let len = lgetxattr(self.root.join(path.as_path()), ATTRIBUTE, &mut found[..]).ok()?;
-            let mut words = std::str::from_utf8(found.get(..len)?).ok()?.split(' ').skip(3);
-            Some((words.next()?.parse() == Ok(is.bytes)) && (words.next()?.parse() == Ok(is.modified_ns)))
+            let len = lgetxattr(&full, ATTRIBUTE, &mut found[..]).ok()?;
+            let mut words = std::str::from_utf8(found.get(..len)?).ok()?.split(' ').skip(2);
+            let inode = words.next()?.parse() == Ok(is.inode);
+            let bytes = words.next()?.parse() == Ok(is.bytes);
+            let modified_ns = words.next()?.parse() == Ok(is.modified_ns);
+            Some(bytes && (inode || modified_ns))
         };
-        copied() == Some(true) || self.is_restored(path, is)
+        let is_same = |entry: &Entry| (entry.inode, entry.bytes) == (is.inode, is.bytes);
+        by_mark() == Some(true) || full.ancestors().skip(1).any(|dir| self.has_record(dir, &full, is_same))
     }
 
     /// Whether a restart wrote this file to any place, and the file has not changed since.
@@ -167,6 +176,12 @@ impl Restored {
     }
 
     fn is_recorded(&self, dir: &Path, full: &Path, is: &Fingerprint) -> bool {
+        let of = |entry: &Entry| (entry.inode, entry.bytes, entry.modified_ns);
+        self.has_record(dir, full, |entry| of(entry) == (is.inode, is.bytes, is.modified_ns))
+    }
+
+    /// Whether `dir` has a record of the file `full` whose entry is as wanted.
+    fn has_record(&self, dir: &Path, full: &Path, is_wanted: impl Fn(&Entry) -> bool) -> bool {
         let Ok(changed) = std::fs::metadata(dir.join(DIRECTORY)).and_then(|found| found.modified()) else {
             return false;
         };
@@ -181,18 +196,25 @@ impl Restored {
         let Some((_, entries)) = records.get(dir) else { return false };
         let Ok(path) = full.strip_prefix(dir) else { return false };
         let path = escape(path.as_os_str().as_bytes());
-        entries.contains(&Entry { path, inode: is.inode, bytes: is.bytes, modified_ns: is.modified_ns })
+        entries.get(&path).is_some_and(|of_path| of_path.iter().any(is_wanted))
     }
 }
 
-fn read_records(dir: &Path) -> HashSet<Entry> {
-    let Ok(listed) = std::fs::read_dir(dir.join(DIRECTORY)) else { return HashSet::new() };
+fn read_records(dir: &Path) -> Entries {
+    let Ok(listed) = std::fs::read_dir(dir.join(DIRECTORY)) else { return Entries::new() };
     let mut names: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
     names.sort();
-    let mut all = HashSet::new();
+    let mut all = Entries::new();
     for name in names.iter().rev().filter(|name| name.extension().is_none()).take(RECORDS_MAX) {
         match sealed::read::<Vec<Entry>>(name, KIND, VERSION) {
-            Ok(entries) => all.extend(entries.into_iter().filter(|entry| unescape(&entry.path).is_some())),
+            Ok(entries) => {
+                for entry in entries.into_iter().filter(|entry| unescape(&entry.path).is_some()) {
+                    let of_path: &mut Vec<Entry> = all.entry(entry.path.clone()).or_default();
+                    if !of_path.contains(&entry) {
+                        of_path.push(entry);
+                    }
+                }
+            }
             Err(why) => tracing::warn!(record = %name.display(), why, "the record of a restart cannot be read"),
         }
     }
@@ -240,6 +262,8 @@ mod tests {
         assert!(restored.may_be_restored(&copy, &is(dir.path(), "h")), "and is not deleted");
         made.set_modified(SystemTime::UNIX_EPOCH).expect("set");
         assert!(!restored.is_restored(&renamed, &is(dir.path(), "g")), "it was written again");
+        assert!(restored.may_be_restored(&renamed, &is(dir.path(), "g")), "with the same length, so it is not deleted");
+        made.set_len(3).expect("cut");
         assert!(!restored.may_be_restored(&renamed, &is(dir.path(), "g")));
     }
 
@@ -253,7 +277,9 @@ mod tests {
         assert!(!above.is_restored(&path, &was) && !below.is_restored(&name, &was), "no record yet");
         record(&run, &[(FilePath::new(&b"it_1/f"[..]).expect("valid"), was)]).expect("recorded");
         assert_eq!((above.put(&path, &was), below.put(&name, &was)), (Some(Put::Below), Some(Put::InPlace)));
-        assert!(!above.is_restored(&path, &Fingerprint { modified_ns: 0, ..was }), "it was written again");
+        let again = Fingerprint { modified_ns: 0, ..was };
+        assert!(!above.is_restored(&path, &again) && above.may_be_restored(&path, &again), "it was written again");
+        assert!(!above.may_be_restored(&path, &Fingerprint { bytes: 3, ..again }));
         let (_, other) = file(top.path(), "run/it_2/f");
         let was = is(&run, "it_2/f");
         for _ in 0..RECORDS_MAX + 3 {

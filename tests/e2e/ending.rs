@@ -322,6 +322,19 @@ fn what_a_command_wrote_last_is_committed_when_it_ends_and_its_status_is_given()
 }
 
 #[test]
+fn restored_files_that_some_ranks_write_again_without_a_change_are_not_reported_as_lost() {
+    let dir = tempfile::tempdir().expect("a directory");
+    run(&mut run_with(dir.path(), &["--", "sh", "-c", WRITE]), 0);
+    let out = dir.path().join("out");
+    let restart = || run(mcr().arg("restart").arg("--store").arg(dir.path().join("store")).arg("--to").arg(&out), 0);
+    restart();
+    run(&mut run_with(dir.path(), &["--", "sh", "-c", "sleep 1; touch s1.rank_0.txt"]), 0);
+    // A rank with other content is a new checkpoint, and the other rank is missing.
+    restart();
+    run(&mut run_with(dir.path(), &["--", "sh", "-c", "sleep 1; echo new > s1.rank_0.txt"]), 5);
+}
+
+#[test]
 fn without_a_number_of_ranks_mcr_run_counts_the_ranks_of_a_checkpoint_that_is_written_completely() {
     let step = |n: u32| format!("for rank in 0 1 2; do echo $rank > s{n}.rank_$rank.txt; done;");
     let start = |dir: &Path, script: &str, status: i32| {

@@ -334,7 +334,13 @@ fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
     until_deleted(3);
     assert!(is_there(1), "what was restored was deleted");
     assert_eq!(complete(&store), ["it_1", "it_2", "it_3"]);
-    // When the application has written the restored file again, the agent deletes it like any other file.
+    // An application that writes into the restored file, for example `touch`, may still read it.
+    write(1);
+    write(4);
+    until_deleted(4);
+    assert!(is_there(1), "what was restored was deleted");
+    // A new file of the same name is deleted like any other file.
+    (0..2).for_each(|rank| std::fs::remove_file(data.join(format!("it_1/rank_{rank}.dat"))).expect("removed"));
     write(1);
     wait_for("deleted", Duration::from_secs(20), || (!is_there(1)).then_some(()));
 }

@@ -90,7 +90,9 @@ impl Hub {
         };
         let in_flight = InFlight {
             looking: self.agents.values().filter(|agent| !agent.looked).count().max(self.absent()),
-            flushing: self.running.len() + is(|phase| matches!(phase, Phase::Flushing { .. } | Phase::Waiting { .. })),
+            flushing: self.running.len()
+                + usize::from(self.searching)
+                + is(|phase| matches!(phase, Phase::Flushing { .. } | Phase::Waiting { .. })),
             gathering: self.gathers.iter().filter(|(key, gather)| self.is_given_up(key, gather)).count(),
             untold: self.gathers.iter().filter(|(key, gather)| awaits(key, gather)).count(),
         };

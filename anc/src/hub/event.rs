@@ -107,6 +107,8 @@ pub struct Searched {
     pub(super) key: Key,
     /// The numbers of the announcements whose files were searched.
     pub(super) announcements: BTreeMap<Rank, u64>,
+    /// Whether files with other times of writing counted as the same files.
+    pub(super) any_time: bool,
     /// The manifest that has the files of all these ranks, and whether its checkpoint is complete.
     pub(super) found: Option<(Box<Manifest>, bool)>,
 }

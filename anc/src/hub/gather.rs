@@ -72,8 +72,13 @@ pub(super) enum Search {
     None,
     /// A rank announced files that existed before its agent began to watch.
     Due,
-    /// The hub has searched.
+    /// The hub has searched for the files with their times of writing.
     Done,
+    /// The time to wait for the missing ranks is over. The announced ranks may have written their files again without
+    /// a change, so the hub searches for the same content with any time of writing.
+    LastDue,
+    /// The hub has searched for the same content.
+    LastDone,
 }
 
 /// A rank has overwritten files that it had announced.

@@ -1,25 +1,32 @@
 //! Answers ranks whose files are already in the store. An agent that starts again announces all files that it finds.
 //! The agents of the other ranks know that these checkpoints are committed, and do not announce them again. Therefore
 //! the groups of these checkpoints would never be whole. So the hub searches the store for these checkpoints.
+//!
+//! Some ranks of a checkpoint may write their files again without a change. For example, an application opens restored
+//! files for writing, and only reads them. The missing ranks then never announce. Therefore, before the hub abandons a
+//! checkpoint whose ranks are missing, it searches the store for a complete checkpoint with the same content.
 
 use super::event::{HubEvent, Searched};
 use super::gather::{Gather, Search};
 use super::{Hub, Shared, WAITING_MAX};
 use crate::fetch::Announced;
+use crate::flush_error::FlushError;
 use crate::group::{Event, Key, Phase};
-
+use crate::instance::is_passed_over;
 use crate::unpanicked::unpanicked;
 use mcrengine::container::ReadError;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::Rank;
 use mcrengine::incarnation;
-use mcrengine::manifest::{self, Manifest};
+use mcrengine::manifest::{self, Manifest, ManifestFile};
 use mcrengine::store::Store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Maximum number of checkpoints that one search reads.
 const SEARCHED_MAX: usize = 64;
+/// Maximum time in milliseconds that a checkpoint waits for the last search before it is abandoned.
+pub(super) const LAST_SEARCH_MS: u64 = 10_000;
 
 /// What the hub searches in the store.
 struct Wanted {
@@ -27,6 +34,8 @@ struct Wanted {
     ranks: u32,
     /// For each rank, the number of the announcement and the files of the rank.
     announced: BTreeMap<Rank, (u64, Arc<Vec<FileHeader>>)>,
+    /// Whether files with other times of writing count as the same files.
+    any_time: bool,
 }
 
 /// Whether the files of a rank existed before its agent began to watch.
@@ -48,7 +57,30 @@ impl Gather {
     }
 
     fn needs_search(&self) -> bool {
-        self.search == Search::Due && matches!(self.phase, Phase::Gathering { .. }) && !self.announced.is_empty()
+        matches!(self.search, Search::Due | Search::LastDue)
+            && matches!(self.phase, Phase::Gathering { .. })
+            && !self.announced.is_empty()
+    }
+
+    /// When the hub stops waiting for missing ranks, in milliseconds. `None` if no rank is missing.
+    pub(super) fn gives_up_ms(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Gathering { deadline_ms, .. } if self.search == Search::LastDue => {
+                Some(deadline_ms + LAST_SEARCH_MS)
+            }
+            Phase::Gathering { deadline_ms, .. } => Some(*deadline_ms),
+            _ => None,
+        }
+    }
+
+    /// Whether the wait for the missing ranks is over, but the last search is not.
+    pub(super) fn must_search_first(&mut self, now_ms: u64) -> bool {
+        let Phase::Gathering { deadline_ms, .. } = self.phase else { return false };
+        if now_ms < deadline_ms || self.search == Search::LastDone || self.announced.is_empty() {
+            return false;
+        }
+        self.search = Search::LastDue;
+        self.gives_up_ms().is_some_and(|at_ms| now_ms < at_ms)
     }
 }
 
@@ -72,6 +104,7 @@ impl Hub {
                 announced: (gather.announced.iter())
                     .map(|(rank, announced)| (*rank, (announced.announce_id, Arc::clone(&announced.files))))
                     .collect(),
+                any_time: gather.search == Search::LastDue,
             })
             .collect();
         let (store, shared, events) = (Arc::clone(&self.store), Arc::clone(&self.shared), self.events.clone());
@@ -82,7 +115,7 @@ impl Hub {
                     tracing::debug!(checkpoint = %wanted.key.label, %error, "cannot search for a checkpoint");
                 }
                 let announcements = wanted.announced.iter().map(|(rank, (number, _))| (*rank, *number)).collect();
-                Searched { key: wanted.key, announcements, found: found.ok().flatten() }
+                Searched { key: wanted.key, announcements, any_time: wanted.any_time, found: found.ok().flatten() }
             });
             // Sending fails only if the hub has ended.
             let _ = events.blocking_send(HubEvent::Searched(searched.collect()));
@@ -93,18 +126,18 @@ impl Hub {
     /// Handles the results of a search. Checkpoints that were not found wait for their missing ranks.
     pub(super) fn searched(&mut self, all: Vec<Searched>) {
         self.searching = false;
-        for Searched { key, announcements, found } in all {
+        for Searched { key, announcements, any_time, found } in all {
             let Some(gather) = self.gathers.get_mut(&key).filter(|gather| gather.needs_search()) else { continue };
             let now: BTreeMap<Rank, u64> = gather.announced.iter().map(|(rank, a)| (*rank, a.announce_id)).collect();
-            if now != announcements {
-                continue; // a rank has announced in the meantime, so the next search considers this rank too
+            if now != announcements || any_time != (gather.search == Search::LastDue) {
+                continue; // a rank has announced or the time is over since, so the next search considers this
             }
-            gather.search = Search::Done;
+            gather.search = if any_time { Search::LastDone } else { Search::Done };
             match found {
                 Some((manifest, exists)) => {
                     tracing::info!(
                         job = %key.job, checkpoint = %manifest.checkpoint, group = key.group.0, exists,
-                        "files that existed before the agent began to watch are already in the store"
+                        "these files are already in the store"
                     );
                     gather.exists = exists;
                     gather.raw_bytes = manifest.raw_bytes;
@@ -136,13 +169,11 @@ impl Hub {
     }
 }
 
-/// The newest manifest of the group that has exactly these files of these ranks, if this incarnation committed it.
-fn find(
-    store: &dyn Store,
-    shared: &Shared,
-    wanted: &Wanted,
-) -> Result<Option<(Box<Manifest>, bool)>, crate::flush_error::FlushError> {
-    let Wanted { key, ranks, announced } = wanted;
+/// The newest manifest of the group that has exactly these files of these ranks. If the times of writing count, only a
+/// manifest of this incarnation is returned. Otherwise only the newest manifest is considered, and only if its
+/// checkpoint is complete and may be restored.
+fn find(store: &dyn Store, shared: &Shared, wanted: &Wanted) -> Result<Option<(Box<Manifest>, bool)>, FlushError> {
+    let Wanted { key, ranks, announced, any_time } = wanted;
     let incarnation = incarnation::newest_number(store, &key.job).map_err(mcrengine::store::StoreError::from)?;
     for generation in shared.names.newest(store, key, incarnation)?.iter().rev() {
         let Ok(id) = key.label.with_generation(*generation) else { continue };
@@ -151,8 +182,15 @@ fn find(
             Err(error @ ReadError::Io { .. }) => return Err(mcrengine::store::StoreError::from(error).into()),
             Err(_) => continue, // pruned, damaged, or not committed by this group
         };
-        let has_all = announced.iter().all(|(rank, (_, files))| has_files(&manifest, *rank, files));
-        if manifest.ranks == *ranks && manifest.incarnation == incarnation && has_all {
+        let has_all = announced.iter().all(|(rank, (_, files))| has_files(&manifest, *rank, files, *any_time));
+        let is_same = manifest.ranks == *ranks && has_all;
+        if *any_time {
+            let exists = shared.completes.of(store, &key.job, &id, manifest.groups);
+            let may_be_restored = || Ok(!is_passed_over(&manifest::state(store, &key.job, &id)?));
+            let is_there = is_same && exists && may_be_restored().map_err(FlushError::Store)?;
+            return Ok(is_there.then(|| (Box::new(manifest), true)));
+        }
+        if is_same && manifest.incarnation == incarnation {
             let exists = shared.completes.of(store, &key.job, &id, manifest.groups);
             return Ok(Some((Box::new(manifest), exists)));
         }
@@ -160,12 +198,14 @@ fn find(
     Ok(None)
 }
 
-/// Whether the manifest has exactly these files of a rank, written at the same times.
-fn has_files(manifest: &Manifest, rank: Rank, files: &[FileHeader]) -> bool {
+/// Whether the manifest has exactly these files of a rank. Unless `any_time` is set, the files must have been written
+/// at the same times.
+fn has_files(manifest: &Manifest, rank: Rank, files: &[FileHeader], any_time: bool) -> bool {
     let saved = manifest.files.iter().filter(|file| file.rank == rank && !file.kind.is_companion());
     let announced = files.iter().filter(|file| !file.kind.is_companion());
     let has = |file: &FileHeader| {
-        (saved.clone()).any(|m| (&m.path, m.digest, m.modified_ns) == (&file.path, file.digest, file.modified_ns))
+        let is_same_time = |m: &ManifestFile| any_time || m.modified_ns == file.modified_ns;
+        (saved.clone()).any(|m| (&m.path, m.digest) == (&file.path, file.digest) && is_same_time(m))
     };
     saved.clone().count() == announced.clone().count() && announced.clone().all(has)
 }
