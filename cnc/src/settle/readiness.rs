@@ -61,11 +61,10 @@ pub struct WaitingRank {
 pub enum Why {
     /// The file that marks the checkpoint as complete is missing.
     Marker,
-    /// The checkpoint changed a short time ago, and must first be at rest.
-    Quiet,
-    /// The rank has fewer files than in the previous checkpoint, or less than half of the bytes. A rank that waits
-    /// for another reason also has this value, for example a rank that waits for a pointer file. A rank that becomes
+    /// The checkpoint or its pointer file changed a short time ago, and must first be at rest. A rank that becomes
     /// ready at the next look has this value too.
+    Quiet,
+    /// The rank has fewer files than in the previous checkpoint, or less than half of the bytes.
     Fewer,
 }
 
@@ -400,10 +399,11 @@ impl Readiness {
                 if gathered.announced.get(rank) == Some(&digest_of(&files, gathered.is_late(*rank))) {
                     continue;
                 }
-                let why = match (self.needs_marker && !gathered.marked, is_quiet) {
-                    (true, _) => Why::Marker,
-                    (false, false) => Why::Quiet,
-                    (false, true) => Why::Fewer,
+                let is_fewer = || !self.needs_marker && Usual::of(&files).lacks(self.usual.get(rank));
+                let why = match () {
+                    () if self.needs_marker && !gathered.marked => Why::Marker,
+                    () if is_quiet && is_fewer() => Why::Fewer,
+                    () => Why::Quiet,
                 };
                 let modified_ns = files.iter().map(|file| file.fingerprint.modified_ns).max().unwrap_or(i64::MIN);
                 waiting.push(WaitingRank { checkpoint: checkpoint.clone(), rank: *rank, why, modified_ns });
@@ -641,6 +641,7 @@ mod tests {
         assert_eq!(announce(&mut r, 3_000), [], "a second late pointer is not reported");
         write(&mut r, 10_000, "b");
         assert_eq!(r.due(10_500, 9), (vec![], Some(13_900)), "the rank waits for twice the usual delay");
+        assert_eq!(r.waiting(10_600, 9)[0].why, Why::Quiet, "the rank has as many files as before");
         r.pointer_written(11_000);
         assert_eq!(r.due(11_000, 9), (vec![], Some(11_500)), "the rank waits until the pointer is at rest");
         assert_eq!(announce(&mut r, 11_500), [(0, 1, false)]);
