@@ -7,13 +7,17 @@ use mcr_proto::v1::from_agent::Message as Say;
 use mcr_proto::v1::to_agent::Message as Hear;
 use mcr_proto::version::WIRE_VERSIONS;
 use mcr_proto::{ANNOUNCED_AT_ONCE_BYTES, v1};
+use mcr_test_support::Process;
+use mcr_test_support::measure::process_status;
 use mcrengine::header::{ElementType, Extent, FileHeader, Role, Shape, VariableHeader};
 use mcrengine::ids::{Digest, FilePath, Rank};
 use mcrengine::units::RawBytes;
 use prost::Message;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -22,10 +26,22 @@ use tonic::Streaming;
 const LAYOUT: &str = "layout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\ncheckpoint-quiet-ms = 50";
 
 /// The value of a line of /proc/PROCESS/status, in KiB.
-fn kib(process: u32, what: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("a line of it");
-    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().expect("a number")
+fn kib(process: u32, field: &str) -> u64 {
+    process_status(process, field).expect("it runs")
+}
+
+/// Runs a command, which must succeed, and returns its peak memory in KiB.
+fn peak_kib(command: &mut Command) -> u64 {
+    let mut process = Process::start(command).expect("it starts");
+    let mut peak_kib = 0;
+    loop {
+        if let Some(status) = process.0.try_wait().expect("it can be waited for") {
+            assert!(status.success(), "{command:?}: {status}");
+            return peak_kib;
+        }
+        peak_kib = process_status(process.id(), "VmHWM").unwrap_or(0).max(peak_kib);
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Processor time that a process has used, in 1/100 s.
@@ -283,5 +299,36 @@ fn a_file_of_zeros_behind_gzip_costs_what_is_stored_and_not_what_it_inflates_to(
         assert!(kept < 1 << 20, "{profile}: {kept} bytes in the store for a file of {stored_bytes}");
         run(mcr().args(["restart", "--copy", "--store"]).arg(&store).arg("--to").arg(&to), 0);
         assert_same_files(&contents(&data), &contents(&to));
+    }
+}
+
+#[test]
+fn a_sparse_file_far_larger_than_the_memory_is_saved_and_restored_and_stays_sparse() {
+    const BYTES: u64 = 1 << 30;
+    const PEAK_KIB: u64 = 256 << 10;
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, store, to) = (dir.path().join("data"), dir.path().join("store"), dir.path().join("back"));
+    std::fs::create_dir(&data).expect("made");
+    let file = std::fs::File::create(data.join("dump.1.0")).expect("created");
+    file.set_len(BYTES).expect("as long as this");
+    let written: Vec<u8> = (0..1u32 << 18).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    for at in [5 << 20, 600 << 20, BYTES - written.len() as u64] {
+        file.write_all_at(&written, at).expect("written");
+    }
+    drop(file); // a file that is open for writing is not saved
+    let mut save = mcr();
+    save.arg("save").arg(&data).args(["--create", "--layout", "dump.{checkpoint}.{rank}", "--ranks", "1"]);
+    let saving_kib = peak_kib(save.args(["--budget-mib", "128", "--store"]).arg(&store));
+    let restoring_kib = peak_kib(mcr().args(["restart", "--copy", "--store"]).arg(&store).arg("--to").arg(&to));
+    assert!(saving_kib < PEAK_KIB && restoring_kib < PEAK_KIB, "{saving_kib} KiB, {restoring_kib} KiB");
+    let mut files = [data, to].map(|dir| std::fs::File::open(dir.join("dump.1.0")).expect("there"));
+    let taken = files[1].metadata().expect("stat").blocks() * 512;
+    assert!(taken < 64 << 20, "the restored file takes {taken} bytes");
+    let mut pieces = [vec![0; 8 << 20], vec![0; 8 << 20]];
+    for at in (0..BYTES).step_by(8 << 20) {
+        for (file, piece) in files.iter_mut().zip(&mut pieces) {
+            file.read_exact(piece).expect("read");
+        }
+        assert!(pieces[0] == pieces[1], "a byte after byte {at} differs");
     }
 }
