@@ -4,8 +4,8 @@
 //! depends only on the state of the file at this moment ([`crate::settle`]). The watcher scans the whole directory at
 //! the start, after the kernel dropped events, and periodically on a file system that other nodes write to. The
 //! watcher does not request an event for each write, so the application's writes do not become slower. If there are
-//! no events and no work is due, the watcher does not wake up. If the configured path contains a symbolic link, the
-//! watcher wakes up every 5 s to see whether the path leads to another directory now.
+//! no events and no work is due, the watcher only wakes up every 5 s, to see whether the configured path leads to another
+//! directory now.
 //!
 //! One thread, which waits in `poll`, makes all decisions. The watcher never opens a file for writing, never locks a
 //! file, and never takes a lease on a file.
@@ -333,9 +333,8 @@ struct Core {
     /// The watched directory, without symbolic links.
     root: PathBuf,
     directory: root::Root,
-    /// Time of the next check whether the configured path leads to another directory. `None`: only scans check the
-    /// path.
-    path_check_ms: Option<u64>,
+    /// Time of the next check whether the configured path leads to another directory.
+    path_check_ms: u64,
     layout: Layout,
     options: WatchOptions,
     events: mpsc::Sender<WatchEvent>,
@@ -411,7 +410,7 @@ impl Core {
         let mut core = Self {
             restored: Restored::load(&root),
             directory: root::Root::open(&root),
-            path_check_ms: (configured != root).then_some(root::PATH_CHECK_MS),
+            path_check_ms: root::PATH_CHECK_MS,
             configured,
             root,
             layout,
@@ -493,7 +492,7 @@ impl Core {
     fn turn(&mut self) -> Option<u64> {
         self.read_events();
         let now_ms = self.now_ms();
-        if self.path_check_ms.is_some_and(|at| at <= now_ms) {
+        if self.path_check_ms <= now_ms {
             self.follow_path();
         }
         if self.rescan_ms.is_some_and(|at| at <= now_ms) {
@@ -514,7 +513,7 @@ impl Core {
         let examine_ms = (!self.examine.is_empty()).then_some(now_ms);
         let report_ms = self.report();
         let due_ms = self.due.first().map(|(at_ms, _)| *at_ms);
-        [deliver_ms, examine_ms, report_ms, due_ms, self.rescan_ms, self.retry_ms, self.path_check_ms]
+        [deliver_ms, examine_ms, report_ms, due_ms, self.rescan_ms, self.retry_ms, Some(self.path_check_ms)]
             .into_iter()
             .flatten()
             .min()

@@ -341,6 +341,20 @@ fn a_directory_that_goes_and_comes_back_is_watched_again() {
 }
 
 #[test]
+fn a_directory_that_is_removed_and_made_again_is_watched_again_without_a_scan() {
+    let parent = tempfile::tempdir().expect("a directory");
+    let root = parent.path().join("run");
+    fs::create_dir(&root).expect("made");
+    let mut w = Watched::start(&root, layout(), quick());
+    w.write("t1/r0", 3);
+    assert_eq!(w.told(), told("t1", 0, &[3], false));
+    fs::remove_dir_all(&root).expect("removed");
+    fs::create_dir(&root).expect("made again");
+    w.write("t2/r0", 4);
+    assert_eq!(w.told(), told("t2", 0, &[4], false));
+}
+
+#[test]
 fn only_the_ranks_that_are_ours_are_told() {
     let own = OwnRanks::only(vec![2..=3]);
     let (_root, mut w) = watch(WatchOptions { own, ..quick() });

@@ -2,7 +2,7 @@
 //!
 //! A symbolic link in the path may be changed while the agent runs, or the watched directory may be renamed and a new
 //! directory may be made in its place. A directory may also be mounted over the watched directory. The kernel reports
-//! no event for a changed link, because events belong to directories, not to paths.
+//! no event for a changed path, because events belong to directories. Therefore the path is checked every 5 s.
 //!
 //! The watched directory stays open, so that it is found under its new name. If a new directory takes its place, the
 //! watcher first waits until all known files are reported, and then changes to the new directory. The watcher names
@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Interval in milliseconds between two checks of a path that contains a symbolic link.
+/// Interval in milliseconds between two checks of the path.
 pub(super) const PATH_CHECK_MS: u64 = 5000;
 /// Interval in milliseconds between two checks whether the files of a directory that is left are saved.
 const LEAVING_CHECK_MS: u64 = 250;
@@ -83,7 +83,7 @@ impl Core {
     /// the files in the other directory, as at the start.
     pub(super) fn follow_path(&mut self) {
         let now_ms = self.now_ms();
-        self.path_check_ms = self.path_check_ms.map(|_| now_ms.saturating_add(PATH_CHECK_MS));
+        self.path_check_ms = now_ms.saturating_add(PATH_CHECK_MS);
         let real = self.configured.canonicalize().ok().filter(|real| real.is_dir());
         let is_same = |real: &PathBuf| !self.directory.is_elsewhere(real);
         if real.as_ref().is_some_and(|real| *real == self.root && is_same(real)) {
@@ -103,7 +103,7 @@ impl Core {
             }
             self.root.clone_from(old);
             self.directory.apart = Some(old.as_path().into());
-            self.path_check_ms = Some(now_ms.saturating_add(LEAVING_CHECK_MS));
+            self.path_check_ms = now_ms.saturating_add(LEAVING_CHECK_MS);
             self.rescan_ms = Some(0);
             self.listen_anew();
             return;
@@ -119,7 +119,7 @@ impl Core {
             let are_hopeless = leaving_ms >= HOPELESS_MS && pending.iter().all(|pending| pending.hopeless);
             let is_saved = is_read && (pending.is_empty() || are_hopeless);
             if leaving_ms < most_ms && !is_saved {
-                self.path_check_ms = Some(now_ms.saturating_add(LEAVING_CHECK_MS));
+                self.path_check_ms = now_ms.saturating_add(LEAVING_CHECK_MS);
                 return;
             }
             self.leave();
@@ -129,7 +129,6 @@ impl Core {
         self.restored = Restored::load(&self.root);
         self.rescan_ms = Some(0);
         self.listen_anew();
-        self.path_check_ms = (self.configured != self.root).then(|| now_ms.saturating_add(PATH_CHECK_MS));
         if was == self.root {
             return; // the directory was removed and made again, or another directory was mounted over it
         }
