@@ -12,6 +12,7 @@ mod flush_work;
 mod flushing;
 mod gather;
 mod history;
+mod late_part;
 mod search;
 mod shared;
 mod status;
@@ -429,6 +430,9 @@ impl Hub {
                     );
                     for (rank, announced) in std::mem::take(&mut gather.announced) {
                         give_back(&announced, &key.label, rank, reason.to_string(), reason.may_pass());
+                    }
+                    if let Reason::Missing(_) = reason {
+                        self.doubt_part(key);
                     }
                 }
             }

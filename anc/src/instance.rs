@@ -57,6 +57,9 @@ pub struct Written<'a> {
     pub ranks_ms: &'a [(Rank, i64)],
     /// A rank whose agent doubts that the files are all files of one step, and the reason. `None` if there is none.
     pub doubtful: Option<(Rank, Doubt)>,
+    /// Whether a rank wrote a further part of its step after the commit. The files of the other ranks then belong to
+    /// the same step, although they did not change.
+    pub is_late_part: bool,
     /// Whether the caller can wait and ask again.
     pub may_wait: bool,
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
@@ -119,7 +122,7 @@ pub fn choose_instance(
         taken.push(Taken { id, ours, other_ms: other.map(|other| other.written_unix_ms) });
     }
     own.sort_by_key(Manifest::place);
-    let stale = stale_ranks(&own, files, written);
+    let stale = if written.is_late_part { Vec::new() } else { stale_ranks(&own, files, written) };
     if !stale.is_empty() {
         return Ok(Instance::Stale(stale));
     }
@@ -135,6 +138,7 @@ pub fn choose_instance(
     let doubt = if taken.is_empty() { doubt_of(&key.label, written) } else { None };
     let doubt = match rewritten(&own, files) {
         Rewritten::Whole => doubt,
+        _ if written.is_late_part => doubt,
         Rewritten::Partly(ranks) => {
             let awaited = ranks.into_iter().map(|(rank, why)| (rank, format!("{why}; new files are awaited")));
             return Ok(Instance::Stale(awaited.collect()));
@@ -691,6 +695,7 @@ mod tests {
         newest_ms: 0,
         ranks_ms: &[],
         doubtful: None,
+        is_late_part: false,
         may_wait: false,
         unseen: None,
         set_back: None,

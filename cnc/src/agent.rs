@@ -25,7 +25,7 @@ use crate::layout::Layout;
 use crate::restored::Restored;
 use crate::serve::{GOODBYE_MAX, Held, LinkOptions, News, Order, run_link};
 use crate::sessions::Sessions;
-use crate::settle::ReadyRank;
+use crate::settle::{ReadyRank, SettledFile};
 use crate::source::{Descriptors, OpenFile};
 use crate::state::{AgentState, Loaded};
 use crate::watch::{NO_MARKER, WatchError, WatchEvent, Watcher};
@@ -167,6 +167,7 @@ impl Agent {
             to_delete: VecDeque::new(),
             next_announce: 1,
             given_up: BTreeSet::new(),
+            asked_for: BTreeSet::new(),
             done_to,
             left: BTreeMap::new(),
             ending: Ending::new(newest_ns),
@@ -269,7 +270,9 @@ impl Core {
     fn watched(&mut self, event: WatchEvent) {
         match event {
             WatchEvent::Ready(ready) => {
-                if ready.files.iter().all(|file| self.state.is_committed(&file.path, &file.fingerprint)) {
+                let is_asked_for = self.asked_for.remove(&(ready.checkpoint.clone(), ready.rank));
+                let is_committed = |file: &SettledFile| self.state.is_committed(&file.path, &file.fingerprint);
+                if !is_asked_for && ready.files.iter().all(is_committed) {
                     let (checkpoint, rank) = (&ready.checkpoint, ready.rank.0);
                     tracing::debug!(%checkpoint, rank, "the files are already committed");
                     return;
@@ -487,6 +490,14 @@ impl Core {
                     }
                     self.ask_again();
                 }
+            }
+            News::Again { label, rank } => {
+                if self.asked_for.len() >= HELD_MAX {
+                    self.asked_for.pop_first();
+                }
+                self.asked_for.insert((label.clone(), rank));
+                self.watcher.report_again(label, rank);
+                self.ask_again();
             }
             News::Look { link } => self.begin_look(link),
             News::Refused { link, reason } => {

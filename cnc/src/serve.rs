@@ -108,6 +108,13 @@ pub enum News {
         /// whole files, which takes few bytes.
         whole: bool,
     },
+    /// The aggregator asks for another announcement of a rank that is committed.
+    Again {
+        /// The application's name of the checkpoint.
+        label: CheckpointId,
+        /// The rank.
+        rank: Rank,
+    },
     /// The content of a file differs from its announcement.
     Changed {
         /// Number of the announcement.
@@ -567,6 +574,7 @@ fn news_of(message: To) -> Result<Option<News>, String> {
         To::Abandoned(v1::Abandoned { label, rank, reason, retry, announce_id, whole }) => {
             Ok(Some(News::Abandoned { announce_id, label: parse(label)?, rank: Rank(rank), reason, retry, whole }))
         }
+        To::Again(v1::Again { label, rank }) => Ok(Some(News::Again { label: parse(label)?, rank: Rank(rank) })),
         To::Heartbeat(_) => Ok(None),
         To::Welcome(_) | To::Fetch(_) | To::Goodbye(_) | To::Look(_) | To::Room(_) => Ok(None),
     }

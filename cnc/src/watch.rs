@@ -211,6 +211,7 @@ struct Requests {
     stop: bool,
     rescan: bool,
     look: Vec<FilePath>,
+    again: Vec<(CheckpointId, Rank)>,
     /// Number of the last request of [`Watcher::look_around`].
     asked: u64,
     /// Whether to stop sending [`WatchEvent::Scanned`].
@@ -278,6 +279,16 @@ impl Watcher {
         self.request(|requests| match requests.look.len() < LOOK_MAX {
             true => requests.look.push(path.clone()),
             false => requests.rescan = true,
+        });
+    }
+
+    /// Makes the watcher report a rank again, although the rank did not change after its last report. The request is
+    /// ignored if the watcher does not know the rank, or if too many requests wait.
+    pub fn report_again(&self, checkpoint: CheckpointId, rank: Rank) {
+        self.request(|requests| {
+            if requests.again.len() < LOOK_MAX {
+                requests.again.push((checkpoint, rank));
+            }
         });
     }
 
@@ -465,6 +476,9 @@ impl Core {
             }
             for path in requests.look {
                 self.look_anew(&path);
+            }
+            for (checkpoint, rank) in requests.again {
+                self.readiness.forget_announced(&checkpoint, rank);
             }
             if let Some(ended_well) = requests.processes_gone {
                 self.go_without_quiet_times(ended_well);

@@ -335,6 +335,34 @@ fn restored_files_that_some_ranks_write_again_without_a_change_are_not_reported_
 }
 
 #[test]
+fn what_a_rank_appends_to_its_file_after_the_commit_is_saved_with_the_other_ranks_of_its_step() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let step = |n: u32| {
+        format!(
+            "echo zero{n} > s{n}.rank_0.txt; echo one{n} > s{n}.rank_1.txt; sleep 2.5; echo more{n} >> s{n}.rank_1.txt; \
+             sleep 2;"
+        )
+    };
+    let script = format!("{} {} {}", step(1), step(2), step(3));
+    run(&mut run_with(dir.path(), &["--", "sh", "-c", &script]), 0);
+    assert!(is_complete(dir.path(), "s2~2") && is_complete(dir.path(), "s3~2"));
+    let store = dir.path().join("store");
+    let shown = run(mcr().args(["list", "--json", "--store"]).arg(&store), 0);
+    let listed: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    let state_of = |id: &str| {
+        let all = listed["checkpoints"].as_array().expect("a list");
+        all.iter().find(|one| one["checkpoint"] == id).map(|one| one["state"].as_str().unwrap_or("").to_owned())
+    };
+    for part in ["s1", "s2", "s3"].iter().filter(|part| is_complete(dir.path(), &format!("{part}~2"))) {
+        assert_eq!(state_of(part).as_deref(), Some("doubtful"), "{part} lacks a part: {listed}");
+    }
+    let to = dir.path().join("back");
+    run(mcr().args(["restart", "--copy", "--store"]).arg(&store).arg("--to").arg(&to), 0);
+    assert_eq!(std::fs::read_to_string(to.join("s3.rank_1.txt")).expect("restored"), "one3\nmore3\n");
+    assert_eq!(std::fs::read_to_string(to.join("s3.rank_0.txt")).expect("restored"), "zero3\n");
+}
+
+#[test]
 fn without_a_number_of_ranks_mcr_run_counts_the_ranks_of_a_checkpoint_that_is_written_completely() {
     let step = |n: u32| format!("for rank in 0 1 2; do echo $rank > s{n}.rank_$rank.txt; done;");
     let start = |dir: &Path, script: &str, status: i32| {

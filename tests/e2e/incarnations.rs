@@ -441,8 +441,7 @@ fn a_code_that_overwrites_one_name_gets_one_step_or_the_other_after_its_daemons_
         write(&site, 2, 0);
         start(&mut site);
         if state_is_lost {
-            site.aggregators[0]
-                .wait_for_log("files that existed before the agent began to watch are already in the store");
+            site.aggregators[0].wait_for_log("these files are already in the store");
         } else {
             site.agents[0].wait_for_log("session began");
         }

@@ -1,6 +1,7 @@
 //! Handles the announcement of a rank: the hub refuses it or adds it to a checkpoint.
 
 use super::gather::{Gather, LOOK_FIRST_MS, Overwritten, Search, content, give_back, is_over, modified_ns};
+use super::late_part::SameStep;
 use super::{Agent, GATHERS_MAX, Hub, is_elsewhere};
 use crate::fetch::{About, Announced};
 use crate::group::{Event, Key, Phase};
@@ -102,6 +103,7 @@ impl Hub {
             return refuse(self, &announced, &label, why, true);
         }
         let key = Key { group: grouping.group_of(rank), job, label };
+        let same_step = self.same_step(&key, rank, &announced);
         if let Some(agent) = self.agents.get_mut(&announced.link.session) {
             agent.ranks.insert(rank);
             // The agent announced a file although it had reported that it would announce nothing more. Therefore the
@@ -135,7 +137,15 @@ impl Hub {
                     true,
                 );
             }
+            let replaced = self.gathers.get(&key).and_then(|gather| match &gather.phase {
+                Phase::Committed(id) => Some(id.clone()),
+                _ => None,
+            });
             self.begin(key.clone(), grouping);
+            self.complete_siblings(&key, announced.written_unix_ns);
+            if let Some(id) = replaced.filter(|_| same_step != SameStep::No) {
+                self.further_part(&key, id, same_step, rank);
+            }
         }
         let Some(gather) = self.gathers.get_mut(&key) else { return };
         let before = gather.announced.get(&rank).or_else(|| gather.next.get(&rank));
@@ -150,7 +160,7 @@ impl Hub {
             Phase::Flushing { .. } => {
                 // The announcement is noted now. The announcement shows which content was overwritten, even if the
                 // agent withdraws the announcement before the flush ends.
-                gather.saw(rank, &announced);
+                gather.saw(rank, &announced, same_step == SameStep::Yes);
                 gather.next.insert(rank, announced.clone())
             }
             Phase::Committed(_) => {
@@ -159,7 +169,7 @@ impl Hub {
                 return self.step(&key, Event::Announced(rank));
             }
             Phase::Gathering { .. } | Phase::Waiting { .. } | Phase::Abandoned(_) => {
-                gather.saw(rank, &announced);
+                gather.saw(rank, &announced, same_step == SameStep::Yes);
                 gather.note_search(&announced);
                 gather.announced.insert(rank, announced.clone())
             }
@@ -238,6 +248,8 @@ impl Hub {
             committed: BTreeMap::new(),
             last,
             overwritten,
+            may_complete: None,
+            is_late_part: false,
             has_asked: false,
             problem: String::new(),
             exists: false,

@@ -63,6 +63,8 @@ pub(super) struct FlushWork {
     /// The directories that the connected agents of the job watch.
     pub(super) watches: BTreeSet<String>,
     pub(super) progress: Arc<Progress>,
+    /// Whether a rank wrote a further part of its step after the commit.
+    pub(super) is_late_part: bool,
     /// Whether the flush may be tried again later if the content is the committed content.
     pub(super) may_wait: bool,
 }
@@ -89,6 +91,7 @@ impl FlushWork {
             newest_ms: place.written_unix_ms,
             ranks_ms: &ranks_ms,
             doubtful: self.ranks.iter().find_map(|rank| Some((rank.rank, rank.doubt?))),
+            is_late_part: self.is_late_part,
             may_wait: self.may_wait,
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))

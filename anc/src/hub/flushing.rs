@@ -72,6 +72,7 @@ impl Hub {
             overwritten: gather.overwritten.values().copied().collect(),
             watches: watches.collect(),
             progress: Arc::clone(&gather.progress),
+            is_late_part: gather.is_late_part,
             may_wait: gather.unchanged_since.is_none_or(|since| since.elapsed() < patience),
         };
         match (self.launch)(work, self.events.clone()) {

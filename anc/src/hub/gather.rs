@@ -34,6 +34,10 @@ pub(super) struct Gather {
     pub(super) last: BTreeMap<Rank, Seen>,
     /// The ranks that overwrote their files.
     pub(super) overwritten: BTreeMap<Rank, Overwritten>,
+    /// The committed content that this content replaces, if the committed content may lack a part of its step.
+    pub(super) may_complete: Option<CheckpointId>,
+    /// Whether a rank wrote a further part of its step after the commit.
+    pub(super) is_late_part: bool,
     /// Whether the hub has read the newest incarnation from the store because a rank overwrote its files.
     pub(super) has_asked: bool,
     /// The last failure, as text for the user.
@@ -105,7 +109,8 @@ pub(super) struct Seen {
     pub(super) modified_ns: i64,
     /// When the files were written, by this process's steady clock.
     pub(super) written_ns: Option<i64>,
-    pub(super) files: Vec<(FilePath, Digest)>,
+    /// Path, digest and length in bytes of each file.
+    pub(super) files: Vec<(FilePath, Digest, u64)>,
 }
 
 pub(super) fn modified_ns(files: &[FileHeader]) -> i64 {
@@ -116,19 +121,20 @@ impl Gather {
     /// Notes an announcement of a rank. If the rank has overwritten the files of its last announcement, the time
     /// halfway between the old files and the new files becomes a bound. A file of another rank from before this bound
     /// belongs to the previous content. This rule assumes that writing a checkpoint takes less than half of the time
-    /// between two checkpoints.
-    pub(super) fn saw(&mut self, rank: Rank, announced: &Announced) {
+    /// between two checkpoints. There is no bound if the rank wrote a further part of the same step.
+    pub(super) fn saw(&mut self, rank: Rank, announced: &Announced, is_same_step: bool) {
         let seen = Seen {
             modified_ns: announced.written_unix_ns,
             written_ns: announced.link.clock.to_ours(announced.changed_clock_ns),
-            files: announced.files.iter().map(|file| (file.path.clone(), file.digest)).collect(),
+            files: announced.files.iter().map(|file| (file.path.clone(), file.digest, file.bytes)).collect(),
         };
         if let Some(before) = self.last.get(&rank) {
-            let differs =
-                |(path, digest): &(FilePath, Digest)| before.files.iter().any(|(p, d)| p == path && d != digest);
+            let differs = |(path, digest, _): &(FilePath, Digest, u64)| {
+                before.files.iter().any(|(p, d, _)| p == path && d != digest)
+            };
             if seen.modified_ns < before.modified_ns {
                 self.overwritten.clear(); // the files were copied back, so their times give no bound
-            } else if seen.files.iter().any(differs) {
+            } else if !is_same_step && seen.files.iter().any(differs) {
                 let half_ns = before.modified_ns + (seen.modified_ns.saturating_sub(before.modified_ns)) / 2;
                 let later = self.overwritten.get(&rank).filter(|other| other.half_ns >= half_ns).copied();
                 let this = Overwritten { half_ns, was_written_ns: before.written_ns };

@@ -66,6 +66,8 @@ pub(super) struct Core {
     /// Ranks in [`Core::ready`] whose files are announced as whole files, because the aggregator had no memory for a
     /// more detailed description.
     pub(super) whole: BTreeSet<RankKey>,
+    /// Committed ranks that the aggregator asked the agent to announce again.
+    pub(super) asked_for: BTreeSet<RankKey>,
     /// Ranks that the aggregator rejected for a temporary reason, and ranks with a file that could not be read. Each
     /// rank becomes ready again at the given time.
     pub(super) again: Vec<(tokio::time::Instant, ReadyRank)>,
