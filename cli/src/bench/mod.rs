@@ -14,7 +14,6 @@ mod measure;
 mod paper;
 pub mod partition_args;
 mod partitions;
-pub mod plot;
 mod schemes;
 mod schemes_plot;
 mod schemes_report;
