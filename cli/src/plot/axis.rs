@@ -210,7 +210,7 @@ mod tests {
         let linear = |values: &[f64], base, quantity| labels(values, Scale::Linear, base, quantity);
         assert_eq!(linear(&[2.15, 2.48], 1.0, Quantity::Number), ["1.0", "1.5", "2.0", "2.5"]);
         assert_eq!(linear(&[3.0, 100.0], 0.0, Quantity::Number), ["0", "20", "40", "60", "80", "100"]);
-        assert_eq!(linear(&[0.4, 3.1], 0.0, Quantity::Percent), ["0 %", "1 %", "2 %", "3 %"]);
+        assert_eq!(linear(&[0.4, 4.1], 0.0, Quantity::Percent), ["0 %", "1 %", "2 %", "3 %", "4 %"]);
         let gib = 1024.0 * 1024.0 * 1024.0;
         assert_eq!(linear(&[gib, 4.1 * gib], 0.0, Quantity::Bytes), ["0 B", "1 GiB", "2 GiB", "3 GiB", "4 GiB"]);
         let log = |values: &[f64], quantity| labels(values, Scale::Log, 0.0, quantity);

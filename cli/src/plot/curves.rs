@@ -43,11 +43,12 @@ impl Curves {
     }
 
     fn draw_on(&self, area: &Area<'_>) -> Drawn {
-        // A single curve needs no legend if there are marks. The marks have the colours after those of the curves.
-        let curves = if self.curves.len() > 1 || self.marks.is_empty() { &self.curves[..] } else { &[] };
+        // Curves with marks are grey and have no legend, so that a mark can have the colour of a curve of another
+        // panel.
+        let curves = if self.marks.is_empty() { &self.curves[..] } else { &[] };
+        let of_curve = |nth: usize| if self.marks.is_empty() { colour(nth) } else { INK };
         let names = curves.iter().map(|curve| &curve.name).chain(self.marks.iter().map(|mark| &mark.name));
-        let first = self.curves.len() - curves.len();
-        let keys: Vec<Key> = (first..).zip(names).map(|(nth, name)| (colour(nth), name.clone())).collect();
+        let keys: Vec<Key> = (0..).zip(names).map(|(nth, name)| (colour(nth), name.clone())).collect();
         let frame = Frame::new(area, &self.title, [&self.labels[0], &self.labels[1]], &keys, BELOW)?;
         let points = || self.curves.iter().flat_map(|curve| curve.points.iter().copied());
         let (least, most) = points().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), (x, _)| (a.min(x), b.max(x)));
@@ -61,18 +62,19 @@ impl Curves {
         frame.x_ticks(&across)?;
         let pixel = |(x, y): (f64, f64)| Some((frame.x(across.place(x)?), frame.y(up.place(y)?)));
         for (nth, curve) in self.curves.iter().enumerate() {
-            let width = if nth % 2 == 0 { 3 } else { 2 };
+            // Later curves are narrower, so that curves are all visible where they coincide.
+            let width = width_of(nth, self.curves.len());
             // The curve is interrupted where it is above the picture.
             for run in curve.points.iter().map(|point| pixel(*point)).collect::<Vec<_>>().split(Option::is_none) {
-                frame.path(run.iter().flatten().copied().collect(), colour(nth).stroke_width(width))?;
+                frame.path(run.iter().flatten().copied().collect(), of_curve(nth).stroke_width(width))?;
             }
         }
         for (nth, mark) in self.marks.iter().enumerate() {
-            let colour = colour(self.curves.len() + nth);
+            let (colour, width) = (colour(nth), width_of(nth, self.marks.len()));
             let Some(x) = across.place(mark.at.0).map(|place| frame.x(place)) else { continue };
-            frame.line([(x, frame.top), (x, frame.bottom())], colour.stroke_width(1))?;
+            frame.line([(x, frame.top), (x, frame.bottom())], colour.stroke_width(width - 1))?;
             if let Some(at) = pixel(mark.at) {
-                frame.area.draw(&Circle::new(at, 5, colour.filled()))?;
+                frame.area.draw(&Circle::new(at, width + 3, colour.filled()))?;
             }
         }
         if self.curves.is_empty() {
@@ -81,6 +83,11 @@ impl Curves {
         }
         frame.line([(LEFT, frame.top), (LEFT, frame.bottom())], INK.mix(0.25).stroke_width(1))
     }
+}
+
+/// The width of one of `count` lines that may coincide, in pixels. The last line is the narrowest.
+fn width_of(nth: usize, count: usize) -> u32 {
+    2 + 2 * (count - 1 - nth).min(3) as u32
 }
 
 #[cfg(test)]
