@@ -168,7 +168,7 @@ mod tests {
             value["facts"]["new-fact"] = json!("x");
             value["worker"]["new-number"] = json!(5);
         });
-        assert_eq!(records.all().expect("read"), [of_7.clone()]);
+        assert_eq!(records.all().expect("read"), std::slice::from_ref(&of_7));
         // The same worker: a new value of a known key, and the unknown key stays.
         let path_text = || serde_json::from_slice::<Value>(&std::fs::read(&path).expect("read")).expect("JSON");
         with(&records, &of_7, |value| value["new-key"] = json!(1));

@@ -16,15 +16,8 @@ fn time(ms: u64) -> String {
 /// Prints the whole report.
 pub fn print_all(advice: &Advice<'_>, lines: &[Line]) -> anyhow::Result<()> {
     print(&times(advice))?;
-    let mut table = Table::new(&[
-        "interval",
-        ">time between",
-        ">lost time",
-        ">stored a day",
-        ">after 1 day",
-        ">after 7 days",
-        ">after 30 days",
-    ]);
+    let mut table =
+        Table::new(&["interval", ">between", ">lost time", ">stored/day", ">in 1 day", ">in 7 days", ">in 30 days"]);
     for line in lines {
         let lost = format!("{:.2} %", line.lost_percent);
         let after = line.kept.iter().map(|kept| kept.stored_bytes.map_or("-".to_owned(), human_bytes));
@@ -61,8 +54,7 @@ fn times(advice: &Advice<'_>) -> String {
     match (args.write_seconds, measured.write_ms) {
         (Some(given), _) => text.push_str(&format!("  write    {given} s, as given\n")),
         (None, Some(ms)) => text.push_str(&format!(
-            "  write    {}, from the first to the last file; the application may stop longer\n           \
-             (--write-seconds)\n",
+            "  write    {}, from the first to the last file; the application\n           may stop longer (--write-seconds)\n",
             time(ms)
         )),
         (None, None) => {}
@@ -104,12 +96,12 @@ fn failures(given: Option<f64>, restarts: &Restarts, mtbf_s: f64) -> String {
 fn measured(advice: &Advice<'_>, sample: &Sample, choices: &Choices) -> String {
     let options = &advice.args.measure;
     let mut text = format!(
-        "Measured on at most {} of checkpoint {}: {} of {}, {}\n",
-        human_bytes(options.sample),
+        "Measured on checkpoint {}: {} of {}, {}; about {} for each line (--sample)\n",
         advice.checkpoint,
         sample.measured_ranks,
         counted(sample.ranks, "rank"),
         human_bytes(sample.measured_file_bytes),
+        human_bytes(options.sample.min(sample.measured_file_bytes)),
     );
     let mut part = |heading: &str, choices: &[Choice], name: &dyn Fn(&Choice) -> String| {
         let _ = write!(text, "\n{}", table(heading, choices, name).render()); // writing to a String cannot fail
@@ -120,7 +112,7 @@ fn measured(advice: &Advice<'_>, sample: &Sample, choices: &Choices) -> String {
     let (aggregators, threads) = (u64::from(options.aggregators.get()), advice.threads);
     let _ = write!(
         text,
-        "\nCoding and decoding: {} with {} each (--aggregators, --threads).\n\
+        "\nCoding, decoding: {} with {} each (--aggregators, --threads).\n\
          The network and the file system are not measured here; mpib measures them.\n\
          One aggregator codes the whole of a group. The interval is that of Daly, or\n\
          the time to code a checkpoint if this is longer. The lost time uses the\n\

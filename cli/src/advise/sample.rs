@@ -147,7 +147,7 @@ fn budget_bytes(profiles: &[Profile]) -> u64 {
 
 impl CodingResult {
     fn of(total: &ProfileTotal, file_bytes: u64) -> Self {
-        let [encode, decode] = total.cell.rates();
+        let [encode, decode] = total.rates();
         Self {
             ratio: crate::output::ratio(file_bytes, total.stored_bytes),
             encode_bytes_per_second: encode,
@@ -178,7 +178,7 @@ impl Files {
             files.extend(of_set);
             sets.push(Arc::new(set));
         }
-        let first_rank = first * state.group_size;
+        let first_rank = first.saturating_mul(state.group_size);
         for (file, _) in &mut files {
             file.rank = Rank(file.rank.0.saturating_sub(first_rank));
         }

@@ -8,7 +8,7 @@
 use super::codecs_report::{self, Line, ProfileLine, Report};
 use super::input::{Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coder, Item, Planned, all_items};
-use super::profiles::{Cell, Limits, measure_profile, part, timed_cell};
+use super::profiles::{Cell, Limits, key_of, measure_profile, part, timed_cell};
 use super::{Bounds, Looked, budget};
 use crate::args::BenchCodecsArgs;
 use crate::common::threads_of;
@@ -17,8 +17,8 @@ use crate::output::{Progress, print, print_json};
 use anyhow::bail;
 use mcr_cnc::capture::CaptureMode;
 use mcrengine::codec::Profile;
-use mcrengine::header::{ElementType, Role};
-use mcrengine::plan::{PlanOptions, SegmentPlan};
+use mcrengine::header::ElementType;
+use mcrengine::plan::PlanOptions;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -151,7 +151,7 @@ impl Job<'_> {
         let mut lines: BTreeMap<String, (Line, Vec<Item>)> = BTreeMap::new();
         for item in all_items(groups) {
             let (group, segment) = (&groups[item.group], &groups[item.group].segments[item.segment]);
-            let key = key_of(group, segment);
+            let key = key_of(group, item.segment);
             let (line, items) = lines.entry(key.clone()).or_insert_with(|| {
                 let (element, sums) = (segment.element.clone(), vec![Cell::default(); columns.len()]);
                 (Line { key, element, variables: 0, raw_bytes: 0, cells: Vec::new(), sums }, Vec::new())
@@ -210,15 +210,5 @@ impl Job<'_> {
         let limits = Limits { sample_bytes, repetitions: self.args.repetitions, deadline };
         let measured = measure_profile(bench, profile, self.args.group_size.get(), limits, self.progress)?;
         Ok(ProfileLine { profile: profile.clone(), measured })
-    }
-}
-
-/// The class of a segment, or the kind of variables in its pool.
-fn key_of(group: &Planned<'_>, segment: &SegmentPlan) -> String {
-    let class = segment.class.and_then(|class| group.classes.get(class as usize));
-    match (class, segment.role) {
-        (Some(class), _) => class.key.to_string(),
-        (None, Role::Skeleton) => "#small skeletons".into(),
-        (None, _) => format!("#small variables, {}", segment.element),
     }
 }

@@ -194,7 +194,7 @@ fn profiles(report: &Report) -> Table {
         };
         let time = |rate: f64| human_time(Duration::from_secs_f64(total.raw_bytes as f64 / rate.max(1.0)));
         let rate = |rate: f64| human_rate(rate as u64, Duration::from_secs(1));
-        let [coding, decoding] = total.cell.rates();
+        let [coding, decoding] = total.rates();
         table.row([
             line.profile.to_string(),
             human_bytes(total.stored_bytes),
@@ -235,7 +235,7 @@ pub fn json(report: &Report) -> Value {
     };
     let profile = |line: &ProfileLine| {
         let Some(total) = &line.measured else { return json!({ "profile": line.profile, "stored_bytes": null }) };
-        let [encode, decode] = total.cell.rates();
+        let [encode, decode] = total.rates();
         json!({
             "profile": line.profile, "stored_bytes": total.stored_bytes, "index_bytes": total.index_bytes,
             "raw_bytes": total.raw_bytes, "ratio": ratio(report.looked.measured_file_bytes, total.stored_bytes),

@@ -1,11 +1,11 @@
 //! Measures how many bytes a profile would store of a checkpoint, and how long encoding and decoding would take.
 
 use super::input::Deadline;
-use super::measure::{Bench, Coded, Coder, Item, all_items, check};
+use super::measure::{Bench, Coded, Coder, Item, Planned, all_items, check};
 use crate::output::Progress;
-use mcrengine::codec::{Profile, Scratch};
+use mcrengine::codec::{Chain, Profile, Scratch};
 use mcrengine::container::StoredSegment;
-use mcrengine::header::FileHeader;
+use mcrengine::header::{FileHeader, Role};
 use mcrengine::plan::SegmentPlan;
 use nix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -57,9 +57,20 @@ pub struct ProfileTotal {
     /// Whether every segment was encoded. If not, the stored lengths of the remaining segments are estimated from the
     /// encoded segments.
     pub is_exact: bool,
+    /// The sum over the encoded segments.
     pub cell: Cell,
     /// Raw bytes of all segments.
     pub raw_bytes: u64,
+    /// Processor time to encode and to decode all segments, measured or estimated.
+    pub encode_ns: u64,
+    pub decode_ns: u64,
+}
+
+impl ProfileTotal {
+    /// Raw bytes per second of encoding and of decoding.
+    pub fn rates(&self) -> [f64; 2] {
+        [self.encode_ns, self.decode_ns].map(|ns| self.raw_bytes as f64 / (ns.max(1) as f64 / 1e9))
+    }
 }
 
 /// The limits of the measurement of a profile.
@@ -72,8 +83,8 @@ pub struct Limits {
     pub deadline: Deadline,
 }
 
-/// Measures a profile with the same plan as in a save. If the segments have more bytes than the sample, evenly spread
-/// segments are measured. `None` if the deadline passed.
+/// Measures a profile with the same plan as in a save. If the segments have more bytes than the sample, a part of each
+/// class is measured, but at least one segment of each class. `None` if the deadline passed.
 pub fn measure_profile(
     bench: &Bench<'_>,
     profile: &Profile,
@@ -86,7 +97,8 @@ pub fn measure_profile(
     let all = all_items(&groups);
     let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
     let raw_bytes = all.iter().map(raw_of).sum();
-    let chosen: Vec<usize> = part(all.len(), limits.sample_bytes, raw_bytes).collect();
+    let keys: Vec<String> = all.iter().map(|item| key_of(&groups[item.group], item.segment)).collect();
+    let chosen = sampled_segments(&keys, &all.iter().map(raw_of).collect::<Vec<_>>(), limits.sample_bytes);
     let items: Vec<Item> = chosen.iter().map(|&at| all[at]).collect();
     progress.message(profile.to_string());
     progress.add(items.iter().map(raw_of).sum());
@@ -97,16 +109,27 @@ pub fn measure_profile(
         Ok((cell, stored.chain))
     })?;
     let Some(measured) = measured.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
-    let mut cell = Cell::default();
-    measured.iter().for_each(|(one, _)| cell.add(one));
+    let (mut cell, mut of_keys) = (Cell::default(), BTreeMap::<&str, (Cell, Chain)>::new());
+    for (&at, (one, chain)) in chosen.iter().zip(&measured) {
+        cell.add(one);
+        of_keys.entry(&keys[at]).or_insert_with(|| (Cell::default(), chain.clone())).0.add(one);
+    }
     let is_exact = items.len() == all.len();
-    // A segment that was not encoded is assumed to compress like the encoded segments.
+    // A segment that was not encoded is assumed to behave like the encoded segments of its class.
+    let (mut encode_ns, mut decode_ns) = (0, 0);
     let mut measured = chosen.into_iter().zip(measured).peekable();
-    let last = measured.peek().map(|(_, (_, chain))| chain.clone());
-    let per_raw_byte = cell.stored_bytes as f64 / cell.raw_bytes.max(1) as f64;
     let mut coded = all.iter().enumerate().map_while(|(at, item)| match measured.next_if(|(nth, _)| *nth == at) {
-        Some((_, (cell, chain))) => Some((chain, cell.stored_bytes)),
-        None => last.clone().map(|chain| (chain, (raw_of(item) as f64 * per_raw_byte) as u64)),
+        Some((_, (one, chain))) => {
+            (encode_ns, decode_ns) = (encode_ns + one.encode_ns, decode_ns + one.decode_ns);
+            Some((chain, one.stored_bytes))
+        }
+        None => of_keys.get(keys[at].as_str()).map(|(class, chain)| {
+            let factor = raw_of(item) as f64 / class.raw_bytes.max(1) as f64;
+            let scaled = |value: u64| (value as f64 * factor) as u64;
+            encode_ns += scaled(class.encode_ns);
+            decode_ns += scaled(class.decode_ns);
+            (chain.clone(), scaled(class.stored_bytes))
+        }),
     });
     let (mut stored_bytes, mut segment_bytes) = (0, 0);
     for group in &groups {
@@ -114,8 +137,37 @@ pub fn measure_profile(
         segment_bytes += coded.iter().map(|(_, stored_bytes)| stored_bytes).sum::<u64>();
         stored_bytes += group.container_bytes(coded.into_iter())?;
     }
+    drop(coded);
     let index_bytes = stored_bytes - segment_bytes;
-    Ok(Some(ProfileTotal { stored_bytes, index_bytes, is_exact, cell, raw_bytes }))
+    Ok(Some(ProfileTotal { stored_bytes, index_bytes, is_exact, cell, raw_bytes, encode_ns, decode_ns }))
+}
+
+/// The class of a segment, or the kind of variables in its pool.
+pub fn key_of(group: &Planned<'_>, segment: usize) -> String {
+    let segment = &group.segments[segment];
+    let class = segment.class.and_then(|class| group.classes.get(class as usize));
+    match (class, segment.role) {
+        (Some(class), _) => class.key.to_string(),
+        (None, Role::Skeleton) => "#small skeletons".into(),
+        (None, _) => format!("#small variables, {}", segment.element),
+    }
+}
+
+/// The indices of the segments to measure, sorted. `keys` and `lengths` are the classes and the raw bytes of all
+/// segments. Each class has the share that the sample has in all segments, and at least its longest segment.
+fn sampled_segments(keys: &[String], lengths: &[u64], sample_bytes: u64) -> Vec<usize> {
+    let mut of_keys = BTreeMap::<&str, Vec<usize>>::new();
+    keys.iter().enumerate().for_each(|(at, key)| of_keys.entry(key).or_default().push(at));
+    let total = lengths.iter().sum();
+    let mut chosen = Vec::new();
+    for mut of_key in of_keys.into_values() {
+        // The last segment of a class may be short, so a class is represented by its longest segments first.
+        of_key.sort_by_key(|&at| std::cmp::Reverse(lengths[at]));
+        let count = part(of_key.len(), sample_bytes, total).count();
+        chosen.extend((0..count).map(|nth| of_key[nth * of_key.len() / count]));
+    }
+    chosen.sort_unstable();
+    chosen
 }
 
 /// Encodes and decodes a segment, and measures the times.
@@ -178,6 +230,16 @@ mod tests {
         assert_eq!(part(8, 0, 100).collect::<Vec<_>>(), [4]);
         assert_eq!(part(0, 5, 0).count(), 0);
         assert_eq!(part(3, u64::MAX, 1).count(), 3);
+    }
+
+    #[test]
+    fn every_class_is_in_the_sample_with_its_longest_segments() {
+        let keys = ["a", "a", "a", "a", "b", "b", "c"].map(String::from);
+        let lengths = [10, 10, 10, 4, 5, 50, 1];
+        assert_eq!(sampled_segments(&keys, &lengths, 0), [0, 5, 6]);
+        assert_eq!(sampled_segments(&keys, &lengths, 45), [0, 2, 5, 6]);
+        assert_eq!(sampled_segments(&keys, &lengths, 90), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(sampled_segments(&[], &[], 90), [0usize; 0]);
     }
 
     #[test]

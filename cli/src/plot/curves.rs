@@ -1,6 +1,6 @@
 //! Curves over a horizontal axis of numbers, with marked positions. Several of these panels form one picture.
 
-use super::{Area, Axis, BELOW, Drawn, Frame, HEIGHT, INK, Key, LEFT, Quantity, Scale, colour, svg_of};
+use super::{Area, Axis, BELOW, Drawn, Frame, HEIGHT, INK, Key, LEFT, Panel, Quantity, Scale, colour, svg_of};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -37,8 +37,7 @@ impl Curves {
     pub fn svg(panels: &[Self]) -> anyhow::Result<String> {
         let title = panels.first().map_or("", |panel| panel.title.as_str());
         let draw: Vec<_> = panels.iter().map(|panel| move |area: &Area<'_>| panel.draw_on(area)).collect();
-        let panels: Vec<(u32, &dyn Fn(&Area<'_>) -> Drawn)> =
-            draw.iter().map(|draw| (HEIGHT, draw as &dyn Fn(&Area<'_>) -> Drawn)).collect();
+        let panels: Vec<Panel<'_>> = draw.iter().map(|draw| -> Panel<'_> { (HEIGHT, draw) }).collect();
         svg_of(title, &panels)
     }
 
@@ -87,7 +86,7 @@ impl Curves {
 
 /// The width of one of `count` lines that may coincide, in pixels. The last line is the narrowest.
 fn width_of(nth: usize, count: usize) -> u32 {
-    2 + 2 * (count - 1 - nth).min(3) as u32
+    2 + (count - 1 - nth).min(3) as u32
 }
 
 #[cfg(test)]

@@ -102,8 +102,11 @@ type Drawn<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
+/// The height of a panel in pixels, and the function that draws the panel.
+type Panel<'p> = (u32, &'p dyn Fn(&Area<'_>) -> Drawn);
+
 /// Draws panels below each other into one SVG text. Each panel has its own height in pixels.
-fn svg_of(title: &str, panels: &[(u32, &dyn Fn(&Area<'_>) -> Drawn)]) -> anyhow::Result<String> {
+fn svg_of(title: &str, panels: &[Panel<'_>]) -> anyhow::Result<String> {
     let mut svg = String::new();
     let height = panels.iter().map(|(height, _)| height).sum();
     let mut draw = || -> Drawn {
@@ -227,6 +230,12 @@ impl<'a, 'b> Frame<'a, 'b> {
         Ok(self.area.draw(&Text::new(text.to_owned(), at, text_style(pos)))?)
     }
 
+    /// Draws the mark of a value that was not measured, the `nth` mark above the horizontal axis.
+    fn hyphen(&self, x: i32, nth: i32, colour: RGBColor) -> Drawn {
+        let style = TITLE_FONT.into_font().color(&colour).pos(Pos::new(HPos::Center, VPos::Bottom));
+        Ok(self.area.draw(&Text::new("-", (x, self.bottom() - 2 - 8 * nth), style))?)
+    }
+
     /// Draws the ticks and the lines of the grid of the vertical axis.
     fn y_ticks(&self, axis: &Axis) -> Drawn {
         for (y, label) in axis.ticks().into_iter().filter_map(|(t, label)| Some((self.y(axis.place(t)?), label))) {
@@ -261,7 +270,9 @@ fn colour(nth: usize) -> RGBColor {
 impl Figure {
     fn draw_on(&self, area: &Area<'_>, labels: &Labels) -> Drawn {
         let keys: Vec<Key> = (0..).zip(&self.lines).map(|(nth, (name, _))| (colour(nth), name.clone())).collect();
-        let frame = Frame::new(area, &self.title, [self.below, self.left], &keys, BELOW + labels.extra_height())?;
+        let has_unmeasured = self.lines.iter().any(|(_, points)| points.contains(&Point::Unmeasured));
+        let below = if has_unmeasured { format!("{} (-: not measured)", self.below) } else { self.below.to_owned() };
+        let frame = Frame::new(area, &self.title, [&below, self.left], &keys, BELOW + labels.extra_height())?;
         let values = self.lines.iter().flat_map(|(_, points)| points.iter().filter_map(|point| point.known()));
         let axis = Axis::over(values, self.scale, self.base, Quantity::Number);
         frame.y_ticks(&axis)?;
@@ -296,6 +307,7 @@ impl Figure {
     }
 
     fn draw_lines(&self, frame: &Frame<'_, '_>, axis: &Axis) -> Drawn {
+        let mut hyphens = vec![0; self.places.len()];
         for (nth, (_, points)) in self.lines.iter().enumerate() {
             let colour = colour(nth);
             // Every second line is narrower, so that two lines are both visible where they coincide.
@@ -308,8 +320,9 @@ impl Figure {
                     None => {
                         // A line does not cross a value that was not measured.
                         frame.path(std::mem::take(&mut run), colour.stroke_width(width))?;
-                        if *point == Point::Unmeasured {
-                            frame.text("-", (x, frame.bottom() - 3), Pos::new(HPos::Center, VPos::Bottom))?;
+                        if let (Point::Unmeasured, Some(above)) = (point, hyphens.get_mut(place)) {
+                            frame.hyphen(x, *above, colour)?;
+                            *above += 1;
                         }
                     }
                 }
@@ -339,7 +352,7 @@ impl Figure {
                 let begin = left + width * at as f64;
                 let (from, to) = (frame.x(begin), frame.x(begin + width * 0.94).max(frame.x(begin) + 1));
                 let Some(value) = point.known() else {
-                    frame.text("-", ((from + to) / 2, frame.bottom() - 3), Pos::new(HPos::Center, VPos::Bottom))?;
+                    frame.hyphen((from + to) / 2, 0, colour(nth))?;
                     continue;
                 };
                 let zero = frame.y(axis.place(axis.from()).unwrap_or(0.0));
@@ -392,9 +405,8 @@ mod tests {
             let mut figure = figure(points.len() as u32, true, Scale::Linear);
             figure.lines[0].1 = points.to_vec();
             let svg = draw(&figure).expect("drawn");
-            svg.split("<text")
-                .filter(|text| text.split('>').nth(1).is_some_and(|text| text.trim().starts_with('-')))
-                .count()
+            let content = |text: &&str| text.split(['>', '<']).nth(1).map(str::trim) == Some("-");
+            svg.split("<text").filter(content).count()
         };
         assert_eq!(hyphens(&[Point::Known(2.0), Point::Unmeasured, Point::Nothing]), 1);
         assert_eq!(hyphens(&[Point::Unmeasured, Point::Unmeasured]), 2);
