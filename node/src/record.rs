@@ -2,8 +2,8 @@
 //! records.
 //!
 //! A daemon of another version may have written a record, because an update restarts the daemon while jobs run.
-//! Therefore a reader ignores unknown keys, and keeps these keys when it writes the record of the same worker again. A
-//! record that cannot be read is kept as long as its worker may run. The types in this file must never refuse unknown
+//! Therefore a reader ignores unknown keys, and keeps these keys when it writes the record of the same worker again.
+//! A record that cannot be read is kept as long as its worker may run. The types of a record must never refuse unknown
 //! keys (`deny_unknown_fields`), and a new key must be optional.
 
 use crate::facts::JobFacts;

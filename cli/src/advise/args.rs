@@ -63,8 +63,8 @@ pub struct MeasureArgs {
     /// Number of threads of each aggregator; 0: one thread for each core that this process may use
     #[arg(long, default_value_t = 0, value_name = "N", requires = "measure")]
     pub threads: usize,
-    /// Number of bytes to code for each profile and group size, for example 64M. At least one segment of each class is
-    /// coded
+    /// Number of bytes to code for each profile and group size, for example 64M. At least one segment of each class
+    /// is coded
     #[arg(long, default_value = "32M", value_parser = byte_count, value_name = "BYTES", requires = "measure")]
     pub sample: u64,
     /// Start no new measurement after this time; 0: no limit
