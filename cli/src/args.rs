@@ -148,8 +148,9 @@ pub enum Command {
     /// Advise how often to write checkpoints, and show how the store grows
     ///
     /// mcr computes the intervals with the formulas of Young and of Daly, from the times of the newest checkpoints
-    /// and from the mean time between failures (--mtbf). The command changes nothing.
-    #[command(after_help = exit::ALL_OR_NOTHING)]
+    /// and from the mean time between failures. With --measure, mcr also measures what another profile, group size or
+    /// number of aggregators would bring. The command changes nothing in the store.
+    #[command(after_help = crate::advise::args::EXIT)]
     Advise(AdviseArgs),
     /// List the layouts of widely used applications, with example names
     ///

@@ -49,6 +49,7 @@ mod overlooked;
 mod page;
 mod placement;
 mod places;
+mod plot;
 mod prepare;
 mod prune;
 mod ranks;

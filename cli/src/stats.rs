@@ -2,9 +2,9 @@
 
 use crate::advice::Advised;
 use crate::args::{KeepArgs, StatsArgs};
-use crate::bench::plot::{self, Figure};
 use crate::common::{no_checkpoint_of, now_unix_ms, open_store, renamed};
 use crate::output::{Progress, Table, counted, name_of, note, print, print_json, ratio};
+use crate::plot::{self, Figure, Scale};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::parity;
@@ -257,8 +257,10 @@ fn figures(jobs: &[Job]) -> Vec<(PathBuf, Figure)> {
             below: "checkpoint",
             left: "ratio",
             places: ratios.iter().map(|(id, _)| id.to_string()).collect(),
-            lines: vec![("bytes on disk".to_owned(), ratios.iter().map(|(_, ratio)| Some(*ratio)).collect())],
+            lines: vec![("bytes on disk".to_owned(), ratios.iter().map(|(_, ratio)| Some(*ratio).into()).collect())],
             bars: false,
+            base: 1.0,
+            scale: Scale::Linear,
         };
         (PathBuf::from(format!("ratio-{}.svg", job.job)), figure)
     };

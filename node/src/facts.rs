@@ -12,9 +12,10 @@ const NODE_LIST_BYTES_MAX: usize = 32 << 10;
 /// Maximum length of the path of a work directory, in bytes (`PATH_MAX`).
 const WORK_DIR_BYTES_MAX: usize = 4096;
 
-/// A job on this node, as Prolog's environment describes it.
+/// A job on this node, as Prolog's environment describes it. Unknown keys are ignored, because records contain this
+/// type, see [`crate::record`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case")]
 pub struct JobFacts {
     /// `SLURM_JOB_ID`: a decimal number.
     pub job_id: String,

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A process.
+/// A process. Unknown keys are ignored, because records contain this type, see [`crate::record`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case")]
 pub struct Process {
     /// The process number.
     pub pid: i32,

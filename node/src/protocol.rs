@@ -59,9 +59,10 @@ pub enum Request {
     Metrics,
 }
 
-/// The aggregator of a job that runs on other nodes.
+/// The aggregator of a job that runs on other nodes. Unknown keys are ignored, because records contain this type, see
+/// [`crate::record`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case")]
 pub struct Standing {
     /// 32 hexadecimal digits that identify the start of the job among the user's starts.
     pub key: String,
@@ -133,9 +134,9 @@ pub enum End {
     StillCommitting,
 }
 
-/// A job that is saved.
+/// A job that is saved. Unknown keys are ignored, because the daemon may be newer than the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case")]
 pub struct JobLine {
     /// The number of the job.
     pub job_id: String,

@@ -148,6 +148,7 @@ fn the_json_of_every_command_has_the_documented_shape() {
     let listed = checked.run("list", &mut site.command("list"), 0);
     assert_eq!(listed["checkpoints"].as_array().map(Vec::len), Some(3));
     checked.run("show", &mut site.command("show"), 0);
+    checked.run("advise", &mut site.command("advise --mtbf 24 --write-seconds 1 --measure --sample 64K"), 0);
     checked.run("verify", &mut site.command("verify"), 0);
     inside_a_checkpoint(&site, &mut checked);
     let from = site.path("store");

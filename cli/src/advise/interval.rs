@@ -41,6 +41,11 @@ impl Times {
         // If nothing can be computed between two failures, `whole_s` is infinite, and the share is 1.
         1.0 - interval_s / whole_s
     }
+
+    /// [`Self::lost_share`] in percent.
+    pub fn lost_percent(&self, interval_s: f64) -> f64 {
+        100.0 * self.lost_share(interval_s)
+    }
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@
 //! memory. The times to encode and to decode are each the median of several repetitions. Every encoded segment is
 //! decoded and compared.
 
-use super::codecs_report::{self, Cell, Line, ProfileLine, ProfileTotal, Report};
+use super::codecs_report::{self, Line, ProfileLine, Report};
 use super::input::{Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
-use super::measure::{Bench, Coded, Coder, Item, Planned, all_items, check};
+use super::measure::{Bench, Coder, Item, Planned, all_items};
+use super::profiles::{Cell, Limits, key_of, measure_profile, part, timed_cell};
 use super::{Bounds, Looked, budget};
 use crate::args::BenchCodecsArgs;
 use crate::common::threads_of;
@@ -15,14 +16,12 @@ use crate::exit::Exit;
 use crate::output::{Progress, print, print_json};
 use anyhow::bail;
 use mcr_cnc::capture::CaptureMode;
-use mcrengine::codec::{Profile, Scratch};
-use mcrengine::container::StoredSegment;
-use mcrengine::header::{ElementType, FileHeader, Role};
-use mcrengine::plan::{PlanOptions, SegmentPlan};
-use nix::time::{ClockId, clock_gettime};
+use mcrengine::codec::Profile;
+use mcrengine::header::ElementType;
+use mcrengine::plan::PlanOptions;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A column of the report: a profile with its name from `mcr save --profile`, or a codec that is only used as a part
 /// of profiles.
@@ -106,6 +105,7 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
     let profiles: Vec<ProfileLine> =
         args.profiles.iter().map(|profile| job.profile(profile, half)).collect::<anyhow::Result<_>>()?;
     let (lines, are_complete) = job.lines(&groups, &columns, deadline)?;
+    drop(job);
     drop(progress);
     let is_complete = are_complete && profiles.iter().all(|line| line.measured.is_some());
     let report = Report {
@@ -140,24 +140,6 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Encodes a segment with a codec and measures the time.
-    fn cell(
-        &self,
-        coder: &Coder,
-        segment: &SegmentPlan,
-        files: &[FileHeader],
-        raw: &[u8],
-        scratch: &mut Scratch,
-    ) -> anyhow::Result<(Cell, StoredSegment)> {
-        let (encode_ns, stored) = timed(self.args.repetitions, || coder.encode(segment, files, raw, &mut *scratch))?;
-        let decode = || Ok(stored.chain.decode(&stored.stored, raw.len(), &mut *scratch)?);
-        let (decode_ns, _) = timed(self.args.repetitions, decode)?;
-        check(&stored, raw, scratch)?;
-        let (raw_bytes, stored_bytes) = (raw.len() as u64, stored.stored.len() as u64);
-        let chains = BTreeMap::from([(stored.chain.to_string(), raw_bytes)]);
-        Ok((Cell { raw_bytes, stored_bytes, encode_ns, decode_ns, chains }, stored))
-    }
-
     /// Measures every class with every codec. Returns whether the time was sufficient. The measured share of the
     /// segments of a class is the share of the sample in the checkpoint. The measured segments are evenly spread.
     fn lines(
@@ -169,7 +151,7 @@ impl Job<'_> {
         let mut lines: BTreeMap<String, (Line, Vec<Item>)> = BTreeMap::new();
         for item in all_items(groups) {
             let (group, segment) = (&groups[item.group], &groups[item.group].segments[item.segment]);
-            let key = key_of(group, segment);
+            let key = key_of(group, item.segment);
             let (line, items) = lines.entry(key.clone()).or_insert_with(|| {
                 let (element, sums) = (segment.element.clone(), vec![Cell::default(); columns.len()]);
                 (Line { key, element, variables: 0, raw_bytes: 0, cells: Vec::new(), sums }, Vec::new())
@@ -201,7 +183,7 @@ impl Job<'_> {
                 if deadline.is_over() {
                     return Ok(None); // a segment counts for every codec or for no codec, so that codecs can be compared
                 }
-                cells.push(self.cell(&column.coder, segment, group.files, raw, scratch)?.0);
+                cells.push(timed_cell(&column.coder, segment, group.files, raw, self.args.repetitions, scratch)?.0);
             }
             self.progress.done(raw.len() as u64);
             Ok(Some(cells))
@@ -222,109 +204,11 @@ impl Job<'_> {
 
     /// Measures a profile on the whole checkpoint, with the same plan as in a save.
     fn profile(&self, profile: &Profile, deadline: Deadline) -> anyhow::Result<ProfileLine> {
-        let (coder, none) = (Coder::Profile(profile.clone()), ProfileLine { profile: profile.clone(), measured: None });
         let bench = if profile.leaves_filters() { &self.bench_with_filters } else { &self.bench };
-        let groups = bench.plan(self.args.group_size.get(), coder.plan(bench.budget.total_bytes()))?;
-        let all = all_items(&groups);
-        let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
-        let raw_bytes = all.iter().map(raw_of).sum();
         // If a rank is larger than the sample, only some of its segments are measured.
-        let chosen: Vec<usize> = part(all.len(), self.args.sample.saturating_mul(2), raw_bytes).collect();
-        let items: Vec<Item> = chosen.iter().map(|&at| all[at]).collect();
-        self.progress.message(profile.to_string());
-        self.progress.add(items.iter().map(raw_of).sum());
-        let measured =
-            bench.each(&groups, &items, coder.memory_per_raw_byte(), deadline, |group, segment, raw, scratch| {
-                let (cell, stored) = self.cell(&coder, segment, group.files, raw, scratch)?;
-                self.progress.done(raw.len() as u64);
-                Ok((cell, stored.chain))
-            })?;
-        let Some(measured) = measured.into_iter().collect::<Option<Vec<_>>>() else { return Ok(none) };
-        let mut cell = Cell::default();
-        measured.iter().for_each(|(one, _)| cell.add(one));
-        let is_exact = items.len() == all.len();
-        // A segment that was not encoded is assumed to compress like the encoded segments.
-        let mut measured = chosen.into_iter().zip(measured).peekable();
-        let last = measured.peek().map(|(_, (_, chain))| chain.clone());
-        let per_raw_byte = cell.stored_bytes as f64 / cell.raw_bytes.max(1) as f64;
-        let mut coded = all.iter().enumerate().map_while(|(at, item)| match measured.next_if(|(nth, _)| *nth == at) {
-            Some((_, (cell, chain))) => Some((chain, cell.stored_bytes)),
-            None => last.clone().map(|chain| (chain, (raw_of(item) as f64 * per_raw_byte) as u64)),
-        });
-        let (mut stored_bytes, mut segment_bytes) = (0, 0);
-        for group in &groups {
-            let coded: Vec<Coded> = coded.by_ref().take(group.segments.len()).collect();
-            segment_bytes += coded.iter().map(|(_, stored_bytes)| stored_bytes).sum::<u64>();
-            stored_bytes += group.container_bytes(coded.into_iter())?;
-        }
-        let index_bytes = stored_bytes - segment_bytes;
-        let total = ProfileTotal { stored_bytes, index_bytes, is_exact, cell, raw_bytes };
-        Ok(ProfileLine { measured: Some(total), ..none })
-    }
-}
-
-/// The class of a segment, or the kind of variables in its pool.
-fn key_of(group: &Planned<'_>, segment: &SegmentPlan) -> String {
-    let class = segment.class.and_then(|class| group.classes.get(class as usize));
-    match (class, segment.role) {
-        (Some(class), _) => class.key.to_string(),
-        (None, Role::Skeleton) => "#small skeletons".into(),
-        (None, _) => format!("#small variables, {}", segment.element),
-    }
-}
-
-/// Chooses `things * sample / total` indices that are spread evenly over 0 to `things - 1`. Returns at least one
-/// index if `things` is not 0.
-fn part(things: usize, sample: u64, total: u64) -> impl Iterator<Item = usize> {
-    let share = (things as u128 * u128::from(sample)).div_ceil(u128::from(total.max(1)));
-    let n = usize::try_from(share).unwrap_or(usize::MAX).clamp(1, things.max(1)).min(things);
-    (0..n).map(move |i| (2 * i + 1) * things / (2 * n))
-}
-
-/// Time after which no further repetition begins, as the sum over all repetitions. 500 ms is much longer than the
-/// resolution of the clock.
-const REPETITIONS_TIME_MAX: Duration = Duration::from_millis(500);
-
-/// Calls `work` at most `repetitions` times. Returns the median processor time of this thread in ns, and the last
-/// result.
-fn timed<T>(repetitions: u32, mut work: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<(u64, T)> {
-    let mut taken: Vec<Duration> = Vec::new();
-    loop {
-        let before = processor_time()?;
-        let result = work()?;
-        taken.push(processor_time()?.saturating_sub(before));
-        if taken.len() >= repetitions as usize || taken.iter().sum::<Duration>() >= REPETITIONS_TIME_MAX {
-            taken.sort();
-            return Ok((taken[taken.len() / 2].as_nanos() as u64, result));
-        }
-    }
-}
-
-fn processor_time() -> anyhow::Result<Duration> {
-    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_are_evenly_spread_and_never_nothing_of_something() {
-        assert_eq!(part(4, 100, 100).collect::<Vec<_>>(), [0, 1, 2, 3]);
-        assert_eq!(part(8, 25, 100).collect::<Vec<_>>(), [2, 6]);
-        assert_eq!(part(8, 0, 100).collect::<Vec<_>>(), [4]);
-        assert_eq!(part(0, 5, 0).count(), 0);
-        assert_eq!(part(3, u64::MAX, 1).count(), 3);
-    }
-
-    #[test]
-    fn the_median_is_of_as_many_runs_as_asked_for() {
-        let mut runs = 0;
-        let (_, last) = timed(5, || {
-            runs += 1;
-            Ok(runs)
-        })
-        .expect("a clock");
-        assert_eq!(last, 5);
+        let sample_bytes = self.args.sample.saturating_mul(2);
+        let limits = Limits { sample_bytes, repetitions: self.args.repetitions, deadline };
+        let measured = measure_profile(bench, profile, self.args.group_size.get(), limits, self.progress)?;
+        Ok(ProfileLine { profile: profile.clone(), measured })
     }
 }

@@ -1,51 +1,14 @@
 //! The report of `mcr bench codecs`, for people and as JSON.
 
+use super::profiles::{Cell, ProfileTotal};
 use super::{Bounds, Looked, percent};
 use crate::output::{Table, human_rate, human_time, ratio};
 use mcrengine::codec::Profile;
 use mcrengine::header::ElementType;
 use mcrengine::units::human_bytes;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
-
-/// The result of a codec for some segments, and its times.
-#[derive(Clone, Debug, Default)]
-pub struct Cell {
-    pub raw_bytes: u64,
-    pub stored_bytes: u64,
-    pub encode_ns: u64,
-    pub decode_ns: u64,
-    /// Raw bytes that each chain encoded.
-    pub chains: BTreeMap<String, u64>,
-}
-
-impl Cell {
-    pub fn add(&mut self, other: &Self) {
-        self.raw_bytes += other.raw_bytes;
-        self.stored_bytes += other.stored_bytes;
-        self.encode_ns += other.encode_ns;
-        self.decode_ns += other.decode_ns;
-        for (chain, raw_bytes) in &other.chains {
-            *self.chains.entry(chain.clone()).or_default() += raw_bytes;
-        }
-    }
-
-    pub fn ratio(&self) -> f64 {
-        crate::output::ratio(self.raw_bytes, self.stored_bytes)
-    }
-
-    /// Raw bytes per second of encoding and of decoding.
-    pub fn rates(&self) -> [f64; 2] {
-        [self.encode_ns, self.decode_ns].map(|ns| self.raw_bytes as f64 / (ns.max(1) as f64 / 1e9))
-    }
-
-    /// The chain that encoded most of the raw bytes.
-    pub fn main_chain(&self) -> &str {
-        self.chains.iter().max_by_key(|(_, raw_bytes)| **raw_bytes).map_or("", |(chain, _)| chain.as_str())
-    }
-}
 
 /// A class of variables of all groups, or a pool of small variables.
 pub struct Line {
@@ -65,19 +28,6 @@ pub struct ProfileLine {
     pub profile: Profile,
     /// `None` if the time limit was reached.
     pub measured: Option<ProfileTotal>,
-}
-
-pub struct ProfileTotal {
-    /// Bytes of the containers, including index and skeletons.
-    pub stored_bytes: u64,
-    /// Bytes of the containers without segments: the index and the headers of segments.
-    pub index_bytes: u64,
-    /// Whether every segment was encoded. If not, the stored lengths of the remaining segments are estimated from the
-    /// encoded segments.
-    pub is_exact: bool,
-    pub cell: Cell,
-    /// Raw bytes of all segments.
-    pub raw_bytes: u64,
 }
 
 /// The data of the report.
@@ -244,7 +194,7 @@ fn profiles(report: &Report) -> Table {
         };
         let time = |rate: f64| human_time(Duration::from_secs_f64(total.raw_bytes as f64 / rate.max(1.0)));
         let rate = |rate: f64| human_rate(rate as u64, Duration::from_secs(1));
-        let [coding, decoding] = total.cell.rates();
+        let [coding, decoding] = total.rates();
         table.row([
             line.profile.to_string(),
             human_bytes(total.stored_bytes),
@@ -285,7 +235,7 @@ pub fn json(report: &Report) -> Value {
     };
     let profile = |line: &ProfileLine| {
         let Some(total) = &line.measured else { return json!({ "profile": line.profile, "stored_bytes": null }) };
-        let [encode, decode] = total.cell.rates();
+        let [encode, decode] = total.rates();
         json!({
             "profile": line.profile, "stored_bytes": total.stored_bytes, "index_bytes": total.index_bytes,
             "raw_bytes": total.raw_bytes, "ratio": ratio(report.looked.measured_file_bytes, total.stored_bytes),

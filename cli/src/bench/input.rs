@@ -68,7 +68,13 @@ pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoin
     let Found { checkpoints: found, left_out, mut companions, .. } =
         find_checkpoints(&dir, &input.layout, input.ranks, input.json, None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
-    let ranks = input.ranks.or_else(|| found.iter().map(|(_, files)| highest(files).saturating_add(1)).max());
+    let least = found.iter().map(|(_, files)| highest(files).saturating_add(1)).max();
+    if let (Some(given), Some(least)) = (input.ranks, least)
+        && given < least
+    {
+        bail!("--ranks is {given}, and there is a file of rank {}; give at least --ranks {least}", least - 1);
+    }
+    let ranks = input.ranks.or(least);
     let Some(ranks) = ranks else {
         bail!("{}: {}", name_of(&dir), nothing_found(&input.layout, &left_out));
     };

@@ -105,10 +105,25 @@ impl Coder {
 /// The chain of an encoded segment and its stored length.
 pub type Coded = (Chain, u64);
 
-/// Captured and opened files, and the limits of threads and memory.
+/// Gives the raw bytes of the variables of described files.
+pub trait RawSource: Sync {
+    /// Fills `into` with raw bytes of a variable, from `offset`. `file` and `variable` are indices in the headers.
+    fn read_raw(&self, file: usize, variable: usize, offset: u64, into: &mut [u8]) -> anyhow::Result<()>;
+}
+
+/// The files of a directory.
+impl RawSource for Vec<OpenFile<&FileHeader>> {
+    fn read_raw(&self, file: usize, variable: usize, offset: u64, into: &mut [u8]) -> anyhow::Result<()> {
+        Ok(self[file].read_raw(variable, offset, into)?)
+    }
+}
+
+/// Described files with their bytes, and the limits of threads and memory.
 pub struct Bench<'a> {
-    captured: &'a Captured,
-    open: Vec<OpenFile<&'a FileHeader>>,
+    /// The files, sorted by rank. The ranks are numbered from 0 without gaps.
+    headers: &'a [FileHeader],
+    ranks: u32,
+    source: Box<dyn RawSource + 'a>,
     pub threads: usize,
     pub budget: &'a Arc<Budget>,
 }
@@ -130,19 +145,28 @@ pub struct Item {
 }
 
 impl<'a> Bench<'a> {
+    /// The captured files of a directory.
     pub fn new(dir: &Path, captured: &'a Captured, threads: usize, budget: &'a Arc<Budget>) -> Self {
         const OPEN_MAX: usize = 256;
         let descriptors = Descriptors::new(OPEN_MAX);
-        let open = (captured.headers.iter().zip(&captured.fingerprints).zip(&captured.images))
-            .map(|((header, print), image)| OpenFile::new(dir, header, *print, &descriptors).with_image(image.clone()))
-            .collect();
-        Self { captured, open, threads, budget }
+        let open: Vec<OpenFile<&FileHeader>> =
+            (captured.headers.iter().zip(&captured.fingerprints).zip(&captured.images))
+                .map(|((header, print), image)| {
+                    OpenFile::new(dir, header, *print, &descriptors).with_image(image.clone())
+                })
+                .collect();
+        Self { headers: &captured.headers, ranks: captured.ranks, source: Box::new(open), threads, budget }
+    }
+
+    /// Files whose bytes another source gives. `headers` are sorted by rank, and ranks begin with 0.
+    pub fn of(headers: &'a [FileHeader], ranks: u32, source: impl RawSource + 'a, budget: &'a Arc<Budget>) -> Self {
+        Self { headers, ranks, source: Box::new(source), threads: 1, budget }
     }
 
     /// Plans groups of `group_size` ranks in the same way as a save.
     pub fn plan(&self, group_size: u32, options: PlanOptions) -> anyhow::Result<Vec<Planned<'a>>> {
-        let grouping = Grouping::new(self.captured.ranks, group_size).context("a group has no ranks")?;
-        let headers = &self.captured.headers;
+        let grouping = Grouping::new(self.ranks, group_size).context("a group has no ranks")?;
+        let headers = self.headers;
         let planned = |group| {
             let ranks = grouping.ranks_of(GroupId(group));
             let place = |rank: u32| headers.partition_point(|header| header.rank.0 < rank);
@@ -208,8 +232,8 @@ impl<'a> Bench<'a> {
         for piece in &segment.pieces {
             let into;
             (into, rest) = rest.split_at_mut(piece.bytes as usize); // at most the length of the segment
-            let file = &self.open[group.first + piece.variable.file as usize];
-            file.read_raw(piece.variable.variable as usize, piece.offset, into)?;
+            let file = group.first + piece.variable.file as usize;
+            self.source.read_raw(file, piece.variable.variable as usize, piece.offset, into)?;
             pieces.push(into);
         }
         match segment.layout {

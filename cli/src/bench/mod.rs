@@ -9,12 +9,12 @@
 mod codecs;
 mod codecs_report;
 mod counting;
-mod input;
-mod measure;
+pub mod input;
+pub mod measure;
 mod paper;
 pub mod partition_args;
 mod partitions;
-pub mod plot;
+pub mod profiles;
 mod schemes;
 mod schemes_plot;
 mod schemes_report;

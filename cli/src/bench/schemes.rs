@@ -64,6 +64,9 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
     let (figure_8, best_blocks) = figure_8(&mut of, &blocks, largest)?;
     let figure_6 = figure_6(&mut of, best_blocks, largest)?;
     let lines = lines(&args.profiles, best_blocks);
+    let figure_6_ours = (lines.iter().skip(Scheme::ALL.len()))
+        .map(|(name, line)| Ok((name.clone(), of.point(Cell { group_size: largest, ..line.clone() })?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let of_line = |(name, line): &(String, Cell), of: &mut Measured<'_>| -> anyhow::Result<Series> {
         let points = group_sizes.iter().map(|&group_size| of.point(Cell { group_size, ..line.clone() }));
         Ok(Series { name: name.clone(), points: points.collect::<anyhow::Result<_>>()? })
@@ -106,6 +109,7 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
         table_3: characteristics(&files.apart),
         table_4: improvements(&figure_7),
         figure_6,
+        figure_6_ours,
         figure_7,
         figure_8,
         figure_9,

@@ -1,9 +1,8 @@
 //! The figures of `mcr bench schemes`.
 
-use super::plot::{Figure, write};
 use super::schemes_report::Report;
 use super::series::{Point, Series, scheme_name};
-use mcrengine::units::human_bytes;
+use crate::plot::{self, Figure, Scale, short_bytes, write};
 use std::path::Path;
 
 /// The label of the vertical axis.
@@ -15,28 +14,40 @@ pub fn write_all(dir: &Path, report: &Report) -> anyhow::Result<()> {
 }
 
 fn figures(report: &Report) -> Vec<(&'static str, Figure)> {
-    let lines = |figure: &[Series]| -> Vec<(String, Vec<Option<f64>>)> {
-        figure.iter().map(|line| (line.name.clone(), line.points.iter().map(Point::ratio).collect())).collect()
+    let value = |point: &Point| plot::Point::from(point.ratio());
+    let lines = |figure: &[Series]| -> Vec<(String, Vec<plot::Point>)> {
+        figure.iter().map(|line| (line.name.clone(), line.points.iter().map(value).collect())).collect()
     };
     let places = |figure: &[Series], of: &dyn Fn(&Point) -> String| -> Vec<String> {
         figure.first().map(|line| line.points.iter().map(of).collect()).unwrap_or_default()
     };
     let largest = report.figure_6.first().map_or(0, |(_, point)| point.cell.group_size);
     let size = |point: &Point| point.cell.group_size.to_string();
-    let block = |point: &Point| point.cell.block_bytes.map_or(String::new(), |block| human_bytes(block.get().into()));
+    let block = |point: &Point| point.cell.block_bytes.map_or(String::new(), |block| short_bytes(block.get().into()));
     let of_pass = |pass: u32| report.figure_6.iter().filter(move |(passes, _)| *passes == pass);
-    let pass = |pass: u32| of_pass(pass).map(|(_, point)| point.ratio()).collect();
+    // Each scheme of the paper has two bars. Each of our profiles codes once, and has one bar.
+    let ours = &report.figure_6_ours;
+    let none = |count: usize| std::iter::repeat_n(plot::Point::Nothing, count);
+    let pass = |pass: u32| of_pass(pass).map(|(_, point)| value(point)).chain(none(ours.len())).collect();
+    let profiles = none(of_pass(1).count()).chain(ours.iter().map(|(_, point)| value(point))).collect();
+    let schemes = of_pass(1).map(|(_, point)| scheme_name(point.cell.scheme).to_owned());
     let checkpoint = &report.looked.checkpoint;
     let source = |figure: u32| format!("as Figure {figure} of mcrEngine, SC12");
-    let figure = |title, below, places, lines, bars| Figure { title, below, left: RATIO, places, lines, bars };
+    let scale = Scale::Linear;
+    let figure =
+        |title, below, places, lines, bars| Figure { title, below, left: RATIO, places, lines, bars, base: 1.0, scale };
     let mut all = vec![
         (
             "figure-6.svg",
             figure(
                 format!("{checkpoint}: one pass and two, GROUP_SIZE {largest} ({})", source(6)),
                 "scheme",
-                of_pass(1).map(|(_, point)| scheme_name(point.cell.scheme).to_owned()).collect(),
-                vec![("single".to_owned(), pass(1)), ("double".to_owned(), pass(2))],
+                schemes.chain(ours.iter().map(|(name, _)| name.clone())).collect(),
+                vec![
+                    ("single".to_owned(), pass(1)),
+                    ("double".to_owned(), pass(2)),
+                    ("scheme Aware with our profile".to_owned(), profiles),
+                ],
                 true,
             ),
         ),

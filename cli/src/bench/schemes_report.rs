@@ -18,6 +18,8 @@ pub struct Report {
     pub table_3: Characteristics,
     /// Ratios with 1 and 2 passes, for Agnostic, Aware and Aware-Block.
     pub figure_6: Vec<(u32, Point)>,
+    /// Ratios of the scheme Aware with profiles of `mcr save`, by the names of their lines in the other figures.
+    pub figure_6_ours: Vec<(String, Point)>,
     /// Ratios over group sizes.
     pub figure_7: Vec<Series>,
     /// Ratios over block sizes.
@@ -107,6 +109,9 @@ pub fn text(report: &Report) -> String {
         let ratios = pair.iter().map(|(_, point)| ratio_of(point));
         passes.row([scheme_name(pair[0].1.cell.scheme).to_owned()].into_iter().chain(ratios));
     }
+    for (name, point) in &report.figure_6_ours {
+        passes.row([name.clone(), ratio_of(point), String::new()]);
+    }
     part(format!("Figure 6: ratio with one pass of compression and with two, GROUP_SIZE {largest}"), passes);
 
     let [agnostic, aware] = report.best_blocks.map(|block| human_bytes(block.get().into()));
@@ -165,14 +170,16 @@ pub fn json(report: &Report) -> Value {
     };
     let gain = |(percent, size): (f64, u32)| json!({ "percent": percent, "group_size": size });
     let improvement = |line: &Improvement| json!({ "scheme": line.scheme.name(), "best": gain(line.best), "worst": gain(line.worst) });
-    let passes = |(passes, point): &(u32, Point)| {
+    let passes = |(passes, point): (u32, &Point)| {
         let mut value = point_json(point);
-        value["passes"] = (*passes).into();
+        value["passes"] = passes.into();
         value
     };
+    let of_paper = report.figure_6.iter().map(|(passes, point)| (*passes, point));
+    let ours = report.figure_6_ours.iter().map(|(_, point)| (1, point));
     json!({
         "directory": report.dir, "looked_at": report.looked, "bounds": report.bounds, "table_3": report.table_3,
-        "figure_6": report.figure_6.iter().map(passes).collect::<Vec<_>>(),
+        "figure_6": of_paper.chain(ours).map(passes).collect::<Vec<_>>(),
         "figure_7": figure(&report.figure_7), "figure_8": figure(&report.figure_8), "figure_9": figure(&report.figure_9),
         "table_4": report.table_4.iter().map(improvement).collect::<Vec<_>>(),
         "checkpoints_left_out": report.checkpoints_left_out,

@@ -136,7 +136,7 @@ pub fn run(args: BenchPartitionsArgs) -> anyhow::Result<ExitCode> {
     }
     let report = Report { seed: args.seed, sub_buffers, victims: args.victims, traces: lines };
     if let Some(plots) = &args.plots {
-        super::plot::write(plots, &figures::all(&report))?;
+        crate::plot::write(plots, &figures::all(&report))?;
     }
     match args.json {
         true => print_json(&report)?,
