@@ -14,7 +14,7 @@
 
 use super::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary, may_be_left};
 use super::{Layout, Listing, Pattern, label_of, presets};
-use beside::{MOST_PERCENT, is_beside_states, of_application};
+use beside::{MOST_PERCENT, is_beside_states, is_named_after, of_application};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -156,7 +156,7 @@ fn weigh(
     directory: &Path,
     rest: Rest,
 ) -> (Layout, Explanation) {
-    let (mut labels, mut files, mut bytes, mut first_left) = (BTreeSet::new(), 0usize, 0u128, None);
+    let (mut labels, mut files, mut bytes, mut unplaced) = (BTreeSet::new(), 0usize, 0u128, Vec::new());
     let (mut logs, mut bytes_of_logs) = (0usize, 0u128);
     for (path, size) in all {
         match layout.place(path) {
@@ -169,7 +169,7 @@ fn weigh(
                 logs += 1;
                 bytes_of_logs += u128::from(*size);
             }
-            None => drop(first_left.get_or_insert(*path)),
+            None => unplaced.push(*path),
         }
     }
     let all_bytes: u128 = all.iter().map(|(_, size)| u128::from(*size)).sum();
@@ -179,7 +179,8 @@ fn weigh(
     // If there is only one checkpoint, files that belong to no checkpoint give no information about the layout.
     let is_judged = rest == Rest::IsTaken || labels.len() != 1;
     let few = is_judged && shares.iter().any(|share| *share < MOST_PERCENT);
-    let Some(first) = first_left.filter(|_| few) else {
+    let named_after = unplaced.iter().find(|path| is_named_after(path, &labels));
+    let Some(first) = named_after.or(unplaced.first().filter(|_| few)) else {
         let of_files = match left {
             0 => format!("all {}", counted(all.len(), "file")),
             _ => format!("{files} of {}", counted(all.len(), "file")),

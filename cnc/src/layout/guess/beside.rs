@@ -3,7 +3,8 @@
 
 use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary, may_be_left};
 use crate::layout::{Layout, Listing, is_of_a_store, is_ours};
-use mcrengine::ids::FilePath;
+use mcrengine::ids::{CheckpointId, FilePath};
+use std::collections::BTreeSet;
 
 /// Minimum percentage of the files and of the bytes that must belong to the checkpoints of a guess. The other files
 /// may be logs and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a quarter
@@ -19,8 +20,8 @@ pub struct Unplaced {
     pub files: usize,
     /// Number of all files.
     pub of: usize,
-    /// Whether a checkpoint may be among these files: they are more than a quarter of all files, or have more than a
-    /// quarter of all bytes.
+    /// Whether a part of a checkpoint may be among these files: they are more than a quarter of all files, or have
+    /// more than a quarter of all bytes, or one of them is named after a checkpoint.
     pub are_many: bool,
 }
 
@@ -35,7 +36,10 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
     let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
     let shares: [(u128, u128); 2] =
         [(left.len() as u128, all.len() as u128), (bytes_of(&mut left.iter().copied()), bytes_of(&mut all.iter()))];
-    let are_many = shares.iter().any(|(left, all)| left * 100 > all * (100 - MOST_PERCENT));
+    let labels: BTreeSet<CheckpointId> =
+        all.iter().filter_map(|(path, _)| Some(layout.place(path)?.checkpoint)).collect();
+    let are_many = shares.iter().any(|(left, all)| left * 100 > all * (100 - MOST_PERCENT))
+        || left.iter().any(|(path, _)| is_named_after(path, &labels));
     left.first().map(|(first, _)| Unplaced {
         first: FilePath::clone(first),
         files: left.len(),
@@ -43,6 +47,26 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         are_many,
     })
 }
+
+/// Whether the name of a file begins with the label of a checkpoint, as `rst.300` beside `rst.300.0` and `rst.300.1`.
+/// Such a file is probably the part of the checkpoint that all ranks share. Pictures and tables do not count.
+pub(super) fn is_named_after(path: &FilePath, labels: &BTreeSet<CheckpointId>) -> bool {
+    let name = path.name();
+    let lower = name.to_ascii_lowercase();
+    if PICTURES.iter().any(|end| lower.ends_with(end)) {
+        return false;
+    }
+    let is_end = |at: &usize| name.get(*at).is_none_or(|byte| !byte.is_ascii_alphanumeric());
+    let beginnings = (1..=name.len()).filter(is_end).filter_map(|at| std::str::from_utf8(&name[..at]).ok());
+    // A label such as `300` is too short to show that a file belongs to the checkpoint.
+    let has_letter = |text: &&str| text.bytes().any(|byte| byte.is_ascii_alphabetic());
+    let has_digit = |text: &&str| text.bytes().any(|byte| byte.is_ascii_digit());
+    beginnings.filter(has_letter).filter(has_digit).any(|text| text.parse().is_ok_and(|label| labels.contains(&label)))
+}
+
+/// Endings of the names of pictures, films and tables that people make from checkpoints.
+const PICTURES: [&[u8]; 11] =
+    [b".png", b".jpg", b".jpeg", b".gif", b".pdf", b".eps", b".svg", b".mp4", b".txt", b".csv", b".html"];
 
 /// Whether this is the name of a pointer file, or of a file without which a checkpoint is whole. The numbers in such
 /// names are neither ranks nor steps of checkpoints.

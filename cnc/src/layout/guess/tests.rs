@@ -185,6 +185,19 @@ fn a_minority_of_names_with_numbers_does_not_decide_what_is_saved() {
 }
 
 #[test]
+fn a_file_with_the_name_of_a_checkpoint_that_the_layout_does_not_place_is_asked_about() {
+    let ranks = [numbered("rst.100.#", 8), numbered("rst.200.#", 8)].concat();
+    let and = |more: &[&str]| {
+        let names = ranks.iter().cloned().chain(more.iter().map(|name| (*name).to_owned()));
+        guess_at(&paths(names), Path::new("/data/run7")).1.asks
+    };
+    for shared in ["rst.100", "rst.200.head"] {
+        assert!(and(&[shared]).is_some_and(|asks| asks.contains(shared)), "{shared}");
+    }
+    assert_eq!(and(&["rst.100.png", "rst.100_slice.png", "input.nml", "rst.1000"]), None);
+}
+
+#[test]
 fn names_that_place_half_of_the_files_or_of_the_bytes_are_asked_about() {
     let dumps = [numbered("DD0001/DD0001.cpu000#", 8), numbered("DD0002/DD0002.cpu000#", 8)].concat();
     let names = paths([dumps, lettered("plots/#.png", 9)].concat());
