@@ -224,7 +224,10 @@ fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout,
     let is_minority = placed_count * 2 <= paths.len() - logs;
     let splits = paths.iter().any(|path| splits_a_date(preset, path));
     let has_too_many = one_rank && most.len() > 1;
-    if is_minority || gap(most) || splits || has_too_many || steps::are_of_ranks_or_parts(ranks.keys()) {
+    // Enzo writes its dumps `DD` and `RD` independently of each other.
+    let are_halves = preset.name() != "enzo" && steps::are_two_families(ranks.keys());
+    let is_other = is_minority || gap(most) || splits || has_too_many || are_halves;
+    if is_other || steps::are_of_ranks_or_parts(ranks.keys()) {
         return None;
     }
     // If the preset finds no rank although numbers in the names are ranks, the names do not come from the preset's

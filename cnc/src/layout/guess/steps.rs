@@ -290,6 +290,19 @@ pub(super) fn are_of_ranks_or_parts<'a>(labels: impl Iterator<Item = &'a Checkpo
     })
 }
 
+/// Whether the labels are those of two families of files that the application writes at the same steps, as `fields_3`
+/// and `particles_3`. Then a checkpoint has files of both families.
+pub(super) fn are_two_families<'a>(labels: impl Iterator<Item = &'a CheckpointId>) -> bool {
+    let mut families: BTreeMap<Vec<u8>, BTreeSet<Vec<u64>>> = BTreeMap::new();
+    for label in labels {
+        let (text, digits) = tokenize(label.as_str().as_bytes());
+        families.entry(text).or_default().insert(digits.iter().map(|digits| number(digits)).collect());
+    }
+    let numbers: BTreeSet<&BTreeSet<Vec<u64>>> = families.values().collect();
+    let has_number = families.values().all(|numbers| numbers.iter().all(|numbers| !numbers.is_empty()));
+    families.len() > 1 && has_number && numbers.len() == 1
+}
+
 /// Whether some labels consist of another label and the number of a part: `restart.10#0` and `restart.10#1`, if
 /// `restart.10` is a label too.
 fn are_parts_of_another<'a>(labels: impl Iterator<Item = &'a CheckpointId>) -> bool {

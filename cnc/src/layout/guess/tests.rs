@@ -185,6 +185,22 @@ fn a_minority_of_names_with_numbers_does_not_decide_what_is_saved() {
 }
 
 #[test]
+fn two_families_of_files_of_the_same_steps_are_one_checkpoint_each_step() {
+    for (fields, particles) in [("fields_#.", "particles_#."), ("fields_#_p", "particles_#_p")] {
+        let of = |family: &str, step: u32| numbered(&format!("{}#", family.replace('#', &step.to_string())), 4);
+        let names: Vec<String> = (1..=3).flat_map(|n| [of(fields, n), of(particles, n)].concat()).collect();
+        let names = paths(names);
+        let (layout, explanation) = guess_at(&names, Path::new("/data/run7"));
+        let found = place_all(&layout, &names);
+        let is_asked = explanation.asks.is_some();
+        assert!(
+            is_asked || found.len() == 3 && found.values().all(|(files, _)| *files == 8),
+            "{layout}\n{explanation}"
+        );
+    }
+}
+
+#[test]
 fn a_file_with_the_name_of_a_checkpoint_that_the_layout_does_not_place_is_asked_about() {
     let ranks = [numbered("rst.100.#", 8), numbered("rst.200.#", 8)].concat();
     let and = |more: &[&str]| {
