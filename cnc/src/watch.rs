@@ -4,8 +4,8 @@
 //! depends only on the state of the file at this moment ([`crate::settle`]). The watcher scans the whole directory at
 //! the start, after the kernel dropped events, and periodically on a file system that other nodes write to. The
 //! watcher does not request an event for each write, so the application's writes do not become slower. If there are
-//! no events and no work is due, the watcher only wakes up every 5 s, to see whether the configured path leads to another
-//! directory now.
+//! no events and no work is due, the watcher only wakes up every 5 s, to see whether the configured path leads to
+//! another directory now.
 //!
 //! One thread, which waits in `poll`, makes all decisions. The watcher never opens a file for writing, never locks a
 //! file, and never takes a lease on a file.

@@ -339,8 +339,8 @@ fn what_a_rank_appends_to_its_file_after_the_commit_is_saved_with_the_other_rank
     let dir = tempfile::tempdir().expect("a directory");
     let step = |n: u32| {
         format!(
-            "echo zero{n} > s{n}.rank_0.txt; echo one{n} > s{n}.rank_1.txt; sleep 2.5; echo more{n} >> s{n}.rank_1.txt; \
-             sleep 2;"
+            "echo zero{n} > s{n}.rank_0.txt; echo one{n} > s{n}.rank_1.txt; sleep 2.5; \
+             echo more{n} >> s{n}.rank_1.txt; sleep 2;"
         )
     };
     let script = format!("{} {} {}", step(1), step(2), step(3));

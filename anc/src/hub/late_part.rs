@@ -120,8 +120,8 @@ impl Hub {
     /// it has the mark already.
     pub(super) fn doubt_part(&mut self, key: &Key) {
         let Some(id) = self.gathers.get_mut(key).and_then(|gather| gather.may_complete.take()) else { return };
-        let why = "the application wrote into its files after the commit: it is uncertain whether the checkpoint has all \
-                   bytes of its step";
+        let why = "the application wrote into its files after the commit: it is uncertain whether the checkpoint has \
+                   all bytes of its step";
         let (store, job) = (Arc::clone(&self.store), key.job.clone());
         on_own_thread("marking a checkpoint as doubtful", move || Ok(mark_doubtful(&*store, &job, &id, why)?));
     }

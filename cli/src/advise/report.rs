@@ -54,7 +54,8 @@ fn times(advice: &Advice<'_>) -> String {
     match (args.write_seconds, measured.write_ms) {
         (Some(given), _) => text.push_str(&format!("  write    {given} s, as given\n")),
         (None, Some(ms)) => text.push_str(&format!(
-            "  write    {}, from the first to the last file; the application\n           may stop longer (--write-seconds)\n",
+            "  write    {}, from the first to the last file; the application\n           \
+             may stop longer (--write-seconds)\n",
             time(ms)
         )),
         (None, None) => {}

@@ -135,8 +135,8 @@ const TABLE: &[(&str, &[Example])] = &[
     ]),
     ("advise", &[
         example("mcr advise --mtbf 24 --store /lustre/mcr", "Advise an interval if the job fails once a day"),
-        example("mcr advise --mtbf 24 --keep-daily 7 --svg advice.svg --store /lustre/mcr", "Draw it with the growth of the store"),
-        example("mcr advise --measure --aggregators 4 --threads 16 --store /lustre/mcr", "Measure other settings on a sample"),
+        example("mcr advise --mtbf 24 --svg advice.svg --store /lustre/mcr", "Draw it with the growth of the store"),
+        example("mcr advise --measure --aggregators 4 --store /lustre/mcr", "Measure other settings on a sample"),
     ]),
     ("layouts", &[
         example("mcr layouts", "List the presets, each with a file name as an example"),
