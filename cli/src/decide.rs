@@ -207,14 +207,22 @@ impl<'a> Decider<'a> {
     /// processes. The user may have wanted only a copy (--copy). Errors are ignored.
     fn report_runs_it_ends(&self) {
         let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
-        let others = runs.iter().filter(|run| run.identity != self.identity).map(ToString::to_string);
-        let aggregators = living::holders_of_groups(self.store, self.job).unwrap_or_default();
-        for run in others.chain(aggregators) {
+        let tell = |who: &dyn std::fmt::Display, what: &str| {
             eprintln!(
-                "mcr: {run}, was saving job {} when this restart began. From now on NOTHING of that run is saved any more, because \
-                 the job continues from this restart. If that run shall go on, end it and start it again; to copy a \
-                 checkpoint of a running job, use --copy, which changes nothing",
+                "mcr: {who}, was saving job {} when this restart began. {what}. To copy a checkpoint of a running job \
+                 without harm, use --copy",
                 self.job
+            );
+        };
+        for run in runs.iter().filter(|run| run.identity != self.identity) {
+            tell(run, "From now on NOTHING more of that run is saved, because the job continues from this restart");
+        }
+        // An aggregator may save the next run of the job too.
+        for aggregator in living::holders_of_groups(self.store, self.job).unwrap_or_default() {
+            tell(
+                &aggregator,
+                "What the run before this restart wrote and is not committed stays incomplete. If that run still \
+                 goes on, NOTHING more of it is saved",
             );
         }
     }
