@@ -18,7 +18,8 @@ pub use format::{
     age, is_there, manifest_name, manifests, read_manifest,
 };
 pub(crate) use format::{
-    PRUNED, checked_body, group_of_manifest, manifest_path, missing_groups, read_head, read_head_and_text, with_job,
+    PRUNED, checked_body, group_of_manifest, manifest_path, missing_groups, read_head, read_head_and_text,
+    readable_bytes, with_job,
 };
 pub use list::{
     foreign_job, has_all_manifests, jobs, list, list_remembering, newest_of_group, newest_restorable, state, unfinished,

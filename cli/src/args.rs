@@ -260,7 +260,9 @@ pub struct RestartArgs {
     /// Directory that receives the files
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
-    /// Checkpoint to restore: its ID, the beginning of its ID, latest, or latest~1 [default: the newest]
+    /// Checkpoint to restore: its ID, the beginning of its ID, latest (the checkpoint that a restart chooses without
+    /// this option), or latest~1 (the one before it). Only an ID stands for a checkpoint that is marked as bad
+    /// [default: latest]
     #[arg(long, value_name = "ID")]
     pub checkpoint: Option<CheckpointId>,
     /// Restore only these ranks, for example 0-31,40

@@ -13,6 +13,7 @@ use mcrengine::incarnation::{self, Begun, Draft, Incarnation, Incarnations, Part
 use mcrengine::living::{self, LivingRun};
 use mcrengine::manifest::{self, CheckpointState, Place};
 use mcrengine::store::{Store, StoreError};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The role of a restart.
@@ -127,8 +128,12 @@ impl<'a> Decider<'a> {
                 return Ok(Role::Decide { after });
             }
             let are_elsewhere = matches!(others, Others::OtherRanks | Others::SameRanks);
-            // The checkpoint of the decision may have been damaged or marked as bad after the decision.
-            let is_good = |id: &CheckpointId| all.iter().any(|s| s.id == *id && s.is_complete() && s.bad.is_none());
+            // The checkpoint of the decision may have been damaged or marked as bad after the decision. A checkpoint
+            // that all nodes name may be marked as bad.
+            let is_named = |id: &CheckpointId| self.args.checkpoint.as_ref() == Some(id);
+            let is_good = |id: &CheckpointId| {
+                all.iter().any(|s| s.id == *id && s.is_complete() && (s.bad.is_none() || is_named(id)))
+            };
             let from = newest.from.as_ref().and_then(|from| all.iter().find(|state| state.id == *from));
             if let Some(unreadable) = from.filter(|state| state.is_unreadable) {
                 bail!(
@@ -176,6 +181,14 @@ impl<'a> Decider<'a> {
         Ok(Role::Decide { after })
     }
 
+    /// Whether this restart records nothing if it restores nothing: the store has nothing of the job, whose name may
+    /// be misspelt, and no restart of another node can follow the record.
+    pub fn records_nothing(&self, after: u32) -> bool {
+        let is_alone = self.identity.is_empty() && self.args.ranks.is_none();
+        let found = self.store.stat(Path::new(self.job.as_str()));
+        after == 0 && is_alone && found.is_err_and(|error| error.is_not_found())
+    }
+
     /// A running `mcr run` of this start that watches another directory than the target directory. A restarted
     /// application would run in the watched directory.
     ///
@@ -194,13 +207,22 @@ impl<'a> Decider<'a> {
     /// processes. The user may have wanted only a copy (--copy). Errors are ignored.
     fn report_runs_it_ends(&self) {
         let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
-        let others = runs.iter().filter(|run| run.identity != self.identity).map(ToString::to_string);
-        let aggregators = living::holders_of_groups(self.store, self.job).unwrap_or_default();
-        for run in others.chain(aggregators) {
+        let tell = |who: &dyn std::fmt::Display, what: &str| {
             eprintln!(
-                "mcr: {run}, was saving job {} when this restart began. What it has not committed belongs to the previous run, and \
-                 stays incomplete. To copy a checkpoint of a running job, use --copy",
+                "mcr: {who}, was saving job {} when this restart began. {what}. To copy a checkpoint of a running job \
+                 without harm, use --copy",
                 self.job
+            );
+        };
+        for run in runs.iter().filter(|run| run.identity != self.identity) {
+            tell(run, "From now on NOTHING more of that run is saved, because the job continues from this restart");
+        }
+        // An aggregator may save the next run of the job too.
+        for aggregator in living::holders_of_groups(self.store, self.job).unwrap_or_default() {
+            tell(
+                &aggregator,
+                "What the run before this restart wrote and is not committed stays incomplete. If that run still \
+                 goes on, NOTHING more of it is saved",
             );
         }
     }

@@ -61,8 +61,9 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             if !state.is_complete() && !state.is_pruned && reasons.len() < REASONS_MAX {
                 let why = state.problems.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join("; ");
                 reasons.push(format!("{} is {}: {why}\n", state.id, state.condition()));
-            } else if let (Some(why), true) = (reason_of(&state), reasons.len() < REASONS_MAX) {
-                reasons.push(format!("{} is {}: {why}\n", state.id, word_of(&state)));
+            } else if reasons.len() < REASONS_MAX {
+                let line = |(mark, why)| format!("{} is {mark}: {why}\n", state.id);
+                reasons.extend(marks_of(&state).into_iter().map(line));
             }
             lines.push(to_json(job.as_str(), place, &state, held.get(&state.id)));
         }
@@ -112,28 +113,32 @@ pub fn newest(store: &Path, most: usize) -> anyhow::Result<serde_json::Value> {
 
 /// The word for the state, in the table and in JSON.
 fn word_of(state: &CheckpointState) -> String {
-    match state {
-        state if state.is_complete() && state.found_damaged.is_some() => "damaged".to_owned(),
-        state if state.is_complete() && state.doubt.is_some() => "doubtful".to_owned(),
-        state if state.is_complete() && state.is_set_aside => "set aside".to_owned(),
-        state => state.condition().to_string(),
-    }
+    marks_of(state).first().map_or_else(|| state.condition().to_string(), |(word, _)| (*word).to_owned())
 }
 
 /// The colour of the state.
 fn paint_of(state: &CheckpointState) -> Paint {
     match state {
         state if state.is_damaged || state.is_unreadable || state.found_damaged.is_some() => Paint::Bad,
-        state if reason_of(state).is_some() || !state.is_complete() => Paint::Doubtful,
+        state if !marks_of(state).is_empty() || !state.is_complete() => Paint::Doubtful,
         _ => Paint::Good,
     }
 }
 
-/// The reason why a restart prefers another checkpoint, although all groups of this checkpoint are committed.
-fn reason_of(state: &CheckpointState) -> Option<String> {
+/// Why a restart prefers another checkpoint, although all groups of this checkpoint are committed: each mark of the
+/// checkpoint, with its reason.
+fn marks_of(state: &CheckpointState) -> Vec<(&'static str, String)> {
+    if !state.is_complete() || state.is_pruned {
+        return Vec::new();
+    }
     let set_aside = || "a restart continued from another checkpoint; --checkpoint ID restores this one".to_owned();
-    let found = state.bad.as_ref().or(state.found_damaged.as_ref()).or(state.doubt.as_ref()).cloned();
-    found.or_else(|| (state.is_complete() && state.is_set_aside).then(set_aside)).filter(|_| !state.is_pruned)
+    let marks = [
+        ("damaged", state.found_damaged.clone()),
+        ("doubtful", state.doubt.clone()),
+        ("set aside", state.is_set_aside.then(set_aside)),
+        ("bad", state.bad.clone()),
+    ];
+    marks.into_iter().filter_map(|(word, why)| Some((word, why?))).collect()
 }
 
 /// Maximum number of checkpoints for which the list gives the reason of the state. `mcr show ID` prints why a

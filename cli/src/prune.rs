@@ -8,7 +8,7 @@ use crate::which::checkpoint_of;
 use anyhow::{Context, bail};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest;
-use mcrengine::marks::{mark_bad, unmark_bad};
+use mcrengine::marks::{bad, mark_bad, unmark_bad};
 use mcrengine::prune::{PruneOptions, Pruned, REPACK_BELOW_PERCENT, prune};
 use mcrengine::repack::Repacked;
 use mcrengine::retention::Rules;
@@ -44,11 +44,13 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     };
     let args = named(&store, &job, args)?;
     check_names(&store, &args.store.store, &job, args.drop.iter().chain(&args.mark_bad).chain(&args.unmark))?;
+    let (unmarked, not_marked): (Vec<&CheckpointId>, Vec<&CheckpointId>) =
+        args.unmark.iter().partition(|id| bad(&store, &job, id).is_some());
     if !args.dry_run {
         for id in &args.mark_bad {
             mark_bad(&store, &job, id, &args.reason).with_context(|| format!("{id} cannot be marked"))?;
         }
-        for id in &args.unmark {
+        for id in &unmarked {
             unmark_bad(&store, &job, id).with_context(|| format!("the mark of {id} cannot be removed"))?;
         }
     }
@@ -71,7 +73,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         print_json(&serde_json::json!({
             "job": job, "dry_run": args.dry_run, "removed": pruned.checkpoints, "freed_bytes": pruned.freed_bytes,
             "still_needed": pruned.still_needed, "repacked": pruned.repacked, "not_repacked": pruned.not_repacked, "left_over": pruned.left_over, "unreadable": pruned.unreadable,
-            "marked_bad": args.mark_bad, "unmarked": args.unmark,
+            "marked_bad": args.mark_bad, "unmarked": unmarked,
         }))?;
         return Ok(code);
     }
@@ -79,7 +81,10 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         let is = if args.dry_run { "would be" } else { "is" };
         print(&format!("{id} {is} marked as bad: a restart skips it\n"))?;
     }
-    for id in &args.unmark {
+    for id in &not_marked {
+        print(&format!("{id} was not marked as bad: nothing was changed\n"))?;
+    }
+    for id in unmarked {
         let is = if args.dry_run { "would no longer be" } else { "is no longer" };
         print(&format!("{id} {is} marked as bad\n"))?;
         if manifest::state(&store, &job, id)?.is_set_aside {

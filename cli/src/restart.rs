@@ -10,7 +10,7 @@ use crate::mendable::tell_if_mendable;
 use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
-use crate::which::checkpoint_of;
+use crate::which::{checkpoint_of, steps_before_latest};
 use anyhow::bail;
 use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ReadError;
@@ -119,8 +119,12 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
     let started = Instant::now();
     let store = open_store(&args.store)?;
     let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None) };
-    let asked = args.checkpoint.as_ref().map(|asked| checkpoint_of(&manifest::list(&store, &job)?, asked));
-    let args = RestartArgs { checkpoint: asked.transpose()?, ..args };
+    let asked = args.checkpoint.clone();
+    let known = if asked.is_some() { manifest::list(&store, &job)? } else { Vec::new() };
+    // `latest` stands for the checkpoint that a restart chooses by itself, `latest~N` for the one N places before.
+    let before = asked.as_ref().and_then(|asked| steps_before_latest(&known, asked));
+    let named = asked.as_ref().filter(|_| before.is_none()).map(|asked| checkpoint_of(&known, asked)).transpose()?;
+    let args = RestartArgs { checkpoint: named, ..args };
     let decider = Decider::new(&store, &job, &args, started)?;
     let (all, incarnations, role) = loop {
         let all = manifest::list(&store, &job)?;
@@ -134,7 +138,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
     };
     if let Role::Look(Some(why)) = &role {
         eprintln!("mcr: {why}");
-        return restore_newest(RestartArgs { copy: true, ..args }, attempts);
+        return restore_newest(RestartArgs { copy: true, checkpoint: asked, ..args }, attempts);
     }
     let followed = match &role {
         Role::Follow(record) => Some(record),
@@ -144,6 +148,11 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         Some(record) => record.from.is_none(),
         None => args.checkpoint.is_none() && !all.iter().any(CheckpointState::is_complete),
     };
+    // A restart that follows a decision takes the checkpoint of the decision.
+    let before = before.filter(|_| followed.is_none()).unwrap_or(0);
+    if is_new && before > 0 {
+        bail!("there is no latest~{before}: job {job} has no complete checkpoint; `mcr list` shows all checkpoints");
+    }
     if is_new {
         return nothing_restored(&store, &job, &args, &all, &decider, &role);
     }
@@ -158,20 +167,28 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         );
     }
     let mut passed_over = followed.map(|record| passed_over_by(record, &all)).unwrap_or_default();
-    let candidates = match followed {
+    let mut candidates: Vec<&CheckpointState> = match followed {
         Some(record) => all.iter().filter(|state| record.from.as_ref() == Some(&state.id)).collect(),
         None => candidates(&store, &all, &args, &job, &incarnations, &mut passed_over)?,
     };
-    let newest = all.iter().find(|state| state.is_complete() || is_lost(state));
+    if before > 0 && before >= candidates.len() {
+        let there = counted(candidates.len() as u64, "checkpoint");
+        bail!("there is no latest~{before}: a restart chooses among {there}; `mcr list` shows all checkpoints");
+    }
+    candidates.drain(..before);
+    let newest = match before > 0 && passed_over.is_empty() {
+        true => candidates.first().copied(),
+        false => all.iter().find(|state| state.is_complete() || is_lost(state)),
+    };
     let wanted = args.checkpoint.clone().or_else(|| newest.map(|state| state.id.clone()));
 
     for state in candidates {
         if args.dry_run {
             match preview(&store, &job, state, &all, &args) {
                 Ok(preview) => {
-                    let is_older = wanted.as_ref() != Some(&state.id);
                     preview.print(&job, &state.id, &args)?;
-                    return Ok(ExitCode::from(if is_older { OLDER } else { 0 }));
+                    tell_marks(state, &args);
+                    return Ok(exit_of(outcome_of(state, &args, wanted.as_ref() != Some(&state.id))));
                 }
                 Err(Failure::Receiver(error)) => return Err(error),
                 Err(Failure::Unreadable(error)) => {
@@ -229,7 +246,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
                     }
                     drop(prepared);
                     if attempts > 1 {
-                        return restore_newest(args, attempts - 1);
+                        return restore_newest(RestartArgs { checkpoint: asked, ..args }, attempts - 1);
                     }
                     bail!("{} of job {job} began in the meantime; run the restart again", other.describe());
                 }
@@ -250,17 +267,9 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         }
         let is_older =
             wanted.as_ref() != Some(&state.id) || followed.is_some_and(|record| !record.passed_over.is_empty());
-        if let Some(doubt) = &state.doubt {
-            eprintln!("mcr: {} is doubtful: {doubt}", state.id);
-        }
+        tell_marks(state, &args);
         let report = Report {
-            outcome: match (is_older, &state.doubt) {
-                (true, _) => "older",
-                // Only checkpoints that were set aside are left.
-                (false, _) if state.is_set_aside && args.checkpoint.is_none() => SET_ASIDE,
-                (false, Some(_)) => "doubtful",
-                (false, None) => "restored",
-            },
+            outcome: outcome_of(state, &args, is_older),
             job: Some(job.clone()),
             checkpoint: Some(state.id.clone()),
             wanted: wanted.clone(),
@@ -272,15 +281,45 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             moved_aside: restored.moved_aside,
         };
         print_restored(&report, &args, started)?;
-        return Ok(ExitCode::from(if report.outcome == "restored" { 0 } else { OLDER }));
+        return Ok(exit_of(report.outcome));
     }
     let is_new =
         |state: &CheckpointState| state.is_complete() && !all.iter().any(|k| k.is_complete() && k.id == state.id);
     if args.checkpoint.is_none() && !args.exact && attempts > 1 && manifest::list(&store, &job)?.iter().any(is_new) {
-        return restore_newest(args, attempts - 1);
+        return restore_newest(RestartArgs { checkpoint: asked, ..args }, attempts - 1);
     }
     let tried = passed_over.iter().map(|p| p.checkpoint.to_string()).collect::<Vec<_>>().join(", ");
     bail!("no checkpoint of job {job} could be restored (tried: {tried}); `mcr verify` shows what is damaged")
+}
+
+/// The outcome of a restart that restores this checkpoint.
+fn outcome_of(state: &CheckpointState, args: &RestartArgs, is_older: bool) -> &'static str {
+    match () {
+        () if is_older => "older",
+        // Only checkpoints that were set aside are left.
+        () if state.is_set_aside && args.checkpoint.is_none() => SET_ASIDE,
+        () if state.bad.is_some() => "bad",
+        () if state.doubt.is_some() => "doubtful",
+        () => "restored",
+    }
+}
+
+fn exit_of(outcome: &str) -> ExitCode {
+    ExitCode::from(if outcome == "restored" { 0 } else { OLDER })
+}
+
+/// Says what speaks against the checkpoint that is restored.
+fn tell_marks(state: &CheckpointState, args: &RestartArgs) {
+    let id = &state.id;
+    if let Some(why) = &state.bad {
+        eprintln!("mcr: {id} is marked as bad: {why}");
+    }
+    if let Some(doubt) = &state.doubt {
+        eprintln!("mcr: {id} is doubtful: {doubt}");
+    }
+    if state.is_set_aside && args.checkpoint.is_some() {
+        eprintln!("mcr: {id} was set aside: an earlier restart continued from another checkpoint");
+    }
 }
 
 /// The error if the store does not deliver the bytes of a checkpoint that may be good. An older checkpoint is not
@@ -344,7 +383,9 @@ fn nothing_restored(
     if let Some(damaged) = all.iter().find(|state| is_lost(state)) {
         bail!("{} was committed and is damaged, and there is no other checkpoint of job {job}", damaged.id);
     }
-    if let Role::Decide { after } = role {
+    if let Role::Decide { after } = role
+        && !(all.is_empty() && decider.records_nothing(*after))
+    {
         match decider.decide(*after, None, all, &[]) {
             Ok(Decided::Here(number)) => drop(decider.done(number)),
             Ok(Decided::Other(other)) if other.from.is_none() => drop(decider.done(other.number)),
@@ -590,6 +631,9 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
     ))?;
     if report.outcome == SET_ASIDE {
         print(&format!("{checkpoint} was SET ASIDE by an earlier restart, and no other checkpoint is left\n"))?;
+    }
+    if report.outcome == "bad" {
+        print(&format!("{checkpoint} is marked as BAD; it was restored because --checkpoint names it\n"))?;
     }
     if report.outcome == "doubtful" {
         print(&format!("{checkpoint} is DOUBTFUL: its files may not all be of one step\n"))?;

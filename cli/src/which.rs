@@ -29,6 +29,15 @@ pub fn checkpoint_of(all: &[CheckpointState], asked: &CheckpointId) -> anyhow::R
     meant(latest, there, asked)
 }
 
+/// N if `asked` is `latest~N`, 0 if `asked` is `latest`; `None` if `asked` is anything else, or if a checkpoint has
+/// this ID.
+pub fn steps_before_latest(all: &[CheckpointState], asked: &CheckpointId) -> Option<usize> {
+    if all.iter().any(|state| state.id == *asked) {
+        return None;
+    }
+    before_latest(asked.as_str())
+}
+
 fn meant<'a>(
     mut latest: impl Iterator<Item = &'a CheckpointId> + Clone,
     there: impl Iterator<Item = &'a CheckpointId>,

@@ -16,6 +16,7 @@ mod needed;
 mod plan;
 mod repair;
 mod route;
+mod same;
 
 pub use plan::{CheckpointPlan, plan_checkpoint};
 pub use repair::{MendedBy, MendedFile, Repaired, repair};

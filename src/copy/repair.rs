@@ -5,7 +5,8 @@ use super::container::{check_container, copy_container};
 use super::needed::Needed;
 use super::plan::{Need, Newer, check_replaceable, expected_text, has_reference};
 use super::route::{Route, Side};
-use crate::container::{checkpoint_dir, container_path};
+use super::same::{Sameness, compare};
+use crate::container::{ContainerReader, checkpoint_dir, container_path};
 use crate::error::{Advice, CopyError, ReadError, StoreError};
 use crate::error_chain::error_chain;
 use crate::ids::{CheckpointId, GroupId};
@@ -49,6 +50,12 @@ pub enum MendedBy {
 
 /// What the user can do if nothing mends a file.
 const NAME_A_STORE: &str = "name a store that has an intact copy with --from";
+/// What the user can do if the other store has another checkpoint of the same name.
+const ANOTHER: &str = "name the store of the copy with --from, or copy the other checkpoint to a job with another name (mcr copy --to-job)";
+
+fn another(id: &CheckpointId, what: &str) -> String {
+    format!("not mended: the other store has another checkpoint with the name {id}: {what}")
+}
 
 /// Mends the damaged and missing files that a checkpoint of `to` needs. A damaged container is mended by its parity.
 /// If the parity cannot mend the container, the container is replaced by the container of `from`. A damaged manifest
@@ -67,7 +74,7 @@ pub fn repair(
         (0, Some(from)) => manifest::state(from.store, from.job, id)?.groups,
         (groups, _) => groups,
     };
-    let mut repair = Repair { to, from, progress, done: Repaired::default(), seen: BTreeSet::new() };
+    let mut repair = Repair { to, from, progress, done: Repaired::default(), seen: BTreeSet::new(), same: None };
     if groups == 0 {
         repair.done.left.push(error_chain(&no_copy_of_manifest(to.full(&checkpoint_dir(to.job, id)))));
     }
@@ -91,6 +98,8 @@ struct Repair<'a> {
     done: Repaired,
     /// The containers to which groups refer and that were examined.
     seen: BTreeSet<(CheckpointId, GroupId)>,
+    /// Whether the other store has a copy of this checkpoint; `None` if the checkpoints were not compared yet.
+    same: Option<Sameness>,
 }
 
 impl<'a> Repair<'a> {
@@ -108,10 +117,7 @@ impl<'a> Repair<'a> {
                 let path = to.full(&manifest_path(to.job, id, group));
                 let Some(route) = self.route() else { return Err(no_copy_of_manifest(path)) };
                 let (head, text) = expected_text(&route, id, group)?;
-                if state.groups > 0 && !state.agrees(&head) {
-                    let what = "the other store has another checkpoint of this name".into();
-                    return Err(CopyError::Refused { path, what, way_out: "name the store of the copy with --from" });
-                }
+                self.check_same(&route, state, &head)?;
                 (head, Some(text))
             }
             Err(error) => return Err(error.into()),
@@ -140,6 +146,30 @@ impl<'a> Repair<'a> {
                 replace_manifest(&route, &head, &text, &mut self.done)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Fails unless the other store has a copy of this checkpoint, as far as this can be seen from what is readable
+    /// here. Otherwise the repair would mix the files of two runs or of two steps.
+    fn check_same(
+        &mut self,
+        route: &Route<'_>,
+        state: &CheckpointState,
+        theirs: &Manifest<FileTotals>,
+    ) -> Result<(), CopyError> {
+        let path = route.to.full(&manifest_path(route.to.job, &state.id, theirs.group));
+        let refuse = |what: String| Err(CopyError::Refused { path, what, way_out: ANOTHER });
+        if state.groups > 0 && !state.agrees(theirs) {
+            return refuse(another(&state.id, "the number of ranks, the groups or the incarnation differ"));
+        }
+        let same = self.same.get_or_insert_with(|| compare(route, &state.id, theirs.groups));
+        match same {
+            Sameness::Same => Ok(()),
+            Sameness::Differs(what) => refuse(another(&state.id, what)),
+            Sameness::Unknown => refuse(format!(
+                "not mended: nothing that can be read here shows that the other store has a copy of the same {}",
+                state.id
+            )),
         }
     }
 
@@ -231,6 +261,25 @@ fn by_copy(route: &Route<'_>, need: &Need, progress: &dyn Fn(u64)) -> Result<u64
     let (source, path) =
         (container_path(from.job, &need.checkpoint, need.group), container_path(to.job, &need.checkpoint, need.group));
     let dir = checkpoint_dir(to.job, &need.checkpoint);
+    let wanted = need.needed.index_digest();
+    let index_digest = |side: Side<'_>| {
+        ContainerReader::open(side.store, side.job, &need.checkpoint, need.group).map(|found| found.index_digest())
+    };
+    if index_digest(from).is_ok_and(|theirs| theirs != wanted) {
+        let what = format!("its container of {} has other files", need.group);
+        let what = format!("the other store has another checkpoint with the name {}: {what}", need.checkpoint);
+        return Err(CopyError::Refused { path: from.full(&source), what, way_out: ANOTHER });
+    }
+    // A container here that is another one may be needed, unless the manifest beside it names the wanted container.
+    let is_named = || {
+        let head = read_head(to.store, to.job, &need.checkpoint, need.group);
+        head.is_ok_and(|head| head.container.index_digest == wanted)
+    };
+    if index_digest(to).is_ok_and(|ours| ours != wanted) && !is_named() {
+        let what = "it is the container of another checkpoint, and is not replaced".into();
+        let way_out = "move it out of the store if it is not needed";
+        return Err(CopyError::Refused { path: to.full(&path), what, way_out });
+    }
     create_dirs(to.store, &dir)?;
     let copied = copy_container(from.store, &source, &need.needed, to.store, &dir, progress)?;
     check_replaceable(route, need)?;

@@ -357,6 +357,34 @@ fn read_with_text<F: Files>(
     checkpoint: &CheckpointId,
     group: GroupId,
 ) -> Result<(Manifest<F>, Vec<u8>), ReadError> {
+    let (text, path) = read_bytes(store, job, checkpoint, group)?;
+    let manifest = Manifest::<F>::parse_text(&text, &path)?;
+    let (found, expected) = ((&manifest.job, &manifest.checkpoint, manifest.group), (job, checkpoint, group));
+    if found != expected {
+        let show = |(job, checkpoint, group): (&JobId, &CheckpointId, GroupId)| format!("{job}/{checkpoint}, {group}");
+        let (expected, found) = (show(expected), show(found));
+        return Err(ReadError::Foreign { path, what: "the manifest", expected, found });
+    }
+    Ok((manifest, text))
+}
+
+/// The bytes of a manifest, which may be damaged. `None` if the file cannot be read.
+pub(crate) fn readable_bytes(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Option<Vec<u8>> {
+    read_bytes(store, job, checkpoint, group).ok().map(|(text, _)| text)
+}
+
+/// Reads the file of a manifest. Returns the bytes and the full path.
+fn read_bytes(
+    store: &dyn Store,
+    job: &JobId,
+    checkpoint: &CheckpointId,
+    group: GroupId,
+) -> Result<(Vec<u8>, PathBuf), ReadError> {
     let relative = manifest_path(job, checkpoint, group);
     let file = store.open(&relative).map_err(ReadError::from_store)?;
     let path = store.root().join(relative);
@@ -367,14 +395,7 @@ fn read_with_text<F: Files>(
     }
     let mut text = vec![0; len as usize];
     file.read_at(0, &mut text).map_err(|source| ReadError::Io { path: path.clone(), offset: 0, len, source })?;
-    let manifest = Manifest::<F>::parse_text(&text, &path)?;
-    let (found, expected) = ((&manifest.job, &manifest.checkpoint, manifest.group), (job, checkpoint, group));
-    if found != expected {
-        let show = |(job, checkpoint, group): (&JobId, &CheckpointId, GroupId)| format!("{job}/{checkpoint}, {group}");
-        let (expected, found) = (show(expected), show(found));
-        return Err(ReadError::Foreign { path, what: "the manifest", expected, found });
-    }
-    Ok((manifest, text))
+    Ok((text, path))
 }
 
 /// The manifests of a checkpoint, in the order of the groups. Fails if a manifest cannot be read.

@@ -20,6 +20,7 @@ mod reader;
 pub use encode::{MEMORY_BYTES, write};
 pub use format::{Geometry, HEADER_LEN, ParityHeader, ParityPercent, parse_header};
 pub use mend::{MendError, Mended, mend};
+pub(crate) use reader::index_digest_of;
 pub use reader::{Found, check, find, percent_of};
 
 use std::path::{Path, PathBuf};

@@ -171,6 +171,11 @@ pub fn find(store: &dyn Store, container: &Path) -> Option<Found> {
     Some(Found { percent, bytes })
 }
 
+/// The index digest of the container that the parity covers. `None` if the container has no readable parity.
+pub(crate) fn index_digest_of(store: &dyn Store, container: &Path) -> Option<Digest> {
+    ParityFile::open_any(store, container).ok().map(|parity| parity.header.index_digest)
+}
+
 /// The percentage for which the parity is written again. The result is [`ParityPercent::SUGGESTED`] if the parity
 /// file does not show its percentage.
 pub fn percent_of(found: &Found) -> ParityPercent {

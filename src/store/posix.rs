@@ -5,7 +5,7 @@
 use super::{Entry, Stat, Store, StoreError, StoredFile, TempFile};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -19,6 +19,8 @@ pub struct PosixStore {
     root: PathBuf,
     /// Whether a file system was mounted at the root when the store was opened.
     is_mounted: bool,
+    /// Device and inode of the root when the store was opened.
+    identity: (u64, u64),
     /// Directories above the root that must be synced, because directories were created on the path to the root.
     unsynced: Mutex<Vec<PathBuf>>,
 }
@@ -29,7 +31,8 @@ impl PosixStore {
         let root = root.into();
         match std::fs::metadata(&root) {
             Ok(found) if found.is_dir() => {
-                Ok(Self { is_mounted: is_mount_point(&root) == Some(true), root, unsynced: Mutex::default() })
+                let (is_mounted, identity) = (is_mount_point(&root) == Some(true), identity_of(&found));
+                Ok(Self { is_mounted, identity, root, unsynced: Mutex::default() })
             }
             Ok(_) => Err(failed(&root, "opening the store", io::ErrorKind::NotADirectory.into())),
             Err(source) => Err(failed(&root, "opening the store", source)),
@@ -62,6 +65,32 @@ impl PosixStore {
         }
         Ok(self.root.join(below))
     }
+
+    /// Does the same as [`PosixStore::path`], for files and directories that are to be created. Fails also if another
+    /// directory took the place of the root, for example an empty directory after the store was moved. Without this
+    /// check, a daemon would save there, and after the store is back no program would find these checkpoints.
+    fn path_to_create(&self, below: &Path) -> Result<PathBuf, StoreError> {
+        let path = self.path(below)?;
+        if let Ok(found) = std::fs::metadata(&self.root)
+            && !self.is_same(&found)
+        {
+            let why = "another directory is in its place since mcr started; put the store back, or start mcr again to \
+                       save to this directory";
+            return Err(failed(&self.root, "using the store", io::Error::new(io::ErrorKind::NotConnected, why)));
+        }
+        Ok(path)
+    }
+
+    /// Whether the root is the directory that was opened. A file system may get another device number when it is
+    /// mounted again, so the inode must be the same, and the directory must not be empty.
+    fn is_same(&self, found: &Metadata) -> bool {
+        let is_empty = || std::fs::read_dir(&self.root).is_ok_and(|mut entries| entries.next().is_none());
+        identity_of(found) == self.identity || (found.ino() == self.identity.1 && !is_empty())
+    }
+}
+
+fn identity_of(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
 }
 
 /// Whether a directory is on another file system than the directory above it. `None` if one of the directories cannot
@@ -89,7 +118,7 @@ impl Store for PosixStore {
     }
 
     fn create_dir(&self, dir: &Path) -> Result<bool, StoreError> {
-        let path = self.path(dir)?;
+        let path = self.path_to_create(dir)?;
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(false),
@@ -105,7 +134,7 @@ impl Store for PosixStore {
             // fails if the name exists.
             let unique = RandomState::new().hash_one(tried);
             let path = dir.join(format!(".{name}.{unique:016x}"));
-            let full = self.path(&path)?;
+            let full = self.path_to_create(&path)?;
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&full) {
                 Ok(file) => {
                     // The operating system releases the lock when the process ends. Another process may hold the lock
@@ -309,5 +338,22 @@ mod tests {
         let again = PosixStore::create(&root).expect("there");
         assert_eq!(unsynced(&again), [above], "the process that created it may have died before the sync");
         assert!(unsynced(&PosixStore::open(&root).expect("there")).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_created_in_a_directory_that_took_the_place_of_the_store() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let (root, away) = (temp.path().join("store"), temp.path().join("away"));
+        let store = PosixStore::create(&root).expect("made");
+        assert!(store.create_dir(Path::new("job")).expect("created"));
+        std::fs::rename(&root, &away).expect("moved");
+        std::fs::create_dir(&root).expect("made");
+        let error = store.create_dir(Path::new("job")).expect_err("it is another directory");
+        assert!(crate::error_chain::error_chain(&error).contains("another directory is in its place"), "{error:?}");
+        assert!(store.create_temp(Path::new(""), "file").is_err());
+        assert_eq!(std::fs::read_dir(&root).expect("lists").count(), 0);
+        std::fs::remove_dir(&root).expect("removed");
+        std::fs::rename(&away, &root).expect("moved back");
+        store.create_temp(Path::new("job"), "file").expect("created");
     }
 }

@@ -1,7 +1,7 @@
 //! Tests `mcr copy` and `mcr verify --repair`: copied and repaired checkpoints can be restored, byte for byte.
 
 use crate::support::*;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -10,10 +10,15 @@ struct Site(TempDir);
 
 impl Site {
     fn new() -> Self {
+        Self::of_run(3000)
+    }
+
+    /// A run of the application. The content of its files depends on `cells`.
+    fn of_run(cells: usize) -> Self {
         let site = Self(tempfile::tempdir().expect("a directory"));
         std::fs::create_dir(site.path("data")).expect("made");
         for step in 1..=3 {
-            (0..4).for_each(|rank| write_rank(&site.path("data"), step, rank, 3000));
+            (0..4).for_each(|rank| write_rank(&site.path("data"), step, rank, cells));
             let mut save = site.command("save --create --job wave --group-size 2", "store");
             run(save.arg(site.path("data")).args(["--layout", "{checkpoint}.rank_{rank}.h5"]), 0);
         }
@@ -158,4 +163,74 @@ fn a_damaged_store_is_mended_from_its_copy() {
     assert!(line["not_mended"][0].as_str().is_some_and(|text| text.contains("not mended")), "{report}");
     assert_eq!(std::fs::read(&container).expect("read"), b"damaged");
     run(mcr().args(["verify", "--repair", "--store"]).arg(site.path("store")), 1);
+}
+
+/// One way in which the group 0 of a checkpoint, or the whole checkpoint, is damaged.
+type Damage = fn(&Path);
+
+/// Changes four bytes in the first lines of a manifest.
+fn scratch(manifest: &Path) {
+    let mut text = std::fs::read(manifest).expect("read");
+    text[60..64].copy_from_slice(b"XXXX");
+    std::fs::write(manifest, text).expect("written");
+}
+
+#[test]
+fn a_repair_takes_nothing_from_another_run_and_replaces_no_intact_container() {
+    let (site, other) = (Site::of_run(3000), Site::of_run(3100));
+    run(&mut site.copy("--all", "copy"), 0);
+    let whole = contents(&site.path("store"));
+    let wreck: Damage = |dir| std::fs::write(dir.join("group-0000.manifest"), "damaged").expect("written");
+    // Each entry: the damage, and whether a true copy can be recognized as such.
+    let cases: [(&str, Damage, bool); 5] = [
+        ("a manifest", |dir| scratch(&dir.join("group-0000.manifest")), true),
+        ("all manifests", scratch_all, true),
+        ("a manifest and its container", wreck_with_container, true),
+        ("the text of a manifest", wreck, true),
+        ("everything", wreck_all, false),
+    ];
+    for (what, damage, is_known) in cases {
+        let dir = site.path("store/wave/sim.it_2");
+        damage(&dir);
+        let before = contents(&site.path("store"));
+        let repair = |from: PathBuf| {
+            let mut command = site.command("verify sim.it_2 --job wave --repair", "store");
+            command.arg("--from").arg(from);
+            command
+        };
+        let text = String::from_utf8(run(&mut repair(other.path("store")), 1).stdout).expect("UTF-8");
+        let why = if is_known { "another checkpoint with the name sim.it_2" } else { "nothing that can be read here" };
+        assert!(text.contains(why) && text.contains("name the store of the copy with --from"), "{what}: {text}");
+        assert_same_files(&before, &contents(&site.path("store")));
+        run(&mut repair(site.path("copy")), if is_known { 0 } else { 1 });
+        if is_known {
+            assert_same_files(&whole, &contents(&site.path("store")));
+        }
+    }
+}
+
+fn scratch_all(dir: &Path) {
+    ["0000", "0001"].iter().for_each(|n| scratch(&dir.join(format!("group-{n}.manifest"))));
+}
+
+fn wreck_with_container(dir: &Path) {
+    std::fs::write(dir.join("group-0000.manifest"), "damaged").expect("written");
+    std::fs::write(dir.join("group-0000.mcr"), "damaged").expect("written");
+}
+
+fn wreck_all(dir: &Path) {
+    wreck_with_container(dir);
+    std::fs::write(dir.join("group-0001.manifest"), "damaged").expect("written");
+    std::fs::write(dir.join("group-0001.mcr"), "damaged").expect("written");
+}
+
+#[test]
+fn a_damaged_container_is_not_replaced_by_that_of_another_run() {
+    let (site, other) = (Site::of_run(3000), Site::of_run(3100));
+    let container = site.path("store/wave/sim.it_1/group-0001.mcr");
+    std::fs::write(&container, "damaged").expect("written");
+    let mut repair = site.command("verify sim.it_1 --job wave --repair", "store");
+    let text = String::from_utf8(run(repair.arg("--from").arg(other.path("store")), 1).stdout).expect("UTF-8");
+    assert!(text.contains("another checkpoint with the name sim.it_1"), "{text}");
+    assert_eq!(std::fs::read(&container).expect("read"), b"damaged");
 }

@@ -618,6 +618,26 @@ fn start_run(site: &Site, watch: &Path, name: &str, identity: Option<&str>) -> D
 }
 
 #[test]
+fn a_restart_of_another_start_beside_a_living_mcr_run_says_that_nothing_more_of_that_run_is_saved() {
+    let site = Site::empty();
+    let running = start_run(&site, &site.run_dir(), "state", Some("one"));
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    wait_for("the file that says that it lives", Duration::from_secs(10), || {
+        let held = std::fs::read_dir(site.store().join("job/.holders")).expect("readable");
+        held.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(".run.")).then_some(())
+    });
+    assert!(!site.restart(&["--incarnation", "two", "--copy"], 0).1.contains("NOTHING more"));
+    site.write(1, 2, 0..RANKS);
+    wait_complete(&site.store(), &id(2));
+    let (_, said) = site.restart(&["--incarnation", "two"], 0);
+    let first = said.lines().find(|line| line.starts_with("mcr: "));
+    assert!(first.is_some_and(|line| line.contains("NOTHING more of that run is saved")), "{said}");
+    site.write(1, 3, 0..RANKS);
+    running.wait_for_log("is over: incarnation 2");
+}
+
+#[test]
 fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_so() {
     let site = Site::empty();
     let running = start_run(&site, &site.run_dir(), "state", None);
@@ -642,6 +662,7 @@ fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!said.contains("only copied files"), "{said}");
     assert!(said.contains("was saving job job when this restart began"), "{said}");
+    assert!(said.contains("NOTHING more of it is saved") && said.contains("use --copy"), "{said}");
     site.write(2, 3, 2..RANKS);
     site.write(2, 3, 0..2);
     wait_complete(&site.store(), &format!("{}~2", id(3)));

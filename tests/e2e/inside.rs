@@ -184,4 +184,41 @@ fn diff_says_which_classes_differ_and_by_how_much() {
     assert!((largest - 0.5).abs() < 1e-9, "{largest}");
     assert_eq!(report["only_in_a"], serde_json::json!(["sim.it_2.rank_3.h5"]));
     run(&mut site.command(&["diff", "latest", "nothing"]), 1);
+    let missing = run(&mut site.command(&["diff", "latest", "./no-such-directory/"]), 1);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("./no-such-directory/"));
+}
+
+#[test]
+fn diff_calls_a_restored_directory_the_same_and_names_what_was_added_to_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, store, back) = (dir.path().join("data"), dir.path().join("store"), dir.path().join("back"));
+    std::fs::create_dir(&data).expect("made");
+    for (name, text) in [("it_1.rank_0", "zero"), ("it_1.rank_1", "one"), ("notes", "text")] {
+        std::fs::write(data.join(name), text.repeat(100)).expect("written");
+    }
+    std::fs::hard_link(data.join("notes"), data.join("hard")).expect("linked");
+    let mut save = mcr();
+    save.args(["save", "--create", "--job", "j", "--layout", "single", "--store"]).arg(&store).arg(&data);
+    run(&mut save, 0);
+    run(mcr().args(["restart", "--store"]).arg(&store).arg("--to").arg(&back), 0);
+    let diff = || {
+        let mut diff = mcr();
+        diff.args(["diff", "latest"]).arg(format!("{}/", back.display())).arg("--store").arg(&store);
+        run_json(&mut diff, 0)
+    };
+    let none = serde_json::json!([]);
+    assert_eq!((&diff()["same"], &diff()["only_in_a"], &diff()["only_in_b"]), (&true.into(), &none, &none));
+    std::fs::write(back.join("it_1.rank_2"), "two").expect("written");
+    std::fs::create_dir(back.join("more")).expect("made");
+    std::fs::write(back.join("more/extra"), "more").expect("written");
+    std::fs::write(back.join("it_2.rank_0"), "of another step").expect("written");
+    let added = diff();
+    let names = serde_json::json!(["it_1.rank_2", "more/extra"]);
+    assert_eq!((&added["same"], &added["only_in_b"]), (&false.into(), &names), "{added}");
+    std::fs::remove_file(back.join("hard")).expect("removed");
+    std::fs::write(back.join("hard"), "other text").expect("written");
+    let changed = diff();
+    let files = changed["files"].as_array().expect("a list");
+    let changed: Vec<_> = files.iter().filter(|file| file["same"] == false).map(|file| &file["a"]).collect();
+    assert!(changed == ["hard"] || changed == ["notes"], "{changed:?}");
 }

@@ -63,7 +63,11 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
     let job = one_job(&from, &source)?;
     let to_job = args.to_job.clone().unwrap_or_else(|| job.clone());
     let is_created = args.create && !args.dry_run;
-    let to = open_own(&args.store.store, is_created, args.shared_store, "; or use --create")?;
+    let how = match args.create {
+        true => "; without --dry-run, --create creates it",
+        false => "; or use --create",
+    };
+    let to = open_own(&args.store.store, is_created, args.shared_store, how)?;
     if job == to_job && is_same(&args.from, &args.store.store) {
         let what = format!("the source and the destination are job {job} in {}", name_of(&args.from));
         return Err(Advised::new(what, "name another store with --store, or another job with --to-job").into());

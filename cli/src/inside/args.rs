@@ -83,7 +83,7 @@ pub struct DiffArgs {
     /// The first checkpoint: its ID, the beginning of its ID, latest, or latest~1
     pub a: CheckpointId,
     /// The second checkpoint, or a directory with files of the same names. A directory contains a slash, such as
-    /// ./restored
+    /// ./restored. Files of other steps in the directory are left out
     pub b: String,
     #[command(flatten)]
     pub store: StoreArgs,

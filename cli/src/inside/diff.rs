@@ -2,6 +2,7 @@
 
 use super::args::DiffArgs;
 use super::change::Change;
+use super::extra::extra_files;
 use super::ls::name_of;
 use super::open::Opened;
 use super::sides::{FilePlace, Paired, Side, paired};
@@ -68,27 +69,36 @@ pub fn run(args: DiffArgs) -> anyhow::Result<ExitCode> {
             a: of_a.path.to_string(),
             b: of_b.path.to_string(),
             rank: of_a.rank.0,
-            same: (of_a.digest, of_a.bytes, of_a.kind) == (of_b.digest, of_b.bytes, of_b.kind),
+            same: (of_a.digest, of_a.bytes) == (of_b.digest, of_b.bytes) && is_same_kind(of_a.kind, of_b.kind),
             changed_variables: 0,
-            at: (at_a, at_b),
+            at: (a.content_of(at_a), b.content_of(at_b)),
         });
     }
     compare_all(&mut pairs, &mut classes, &mut a, &mut b)?;
     let names = |side: &Side, places: &[FilePlace]| -> Vec<String> {
         places.iter().map(|place| side.header(*place).path.to_string()).collect()
     };
+    let mut names_b = names(&b, &only_b);
+    if args.b.contains('/') {
+        names_b.extend(extra_files(Path::new(&args.b), &a)?);
+    }
     let classes: Vec<Class> = classes.into_values().collect();
     let report = Report {
         a: opened.state.id.to_string(),
         b: name_b,
-        same: only_a.is_empty() && only_b.is_empty() && pairs.iter().all(|pair| pair.same),
+        same: only_a.is_empty() && names_b.is_empty() && pairs.iter().all(|pair| pair.same),
         only_in_a: names(&a, &only_a),
-        only_in_b: names(&b, &only_b),
+        only_in_b: names_b,
         files: pairs,
         classes,
     };
     if args.json { print_json(&report) } else { print(&report.text()) }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether two entries are of one kind. A hard link is a file like its other name.
+fn is_same_kind(a: FileKind, b: FileKind) -> bool {
+    a == b || (a.is_file() && b.is_file())
 }
 
 /// Compares all variables of all pairs. Neighbouring ranks are compared one after the other, because a segment has
@@ -133,6 +143,9 @@ fn compare_all(
         class.element = any.element.to_string();
         class.variables += 1;
         let (Some(of_a), Some(of_b)) = (&of_a, &of_b) else {
+            if pair.same {
+                continue; // the bytes are equal, although the two sides divide the file in different ways
+            }
             class.not_comparable += 1;
             pair.changed_variables += 1;
             continue;

@@ -4,6 +4,7 @@ pub mod args;
 mod cat;
 mod change;
 mod diff;
+mod extra;
 mod extract;
 mod ls;
 mod npy;

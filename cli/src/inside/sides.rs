@@ -1,14 +1,14 @@
 //! The two sides of `mcr diff`: the files of a checkpoint, or the files of a directory.
 
 use super::open::Opened;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use mcr_cnc::capture::{CaptureMode, capture};
 use mcr_cnc::h5::Maps;
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::classify::VariableRef;
 use mcrengine::codec::Profile;
 use mcrengine::container::{ContainerSet, VariableReader};
-use mcrengine::header::FileHeader;
+use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{FilePath, Rank, shape_of};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -52,6 +52,11 @@ impl Side {
 
     /// The files of a directory that have the paths of the other side. Missing files are left out.
     pub fn of_directory(dir: &Path, like: &Opened, other: &Self) -> anyhow::Result<Self> {
+        match dir.metadata() {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => bail!("{}: it is not a directory", dir.display()),
+            Err(error) => bail!("{}: the directory cannot be read: {error}", dir.display()),
+        }
         let profile: Profile = like.state.profile.parse().unwrap_or(Profile::Fast);
         let mode = CaptureMode::of(like.state.scheme, &profile);
         let (maps, descriptors, mut files) = (Maps::new(), Descriptors::new(64), Vec::new());
@@ -84,6 +89,14 @@ impl Side {
         match self {
             Self::Stored(stored) => &stored.sets[at.group].index().files()[at.file as usize],
             Self::Directory(files) => files[at.file as usize].header(),
+        }
+    }
+
+    /// The place of the file that has the bytes of this file: of a hard link, the file that it names.
+    pub fn content_of(&self, at: FilePlace) -> FilePlace {
+        match self.header(at).kind {
+            FileKind::HardLink(before) => FilePlace { file: at.file.saturating_sub(before.get()), ..at },
+            _ => at,
         }
     }
 

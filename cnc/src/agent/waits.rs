@@ -200,7 +200,10 @@ impl Core {
                 true => (Place::Lost, "refuses this agent"),
                 false => (Place::Unanswered, "has not committed it"),
             };
-            put(checkpoint, *rank, place, format!("the aggregator {} {what}", address(held.link)));
+            // The reason why an earlier attempt failed is known for one rank of the group.
+            let trouble = ending.troubles.iter().find(|((failed, _), _)| failed == checkpoint);
+            let trouble = trouble.map_or(String::new(), |(_, why)| format!("; an earlier attempt failed: {why}"));
+            put(checkpoint, *rank, place, format!("the aggregator {} {what}{trouble}", address(held.link)));
         }
         for (id, partly) in ending.partly.iter().filter(|(_, partly)| partly.modified_ns >= ending.newest_ns) {
             // If the aggregator will not save one rank of the checkpoint, the checkpoint never becomes complete.

@@ -20,6 +20,52 @@ fn a_checkpoint_that_was_restored_three_times_without_a_newer_one_is_passed_over
     assert_eq!(site.restart(&["--give-up-after", "0", "--copy"], 0).0, [(1, 2)].into());
 }
 
+fn mark_of(site: &Site, how: &str, step: u32) -> std::process::Output {
+    run(mcr().args(["prune", how, &id(step), "--job", "job", "--store"]).arg(site.store()), 0)
+}
+
+#[test]
+fn latest_is_what_a_restart_chooses_and_only_its_name_brings_back_a_checkpoint_that_is_marked_as_bad() {
+    let site = Site::empty();
+    (1..=3).for_each(|step| site.write(1, step, 0..RANKS));
+    save_by_hand(&site, 0);
+    mark_of(&site, "--mark-bad", 3);
+    for asked in [&["--copy"][..], &["--copy", "--checkpoint", "latest"], &["--dry-run", "--checkpoint", "latest"]] {
+        let (found, said) = site.restart(asked, 2);
+        assert!(asked[0] == "--dry-run" || found == [(1, 2)].into(), "{asked:?}: {said}");
+        assert!(said.contains(&format!("{} is skipped: it is marked as bad", id(3))), "{asked:?}: {said}");
+    }
+    let (found, said) = site.restart(&["--copy", "--checkpoint", "latest~1"], 2);
+    assert_eq!(found, [(1, 1)].into());
+    assert!(said.contains(&format!("OLDER than {}, which was skipped: it is marked as bad", id(3))), "{said}");
+    let (_, said) = site.restart(&["--copy", "--checkpoint", "latest~2"], 1);
+    assert!(said.contains("there is no latest~2: a restart chooses among 2 checkpoints"), "{said}");
+    let (found, said) = site.restart(&["--copy", "--checkpoint", &id(3)], 2);
+    assert!(found == [(1, 3)].into() && said.contains("is marked as BAD"), "{said}");
+    let mut list = mcr();
+    list.args(["list", "--store"]).arg(site.store());
+    let listed = String::from_utf8(run(&mut list, 0).stdout).expect("UTF-8");
+    assert!(listed.contains(&format!("{} is bad: marked by hand", id(3))), "{listed}");
+    let not_marked = String::from_utf8(mark_of(&site, "--unmark", 2).stdout).expect("UTF-8");
+    assert!(not_marked.contains(&format!("{} was not marked as bad", id(2))), "{not_marked}");
+    // All nodes may name the checkpoint.
+    for ranks in ["0-1", "2-3"] {
+        assert_eq!(site.restart(&["--checkpoint", &id(3), "--ranks", ranks], 2).0, [(1, 3)].into(), "{ranks}");
+    }
+    assert_eq!(std::fs::read_dir(site.store().join("job/.incarnations")).expect("lists").count(), 2, "one decision");
+}
+
+#[test]
+fn all_nodes_that_ask_for_the_checkpoint_before_the_latest_get_the_same_one() {
+    let site = Site::empty();
+    (1..=3).for_each(|step| site.write(1, step, 0..RANKS));
+    save_by_hand(&site, 0);
+    assert_eq!(site.restart(&["--copy", "--checkpoint", "latest"], 0).0, [(1, 3)].into());
+    assert_eq!(site.restart(&["--checkpoint", "latest~1", "--ranks", "0-1"], 0).0, [(1, 2)].into());
+    let (found, said) = site.restart(&["--checkpoint", "latest~1", "--ranks", "2-3"], 2);
+    assert!(found == [(1, 2)].into() && said.contains("which another node decided"), "{said}");
+}
+
 #[test]
 fn nodes_that_restart_by_hand_one_after_the_other_are_no_crash_loop() {
     let site = Site::empty();
