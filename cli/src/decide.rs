@@ -12,7 +12,7 @@ use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{self, Begun, Draft, Incarnation, Incarnations, Part, PassedOver};
 use mcrengine::living::{self, LivingRun};
 use mcrengine::manifest::{self, CheckpointState, Place};
-use mcrengine::store::{Store, StoreError};
+use mcrengine::store::{Entry, Store, StoreError, visible};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -181,12 +181,15 @@ impl<'a> Decider<'a> {
         Ok(Role::Decide { after })
     }
 
-    /// Whether this restart records nothing if it restores nothing: the store has nothing of the job, whose name may
-    /// be misspelt, and no restart of another node can follow the record.
+    /// Whether this restart records nothing if it restores nothing: the directory has files of its own, so it is no
+    /// store, and no restart of another node can follow the record. In a store the record is needed, also if nothing
+    /// of the job is there: files of a dead run may be announced and not committed yet, and must not be mixed with
+    /// those of the next run.
     pub fn records_nothing(&self, after: u32) -> bool {
         let is_alone = self.identity.is_empty() && self.args.ranks.is_none();
-        let found = self.store.stat(Path::new(self.job.as_str()));
-        after == 0 && is_alone && found.is_err_and(|error| error.is_not_found())
+        let is_file = |entry: &Entry| !entry.is_dir && visible(&entry.name);
+        let has_files = || self.store.list_dir(Path::new("")).is_ok_and(|entries| entries.iter().any(is_file));
+        after == 0 && is_alone && has_files()
     }
 
     /// A running `mcr run` of this start that watches another directory than the target directory. A restarted

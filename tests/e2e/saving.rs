@@ -473,10 +473,9 @@ fn a_misspelt_job_is_answered_with_those_that_are_there() {
     let (out, _) = said(&run(&mut restart, 3));
     assert!(out.starts_with(&expected) && last_line(&out).ends_with(": new run, exit 3"), "{out}");
     assert!(!site.store().join("lamps").exists());
-    assert!(!site.store().join(".lamps.incarnations").exists(), "a restart of a job that is not there creates nothing");
     let jobs =
         std::fs::read_dir(site.store()).expect("lists").filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    assert_eq!(jobs.filter(|name| !name.starts_with('.')).count(), 3);
+    assert_eq!(jobs.filter(|name| !name.starts_with('.')).count(), 3, "the decision of the restart is hidden");
     std::fs::remove_dir_all(site.store().join("enzo")).expect("removed");
     run(mcr().args(["verify", "--store"]).arg(site.store()), 0);
 }
@@ -869,4 +868,16 @@ fn a_checkpoint_whose_container_is_missing_is_made_complete_by_the_next_save() {
     let (out, _) = site.save(&[], 0);
     assert!(out.contains("sim.it_1    saved"), "{out}");
     assert_same_files(&contents(&site.data()), &site.back());
+}
+
+#[test]
+fn a_restart_from_a_directory_that_is_no_store_creates_nothing_there() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let no_store = dir.path().join("data");
+    std::fs::create_dir(&no_store).expect("made");
+    std::fs::write(no_store.join("data.txt"), "text").expect("written");
+    let mut restart = mcr();
+    restart.args(["restart", "--job", "j", "--store"]).arg(&no_store).arg("--to").arg(dir.path().join("to"));
+    run(&mut restart, 3);
+    assert_eq!(std::fs::read_dir(&no_store).expect("lists").count(), 1);
 }
