@@ -201,16 +201,30 @@ fn four_lanes_beat_one_where_they_fill_a_long_line() {
     lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5]);
 }
 
-/// Checks that the model chooses linear if lanes bring no gain.
+/// Checks that the model chooses `linear-nonblocking` if lanes bring no gain, and that the LAN of both sites and the
+/// WAN in both directions have their rates.
 fn linear_is_chosen(links: &Links) {
+    let mut once = Once::default();
     found(links, EIGHT, &format!("{LANES} --sizes 512KiB"), |report, _| {
         for name in ["scatter", "gather"] {
             let found = direction(report, name);
-            if !found["lanes_by_model"].is_null() {
-                return Err(format!("{name}: the model chooses {}", found["lanes_by_model"]));
+            let chosen = &found["chosen_by_model"];
+            if chosen != "linear-nonblocking" || found["measured_seconds"]["linear-nonblocking"].is_null() {
+                return Err(format!("{name}: the model chooses {chosen}: {found}"));
             }
         }
-        Ok(())
+        let paths = &report["found"]["paths"];
+        let of = |value: &serde_json::Value| number(value) * 8.0 / 1e6;
+        let near_to = |what, value, mbit| (what, near(of(value), f64::from(mbit), 0.15), of(value));
+        let &Links(lan, wan, _, _) = links;
+        once.all(&[
+            near_to("LAN of the root's site", &paths["near_lan"]["bytes_per_second"], lan),
+            near_to("LAN of the other site", &paths["far_lan"]["bytes_per_second"], lan),
+            near_to("WAN from the root, one lane", &paths["from_root"]["lane_bytes_per_second"][0], wan),
+            near_to("WAN to the root, one lane", &paths["to_root"]["lane_bytes_per_second"][0], wan),
+            near_to("WAN from the root alone", &paths["from_root"]["root_bytes_per_second"], wan),
+            near_to("WAN to the root alone", &paths["to_root"]["root_bytes_per_second"], wan),
+        ])
     });
 }
 

@@ -4,7 +4,7 @@ use super::{Common, Failure, all_fit, bytes_not_zero, context, rate};
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Setting};
 use mpib::comm::Comm;
-use mpib::models::lanes::{Direction, PathModel, VARIANTS, Variant};
+use mpib::models::lanes::{Chosen, Direction, Lan, PathModel, VARIANTS, Variant, Wan};
 use mpib::pathfinder::measure_paths;
 use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people};
 use mpib::stats::StoppingRule;
@@ -23,7 +23,7 @@ pub struct Options {
     /// Number of repetitions of each bandwidth measurement
     #[arg(long, default_value_t = 3)]
     rate_reps: usize,
-    /// The model chooses lanes only if they are faster than linear by at least this fraction
+    /// The model chooses lanes only if they are faster than linear-nonblocking by at least this fraction
     #[arg(long, default_value_t = 0.05)]
     margin: f64,
     /// Write figures 4, 5, 9 and 10 of the paper as SVG files into this directory: time over size and time over the
@@ -141,11 +141,11 @@ impl Drawn<'_> {
         let predicted = |seconds: &dyn Fn(usize) -> f64| -> Vec<Point> {
             self.sizes.iter().map(|&size| Point::at(size as f64, seconds(size))).collect()
         };
-        let linear = predicted(&|size| self.model.linear_seconds(size));
+        let linear = predicted(&|size| self.model.linear_nonblocking_seconds(direction, size));
         let mut lines = vec![
             Line::new("linear", measured("linear")),
             Line::new("linear-nonblocking", measured("linear-nonblocking")),
-            Line::model("linear, model", linear),
+            Line::model("linear-nonblocking, model", linear),
         ];
         for p in 1..=self.model.max_lanes() {
             let seconds = |size| self.model.lanes_seconds(Variant::Overlapped, direction, p, size);
@@ -185,15 +185,20 @@ fn lanes(count: usize) -> String {
 
 /// The measured links, one line each.
 pub fn paths(model: &PathModel) -> Vec<String> {
-    let wan: Vec<_> = model.wan_bytes_per_second.iter().map(|&b| rate(b)).collect();
+    let lan = |site: &str, lan: &Lan| {
+        format!("LAN of {site}: {}, {} one way", rate(lan.bytes_per_second), people(lan.latency_seconds))
+    };
+    let wan = |way: &str, wan: &Wan| {
+        let lanes: Vec<_> = wan.lane_bytes_per_second.iter().map(|&b| rate(b)).collect();
+        let root = rate(wan.root_bytes_per_second);
+        format!("WAN {way}: each lane has, with 1, 2 ... lanes in use: {}; the root alone has {root}", lanes.join(", "))
+    };
     vec![
-        format!("LAN: {}, {} one way", rate(model.lan_bytes_per_second), people(model.lan_latency_seconds)),
-        format!(
-            "WAN: {} one way; each lane has, with 1, 2 ... lanes in use: {}",
-            people(model.wan_latency_seconds),
-            wan.join(", ")
-        ),
-        format!("WAN: the root alone, sending to all ranks at once, has {}", rate(model.root_wan_bytes_per_second)),
+        lan("the root's site", &model.near_lan),
+        lan("the other site", &model.far_lan),
+        format!("WAN: {} one way", people(model.wan_latency_seconds)),
+        wan("from the root's site (scatter)", &model.from_root),
+        wan("to the root's site (gather)", &model.to_root),
     ]
 }
 
@@ -203,7 +208,7 @@ struct Choice<'m> {
     direction: Direction,
     model: &'m PathModel,
     medians: &'m BTreeMap<String, f64>,
-    by_model: Option<usize>,
+    by_model: Chosen,
     best_lanes: usize,
     by_clock: String,
 }
@@ -251,17 +256,18 @@ impl<'m> Choice<'m> {
         let single = self.time("lanes-1");
         let best = self.time(&format!("lanes-{}", self.best_lanes));
         lines.push(format!(
-            "{kind} of {} bytes: linear measured {}, model {}; best of the lanes {} ({:.2} x over one lane)",
+            "{kind} of {} bytes: linear-nonblocking measured {}, model {}; best of the lanes {} ({:.2} x over one lane)",
             self.size,
-            people(self.time("linear").min(self.time("linear-nonblocking"))),
-            people(self.model.linear_seconds(self.size)),
+            people(self.time(&Chosen::LinearNonblocking.name())),
+            people(self.model.linear_nonblocking_seconds(self.direction, self.size)),
             self.best_lanes,
             single / best
         ));
-        let by_model = self.by_model.map_or("linear".to_string(), |p| format!("lanes-{p}"));
         lines.push(format!(
-            "{kind} of {} bytes: the model chooses {by_model}; the fastest measured number is {}",
-            self.size, self.by_clock
+            "{kind} of {} bytes: the model chooses {}; the fastest measured implementation is {}",
+            self.size,
+            self.by_model.name(),
+            self.by_clock
         ));
         lines
     }
@@ -275,13 +281,19 @@ impl<'m> Choice<'m> {
                 (format!("{v:?}"), times.collect())
             })
             .collect();
+        let lanes = match self.by_model {
+            Chosen::Lanes(lanes) => Some(lanes),
+            Chosen::LinearNonblocking => None,
+        };
         serde_json::json!({
             "operation": kind,
             "block_bytes": self.size,
             "measured_seconds": self.medians,
             "model_seconds": models,
-            "model_linear_seconds": self.model.linear_seconds(self.size),
-            "lanes_by_model": self.by_model,
+            "model_linear_nonblocking_seconds":
+                self.model.linear_nonblocking_seconds(self.direction, self.size),
+            "chosen_by_model": self.by_model.name(),
+            "lanes_by_model": lanes,
             "best_lanes_by_model": self.model.best_lanes(Variant::Overlapped, self.direction, self.size),
             "best_lanes_measured": self.best_lanes,
             "chosen_by_clock": self.by_clock,
