@@ -17,6 +17,7 @@ pub mod tune;
 use clap::{Args, Subcommand, ValueEnum};
 use mpib::clock::Clock;
 use mpib::comm::{Comm, CommError};
+use mpib::pathfinder::PathError;
 use mpib::report::{Context, date, settings};
 use mpib::sites::{self, SiteError};
 use mpib::stats::{Estimate, StoppingRule};
@@ -105,6 +106,15 @@ impl From<CommError> for Failure {
         match error {
             CommError::Told(text) => Self::Output(text),
             error => Self::Comm(error),
+        }
+    }
+}
+
+impl From<PathError> for Failure {
+    fn from(error: PathError) -> Self {
+        match error {
+            PathError::Comm(error) => error.into(),
+            error => Self::input(error),
         }
     }
 }

@@ -1,15 +1,43 @@
 //! Measures the links within and between two sites, for a [`PathModel`].
 
-use crate::collectives::Result;
 use crate::collectives::lanes::Lanes;
-use crate::comm::Comm;
+use crate::comm::{Comm, CommError};
 use crate::models::lanes::{Lan, PathModel, Wan};
 use crate::p2p::{Fan, fan, quickest_round_trip, streams};
+use crate::sites::{self, SiteError};
+
+type Result<T, E = PathError> = std::result::Result<T, E>;
+
+/// Why links cannot be measured.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PathError {
+    /// MPI failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// There are not exactly two sites.
+    #[error(transparent)]
+    Sites(#[from] SiteError),
+    /// The sites or the root do not belong to this communicator.
+    #[error("there are {ranks} ranks, but sites of {sites} ranks and rank {root} as the root")]
+    Ranks {
+        /// Number of ranks of the communicator.
+        ranks: usize,
+        /// Number of ranks that have a site.
+        sites: usize,
+        /// The root.
+        root: usize,
+    },
+}
 
 /// Measures the latencies and bandwidths of a [`PathModel`]: the LAN of both sites, and the WAN in both directions.
 /// The bandwidths are measured with messages of `bytes` bytes, and each value is the median of `reps` measurements.
-/// `sites` must contain exactly two sites. All ranks must call this function, and all ranks get the same numbers.
+/// `sites` has the site of each rank, and there must be exactly two sites. All ranks must call this function with the
+/// same arguments, and all ranks get the same numbers.
 pub fn measure_paths(comm: &Comm, sites: &[usize], root: usize, bytes: usize, reps: usize) -> Result<PathModel> {
+    if sites.len() != comm.size() || root >= comm.size() {
+        return Err(PathError::Ranks { ranks: comm.size(), sites: sites.len(), root });
+    }
+    sites::two(sites)?;
     let (mut near, far): (Vec<_>, Vec<_>) = (0..comm.size()).partition(|&r| sites[r] == sites[root]);
     near.sort_by_key(|&r| (r != root, r));
     let wan_trip = quickest_round_trip(comm, root, far[0])?;

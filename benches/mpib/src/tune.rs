@@ -4,6 +4,7 @@
 use crate::collectives::operation::{self, Collective, Kind, Operation, Setting, SettingError};
 use crate::collectives::{self, Algorithm, Result};
 use crate::comm::Comm;
+use crate::models::lanes::Direction;
 use crate::open_mpi;
 use crate::rules::{Chosen, Collective as Ruled, Rule};
 use crate::sizes::interpolate;
@@ -178,19 +179,33 @@ impl Optimal {
     /// Replaces MPI_Scatter, with blocks of equal length.
     pub fn scatter(&self, comm: &Comm, blocks: &[u8], mine: &mut [u8]) -> Result<()> {
         let lens = vec![mine.len(); comm.size()];
-        collectives::scatter(comm, &self.algorithm(&self.scatter, &lens), blocks, &lens, mine, self.setting.root)
+        collectives::scatter(
+            comm,
+            &self.algorithm(Direction::Scatter, &self.scatter, &lens),
+            blocks,
+            &lens,
+            mine,
+            self.setting.root,
+        )
     }
 
     /// Replaces MPI_Gather, with blocks of equal length.
     pub fn gather(&self, comm: &Comm, mine: &[u8], blocks: &mut [u8]) -> Result<()> {
         let lens = vec![mine.len(); comm.size()];
-        collectives::gather(comm, &self.algorithm(&self.gather, &lens), mine, &lens, blocks, self.setting.root)
+        collectives::gather(
+            comm,
+            &self.algorithm(Direction::Gather, &self.gather, &lens),
+            mine,
+            &lens,
+            blocks,
+            self.setting.root,
+        )
     }
 
-    fn algorithm(&self, estimates: &Estimates, lens: &[usize]) -> Algorithm {
+    fn algorithm(&self, direction: Direction, estimates: &Estimates, lens: &[usize]) -> Algorithm {
         let (ranks, root) = (lens.len(), self.setting.root);
         let name = estimates.best(lens[root]).unwrap_or("native");
-        operation::named(name, lens, &self.setting).unwrap_or_else(|| {
+        operation::named(name, direction, lens, &self.setting).unwrap_or_else(|| {
             debug_assert!(name == "native", "{name} of {ranks} ranks");
             Algorithm::Native
         })

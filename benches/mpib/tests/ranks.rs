@@ -599,6 +599,20 @@ fn lanes_are_drawn_over_size_and_over_their_number_with_the_models() {
 }
 
 #[test]
+fn auto_is_measured_with_the_lanes_and_needs_sites() {
+    let words = "collective gather --sizes 1000,70000 --min-reps 3 --max-reps 3 --format json";
+    let report = json(mpib(4, &format!("{words} --sites 0-1/2-3")));
+    let rows = report["rows"].as_array().expect("rows");
+    for name in ["gather/auto", "gather/lanes-1", "gather/lanes-2"] {
+        assert_eq!(rows.iter().filter(|row| row["operation"] == name).count(), 2, "{name}: {report}");
+    }
+    assert!(report["notes"].to_string().contains("auto is "), "{report}");
+    let output = mpib(4, "collective gather --impl auto");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("auto needs the measured links between two sites"), "{}", stderr(&output));
+}
+
+#[test]
 fn an_application_is_timed_alone_during_gathers_and_while_mcr_saves() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let words = format!(

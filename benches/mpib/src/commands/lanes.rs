@@ -4,7 +4,7 @@ use super::{Common, Failure, all_fit, bytes_not_zero, context, rate};
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Setting};
 use mpib::comm::Comm;
-use mpib::models::lanes::{Chosen, Direction, Lan, PathModel, VARIANTS, Variant, Wan};
+use mpib::models::lanes::{Chosen, Direction, Lan, MARGIN, PathModel, VARIANTS, Variant, Wan};
 use mpib::pathfinder::measure_paths;
 use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people};
 use mpib::stats::StoppingRule;
@@ -24,7 +24,7 @@ pub struct Options {
     #[arg(long, default_value_t = 3)]
     rate_reps: usize,
     /// The model chooses lanes only if they are faster than linear-nonblocking by at least this fraction
-    #[arg(long, default_value_t = 0.05)]
+    #[arg(long, default_value_t = MARGIN)]
     margin: f64,
     /// Write figures 4, 5, 9 and 10 of the paper as SVG files into this directory: time over size and time over the
     /// number of lanes, measured and by the models
@@ -53,7 +53,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         return Err(Failure::Input(format!("--rate-reps is {}; it must be 1 to 1000", options.rate_reps)));
     }
     let sites = options.common.sites.two_sites(comm)?;
-    let setting = Setting { root: options.root, sites: sites.clone(), distances: Vec::new() };
+    let setting = Setting { root: options.root, sites: sites.clone(), ..Setting::default() };
     let largest = options.sizes.iter().copied().max().unwrap_or(1);
     let model = measure_paths(comm, &sites, options.root, largest, options.rate_reps)?;
     let title = format!("{} + {} ranks, root {}", model.near_ranks, model.far_ranks, options.root);

@@ -71,7 +71,7 @@ pub enum Variant {
 pub const VARIANTS: [Variant; 3] = [Variant::Section42, Variant::Table1, Variant::Overlapped];
 
 /// The direction of the blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// From the root to the ranks.
@@ -79,6 +79,9 @@ pub enum Direction {
     /// From the ranks to the root.
     Gather,
 }
+
+/// Lanes are chosen only if they are faster by this fraction, unless a caller specifies another fraction.
+pub const MARGIN: f64 = 0.05;
 
 /// The algorithm that a [`PathModel`] chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,7 +260,7 @@ impl PathModel {
     }
 
     /// The number of lanes with the smallest time in the overlapped model. Lanes are chosen only if they are faster
-    /// than `linear-nonblocking` by at least `margin` (for example 0.05), because `linear-nonblocking` is disturbed
+    /// than `linear-nonblocking` by at least `margin` (usually [`MARGIN`]), because `linear-nonblocking` is disturbed
     /// less often.
     ///
     /// The result is the same on all ranks that have the same model, because it is computed only from sums, products
