@@ -356,7 +356,7 @@ pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
         let trips = round_trips(comm, i, j, 0, 0, &StoppingRule::fixed(50))?;
         quickest[0] = trips.into_iter().fold(f64::INFINITY, f64::min);
     }
-    comm.broadcast_numbers(&mut quickest, i)?;
+    comm.broadcast(&mut quickest, i)?;
     Ok(quickest[0])
 }
 

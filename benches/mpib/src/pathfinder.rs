@@ -72,7 +72,7 @@ pub fn measure_paths(comm: &Comm, sites: &[usize], root: usize, bytes: usize, re
         to_root: wan(Fan::In)?,
     };
     let mut numbers: Vec<f64> = model.numbers().into_iter().map(|number| *number).collect();
-    comm.broadcast_numbers(&mut numbers, root)?;
+    comm.broadcast(&mut numbers, root)?;
     model.numbers().into_iter().zip(numbers).for_each(|(number, agreed)| *number = agreed);
     Ok(model)
 }

@@ -613,6 +613,15 @@ fn auto_is_measured_with_the_lanes_and_needs_sites() {
 }
 
 #[test]
+fn numbers_of_each_type_are_moved_and_added_by_each_implementation() {
+    for (ranks, sites) in [(2, "0/1"), (5, "0-2/3-4")] {
+        let text = good(mpirun(ranks).arg(example("typed_buffers")).arg(sites).output().expect("timeout(1) runs"));
+        // Seven implementations, one lane, and auto; four types.
+        assert!(text.contains("36 scatters and gathers of four types"), "{text}");
+    }
+}
+
+#[test]
 fn an_application_is_timed_alone_during_gathers_and_while_mcr_saves() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let words = format!(

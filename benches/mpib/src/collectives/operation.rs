@@ -308,7 +308,7 @@ impl Operation for Collective {
             (Kind::Reduce, ..) => comm.reduce_sum(&set.numbers, &mut set.sums, root),
             (Kind::AllReduce, _, Some(tree)) => {
                 super::reduce_along(comm, &tree, &set.numbers, &mut set.sums)?;
-                super::broadcast_numbers_along(comm, &tree, &mut set.sums)
+                super::broadcast_along(comm, &tree, &mut set.sums)
             }
             (Kind::AllReduce, ..) if self.implementation == "recursive-doubling" => {
                 super::all_reduce_doubling(comm, &set.numbers, &mut set.sums)
@@ -316,7 +316,7 @@ impl Operation for Collective {
             (Kind::AllReduce, ..) => comm.all_reduce_sum(&set.numbers, &mut set.sums),
             (Kind::ReduceScatter, _, Some(tree)) => {
                 super::reduce_along(comm, &tree, &set.numbers, &mut set.sums)?;
-                super::scatter_numbers_along(comm, &tree, &mut set.sums)
+                super::scatter_in_place_along(comm, &tree, &mut set.sums)
             }
             (Kind::ReduceScatter, ..) => comm.reduce_scatter_sum(&set.numbers, &mut set.sums),
             (Kind::Scan, _, Some(_)) => super::scan_linear(comm, &set.numbers, &mut set.sums),

@@ -226,6 +226,6 @@ fn distances(comm: &Comm, root: usize) -> Result<Vec<f64>, Failure> {
             *distance = trips.into_iter().fold(f64::INFINITY, f64::min);
         }
     }
-    comm.broadcast_numbers(&mut distances, root)?;
+    comm.broadcast(&mut distances, root)?;
     Ok(distances)
 }
