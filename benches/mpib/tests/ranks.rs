@@ -235,6 +235,10 @@ fn results_come_as_files_of_every_kind_and_open_mpi_takes_the_rules() {
     assert!(read("r.svg").starts_with("<svg") && read("r.gp").contains("plot $line0"));
     let estimates: mpib::tune::Estimates = serde_json::from_str(&read("estimates")).expect("estimates");
     assert!(estimates.best(1000).is_some());
+    let origin = &estimates.origin;
+    assert_eq!((origin.ranks, origin.root, origin.hosts.len(), &origin.hosts), (4, 0, 4, &report.context.hosts));
+    assert_eq!(origin.mpi_library, report.context.mpi_library);
+    assert!(origin.date <= report.context.date && origin.date.ends_with('Z'), "{origin:?}");
     // For Open MPI before 5.0, the report says that sizes are ignored, and the file has one rule.
     let rules = file("scatter-rules");
     let mut scatter = mpirun(4);
@@ -619,6 +623,14 @@ fn numbers_of_each_type_are_moved_and_added_by_each_implementation() {
         // Seven implementations, one lane, and auto; four types.
         assert!(text.contains("36 scatters and gathers of four types"), "{text}");
     }
+}
+
+#[test]
+fn a_program_scatters_numbers_over_lanes_that_the_measured_links_choose() {
+    let text = good(mpirun(5).arg(example("auto_lanes")).arg("0-2/3-4").output().expect("timeout(1) runs"));
+    assert!(text.contains("100000 numbers of each rank: scattered by l"), "linear-nonblocking or lanes: {text}");
+    let output = mpirun(2).arg(example("auto_lanes")).arg("0-1").output().expect("timeout(1) runs");
+    assert!(!output.status.success() && stderr(&output).contains("One(2)"), "{}", stderr(&output));
 }
 
 #[test]
