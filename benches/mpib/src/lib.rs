@@ -7,7 +7,7 @@
 //!   homogeneous and heterogeneous clusters" (EuroPVM/MPI 2008): [`timing`], [`p2p`], [`collectives`], [`models`],
 //!   [`tune`];
 //! - T. Chiba, T. Endo, S. Matsuoka, "Optimization of MPI_Scatter/Gather algorithm for grid environment" (2009):
-//!   [`collectives::lanes`], [`models::lanes`], [`pathfinder`];
+//!   [`collectives::lanes`], [`models::lanes`], [`pathfinder`], [`wan`];
 //! - C. Clauss, S. Gsell, S. Lankes, T. Bemmerl, "A fair benchmark for evaluating the latent potential of
 //!   heterogeneous coupled clusters": [`jor`].
 //!
@@ -54,3 +54,4 @@ pub mod sizes;
 pub mod stats;
 pub mod timing;
 pub mod tune;
+pub mod wan;

@@ -197,6 +197,13 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "paths --figure /nowhere/x.svg", "/nowhere/x.svg: No"),
         (2, concat!("tune --rules ", env!("CARGO_TARGET_TMPDIR"), "/x --ranks 1"), "--ranks 1: it must be from 2 to 2"),
         (2, concat!("tune --rules ", env!("CARGO_TARGET_TMPDIR"), "/x --operations scatterv"), "Open MPI has no rules"),
+        (2, "lanes --sites 0/1 --figures /tmp --wan-counter eth0", "expected a file and a card"),
+        (2, "lanes --sites 0/1 --wan-counter /proc/net/dev:lo", "required arguments were not provided"),
+        (
+            2,
+            concat!("lanes --sites 0/1 --wan-counter /proc/net/dev:x9 --figures ", env!("CARGO_TARGET_TMPDIR")),
+            "there is no card x9",
+        ),
         (2, "links --sizes 0", "0 bytes has no bandwidth"),
         (2, "links --nodes 0", "--nodes is 0"),
         (2, "links --node-ranks 3", "--node-ranks must be from 1 to 2"),

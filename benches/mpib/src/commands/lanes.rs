@@ -2,15 +2,17 @@
 
 use super::{Common, Failure, all_fit, bytes_not_zero, context, rate};
 use clap::Args;
-use mpib::collectives::operation::{Collective, Kind, Setting};
+use mpib::collectives::operation::{Collective, Kind, Operation, Setting};
 use mpib::comm::Comm;
 use mpib::models::lanes::{Chosen, Direction, Lan, MARGIN, PathModel, VARIANTS, Variant, Wan};
 use mpib::pathfinder::measure_paths;
 use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people};
 use mpib::stats::StoppingRule;
 use mpib::timing::Timer;
+use mpib::wan::{Counter, rates};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Args)]
 pub struct Options {
@@ -30,6 +32,11 @@ pub struct Options {
     /// number of lanes, measured and by the models
     #[arg(long, value_name = "DIR")]
     figures: Option<PathBuf>,
+    /// Counters of the card through which the root's site sends to the other site, in a file like /proc/net/dev that
+    /// rank 0 can read. With this option, --figures also writes figures 7 and 8: the use of the WAN over time with
+    /// one lane and with several lanes
+    #[arg(long, value_name = "FILE:CARD", requires = "figures")]
+    wan_counter: Option<Counter>,
     #[command(flatten)]
     common: Common,
 }
@@ -51,6 +58,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     if !(1..=1000).contains(&options.rate_reps) {
         return Err(Failure::Input(format!("--rate-reps is {}; it must be 1 to 1000", options.rate_reps)));
+    }
+    if let Some(counter) = &options.wan_counter {
+        let read = if comm.rank() == 0 { counter.read().map(|_| ()) } else { Ok(()) };
+        comm.agree(read).map_err(|error| Failure::Input(format!("--wan-counter {error}")))?;
     }
     let sites = options.common.sites.two_sites(comm)?;
     let setting = Setting { root: options.root, sites: sites.clone(), ..Setting::default() };
@@ -95,6 +106,23 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         }
     }
     let both = [(Kind::Scatter, Direction::Scatter), (Kind::Gather, Direction::Gather)];
+    let mut uses = Vec::new();
+    if let (Some(counter), Some(directory)) = (&options.wan_counter, &options.figures) {
+        for ((kind, direction), number) in both.into_iter().zip([7, 8]) {
+            let mut lines = Vec::new();
+            for count in single_and_several(&model, direction, largest, options.margin) {
+                let wan_use = WanUse::measure(comm, counter, &setting, (kind, direction), count, largest)?;
+                notes.push(wan_use.note());
+                lines.push(Line::new(lanes(count), wan_use.points()));
+                uses.push(wan_use.json());
+            }
+            let title = format!("{} of {largest} bytes: use of the WAN over time, one run each", kind.name());
+            let (x, y) = ("time".into(), "Mbit/s with all headers".into());
+            let quantities = (Quantity::Seconds, Quantity::Number);
+            let plot = Plot { title, x, y, log: false, quantities, lines };
+            figures.push((directory.join(format!("figure-{number}.svg")), plot.svg()));
+        }
+    }
     // A plot over one size would be a column of dots.
     let figure = (drawn.sizes.len() == 1).then(|| drawn.over_lanes(&both));
     let report = Report {
@@ -104,7 +132,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rule: timing.rule,
         rows,
         notes,
-        found: serde_json::json!({ "paths": model, "choices": found }),
+        found: serde_json::json!({ "paths": model, "choices": found, "wan_use": uses }),
     };
     journal.end();
     options.common.output.write_with(comm, &report, &figures)
@@ -181,6 +209,93 @@ impl Drawn<'_> {
 
 fn lanes(count: usize) -> String {
     format!("{count} lane{}", if count == 1 { "" } else { "s" })
+}
+
+/// One lane, and the number of lanes that the model chooses, or all lanes if the model chooses none.
+fn single_and_several(model: &PathModel, direction: Direction, size: usize, margin: f64) -> Vec<usize> {
+    let several = match model.choose(direction, size, margin) {
+        Chosen::Lanes(several) if several > 1 => several,
+        _ => model.max_lanes(),
+    };
+    let mut counts = vec![1, several];
+    counts.dedup();
+    counts
+}
+
+/// The rate on the WAN during one scatter or gather. Only rank 0 has rates.
+struct WanUse {
+    kind: Kind,
+    size: usize,
+    lanes: usize,
+    window_seconds: f64,
+    /// Bytes per second in each window.
+    rates: Vec<f64>,
+}
+
+/// Time between two readings of the counter.
+const WAN_INTERVAL: Duration = Duration::from_millis(2);
+/// Minimum length of a window. The emulated links send bursts of 4 ms.
+const WAN_WINDOW_SECONDS: f64 = 0.01;
+/// Maximum number of windows in a figure.
+const WAN_WINDOWS_MAX: f64 = 100.0;
+
+impl WanUse {
+    /// Runs the operation twice, and watches the counter during the second run. All ranks must call this function.
+    fn measure(
+        comm: &Comm,
+        counter: &Counter,
+        setting: &Setting,
+        (kind, direction): (Kind, Direction),
+        lanes: usize,
+        size: usize,
+    ) -> Result<Self, Failure> {
+        let name = format!("lanes-{lanes}");
+        let mut operation = Collective::new(kind, &name, setting, comm.size()).map_err(Failure::input)?;
+        operation.prepare(comm, size)?;
+        operation.run(comm)?;
+        comm.barrier()?;
+        let mut run = || operation.run(comm).and_then(|()| comm.barrier());
+        let (run, samples) = if comm.rank() == 0 { counter.watch(WAN_INTERVAL, run) } else { (run(), Vec::new()) };
+        run?;
+        let seconds = samples.last().map_or(0.0, |last| last.seconds);
+        let window_seconds = WAN_WINDOW_SECONDS.max(seconds / WAN_WINDOWS_MAX);
+        let rates = rates(&samples, direction, window_seconds);
+        Ok(Self { kind, size, lanes, window_seconds, rates })
+    }
+
+    fn bytes(&self) -> f64 {
+        self.rates.iter().sum::<f64>() * self.window_seconds
+    }
+
+    fn note(&self) -> String {
+        let most = self.rates.iter().copied().fold(0.0, f64::max);
+        format!(
+            "{} of {} bytes, {}: {:.0} bytes on the WAN in {}; at most {} during {}",
+            self.kind.name(),
+            self.size,
+            lanes(self.lanes),
+            self.bytes(),
+            people(self.rates.len() as f64 * self.window_seconds),
+            rate(most),
+            people(self.window_seconds)
+        )
+    }
+
+    /// The rate in Mbit/s at the middle of each window.
+    fn points(&self) -> Vec<Point> {
+        let middle = |i: usize| (i as f64 + 0.5) * self.window_seconds;
+        self.rates.iter().enumerate().map(|(i, rate)| Point::at(middle(i), rate * 8.0 / 1e6)).collect()
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "operation": self.kind.name(),
+            "block_bytes": self.size,
+            "lanes": self.lanes,
+            "window_seconds": self.window_seconds,
+            "bytes_per_second": self.rates,
+        })
+    }
 }
 
 /// The measured links, one line each.
