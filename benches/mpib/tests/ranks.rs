@@ -602,7 +602,7 @@ fn lanes_are_drawn_over_size_and_over_their_number_with_the_models() {
         let svg = file(figure);
         // Two sizes; two numbers of lanes; three models.
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (8, 4), "{svg}");
-        assert!(svg.contains(">65536 bytes, table 1<"), "{svg}");
+        assert!(svg.contains(">64 KiB, table 1<"), "{svg}");
     }
     // In an earlier version, the picture of one size was a column of dots.
     good(mpib(4, &format!("{words} --sizes 4KiB -o {there}/one.svg")));

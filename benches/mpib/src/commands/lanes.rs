@@ -6,7 +6,7 @@ use mpib::collectives::operation::{Collective, Kind, Operation, Setting};
 use mpib::comm::Comm;
 use mpib::models::lanes::{Chosen, Direction, Lan, MARGIN, PathModel, VARIANTS, Variant, Wan};
 use mpib::pathfinder::measure_paths;
-use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people};
+use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people, size};
 use mpib::stats::StoppingRule;
 use mpib::timing::Timer;
 use mpib::wan::{Counter, rates};
@@ -116,7 +116,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 lines.push(Line::new(lanes(count), wan_use.points()));
                 uses.push(wan_use.json());
             }
-            let title = format!("{} of {largest} bytes: use of the WAN over time, one run each", kind.name());
+            let title = format!("{} of {}: use of the WAN over time, one run each", kind.name(), size(largest));
             let (x, y) = ("time".into(), "Mbit/s with all headers".into());
             let quantities = (Quantity::Seconds, Quantity::Number);
             let plot = Plot { title, x, y, log: false, quantities, lines };
@@ -187,19 +187,19 @@ impl Drawn<'_> {
     /// Time over the number of lanes for each size: measured and by each model.
     fn over_lanes(&self, kinds: &[(Kind, Direction)]) -> Plot {
         let mut lines = Vec::new();
-        for (&(kind, direction), &size) in kinds.iter().flat_map(|k| self.sizes.iter().map(move |s| (k, s))) {
+        for (&(kind, direction), &bytes) in kinds.iter().flat_map(|k| self.sizes.iter().map(move |s| (k, s))) {
             let name = if kinds.len() > 1 { format!("{}, ", kind.name()) } else { String::new() };
             let all = 1..=self.model.max_lanes();
-            let measured = all.clone().filter_map(|p| self.point(kind, &format!("lanes-{p}"), size, p as f64));
-            lines.push(Line::new(format!("{name}{size} bytes"), measured.collect()));
+            let measured = all.clone().filter_map(|p| self.point(kind, &format!("lanes-{p}"), bytes, p as f64));
+            lines.push(Line::new(format!("{name}{}", size(bytes)), measured.collect()));
             for (variant, model) in [
                 (Variant::Overlapped, "overlapped model"),
                 (Variant::Section42, "section 4.2"),
                 (Variant::Table1, "table 1"),
             ] {
-                let seconds = |p| self.model.lanes_seconds(variant, direction, p, size);
+                let seconds = |p| self.model.lanes_seconds(variant, direction, p, bytes);
                 let points = all.clone().map(|p| Point::at(p as f64, seconds(p))).collect();
-                lines.push(Line::model(format!("{name}{size} bytes, {model}"), points));
+                lines.push(Line::model(format!("{name}{}, {model}", size(bytes)), points));
             }
         }
         let name = if let [(kind, _)] = kinds { kind.name() } else { "scatter and gather" };
@@ -371,8 +371,9 @@ impl<'m> Choice<'m> {
         let single = self.time("lanes-1");
         let best = self.time(&format!("lanes-{}", self.best_lanes));
         lines.push(format!(
-            "{kind} of {} bytes: linear-nonblocking measured {}, model {}; best of the lanes {} ({:.2} x over one lane)",
+            "{kind} of {} bytes: {} measured {}, model {}; best of the lanes {} ({:.2} x over one lane)",
             self.size,
+            Chosen::LinearNonblocking.name(),
             people(self.time(&Chosen::LinearNonblocking.name())),
             people(self.model.linear_nonblocking_seconds(self.direction, self.size)),
             self.best_lanes,
