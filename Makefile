@@ -65,7 +65,7 @@ test-reader: ## save checkpoints with mcr, restore them with the reader in Pytho
 # On Red Hat, Open MPI is not in the PATH until its module is loaded.
 MPIB := cd benches/mpib && PATH="$$PATH:/usr/lib64/openmpi/bin" cargo
 
-# The tests of test-sites that take two minutes. A test prints a message if this machine cannot emulate sites.
+# The tests of test-sites that test-mpi runs too. A test prints a message if this machine cannot emulate sites.
 SOME_SITES := models_find_the_links sites_are_found
 
 test-mpi: scripts ## test benches/mpib, which needs an MPI; as root also between emulated sites
@@ -74,7 +74,7 @@ test-mpi: scripts ## test benches/mpib, which needs an MPI; as root also between
 	$(MPIB) test --locked --lib --bins --test ranks --test packages
 	$(MPIB) test --locked --test sites -- $(SOME_SITES)
 
-test-sites: scripts ## test benches/mpib between all emulated sites; needs root and an idle machine; 6 minutes
+test-sites: scripts ## test benches/mpib between all emulated sites; needs root and an idle machine
 	@deploy/prerequisites.sh mpi
 	$(MPIB) test --locked --test sites
 

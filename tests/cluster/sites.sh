@@ -8,6 +8,7 @@
 # feature). COMMAND gets these environment variables:
 #   SITES_MPIRUN   the command that starts Open MPI on all hosts, one rank per host, site 0 first
 #   SITES_TRUNK    a command that prints the bytes sent over the trunk so far, in each direction
+#   SITES_TRUNK_COUNTER   a file like /proc/net/dev, a colon, and the card of site 0's router that is the trunk
 #
 #      h0 h1 ..  each host is a network namespace with two cards:        .. h1 h0
 #       |lan|    lan (LAN Mbit/s, the switch of its site) and             |lan|
@@ -24,7 +25,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tag=ms$$ line=
 
 skip() { echo "SKIPPED: emulated sites need $*" >&2; exit 77; }
-[ $# -gt 0 ] || { sed -n '2,24p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,25p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || skip root
 for tool in ip tc mpirun; do command -v $tool >/dev/null || skip "the command $tool"; done
 ip netns add "$tag-try" 2>/dev/null || skip "network namespaces"
@@ -144,4 +145,8 @@ cat >"$work/trunk" <<END
 for site in 0 1; do ip netns exec "$tag-r\$site" cat /sys/class/net/trunk/statistics/tx_bytes; done | xargs
 END
 chmod +x "$work"/{agent,mpirun,trunk}
-SITES_MPIRUN=$work/mpirun SITES_TRUNK=$work/trunk "$@"
+# The counters of a namespace are readable from each namespace by the process number of a process in it.
+ip netns exec "$tag-r0" sleep infinity </dev/null >/dev/null 2>&1 &
+counter=/proc/$!/net/dev:trunk
+disown # no message when the process is killed
+SITES_MPIRUN=$work/mpirun SITES_TRUNK=$work/trunk SITES_TRUNK_COUNTER=$counter "$@"

@@ -1,5 +1,5 @@
-//! Uses the library inside a program: times an operation of the program, finds the fastest scatter for each size, and
-//! calls this scatter.
+//! Uses the library inside a program: times an operation of the program, finds the fastest scatter for each size,
+//! stores the estimates, and calls this scatter.
 //!
 //!     mpirun -n 4 target/debug/examples/opt_scatter
 
@@ -9,7 +9,7 @@ use mpib::collectives::operation::{Flow, Kind, Operation, Setting};
 use mpib::comm::Comm;
 use mpib::stats::StoppingRule;
 use mpib::timing::{Method, Timer, Timing};
-use mpib::tune::{Candidates, Optimal, estimate};
+use mpib::tune::{Candidates, Estimates, Optimal, TuneError, estimate};
 use std::time::Duration;
 
 /// An operation in which the last rank sleeps for 5 ms, and the other ranks do nothing.
@@ -66,22 +66,37 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gather = both.pop().unwrap_or_default();
     let scatter = both.pop().unwrap_or_default();
     let chosen = scatter.best(20_000).unwrap_or("-").to_string();
-    let optimal = Optimal::new(scatter, gather, setting);
+
+    // A program can store estimates for later runs, for example in a file.
+    let stored = serde_json::to_string(&[scatter, gather])?;
+    let read = || serde_json::from_str::<[Estimates; 2]>(&stored);
+    // Only rank 0 needs the estimates.
+    let [scatter, gather] = if comm.rank() == 0 { read()? } else { Default::default() };
+    let optimal = Optimal::new(&comm, scatter, gather, setting)?;
+    // Estimates of another root, and estimates of another operation, are refused.
+    let [scatter, gather] = read()?;
+    match Optimal::new(&comm, scatter, gather, Setting { root: 1, ..Setting::default() }) {
+        Err(TuneError::Misfit(misfit)) if misfit.what == "root" => {}
+        other => return Err(format!("estimates of root 0 for root 1: {:?}", other.map(|_| ())).into()),
+    }
+    let [scatter, gather] = read()?;
+    match Optimal::new(&comm, gather, scatter, Setting::default()) {
+        Err(TuneError::Operation { needed: "scatter", .. }) => {}
+        other => return Err(format!("estimates of gather for scatter: {:?}", other.map(|_| ())).into()),
+    }
+
     for len in [1, 100, 20_000, 300_000] {
-        let blocks: Vec<u8> = if comm.rank() == 0 {
-            (0..len * comm.size()).map(|at| (at / len + at % 7) as u8).collect()
-        } else {
-            Vec::new()
-        };
+        let all: Vec<u32> = (0..len * comm.size()).map(|at| (at / len + at % 7) as u32).collect();
+        let blocks = if comm.rank() == 0 { all.as_slice() } else { &[] };
         let mut mine = vec![0; len];
-        optimal.scatter(&comm, &blocks, &mut mine)?;
-        if mine.iter().enumerate().any(|(at, &byte)| byte != (comm.rank() + (comm.rank() * len + at) % 7) as u8) {
-            return Err(format!("rank {}: wrong bytes of {len}", comm.rank()).into());
+        optimal.scatter(&comm, blocks, &mut mine)?;
+        if mine != all[comm.rank() * len..][..len] {
+            return Err(format!("rank {}: a wrong block of {len} numbers", comm.rank()).into());
         }
         let mut back = vec![0; blocks.len()];
         optimal.gather(&comm, &mine, &mut back)?;
         if back != blocks {
-            return Err(format!("{len} bytes did not come back as they were").into());
+            return Err(format!("{len} numbers of each rank did not come back as they were").into());
         }
     }
     if comm.rank() == 0 {

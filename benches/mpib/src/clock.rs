@@ -137,7 +137,7 @@ impl Clock {
         let known = self.points.len() > 8;
         let interval = if known { LATER_INTERVAL_SECONDS } else { FIRST_INTERVAL_SECONDS };
         let mut due = [f64::from(u8::from(wtime() - self.synchronised_at > interval))];
-        comm.broadcast_numbers(&mut due, 0)?;
+        comm.broadcast(&mut due, 0)?;
         if due[0] == 1.0 { self.synchronise(comm) } else { Ok(()) }
     }
 

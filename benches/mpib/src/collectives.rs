@@ -2,6 +2,9 @@
 //!
 //! All scatters and gathers accept blocks of different lengths, and every rank must know all lengths. For blocks of
 //! equal length, `native` calls MPI_Scatter and MPI_Gather instead of MPI_Scatterv and MPI_Gatherv.
+//!
+//! The operations take elements of any type with an MPI datatype and without padding ([`Element`]). Lengths of blocks
+//! are numbers of elements.
 
 mod blocks;
 pub mod kind;
@@ -9,10 +12,14 @@ pub mod lanes;
 pub mod operation;
 pub mod tree;
 
-use crate::comm::{Comm, CommError};
+pub use crate::comm::Element;
+
+use crate::comm::{Comm, CommError, in_bytes};
 use blocks::Blocks;
+use bytemuck::{cast_slice, cast_slice_mut};
 use lanes::Lanes;
 use std::borrow::Cow;
+use std::ops::AddAssign;
 use tree::Tree;
 
 /// The result of an operation; errors come from MPI.
@@ -40,15 +47,16 @@ pub enum Algorithm {
 const TAG: u16 = 100; // TAG + 1 is used too
 const READY: u16 = 102;
 
-/// Sends one block of the root to each rank, in rank order. `mine` has `lens[rank]` bytes.
-pub fn scatter(
+/// Sends one block of the root to each rank, in rank order. `mine` has `lens[rank]` elements.
+pub fn scatter<T: Element>(
     comm: &Comm,
     how: &Algorithm,
-    blocks: &[u8],
+    blocks: &[T],
     lens: &[usize],
-    mine: &mut [u8],
+    mine: &mut [T],
     root: usize,
 ) -> Result<()> {
+    let (blocks, lens, mine): (&[u8], _, &mut [u8]) = (cast_slice(blocks), &*in_bytes::<T>(lens), cast_slice_mut(mine));
     match how {
         Algorithm::Native if equal(lens) => comm.scatter(blocks, mine, root),
         Algorithm::Native => comm.scatter_varying(blocks, lens, mine, root),
@@ -60,7 +68,15 @@ pub fn scatter(
 }
 
 /// The inverse of [`scatter`].
-pub fn gather(comm: &Comm, how: &Algorithm, mine: &[u8], lens: &[usize], blocks: &mut [u8], root: usize) -> Result<()> {
+pub fn gather<T: Element>(
+    comm: &Comm,
+    how: &Algorithm,
+    mine: &[T],
+    lens: &[usize],
+    blocks: &mut [T],
+    root: usize,
+) -> Result<()> {
+    let (mine, lens, blocks): (&[u8], _, &mut [u8]) = (cast_slice(mine), &*in_bytes::<T>(lens), cast_slice_mut(blocks));
     match how {
         Algorithm::Native if equal(lens) => comm.gather(mine, blocks, root),
         Algorithm::Native => comm.gather_varying(mine, lens, blocks, root),
@@ -212,8 +228,9 @@ fn gather_when_ready(comm: &Comm, mine: &[u8], lens: &[usize], blocks: &mut [u8]
     })
 }
 
-/// Sends the root's bytes to all ranks along a tree. A rank serves all its children at the same time.
-pub fn broadcast_along(comm: &Comm, tree: &Tree, bytes: &mut [u8]) -> Result<()> {
+/// Sends the root's elements to all ranks along a tree. A rank serves all its children at the same time.
+pub fn broadcast_along<T: Element>(comm: &Comm, tree: &Tree, elements: &mut [T]) -> Result<()> {
+    let bytes: &mut [u8] = cast_slice_mut(elements);
     if let Some(parent) = tree.parent(comm.rank()) {
         comm.receive(bytes, parent, TAG)?;
     }
@@ -223,46 +240,38 @@ pub fn broadcast_along(comm: &Comm, tree: &Tree, bytes: &mut [u8]) -> Result<()>
     })
 }
 
+fn add<T: Element + AddAssign>(into: &mut [T], part: &[T]) {
+    into.iter_mut().zip(part).for_each(|(sum, part)| *sum += *part);
+}
+
 /// The sum of all ranks' numbers at the root of a tree. On other ranks `into` is only scratch space. The children are
 /// added in the order of the tree, so the result does not depend on the order of arrival.
-pub fn reduce_along(comm: &Comm, tree: &Tree, numbers: &[f64], into: &mut [f64]) -> Result<()> {
-    let (me, len) = (comm.rank(), numbers.len());
+pub fn reduce_along<T: Element + AddAssign>(comm: &Comm, tree: &Tree, numbers: &[T], into: &mut [T]) -> Result<()> {
+    let me = comm.rank();
     into.copy_from_slice(numbers);
-    let mut bytes = vec![0u8; len * 8];
+    let mut part = vec![T::zeroed(); numbers.len()];
     for &child in tree.children(me).iter().rev() {
-        comm.receive(&mut bytes, child, TAG)?;
-        for (sum, part) in into.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *sum += f64::from_ne_bytes(*part);
-        }
+        comm.receive(cast_slice_mut(&mut part), child, TAG)?;
+        add(into, &part);
     }
     let Some(parent) = tree.parent(me) else { return Ok(()) };
-    for (part, sum) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(into.iter()) {
-        *part = sum.to_ne_bytes();
-    }
-    comm.send(&bytes, parent, TAG)
+    comm.send(cast_slice(into), parent, TAG)
 }
 
-/// Sends the root's numbers to all ranks along a tree.
-pub fn broadcast_numbers_along(comm: &Comm, tree: &Tree, numbers: &mut [f64]) -> Result<()> {
-    let mut bytes = to_bytes(numbers);
-    broadcast_along(comm, tree, &mut bytes)?;
-    numbers.iter_mut().zip(bytes.as_chunks::<8>().0).for_each(|(number, part)| *number = f64::from_ne_bytes(*part));
-    Ok(())
-}
-
-/// Sends one block of the root's numbers to each rank along a tree. Afterwards `numbers` begins with this rank's
+/// Sends one block of the root's elements to each rank along a tree. Afterwards `elements` begins with this rank's
 /// block.
-pub fn scatter_numbers_along(comm: &Comm, tree: &Tree, numbers: &mut [f64]) -> Result<()> {
-    let len = numbers.len() / comm.size();
-    let mut mine = vec![0; 8 * len];
-    let blocks = to_bytes(numbers);
-    scatter_along(comm, tree, false, &blocks, &vec![8 * len; comm.size()], &mut mine)?;
-    numbers.iter_mut().zip(mine.as_chunks::<8>().0).for_each(|(number, part)| *number = f64::from_ne_bytes(*part));
+pub fn scatter_in_place_along<T: Element>(comm: &Comm, tree: &Tree, elements: &mut [T]) -> Result<()> {
+    let len = elements.len() / comm.size();
+    let mut mine = vec![T::zeroed(); len];
+    let lens = vec![len * size_of::<T>(); comm.size()];
+    scatter_along(comm, tree, false, cast_slice(elements), &lens, cast_slice_mut(&mut mine))?;
+    elements[..len].copy_from_slice(&mine);
     Ok(())
 }
 
 /// Block j of rank i becomes block i of rank j. All ranks send to all ranks at the same time.
-pub fn all_to_all_at_once(comm: &Comm, out: &[u8], blocks: &mut [u8]) -> Result<()> {
+pub fn all_to_all_at_once<T: Element>(comm: &Comm, out: &[T], blocks: &mut [T]) -> Result<()> {
+    let (out, blocks): (&[u8], &mut [u8]) = (cast_slice(out), cast_slice_mut(blocks));
     let (me, n) = (comm.rank(), comm.size());
     let len = out.len() / n;
     let mut rest = &mut *blocks;
@@ -280,9 +289,11 @@ pub fn all_to_all_at_once(comm: &Comm, out: &[u8], blocks: &mut [u8]) -> Result<
     })
 }
 
-/// Like [`all_to_all_at_once`] for blocks of different lengths: each block that rank r receives has `lens[r]` bytes.
-/// So this rank sends `lens[r]` bytes to each rank r, and receives `lens[own rank]` bytes from each rank.
-pub fn all_to_all_varying_at_once(comm: &Comm, out: &[u8], lens: &[usize], blocks: &mut [u8]) -> Result<()> {
+/// Like [`all_to_all_at_once`] for blocks of different lengths: each block that rank r receives has `lens[r]`
+/// elements. So this rank sends `lens[r]` elements to each rank r, and receives `lens[own rank]` elements from each
+/// rank.
+pub fn all_to_all_varying_at_once<T: Element>(comm: &Comm, out: &[T], lens: &[usize], blocks: &mut [T]) -> Result<()> {
+    let (out, lens, blocks): (&[u8], _, &mut [u8]) = (cast_slice(out), &*in_bytes::<T>(lens), cast_slice_mut(blocks));
     let (me, n) = (comm.rank(), comm.size());
     let place = Blocks::new(lens);
     let mut rest = &mut *blocks;
@@ -302,52 +313,43 @@ pub fn all_to_all_varying_at_once(comm: &Comm, out: &[u8], lens: &[usize], block
 /// The sum of all ranks' numbers on every rank, by recursive doubling (R. Thakur, R. Rabenseifner, W. Gropp). If the
 /// number of ranks is not a power of two, the ranks above the largest power of two first send their numbers to a
 /// lower rank. `into` is as long as `numbers`.
-pub fn all_reduce_doubling(comm: &Comm, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+pub fn all_reduce_doubling<T: Element + AddAssign>(comm: &Comm, numbers: &[T], into: &mut [T]) -> Result<()> {
     let (me, n) = (comm.rank(), comm.size());
     let power = if n.is_power_of_two() { n } else { n.next_power_of_two() / 2 };
     into.copy_from_slice(numbers);
-    let mut bytes = vec![0u8; numbers.len() * 8];
-    let add = |into: &mut [f64], bytes: &[u8]| {
-        into.iter_mut().zip(bytes.as_chunks::<8>().0).for_each(|(sum, part)| *sum += f64::from_ne_bytes(*part));
-    };
+    let mut part = vec![T::zeroed(); numbers.len()];
     if me >= power {
-        comm.send(&to_bytes(into), me - power, TAG)?;
-        comm.receive(&mut bytes, me - power, TAG)?;
-        into.iter_mut().zip(bytes.as_chunks::<8>().0).for_each(|(sum, part)| *sum = f64::from_ne_bytes(*part));
-        return Ok(());
+        comm.send(cast_slice(into), me - power, TAG)?;
+        return comm.receive(cast_slice_mut(into), me - power, TAG);
     }
     let extra = me + power < n;
     if extra {
-        comm.receive(&mut bytes, me + power, TAG)?;
-        add(into, &bytes);
+        comm.receive(cast_slice_mut(&mut part), me + power, TAG)?;
+        add(into, &part);
     }
     let mut distance = 1;
     while distance < power {
-        let (mine, partner) = (to_bytes(into), me ^ distance);
+        let partner = me ^ distance;
         comm.overlapped(|pending| {
-            pending.send(&mine, partner, TAG)?;
-            comm.receive(&mut bytes, partner, TAG)
+            pending.send(cast_slice(into), partner, TAG)?;
+            comm.receive(cast_slice_mut(&mut part), partner, TAG)
         })?;
-        add(into, &bytes);
+        add(into, &part);
         distance *= 2;
     }
-    if extra { comm.send(&to_bytes(into), me + power, TAG) } else { Ok(()) }
-}
-
-fn to_bytes(numbers: &[f64]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+    if extra { comm.send(cast_slice(into), me + power, TAG) } else { Ok(()) }
 }
 
 /// The sum over the ranks up to this rank: each rank adds its numbers to the sum that the previous rank sends.
-pub fn scan_linear(comm: &Comm, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+pub fn scan_linear<T: Element + AddAssign>(comm: &Comm, numbers: &[T], into: &mut [T]) -> Result<()> {
     let (me, n) = (comm.rank(), comm.size());
     into.copy_from_slice(numbers);
     if me > 0 {
-        let mut bytes = vec![0u8; numbers.len() * 8];
-        comm.receive(&mut bytes, me - 1, TAG)?;
-        into.iter_mut().zip(bytes.as_chunks::<8>().0).for_each(|(sum, part)| *sum += f64::from_ne_bytes(*part));
+        let mut part = vec![T::zeroed(); numbers.len()];
+        comm.receive(cast_slice_mut(&mut part), me - 1, TAG)?;
+        add(into, &part);
     }
-    if me + 1 < n { comm.send(&to_bytes(into), me + 1, TAG) } else { Ok(()) }
+    if me + 1 < n { comm.send(cast_slice(into), me + 1, TAG) } else { Ok(()) }
 }
 
 /// A barrier by dissemination (D. Hensgen, R. Finkel, U. Manber), in ceil(log2 n) rounds.

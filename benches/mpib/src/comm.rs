@@ -1,6 +1,7 @@
 //! Safe wrappers of the MPI calls that mpib needs. Only this file, [`files`] and [`control`] use `mpi::ffi`.
 //!
-//! Messages are bytes. A communicator is duplicated first, so that messages of this library and of the calling
+//! Collective operations take elements of any type with an MPI datatype and without padding ([`Element`]). Messages
+//! between two ranks are bytes (`bytemuck::cast_slice` converts elements to bytes without a copy). A communicator is duplicated first, so that messages of this library and of the calling
 //! program cannot be confused. MPI errors are returned instead of ending the program. The interface of rsmpi has no
 //! predefined attributes and no variable-length list of requests, so this file calls the C functions.
 #![expect(unsafe_code, reason = "calls of the MPI library; each block states its requirements")]
@@ -8,8 +9,11 @@
 pub mod control;
 pub mod files;
 
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use mpi::ffi;
 use mpi::raw::AsRaw;
+use mpi::traits::Equivalence;
+use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -50,6 +54,22 @@ pub enum CommError {
 }
 
 type Result<T, E = CommError> = std::result::Result<T, E>;
+
+/// An element of a buffer: a number, or a struct that has an MPI datatype (`Equivalence`) and no padding (`Pod`).
+///
+/// Blocks are sent as bytes, because an algorithm combines blocks for several ranks into one message. So all bytes of
+/// an element must be initialised, and all combinations of bytes must be valid. The compiler checks this by `Pod`.
+/// Sums and maxima use the MPI datatype. All ranks must have the same representation of numbers.
+pub trait Element: Equivalence + Pod {}
+impl<T: Equivalence + Pod> Element for T {}
+
+/// Lengths in bytes of blocks with these numbers of elements.
+pub(crate) fn in_bytes<T>(lens: &[usize]) -> Cow<'_, [usize]> {
+    match size_of::<T>() {
+        1 => Cow::Borrowed(lens),
+        bytes => Cow::Owned(lens.iter().map(|len| len * bytes).collect()),
+    }
+}
 
 fn check(call: &'static str, code: c_int) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
@@ -278,21 +298,12 @@ impl Comm {
         check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.raw) })
     }
 
-    /// Sends the root's bytes to all ranks.
-    pub fn broadcast(&self, bytes: &mut [u8], root: usize) -> Result<()> {
+    /// Sends the root's elements to all ranks.
+    pub fn broadcast<T: Element>(&self, elements: &mut [T], root: usize) -> Result<()> {
+        let bytes: &mut [u8] = cast_slice_mut(elements);
         let len = Length::of(bytes.len())?;
         // SAFETY: the buffer has `len` bytes during the call, and it is writable.
         check("MPI_Bcast", unsafe { ffi::MPI_Bcast(place_mut(bytes), len.count, len.kind, int(root), self.raw) })
-    }
-
-    /// Sends the root's numbers to all ranks.
-    pub fn broadcast_numbers(&self, numbers: &mut [f64], root: usize) -> Result<()> {
-        let mut bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
-        self.broadcast(&mut bytes, root)?;
-        for (number, chunk) in numbers.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *number = f64::from_ne_bytes(*chunk);
-        }
-        Ok(())
     }
 
     /// The numbers of all ranks, in rank order, on every rank.
@@ -307,30 +318,31 @@ impl Comm {
     }
 
     /// The maximum over all ranks, element by element, on every rank.
-    pub fn all_max(&self, numbers: &mut [f64]) -> Result<()> {
+    pub fn all_max<T: Element>(&self, numbers: &mut [T]) -> Result<()> {
         let mine = numbers.to_vec();
-        let len = count(mine.len())?;
-        // SAFETY: both buffers have `len` doubles.
+        let (len, kind) = (count(mine.len())?, T::equivalent_datatype());
+        // SAFETY: both buffers have `len` elements of this datatype.
         check("MPI_Allreduce", unsafe {
             let (from, to) = (place(&mine), place_mut(numbers));
-            ffi::MPI_Allreduce(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_MAX, self.raw)
+            ffi::MPI_Allreduce(from, to, len, kind.as_raw(), ffi::RSMPI_MAX, self.raw)
         })
     }
 
     /// The sum over all ranks, element by element, at the root. At the root, `into` must be as long as `numbers`.
-    pub fn reduce_sum(&self, numbers: &[f64], into: &mut [f64], root: usize) -> Result<()> {
+    pub fn reduce_sum<T: Element>(&self, numbers: &[T], into: &mut [T], root: usize) -> Result<()> {
         assert!(self.rank != root || into.len() == numbers.len(), "{} sums of {}", into.len(), numbers.len());
-        let len = count(numbers.len())?;
-        // SAFETY: `numbers` has `len` doubles, and so has `into` at the root, the only rank where MPI writes to it.
+        let (len, kind) = (count(numbers.len())?, T::equivalent_datatype());
+        // SAFETY: `numbers` has `len` elements of this datatype, and so has `into` at the root, the only rank where MPI writes to it.
         check("MPI_Reduce", unsafe {
             let (from, to) = (place(numbers), place_mut(into));
-            ffi::MPI_Reduce(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM, int(root), self.raw)
+            ffi::MPI_Reduce(from, to, len, kind.as_raw(), ffi::RSMPI_SUM, int(root), self.raw)
         })
     }
 
     /// Sends one block to each rank. At the root, `blocks` is `size` times as long as `mine`.
-    pub fn scatter(&self, blocks: &[u8], mine: &mut [u8], root: usize) -> Result<()> {
-        assert!(self.rank != root || blocks.len() == mine.len() * self.size, "{} blocks bytes", blocks.len());
+    pub fn scatter<T: Element>(&self, blocks: &[T], mine: &mut [T], root: usize) -> Result<()> {
+        let (blocks, mine): (&[u8], &mut [u8]) = (cast_slice(blocks), cast_slice_mut(mine));
+        assert!(self.rank != root || blocks.len() == mine.len() * self.size, "{} bytes of blocks", blocks.len());
         let Length { count, kind, .. } = &Length::of(mine.len())?;
         // SAFETY: the root's buffer has `size` blocks of `count` elements, and `mine` has one block.
         check("MPI_Scatter", unsafe {
@@ -340,8 +352,9 @@ impl Comm {
     }
 
     /// The inverse of [`Comm::scatter`].
-    pub fn gather(&self, mine: &[u8], blocks: &mut [u8], root: usize) -> Result<()> {
-        assert!(self.rank != root || blocks.len() == mine.len() * self.size, "{} blocks bytes", blocks.len());
+    pub fn gather<T: Element>(&self, mine: &[T], blocks: &mut [T], root: usize) -> Result<()> {
+        let (mine, blocks): (&[u8], &mut [u8]) = (cast_slice(mine), cast_slice_mut(blocks));
+        assert!(self.rank != root || blocks.len() == mine.len() * self.size, "{} bytes of blocks", blocks.len());
         let Length { count, kind, .. } = &Length::of(mine.len())?;
         // SAFETY: the root's buffer has `size` blocks of `count` elements, and `mine` has one block.
         check("MPI_Gather", unsafe {
@@ -350,9 +363,11 @@ impl Comm {
         })
     }
 
-    /// Sends one block of `lens[rank]` bytes to each rank. The root's `blocks` contains the blocks of all ranks, one
+    /// Sends one block of `lens[rank]` elements to each rank. The root's `blocks` contains the blocks of all ranks, one
     /// after the other.
-    pub fn scatter_varying(&self, blocks: &[u8], lens: &[usize], mine: &mut [u8], root: usize) -> Result<()> {
+    pub fn scatter_varying<T: Element>(&self, blocks: &[T], lens: &[usize], mine: &mut [T], root: usize) -> Result<()> {
+        let (blocks, lens, mine): (&[u8], _, &mut [u8]) =
+            (cast_slice(blocks), &*in_bytes::<T>(lens), cast_slice_mut(mine));
         let Some((lens, places)) = self.layout(lens, blocks.len(), mine.len(), root) else {
             return self.scatter_one_by_one(blocks, lens, mine, root);
         };
@@ -374,7 +389,9 @@ impl Comm {
     }
 
     /// The inverse of [`Comm::scatter_varying`].
-    pub fn gather_varying(&self, mine: &[u8], lens: &[usize], blocks: &mut [u8], root: usize) -> Result<()> {
+    pub fn gather_varying<T: Element>(&self, mine: &[T], lens: &[usize], blocks: &mut [T], root: usize) -> Result<()> {
+        let (mine, lens, blocks): (&[u8], _, &mut [u8]) =
+            (cast_slice(mine), &*in_bytes::<T>(lens), cast_slice_mut(blocks));
         let Some((lens, places)) = self.layout(lens, blocks.len(), mine.len(), root) else {
             return self.gather_one_by_one(mine, lens, blocks, root);
         };
@@ -437,7 +454,8 @@ impl Comm {
     }
 
     /// The blocks of all ranks, in rank order, on every rank.
-    pub fn all_gather(&self, mine: &[u8], blocks: &mut [u8]) -> Result<()> {
+    pub fn all_gather<T: Element>(&self, mine: &[T], blocks: &mut [T]) -> Result<()> {
+        let (mine, blocks): (&[u8], &mut [u8]) = (cast_slice(mine), cast_slice_mut(blocks));
         assert_eq!(blocks.len(), mine.len() * self.size, "blocks of all ranks");
         let Length { count, kind, .. } = &Length::of(mine.len())?;
         // SAFETY: `mine` has one block of `count` elements, and `blocks` has room for `size` of these blocks.
@@ -448,7 +466,8 @@ impl Comm {
     }
 
     /// Block j of rank i becomes block i of rank j.
-    pub fn all_to_all(&self, out: &[u8], blocks: &mut [u8]) -> Result<()> {
+    pub fn all_to_all<T: Element>(&self, out: &[T], blocks: &mut [T]) -> Result<()> {
+        let (out, blocks): (&[u8], &mut [u8]) = (cast_slice(out), cast_slice_mut(blocks));
         assert!(out.len() == blocks.len() && out.len().is_multiple_of(self.size), "{} bytes out", out.len());
         let Length { count, kind, .. } = &Length::of(out.len() / self.size)?;
         // SAFETY: both buffers have `size` blocks of `count` elements.
@@ -459,41 +478,43 @@ impl Comm {
     }
 
     /// The sum over all ranks, element by element, on every rank. `into` must be as long as `numbers`.
-    pub fn all_reduce_sum(&self, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+    pub fn all_reduce_sum<T: Element>(&self, numbers: &[T], into: &mut [T]) -> Result<()> {
         assert_eq!(into.len(), numbers.len(), "sums");
-        let len = count(numbers.len())?;
-        // SAFETY: both buffers have `len` doubles.
+        let (len, kind) = (count(numbers.len())?, T::equivalent_datatype());
+        // SAFETY: both buffers have `len` elements of this datatype.
         check("MPI_Allreduce", unsafe {
             let (from, to) = (place(numbers), place_mut(into));
-            ffi::MPI_Allreduce(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM, self.raw)
+            ffi::MPI_Allreduce(from, to, len, kind.as_raw(), ffi::RSMPI_SUM, self.raw)
         })
     }
 
     /// The sum over all ranks, element by element, of which rank r gets block r. `numbers` has one block for each
     /// rank, with the length of `into`.
-    pub fn reduce_scatter_sum(&self, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+    pub fn reduce_scatter_sum<T: Element>(&self, numbers: &[T], into: &mut [T]) -> Result<()> {
         assert_eq!(numbers.len(), into.len() * self.size, "blocks of all ranks");
-        let len = count(into.len())?;
-        // SAFETY: `numbers` has `size` blocks of `len` doubles, and `into` has one.
+        let (len, kind) = (count(into.len())?, T::equivalent_datatype());
+        // SAFETY: `numbers` has `size` blocks of `len` elements of this datatype, and `into` has one.
         check("MPI_Reduce_scatter_block", unsafe {
             let (from, to) = (place(numbers), place_mut(into));
-            ffi::MPI_Reduce_scatter_block(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM, self.raw)
+            ffi::MPI_Reduce_scatter_block(from, to, len, kind.as_raw(), ffi::RSMPI_SUM, self.raw)
         })
     }
 
     /// The sum over the ranks up to this rank, element by element. `into` must be as long as `numbers`.
-    pub fn scan_sum(&self, numbers: &[f64], into: &mut [f64]) -> Result<()> {
+    pub fn scan_sum<T: Element>(&self, numbers: &[T], into: &mut [T]) -> Result<()> {
         assert_eq!(into.len(), numbers.len(), "sums");
-        let len = count(numbers.len())?;
-        // SAFETY: both buffers have `len` doubles.
+        let (len, kind) = (count(numbers.len())?, T::equivalent_datatype());
+        // SAFETY: both buffers have `len` elements of this datatype.
         check("MPI_Scan", unsafe {
             let (from, to) = (place(numbers), place_mut(into));
-            ffi::MPI_Scan(from, to, len, ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM, self.raw)
+            ffi::MPI_Scan(from, to, len, kind.as_raw(), ffi::RSMPI_SUM, self.raw)
         })
     }
 
     /// Like [`Comm::all_gather`] for blocks of different lengths. All blocks together have less than 2 GiB.
-    pub fn all_gather_varying(&self, mine: &[u8], lens: &[usize], blocks: &mut [u8]) -> Result<()> {
+    pub fn all_gather_varying<T: Element>(&self, mine: &[T], lens: &[usize], blocks: &mut [T]) -> Result<()> {
+        let (mine, lens, blocks): (&[u8], _, &mut [u8]) =
+            (cast_slice(mine), &*in_bytes::<T>(lens), cast_slice_mut(blocks));
         assert!(lens.len() == self.size && blocks.len() == lens.iter().sum::<usize>(), "{} bytes", blocks.len());
         assert_eq!(mine.len(), lens[self.rank], "own block");
         let (counts, places) = counts_and_places(lens)?;
@@ -507,7 +528,15 @@ impl Comm {
 
     /// Like [`Comm::all_to_all`] for blocks of different lengths: `out_lens` has the length of the block for each
     /// rank, and `lens` has the length of the block from each rank. The blocks together have less than 2 GiB.
-    pub fn all_to_all_varying(&self, out: &[u8], out_lens: &[usize], blocks: &mut [u8], lens: &[usize]) -> Result<()> {
+    pub fn all_to_all_varying<T: Element>(
+        &self,
+        out: &[T],
+        out_lens: &[usize],
+        blocks: &mut [T],
+        lens: &[usize],
+    ) -> Result<()> {
+        let (out, blocks): (&[u8], &mut [u8]) = (cast_slice(out), cast_slice_mut(blocks));
+        let (out_lens, lens) = (&*in_bytes::<T>(out_lens), &*in_bytes::<T>(lens));
         assert!(out_lens.len() == self.size && out.len() == out_lens.iter().sum::<usize>(), "{} bytes out", out.len());
         assert!(lens.len() == self.size && blocks.len() == lens.iter().sum::<usize>(), "{} bytes", blocks.len());
         let (out_counts, out_places) = counts_and_places(out_lens)?;

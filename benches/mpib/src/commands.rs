@@ -17,6 +17,8 @@ pub mod tune;
 use clap::{Args, Subcommand, ValueEnum};
 use mpib::clock::Clock;
 use mpib::comm::{Comm, CommError};
+use mpib::origin::{hosts, mpi_library, processors};
+use mpib::pathfinder::PathError;
 use mpib::report::{Context, date, settings};
 use mpib::sites::{self, SiteError};
 use mpib::stats::{Estimate, StoppingRule};
@@ -109,12 +111,22 @@ impl From<CommError> for Failure {
     }
 }
 
+impl From<PathError> for Failure {
+    fn from(error: PathError) -> Self {
+        match error {
+            PathError::Comm(error) => error.into(),
+            error => Self::input(error),
+        }
+    }
+}
+
 impl From<mpib::tune::TuneError> for Failure {
     fn from(error: mpib::tune::TuneError) -> Self {
         match error {
             mpib::tune::TuneError::Comm(error) => error.into(),
-            mpib::tune::TuneError::Setting(error) => Self::input(error),
+            mpib::tune::TuneError::Path(error) => error.into(),
             error @ mpib::tune::TuneError::Wrong { .. } => Self::Output(error.to_string()),
+            error => Self::input(error),
         }
     }
 }
@@ -317,23 +329,15 @@ impl Common {
     }
 }
 
-/// The host of each rank. All ranks must call this function.
-pub fn hosts(comm: &Comm) -> Result<Vec<String>, Failure> {
-    let mine = mpi::environment::processor_name().unwrap_or_else(|_| "?".into());
-    Ok(comm.all_bytes(mine.as_bytes())?.iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect())
-}
-
 /// The context of this run: command, MPI library, hosts, sites and clocks. All ranks must call this function.
 pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Context, Failure> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let processors = read("/proc/cpuinfo");
-    let model = processors.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ").map(|(_, m)| m));
+    let (count, model) = processors();
     let usable = std::thread::available_parallelism().map_or(0, usize::from);
-    let count = processors.lines().filter(|l| l.starts_with("processor")).count().max(usable);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Ok(Context {
         command: std::env::args().collect::<Vec<_>>().join(" "),
         mpib: env!("CARGO_PKG_VERSION").into(),
-        mpi_library: mpi::environment::library_version().unwrap_or_default().trim_end_matches('\0').trim().into(),
+        mpi_library: mpi_library(),
         hosts: hosts(comm)?,
         sites: sites.to_vec(),
         clock: clock.map_or("each rank on its own clock".into(), Clock::describe),
@@ -344,7 +348,7 @@ pub fn context(comm: &Comm, clock: Option<&Clock>, sites: &[usize]) -> Result<Co
         environment: settings(
             std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?))),
         ),
-        machine: format!("{count} x {}, {}", model.unwrap_or("?"), read("/proc/sys/kernel/osrelease").trim()),
+        machine: format!("{count} x {model}, {}", kernel.trim()),
     })
 }
 

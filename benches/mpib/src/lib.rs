@@ -7,7 +7,7 @@
 //!   homogeneous and heterogeneous clusters" (EuroPVM/MPI 2008): [`timing`], [`p2p`], [`collectives`], [`models`],
 //!   [`tune`];
 //! - T. Chiba, T. Endo, S. Matsuoka, "Optimization of MPI_Scatter/Gather algorithm for grid environment" (2009):
-//!   [`collectives::lanes`], [`models::lanes`], [`pathfinder`];
+//!   [`collectives::lanes`], [`models::lanes`], [`pathfinder`], [`wan`];
 //! - C. Clauss, S. Gsell, S. Lankes, T. Bemmerl, "A fair benchmark for evaluating the latent potential of
 //!   heterogeneous coupled clusters": [`jor`].
 //!
@@ -18,7 +18,9 @@
 //! 3. [`timing::Timer::measure`] prepares an [`collectives::operation::Operation`], warms up, isolates and repeats it
 //!    until [`stats::StoppingRule`] is satisfied, and returns a [`stats::Summary`] with both confidence intervals on
 //!    every rank.
-//! 4. [`sizes::refine`] and [`tune::estimate`] choose the sizes to measure next. [`report`] writes the results with
+//! 4. [`tune::Optimal`] scatters and gathers typed buffers with the fastest implementation, or over the number of
+//!    lanes that the measured links choose. [`origin`] says which stored estimates fit a run.
+//! 5. [`sizes::refine`] and [`tune::estimate`] choose the sizes to measure next. [`report`] writes the results with
 //!    their context. [`rules`] converts the choice to rules for Open MPI.
 //!
 //! # Invariants
@@ -40,6 +42,7 @@ pub mod links;
 pub mod merge;
 pub mod models;
 pub mod open_mpi;
+pub mod origin;
 pub mod p2p;
 pub mod pathfinder;
 pub mod paths;
@@ -51,3 +54,4 @@ pub mod sizes;
 pub mod stats;
 pub mod timing;
 pub mod tune;
+pub mod wan;

@@ -241,28 +241,50 @@ pub fn streams(comm: &Comm, pairs: &[(usize, usize)], bytes: usize, messages: us
     Ok(crate::stats::median(&rates[1..])) // the first measurement fills TCP's windows
 }
 
-/// Total bandwidth in bytes per second from `from` to all ranks in `to` at the same time. `empty_seconds`, the time
-/// of an empty round trip, is subtracted from the measured time. All ranks must call this function.
-pub fn fan_out(comm: &Comm, from: usize, to: &[usize], bytes: usize, reps: usize, empty_seconds: f64) -> Result<f64> {
+/// The direction of the messages between one rank and several other ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fan {
+    /// From the one rank to the others.
+    Out,
+    /// From the others to the one rank.
+    In,
+}
+
+/// Total bandwidth in bytes per second between `one` and all ranks in `others` at the same time. `empty_seconds`, the
+/// time of an empty round trip, is subtracted from the measured time. The result is the median of `reps`
+/// measurements. All ranks must call this function.
+pub fn fan(
+    comm: &Comm,
+    direction: Fan,
+    one: usize,
+    others: &[usize],
+    bytes: usize,
+    reps: usize,
+    empty_seconds: f64,
+) -> Result<f64> {
+    // A message of the one rank to each other rank is answered. One of both messages is empty.
+    let (there, back) = if direction == Fan::Out { (bytes, 0) } else { (0, bytes) };
+    let out = vec![1u8; if comm.rank() == one { there } else { back }];
     let mut rates = Vec::with_capacity(reps);
     for _ in 0..reps + 1 {
         comm.barrier()?;
-        let start = wtime();
         let mut seconds = [0.0];
-        if comm.rank() == from {
-            let out = vec![1u8; bytes];
-            comm.overlapped(|pending| to.iter().try_for_each(|&rank| pending.send(&out, rank, TAG).map(|_| ())))?;
-            for &rank in to {
-                comm.receive(&mut [], rank, TAG)?;
-            }
+        if comm.rank() == one {
+            let mut into = vec![vec![1u8; back]; others.len()];
+            let start = wtime();
+            comm.overlapped(|pending| {
+                for (into, &rank) in into.iter_mut().zip(others) {
+                    pending.receive(into, rank, TAG)?;
+                }
+                others.iter().try_for_each(|&rank| pending.send(&out, rank, TAG).map(|_| ()))
+            })?;
             seconds[0] = wtime() - start;
-        } else if to.contains(&comm.rank()) {
-            let mut into = vec![0u8; bytes];
-            comm.receive(&mut into, from, TAG)?;
-            comm.send(&[], from, TAG)?;
+        } else if others.contains(&comm.rank()) {
+            comm.receive(&mut vec![1u8; there], one, TAG)?;
+            comm.send(&out, one, TAG)?;
         }
         comm.all_max(&mut seconds)?;
-        rates.push((bytes * to.len()) as f64 / (seconds[0] - empty_seconds).max(f64::MIN_POSITIVE));
+        rates.push((bytes * others.len()) as f64 / (seconds[0] - empty_seconds).max(f64::MIN_POSITIVE));
     }
     Ok(crate::stats::median(&rates[1..]))
 }
@@ -334,7 +356,7 @@ pub fn quickest_round_trip(comm: &Comm, i: usize, j: usize) -> Result<f64> {
         let trips = round_trips(comm, i, j, 0, 0, &StoppingRule::fixed(50))?;
         quickest[0] = trips.into_iter().fold(f64::INFINITY, f64::min);
     }
-    comm.broadcast_numbers(&mut quickest, i)?;
+    comm.broadcast(&mut quickest, i)?;
     Ok(quickest[0])
 }
 

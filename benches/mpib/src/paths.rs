@@ -9,6 +9,7 @@ pub mod shared;
 use crate::collectives::operation::{Collective, Flow, Kind, Operation, Setting, named};
 use crate::collectives::{self, Algorithm, Result};
 use crate::comm::{Comm, CommError};
+use crate::models::lanes::Direction;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -103,7 +104,7 @@ impl GroupGather {
         let first = comm.rank() / group_size * group_size;
         let group = comm.split(u16::try_from(comm.rank() / group_size).unwrap_or(u16::MAX))?;
         let sites = sites.iter().skip(first).take(group.size()).copied().collect();
-        let setting = Setting { root: 0, sites, distances: Vec::new() };
+        let setting = Setting { sites, ..Setting::default() };
         let fits = Collective::new(Kind::Gather, implementation, &setting, group.size()).is_ok();
         let mut missing = [f64::from(u8::from(!fits))];
         comm.all_max(&mut missing)?;
@@ -119,7 +120,7 @@ impl GroupGather {
         let Self { out, into, piece_bytes, .. } = self;
         for piece in out.chunks((*piece_bytes).max(1)) {
             let lens = vec![piece.len(); ranks];
-            let how = named(&self.implementation, &lens, &self.setting).unwrap_or(Algorithm::Native);
+            let how = named(&self.implementation, Direction::Gather, &lens, &self.setting).unwrap_or(Algorithm::Native);
             let all = if self.group.rank() == 0 { &mut into[..piece.len() * ranks] } else { &mut [][..] };
             collectives::gather(&self.group, &how, piece, &lens, all, 0)?;
             look(piece.len(), all);

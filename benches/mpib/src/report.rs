@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::io;
 
 pub mod plot;
-pub use plot::{Bars, Line, Plot, Point, Quantity};
+pub use plot::{Bars, Line, Plot, Point, Quantity, size};
 
 /// The context of a result: the command, the machine and the clocks. Without this context, a result is not
 /// reproducible.

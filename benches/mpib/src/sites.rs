@@ -165,7 +165,7 @@ pub fn find(comm: &Comm) -> Result<Vec<usize>> {
                 }
             }
         }
-        comm.broadcast_numbers(&mut times, pivot)?;
+        comm.broadcast(&mut times, pivot)?;
         let far = far_by_times(&times);
         if site == 0 {
             // A later pivot may have no far ranks. So all pivots use the limit between near and far that the first

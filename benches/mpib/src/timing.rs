@@ -172,7 +172,7 @@ impl Timer {
         loop {
             // One rank decides, because machines may round differently.
             let mut more = [series.next(&samples) as f64];
-            self.comm.broadcast_numbers(&mut more, 0)?;
+            self.comm.broadcast(&mut more, 0)?;
             if more[0] == 0.0 {
                 let summary = how.rule.summary(&samples);
                 if let Some(report) = &mut self.report {
@@ -269,7 +269,7 @@ impl Timer {
             Isolation::Reduce => {
                 let mut sum = [0.0];
                 comm.reduce_sum(&[1.0], &mut sum, 0)?;
-                comm.broadcast_numbers(&mut sum, 0)?;
+                comm.broadcast(&mut sum, 0)?;
             }
             Isolation::PointToPoint if me == 0 => {
                 for rank in 1..comm.size() {
@@ -286,7 +286,7 @@ impl Timer {
             Isolation::StartTime => {
                 comm.barrier()?;
                 let mut start = [self.clock.now() + self.start_slack_seconds];
-                comm.broadcast_numbers(&mut start, 0)?;
+                comm.broadcast(&mut start, 0)?;
                 loop {
                     match start[0] - self.clock.now() {
                         left if left <= 0.0 => return Ok(-left > LATE_SECONDS),

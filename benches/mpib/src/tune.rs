@@ -2,17 +2,22 @@
 //! does the same for scatter.
 
 use crate::collectives::operation::{self, Collective, Kind, Operation, Setting, SettingError};
-use crate::collectives::{self, Algorithm, Result};
-use crate::comm::Comm;
+use crate::collectives::{self, Algorithm, Element, Result};
+use crate::comm::{Comm, CommError, in_bytes};
+use crate::models::lanes::{Direction, MARGIN};
 use crate::open_mpi;
+use crate::origin::{Misfit, Origin};
+use crate::pathfinder::{PathError, measure_paths};
 use crate::rules::{Chosen, Collective as Ruled, Rule};
 use crate::sizes::interpolate;
 use crate::stats::Summary;
 use crate::timing::{Timer, Timing};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Times of several implementations of one operation at several sizes. The times can be stored as JSON for the next
-/// run.
+/// run. [`Optimal`] refuses estimates that do not fit its run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimates {
     /// The operation, for example `scatter`.
@@ -20,6 +25,8 @@ pub struct Estimates {
     /// For each implementation: its name, and pairs of block size in bytes and time in seconds, in ascending order of
     /// sizes.
     pub curves: Vec<(String, Vec<(usize, f64)>)>,
+    /// The run that measured these times.
+    pub origin: Origin,
 }
 
 impl Estimates {
@@ -50,7 +57,8 @@ impl Estimates {
             let counts = !own || name == "native" || open_mpi::number(name).is_some();
             counts && collective.algorithm(name).is_some()
         };
-        Self { operation: self.operation.clone(), curves: self.curves.iter().filter(has).cloned().collect() }
+        let curves = self.curves.iter().filter(has).cloned().collect();
+        Self { operation: self.operation.clone(), curves, origin: self.origin.clone() }
     }
 
     /// Rules for communicators of `ranks` ranks, from the implementations that this version of Open MPI has. `None`
@@ -109,8 +117,8 @@ pub fn estimate(
     rounds: usize,
 ) -> Result<(Estimates, Measured), TuneError> {
     let Candidates { kind, names, setting } = of;
-    let mut estimates =
-        Estimates { operation: kind.name().into(), curves: names.iter().map(|n| (n.clone(), Vec::new())).collect() };
+    let curves = names.iter().map(|n| (n.clone(), Vec::new())).collect();
+    let mut estimates = Estimates { operation: kind.name().into(), curves, origin: Origin::of(comm, setting)? };
     // A forced algorithm of Open MPI needs a communicator, so each operation is created only once.
     let create =
         |name: &String| Ok(Collective::new(kind, name, setting, comm.size())?.with_fresh_buffers(how.fresh_buffers));
@@ -143,15 +151,29 @@ pub fn estimate(
     Ok((estimates, all))
 }
 
-/// The reason why there are no estimates.
+/// The reason why there are no estimates, or why estimates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
     /// MPI failed.
     #[error(transparent)]
-    Comm(#[from] crate::comm::CommError),
+    Comm(#[from] CommError),
     /// The caller's input is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// The links between two sites cannot be measured.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The estimates were measured in a run of another kind.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+    /// The estimates are of another operation.
+    #[error("these are estimates of {found:?}; estimates of {needed:?} are needed")]
+    Operation {
+        /// The operation of the estimates.
+        found: String,
+        /// The operation that is needed.
+        needed: &'static str,
+    },
     /// An implementation moved wrong bytes. All ranks get this error.
     #[error("{operation} with {block_bytes} bytes: wrong bytes; leave it out with --impl")]
     Wrong {
@@ -162,38 +184,118 @@ pub enum TuneError {
     },
 }
 
-/// A scatter and a gather that use the fastest implementation for each size.
+/// A scatter and a gather that use the fastest implementation for each size, for blocks of elements of any type.
 pub struct Optimal {
-    scatter: Estimates,
-    gather: Estimates,
+    /// Estimates of scatter and gather. Without estimates, the measured links choose ([`operation::AUTO`]).
+    estimates: Option<[Estimates; 2]>,
     setting: Setting,
+    ranks: usize,
+    /// The algorithms for blocks of equal length, by direction and block size in bytes, because creating an algorithm
+    /// may take longer than a short operation.
+    known: Mutex<BTreeMap<(Direction, usize), Arc<Algorithm>>>,
 }
 
+/// Maximum number of algorithms that an [`Optimal`] keeps.
+const KNOWN_MAX: usize = 256;
+
 impl Optimal {
-    /// Uses estimates that were measured now or stored by an earlier run.
-    pub fn new(scatter: Estimates, gather: Estimates, setting: Setting) -> Self {
-        Self { scatter, gather, setting }
+    /// Uses estimates that were measured now or stored by an earlier run. Estimates are refused if they do not fit
+    /// this run ([`Origin::fits`]), or if they name an implementation that does not exist here. Algorithms that Open
+    /// MPI must be forced to use (`open-mpi-1` and so on) are ignored.
+    ///
+    /// All ranks must call this function with the same setting. The estimates of rank 0 count on all ranks, so only
+    /// rank 0 needs to read a file; the other ranks may pass [`Estimates::default`].
+    pub fn new(comm: &Comm, scatter: Estimates, gather: Estimates, setting: Setting) -> Result<Self, TuneError> {
+        let here = Origin::of(comm, &setting)?;
+        let told = |error: serde_json::Error| CommError::Told(format!("estimates: {error}"));
+        let mut text = serde_json::to_vec(&[scatter, gather]).map_err(told)?;
+        text = comm.all_bytes(if comm.rank() == 0 { &text } else { &[] })?.swap_remove(0);
+        let mut estimates: [Estimates; 2] = serde_json::from_slice(&text).map_err(told)?;
+        for (estimates, kind) in estimates.iter_mut().zip([Kind::Scatter, Kind::Gather]) {
+            if estimates.operation != kind.name() {
+                return Err(TuneError::Operation { found: estimates.operation.clone(), needed: kind.name() });
+            }
+            estimates.origin.fits(&here)?;
+            estimates.curves.retain(|(name, _)| open_mpi::number(name).is_none());
+            for (name, _) in &estimates.curves {
+                Collective::new(kind, name, &setting, comm.size())?;
+            }
+        }
+        Ok(Self { estimates: Some(estimates), setting, ranks: comm.size(), known: Mutex::default() })
     }
 
-    /// Replaces MPI_Scatter, with blocks of equal length.
-    pub fn scatter(&self, comm: &Comm, blocks: &[u8], mine: &mut [u8]) -> Result<()> {
-        let lens = vec![mine.len(); comm.size()];
-        collectives::scatter(comm, &self.algorithm(&self.scatter, &lens), blocks, &lens, mine, self.setting.root)
+    /// The multi-lane algorithm between two sites (T. Chiba, T. Endo, S. Matsuoka): measures the links, and chooses
+    /// the number of lanes for each size by the model of the links. `sites` has the site of each rank, for example
+    /// from [`crate::sites::find`]. The bandwidths are measured with messages of `bytes` bytes, which should be about
+    /// as long as a block, and with `reps` repetitions (3 suffice). All ranks must call this function with the same
+    /// arguments.
+    pub fn auto(comm: &Comm, sites: &[usize], root: usize, bytes: usize, reps: usize) -> Result<Self, PathError> {
+        let paths = Some(measure_paths(comm, sites, root, bytes, reps)?);
+        let setting = Setting { root, sites: sites.to_vec(), paths, ..Setting::default() };
+        Ok(Self { estimates: None, setting, ranks: comm.size(), known: Mutex::default() })
+    }
+
+    /// The root, the sites, and the measured links.
+    pub fn setting(&self) -> &Setting {
+        &self.setting
+    }
+
+    /// The name of the implementation for blocks of this length, for example `binomial` or `lanes-4`.
+    pub fn implementation(&self, direction: Direction, block_bytes: usize) -> String {
+        let name = match &self.estimates {
+            Some([scatter, gather]) => {
+                let estimates = if direction == Direction::Scatter { scatter } else { gather };
+                estimates.best(block_bytes).unwrap_or("native")
+            }
+            None => operation::AUTO,
+        };
+        match &self.setting.paths {
+            Some(paths) if name == operation::AUTO => paths.choose(direction, block_bytes, MARGIN).name(),
+            _ => name.into(),
+        }
+    }
+
+    /// Replaces MPI_Scatter, with blocks of equal length. At the root, `blocks` is as many times as long as `mine` as
+    /// there are ranks.
+    pub fn scatter<T: Element>(&self, comm: &Comm, blocks: &[T], mine: &mut [T]) -> Result<()> {
+        let how = self.for_equal(Direction::Scatter, size_of_val(mine));
+        collectives::scatter(comm, &how, blocks, &vec![mine.len(); comm.size()], mine, self.setting.root)
     }
 
     /// Replaces MPI_Gather, with blocks of equal length.
-    pub fn gather(&self, comm: &Comm, mine: &[u8], blocks: &mut [u8]) -> Result<()> {
-        let lens = vec![mine.len(); comm.size()];
-        collectives::gather(comm, &self.algorithm(&self.gather, &lens), mine, &lens, blocks, self.setting.root)
+    pub fn gather<T: Element>(&self, comm: &Comm, mine: &[T], blocks: &mut [T]) -> Result<()> {
+        let how = self.for_equal(Direction::Gather, size_of_val(mine));
+        collectives::gather(comm, &how, mine, &vec![mine.len(); comm.size()], blocks, self.setting.root)
     }
 
-    fn algorithm(&self, estimates: &Estimates, lens: &[usize]) -> Algorithm {
-        let (ranks, root) = (lens.len(), self.setting.root);
-        let name = estimates.best(lens[root]).unwrap_or("native");
-        operation::named(name, lens, &self.setting).unwrap_or_else(|| {
-            debug_assert!(name == "native", "{name} of {ranks} ranks");
-            Algorithm::Native
-        })
+    /// Replaces MPI_Scatterv: rank r gets `lens[r]` elements. Every rank must know all lengths. The implementation is
+    /// chosen by the mean length.
+    pub fn scatter_varying<T: Element>(&self, comm: &Comm, blocks: &[T], lens: &[usize], mine: &mut [T]) -> Result<()> {
+        let how = self.create(Direction::Scatter, &in_bytes::<T>(lens));
+        collectives::scatter(comm, &how, blocks, lens, mine, self.setting.root)
+    }
+
+    /// The inverse of [`Optimal::scatter_varying`]; replaces MPI_Gatherv.
+    pub fn gather_varying<T: Element>(&self, comm: &Comm, mine: &[T], lens: &[usize], blocks: &mut [T]) -> Result<()> {
+        let how = self.create(Direction::Gather, &in_bytes::<T>(lens));
+        collectives::gather(comm, &how, mine, lens, blocks, self.setting.root)
+    }
+
+    fn for_equal(&self, direction: Direction, block_bytes: usize) -> Arc<Algorithm> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN_MAX && !known.contains_key(&(direction, block_bytes)) {
+            known.clear();
+        }
+        let create = || Arc::new(self.create(direction, &vec![block_bytes; self.ranks]));
+        Arc::clone(known.entry((direction, block_bytes)).or_insert_with(create))
+    }
+
+    /// The algorithm for blocks of these lengths in bytes.
+    fn create(&self, direction: Direction, lens: &[usize]) -> Algorithm {
+        let mean = lens.iter().sum::<usize>().div_ceil(lens.len().max(1));
+        let name = self.implementation(direction, mean);
+        // `new` and `auto` have rejected all names without an algorithm but `native`.
+        operation::named(&name, direction, lens, &self.setting).unwrap_or(Algorithm::Native)
     }
 }
 
@@ -231,6 +333,16 @@ mod tests {
     }
 
     #[test]
+    fn stored_estimates_without_their_origin_are_refused() {
+        let stored = serde_json::to_value(Estimates::default()).expect("JSON");
+        assert!(serde_json::from_value::<Estimates>(stored.clone()).is_ok());
+        let mut old = stored;
+        old.as_object_mut().expect("an object").remove("origin");
+        let error = serde_json::from_value::<Estimates>(old).expect_err("the file of an earlier version");
+        assert!(error.to_string().contains("origin"), "{error}");
+    }
+
+    #[test]
     fn rules_name_only_what_open_mpi_can_do() {
         let estimates = Estimates {
             operation: "scatter".into(),
@@ -239,6 +351,7 @@ mod tests {
                 ("linear".into(), vec![(0, 9.0), (1024, 2.0)]),
                 ("binomial".into(), vec![(0, 8.0), (1024, 3.0)]),
             ],
+            origin: Origin::default(),
         };
         let numbers = |rules: Vec<Rule>| rules.iter().map(|r| (r.from_block_bytes, r.algorithm)).collect::<Vec<_>>();
         assert_eq!(numbers(estimates.rules().expect("scatter has rules")), [(0, 2), (1024, 1)]);

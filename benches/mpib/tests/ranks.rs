@@ -197,6 +197,13 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "paths --figure /nowhere/x.svg", "/nowhere/x.svg: No"),
         (2, concat!("tune --rules ", env!("CARGO_TARGET_TMPDIR"), "/x --ranks 1"), "--ranks 1: it must be from 2 to 2"),
         (2, concat!("tune --rules ", env!("CARGO_TARGET_TMPDIR"), "/x --operations scatterv"), "Open MPI has no rules"),
+        (2, "lanes --sites 0/1 --figures /tmp --wan-counter eth0", "expected a file and a card"),
+        (2, "lanes --sites 0/1 --wan-counter /proc/net/dev:lo", "required arguments were not provided"),
+        (
+            2,
+            concat!("lanes --sites 0/1 --wan-counter /proc/net/dev:x9 --figures ", env!("CARGO_TARGET_TMPDIR")),
+            "there is no card x9",
+        ),
         (2, "links --sizes 0", "0 bytes has no bandwidth"),
         (2, "links --nodes 0", "--nodes is 0"),
         (2, "links --node-ranks 3", "--node-ranks must be from 1 to 2"),
@@ -235,6 +242,10 @@ fn results_come_as_files_of_every_kind_and_open_mpi_takes_the_rules() {
     assert!(read("r.svg").starts_with("<svg") && read("r.gp").contains("plot $line0"));
     let estimates: mpib::tune::Estimates = serde_json::from_str(&read("estimates")).expect("estimates");
     assert!(estimates.best(1000).is_some());
+    let origin = &estimates.origin;
+    assert_eq!((origin.ranks, origin.root, origin.hosts.len(), &origin.hosts), (4, 0, 4, &report.context.hosts));
+    assert_eq!(origin.mpi_library, report.context.mpi_library);
+    assert!(origin.date <= report.context.date && origin.date.ends_with('Z'), "{origin:?}");
     // For Open MPI before 5.0, the report says that sizes are ignored, and the file has one rule.
     let rules = file("scatter-rules");
     let mut scatter = mpirun(4);
@@ -591,11 +602,42 @@ fn lanes_are_drawn_over_size_and_over_their_number_with_the_models() {
         let svg = file(figure);
         // Two sizes; two numbers of lanes; three models.
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (8, 4), "{svg}");
-        assert!(svg.contains(">65536 bytes, table 1<"), "{svg}");
+        assert!(svg.contains(">64 KiB, table 1<"), "{svg}");
     }
     // In an earlier version, the picture of one size was a column of dots.
     good(mpib(4, &format!("{words} --sizes 4KiB -o {there}/one.svg")));
     assert!(file("one.svg").contains("time over the number of lanes"));
+}
+
+#[test]
+fn auto_is_measured_with_the_lanes_and_needs_sites() {
+    let words = "collective gather --sizes 1000,70000 --min-reps 3 --max-reps 3 --format json";
+    let report = json(mpib(4, &format!("{words} --sites 0-1/2-3")));
+    let rows = report["rows"].as_array().expect("rows");
+    for name in ["gather/auto", "gather/lanes-1", "gather/lanes-2"] {
+        assert_eq!(rows.iter().filter(|row| row["operation"] == name).count(), 2, "{name}: {report}");
+    }
+    assert!(report["notes"].to_string().contains("auto is "), "{report}");
+    let output = mpib(4, "collective gather --impl auto");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("auto needs the measured links between two sites"), "{}", stderr(&output));
+}
+
+#[test]
+fn numbers_of_each_type_are_moved_and_added_by_each_implementation() {
+    for (ranks, sites) in [(2, "0/1"), (5, "0-2/3-4")] {
+        let text = good(mpirun(ranks).arg(example("typed_buffers")).arg(sites).output().expect("timeout(1) runs"));
+        // Seven implementations, one lane, and auto; four types.
+        assert!(text.contains("36 scatters and gathers of four types"), "{text}");
+    }
+}
+
+#[test]
+fn a_program_scatters_numbers_over_lanes_that_the_measured_links_choose() {
+    let text = good(mpirun(5).arg(example("auto_lanes")).arg("0-2/3-4").output().expect("timeout(1) runs"));
+    assert!(text.contains("100000 numbers of each rank: scattered by l"), "linear-nonblocking or lanes: {text}");
+    let output = mpirun(2).arg(example("auto_lanes")).arg("0-1").output().expect("timeout(1) runs");
+    assert!(!output.status.success() && stderr(&output).contains("One(2)"), "{}", stderr(&output));
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -26,14 +27,18 @@ type Hosts = (usize, usize);
 const EIGHT: Hosts = (4, 4);
 
 /// The report of `mpib` on these hosts, and the bytes that passed the trunk. `None` if sites cannot be emulated.
-fn between_sites(links: &Links, hosts: Hosts, words: &str) -> Option<(serde_json::Value, u64)> {
+fn between_sites(links: &Links, hosts: Hosts, words: &str, draw: Option<&Path>) -> Option<(serde_json::Value, u64)> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/cluster/sites.sh");
     // mpirun has its own time limit within the script, so that the sites are always removed. The bytes of the trunk
     // go to stderr. A higher priority keeps other processes from slowing down a link.
-    let inner = "timeout --kill-after=20 240 nice -n -10 \"$SITES_MPIRUN\" -n $((NEAR + FAR)) \"$@\"; code=$?; \
+    let inner = "timeout --kill-after=20 240 nice -n -10 \"$SITES_MPIRUN\" -n $((NEAR + FAR)) \"$@\" \
+                 ${FIGURES:+--figures \"$FIGURES\" --wan-counter \"$SITES_TRUNK_COUNTER\"}; code=$?; \
                  echo \"trunk $($SITES_TRUNK)\" >&2; exit $code";
     let mut command = Command::new(script);
     command.args(["bash", "-c", inner, "sites", MPIB]).args(words.split_whitespace());
+    if let Some(directory) = draw {
+        command.env("FIGURES", directory);
+    }
     command.env("NEAR", hosts.0.to_string()).env("FAR", hosts.1.to_string());
     for (name, value) in [("LAN", links.0), ("WAN", links.1), ("TRUNK", links.2), ("DELAY_MS", links.3)] {
         command.env(name, value.to_string());
@@ -62,6 +67,7 @@ fn found(
     links: &Links,
     hosts: Hosts,
     words: &str,
+    draw: Option<&Path>,
     mut judge: impl FnMut(&serde_json::Value, u64) -> Result<(), String>,
 ) {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -70,7 +76,7 @@ fn found(
         if attempt > 0 {
             wait_for_rest();
         }
-        let Some((report, trunk)) = between_sites(links, hosts, words) else { return };
+        let Some((report, trunk)) = between_sites(links, hosts, words, draw) else { return };
         match judge(&report, trunk) {
             Ok(()) => return,
             Err(complaint) => last = complaint,
@@ -133,7 +139,7 @@ fn direction<'r>(report: &'r serde_json::Value, name: &str) -> &'r serde_json::V
     choices.iter().find(|c| c["operation"] == name).expect("scatter and gather")
 }
 
-const LANES: &str = "lanes --sites 0-3/4-7 --min-reps 3 --max-reps 3 --warm-up 1 --rate-reps 2 --format json";
+const LANES: &str = "lanes --sites 0-3/4-7 --min-reps 3 --max-reps 3 --warm-up 1 --rate-reps 3 --format json";
 
 /// Over all attempts: the best time of each implementation, and the model's times for the fastest links.
 #[derive(Default)]
@@ -162,7 +168,7 @@ impl Quickest {
 /// the model must be within 15 % of the measured times.
 fn lanes_bring(links: &Links, least: [f64; 2]) {
     let mut quickest: [Quickest; 2] = Default::default();
-    found(links, EIGHT, LANES, |report, trunk| {
+    found(links, EIGHT, LANES, None, |report, trunk| {
         for ((name, least), quickest) in ["scatter", "gather"].into_iter().zip(least).zip(&mut quickest) {
             let found = direction(report, name);
             quickest.add(found);
@@ -201,16 +207,33 @@ fn four_lanes_beat_one_where_they_fill_a_long_line() {
     lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5]);
 }
 
-/// Checks that the model chooses linear if lanes bring no gain.
+/// Checks that the model chooses `linear-nonblocking` if lanes bring no gain, and that the LAN of both sites and the
+/// WAN in both directions have their rates.
 fn linear_is_chosen(links: &Links) {
-    found(links, EIGHT, &format!("{LANES} --sizes 512KiB"), |report, _| {
+    let mut once = Once::default();
+    found(links, EIGHT, &format!("{LANES} --sizes 512KiB"), None, |report, _| {
+        let paths = &report["found"]["paths"];
+        let of = |value: &serde_json::Value| number(value) * 8.0 / 1e6;
+        // A token bucket counts whole frames, of which 1448 of 1514 bytes are payload.
+        let payload = |mbit: u32| f64::from(mbit) * 1448.0 / 1514.0;
+        let has = |what, value, mbit| (what, near(of(value), payload(mbit), 0.15), of(value));
+        let &Links(lan, wan, _, _) = links;
+        let rates = once.all(&[
+            has("LAN of the root's site", &paths["near_lan"]["bytes_per_second"], lan),
+            has("LAN of the other site", &paths["far_lan"]["bytes_per_second"], lan),
+            has("WAN from the root, one lane", &paths["from_root"]["lane_bytes_per_second"][0], wan),
+            has("WAN to the root, one lane", &paths["to_root"]["lane_bytes_per_second"][0], wan),
+            has("WAN from the root alone", &paths["from_root"]["root_bytes_per_second"], wan),
+            has("WAN to the root alone", &paths["to_root"]["root_bytes_per_second"], wan),
+        ]);
         for name in ["scatter", "gather"] {
             let found = direction(report, name);
-            if !found["lanes_by_model"].is_null() {
-                return Err(format!("{name}: the model chooses {}", found["lanes_by_model"]));
+            let chosen = &found["chosen_by_model"];
+            if chosen != "linear-nonblocking" || found["measured_seconds"]["linear-nonblocking"].is_null() {
+                return Err(format!("{name}: the model chooses {chosen}: {found}"));
             }
         }
-        Ok(())
+        rates
     });
 }
 
@@ -226,6 +249,44 @@ fn linear_is_chosen_where_one_lane_fills_the_line() {
     linear_is_chosen(&Links(400, 100, 100, 0));
 }
 
+#[test]
+fn the_use_of_the_wan_over_time_is_drawn_from_the_counters_of_the_line() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut once = Once::default();
+    found(&Links(1000, 100, 400, 0), EIGHT, LANES, Some(directory.path()), |report, _| {
+        let uses = report["found"]["wan_use"].as_array().expect("rates over time");
+        let rates = |operation: &str, lanes: u64| -> (f64, Vec<f64>) {
+            let one = uses.iter().find(|one| one["operation"] == operation && one["lanes"] == lanes);
+            let one = one.unwrap_or_else(|| panic!("{operation} over {lanes} lanes: {report}"));
+            let rates = one["bytes_per_second"].as_array().expect("rates").iter().map(number).collect();
+            (number(&one["window_seconds"]), rates)
+        };
+        // Four blocks of 1 MiB pass the line. The kernel counts one header for several packets, so the headers are up
+        // to 4.6 % of the payload.
+        let payload = f64::from(4 << 20) * 1.023;
+        let mut checks = Vec::new();
+        for (operation, names) in [
+            ("scatter", ["scatter, one lane", "scatter, four lanes", "scatter, at most the card", "scatter, wide"]),
+            ("gather", ["gather, one lane", "gather, four lanes", "gather, at most the card", "gather, wide"]),
+        ] {
+            let most = |lanes| rates(operation, lanes).1.into_iter().fold(0.0, f64::max) * 8.0 / 1e6;
+            for (lanes, name) in [(1, names[0]), (4, names[1])] {
+                let (window, rates) = rates(operation, lanes);
+                let bytes = rates.iter().sum::<f64>() * window;
+                checks.push((name, near(bytes, payload, 0.05), bytes));
+            }
+            // A card has 100 Mbit/s, and a bucket of 4 ms in a window of 10 ms. Four cards have up to 400 Mbit/s.
+            checks.push((names[2], most(1) < 150.0, most(1)));
+            checks.push((names[3], most(4) > 200.0, most(4)));
+        }
+        for figure in ["figure-7.svg", "figure-8.svg"] {
+            let svg = std::fs::read_to_string(directory.path().join(figure)).expect("drawn");
+            assert!(svg.matches("<polyline").count() == 2 && svg.contains(">4 lanes<"), "{svg}");
+        }
+        once.all(&checks)
+    });
+}
+
 /// Two hosts are at one site, and the third host is at the other site, so that every parameter is known. The first
 /// two hosts have a separate card for each of the other hosts, so their processing time per byte is 0. The third host
 /// sends all bytes by its WAN card, so its processing time per byte is the whole time per byte.
@@ -236,7 +297,7 @@ fn models_find_the_links_as_they_are() {
     let (lan, wan, delay) = (seconds_per_byte(100.0), seconds_per_byte(50.0), 10e-3);
     let words = "model --sizes 256KiB,1MiB --min-reps 5 --max-reps 5 --train 3 --pair 0,2 --triples 1 --format json";
     let mut once = Once::default();
-    found(&Links(100, 50, 400, 10), (2, 1), words, |report, _| {
+    found(&Links(100, 50, 400, 10), (2, 1), words, None, |report, _| {
         let pair = |values: &serde_json::Value, i, j| values[mpib::models::PairMatrix::<()>::index(3, i, j)].clone();
         let hockney = |i, j, what: &str| number(&pair(&report["found"]["hockney_pairs"]["values"], i, j)[what]);
         let loggp = |what: &str| number(&report["found"]["loggp"][what]);
@@ -280,7 +341,7 @@ fn models_find_the_links_as_they_are() {
 fn sites_are_found_by_round_trips_and_an_artful_program_gains_where_an_artless_one_loses() {
     let words = "jor --size 18 --pace 12500,10000 --periods 4,8,16 --reps 3 --format json";
     let mut once = Once::default();
-    found(&Links(1000, 1000, 1000, 10), EIGHT, words, |report, _| {
+    found(&Links(1000, 1000, 1000, 10), EIGHT, words, None, |report, _| {
         let sites: Vec<_> = report["context"]["sites"].as_array().into_iter().flatten().collect();
         let sites: Vec<_> = sites.into_iter().filter_map(serde_json::Value::as_u64).collect();
         if sites != [0, 0, 0, 0, 1, 1, 1, 1] {
@@ -305,7 +366,7 @@ fn sites_are_found_by_round_trips_and_an_artful_program_gains_where_an_artless_o
 fn the_cards_of_a_node_are_found_and_have_their_rates_in_both_directions_at_once() {
     const WORDS: &str = "links --sizes 1MiB --nodes 1 --min-reps 3 --max-reps 3 --warm-up 1 --format json";
     let mut once = Once::default();
-    found(&Links(200, 100, 400, 0), (2, 2), WORDS, |report, _| {
+    found(&Links(200, 100, 400, 0), (2, 2), WORDS, None, |report, _| {
         let found = report["found"].as_array().expect("patterns");
         let of = |shape: &str, width: u64| {
             found.iter().find(|f| f["pattern"] == shape && f["width"] == width).expect("a pattern")

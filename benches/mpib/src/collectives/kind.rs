@@ -1,5 +1,10 @@
 //! The built-in operations, and the names of their implementations.
 
+use crate::models::lanes::Direction;
+
+/// The name of the implementation of scatter and gather that chooses the number of lanes between two sites.
+pub const AUTO: &str = "auto";
+
 /// The built-in operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -72,7 +77,8 @@ impl Kind {
         }
     }
 
-    /// Names of the implementations. `lanes-P` (P = 1, 2 ...) is included for up to `lanes` lanes.
+    /// Names of the implementations. For scatter and gather with `lanes` > 0, also `lanes-P` for P = 1, 2 ... `lanes`,
+    /// and `auto`.
     pub fn implementations(self, lanes: usize) -> Vec<String> {
         let names: &[&str] = match self {
             Self::Scatter | Self::ScatterVarying | Self::Gather | Self::GatherVarying => {
@@ -87,12 +93,22 @@ impl Kind {
         };
         let lanes = if self.moves_blocks() { lanes } else { 0 };
         let named = names.iter().map(ToString::to_string);
-        named.chain((1..=lanes).map(|p| format!("lanes-{p}"))).collect()
+        let auto = (lanes > 0).then(|| AUTO.to_string());
+        named.chain((1..=lanes).map(|p| format!("lanes-{p}"))).chain(auto).collect()
     }
 
     /// Whether the operation is a scatter or a gather.
     pub fn moves_blocks(self) -> bool {
-        matches!(self, Self::Scatter | Self::ScatterVarying | Self::Gather | Self::GatherVarying)
+        self.direction().is_some()
+    }
+
+    /// The direction of the blocks of a scatter or a gather. `None` for all other operations.
+    pub fn direction(self) -> Option<Direction> {
+        match self {
+            Self::Scatter | Self::ScatterVarying => Some(Direction::Scatter),
+            Self::Gather | Self::GatherVarying => Some(Direction::Gather),
+            _ => None,
+        }
     }
 
     pub(super) fn varying(self) -> bool {

@@ -1,10 +1,11 @@
 //! Operations that a timer can measure: prepared for a size, run many times, and checked afterwards.
 
-pub use super::kind::{KINDS, Kind};
+pub use super::kind::{AUTO, KINDS, Kind};
 use super::lanes::Lanes;
 use super::tree::Tree;
 use super::{Algorithm, Result};
 use crate::comm::Comm;
+use crate::models::lanes::{Direction, MARGIN, PathModel};
 use crate::open_mpi;
 
 /// An operation of all ranks that can be timed. A program may implement this trait for its operations.
@@ -61,6 +62,9 @@ pub struct Setting {
     pub sites: Vec<usize>,
     /// Distance of each rank from the root, in seconds or any other unit; empty if unknown.
     pub distances: Vec<f64>,
+    /// The measured links between two sites, which the implementation `auto` needs. All ranks must have the same
+    /// numbers, as from [`crate::pathfinder::measure_paths`].
+    pub paths: Option<PathModel>,
 }
 
 /// Why an operation cannot be created.
@@ -84,6 +88,9 @@ pub enum SettingError {
         /// The reason.
         source: super::lanes::LanesError,
     },
+    /// The implementation `auto` needs measured links.
+    #[error("auto needs the measured links between two sites; give the sites")]
+    Paths,
     /// There is no rank with this number.
     #[error("the root is rank {root}; there are {ranks} ranks, from 0")]
     Root {
@@ -129,15 +136,19 @@ impl Collective {
         let lanes: Option<usize> = name.strip_prefix("lanes-").and_then(|p| p.parse().ok());
         let open_mpi = open_mpi::implementations(kind, ranks);
         let known = kind.implementations(0).iter().chain(&open_mpi).any(|n| n == name);
-        if !(known || kind.moves_blocks() && lanes.is_some()) {
+        let auto = kind.moves_blocks() && name == AUTO;
+        if !(known || auto || kind.moves_blocks() && lanes.is_some()) {
             let mut known = kind.implementations(0);
             known.extend(open_mpi);
-            known.extend(kind.moves_blocks().then(|| "lanes-1 and so on".to_string()));
+            known.extend(kind.moves_blocks().then(|| format!("lanes-1 and so on, {AUTO}")));
             return Err(SettingError::Unknown { kind: kind.name(), name: name.into(), known: known.join(", ") });
         }
         if let Some(lanes) = lanes {
             super::lanes::Lanes::new(&setting.sites, setting.root, lanes)
                 .map_err(|source| SettingError::Lanes { name: name.into(), source })?;
+        }
+        if auto && setting.paths.is_none() {
+            return Err(SettingError::Paths);
         }
         Ok(Self {
             kind,
@@ -158,11 +169,12 @@ impl Collective {
         self
     }
 
-    /// The algorithm for the current size. The algorithm depends on the lengths of the blocks.
-    fn algorithm(&self, ranks: usize) -> Algorithm {
-        debug_assert_eq!(self.lens.len(), ranks);
+    /// The algorithm for the current size. The algorithm depends on the lengths of the blocks. `None` for operations
+    /// other than scatter and gather.
+    fn algorithm(&self) -> Option<Algorithm> {
         // `new` has rejected all unknown names.
-        named(&self.implementation, &self.lens, &self.setting).unwrap_or(Algorithm::Native)
+        let named = named(&self.implementation, self.kind.direction()?, &self.lens, &self.setting);
+        Some(named.unwrap_or(Algorithm::Native))
     }
 
     fn tree(&self, ranks: usize) -> Option<Tree> {
@@ -174,10 +186,19 @@ impl Collective {
     }
 }
 
-/// The algorithm with this name, for blocks of these lengths. `None` for `native` and for unknown names.
-pub fn named(name: &str, lens: &[usize], setting: &Setting) -> Option<Algorithm> {
+/// The algorithm with this name, for blocks of these lengths in bytes. `None` for `native` and for unknown names.
+///
+/// `auto` is the multi-lane algorithm of the paper with the number of lanes that the measured links choose, or
+/// `linear-nonblocking` if lanes bring no gain. The model of the links has blocks of equal length, so `auto` takes the
+/// mean length.
+pub fn named(name: &str, direction: Direction, lens: &[usize], setting: &Setting) -> Option<Algorithm> {
     let (ranks, root) = (lens.len(), setting.root);
     Some(match name {
+        AUTO => {
+            let mean = lens.iter().sum::<usize>().div_ceil(ranks.max(1));
+            let chosen = setting.paths.as_ref()?.choose(direction, mean, MARGIN);
+            return named(&chosen.name(), direction, lens, setting);
+        }
         "linear" => Algorithm::Tree(Tree::linear(ranks, root)),
         "linear-nonblocking" => Algorithm::TreeAtOnce(Tree::linear(ranks, root)),
         "linear-ready" => Algorithm::Ready { root },
@@ -214,7 +235,7 @@ impl Operation for Collective {
     fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()> {
         let (me, n, root) = (comm.rank(), comm.size(), self.setting.root);
         self.lens = (0..n).map(|r| if self.kind.varying() { block_bytes * (2 * r) / n } else { block_bytes }).collect();
-        self.how = self.kind.moves_blocks().then(|| self.algorithm(n));
+        self.how = self.algorithm();
         if let (Some(number), None) = (open_mpi::number(&self.implementation), &self.forced) {
             self.forced = Some(open_mpi::forced(comm, self.kind, number)?);
         }
@@ -287,7 +308,7 @@ impl Operation for Collective {
             (Kind::Reduce, ..) => comm.reduce_sum(&set.numbers, &mut set.sums, root),
             (Kind::AllReduce, _, Some(tree)) => {
                 super::reduce_along(comm, &tree, &set.numbers, &mut set.sums)?;
-                super::broadcast_numbers_along(comm, &tree, &mut set.sums)
+                super::broadcast_along(comm, &tree, &mut set.sums)
             }
             (Kind::AllReduce, ..) if self.implementation == "recursive-doubling" => {
                 super::all_reduce_doubling(comm, &set.numbers, &mut set.sums)
@@ -295,7 +316,7 @@ impl Operation for Collective {
             (Kind::AllReduce, ..) => comm.all_reduce_sum(&set.numbers, &mut set.sums),
             (Kind::ReduceScatter, _, Some(tree)) => {
                 super::reduce_along(comm, &tree, &set.numbers, &mut set.sums)?;
-                super::scatter_numbers_along(comm, &tree, &mut set.sums)
+                super::scatter_in_place_along(comm, &tree, &mut set.sums)
             }
             (Kind::ReduceScatter, ..) => comm.reduce_scatter_sum(&set.numbers, &mut set.sums),
             (Kind::Scan, _, Some(_)) => super::scan_linear(comm, &set.numbers, &mut set.sums),

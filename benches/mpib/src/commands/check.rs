@@ -5,6 +5,7 @@ use clap::Args;
 use mpib::collectives::operation::{Collective, KINDS, Operation, Setting};
 use mpib::comm::Comm;
 use mpib::open_mpi;
+use mpib::pathfinder::measure_paths;
 
 #[derive(Args)]
 pub struct Options {
@@ -35,7 +36,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     for root in [0, n / 2, n - 1] {
         let lanes = if sites.is_empty() { 0 } else { here.min(n - here) };
         let distances = (0..n).map(|r| ((r * 5) % 7) as f64).collect();
-        let setting = Setting { root, sites: sites.clone(), distances };
+        let paths = (lanes > 0).then(|| measure_paths(comm, &sites, root, 1000, 1)).transpose()?;
+        let setting = Setting { root, sites: sites.clone(), distances, paths };
         for kind in KINDS {
             let own = if options.open_mpi { open_mpi::implementations(kind, n) } else { Vec::new() };
             for name in kind.implementations(lanes).into_iter().chain(own) {

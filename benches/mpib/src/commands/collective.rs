@@ -3,10 +3,12 @@
 
 use super::{Common, Failure, all_fit, bytes, context};
 use clap::{Args, ValueEnum};
-use mpib::collectives::operation::{Collective, Flow, KINDS, Kind, Operation, Setting};
+use mpib::collectives::operation::{AUTO, Collective, Flow, KINDS, Kind, Operation, Setting};
 use mpib::comm::Comm;
+use mpib::models::lanes::MARGIN;
 use mpib::open_mpi;
 use mpib::p2p::round_trips;
+use mpib::pathfinder::measure_paths;
 use mpib::report::{Report, Row};
 use mpib::rules;
 use mpib::sizes::{Refinement, refine};
@@ -14,6 +16,11 @@ use mpib::stats::StoppingRule;
 use mpib::timing::{Method, Timer};
 use mpib::tune::{Candidates, estimate};
 use std::path::PathBuf;
+
+/// Minimum length of the messages that measure the links for `auto`. Shorter messages have no meaningful bandwidth.
+const PATHS_LEAST_BYTES: usize = 64 << 10;
+/// Number of repetitions of each measurement of a link.
+const PATHS_REPS: usize = 3;
 
 #[derive(Args)]
 pub struct Options {
@@ -110,7 +117,13 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         options.implementations.clone()
     };
     let distances = if names.iter().any(|n| n == "sorted") { distances(comm, options.root)? } else { Vec::new() };
-    let setting = Setting { root: options.root, sites: sites.clone(), distances };
+    let paths = if names.iter().any(|name| name == AUTO) && !sites.is_empty() {
+        let largest = options.sizes.iter().copied().max().unwrap_or(0).max(PATHS_LEAST_BYTES);
+        Some(measure_paths(comm, &sites, options.root, largest, PATHS_REPS)?)
+    } else {
+        None
+    };
+    let setting = Setting { root: options.root, sites: sites.clone(), distances, paths };
     for name in &names {
         Collective::new(kind, name, &setting, n).map_err(Failure::input)?;
     }
@@ -128,6 +141,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         so_far.add(&Row::new(operation, size, seconds.clone(), &timing.rule));
     });
     let mut notes = Vec::new();
+    if let (Some(paths), Some(direction)) = (&setting.paths, kind.direction()) {
+        let chosen = |&size: &usize| format!("{} at {size} bytes", paths.choose(direction, size, MARGIN).name());
+        notes.push(format!("auto is {}", sizes.iter().map(chosen).collect::<Vec<_>>().join(", ")));
+    }
     let symmetric = names.first().is_some_and(|name| {
         Collective::new(kind, name, &setting, n).is_ok_and(|operation| operation.flow() == Flow::Symmetric)
     });
@@ -209,6 +226,6 @@ fn distances(comm: &Comm, root: usize) -> Result<Vec<f64>, Failure> {
             *distance = trips.into_iter().fold(f64::INFINITY, f64::min);
         }
     }
-    comm.broadcast_numbers(&mut distances, root)?;
+    comm.broadcast(&mut distances, root)?;
     Ok(distances)
 }

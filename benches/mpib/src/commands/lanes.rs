@@ -2,15 +2,17 @@
 
 use super::{Common, Failure, all_fit, bytes_not_zero, context, rate};
 use clap::Args;
-use mpib::collectives::operation::{Collective, Kind, Setting};
+use mpib::collectives::operation::{Collective, Kind, Operation, Setting};
 use mpib::comm::Comm;
-use mpib::models::lanes::{Direction, PathModel, VARIANTS, Variant};
+use mpib::models::lanes::{Chosen, Direction, Lan, MARGIN, PathModel, VARIANTS, Variant, Wan};
 use mpib::pathfinder::measure_paths;
-use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people};
+use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people, size};
 use mpib::stats::StoppingRule;
 use mpib::timing::Timer;
+use mpib::wan::{Counter, rates};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Args)]
 pub struct Options {
@@ -23,13 +25,18 @@ pub struct Options {
     /// Number of repetitions of each bandwidth measurement
     #[arg(long, default_value_t = 3)]
     rate_reps: usize,
-    /// The model chooses lanes only if they are faster than linear by at least this fraction
-    #[arg(long, default_value_t = 0.05)]
+    /// The model chooses lanes only if they are faster than linear-nonblocking by at least this fraction
+    #[arg(long, default_value_t = MARGIN)]
     margin: f64,
     /// Write figures 4, 5, 9 and 10 of the paper as SVG files into this directory: time over size and time over the
     /// number of lanes, measured and by the models
     #[arg(long, value_name = "DIR")]
     figures: Option<PathBuf>,
+    /// Counters of the card through which the root's site sends to the other site, in a file like /proc/net/dev that
+    /// rank 0 can read. With this option, --figures also writes figures 7 and 8: the use of the WAN over time with
+    /// one lane and with several lanes
+    #[arg(long, value_name = "FILE:CARD", requires = "figures")]
+    wan_counter: Option<Counter>,
     #[command(flatten)]
     common: Common,
 }
@@ -52,8 +59,12 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if !(1..=1000).contains(&options.rate_reps) {
         return Err(Failure::Input(format!("--rate-reps is {}; it must be 1 to 1000", options.rate_reps)));
     }
+    if let Some(counter) = &options.wan_counter {
+        let read = if comm.rank() == 0 { counter.read().map(|_| ()) } else { Ok(()) };
+        comm.agree(read).map_err(|error| Failure::Input(format!("--wan-counter {error}")))?;
+    }
     let sites = options.common.sites.two_sites(comm)?;
-    let setting = Setting { root: options.root, sites: sites.clone(), distances: Vec::new() };
+    let setting = Setting { root: options.root, sites: sites.clone(), ..Setting::default() };
     let largest = options.sizes.iter().copied().max().unwrap_or(1);
     let model = measure_paths(comm, &sites, options.root, largest, options.rate_reps)?;
     let title = format!("{} + {} ranks, root {}", model.near_ranks, model.far_ranks, options.root);
@@ -95,6 +106,23 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         }
     }
     let both = [(Kind::Scatter, Direction::Scatter), (Kind::Gather, Direction::Gather)];
+    let mut uses = Vec::new();
+    if let (Some(counter), Some(directory)) = (&options.wan_counter, &options.figures) {
+        for ((kind, direction), number) in both.into_iter().zip([7, 8]) {
+            let mut lines = Vec::new();
+            for count in single_and_several(&model, direction, largest, options.margin) {
+                let wan_use = WanUse::measure(comm, counter, &setting, (kind, direction), count, largest)?;
+                notes.push(wan_use.note());
+                lines.push(Line::new(lanes(count), wan_use.points()));
+                uses.push(wan_use.json());
+            }
+            let title = format!("{} of {}: use of the WAN over time, one run each", kind.name(), size(largest));
+            let (x, y) = ("time".into(), "Mbit/s with all headers".into());
+            let quantities = (Quantity::Seconds, Quantity::Number);
+            let plot = Plot { title, x, y, log: false, quantities, lines };
+            figures.push((directory.join(format!("figure-{number}.svg")), plot.svg()));
+        }
+    }
     // A plot over one size would be a column of dots.
     let figure = (drawn.sizes.len() == 1).then(|| drawn.over_lanes(&both));
     let report = Report {
@@ -104,7 +132,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rule: timing.rule,
         rows,
         notes,
-        found: serde_json::json!({ "paths": model, "choices": found }),
+        found: serde_json::json!({ "paths": model, "choices": found, "wan_use": uses }),
     };
     journal.end();
     options.common.output.write_with(comm, &report, &figures)
@@ -141,11 +169,11 @@ impl Drawn<'_> {
         let predicted = |seconds: &dyn Fn(usize) -> f64| -> Vec<Point> {
             self.sizes.iter().map(|&size| Point::at(size as f64, seconds(size))).collect()
         };
-        let linear = predicted(&|size| self.model.linear_seconds(size));
+        let linear = predicted(&|size| self.model.linear_nonblocking_seconds(direction, size));
         let mut lines = vec![
             Line::new("linear", measured("linear")),
             Line::new("linear-nonblocking", measured("linear-nonblocking")),
-            Line::model("linear, model", linear),
+            Line::model("linear-nonblocking, model", linear),
         ];
         for p in 1..=self.model.max_lanes() {
             let seconds = |size| self.model.lanes_seconds(Variant::Overlapped, direction, p, size);
@@ -159,19 +187,19 @@ impl Drawn<'_> {
     /// Time over the number of lanes for each size: measured and by each model.
     fn over_lanes(&self, kinds: &[(Kind, Direction)]) -> Plot {
         let mut lines = Vec::new();
-        for (&(kind, direction), &size) in kinds.iter().flat_map(|k| self.sizes.iter().map(move |s| (k, s))) {
+        for (&(kind, direction), &bytes) in kinds.iter().flat_map(|k| self.sizes.iter().map(move |s| (k, s))) {
             let name = if kinds.len() > 1 { format!("{}, ", kind.name()) } else { String::new() };
             let all = 1..=self.model.max_lanes();
-            let measured = all.clone().filter_map(|p| self.point(kind, &format!("lanes-{p}"), size, p as f64));
-            lines.push(Line::new(format!("{name}{size} bytes"), measured.collect()));
+            let measured = all.clone().filter_map(|p| self.point(kind, &format!("lanes-{p}"), bytes, p as f64));
+            lines.push(Line::new(format!("{name}{}", size(bytes)), measured.collect()));
             for (variant, model) in [
                 (Variant::Overlapped, "overlapped model"),
                 (Variant::Section42, "section 4.2"),
                 (Variant::Table1, "table 1"),
             ] {
-                let seconds = |p| self.model.lanes_seconds(variant, direction, p, size);
+                let seconds = |p| self.model.lanes_seconds(variant, direction, p, bytes);
                 let points = all.clone().map(|p| Point::at(p as f64, seconds(p))).collect();
-                lines.push(Line::model(format!("{name}{size} bytes, {model}"), points));
+                lines.push(Line::model(format!("{name}{}, {model}", size(bytes)), points));
             }
         }
         let name = if let [(kind, _)] = kinds { kind.name() } else { "scatter and gather" };
@@ -183,17 +211,109 @@ fn lanes(count: usize) -> String {
     format!("{count} lane{}", if count == 1 { "" } else { "s" })
 }
 
+/// One lane, and the number of lanes that the model chooses, or all lanes if the model chooses none.
+fn single_and_several(model: &PathModel, direction: Direction, size: usize, margin: f64) -> Vec<usize> {
+    let several = match model.choose(direction, size, margin) {
+        Chosen::Lanes(several) if several > 1 => several,
+        _ => model.max_lanes(),
+    };
+    let mut counts = vec![1, several];
+    counts.dedup();
+    counts
+}
+
+/// The rate on the WAN during one scatter or gather. Only rank 0 has rates.
+struct WanUse {
+    kind: Kind,
+    size: usize,
+    lanes: usize,
+    window_seconds: f64,
+    /// Bytes per second in each window.
+    rates: Vec<f64>,
+}
+
+/// Time between two readings of the counter.
+const WAN_INTERVAL: Duration = Duration::from_millis(2);
+/// Minimum length of a window. The emulated links send bursts of 4 ms.
+const WAN_WINDOW_SECONDS: f64 = 0.01;
+/// Maximum number of windows in a figure.
+const WAN_WINDOWS_MAX: f64 = 100.0;
+
+impl WanUse {
+    /// Runs the operation twice, and watches the counter during the second run. All ranks must call this function.
+    fn measure(
+        comm: &Comm,
+        counter: &Counter,
+        setting: &Setting,
+        (kind, direction): (Kind, Direction),
+        lanes: usize,
+        size: usize,
+    ) -> Result<Self, Failure> {
+        let name = format!("lanes-{lanes}");
+        let mut operation = Collective::new(kind, &name, setting, comm.size()).map_err(Failure::input)?;
+        operation.prepare(comm, size)?;
+        operation.run(comm)?;
+        comm.barrier()?;
+        let mut run = || operation.run(comm).and_then(|()| comm.barrier());
+        let (run, samples) = if comm.rank() == 0 { counter.watch(WAN_INTERVAL, run) } else { (run(), Vec::new()) };
+        run?;
+        let seconds = samples.last().map_or(0.0, |last| last.seconds);
+        let window_seconds = WAN_WINDOW_SECONDS.max(seconds / WAN_WINDOWS_MAX);
+        let rates = rates(&samples, direction, window_seconds);
+        Ok(Self { kind, size, lanes, window_seconds, rates })
+    }
+
+    fn bytes(&self) -> f64 {
+        self.rates.iter().sum::<f64>() * self.window_seconds
+    }
+
+    fn note(&self) -> String {
+        let most = self.rates.iter().copied().fold(0.0, f64::max);
+        format!(
+            "{} of {} bytes, {}: {:.0} bytes on the WAN in {}; at most {} during {}",
+            self.kind.name(),
+            self.size,
+            lanes(self.lanes),
+            self.bytes(),
+            people(self.rates.len() as f64 * self.window_seconds),
+            rate(most),
+            people(self.window_seconds)
+        )
+    }
+
+    /// The rate in Mbit/s at the middle of each window.
+    fn points(&self) -> Vec<Point> {
+        let middle = |i: usize| (i as f64 + 0.5) * self.window_seconds;
+        self.rates.iter().enumerate().map(|(i, rate)| Point::at(middle(i), rate * 8.0 / 1e6)).collect()
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "operation": self.kind.name(),
+            "block_bytes": self.size,
+            "lanes": self.lanes,
+            "window_seconds": self.window_seconds,
+            "bytes_per_second": self.rates,
+        })
+    }
+}
+
 /// The measured links, one line each.
 pub fn paths(model: &PathModel) -> Vec<String> {
-    let wan: Vec<_> = model.wan_bytes_per_second.iter().map(|&b| rate(b)).collect();
+    let lan = |site: &str, lan: &Lan| {
+        format!("LAN of {site}: {}, {} one way", rate(lan.bytes_per_second), people(lan.latency_seconds))
+    };
+    let wan = |way: &str, wan: &Wan| {
+        let lanes: Vec<_> = wan.lane_bytes_per_second.iter().map(|&b| rate(b)).collect();
+        let root = rate(wan.root_bytes_per_second);
+        format!("WAN {way}: each lane has, with 1, 2 ... lanes in use: {}; the root alone has {root}", lanes.join(", "))
+    };
     vec![
-        format!("LAN: {}, {} one way", rate(model.lan_bytes_per_second), people(model.lan_latency_seconds)),
-        format!(
-            "WAN: {} one way; each lane has, with 1, 2 ... lanes in use: {}",
-            people(model.wan_latency_seconds),
-            wan.join(", ")
-        ),
-        format!("WAN: the root alone, sending to all ranks at once, has {}", rate(model.root_wan_bytes_per_second)),
+        lan("the root's site", &model.near_lan),
+        lan("the other site", &model.far_lan),
+        format!("WAN: {} one way", people(model.wan_latency_seconds)),
+        wan("from the root's site (scatter)", &model.from_root),
+        wan("to the root's site (gather)", &model.to_root),
     ]
 }
 
@@ -203,7 +323,7 @@ struct Choice<'m> {
     direction: Direction,
     model: &'m PathModel,
     medians: &'m BTreeMap<String, f64>,
-    by_model: Option<usize>,
+    by_model: Chosen,
     best_lanes: usize,
     by_clock: String,
 }
@@ -251,17 +371,19 @@ impl<'m> Choice<'m> {
         let single = self.time("lanes-1");
         let best = self.time(&format!("lanes-{}", self.best_lanes));
         lines.push(format!(
-            "{kind} of {} bytes: linear measured {}, model {}; best of the lanes {} ({:.2} x over one lane)",
+            "{kind} of {} bytes: {} measured {}, model {}; best of the lanes {} ({:.2} x over one lane)",
             self.size,
-            people(self.time("linear").min(self.time("linear-nonblocking"))),
-            people(self.model.linear_seconds(self.size)),
+            Chosen::LinearNonblocking.name(),
+            people(self.time(&Chosen::LinearNonblocking.name())),
+            people(self.model.linear_nonblocking_seconds(self.direction, self.size)),
             self.best_lanes,
             single / best
         ));
-        let by_model = self.by_model.map_or("linear".to_string(), |p| format!("lanes-{p}"));
         lines.push(format!(
-            "{kind} of {} bytes: the model chooses {by_model}; the fastest measured number is {}",
-            self.size, self.by_clock
+            "{kind} of {} bytes: the model chooses {}; the fastest measured implementation is {}",
+            self.size,
+            self.by_model.name(),
+            self.by_clock
         ));
         lines
     }
@@ -275,13 +397,19 @@ impl<'m> Choice<'m> {
                 (format!("{v:?}"), times.collect())
             })
             .collect();
+        let lanes = match self.by_model {
+            Chosen::Lanes(lanes) => Some(lanes),
+            Chosen::LinearNonblocking => None,
+        };
         serde_json::json!({
             "operation": kind,
             "block_bytes": self.size,
             "measured_seconds": self.medians,
             "model_seconds": models,
-            "model_linear_seconds": self.model.linear_seconds(self.size),
-            "lanes_by_model": self.by_model,
+            "model_linear_nonblocking_seconds":
+                self.model.linear_nonblocking_seconds(self.direction, self.size),
+            "chosen_by_model": self.by_model.name(),
+            "lanes_by_model": lanes,
             "best_lanes_by_model": self.model.best_lanes(Variant::Overlapped, self.direction, self.size),
             "best_lanes_measured": self.best_lanes,
             "chosen_by_clock": self.by_clock,

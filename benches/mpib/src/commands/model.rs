@@ -99,7 +99,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             let t = train(comm, first, second, bytes, messages, reps, bytes == 1)?;
             mine = [t.single_seconds, t.back_to_back_seconds, t.delay_seconds, t.delayed_seconds];
         }
-        comm.broadcast_numbers(&mut mine, first)?;
+        comm.broadcast(&mut mine, first)?;
         let [single_seconds, back_to_back_seconds, delay_seconds, delayed_seconds] = mine;
         trains.push(mpib::models::Train {
             bytes,

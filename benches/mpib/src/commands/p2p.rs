@@ -67,7 +67,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             for _ in 0..7 {
                 comm.barrier()?;
                 let mut seconds = [stream.seconds(comm, messages)?];
-                comm.broadcast_numbers(&mut seconds, 0)?;
+                comm.broadcast(&mut seconds, 0)?;
                 times.push(seconds[0] / messages as f64);
             }
             let fixed = StoppingRule { confidence: rule.confidence, ..StoppingRule::fixed(times.len() - 1) };

@@ -139,7 +139,7 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     let [inner_seconds, exchange_seconds] = runner.probe(whole, rows)?;
     // One rank decides, because machines may round differently.
     let mut chosen = [choose_period(&known, inner_seconds, exchange_seconds) as f64];
-    comm.broadcast_numbers(&mut chosen, 0)?;
+    comm.broadcast(&mut chosen, 0)?;
     let chosen_period = chosen[0] as usize;
     if !plan.periods.contains(&chosen_period) {
         let count = counts(comm, &[(whole, rows_at(chosen_period), chosen_period)])?;

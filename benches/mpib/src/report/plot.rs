@@ -228,6 +228,12 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').into()
 }
 
+/// Bytes as B, KiB, MiB or GiB.
+pub fn size(bytes_of_block: usize) -> String {
+    let text = bytes(bytes_of_block as f64);
+    if text.ends_with('B') { text } else { format!("{text} B") }
+}
+
 fn bytes(value: f64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(power, _)| value >= 2f64.powi(*power)) {
@@ -529,6 +535,14 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn sizes_in_legends_have_the_units_of_the_axis() {
+        assert_eq!(
+            [0, 100, 1024, 1536, 1 << 20, 3 << 30].map(size),
+            ["0 B", "100 B", "1 KiB", "1.5 KiB", "1 MiB", "3 GiB"]
+        );
     }
 
     #[test]
