@@ -1,9 +1,10 @@
 //! Safe wrappers of the MPI calls that mpib needs. Only this file, [`files`] and [`control`] use `mpi::ffi`.
 //!
 //! Collective operations take elements of any type with an MPI datatype and without padding ([`Element`]). Messages
-//! between two ranks are bytes (`bytemuck::cast_slice` converts elements to bytes without a copy). A communicator is duplicated first, so that messages of this library and of the calling
-//! program cannot be confused. MPI errors are returned instead of ending the program. The interface of rsmpi has no
-//! predefined attributes and no variable-length list of requests, so this file calls the C functions.
+//! between two ranks are bytes (`bytemuck::cast_slice` converts elements to bytes without a copy). A communicator is
+//! duplicated first, so that messages of this library and of the calling program cannot be confused. MPI errors are
+//! returned instead of ending the program. The interface of rsmpi has no predefined attributes and no variable-length
+//! list of requests, so this file calls the C functions.
 #![expect(unsafe_code, reason = "calls of the MPI library; each block states its requirements")]
 
 pub mod control;
@@ -332,7 +333,8 @@ impl Comm {
     pub fn reduce_sum<T: Element>(&self, numbers: &[T], into: &mut [T], root: usize) -> Result<()> {
         assert!(self.rank != root || into.len() == numbers.len(), "{} sums of {}", into.len(), numbers.len());
         let (len, kind) = (count(numbers.len())?, T::equivalent_datatype());
-        // SAFETY: `numbers` has `len` elements of this datatype, and so has `into` at the root, the only rank where MPI writes to it.
+        // SAFETY: `numbers` has `len` elements of this datatype, and so has `into` at the root. MPI writes to `into`
+        // only there.
         check("MPI_Reduce", unsafe {
             let (from, to) = (place(numbers), place_mut(into));
             ffi::MPI_Reduce(from, to, len, kind.as_raw(), ffi::RSMPI_SUM, int(root), self.raw)
