@@ -6,6 +6,7 @@
 
 use mpib::comm::Comm;
 use mpib::models::lanes::Direction;
+use mpib::pathfinder::RATE_REPS;
 use mpib::sites;
 use mpib::tune::Optimal;
 
@@ -17,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(text) => sites::from_ranks(&text, n)?,
         None => sites::find(&comm)?,
     };
-    let lanes = Optimal::auto(&comm, &sites, root, 256 << 10, 3)?;
+    let lanes = Optimal::auto(&comm, &sites, root, 256 << 10, RATE_REPS)?;
 
     for len in [1, 1000, 100_000] {
         let all: Vec<f64> = (0..len * n).map(|at| at as f64 / 3.0).collect();

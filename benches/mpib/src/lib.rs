@@ -13,7 +13,7 @@
 //!
 //! # From a question to a result
 //!
-//! 1. [`comm::Comm::of`] duplicates the caller's communicator. Only [`comm`] and its modules call MPI.
+//! 1. [`comm::Comm::of`] duplicates the caller's communicator. Only [`comm`] and its modules send messages.
 //! 2. [`timing::Timer::new`] synchronises clocks ([`clock`]).
 //! 3. [`timing::Timer::measure`] prepares an [`collectives::operation::Operation`], warms up, isolates and repeats it
 //!    until [`stats::StoppingRule`] is satisfied, and returns a [`stats::Summary`] with both confidence intervals on

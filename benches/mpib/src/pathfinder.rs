@@ -29,6 +29,10 @@ pub enum PathError {
     },
 }
 
+/// Usual number of repetitions of each bandwidth measurement. If several connections fill a line, packets are dropped,
+/// and about one of three measurements then contains a timeout of TCP. So the median of three is too often wrong.
+pub const RATE_REPS: usize = 5;
+
 /// Measures the latencies and bandwidths of a [`PathModel`]: the LAN of both sites, and the WAN in both directions.
 /// The bandwidths are measured with messages of `bytes` bytes, and each value is the median of `reps` measurements.
 /// `sites` has the site of each rank, and there must be exactly two sites. All ranks must call this function with the

@@ -139,7 +139,7 @@ fn direction<'r>(report: &'r serde_json::Value, name: &str) -> &'r serde_json::V
     choices.iter().find(|c| c["operation"] == name).expect("scatter and gather")
 }
 
-const LANES: &str = "lanes --sites 0-3/4-7 --min-reps 3 --max-reps 3 --warm-up 1 --rate-reps 3 --format json";
+const LANES: &str = "lanes --sites 0-3/4-7 --min-reps 3 --max-reps 3 --warm-up 1 --rate-reps 5 --format json";
 
 /// Over all attempts: the best time of each implementation, and the model's times for the fastest links.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use mpib::comm::Comm;
 use mpib::models::lanes::MARGIN;
 use mpib::open_mpi;
 use mpib::p2p::round_trips;
-use mpib::pathfinder::measure_paths;
+use mpib::pathfinder::{RATE_REPS, measure_paths};
 use mpib::report::{Report, Row};
 use mpib::rules;
 use mpib::sizes::{Refinement, refine};
@@ -19,8 +19,6 @@ use std::path::PathBuf;
 
 /// Minimum length of the messages that measure the links for `auto`. Shorter messages have no meaningful bandwidth.
 const PATHS_LEAST_BYTES: usize = 64 << 10;
-/// Number of repetitions of each measurement of a link.
-const PATHS_REPS: usize = 3;
 
 #[derive(Args)]
 pub struct Options {
@@ -119,7 +117,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let distances = if names.iter().any(|n| n == "sorted") { distances(comm, options.root)? } else { Vec::new() };
     let paths = if names.iter().any(|name| name == AUTO) && !sites.is_empty() {
         let largest = options.sizes.iter().copied().max().unwrap_or(0).max(PATHS_LEAST_BYTES);
-        Some(measure_paths(comm, &sites, options.root, largest, PATHS_REPS)?)
+        Some(measure_paths(comm, &sites, options.root, largest, RATE_REPS)?)
     } else {
         None
     };

@@ -22,8 +22,8 @@ pub struct Options {
     /// Rank that scatters and gathers
     #[arg(long, default_value_t = 0)]
     root: usize,
-    /// Number of repetitions of each bandwidth measurement
-    #[arg(long, default_value_t = 3)]
+    /// Number of repetitions of each bandwidth measurement; the median counts
+    #[arg(long, default_value_t = mpib::pathfinder::RATE_REPS)]
     rate_reps: usize,
     /// The model chooses lanes only if they are faster than linear-nonblocking by at least this fraction
     #[arg(long, default_value_t = MARGIN)]
