@@ -227,8 +227,8 @@ impl Optimal {
     /// The multi-lane algorithm between two sites (T. Chiba, T. Endo, S. Matsuoka): measures the links, and chooses
     /// the number of lanes for each size by the model of the links. `sites` has the site of each rank, for example
     /// from [`crate::sites::find`]. The bandwidths are measured with messages of `bytes` bytes, which should be about
-    /// as long as a block, and with `reps` repetitions (usually [`crate::pathfinder::RATE_REPS`]). All ranks must call this function with the same
-    /// arguments.
+    /// as long as a block, and with `reps` repetitions (usually [`crate::pathfinder::RATE_REPS`]). All ranks must call
+    /// this function with the same arguments.
     pub fn auto(comm: &Comm, sites: &[usize], root: usize, bytes: usize, reps: usize) -> Result<Self, PathError> {
         let paths = Some(measure_paths(comm, sites, root, bytes, reps)?);
         let setting = Setting { root, sites: sites.to_vec(), paths, ..Setting::default() };
