@@ -3,8 +3,9 @@
 //!
 //! If the names of the checkpoints have numbers, each step has its own name, and files that change later belong to
 //! the same step. The committed content then lacks a part of its step: it is marked as doubtful at once. The unchanged
-//! ranks of the group are asked to announce their files again, so that all files of the step are committed under the
-//! next name (`ID~2`).
+//! ranks are asked to announce their files again, so that all files of the step are committed under the next name
+//! (`ID~2`). In a job with several groups no rank is asked, and the step is committed again only if all ranks write a
+//! further part.
 //!
 //! An application that overwrites a name, or several names in turn, must not be treated like this: its files that did
 //! not change belong to the step before. Therefore only files that became longer count.
@@ -101,6 +102,10 @@ impl Hub {
     fn complete_step(&mut self, key: &Key, rank: Option<Rank>) {
         let Some(gather) = self.gathers.get_mut(key) else { return };
         let Phase::Gathering { missing, .. } = &gather.phase else { return };
+        if gather.grouping.groups() > 1 {
+            // The unchanged groups would have to commit again, too. Ranks that all write further parts need no request.
+            return self.doubt_part(key);
+        }
         gather.is_late_part = true;
         gather.overwritten.clear(); // no rank has overwritten a step
         tracing::warn!(
