@@ -236,7 +236,9 @@ fn mcr_metrics_serves_the_page_of_the_node_and_says_whether_the_node_answers() {
     daemon.kill();
     assert_eq!(value(&scraped(&address), "mcr_node_up"), 0.0);
     exporter.wait_for_log("mcr node answers again");
-    assert_eq!(exporter.log().matches("mcr node does not answer").count(), 2, "{}", exporter.log());
+    wait_for("the second line about the node", SOON, || {
+        (exporter.log().matches("mcr node does not answer").count() == 2).then_some(())
+    });
 }
 
 fn check_by_promtool(text: &str) {
