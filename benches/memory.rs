@@ -2,8 +2,8 @@
 //!
 //! An aggregator with a budget of 128 MiB and an agent with a budget of 64 MiB run as two processes on loopback. The
 //! two processes save 2 GB of doubles with the default profile. Goals: the aggregator's peak is below 256 MiB. The
-//! agent uses less than 32 MiB at rest, and less than its budget plus 32 MiB at work. An agent that is at rest and
-//! has an open session only wakes up every 5 s, to check the path of the watched directory. The peak is VmHWM, the
+//! agent uses less than 32 MiB at rest, and less than its budget plus 32 MiB at work. An agent that is at rest wakes
+//! up for the messages of its session, and every 5 s to check the path of the watched directory. The peak is VmHWM, the
 //! memory at rest is VmRSS, and wake-ups are voluntary context switches of all threads in a minute. MCR_BENCH_MIB
 //! sets the MiB to save (default 1907), and MCR_BENCH_DIR the directory of the files and the store. MCR_BENCH_PROFILE
 //! and MCR_BENCH_BUDGET_MIB set the profile and the budget of the aggregator (defaults fast and 128).

@@ -312,14 +312,20 @@ fn a_file_that_could_not_be_read_is_told_again_on_request() {
     assert_eq!(w.told(), told("t1", 0, &[3], false));
 }
 
-#[test]
-fn a_directory_that_goes_and_comes_back_is_watched_again() {
+/// A watched directory `run` below a temporary directory, with a file that was told.
+fn watch_below() -> (tempfile::TempDir, PathBuf, Watched) {
     let parent = tempfile::tempdir().expect("a directory");
     let root = parent.path().join("run");
     fs::create_dir(&root).expect("made");
     let mut w = Watched::start(&root, layout(), quick());
     w.write("t1/r0", 3);
     assert_eq!(w.told(), told("t1", 0, &[3], false));
+    (parent, root, w)
+}
+
+#[test]
+fn a_directory_that_goes_and_comes_back_is_watched_again() {
+    let (parent, root, mut w) = watch_below();
     fs::rename(&root, parent.path().join("gone")).expect("renamed");
     loop {
         match w.next() {
@@ -341,13 +347,8 @@ fn a_directory_that_goes_and_comes_back_is_watched_again() {
 }
 
 #[test]
-fn a_directory_that_is_removed_and_made_again_is_watched_again_without_a_scan() {
-    let parent = tempfile::tempdir().expect("a directory");
-    let root = parent.path().join("run");
-    fs::create_dir(&root).expect("made");
-    let mut w = Watched::start(&root, layout(), quick());
-    w.write("t1/r0", 3);
-    assert_eq!(w.told(), told("t1", 0, &[3], false));
+fn a_directory_that_is_removed_and_made_again_is_watched_again_without_a_request() {
+    let (_parent, root, mut w) = watch_below();
     fs::remove_dir_all(&root).expect("removed");
     fs::create_dir(&root).expect("made again");
     w.write("t2/r0", 4);

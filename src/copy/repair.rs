@@ -51,8 +51,8 @@ pub enum MendedBy {
 /// What the user can do if nothing mends a file.
 const NAME_A_STORE: &str = "name a store that has an intact copy with --from";
 /// What the user can do if the other store has another checkpoint of the same name.
-const ANOTHER: &str = "name the store of the copy with --from, or copy the other checkpoint to a job with another name \
-                       (mcr copy --to-job)";
+const ANOTHER: &str = "name the store of the copy with --from, or copy the other checkpoint to a job with another \
+                       name (mcr copy --to-job)";
 
 fn another(id: &CheckpointId, what: &str) -> String {
     format!("not mended: the other store has another checkpoint with the name {id}: {what}")

@@ -40,7 +40,12 @@ pub(super) fn compare(route: &Route<'_>, id: &CheckpointId, groups: u32) -> Same
     result
 }
 
-fn compare_group(route: &Route<'_>, theirs: &Manifest<FileTotals>, referred: impl Iterator<Item = Digest>) -> Sameness {
+/// Compares one group. `named_here` has the digests by which newer checkpoints here name the container of the group.
+fn compare_group(
+    route: &Route<'_>,
+    theirs: &Manifest<FileTotals>,
+    named_here: impl Iterator<Item = Digest>,
+) -> Sameness {
     let (to, id, group) = (route.to, &theirs.checkpoint, theirs.group);
     let own = match read_head(to.store, to.job, id, group) {
         Ok(ours) => {
@@ -52,7 +57,7 @@ fn compare_group(route: &Route<'_>, theirs: &Manifest<FileTotals>, referred: imp
         Err(_) => Sameness::Unknown,
     };
     let wanted = theirs.container.index_digest;
-    let mut found: Vec<Digest> = referred.collect();
+    let mut found: Vec<Digest> = named_here.collect();
     found.extend(ContainerReader::open(to.store, to.job, id, group).map(|container| container.index_digest()));
     found.extend(parity::index_digest_of(to.store, &container_path(to.job, id, group)));
     if found.iter().any(|digest| *digest != wanted) {

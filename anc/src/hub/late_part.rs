@@ -127,6 +127,7 @@ impl Hub {
         let Some(id) = self.gathers.get_mut(key).and_then(|gather| gather.may_complete.take()) else { return };
         let why = "the application wrote into its files after the commit: it is uncertain whether the checkpoint has \
                    all bytes of its step";
+        tracing::warn!(job = %key.job, checkpoint = %id, why, "an older checkpoint is doubtful");
         let (store, job) = (Arc::clone(&self.store), key.job.clone());
         on_own_thread("marking a checkpoint as doubtful", move || Ok(mark_doubtful(&*store, &job, &id, why)?));
     }

@@ -12,7 +12,7 @@
 //! | group | arrays of one class that become columns in one way: unchanged, joined as slabs, or split into components |
 //! | column | the elements of a group, or of one component of the group's points, which are coded together |
 //! | layout | the groups, and the order in which their columns are coded |
-//! | copy | an element that equals an earlier element, or differs by rounding (near) or in at most half of its bits (wide) |
+//! | copy | an element that equals an earlier one, differs by rounding (near), or in up to half its bits (wide) |
 //! | derived | a cell of a coarse grid that is computed from the cells of a finer grid, or the reverse |
 //! | literal | an element that is neither copied nor derived, but predicted |
 //! | term | a number that a prediction adds after multiplication by a weight: a neighbour, a product, ... |
