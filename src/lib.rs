@@ -115,7 +115,7 @@
 //! | 2 | open | `src/container/set.rs` | [`container::ContainerSet::open`] | the indexes of a container and of its references |
 //! | 3 | read | `src/container/reader.rs` | [`container::ContainerReader::read_segment`] | a [`container::StoredSegment`], compared with its checksum |
 //! | 4 | decompress | `src/codec/chain.rs` | [`codec::Chain::decode`] | the raw bytes of a segment. The base, if there is one, is decoded first |
-//! | 5 | split | `src/container/segments.rs` | [`container::SegmentBuffer::run`] | pieces of variables ([`merge::runs`]) |
+//! | 5 | split | `src/container/segments.rs` | [`container::SegmentBuffer::run`] | the pieces, by [`merge::runs`] |
 //! | 6 | hand on | `anc/src/restart.rs` | [`restore_files`], [`send_ranks`] | the pieces, given to row 7 or sent to another node (`cli/src/remote.rs`) |
 //! | 7 | write, verify | `cnc/src/restart.rs` | [`FileRestorer::write`], [`verify`] | a file under a temporary name, with the digest of row 2 of the first table |
 //! | 8 | decide | `cli/src/decide.rs` | `decide` | an [`incarnation::Incarnation`]: the first node of a start decides, the other nodes follow |
