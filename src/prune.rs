@@ -11,6 +11,7 @@
 use crate::container::{ContainerRef, checkpoint_dir, container_name};
 use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use crate::incarnation;
+use crate::living;
 use crate::looking::is_abandoned;
 use crate::manifest::{CheckpointState, Condition, PRUNED, group_of_manifest, list_remembering};
 use crate::parity;
@@ -415,7 +416,8 @@ fn remove_left_over(
     let looked_at = |state: &&CheckpointState| !remembered.knows(&state.id) && !options.in_flight.contains(&state.id);
     let dirs = states.iter().filter(looked_at).map(|state| checkpoint_dir(job, &state.id));
     let root_too = remembered.is_off().then(|| root.to_path_buf());
-    for dir in dirs.chain(root_too).chain([lock_dir.clone()]) {
+    let holders = living::directory(job);
+    for dir in dirs.chain(root_too).chain([lock_dir.clone(), holders.clone()]) {
         let entries = match store.list_dir(&dir) {
             Err(error) if error.is_not_found() => continue,
             other => other?,
@@ -432,7 +434,7 @@ fn remove_left_over(
         }
         // If a writer has just created this directory, the writer creates it again. If the directory contains a file
         // by now, the removal fails.
-        if dir != root && left == 0 && is_abandoned(&entries) && store.remove_dir(&dir).is_ok() {
+        if dir != root && dir != holders && left == 0 && is_abandoned(&entries) && store.remove_dir(&dir).is_ok() {
             pruned.left_over += u64::from(dir != lock_dir);
         }
     }

@@ -1,8 +1,9 @@
 //! The rules that decide which checkpoints of a list are kept. The rules are similar to the rules of restic. This
 //! module reads no store.
 
-use crate::ids::CheckpointId;
+use crate::ids::{CheckpointId, shape_of};
 use crate::manifest::{CheckpointState, Condition};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The rules by which checkpoints are kept. A checkpoint is kept if at least one rule keeps the checkpoint. A rule
 /// with the value 0 keeps no checkpoint.
@@ -73,7 +74,11 @@ impl Rules {
     /// set aside, doubtful, found damaged, or restored too often (`too_often`). If no checkpoint is left, the rules
     /// count all complete checkpoints that are not set aside. If again no checkpoint is left, the rules count all
     /// complete checkpoints. A complete or bad checkpoint that is not counted is removed if it is older than all
-    /// checkpoints that the rules keep.
+    /// checkpoints of its series that the rules keep.
+    ///
+    /// The rules apply to each series separately. Names of one series differ only in their numbers, as
+    /// `checkpoints_s1` and `checkpoints_s2`. Without this separation, many files `analysis_s7` would displace the
+    /// few checkpoints from which the application can continue.
     pub fn gone(&self, states: &[CheckpointState], too_often: Option<&CheckpointId>) -> Vec<CheckpointId> {
         let is_complete = |state: &&CheckpointState| state.condition() == Condition::Complete;
         let is_taken = |state: &&CheckpointState| {
@@ -90,18 +95,45 @@ impl Rules {
         if good.is_empty() {
             good = states.iter().filter(is_complete).collect();
         }
-        let times: Vec<i64> = good.iter().map(|state| state.place.map_or(0, |place| place.written_unix_ms)).collect();
-        let kept = self.keep(&times);
-        let stays = |id: &CheckpointId| good.iter().zip(&kept).any(|(state, kept)| *kept && state.id == *id);
-        let Some(oldest) = states.iter().rposition(|state| stays(&state.id)) else { return Vec::new() };
-        let counts = |state: &CheckpointState| good.iter().any(|of| of.id == state.id);
-        let goes = |(n, state): &(usize, &CheckpointState)| match state.condition() {
-            Condition::Complete if counts(state) => !stays(&state.id),
-            Condition::Complete | Condition::Bad => *n > oldest,
+        // The series of the counted checkpoints, each sorted with the newest first.
+        let shapes = shared_shapes(&good);
+        let series_of = |id: &CheckpointId| Some(shape_of(id.label())).filter(|shape| shapes.contains(shape));
+        let mut series: BTreeMap<Option<Vec<u8>>, Vec<&CheckpointState>> = BTreeMap::new();
+        for state in good {
+            series.entry(series_of(&state.id)).or_default().push(state);
+        }
+        let mut counted = BTreeMap::new();
+        for states in series.values() {
+            let time = |state: &&CheckpointState| state.place.map_or(0, |place| place.written_unix_ms);
+            let kept = self.keep(&states.iter().map(time).collect::<Vec<i64>>());
+            counted.extend(states.iter().map(|state| &state.id).zip(kept));
+        }
+        // For each series, the position in `states` of the oldest checkpoint that the rules keep.
+        let mut oldest_kept = BTreeMap::new();
+        for (n, state) in states.iter().enumerate().filter(|(_, state)| counted.get(&state.id) == Some(&true)) {
+            oldest_kept.insert(series_of(&state.id), n);
+        }
+        let oldest = oldest_kept.values().max().copied();
+        let is_older_than_all_kept = |n: usize, id: &CheckpointId| {
+            oldest_kept.get(&series_of(id)).copied().or(oldest).is_some_and(|kept| n > kept)
+        };
+        let goes = |(n, state): &(usize, &CheckpointState)| match (state.condition(), counted.get(&state.id)) {
+            (Condition::Complete, Some(stays)) => !stays,
+            (Condition::Complete | Condition::Bad, None) => is_older_than_all_kept(*n, &state.id),
             _ => false,
         };
         states.iter().enumerate().filter(goes).map(|(_, state)| state.id.clone()).collect()
     }
+}
+
+/// The shapes, with `#` for each number, of names that form a series: at least two checkpoints have this shape, and
+/// the shape has a number. Checkpoints of all other shapes are one more series.
+fn shared_shapes(states: &[&CheckpointState]) -> BTreeSet<Vec<u8>> {
+    let mut counts: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    for state in states {
+        *counts.entry(shape_of(state.id.label())).or_default() += 1;
+    }
+    counts.into_iter().filter(|(shape, count)| *count > 1 && shape.contains(&b'#')).map(|(shape, _)| shape).collect()
 }
 
 /// Number of months since year 0. The algorithm is `civil_from_days` by Howard Hinnant.
@@ -153,6 +185,7 @@ pub fn duration_ms(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::unknown_state;
     use proptest::prelude::*;
 
     /// Times that lie the given number of hours before noon of a Wednesday, the 18th of a month.
@@ -176,6 +209,23 @@ mod tests {
         assert_eq!(of(Rules { monthly: 2, ..Rules::default() }), [0, 24 * 20]);
         assert_eq!(of(Rules { monthly: 9, ..Rules::default() }), [0, 24 * 20, 24 * 45], "the oldest is kept too");
         assert_eq!(of(Rules::default()), [0], "the newest checkpoint is always kept");
+    }
+
+    #[test]
+    fn each_series_of_names_keeps_its_newest() {
+        let gone = |keep: u32, names: &[&str]| -> Vec<String> {
+            let rules = Rules { last: keep, ..Rules::default() };
+            let states: Vec<CheckpointState> =
+                names.iter().map(|name| unknown_state(&name.parse().expect("valid"))).collect();
+            rules.gone(&states, None).iter().map(ToString::to_string).collect()
+        };
+        let names = ["analysis_s9", "analysis_s8", "checkpoints_s2", "analysis_s7", "checkpoints_s1"];
+        assert_eq!(gone(1, &names), ["analysis_s8", "analysis_s7", "checkpoints_s1"]);
+        assert_eq!(gone(2, &names), ["analysis_s7"]);
+        let overwritten = ["a~2", "b", "a"];
+        assert_eq!(gone(1, &overwritten), ["b", "a"], "names without a number are one series");
+        let apart = ["x3f", "y7", "z4c"];
+        assert_eq!(gone(1, &apart), ["y7", "z4c"], "names of which no two are alike are one series");
     }
 
     #[test]

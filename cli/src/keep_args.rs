@@ -6,7 +6,7 @@ use mcrengine::retention::Rules;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct KeepArgs {
-    /// Keep the newest N complete checkpoints
+    /// Keep the newest N complete checkpoints of each series of names that differ only in their numbers
     #[arg(long, visible_alias = "keep-last", value_name = "N", value_parser = at_least_one)]
     pub keep: Option<std::num::NonZeroU32>,
     /// Keep checkpoints that are older than the newest checkpoint by at most this time: 45s, 30min, 2h, 1d12h, 6w, 3m

@@ -168,6 +168,9 @@ fn a_checkpoint_that_is_marked_as_bad_is_listed_so_until_the_mark_is_taken_away(
     prune(&dir, &["--mark-bad", &all[0], "--reason", "diverged"], 0);
     let listed = &list(&store(&dir))[0];
     assert_eq!((&listed["state"], &listed["bad"]), (&"bad".into(), &"diverged".into()));
+    let shown = run(mcr().args(["show", "latest", "--json", "--store"]).arg(store(&dir)), 0);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    assert_eq!(shown["checkpoint"], all[1].as_str(), "latest is what a restart would restore");
     prune(&dir, &["--keep", "1"], 0);
     assert_eq!(names(&dir), all[..2], "a bad one is not counted, and one that is newer than what stays is left");
     prune(&dir, &["--unmark", &all[0]], 0);
@@ -185,8 +188,13 @@ fn empty_directories_and_old_temporary_files_go_and_new_ones_stay() {
     let file = std::fs::File::create(&old).expect("made");
     file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600)).expect("set");
     drop(file);
+    let of_killed_run = job.join(".holders/.group-0000.00000000000000cc");
+    std::fs::create_dir_all(job.join(".holders")).expect("made");
+    let file = std::fs::File::create(&of_killed_run).expect("made");
+    file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600)).expect("set");
+    drop(file);
     prune(&dir, &["--keep", "9"], 0);
-    assert!(!job.join("it_7").exists() && !old.exists());
+    assert!(!job.join("it_7").exists() && !old.exists() && !of_killed_run.exists());
     assert!(job.join("it_8").exists(), "a writer may be at work there");
     assert_eq!(names(&dir).len(), 3);
 }
@@ -196,6 +204,22 @@ fn a_save_that_keeps_some_removes_older_ones_afterwards() {
     let dir = saved(5, &["--keep", "2"]);
     assert_eq!(names(&dir).len(), 2);
     assert!(names(&dir)[0].contains('5'), "{:?}", names(&dir));
+}
+
+#[test]
+fn the_newest_of_each_series_of_names_is_kept() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let watch = dir.path().join("run");
+    std::fs::create_dir(&watch).expect("made");
+    for (n, name) in
+        ["checkpoints_s1", "analysis_s1", "checkpoints_s2", "analysis_s2", "analysis_s3"].iter().enumerate()
+    {
+        std::fs::write(watch.join(format!("{name}.r0")), format!("{name} {n}").repeat(900)).expect("written");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let layout = ["--layout", "{checkpoint}.r{rank}", "--job", "job", "--keep", "1", "--create", "--store"];
+    run(mcr().arg("save").arg(&watch).args(layout).arg(store(&dir)), 0);
+    assert_eq!(names(&dir), ["analysis_s3", "checkpoints_s2"]);
 }
 
 #[test]
