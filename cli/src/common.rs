@@ -100,6 +100,21 @@ pub fn renamed(store: &dyn Store, root: &Path, job: &JobId) -> Option<Advised> {
     Some(Advised::new(what, advice).at(&directory))
 }
 
+/// Maximum number of directories in which [`renamed_away`] looks for checkpoints of a job.
+const RENAMED_LOOKS_MAX: usize = 256;
+
+/// The error for a job without a directory whose checkpoints are in a directory of another name, because a user
+/// renamed the directory. `None` if no such directory was found.
+pub fn renamed_away(store: &dyn Store, root: &Path, job: &JobId) -> Option<Advised> {
+    if root.join(job.as_str()).exists() {
+        return None;
+    }
+    let jobs = manifest::jobs(store).unwrap_or_default();
+    let mut looked_at = jobs.iter().take(RENAMED_LOOKS_MAX);
+    let other = looked_at.find(|other| manifest::foreign_job(store, other).as_deref() == Some(job.as_str()))?;
+    renamed(store, root, other)
+}
+
 /// The job to use: the job that the user named, even if this job does not exist, or the only job that has a
 /// checkpoint. `None` if no job has a checkpoint. Fails if the directory of the job was renamed.
 pub fn job_of(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Option<JobId>> {

@@ -3,14 +3,14 @@
 //! No file gets its final name before all files of the checkpoint are written and their digests are verified.
 
 use crate::args::RestartArgs;
-use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store};
+use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store, renamed_away};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
 use crate::guard::warn_of_store;
 use crate::mendable::tell_if_mendable;
 use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
-use crate::which::{checkpoint_of, steps_before_latest};
+use crate::which::{checkpoint_of, skips_doubtful, steps_before_latest};
 use anyhow::bail;
 use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ReadError;
@@ -103,8 +103,6 @@ fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
 /// another checkpoint has become complete in the meantime. The cause may be that the checkpoints were pruned. A
 /// restart also begins again if another node of the same start decided first, and decided for another checkpoint.
 const ATTEMPTS_MAX: u32 = 3;
-/// Maximum number of doubtful checkpoints that are skipped in favour of an older checkpoint without doubt.
-const DOUBTFUL_SKIPPED_MAX: usize = 3;
 /// Maximum time to wait for the decision of another node, if the checkpoint of the last decision is gone.
 const DECISION_MAX: Duration = Duration::from_secs(10);
 /// Time between two checks whether the other node has decided.
@@ -358,6 +356,9 @@ fn nothing_restored(
     decider: &Decider<'_>,
     role: &Role,
 ) -> anyhow::Result<ExitCode> {
+    if let Some(renamed) = renamed_away(store, &args.store.store, job).filter(|_| all.is_empty()) {
+        return Err(renamed.into());
+    }
     let incomplete: Vec<_> = all.iter().filter(|state| !state.is_pruned).collect();
     for state in &incomplete {
         eprintln!("mcr: {} is incomplete ({}): skipped", state.id, problems_of(state));
@@ -499,8 +500,7 @@ fn candidates<'a>(
     }
     // A restart with --copy starts no application, so there is no limit for such restarts.
     let limit = if args.copy { 0 } else { args.give_up_after as usize };
-    // If all of these newest checkpoints are doubtful, the doubt concerns the application, and not a single step.
-    let skips_doubtful = chosen.iter().take(DOUBTFUL_SKIPPED_MAX + 1).any(|state| state.doubt.is_none());
+    let skips_doubtful = skips_doubtful(chosen.iter().copied());
     let mut kept = None;
     for (n, state) in chosen.iter().enumerate() {
         let reason = if limit > 0 && incarnations.restarts_in_a_row(store, job, &state.id, limit)? >= limit {

@@ -7,12 +7,15 @@ use mcrengine::manifest::CheckpointState;
 
 /// Maximum number of IDs in an error message.
 const NAMED_MAX: usize = 5;
+/// Maximum number of doubtful checkpoints that are skipped in favour of an older checkpoint without doubt.
+const DOUBTFUL_SKIPPED_MAX: usize = 3;
 
 /// The ID of the checkpoint that `asked` stands for:
 ///
 /// - the checkpoint with exactly this ID;
-/// - `latest`: the newest complete checkpoint that no restart has set aside;
-/// - `latest~N`: the complete checkpoint N places before `latest`, not counting checkpoints that were set aside;
+/// - `latest`: the newest checkpoint that a restart would restore: a complete checkpoint that is not marked as bad,
+///   that no restart has set aside, and that is not doubtful;
+/// - `latest~N`: the checkpoint N places before `latest`, counted in the same way;
 /// - the only checkpoint whose ID begins with `asked`. The beginning of a number does not stand for the number, so
 ///   `it_1` never means `it_10`.
 ///
@@ -20,13 +23,20 @@ const NAMED_MAX: usize = 5;
 /// the result is `asked`, and the command reports that this ID does not exist. `all` are the checkpoints of the job,
 /// newest first.
 pub fn checkpoint_of(all: &[CheckpointState], asked: &CheckpointId) -> anyhow::Result<CheckpointId> {
-    let complete = all.iter().filter(|state| state.is_complete());
-    let latest = complete.filter(|state| !state.is_set_aside).map(|state| &state.id);
+    let good = all.iter().filter(|state| state.is_complete() && !state.is_set_aside && state.bad.is_none());
+    let skips_doubtful = skips_doubtful(good.clone());
+    let latest = good.filter(|state| state.doubt.is_none() || !skips_doubtful).map(|state| &state.id);
     let there = all.iter().filter(|state| !state.is_pruned).map(|state| &state.id);
     if all.iter().any(|state| state.id == *asked) {
         return Ok(asked.clone());
     }
     meant(latest, there, asked)
+}
+
+/// Whether a restart skips doubtful checkpoints. If all of the newest checkpoints are doubtful, the doubt concerns the
+/// application, and not a single step. `states` are the checkpoints that the restart may choose, newest first.
+pub fn skips_doubtful<'a>(states: impl Iterator<Item = &'a CheckpointState>) -> bool {
+    states.take(DOUBTFUL_SKIPPED_MAX + 1).any(|state| state.doubt.is_none())
 }
 
 /// N if `asked` is `latest~N`, 0 if `asked` is `latest`; `None` if `asked` is anything else, or if a checkpoint has
@@ -44,10 +54,12 @@ fn meant<'a>(
     asked: &CheckpointId,
 ) -> anyhow::Result<CheckpointId> {
     if let Some(before) = before_latest(asked.as_str()) {
-        let there = counted(latest.clone().count() as u64, "complete checkpoint");
+        let there = counted(latest.clone().count() as u64, "checkpoint");
         return match latest.nth(before) {
             Some(id) => Ok(id.clone()),
-            None => bail!("there is no {asked}: the job has {there}; `mcr list` shows all checkpoints"),
+            None => bail!(
+                "there is no {asked}: a restart of the job would choose from {there}; `mcr list` shows all checkpoints"
+            ),
         };
     }
     let begins: Vec<&CheckpointId> = there.filter(|id| is_beginning(asked.as_str(), id.as_str())).collect();
@@ -92,15 +104,15 @@ mod tests {
     }
 
     #[test]
-    fn latest_counts_complete_checkpoints_from_the_newest() {
+    fn latest_counts_the_checkpoints_that_a_restart_would_choose() {
         assert_eq!(find("latest").as_deref(), Ok("run.it_12"));
         assert_eq!(find("latest~1").as_deref(), Ok("run.it_10"));
         assert_eq!(find("latest~0").as_deref(), Ok("run.it_12"));
-        assert!(find("latest~2").expect_err("too far").contains("has 2 complete checkpoints;"));
+        assert!(find("latest~2").expect_err("too far").contains("choose from 2 checkpoints;"));
         let asked = "latest~1".parse().expect("valid");
         let only: CheckpointId = "only".parse().expect("valid");
         let error = meant([&only].into_iter(), [&only].into_iter(), &asked).expect_err("too far");
-        assert!(error.to_string().contains("has 1 complete checkpoint;"), "{error}");
+        assert!(error.to_string().contains("choose from 1 checkpoint;"), "{error}");
         assert_eq!(find("latest~x").as_deref(), Ok("latest~x"), "an ID like others");
     }
 

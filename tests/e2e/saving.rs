@@ -497,6 +497,9 @@ fn a_renamed_directory_of_a_job_is_named_with_what_to_do() {
         assert!(err.contains(advice), "{command:?}: {err}");
     }
     let (_, err) =
+        said(&run(mcr().args(["restart", "--job", "job", "--to"]).arg(&to).arg("--store").arg(site.store()), 1));
+    assert!(err.contains("job2 has the checkpoints of job job; the directory was renamed"), "not a new run: {err}");
+    let (_, err) =
         said(&run(mcr().args(["save", "--job", "job2"]).arg(site.data()).arg("--store").arg(site.store()), 1));
     assert!(err.contains("job2 has the checkpoints of job job"), "{err}");
     let mut job_run = mcr();
