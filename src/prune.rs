@@ -57,7 +57,8 @@ pub struct Pruned {
     pub freed_bytes: StoredBytes,
     /// Containers that are kept although their checkpoint is removed, because a kept checkpoint refers to them.
     pub still_needed: Vec<StillNeeded>,
-    /// Containers that were rewritten with only the bytes that are needed.
+    /// Containers that were rewritten with only the bytes that are needed. In a dry run, the containers that would be
+    /// rewritten; their lengths after rewriting are estimates, which `freed_bytes` includes.
     pub repacked: Vec<Repacked>,
     /// Why rewriting containers with many unneeded bytes failed; `None` if no error occurred.
     pub not_repacked: Option<String>,
@@ -139,6 +140,9 @@ pub fn prune_remembering(
             count_rest(store, job, &state.id, &needed, &mut pruned)?;
         }
         let left: Vec<CheckpointState> = states.iter().filter(stays).cloned().collect();
+        if options.repack_below_percent > 0 {
+            repack_needed(store, job, &left, remembered, options, &mut pruned);
+        }
         count_needed(store, job, &left, &mut pruned);
         return Ok(pruned);
     }
@@ -161,7 +165,7 @@ pub fn prune_remembering(
     }
     remove_left_over(store, job, options, &left, remembered, &mut pruned)?;
     if options.repack_below_percent > 0 {
-        repack_needed(store, job, &left, remembered, options.repack_below_percent, &mut pruned);
+        repack_needed(store, job, &left, remembered, options, &mut pruned);
     }
     count_needed(store, job, &left, &mut pruned);
     Ok(pruned)
@@ -174,12 +178,13 @@ fn repack_needed(
     job: &JobId,
     states: &[CheckpointState],
     remembered: &Remembered,
-    percent: u32,
+    options: &PruneOptions,
     pruned: &mut Pruned,
 ) {
+    let percent = options.repack_below_percent;
     // No process writes a group of a checkpoint whose groups are all committed.
     let may_be_written = |id: &CheckpointId| !remembered.knows(id);
-    match repack(store, job, states, &held_for_others(pruned), percent, &may_be_written) {
+    match repack(store, job, states, &held_for_others(pruned), percent, &may_be_written, options.dry_run) {
         Ok(repacked) => {
             for one in &repacked {
                 pruned.freed_bytes += StoredBytes(one.before.0.saturating_sub(one.after.0));

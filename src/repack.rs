@@ -205,7 +205,8 @@ pub fn held_for_others(store: &dyn Store, job: &JobId, states: &[CheckpointState
 
 /// Rewrites each wanted container if less than `below_percent` per cent of its bytes are needed. A container that
 /// cannot be repacked stays unchanged. Fails if the store has no room for a new container. `may_be_written` says
-/// whether another process may be writing a checkpoint.
+/// whether another process may be writing a checkpoint. With `is_dry_run`, no container is rewritten, and the lengths
+/// after rewriting are estimates.
 pub fn repack(
     store: &dyn Store,
     job: &JobId,
@@ -213,6 +214,7 @@ pub fn repack(
     wanted: &BTreeSet<(CheckpointId, GroupId)>,
     below_percent: u32,
     may_be_written: &dyn Fn(&CheckpointId) -> bool,
+    is_dry_run: bool,
 ) -> Result<Vec<Repacked>, StoreError> {
     let mut done = Vec::new();
     for ((checkpoint, group), need) in needs(store, job, states, wanted) {
@@ -229,11 +231,37 @@ pub fn repack(
         if written.any(|state| is_group_held(store, job, &state.id, group)) {
             continue;
         }
-        if let Some(repacked) = write_anew(store, job, checkpoint, group, &reader, &kept)? {
+        if is_dry_run {
+            done.extend(estimate(checkpoint, group, &reader, kept.len(), bytes));
+        } else if let Some(repacked) = write_anew(store, job, checkpoint, group, &reader, &kept)? {
             done.push(repacked);
         }
     }
     Ok(done)
+}
+
+/// Estimates the length of a container after it is rewritten with this number of segments, which have `bytes` stored
+/// bytes. `None` if the container would not be rewritten.
+fn estimate(
+    checkpoint: CheckpointId,
+    group: GroupId,
+    reader: &ContainerReader,
+    segments: usize,
+    bytes: u64,
+) -> Option<Repacked> {
+    let index = reader.stored_index().ok()?.len();
+    let after = bytes + (FILE_HEADER_LEN + segments * layout::SEGMENT_HEADER_LEN + index + TRAILER_LEN) as u64;
+    is_worth(reader, after).then(|| Repacked {
+        checkpoint,
+        group,
+        before: StoredBytes(reader.bytes()),
+        after: StoredBytes(after),
+    })
+}
+
+/// Whether a container of length `after` is enough shorter than the container of `reader` to replace that container.
+fn is_worth(reader: &ContainerReader, after: u64) -> bool {
+    after < reader.bytes() - reader.bytes() / WORTH_DIVISOR
 }
 
 fn is_group_held(store: &dyn Store, job: &JobId, id: &CheckpointId, group: GroupId) -> bool {
@@ -270,8 +298,7 @@ fn write_anew(
     temp.append(&repacked_tail(reader, &table)?)?;
     temp.sync()?;
     let written = ContainerReader::from_file(store.open(temp.path())?, store.root().join(temp.path()))?;
-    let is_worth = written.bytes() < reader.bytes() - reader.bytes() / WORTH_DIVISOR;
-    if written.index_digest() != reader.index_digest() || !is_worth {
+    if written.index_digest() != reader.index_digest() || !is_worth(reader, written.bytes()) {
         return Ok(None);
     }
     for part in &table {

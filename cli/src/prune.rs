@@ -193,10 +193,11 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
     if !pruned.repacked.is_empty() {
         let sum = |bytes: fn(&Repacked) -> StoredBytes| pruned.repacked.iter().map(bytes).sum::<StoredBytes>();
         let (before, after) = (sum(|one| one.before), sum(|one| one.after));
-        text.push_str(&format!(
-            "{} repacked: {before} before, {after} now\n",
-            counted(pruned.repacked.len() as u64, "container")
-        ));
+        let containers = counted(pruned.repacked.len() as u64, "container");
+        text.push_str(&match dry_run {
+            true => format!("{containers} would be repacked: {before} before, about {after} afterwards\n"),
+            false => format!("{containers} repacked: {before} before, {after} now\n"),
+        });
     }
     if let Some(error) = &pruned.not_repacked {
         text.push_str(&format!("containers with many unneeded bytes could not be repacked: {error}\n"));

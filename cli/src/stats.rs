@@ -296,7 +296,7 @@ fn print_text(jobs: &[Job], args: &StatsArgs) -> anyhow::Result<()> {
             text.push_str(&format!("parity: {} on disk\n", human_bytes(job.parity_bytes)));
         }
         text.push_str(&format!(
-            "mcr prune with {} would remove {} and free {}\n\n",
+            "mcr prune with {} would remove {} and free about {}\n\n",
             job.prune.rules,
             counted(job.prune.removed.len() as u64, "checkpoint"),
             human_bytes(job.prune.freed_bytes)

@@ -121,7 +121,7 @@ impl ContainerReader {
     }
 
     /// The index in its stored form.
-    pub(super) fn stored_index(&self) -> Result<Vec<u8>, ReadError> {
+    pub(crate) fn stored_index(&self) -> Result<Vec<u8>, ReadError> {
         let len = usize::try_from(self.trailer.index_stored).map_err(|_| too_long(&self.path, "the index"))?;
         let mut stored = vec![0; len];
         read_at(&*self.file, &self.path, self.trailer.index_offset, &mut stored)?;

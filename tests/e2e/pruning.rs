@@ -336,8 +336,12 @@ fn stats_reports_the_bytes_on_disk_and_what_prune_then_frees() {
         text.contains("mcr prune with --keep 1 would remove 3 checkpoints") && text.contains("ratio from"),
         "{text}"
     );
-    let pruned = run_json(mcr().args(["prune", "--keep", "2", "--repack-below", "0", "--store"]).arg(store(&dir)), 0);
-    assert_eq!(pruned["freed_bytes"], of_job["prune"]["freed_bytes"], "{pruned}");
+    let prune =
+        |more: &[&str]| run_json(mcr().args(["prune", "--keep", "2", "--store"]).arg(store(&dir)).args(more), 0);
+    let freed = |pruned: &serde_json::Value| pruned["freed_bytes"].as_u64().expect("a number");
+    assert_eq!(freed(&of_job["prune"]), freed(&prune(&["--dry-run"])));
+    let (exact, with_repacking) = (freed(&prune(&["--dry-run", "--repack-below", "0"])), freed(&of_job["prune"]));
+    assert_eq!(freed(&prune(&["--repack-below", "0"])), exact, "without repacking the dry run is exact");
     // Some containers of pruned checkpoints remain, because other checkpoints need these containers.
     let after = stats(&[]);
     let held: u64 = (after["jobs"][0]["checkpoints"].as_array().expect("a list").iter())
@@ -346,4 +350,7 @@ fn stats_reports_the_bytes_on_disk_and_what_prune_then_frees() {
         .sum();
     assert_eq!(after["jobs"][0]["held_bytes"], held);
     assert!(held > 0 && after["jobs"][0]["needed_bytes"].as_u64().is_some_and(|needed| needed <= held), "{after}");
+    let repacked = freed(&prune(&[]));
+    let (told, done) = (with_repacking as f64, (exact + repacked) as f64);
+    assert!(repacked > 0 && (told / done - 1.0).abs() < 0.1, "told {told}, done {done}");
 }

@@ -97,7 +97,7 @@ impl Progress {
         let lines = (!is_hidden && !is_terminal).then(|| print_lines(Arc::clone(&state), LINE_EVERY));
         let bar = match is_hidden || !is_terminal {
             true => ProgressBar::hidden(),
-            false => ProgressBar::new(0),
+            false => ProgressBar::no_length(), // with the length 0, the bar would show 100 %
         };
         // The length of the bar depends on the width of the terminal. A long stage is cut at the end of the line.
         let template = "{prefix:>9} [{bar:20}] {percent:>3} % {rate} {left} {wide_msg}";
@@ -152,8 +152,8 @@ impl Progress {
         if self.state.is_known.load(Ordering::Relaxed) {
             return;
         }
-        self.state.total_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.bar.inc_length(bytes);
+        let before = self.state.total_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bar.set_length(before.saturating_add(bytes).max(1));
     }
 
     /// Adds finished bytes.
