@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod collective;
+pub mod configurations;
 pub mod interference;
 pub mod jor;
 pub mod lanes;
@@ -45,6 +46,9 @@ pub enum Command {
     Jor(jor::Options),
     /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; recommends a group size
     Paths(paths::Options),
+    /// The steps of a checkpoint and of a restart in the five configurations of the mcrEngine paper (figures 12 and
+    /// 13), measured here, and computed at the size of the paper
+    Configurations(configurations::Options),
     /// What a checkpoint costs the application: its allreduce and its halo exchange alone, during gathers, and while
     /// agents and aggregators save
     Interference(interference::Options),
@@ -70,6 +74,7 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::Lanes(options) => lanes::run(comm, &options),
         Command::Jor(options) => jor::run(comm, &options),
         Command::Paths(options) => paths::run(comm, &options),
+        Command::Configurations(options) => configurations::run(comm, &options),
         Command::Interference(options) => interference::run(comm, &options),
         Command::Links(options) => links::run(comm, &options),
         Command::Tune(options) => tune::run(comm, &options),

@@ -41,11 +41,7 @@ impl Daemon {
         let file = directory.join(format!("{role}.toml"));
         std::fs::write(&file, config)?;
         let log = directory.join(format!("{role}.log"));
-        let mut command = Command::new(mcr);
-        // The caller's environment must not configure these daemons.
-        for name in ["MCR_CONFIG", "MCR_STORE", "MCR_JOB", "MCR_AGGREGATORS", "MCR_LOG", "MCR_TLS", "SLURM_NTASKS"] {
-            command.env_remove(name);
-        }
+        let mut command = plain_command(mcr);
         // The files contain only noise, so TLS is switched off, and the user needs no key.
         let cluster = directory.join("cluster.toml");
         std::fs::write(&cluster, "tls = \"off\"\n")?;
@@ -446,12 +442,32 @@ impl Drop for Stream {
     }
 }
 
+/// The command `mcr`. The caller's environment does not configure it.
+pub(crate) fn plain_command(mcr: &Path) -> Command {
+    let mut command = Command::new(mcr);
+    for name in ["MCR_CONFIG", "MCR_STORE", "MCR_JOB", "MCR_AGGREGATORS", "MCR_LOG", "MCR_TLS", "SLURM_NTASKS"] {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// Processor time in seconds of a process; 0 if it is unknown. Linux counts in hundredths of a second.
 fn processor_seconds(process: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name in brackets may contain spaces. User time and system time are the fields 14 and 15.
+    two_times(&text, 14)
+}
+
+/// Processor time in seconds of all ended processes that this process has started.
+pub(crate) fn processor_seconds_of_children() -> f64 {
+    two_times(&std::fs::read_to_string("/proc/self/stat").unwrap_or_default(), 16)
+}
+
+/// The sum of two neighbouring fields of a file `stat`, which are user time and system time. The first field has the
+/// number 1.
+fn two_times(text: &str, field: usize) -> f64 {
+    // The name in brackets, field 2, may contain spaces.
     let after = text.rsplit_once(')').map_or("", |(_, after)| after);
-    let fields: Vec<f64> = after.split_whitespace().skip(11).take(2).filter_map(|f| f.parse().ok()).collect();
+    let fields: Vec<f64> = after.split_whitespace().skip(field - 3).take(2).filter_map(|f| f.parse().ok()).collect();
     fields.iter().sum::<f64>() / 100.0
 }
 

@@ -4,6 +4,7 @@
 //! A group consists of GROUP_SIZE consecutive ranks, and its first rank acts as its aggregator. So N ranks have
 //! ceil(N / GROUP_SIZE) aggregators. All groups work at the same time.
 
+pub mod back;
 pub mod shared;
 
 use crate::collectives::operation::{Collective, Flow, Kind, Operation, Setting, named};

@@ -181,6 +181,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows,
         notes,
         found: serde_json::json!({ "n": plan.n, "pace": plan.pace, "runs": found }),
+        ..Report::default()
     };
     journal.end();
     options.output.write(comm, &report)

@@ -133,6 +133,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows,
         notes,
         found: serde_json::json!({ "paths": model, "choices": found, "wan_use": uses }),
+        ..Report::default()
     };
     journal.end();
     options.common.output.write_with(comm, &report, &figures)
