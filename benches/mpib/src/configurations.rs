@@ -114,7 +114,8 @@ impl Staged {
             for (nth, names) in staging.files.iter().enumerate() {
                 let from = names.of(staging.first_rank + first + rank);
                 let copied = std::fs::copy(&from, files.join(name(nth, rank)));
-                self.bytes += copied.map_err(|e| format!("the file of rank {}: {}: {e}", first + rank, from.display()))?;
+                self.bytes +=
+                    copied.map_err(|e| format!("the file of rank {}: {}: {e}", first + rank, from.display()))?;
             }
         }
         Ok(())
@@ -201,7 +202,8 @@ impl<'s> Save<'s> {
         match bytes.filter(|_| output.status.success()) {
             Some(bytes) => Ok(bytes),
             None => {
-                let text = [&output.stderr[..], &output.stdout[..]].map(|text| String::from_utf8_lossy(text).into_owned());
+                let text =
+                    [&output.stderr[..], &output.stdout[..]].map(|text| String::from_utf8_lossy(text).into_owned());
                 let text = text.iter().map(|text| text.trim()).find(|text| !text.is_empty()).unwrap_or_default();
                 Err(format!("mcr save --profile {}: {}: {text}", coding.profile, output.status))
             }
@@ -271,7 +273,8 @@ impl<'s> Restore<'s> {
         command.args(["restart", "--quiet", "--copy", "--no-sync", "--job", JOB]);
         command.args(["--threads", &self.staged.threads.to_string(), "--store"]).arg(&self.store);
         command.arg("--to").arg(self.back());
-        let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{}: {e}", self.staged.mcr.display()))?;
+        let output =
+            command.stdin(Stdio::null()).output().map_err(|e| format!("{}: {e}", self.staged.mcr.display()))?;
         if output.status.success() {
             return Ok(());
         }
@@ -344,7 +347,9 @@ mod tests {
         let of = |text: &str, rank| FileNames::parse(text).map(|names| names.of(rank).display().to_string());
         assert_eq!(of("run/out.{rank}.h5", 12), Ok("run/out.12.h5".into()));
         assert_eq!(of("DD0001/data.cpu{rank:4}", 12), Ok("DD0001/data.cpu0012".into()));
-        for bad in ["run/out.h5", "out.{rank", "out.{rank:}", "out.{rank:x}", "out.{rank:0}", "out.{rank:99}", "{ranks}"] {
+        for bad in
+            ["run/out.h5", "out.{rank", "out.{rank:}", "out.{rank:x}", "out.{rank:0}", "out.{rank:99}", "{ranks}"]
+        {
             assert!(of(bad, 0).is_err(), "{bad:?}");
         }
     }

@@ -7,6 +7,7 @@
 
 mod support;
 
+use mpib::models::lanes::{Chosen, Direction, Lan, MARGIN, PathModel, Wan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
@@ -207,10 +208,36 @@ fn four_lanes_beat_one_where_they_fill_a_long_line() {
     lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5]);
 }
 
+/// The fastest links of two measurements: other work on the machine can only make a link seem slower.
+fn faster(a: PathModel, b: &PathModel) -> PathModel {
+    let lan = |a: Lan, b: Lan| Lan {
+        latency_seconds: a.latency_seconds.min(b.latency_seconds),
+        bytes_per_second: a.bytes_per_second.max(b.bytes_per_second),
+    };
+    let wan = |a: &Wan, b: &Wan| {
+        let lanes = a.lane_bytes_per_second.iter().zip(&b.lane_bytes_per_second);
+        Wan {
+            lane_bytes_per_second: lanes.map(|(a, b)| a.max(*b)).collect(),
+            root_bytes_per_second: a.root_bytes_per_second.max(b.root_bytes_per_second),
+        }
+    };
+    PathModel {
+        wan_latency_seconds: a.wan_latency_seconds.min(b.wan_latency_seconds),
+        near_lan: lan(a.near_lan, b.near_lan),
+        far_lan: lan(a.far_lan, b.far_lan),
+        from_root: wan(&a.from_root, &b.from_root),
+        to_root: wan(&a.to_root, &b.to_root),
+        ..a
+    }
+}
+
 /// Checks that the model chooses `linear-nonblocking` if lanes bring no gain, and that the LAN of both sites and the
-/// WAN in both directions have their rates.
+/// WAN in both directions have their rates. If the machine is busy, single rates are too low, and the model may choose
+/// lanes for these rates. So in each attempt, the choice in the report must be the choice of the model for the rates
+/// in the report, and at the end, the model must choose `linear-nonblocking` for the fastest rates of all attempts.
 fn linear_is_chosen(links: &Links) {
     let mut once = Once::default();
+    let mut fastest: Option<PathModel> = None;
     found(links, EIGHT, &format!("{LANES} --sizes 512KiB"), None, |report, _| {
         let paths = &report["found"]["paths"];
         let of = |value: &serde_json::Value| number(value) * 8.0 / 1e6;
@@ -226,11 +253,20 @@ fn linear_is_chosen(links: &Links) {
             has("WAN from the root alone", &paths["from_root"]["root_bytes_per_second"], wan),
             has("WAN to the root alone", &paths["to_root"]["root_bytes_per_second"], wan),
         ]);
-        for name in ["scatter", "gather"] {
+        let measured: PathModel = serde_json::from_value(paths.clone()).expect("the measured links");
+        let best = match fastest.take() {
+            Some(before) => faster(before, &measured),
+            None => measured.clone(),
+        };
+        fastest = Some(best.clone());
+        for (name, to) in [("scatter", Direction::Scatter), ("gather", Direction::Gather)] {
             let found = direction(report, name);
             let chosen = &found["chosen_by_model"];
-            if chosen != "linear-nonblocking" || found["measured_seconds"]["linear-nonblocking"].is_null() {
-                return Err(format!("{name}: the model chooses {chosen}: {found}"));
+            assert_eq!(*chosen, measured.choose(to, 512 << 10, MARGIN).name(), "{name}: not of these rates: {found}");
+            assert!(!found["measured_seconds"]["linear-nonblocking"].is_null(), "{name}: not measured: {found}");
+            let of_best = best.choose(to, 512 << 10, MARGIN);
+            if of_best != Chosen::LinearNonblocking {
+                return Err(format!("{name}: the model chooses {} for {best:?}", of_best.name()));
             }
         }
         rates

@@ -102,9 +102,7 @@ struct FullOptions {
 impl FullOptions {
     fn size(&self) -> Result<FullSize, Failure> {
         let &Self { full_ranks: ranks, full_group: group, full_cores: node_aggregators, .. } = self;
-        for (option, value) in
-            [("--full-ranks", ranks), ("--full-group", group), ("--full-cores", node_aggregators)]
-        {
+        for (option, value) in [("--full-ranks", ranks), ("--full-group", group), ("--full-cores", node_aggregators)] {
             if value == 0 {
                 return Err(Failure::Input(format!("{option} is 0; it must be at least 1")));
             }
@@ -255,7 +253,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             });
             rows.collect::<Vec<_>>()
         };
-        for row in steps("save", SAVE_STEPS, &one.save).into_iter().chain(steps("restart", RESTART_STEPS, &one.restart)) {
+        for row in steps("save", SAVE_STEPS, &one.save).into_iter().chain(steps("restart", RESTART_STEPS, &one.restart))
+        {
             journal.add(&row);
             rows.push(row);
         }
@@ -367,7 +366,8 @@ fn rank_bytes(comm: &Comm, options: &Options) -> Result<usize, Failure> {
     let rank = comm.rank();
     let mine = options.files.iter().try_fold(0, |sum, names| {
         let path = names.of(options.first_rank + rank);
-        let found = std::fs::metadata(&path).map_err(|e| format!("the file of rank {rank}: {}: {e}", path.display()))?;
+        let found =
+            std::fs::metadata(&path).map_err(|e| format!("the file of rank {rank}: {}: {e}", path.display()))?;
         Ok(sum + found.len())
     });
     let mine = comm.agree(mine).map_err(|error: mpib::comm::CommError| Failure::Input(error.to_string()))?;

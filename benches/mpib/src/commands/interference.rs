@@ -1,6 +1,6 @@
 //! `mpib interference`: measures what a checkpoint costs the application that keeps running.
 
-use super::room::{Need, directories_suffice, memory_suffices};
+use super::room::{Gathers, Need, directories_suffice, memory_suffices};
 use super::{Failure, Output, all_fit, at_least, bytes, bytes_not_zero, context, hosts};
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Operation, Setting};
@@ -101,7 +101,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         let files = Need { option: "--memory", directory: &options.memory, bytes: of(here) };
         directories_suffice(comm, &[vec![files, Need { option: "--pfs", directory: &store, bytes: of(n) }]])?;
     }
-    memory_suffices(comm, options.bytes, options.buffer)?;
+    let (block_bytes, buffer_bytes) = (options.bytes, options.buffer);
+    memory_suffices(comm, &Gathers { block_bytes, buffer_bytes, groups: &[group], trees: false, lanes: false })?;
     let title =
         format!("Operations of {n} ranks during checkpoints of {} bytes per rank, groups of {group}", options.bytes);
     let journal = options.output.journal(comm, title.clone(), rule)?;

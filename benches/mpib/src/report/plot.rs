@@ -11,8 +11,8 @@ pub struct Plot {
     pub x: String,
     /// Label of the y axis.
     pub y: String,
-    /// Whether both axes are logarithmic.
-    pub log: bool,
+    /// Whether the x axis and the y axis are logarithmic.
+    pub log: [bool; 2],
     /// The quantities of the x axis and of the y axis.
     pub quantities: (Quantity, Quantity),
     /// The lines.
@@ -366,16 +366,16 @@ impl Plot {
         let estimate = rule.estimate.name();
         let interval = if bars { format!(", {} interval", super::percent(rule.confidence)) } else { String::new() };
         let y = format!("time ({estimate}{interval})");
-        Self { title, x: x.0.into(), y, log: true, quantities: (x.1, Quantity::Seconds), lines }
+        Self { title, x: x.0.into(), y, log: [true; 2], quantities: (x.1, Quantity::Seconds), lines }
     }
 
     /// The plot as a self-contained SVG picture.
     pub fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|l| &l.points);
-        let across = Axis::over(points().map(|p| p.x), self.log, self.quantities.0);
+        let across = Axis::over(points().map(|p| p.x), self.log[0], self.quantities.0);
         let up = Axis::over(
-            points().flat_map(|p| [p.low, p.y, p.high]).filter(|y| !self.log || *y > 0.0),
-            self.log,
+            points().flat_map(|p| [p.low, p.y, p.high]).filter(|y| !self.log[1] || *y > 0.0),
+            self.log[1],
             self.quantities.1,
         );
         let x_at = |v: f64| across.place(v).map(|place| LEFT + place * PLOT_WIDTH);
@@ -425,9 +425,12 @@ impl Plot {
             quote(&self.x),
             quote(&y)
         );
-        if self.log {
+        if self.log[0] {
             let base = if self.quantities.0 == Quantity::Bytes { " 2" } else { "" };
-            out += &format!("set logscale x{base}\nset logscale y\n");
+            out += &format!("set logscale x{base}\n");
+        }
+        if self.log[1] {
+            out += "set logscale y\n";
         }
         for (i, line) in self.lines.iter().enumerate() {
             out += &format!("$line{i} << END\n");
@@ -500,9 +503,7 @@ impl Bars {
                 below += value;
             }
             if let Some((low, high)) = interval.and_then(|i| Some((y_at(&up, i.low.max(0.0))?, y_at(&up, i.high)?))) {
-                for (x1, x2, y1, y2) in
-                    [(0.0, 0.0, low, high), (-6.0, 6.0, low, low), (-6.0, 6.0, high, high)]
-                {
+                for (x1, x2, y1, y2) in [(0.0, 0.0, low, high), (-6.0, 6.0, low, low), (-6.0, 6.0, high, high)] {
                     out += &format!(
                         "<line x1=\"{:.1}\" y1=\"{y1:.1}\" x2=\"{:.1}\" y2=\"{y2:.1}\" stroke=\"black\"/>\n",
                         middle + x1,
@@ -620,7 +621,7 @@ mod tests {
         for count in [1, 28, 500] {
             let quantities = (Quantity::Number, Quantity::Number);
             let lines = (0..count).map(line).collect();
-            let plot = Plot { title: "t".into(), x: "x".into(), y: "y".into(), log: true, quantities, lines };
+            let plot = Plot { title: "t".into(), x: "x".into(), y: "y".into(), log: [true; 2], quantities, lines };
             let svg = plot.svg();
             let attribute = |text: &str, name: &str| -> f64 {
                 let value = text.split(&format!(" {name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
@@ -646,7 +647,7 @@ mod tests {
         assert!(styles[0].0 == styles[1].0 && styles[2].0 == styles[3].0 && styles[0].0 != styles[2].0, "{styles:?}");
         assert!(styles[0].1.is_empty() && styles[1].1.contains("dash") && styles[2].1.is_empty(), "{styles:?}");
         let quantities = (Quantity::Number, Quantity::Seconds);
-        let plot = Plot { title: "t".into(), x: "x".into(), y: "y".into(), log: false, quantities, lines };
+        let plot = Plot { title: "t".into(), x: "x".into(), y: "y".into(), log: [false; 2], quantities, lines };
         assert_eq!((plot.svg().matches("<circle").count(), plot.svg().matches("<polyline").count()), (4, 4));
         assert_eq!(plot.gnuplot().matches("with yerrorlines").count(), 2);
     }
@@ -654,8 +655,7 @@ mod tests {
     #[test]
     fn the_parts_of_a_bar_are_stacked() {
         let bar = |name: &str, values: [f64; 2], interval| Bar { name: name.into(), values: values.into(), interval };
-        let bars =
-            vec![bar("a", [1.0, 2.0], Some(Interval { low: 2.5, high: 4.0 })), bar("b\nc", [3.0, -0.5], None)];
+        let bars = vec![bar("a", [1.0, 2.0], Some(Interval { low: 2.5, high: 4.0 })), bar("b\nc", [3.0, -0.5], None)];
         let parts = vec!["gather".to_string(), "write".to_string()];
         let picture = Bars { title: "t".into(), y: "time".into(), quantity: Quantity::Seconds, parts, bars };
         let svg = picture.svg();

@@ -61,8 +61,9 @@ impl Times {
         })
     }
 
-    fn bar(&self, name: String) -> Bar {
-        let values = self.steps.iter().map(|step| step.unwrap_or(0.0)).collect();
+    /// A bar with these steps from the bottom to the top.
+    fn bar(&self, name: String, steps: [Option<f64>; 4]) -> Bar {
+        let values = steps.iter().map(|step| step.unwrap_or(0.0)).collect();
         Bar { name, values, interval: self.interval() }
     }
 }
@@ -84,10 +85,14 @@ impl Figure {
         }
     }
 
-    /// By which part the time of a configuration is shorter than the time of another configuration.
+    /// By which part the time of a configuration is shorter than the time of another configuration, or how many times
+    /// as long it is.
     fn less(&self, compared: Compared, configuration: &str, than: &str) -> String {
-        let times = self.time(compared, configuration).zip(self.time(compared, than));
-        times.map_or("-".into(), |(a, b)| percent(((1.0 - a / b) * 100.0).round() / 100.0))
+        match self.time(compared, configuration).zip(self.time(compared, than)) {
+            Some((a, b)) if a <= b => percent(((1.0 - a / b) * 100.0).round() / 100.0),
+            Some((a, b)) => format!("{:.2} times", a / b),
+            None => "-".into(),
+        }
     }
 }
 
@@ -119,7 +124,12 @@ impl Words<'_> {
         let ratios = self.all.iter().map(|one| format!("{} {:.2}", one.name, one.rates.ratio));
         lines.push(format!("compression ratios: {}", ratios.collect::<Vec<_>>().join("; ")));
         lines.push(String::new());
-        let measured = format!("Here: {} ranks, groups of {}, {} of each rank", self.ranks, self.group, megabytes(self.rank_bytes as f64));
+        let measured = format!(
+            "Here: {} ranks, groups of {}, {} of each rank",
+            self.ranks,
+            self.group,
+            megabytes(self.rank_bytes as f64)
+        );
         lines.extend(tables(&measured, &here, None));
         let store = full.store_bytes_per_second.map_or(0.0, |rate| rate as f64);
         let size = format!(
@@ -143,7 +153,8 @@ impl Words<'_> {
         let configurations: Vec<&str> =
             self.all.iter().map(|one| one.name.as_str()).filter(|name| name.starts_with(AWARE)).collect();
         let mut lines = vec![
-            "Shorter times with data-aware compression. The paper prints only these values, and no seconds (-)".into(),
+            "By how much data-aware compression is shorter (N times: it is longer). The text of the paper has only these values:"
+                .into(),
             line("", ["ALE3D", "Cactus", "here", "full size"].map(String::from)),
         ];
         for statement in &STATEMENTS {
@@ -155,7 +166,8 @@ impl Words<'_> {
             };
             for (nth, name) in configurations.iter().enumerate() {
                 // The paper knows only its own codecs.
-                let paper = [statement.ale3d, statement.cactus].map(|text| if nth == 0 && *name == AWARE { text } else { "-" });
+                let paper =
+                    [statement.ale3d, statement.cactus].map(|text| if nth == 0 && *name == AWARE { text } else { "-" });
                 let less = |figure: &Figure| figure.less(statement.compared, name, statement.than);
                 let cells = [paper[0].into(), paper[1].into(), less(here), less(computed)];
                 lines.push(line(&format!("{what}: {name} than {}", statement.than), cells));
@@ -231,17 +243,19 @@ impl Words<'_> {
     /// The files of `--figures`.
     pub fn files(&self, directory: &Path) -> Vec<(PathBuf, String)> {
         let mut files = Vec::new();
-        let ranks = |ranks, group, bytes| format!("{ranks} ranks, groups of {group}, {} of each rank", megabytes(bytes));
+        let ranks =
+            |ranks, group, bytes| format!("{ranks} ranks, groups of {group}, {} of each rank", megabytes(bytes));
         let here = ranks(self.ranks, self.group, self.rank_bytes as f64);
         let full = ranks(self.full.ranks, self.full.group, self.full.rank_bytes as f64) + ", computed";
         for (figure, size, end, y) in [
             (self.here(), here, "", "time (medians; line: sum of the intervals)"),
             (self.computed(self.full), full, "-full", "time, computed"),
         ] {
-            for (number, what, times, parts) in
-                [(12, "Checkpoint", &figure.save, SAVE_STEPS), (13, "Restart", &figure.restart, RESTART_STEPS)]
+            let save = figure.save.iter().map(|one| one.bar(two_lines(&one.name), one.steps)).collect();
+            let restart = figure.restart.iter().map(|one| one.bar(two_lines(&one.name), reversed(one.steps))).collect();
+            for (number, what, parts, bars) in
+                [(12, "Checkpoint", SAVE_STEPS, save), (13, "Restart", reversed(RESTART_STEPS), restart)]
             {
-                let bars = times.iter().map(|one| one.bar(two_lines(&one.name))).collect();
                 let picture = picture(format!("{what}: {size}"), y, &parts, bars);
                 files.push((directory.join(format!("figure-{number}{end}.svg")), picture.svg()));
             }
@@ -257,18 +271,14 @@ impl Words<'_> {
 
     /// The measured checkpoint and the measured restart in one picture.
     pub fn both(&self) -> Bars {
-        let mut parts: Vec<&str> = SAVE_STEPS.to_vec();
-        parts.extend(RESTART_STEPS.iter().filter(|step| !SAVE_STEPS.contains(step)));
+        let parts: Vec<String> =
+            SAVE_STEPS.iter().zip(reversed(RESTART_STEPS)).map(|(save, restart)| both_names(save, restart)).collect();
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let figure = self.here();
-        let bars = |times: &[Times], steps: [&str; 4], what: &str| -> Vec<Bar> {
-            let bar = |one: &Times| {
-                let value = |part: &&str| steps.iter().position(|step| step == part).and_then(|at| one.steps[at]);
-                let values = parts.iter().map(|part| value(part).unwrap_or(0.0)).collect();
-                Bar { name: format!("{what}\n{}", two_lines(&one.name)), values, interval: one.interval() }
-            };
-            times.iter().map(bar).collect()
-        };
-        let all = [bars(&figure.save, SAVE_STEPS, "save"), bars(&figure.restart, RESTART_STEPS, "restart")].concat();
+        let saves = figure.save.iter().map(|one| one.bar(format!("save\n{}", two_lines(&one.name)), one.steps));
+        let restarts =
+            figure.restart.iter().map(|one| one.bar(format!("restart\n{}", two_lines(&one.name)), reversed(one.steps)));
+        let all = saves.chain(restarts).collect();
         let title = format!(
             "Checkpoint and restart: {} ranks, groups of {}, {} of each rank",
             self.ranks,
@@ -277,6 +287,16 @@ impl Words<'_> {
         );
         picture(title, "time (medians; line: sum of the intervals)", &parts, all)
     }
+}
+
+/// The steps of a restart in the order of a checkpoint, so that a step and its opposite have the same colour.
+fn reversed<T: Copy>(steps: [T; 4]) -> [T; 4] {
+    let [a, b, c, d] = steps;
+    [d, c, b, a]
+}
+
+fn both_names(save: &str, restart: &str) -> String {
+    if save == restart { save.into() } else { format!("{save}, {restart}") }
 }
 
 /// The words for sizes in JSON and CSV: measured here; computed at full size with the rate of `--full-store`; computed
