@@ -668,6 +668,88 @@ fn an_application_is_timed_alone_during_gathers_and_while_mcr_saves() {
 }
 
 #[test]
+fn the_five_configurations_of_the_paper_are_measured_and_computed_at_its_size() {
+    let Some(mcr) = support::mcr() else { return };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| directory.path().join(name);
+    for name in ["memory", "pfs", "files"] {
+        std::fs::create_dir(path(name)).expect("made");
+    }
+    for rank in 0..5 {
+        for (name, step) in [("field", 1e-4), ("other", 2e-4)] {
+            let values = (0..20_000).map(|i| (f64::from(rank) + f64::from(i) * step).sin());
+            let bytes: Vec<u8> = values.flat_map(f64::to_le_bytes).collect();
+            std::fs::write(path("files").join(format!("{name}.{:04}", rank + 1)), bytes).expect("written");
+        }
+    }
+    let there = directory.path().display();
+    let words = format!(
+        "configurations --files {there}/files/field.{{rank:4}} --files {there}/files/other.{{rank:4}} --first-rank 1 \
+         --group 3 --reps 6 --memory {there}/memory --pfs {there}/pfs --figures {there}/figures --format json"
+    );
+    let mut command = mpirun(5);
+    command.env("MCR", &mcr).arg(MPIB).args(words.split_whitespace());
+    // A report exists only if all restored bytes were equal.
+    let report = json(command.output().expect("timeout(1) runs"));
+    let found = &report["found"];
+    assert_eq!((&found["rank_bytes"], &found["group"]), (&320_000.into(), &3.into()), "{found}");
+    let steps = found["steps"].as_array().expect("steps");
+    let of = |size: &str, figure: u64, configuration: &str| -> Vec<&str> {
+        let some =
+            steps.iter().filter(|s| s["size"] == size && s["figure"] == figure && s["configuration"] == configuration);
+        some.filter_map(|s| s["step"].as_str()).collect()
+    };
+    for size in ["here", "full", "full-measured-store"] {
+        for (configuration, save, restart) in [
+            ("NoC+NoAgg", &["write"][..], &["read"][..]),
+            ("C+NoAgg", &["compress", "write"], &["read", "decompress"]),
+            ("NoC+Agg", &["transfer", "merge", "write"], &["read", "split", "transfer"]),
+            ("Agnostic+Agg", &["transfer", "merge", "compress", "write"], &["read", "decompress", "split", "transfer"]),
+            ("Aware+Agg", &["transfer", "merge", "compress", "write"], &["read", "decompress", "split", "transfer"]),
+        ] {
+            assert_eq!(of(size, 12, configuration), save, "{size}: {found}");
+            assert_eq!(of(size, 13, configuration), restart, "{size}: {found}");
+        }
+    }
+    // All bytes of the paper's run at the rate of its store: 15408 x 87 MB / 30 GB/s.
+    let written = steps.iter().find(|s| s["size"] == "full" && s["configuration"] == "NoC+NoAgg").expect("written");
+    assert!(written["seconds"].as_f64().is_some_and(|s| (s - 44.6832).abs() < 1e-3), "{written}");
+    let rates = found["rates"].as_array().expect("rates");
+    let ratio = |name: &str| rates.iter().find(|r| r["configuration"] == name).and_then(|r| r["ratio"].as_f64());
+    assert!(ratio("Aware+Agg") > Some(1.0) && ratio("NoC+Agg") == Some(1.0), "{found}");
+    let rows = report["rows"].as_array().expect("rows");
+    assert!(rows.iter().any(|row| row["operation"] == "save/C+NoAgg, compress" && row["seconds"]["reps"] == 6));
+    for (figure, bars) in [("figure-12", 6), ("figure-13", 6), ("figure-12-full", 6), ("figure-13-full", 6)] {
+        let svg = std::fs::read_to_string(path("figures").join(format!("{figure}.svg"))).expect("drawn");
+        assert_eq!(svg.matches("+Agg<").count() + svg.matches("+NoAgg<").count(), bars, "{svg}");
+    }
+    let csv = std::fs::read_to_string(path("figures").join("figures-12-13.csv")).expect("written");
+    assert_eq!(csv.lines().count(), 1 + steps.len(), "{csv}");
+    for name in ["memory", "pfs"] {
+        assert_eq!(std::fs::read_dir(path(name)).expect("still there").count(), 0, "files are left in {name}");
+    }
+}
+
+#[test]
+fn configurations_without_files_or_without_mcr_are_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let there = directory.path().display();
+    std::fs::write(directory.path().join("f0"), [1; 10]).expect("written");
+    std::fs::write(directory.path().join("f1"), [1; 10]).expect("written");
+    for (words, said) in [
+        (format!("--files {there}/g{{rank}} --mcr /bin/false"), "the file of rank 0"),
+        (format!("--files {there}/f{{rank}} --mcr {there}/none"), "none: No such file"),
+        (format!("--files {there}/f{{rank}} --mcr /bin/false --group 1"), "--group: a group has at least 2 ranks"),
+        (format!("--files {there}/f{{rank}} --mcr /bin/false --full-cores 0"), "--full-cores is 0"),
+        (format!("--files {there}/f0 --mcr /bin/false"), "has no {rank}"),
+    ] {
+        let output = mpib(2, &format!("configurations --pfs {there} {words}"));
+        let text = stderr(&output);
+        assert!(!output.status.success() && text.contains(said) && !text.contains("panicked"), "{words}: {text}");
+    }
+}
+
+#[test]
 fn jor_draws_the_figures_of_the_paper() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let words = format!("jor --sites 0-1/2-3 --size 8 --procs 1+1,2+2,2+1 --figures {}", directory.path().display());

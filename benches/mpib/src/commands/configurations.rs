@@ -208,6 +208,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let Some(mcr) = find_command(options.mcr.as_deref()) else {
         return Err(Failure::Input("no command mcr, which merges and compresses: --mcr FILE, or in PATH".into()));
     };
+    let found = std::fs::metadata(&mcr).map(|_| ()).map_err(|e| format!("{}: {e}", mcr.display()));
+    comm.agree(found).map_err(|error| Failure::Input(error.to_string()))?;
     if let Some(directory) = &options.figures {
         let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
         comm.agree(if comm.rank() == 0 { made } else { Ok(()) })?;
