@@ -731,6 +731,33 @@ fn the_five_configurations_of_the_paper_are_measured_and_computed_at_its_size() 
 }
 
 #[test]
+fn configurations_of_ranks_with_one_file_are_also_measured_through_agents_and_aggregators() {
+    let Some(mcr) = support::mcr() else { return };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for rank in 0..3 {
+        let values = (0..5000).flat_map(|i| f64::from(i * (rank + 1)).sqrt().to_le_bytes());
+        std::fs::write(directory.path().join(format!("f{rank}")), values.collect::<Vec<_>>()).expect("written");
+    }
+    let there = directory.path().display();
+    let words = format!(
+        "configurations --files {there}/f{{rank}} --group 2 --reps 1 --profiles fast --memory {there} --pfs {there} -o \
+         {there}/x.svg"
+    );
+    let mut command = mpirun(3);
+    let output = command.env("MCR", &mcr).arg(MPIB).args(words.split_whitespace()).output();
+    let text = good(output.expect("timeout(1) runs"));
+    for name in ["NoC+Agg", "Agnostic+Agg", "Aware+Agg, fast"] {
+        for kind in ["save", "restart"] {
+            let row = format!("{kind}/{name}, whole by agents and aggregators ");
+            assert!(text.contains(&row), "{row}: {text}");
+        }
+    }
+    let svg = std::fs::read_to_string(directory.path().join("x.svg")).expect("drawn");
+    assert!(svg.contains(">save<") && svg.contains(">restart<") && svg.contains(">compress, decompress<"), "{svg}");
+    assert_eq!(std::fs::read_dir(&directory).expect("still there").count(), 4, "only the files and the picture");
+}
+
+#[test]
 fn configurations_without_files_or_without_mcr_are_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let there = directory.path().display();

@@ -12,13 +12,13 @@ use mpib::configurations::full::{
     AGGREGATED, AGNOSTIC, AWARE, COMPRESSED, FullSize, NOTHING, RESTART_STEPS, Rates, SAVE_STEPS,
 };
 use mpib::configurations::{Coding, FileNames, Restore, Save, Staged, Staging};
-use mpib::daemons::find_command;
+use mpib::daemons::{Load, Places, Restart, Stream, find_command};
 use mpib::paths::back::TcpScatter;
 use mpib::paths::{ReadFiles, TcpGather, WriteFiles};
 use mpib::report::{Report, Row};
 use mpib::stats::{StoppingRule, Summary};
 use mpib::timing::{Timer, Timing};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Measures the steps of a checkpoint and of a restart in the five configurations of table V of the mcrEngine paper
 /// (figures 12 and 13), and computes the steps at the size of the paper.
@@ -27,7 +27,8 @@ use std::path::PathBuf;
 /// at the same time. transfer: the ranks send their files to the aggregator of their group over TCP. merge: `mcr save
 /// --profile raw` describes the files in memory and merges their variables into a container in memory. compress: the
 /// additional time of `mcr save` with a profile. write: all writers write and sync as many bytes as the containers
-/// have. A restart has the opposite steps. In mcrEngine, the steps overlap, so the sum of the steps is an upper bound.
+/// have. A restart has the opposite steps. whole: all steps of the aggregated configurations together, through agents
+/// and aggregators, which overlap the steps; only if each rank has one file.
 ///
 /// At the size of the paper, the time of a step is computed as follows. merge, compress, decompress and split: bytes
 /// of the worker's files x measured processor time for each byte; the worker is the aggregator of a group, or each
@@ -123,6 +124,8 @@ struct Measured {
     name: String,
     save: [Option<Summary>; 4],
     restart: [Option<Summary>; 4],
+    /// The whole checkpoint and the whole restart through agents and aggregators.
+    whole: Option<[Summary; 2]>,
     rates: Rates,
 }
 
@@ -136,6 +139,9 @@ struct Coded {
     /// Bytes of all containers.
     stored_bytes: f64,
 }
+
+/// Name of the measurement of all steps together.
+const WHOLE: &str = "whole by agents and aggregators";
 
 /// Bytes that an aggregator's connections receive before it continues with the next piece.
 const BUFFER_BYTES: usize = 256 << 20;
@@ -175,8 +181,33 @@ impl Meter<'_> {
         })
     }
 
+    /// The time of a checkpoint from files in memory through agents and aggregators to containers on the PFS, and the
+    /// time of a restart. `None` if a rank has several files, because the agents could take the first file for a whole
+    /// checkpoint while the next file is published.
+    fn whole(
+        &mut self,
+        options: &Options,
+        mcr: &Path,
+        group: usize,
+        coding: Coding,
+    ) -> Result<Option<[Summary; 2]>, Failure> {
+        let [names] = &options.files[..] else { return Ok(None) };
+        let load = Load {
+            files: (0..self.comm.size()).map(|rank| names.of(options.first_rank + rank)).collect(),
+            scheme: coding.scheme.into(),
+            profile: coding.profile.into(),
+            threads: options.threads,
+        };
+        let (memory, store) = (options.memory.clone(), options.pfs.clone());
+        let places = Places { mcr: mcr.into(), memory, store, name: "save", load };
+        let mut stream = Stream::new(self.comm, group, &places, &hosts(self.comm)?)?;
+        let saved = self.time(&mut stream)?;
+        let restored = self.time(&mut Restart::of(&stream))?;
+        Ok(Some([saved, restored]))
+    }
+
     /// Writes and reads the bytes of all ranks divided by `ratio`.
-    fn store(&mut self, pfs: &std::path::Path, group: usize, ratio: f64) -> Result<[Summary; 2], Failure> {
+    fn store(&mut self, pfs: &Path, group: usize, ratio: f64) -> Result<[Summary; 2], Failure> {
         let comm = self.comm;
         let files = || Ok::<_, Failure>(WriteFiles::new(comm, "pfs", pfs, group)?.compressed(ratio));
         Ok([self.time(&mut files()?)?, self.time(&mut ReadFiles::of(files()?))?])
@@ -255,8 +286,12 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             });
             rows.collect::<Vec<_>>()
         };
-        for row in steps("save", SAVE_STEPS, &one.save).into_iter().chain(steps("restart", RESTART_STEPS, &one.restart))
-        {
+        let mut all_rows = steps("save", SAVE_STEPS, &one.save);
+        all_rows.extend(steps("restart", RESTART_STEPS, &one.restart));
+        for (kind, seconds) in ["save", "restart"].into_iter().zip(one.whole.iter().flatten()) {
+            all_rows.push(Row::new(format!("{kind}/{}, {WHOLE}", one.name), rank_bytes, seconds.clone(), &rule));
+        }
+        for row in all_rows {
             journal.add(&row);
             rows.push(row);
         }
@@ -276,6 +311,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         name: NOTHING.into(),
         save: [None, None, None, Some(write)],
         restart: [Some(read), None, None, None],
+        whole: None,
         rates: rates(NOTHING, plain(false), stored_alone),
     });
     let staged = Staged::new(comm, &staging, 1)?;
@@ -288,6 +324,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         name: COMPRESSED.into(),
         save: [None, None, Some(more(&gzip.save, &raw.save)), Some(write)],
         restart: [Some(read), Some(more(&gzip.restart, &raw.restart)), None, None],
+        whole: None,
         rates: rates(COMPRESSED, coded, stored_alone),
     });
     // With aggregation.
@@ -304,6 +341,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         name: AGGREGATED.into(),
         save: [Some(transfer.clone()), Some(raw.save.clone()), None, Some(write)],
         restart: [Some(read), None, Some(raw.restart.clone()), Some(transfer_back.clone())],
+        whole: meter.whole(options, &mcr, group, Coding { scheme: "agnostic", profile: "raw" })?,
         rates: rates(AGGREGATED, merged(&raw), stored),
     });
     let mut aggregated = |meter: &mut Meter, name: String, raw: &Coded, coding: Coding| -> Result<(), Failure> {
@@ -318,6 +356,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 Some(raw.restart.clone()),
                 Some(transfer_back.clone()),
             ],
+            whole: meter.whole(options, &mcr, group, coding)?,
             rates: rates(&name, of, stored),
             name,
         });
@@ -392,7 +431,7 @@ fn places_suffice(comm: &Comm, options: &Options, group: usize, rank_bytes: usiz
         comm,
         &[vec![
             Need { option: "--memory", directory: &options.memory, bytes: memory },
-            Need { option: "--pfs", directory: &options.pfs, bytes: rank_bytes.saturating_mul(hosts.len()) },
+            Need { option: "--pfs", directory: &options.pfs, bytes: rank_bytes.saturating_mul(2 * hosts.len()) },
         ]],
     )
 }

@@ -5,7 +5,7 @@ use super::{Failure, Output, all_fit, at_least, bytes, bytes_not_zero, context, 
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Operation, Setting};
 use mpib::comm::Comm;
-use mpib::daemons::{Places, Stream, find_command};
+use mpib::daemons::{Load, Places, Stream, find_command};
 use mpib::interference::{Halo, TcpLoad, for_some_time, while_saving};
 use mpib::report::{Report, Row, people};
 use mpib::stats::{Estimate, StoppingRule, Summary};
@@ -133,7 +133,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     match mcr {
         None => notes.push("mcrEngine: not measured, no command mcr (--mcr FILE, or in PATH)".into()),
         Some(mcr) => {
-            let places = Places { mcr, memory: options.memory.clone(), store, name: "interference" };
+            let places =
+                Places { mcr, memory: options.memory.clone(), store, name: "interference", load: Load::noise() };
             let mut stream = Stream::new(comm, group, &places, &hosts)?;
             stream.prepare(comm, options.bytes)?;
             // The first checkpoint creates directories.

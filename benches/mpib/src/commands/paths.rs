@@ -5,7 +5,7 @@ use super::{Common, Failure, bytes_not_zero, context, hosts};
 use clap::Args;
 use mpib::collectives::operation::Operation;
 use mpib::comm::{Comm, CommError};
-use mpib::daemons::{Places, Restart, Stream, find_command};
+use mpib::daemons::{Load, Places, Restart, Stream, find_command};
 use mpib::paths::shared::{How, SharedFile};
 use mpib::paths::{GroupGather, ReadFiles, TcpGather, WriteFiles};
 use mpib::report::{Plot, Quantity, Report, Row, people, size};
@@ -173,7 +173,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             let stores = [(Some(&options.memory), "gather/grpc", GRPC), (options.pfs.as_ref(), "save/grpc", WHOLE)];
             for (&group, (store, name, way)) in groups.iter().flat_map(|g| stores.iter().map(move |s| (g, *s))) {
                 let Some(store) = store.cloned() else { continue };
-                let places = Places { mcr: mcr.clone(), memory: options.memory.clone(), store, name };
+                let load = Load::noise();
+                let places = Places { mcr: mcr.clone(), memory: options.memory.clone(), store, name, load };
                 let mut stream = Stream::new(comm, group, &places, &hosts)?;
                 measure(&mut stream, way, group)?;
                 let back = if way == WHOLE { RESTART } else { RESTART_MEMORY };

@@ -30,11 +30,14 @@ struct Times {
     /// A step that the configuration does not have is `None`.
     steps: [Option<f64>; 4],
     intervals: [Option<Interval>; 4],
+    /// Median of the measured time of all steps together.
+    whole: Option<f64>,
 }
 
 impl Times {
-    fn measured(name: &str, steps: &[Option<Summary>; 4]) -> Self {
+    fn measured(name: &str, steps: &[Option<Summary>; 4], whole: Option<&Summary>) -> Self {
         Self {
+            whole: whole.map(|seconds| seconds.median),
             name: name.into(),
             // The difference of two measurements may be negative by chance.
             steps: steps.each_ref().map(|step| step.as_ref().map(|seconds| seconds.median.max(0.0))),
@@ -45,7 +48,7 @@ impl Times {
     /// Only the steps that were measured.
     fn computed(name: &str, measured: &[Option<Summary>; 4], seconds: [f64; 4]) -> Self {
         let steps = std::array::from_fn(|step| measured[step].as_ref().map(|_| seconds[step]));
-        Self { name: name.into(), steps, intervals: [None; 4] }
+        Self { name: name.into(), steps, intervals: [None; 4], whole: None }
     }
 
     fn total(&self) -> f64 {
@@ -98,10 +101,12 @@ impl Figure {
 
 impl Words<'_> {
     fn here(&self) -> Figure {
-        let of = |one: &Measured, steps| Times::measured(&one.name, steps);
+        let of = |one: &Measured, steps, nth: usize| {
+            Times::measured(&one.name, steps, one.whole.as_ref().map(|whole| &whole[nth]))
+        };
         Figure {
-            save: self.all.iter().map(|one| of(one, &one.save)).collect(),
-            restart: self.all.iter().map(|one| of(one, &one.restart)).collect(),
+            save: self.all.iter().map(|one| of(one, &one.save, 0)).collect(),
+            restart: self.all.iter().map(|one| of(one, &one.restart, 1)).collect(),
         }
     }
 
@@ -335,14 +340,20 @@ fn tables(title: &str, figure: &Figure, slow: Option<&Figure>) -> Vec<String> {
     ] {
         let mut heads: Vec<String> = steps.iter().map(ToString::to_string).collect();
         heads.push("sum".into());
+        let has_whole = times.iter().any(|one| one.whole.is_some());
+        heads.extend(has_whole.then(|| "whole".into()));
         heads.extend(slow.map(|_| "this store".into()));
         lines.push(line(what, heads));
         for (nth, one) in times.iter().enumerate() {
             let mut cells: Vec<String> = one.steps.iter().map(|step| step.map_or("-".into(), people)).collect();
             cells.push(people(one.total()));
+            cells.extend(has_whole.then(|| one.whole.map_or("-".into(), people)));
             cells.extend(slow.map(|slow| slow[nth].steps[at].map_or("-".into(), people)));
             lines.push(line(&one.name, cells));
         }
+    }
+    if figure.save.iter().any(|one| one.whole.is_some()) {
+        lines.push("whole: all steps together, by agents and aggregators, which overlap the steps".into());
     }
     if slow.is_some() {
         lines.push("this store: write, or read, with the measured rate of --pfs".into());
