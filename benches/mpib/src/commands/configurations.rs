@@ -19,6 +19,7 @@ use mpib::report::{Report, Row};
 use mpib::stats::{StoppingRule, Summary};
 use mpib::timing::{Timer, Timing};
 use std::path::{Path, PathBuf};
+use text::Measured;
 
 /// Measures the steps of a checkpoint and of a restart in the five configurations of table V of the mcrEngine paper
 /// (figures 12 and 13), and computes the steps at the size of the paper.
@@ -117,16 +118,6 @@ impl FullOptions {
             store_bytes_per_second: Some(self.full_store),
         })
     }
-}
-
-/// A configuration, its measured steps, and its rates. A configuration does not have all steps.
-struct Measured {
-    name: String,
-    save: [Option<Summary>; 4],
-    restart: [Option<Summary>; 4],
-    /// The whole checkpoint and the whole restart through agents and aggregators.
-    whole: Option<[Summary; 2]>,
-    rates: Rates,
 }
 
 /// The times of `mcr save` and `mcr restart` with one coding, in memory.

@@ -1,13 +1,22 @@
 //! The results of `mpib configurations` as tables, JSON, CSV and pictures.
 
-use super::{AGNOSTIC, AWARE, Measured};
-use mpib::configurations::full::{Compared, FullSize, RESTART_STEPS, Rates, SAVE_STEPS, STATEMENTS};
+use mpib::configurations::full::{AGNOSTIC, AWARE, Compared, FullSize, RESTART_STEPS, Rates, SAVE_STEPS, STATEMENTS};
 use mpib::report::{Bar, Bars, Quantity, people, percent};
 use mpib::stats::{Interval, Summary};
 use std::path::{Path, PathBuf};
 
 /// Name of the file with the values of all bars.
 pub const CSV: &str = "figures-12-13.csv";
+
+/// A configuration, its measured steps, and its rates. A configuration does not have all steps.
+pub struct Measured {
+    pub name: String,
+    pub save: [Option<Summary>; 4],
+    pub restart: [Option<Summary>; 4],
+    /// The whole checkpoint and the whole restart through agents and aggregators.
+    pub whole: Option<[Summary; 2]>,
+    pub rates: Rates,
+}
 
 /// The results.
 pub struct Words<'m> {
