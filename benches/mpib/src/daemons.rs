@@ -3,9 +3,10 @@
 //!
 //! As in production, a node has one agent for all of its ranks, and a group has one aggregator, on the node of its
 //! first rank. Each rank has one file in memory. The file contains noise, which is one variable and is saved with the
-//! profile `raw`, or the bytes of a real file ([`Load`]). A repetition begins when all ranks rename their files to the names that the agents wait for. The repetition ends when the manifest of
-//! the last group exists. By then, the agents have found, read, hashed and sent the files, and the aggregators have
-//! checked, merged, written and synced the bytes.
+//! profile `raw`, or the bytes of a real file ([`Load`]). A repetition begins when all ranks rename their files to
+//! the names that the agents wait for. The repetition ends when the manifest of the last group exists. By then, the
+//! agents have found, read, hashed and sent the files, and the aggregators have checked, merged, written and synced
+//! the bytes.
 
 use crate::collectives::Result;
 use crate::collectives::operation::{Flow, Operation};

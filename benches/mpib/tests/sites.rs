@@ -280,9 +280,10 @@ fn faster(a: PathModel, b: &PathModel) -> PathModel {
 }
 
 /// Checks that the model chooses `linear-nonblocking` if lanes bring no gain, and that the LAN of both sites and the
-/// WAN in both directions have their rates. If the machine is busy, single rates are too low, and the model may choose
-/// lanes for these rates. So in each attempt, the choice in the report must be the choice of the model for the rates
-/// in the report, and at the end, the model must choose `linear-nonblocking` for the fastest rates of all attempts.
+/// WAN in both directions have their rates. If the machine is busy, single rates are too low, and the model may
+/// choose lanes for these rates. So in each attempt, the choice in the report must be the choice of the model for the
+/// rates in the report, and at the end, the model must choose `linear-nonblocking` for the fastest rates of all
+/// attempts.
 fn linear_is_chosen(links: &Links) {
     let mut once = Once::default();
     let mut fastest: Option<PathModel> = None;

@@ -21,20 +21,6 @@ use mpib::timing::{Timer, Timing};
 use std::path::{Path, PathBuf};
 use text::Measured;
 
-/// Measures the steps of a checkpoint and of a restart in the five configurations of table V of the mcrEngine paper
-/// (figures 12 and 13), and computes the steps at the size of the paper.
-///
-/// The files are a checkpoint of a real application, one file or several files for each rank of mpib. All groups work
-/// at the same time. transfer: the ranks send their files to the aggregator of their group over TCP. merge: `mcr save
-/// --profile raw` describes the files in memory and merges their variables into a container in memory. compress: the
-/// additional time of `mcr save` with a profile. write: all writers write and sync as many bytes as the containers
-/// have. A restart has the opposite steps. whole: all steps of the aggregated configurations together, through agents
-/// and aggregators, which overlap the steps; only if each rank has one file.
-///
-/// At the size of the paper, the time of a step is computed as follows. merge, compress, decompress and split: bytes
-/// of the worker's files x measured processor time for each byte; the worker is the aggregator of a group, or each
-/// rank alone, and has one core. transfer: bytes of a group / measured rate of an aggregator, but at least bytes of
-/// all groups of a node / --full-network. write and read: bytes of all files / compression ratio / --full-store.
 #[derive(Args)]
 pub struct Options {
     /// File of each rank of mpib, with {rank} in place of the rank's number, or {rank:4} for four digits; all nodes
@@ -54,7 +40,7 @@ pub struct Options {
     #[arg(long, default_value = "aware", value_parser = ["aware", "aware-block"])]
     scheme: String,
     /// Profiles of mcr for the data-aware compression, separated by commas; paper has the codecs of the paper
-    #[arg(long, value_delimiter = ',', default_values_t = ["paper", "fast"].map(String::from))]
+    #[arg(long, value_delimiter = ',', default_value = "paper,fast")]
     profiles: Vec<String>,
     /// The command `mcr`; default: the first `mcr` in PATH
     #[arg(long, value_name = "FILE", env = "MCR")]
