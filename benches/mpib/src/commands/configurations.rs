@@ -54,6 +54,9 @@ pub struct Options {
     /// Number of repetitions; an interval needs at least 6
     #[arg(long, default_value_t = 7, value_name = "N")]
     reps: usize,
+    /// End each series of repetitions after this time
+    #[arg(long, value_name = "SECONDS")]
+    time_limit: Option<f64>,
     #[command(flatten)]
     full: FullOptions,
     /// Directory for figure-12.svg and figure-13.svg, figure-12-full.svg and figure-13-full.svg (at the size of the
@@ -205,7 +208,7 @@ fn more(coded: &Summary, raw: &Summary) -> Summary {
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.output.check(comm, &[])?;
     at_least(comm, 2, "an aggregation")?;
-    let rule = StoppingRule::fixed(options.reps);
+    let rule = StoppingRule { max_seconds: options.time_limit, ..StoppingRule::fixed(options.reps) };
     rule.check().map_err(Failure::input)?;
     let full = options.full.size()?;
     let n = comm.size();
