@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod collective;
+pub mod configurations;
 pub mod interference;
 pub mod jor;
 pub mod lanes;
@@ -45,6 +46,31 @@ pub enum Command {
     Jor(jor::Options),
     /// The transfer paths of a checkpoint: gathers of groups, TCP, node-local disk and PFS; recommends a group size
     Paths(paths::Options),
+    /// The steps of a checkpoint and of a restart in the five configurations of the mcrEngine paper (figures 12 and
+    /// 13), measured here, and computed at the size of the paper
+    ///
+    /// The files are a checkpoint of a real application, one file or several files for each rank of mpib. All groups
+    /// work at the same time.
+    ///
+    /// transfer: the ranks send their files to the aggregator of their group over TCP.
+    ///
+    /// merge: `mcr save --profile raw` describes the files in memory, and merges their variables into a container in
+    /// memory.
+    ///
+    /// compress: the additional time of `mcr save` with a profile.
+    ///
+    /// write: all writers write and sync as many bytes as the containers have.
+    ///
+    /// A restart has the opposite steps: read, decompress, split, transfer.
+    ///
+    /// whole: all steps of a configuration with aggregation together, through agents and aggregators, which overlap
+    /// the steps. Only if each rank has one file.
+    ///
+    /// At the size of the paper, the time of a step is computed. merge, compress, decompress and split: bytes of the
+    /// worker's files x measured processor time for each byte. The worker is the aggregator of a group, or each rank
+    /// alone, and has one core. transfer: bytes of a group / measured rate of an aggregator, but at least bytes of
+    /// all groups of a node / --full-network. write and read: bytes of all files / compression ratio / --full-store.
+    Configurations(configurations::Options),
     /// What a checkpoint costs the application: its allreduce and its halo exchange alone, during gathers, and while
     /// agents and aggregators save
     Interference(interference::Options),
@@ -70,6 +96,7 @@ pub fn run(comm: &Comm, command: Command) -> Result<String, Failure> {
         Command::Lanes(options) => lanes::run(comm, &options),
         Command::Jor(options) => jor::run(comm, &options),
         Command::Paths(options) => paths::run(comm, &options),
+        Command::Configurations(options) => configurations::run(comm, &options),
         Command::Interference(options) => interference::run(comm, &options),
         Command::Links(options) => links::run(comm, &options),
         Command::Tune(options) => tune::run(comm, &options),

@@ -1,12 +1,12 @@
 //! Times a checkpoint through mcrEngine: starts agents and aggregators with the command `mcr`, and stops them at the
-//! end. The profile is `raw`, and no bytes are stored by reference, so every byte takes the whole path in every
-//! repetition.
+//! end. No bytes are stored by reference, so every byte takes the whole path in every repetition.
 //!
 //! As in production, a node has one agent for all of its ranks, and a group has one aggregator, on the node of its
-//! first rank. Each rank's file is in memory and contains noise, not HDF5, so it is one variable. A repetition begins
-//! when all ranks rename their files to the names that the agents wait for. The repetition ends when the manifest of
-//! the last group exists. By then, the agents have found, read, hashed and sent the files, and the aggregators have
-//! checked, merged, written and synced the bytes.
+//! first rank. Each rank has one file in memory. The file contains noise, which is one variable and is saved with the
+//! profile `raw`, or the bytes of a real file ([`Load`]). A repetition begins when all ranks rename their files to
+//! the names that the agents wait for. The repetition ends when the manifest of the last group exists. By then, the
+//! agents have found, read, hashed and sent the files, and the aggregators have checked, merged, written and synced
+//! the bytes.
 
 use crate::collectives::Result;
 use crate::collectives::operation::{Flow, Operation};
@@ -41,11 +41,7 @@ impl Daemon {
         let file = directory.join(format!("{role}.toml"));
         std::fs::write(&file, config)?;
         let log = directory.join(format!("{role}.log"));
-        let mut command = Command::new(mcr);
-        // The caller's environment must not configure these daemons.
-        for name in ["MCR_CONFIG", "MCR_STORE", "MCR_JOB", "MCR_AGGREGATORS", "MCR_LOG", "MCR_TLS", "SLURM_NTASKS"] {
-            command.env_remove(name);
-        }
+        let mut command = plain_command(mcr);
         // The files contain only noise, so TLS is switched off, and the user needs no key.
         let cluster = directory.join("cluster.toml");
         std::fs::write(&cluster, "tls = \"off\"\n")?;
@@ -121,6 +117,28 @@ pub struct Places {
     pub store: PathBuf,
     /// Name of the store in tables.
     pub name: &'static str,
+    /// The files, and how they are saved.
+    pub load: Load,
+}
+
+/// What a [`Stream`] saves, and how.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// The file of each rank. Empty: each rank has noise.
+    pub files: Vec<PathBuf>,
+    /// How the aggregators merge, in the words of the key `scheme`.
+    pub scheme: String,
+    /// How the aggregators compress, in the words of the key `profile`.
+    pub profile: String,
+    /// Threads of each aggregator; 0: one for each core.
+    pub threads: usize,
+}
+
+impl Load {
+    /// Noise that is not compressed.
+    pub fn noise() -> Self {
+        Self { files: Vec::new(), scheme: "aware".into(), profile: "raw".into(), threads: 0 }
+    }
 }
 
 /// A checkpoint of all ranks through agents and aggregators.
@@ -139,6 +157,7 @@ pub struct Stream {
     store: PathBuf,
     /// Directories that this rank created and must remove.
     own: Vec<PathBuf>,
+    load: Load,
     bytes: Vec<u8>,
     checkpoint: u64,
 }
@@ -166,6 +185,7 @@ impl Stream {
             files: places.memory.join(format!("{tag}-node-{first_here}")).join("files"),
             store: places.store.join(format!("{tag}-store")),
             own: Vec::new(),
+            load: places.load.clone(),
             bytes: Vec::new(),
             checkpoint: 0,
         };
@@ -196,9 +216,13 @@ impl Stream {
         let own = memory.join(format!("{tag}-group-{}", self.group_index));
         self.make(&own)?;
         let config = format!(
-            "[anc]\nstore = {store:?}\nlisten = \"{}\"\ngroup-size = {}\nprofile = \"raw\"\nverify = false\nreuse = false\n",
+            "[anc]\nstore = {store:?}\nlisten = \"{}\"\ngroup-size = {}\nscheme = {:?}\nprofile = {:?}\nthreads = {}\n\
+             verify = false\nreuse = false\n",
             std::net::SocketAddr::new(own_ip(), 0),
-            self.group_size
+            self.group_size,
+            self.load.scheme,
+            self.load.profile,
+            self.load.threads
         );
         let daemon = Daemon::start(&self.mcr, "anc", &config, &own).map_err(|e| self.no_command(e))?;
         self.aggregator = Some(daemon);
@@ -295,7 +319,10 @@ impl Operation for Stream {
         Flow::Symmetric
     }
     fn prepare(&mut self, _: &Comm, block_bytes: usize) -> Result<()> {
-        self.bytes = noise(self.rank, block_bytes);
+        self.bytes = match self.load.files.get(self.rank) {
+            Some(file) => std::fs::read(file).map_err(|e| beside(&file.display().to_string(), e))?,
+            None => noise(self.rank, block_bytes),
+        };
         Ok(())
     }
     /// Writes the next file into a directory next to the watched directory, and removes the files of the checkpoint
@@ -379,7 +406,11 @@ impl Stream {
     /// Whether the restored bytes equal the bytes that the ranks wrote.
     fn is_back(&self) -> bool {
         let name = |rank: usize| self.back().join(format!("c{}.r{rank}", self.checkpoint));
-        self.ranks().all(|rank| std::fs::read(name(rank)).is_ok_and(|found| found == noise(rank, self.bytes.len())))
+        let expected = |rank: usize| match self.load.files.get(rank) {
+            Some(file) => std::fs::read(file).ok(),
+            None => Some(noise(rank, self.bytes.len())),
+        };
+        self.ranks().all(|rank| std::fs::read(name(rank)).is_ok_and(|found| Some(found) == expected(rank)))
     }
 }
 
@@ -446,12 +477,32 @@ impl Drop for Stream {
     }
 }
 
+/// The command `mcr`. The caller's environment does not configure it.
+pub(crate) fn plain_command(mcr: &Path) -> Command {
+    let mut command = Command::new(mcr);
+    for name in ["MCR_CONFIG", "MCR_STORE", "MCR_JOB", "MCR_AGGREGATORS", "MCR_LOG", "MCR_TLS", "SLURM_NTASKS"] {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// Processor time in seconds of a process; 0 if it is unknown. Linux counts in hundredths of a second.
 fn processor_seconds(process: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name in brackets may contain spaces. User time and system time are the fields 14 and 15.
+    two_times(&text, 14)
+}
+
+/// Processor time in seconds of all ended processes that this process has started.
+pub(crate) fn processor_seconds_of_children() -> f64 {
+    two_times(&std::fs::read_to_string("/proc/self/stat").unwrap_or_default(), 16)
+}
+
+/// The sum of two neighbouring fields of a file `stat`, which are user time and system time. The first field has the
+/// number 1.
+fn two_times(text: &str, field: usize) -> f64 {
+    // The name in brackets, field 2, may contain spaces.
     let after = text.rsplit_once(')').map_or("", |(_, after)| after);
-    let fields: Vec<f64> = after.split_whitespace().skip(11).take(2).filter_map(|f| f.parse().ok()).collect();
+    let fields: Vec<f64> = after.split_whitespace().skip(field - 3).take(2).filter_map(|f| f.parse().ok()).collect();
     fields.iter().sum::<f64>() / 100.0
 }
 

@@ -35,6 +35,7 @@
 pub mod clock;
 pub mod collectives;
 pub mod comm;
+pub mod configurations;
 pub mod daemons;
 pub mod interference;
 pub mod jor;

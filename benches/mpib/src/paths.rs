@@ -4,6 +4,7 @@
 //! A group consists of GROUP_SIZE consecutive ranks, and its first rank acts as its aggregator. So N ranks have
 //! ceil(N / GROUP_SIZE) aggregators. All groups work at the same time.
 
+pub mod back;
 pub mod shared;
 
 use crate::collectives::operation::{Collective, Flow, Kind, Operation, Setting, named};
@@ -70,7 +71,7 @@ pub(crate) fn noise(rank: usize, len: usize) -> Vec<u8> {
 }
 
 /// Bytes of each rank in one piece, so that the pieces of a group fit into an aggregator's buffer: a multiple of 8.
-fn piece_bytes(block_bytes: usize, group: usize, buffer_bytes: usize) -> usize {
+pub fn piece_bytes(block_bytes: usize, group: usize, buffer_bytes: usize) -> usize {
     let most = (buffer_bytes / group.max(1)).max(PIECE_BYTES_MIN) / 8 * 8;
     block_bytes.min(most)
 }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::io;
 
 pub mod plot;
-pub use plot::{Bars, Line, Plot, Point, Quantity, size};
+pub use plot::{Bar, Bars, Line, Plot, Point, Quantity, size};
 
 /// The context of a result: the command, the machine and the clocks. Without this context, a result is not
 /// reproducible.
@@ -135,6 +135,9 @@ pub struct Report {
     /// The picture of this report. `None`: time over size, with one line for each operation.
     #[serde(skip)]
     pub figure: Option<Plot>,
+    /// A picture of stacked bars, which replaces the picture of lines.
+    #[serde(skip)]
+    pub bars: Option<Bars>,
 }
 
 /// The format of a report.
@@ -159,8 +162,8 @@ impl Report {
             Format::Table => self.table(),
             Format::Csv => self.csv(),
             Format::Json => json(self),
-            Format::Svg => self.plot().svg(),
-            Format::Gnuplot => self.plot().gnuplot(),
+            Format::Svg => self.bars.as_ref().map_or_else(|| self.plot().svg(), Bars::svg),
+            Format::Gnuplot => self.bars.as_ref().map_or_else(|| self.plot().gnuplot(), Bars::gnuplot),
         }
     }
 

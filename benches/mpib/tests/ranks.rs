@@ -578,7 +578,7 @@ fn classes_of_jor_are_lines_of_one_figure() {
     for figure in [6, 7] {
         let svg = std::fs::read_to_string(directory.path().join(format!("figure-{figure}.svg"))).expect("drawn");
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (2, 4), "{svg}");
-        assert!(svg.contains(", class S Strips<") && svg.contains(", class W Strips<"), "{svg}");
+        assert!(svg.contains(", class S, strips<") && svg.contains(", class W, strips<"), "{svg}");
     }
     // In an earlier version, the picture of a report was empty.
     let svg = std::fs::read_to_string(directory.path().join("x.svg")).expect("drawn");
@@ -668,6 +668,115 @@ fn an_application_is_timed_alone_during_gathers_and_while_mcr_saves() {
 }
 
 #[test]
+fn the_five_configurations_of_the_paper_are_measured_and_computed_at_its_size() {
+    let Some(mcr) = support::mcr() else { return };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| directory.path().join(name);
+    for name in ["memory", "pfs", "files"] {
+        std::fs::create_dir(path(name)).expect("made");
+    }
+    for rank in 0..5 {
+        for (name, step) in [("field", 1e-4), ("other", 2e-4)] {
+            let values = (0..20_000).map(|i| (f64::from(rank) + f64::from(i) * step).sin());
+            let bytes: Vec<u8> = values.flat_map(f64::to_le_bytes).collect();
+            std::fs::write(path("files").join(format!("{name}.{:04}", rank + 1)), bytes).expect("written");
+        }
+    }
+    let there = directory.path().display();
+    let words = format!(
+        "configurations --files {there}/files/field.{{rank:4}} --files {there}/files/other.{{rank:4}} --first-rank 1 \
+         --group 3 --reps 6 --memory {there}/memory --pfs {there}/pfs --figures {there}/figures --format json"
+    );
+    let mut command = mpirun(5);
+    command.env("MCR", &mcr).arg(MPIB).args(words.split_whitespace());
+    // A report exists only if all restored bytes were equal.
+    let report = json(command.output().expect("timeout(1) runs"));
+    let found = &report["found"];
+    assert_eq!((&found["rank_bytes"], &found["group"]), (&320_000.into(), &3.into()), "{found}");
+    let steps = found["steps"].as_array().expect("steps");
+    let of = |size: &str, figure: u64, configuration: &str| -> Vec<&str> {
+        let some =
+            steps.iter().filter(|s| s["size"] == size && s["figure"] == figure && s["configuration"] == configuration);
+        some.filter_map(|s| s["step"].as_str()).collect()
+    };
+    for size in ["here", "full", "full-measured-store"] {
+        for (configuration, save, restart) in [
+            ("NoC+NoAgg", &["write"][..], &["read"][..]),
+            ("C+NoAgg", &["compress", "write"], &["read", "decompress"]),
+            ("NoC+Agg", &["transfer", "merge", "write"], &["read", "split", "transfer"]),
+            ("Agnostic+Agg", &["transfer", "merge", "compress", "write"], &["read", "decompress", "split", "transfer"]),
+            ("Aware+Agg", &["transfer", "merge", "compress", "write"], &["read", "decompress", "split", "transfer"]),
+        ] {
+            assert_eq!(of(size, 12, configuration), save, "{size}: {found}");
+            assert_eq!(of(size, 13, configuration), restart, "{size}: {found}");
+        }
+    }
+    // All bytes of the paper's run at the rate of its store: 15408 x 87 MB / 30 GB/s.
+    let written = steps.iter().find(|s| s["size"] == "full" && s["configuration"] == "NoC+NoAgg").expect("written");
+    assert!(written["seconds"].as_f64().is_some_and(|s| (s - 44.6832).abs() < 1e-3), "{written}");
+    let rates = found["rates"].as_array().expect("rates");
+    let ratio = |name: &str| rates.iter().find(|r| r["configuration"] == name).and_then(|r| r["ratio"].as_f64());
+    assert!(ratio("Aware+Agg") > Some(1.0) && ratio("NoC+Agg") == Some(1.0), "{found}");
+    let rows = report["rows"].as_array().expect("rows");
+    assert!(rows.iter().any(|row| row["operation"] == "save/C+NoAgg, compress" && row["seconds"]["reps"] == 6));
+    for (figure, bars) in [("figure-12", 6), ("figure-13", 6), ("figure-12-full", 6), ("figure-13-full", 6)] {
+        let svg = std::fs::read_to_string(path("figures").join(format!("{figure}.svg"))).expect("drawn");
+        assert_eq!(svg.matches("+Agg<").count() + svg.matches("+NoAgg<").count(), bars, "{svg}");
+    }
+    let csv = std::fs::read_to_string(path("figures").join("figures-12-13.csv")).expect("written");
+    assert_eq!(csv.lines().count(), 1 + steps.len(), "{csv}");
+    for name in ["memory", "pfs"] {
+        assert_eq!(std::fs::read_dir(path(name)).expect("still there").count(), 0, "files are left in {name}");
+    }
+}
+
+#[test]
+fn configurations_of_ranks_with_one_file_are_also_measured_through_agents_and_aggregators() {
+    let Some(mcr) = support::mcr() else { return };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for rank in 0..3 {
+        let values = (0..5000).flat_map(|i| f64::from(i * (rank + 1)).sqrt().to_le_bytes());
+        std::fs::write(directory.path().join(format!("f{rank}")), values.collect::<Vec<_>>()).expect("written");
+    }
+    let there = directory.path().display();
+    let words = format!(
+        "configurations --files {there}/f{{rank}} --group 2 --reps 1 --profiles fast --memory {there} --pfs {there} -o \
+         {there}/x.svg"
+    );
+    let mut command = mpirun(3);
+    let output = command.env("MCR", &mcr).arg(MPIB).args(words.split_whitespace()).output();
+    let text = good(output.expect("timeout(1) runs"));
+    for name in ["NoC+Agg", "Agnostic+Agg", "Aware+Agg, fast"] {
+        for kind in ["save", "restart"] {
+            let row = format!("{kind}/{name}, whole by agents and aggregators ");
+            assert!(text.contains(&row), "{row}: {text}");
+        }
+    }
+    let svg = std::fs::read_to_string(directory.path().join("x.svg")).expect("drawn");
+    assert!(svg.contains(">save<") && svg.contains(">restart<") && svg.contains(">compress, decompress<"), "{svg}");
+    assert_eq!(std::fs::read_dir(&directory).expect("still there").count(), 4, "only the files and the picture");
+}
+
+#[test]
+fn configurations_without_files_or_without_mcr_are_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let there = directory.path().display();
+    std::fs::write(directory.path().join("f0"), [1; 10]).expect("written");
+    std::fs::write(directory.path().join("f1"), [1; 10]).expect("written");
+    for (words, said) in [
+        (format!("--files {there}/g{{rank}} --mcr /bin/false"), "the file of rank 0"),
+        (format!("--files {there}/f{{rank}} --mcr {there}/none"), "none: No such file"),
+        (format!("--files {there}/f{{rank}} --mcr /bin/false --group 1"), "--group: a group has at least 2 ranks"),
+        (format!("--files {there}/f{{rank}} --mcr /bin/false --full-cores 0"), "--full-cores is 0"),
+        (format!("--files {there}/f0 --mcr /bin/false"), "has no {rank}"),
+    ] {
+        let output = mpib(2, &format!("configurations --pfs {there} {words}"));
+        let text = stderr(&output);
+        assert!(!output.status.success() && text.contains(said) && !text.contains("panicked"), "{words}: {text}");
+    }
+}
+
+#[test]
 fn jor_draws_the_figures_of_the_paper() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let words = format!("jor --sites 0-1/2-3 --size 8 --procs 1+1,2+2,2+1 --figures {}", directory.path().display());
@@ -675,5 +784,8 @@ fn jor_draws_the_figures_of_the_paper() {
     for figure in [3, 5, 6, 7, 8, 9] {
         let svg = std::fs::read_to_string(directory.path().join(format!("figure-{figure}.svg"))).expect("drawn");
         assert!(svg.contains("<circle"), "figure {figure} has no point");
+        // Each run has seven repetitions.
+        let has_intervals = [5, 6, 7, 9].contains(&figure);
+        assert_eq!(svg.contains("(median, 95% interval)<"), has_intervals, "figure {figure}: {svg}");
     }
 }

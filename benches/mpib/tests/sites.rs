@@ -3,10 +3,13 @@
 //!
 //! The tests print that they are skipped if the script has no root permission or no namespaces. Other work on the
 //! machine can only make a link seem slower. So each measurement may be repeated, and the fastest time of all
-//! attempts counts.
+//! attempts counts. A failed attempt does not count if other programs used more than [`OTHERS_MAX`] of the processors
+//! meanwhile. If only such attempts fail, a test prints that it cannot decide. On an idle machine, each test fails if
+//! a rate or a choice is wrong.
 
 mod support;
 
+use mpib::models::lanes::{Chosen, Direction, Lan, MARGIN, PathModel, Wan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
@@ -59,9 +62,13 @@ fn between_sites(links: &Links, hosts: Hosts, words: &str, draw: Option<&Path>) 
     Some((json(output), bytes))
 }
 
-/// Maximum number of attempts until `judge` accepts a report. If all attempts fail, the error of the last attempt is
-/// reported.
+/// Maximum number of attempts without much other work until `judge` accepts a report. If all attempts fail, the error
+/// of the last attempt is reported.
 const ATTEMPTS: usize = 4;
+/// Maximum number of attempts, with and without other work.
+const ALL_ATTEMPTS: usize = 6;
+/// Other programs may use this fraction of the processors while an attempt counts.
+const OTHERS_MAX: f64 = 0.2;
 
 fn found(
     links: &Links,
@@ -71,19 +78,61 @@ fn found(
     mut judge: impl FnMut(&serde_json::Value, u64) -> Result<(), String>,
 ) {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
-    let mut last = String::new();
-    for attempt in 0..ATTEMPTS {
+    let (mut last, mut counted) = (None, 0);
+    for attempt in 0..ALL_ATTEMPTS {
         if attempt > 0 {
             wait_for_rest();
         }
+        let before = Spent::now();
         let Some((report, trunk)) = between_sites(links, hosts, words, draw) else { return };
-        match judge(&report, trunk) {
-            Ok(()) => return,
-            Err(complaint) => last = complaint,
+        let Err(complaint) = judge(&report, trunk) else { return };
+        let others = Spent::now().others_since(&before);
+        eprintln!("no, while other programs used {:.0} % of the processors: {complaint}", 100.0 * others);
+        if others <= OTHERS_MAX {
+            counted += 1;
+            last = Some(complaint);
         }
-        eprintln!("no: {last}");
+        if counted == ATTEMPTS {
+            break;
+        }
     }
-    panic!("{last}");
+    match last {
+        Some(complaint) => panic!("{complaint}"),
+        // The test harness would hide the output of eprint if the test passes.
+        None => {
+            let text = "UNDECIDED: this test needs an idle machine; other programs were busy during each attempt\n";
+            std::io::stderr().write_all(text.as_bytes()).ok();
+        }
+    }
+}
+
+/// Processor time until now, in hundredths of a second.
+struct Spent {
+    /// Of all processors, also idle time.
+    all: f64,
+    /// Of all programs, without the work of the kernel, which also emulates the links.
+    programs: f64,
+    /// Of this program and the programs that it has started.
+    own: f64,
+}
+
+impl Spent {
+    fn now() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let numbers = |text: &str| text.split_whitespace().filter_map(|n| n.parse().ok()).collect::<Vec<f64>>();
+        // user nice system idle iowait irq ...
+        let all = numbers(read("/proc/stat").lines().next().unwrap_or_default().trim_start_matches("cpu"));
+        // From the 14th field on: user time and system time, and the same of ended children.
+        let own = numbers(read("/proc/self/stat").rsplit_once(')').map_or("", |(_, after)| after));
+        let user = own.get(10).zip(own.get(12)).map_or(0.0, |(own, children)| own + children);
+        Self { all: all.iter().sum(), programs: all.iter().take(2).sum(), own: user }
+    }
+
+    /// The fraction of the processors that other programs used.
+    fn others_since(&self, before: &Self) -> f64 {
+        let others = (self.programs - before.programs) - (self.own - before.own);
+        others.max(0.0) / (self.all - before.all).max(1.0)
+    }
 }
 
 /// Waits until the cores have been mostly idle for a second, at most one minute, so that other work does not spoil
@@ -207,10 +256,37 @@ fn four_lanes_beat_one_where_they_fill_a_long_line() {
     lanes_bring(&Links(400, 100, 400, 5), [1.8, 1.5]);
 }
 
+/// The fastest links of two measurements: other work on the machine can only make a link seem slower.
+fn faster(a: PathModel, b: &PathModel) -> PathModel {
+    let lan = |a: Lan, b: Lan| Lan {
+        latency_seconds: a.latency_seconds.min(b.latency_seconds),
+        bytes_per_second: a.bytes_per_second.max(b.bytes_per_second),
+    };
+    let wan = |a: &Wan, b: &Wan| {
+        let lanes = a.lane_bytes_per_second.iter().zip(&b.lane_bytes_per_second);
+        Wan {
+            lane_bytes_per_second: lanes.map(|(a, b)| a.max(*b)).collect(),
+            root_bytes_per_second: a.root_bytes_per_second.max(b.root_bytes_per_second),
+        }
+    };
+    PathModel {
+        wan_latency_seconds: a.wan_latency_seconds.min(b.wan_latency_seconds),
+        near_lan: lan(a.near_lan, b.near_lan),
+        far_lan: lan(a.far_lan, b.far_lan),
+        from_root: wan(&a.from_root, &b.from_root),
+        to_root: wan(&a.to_root, &b.to_root),
+        ..a
+    }
+}
+
 /// Checks that the model chooses `linear-nonblocking` if lanes bring no gain, and that the LAN of both sites and the
-/// WAN in both directions have their rates.
+/// WAN in both directions have their rates. If the machine is busy, single rates are too low, and the model may
+/// choose lanes for these rates. So in each attempt, the choice in the report must be the choice of the model for the
+/// rates in the report, and at the end, the model must choose `linear-nonblocking` for the fastest rates of all
+/// attempts.
 fn linear_is_chosen(links: &Links) {
     let mut once = Once::default();
+    let mut fastest: Option<PathModel> = None;
     found(links, EIGHT, &format!("{LANES} --sizes 512KiB"), None, |report, _| {
         let paths = &report["found"]["paths"];
         let of = |value: &serde_json::Value| number(value) * 8.0 / 1e6;
@@ -226,11 +302,20 @@ fn linear_is_chosen(links: &Links) {
             has("WAN from the root alone", &paths["from_root"]["root_bytes_per_second"], wan),
             has("WAN to the root alone", &paths["to_root"]["root_bytes_per_second"], wan),
         ]);
-        for name in ["scatter", "gather"] {
+        let measured: PathModel = serde_json::from_value(paths.clone()).expect("the measured links");
+        let best = match fastest.take() {
+            Some(before) => faster(before, &measured),
+            None => measured.clone(),
+        };
+        fastest = Some(best.clone());
+        for (name, to) in [("scatter", Direction::Scatter), ("gather", Direction::Gather)] {
             let found = direction(report, name);
             let chosen = &found["chosen_by_model"];
-            if chosen != "linear-nonblocking" || found["measured_seconds"]["linear-nonblocking"].is_null() {
-                return Err(format!("{name}: the model chooses {chosen}: {found}"));
+            assert_eq!(*chosen, measured.choose(to, 512 << 10, MARGIN).name(), "{name}: not of these rates: {found}");
+            assert!(!found["measured_seconds"]["linear-nonblocking"].is_null(), "{name}: not measured: {found}");
+            let of_best = best.choose(to, 512 << 10, MARGIN);
+            if of_best != Chosen::LinearNonblocking {
+                return Err(format!("{name}: the model chooses {} for {best:?}", of_best.name()));
             }
         }
         rates

@@ -1,11 +1,11 @@
 //! `mpib interference`: measures what a checkpoint costs the application that keeps running.
 
-use super::room::{Need, directories_suffice, memory_suffices};
+use super::room::{Gathers, Need, directories_suffice, memory_suffices};
 use super::{Failure, Output, all_fit, at_least, bytes, bytes_not_zero, context, hosts};
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Operation, Setting};
 use mpib::comm::Comm;
-use mpib::daemons::{Places, Stream, find_command};
+use mpib::daemons::{Load, Places, Stream, find_command};
 use mpib::interference::{Halo, TcpLoad, for_some_time, while_saving};
 use mpib::report::{Report, Row, people};
 use mpib::stats::{Estimate, StoppingRule, Summary};
@@ -101,7 +101,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         let files = Need { option: "--memory", directory: &options.memory, bytes: of(here) };
         directories_suffice(comm, &[vec![files, Need { option: "--pfs", directory: &store, bytes: of(n) }]])?;
     }
-    memory_suffices(comm, options.bytes, options.buffer)?;
+    let (block_bytes, buffer_bytes) = (options.bytes, options.buffer);
+    memory_suffices(comm, &Gathers { block_bytes, buffer_bytes, groups: &[group], trees: false, lanes: false })?;
     let title =
         format!("Operations of {n} ranks during checkpoints of {} bytes per rank, groups of {group}", options.bytes);
     let journal = options.output.journal(comm, title.clone(), rule)?;
@@ -132,7 +133,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     match mcr {
         None => notes.push("mcrEngine: not measured, no command mcr (--mcr FILE, or in PATH)".into()),
         Some(mcr) => {
-            let places = Places { mcr, memory: options.memory.clone(), store, name: "interference" };
+            let places =
+                Places { mcr, memory: options.memory.clone(), store, name: "interference", load: Load::noise() };
             let mut stream = Stream::new(comm, group, &places, &hosts)?;
             stream.prepare(comm, options.bytes)?;
             // The first checkpoint creates directories.

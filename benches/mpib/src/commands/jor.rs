@@ -3,7 +3,7 @@
 use super::{Failure, Output, SiteOptions, at_least, context};
 use clap::{Args, ValueEnum};
 use mpib::comm::Comm;
-use mpib::jor::bench::{JorError, Outcome, Plan, run as bench, solve};
+use mpib::jor::bench::{JorError, Outcome, Plan, balanced, run as bench, solve};
 use mpib::jor::{CLASSES, Cut, Problem, Serial, balanced_rows, error_evolution, iterations};
 use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people, percent};
 use mpib::stats::{Interval, StoppingRule};
@@ -143,7 +143,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 notes.push(format!("{class}: {} x {} points", 2 * plan.n, plan.n));
             }
             notes.extend(lines(&outcome, upper, lower, cut, &plan));
-            let cut_name = format!("{cut:?}").to_lowercase();
+            let cut_name = cut_name(cut);
             let prefix = if several { format!("{class} ") } else { String::new() };
             for (name, seconds) in &outcome.times {
                 let name = format!("{prefix}{upper}+{lower} {cut_name}: {name}");
@@ -152,7 +152,15 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 journal.add(&row);
                 rows.push(row);
             }
-            all.push(Run { class: class.clone(), n: plan.n, near: upper, far: lower, cut, outcome });
+            all.push(Run {
+                class: class.clone(),
+                n: plan.n,
+                near: upper,
+                far: lower,
+                cut,
+                confidence: plan.confidence,
+                outcome,
+            });
         }
         comm.barrier()?;
     }
@@ -181,6 +189,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows,
         notes,
         found: serde_json::json!({ "n": plan.n, "pace": plan.pace, "runs": found }),
+        ..Report::default()
     };
     journal.end();
     options.output.write(comm, &report)
@@ -194,11 +203,13 @@ struct Run {
     near: usize,
     far: usize,
     cut: Cut,
+    /// Confidence level of the intervals.
+    confidence: f64,
     outcome: Outcome,
 }
 
-/// Label of an axis in seconds.
-const TIME: &str = "time";
+/// Label of the axis of figure 3.
+const ITERATIONS: &str = "iterations";
 
 /// Bytes of one value of the border. The front-ends exchange these values.
 const BORDER_BYTES: usize = size_of::<f64>();
@@ -326,7 +337,7 @@ fn procs(text: &str, near: usize, far: usize) -> Result<(usize, usize), Failure>
 }
 
 fn lines(o: &Outcome, near: usize, far: usize, cut: Cut, plan: &Plan) -> Vec<String> {
-    let cut = format!("{cut:?}").to_lowercase();
+    let cut = cut_name(cut);
     let mut lines = vec![
         format!(
             "{near} + {far} ranks, {cut}; front-ends: ranks {} and {}, {} there and back",
@@ -418,7 +429,11 @@ fn figures(directory: &Path, runs: &[Run]) -> std::io::Result<()> {
         if lines.is_empty() {
             return Ok(());
         }
-        std::fs::write(directory.join(name), plain(title, x, y, lines).svg())
+        // Numbers of ranks are usually powers of two.
+        let quantities = (Quantity::Number, Quantity::Number);
+        let log = [x != ITERATIONS, false];
+        let plot = Plot { title: title.into(), x: x.into(), y: y.into(), log, quantities, lines };
+        std::fs::write(directory.join(name), plot.svg())
     };
     let Some(n) = runs.first().map(|run| run.n) else { return Ok(()) };
     let problem = Problem::whole(n);
@@ -428,45 +443,69 @@ fn figures(directory: &Path, runs: &[Run]) -> std::io::Result<()> {
         points.into_iter().map(|(k, e)| Point::at(k as f64, e)).collect()
     };
     let both = vec![Line::new("synchronous", evolution(1)), Line::new("period 10", evolution(10))];
-    write("figure-3.svg", "Error over iterations", "iterations", "error", both)?;
+    write("figure-3.svg", "Error over iterations", ITERATIONS, "error", both)?;
     std::fs::write(directory.join("figure-5.svg"), over_period(runs).svg())?;
     let nodes = "ranks of each site";
-    let artless = |run: &Run| run.outcome.artless;
-    let artful = |run: &Run| run.outcome.artful;
-    write("figure-6.svg", "Artless speedup", nodes, "speedup", over_ranks(runs, true, "artless", &artless))?;
-    write("figure-7.svg", "Artful speedup", nodes, "speedup", over_ranks(runs, true, "artful", &artful))?;
-    let deviation = |run: &Run| 100.0 * (run.outcome.balanced_rows as f64 / run.n as f64 - 1.0);
+    let artless = |run: &Run| (run.outcome.artless, run.outcome.artless_interval);
+    let artful = |run: &Run| (run.outcome.artful, run.outcome.artful_interval);
+    let speedup = match runs[0].outcome.artful_interval {
+        Some(_) => format!("speedup (median, {} interval)", percent(runs[0].confidence)),
+        None => "speedup (median)".into(),
+    };
+    write("figure-6.svg", "Artless speedup", nodes, &speedup, over_ranks(runs, true, "artless", &artless))?;
+    write("figure-7.svg", "Artful speedup", nodes, &speedup, over_ranks(runs, true, "artful", &artful))?;
+    let deviation = |run: &Run| (100.0 * (run.outcome.balanced_rows as f64 / run.n as f64 - 1.0), None);
     let mut shares = over_ranks(runs, true, "site 0", &deviation);
-    shares.extend(over_ranks(runs, true, "site 1", &|run| -deviation(run)));
+    shares.extend(over_ranks(runs, true, "site 1", &|run| (-deviation(run).0, None)));
     write("figure-8.svg", "Load compared with an even one", nodes, "percent", shares)?;
     let mut unequal = over_ranks(runs, false, "artless", &artless);
     unequal.extend(over_ranks(runs, false, "artful", &artful));
-    write("figure-9.svg", "Speedup, unequal numbers of ranks", "ranks of site 0", "speedup", unequal)
+    write("figure-9.svg", "Speedup, unequal numbers of ranks", "ranks of site 0", &speedup, unequal)
 }
 
-/// A plot with linear axes.
-fn plain(title: &str, x: &str, y: &str, lines: Vec<Line>) -> Plot {
-    let quantity = if y == TIME { Quantity::Seconds } else { Quantity::Number };
-    let quantities = (Quantity::Number, quantity);
-    Plot { title: title.into(), x: x.into(), y: y.into(), log: false, quantities, lines }
-}
-
-/// Run time over period: figure 5.
+/// Run time over period: figure 5. The times of different classes differ by powers of ten, so both axes are
+/// logarithmic.
 fn over_period(runs: &[Run]) -> Plot {
+    let mut intervals = false;
     let line = |run: &Run| {
-        let points = run.outcome.periods.iter().map(|(period, _, seconds)| Point::at(*period as f64, *seconds));
-        Line::new(format!("{}, {}+{} {:?}", run.class, run.near, run.far, run.cut), points.collect())
+        let points = run.outcome.periods.iter().map(|&(period, _, seconds)| {
+            let name = balanced(period);
+            let times = run.outcome.times.iter().find(|(found, _)| *found == name).map(|(_, times)| times);
+            let interval = times.and_then(|times| times.median_interval);
+            intervals |= interval.is_some();
+            bar(period as f64, seconds, interval)
+        });
+        Line::new(format!("{}, {}+{} {}", run.class, run.near, run.far, cut_name(run.cut)), points.collect())
     };
-    plain("Run time over period", "period", TIME, runs.iter().map(line).collect())
+    let lines = runs.iter().map(line).collect();
+    let y = match runs.first().filter(|_| intervals) {
+        Some(run) => format!("time (median, {} interval)", percent(run.confidence)),
+        None => "time (median)".into(),
+    };
+    let quantities = (Quantity::Number, Quantity::Seconds);
+    Plot { title: "Run time over period".into(), x: "period".into(), y, log: [true; 2], quantities, lines }
 }
+
+/// A point, with a bar if there is an interval.
+fn bar(x: f64, y: f64, interval: Option<Interval>) -> Point {
+    interval.map_or(Point::at(x, y), |Interval { low, high }| Point { x, y, low, high })
+}
+
+fn cut_name(cut: Cut) -> String {
+    format!("{cut:?}").to_lowercase()
+}
+
+/// A value of a run with its interval.
+type Valued<'f> = dyn Fn(&Run) -> (f64, Option<Interval>) + 'f;
 
 /// A value over the ranks of site 0, for equal or for different numbers of ranks of both sites. Each class and cut is
 /// a line.
-fn over_ranks(runs: &[Run], equal: bool, name: &str, value: &dyn Fn(&Run) -> f64) -> Vec<Line> {
+fn over_ranks(runs: &[Run], equal: bool, name: &str, value: &Valued) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for run in runs.iter().filter(|run| (run.near == run.far) == equal) {
-        let name = format!("{name}, {} {:?}", run.class, run.cut);
-        let point = Point::at(run.near as f64, value(run));
+        let name = format!("{name}, {}, {}", run.class, cut_name(run.cut));
+        let (y, interval) = value(run);
+        let point = bar(run.near as f64, y, interval);
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
             None => lines.push(Line::new(name, vec![point])),

@@ -6,7 +6,7 @@ use mpib::collectives::operation::{Collective, Kind, Operation, Setting};
 use mpib::comm::Comm;
 use mpib::models::lanes::{Chosen, Direction, Lan, MARGIN, PathModel, VARIANTS, Variant, Wan};
 use mpib::pathfinder::measure_paths;
-use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people, size};
+use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people, percent, size};
 use mpib::stats::StoppingRule;
 use mpib::timing::Timer;
 use mpib::wan::{Counter, rates};
@@ -119,7 +119,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             let title = format!("{} of {}: use of the WAN over time, one run each", kind.name(), size(largest));
             let (x, y) = ("time".into(), "Mbit/s with all headers".into());
             let quantities = (Quantity::Seconds, Quantity::Number);
-            let plot = Plot { title, x, y, log: false, quantities, lines };
+            let plot = Plot { title, x, y, log: [false; 2], quantities, lines };
             figures.push((directory.join(format!("figure-{number}.svg")), plot.svg()));
         }
     }
@@ -133,6 +133,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         rows,
         notes,
         found: serde_json::json!({ "paths": model, "choices": found, "wan_use": uses }),
+        ..Report::default()
     };
     journal.end();
     options.common.output.write_with(comm, &report, &figures)
@@ -156,8 +157,10 @@ impl Drawn<'_> {
         Some(interval.map_or(Point::at(x, y), |i| Point { x, y, low: i.low, high: i.high }))
     }
 
-    fn plot(&self, title: String, x: &str, log: bool, quantity: Quantity, lines: Vec<Line>) -> Plot {
-        let y = format!("time ({})", self.rule.estimate.name());
+    fn plot(&self, title: String, x: &str, log: [bool; 2], quantity: Quantity, lines: Vec<Line>) -> Plot {
+        let bars = lines.iter().flat_map(|line| &line.points).any(|point| point.low != point.high);
+        let interval = if bars { format!(", {} interval", percent(self.rule.confidence)) } else { String::new() };
+        let y = format!("time ({}{interval})", self.rule.estimate.name());
         Plot { title, x: x.into(), y, log, quantities: (quantity, Quantity::Seconds), lines }
     }
 
@@ -181,7 +184,7 @@ impl Drawn<'_> {
             lines.push(Line::model(format!("{}, model", lanes(p)), predicted(&seconds)));
         }
         let title = format!("{} over lanes: time over size", kind.name());
-        self.plot(title, "bytes of a block", true, Quantity::Bytes, lines)
+        self.plot(title, "bytes of a block", [true; 2], Quantity::Bytes, lines)
     }
 
     /// Time over the number of lanes for each size: measured and by each model.
@@ -203,7 +206,9 @@ impl Drawn<'_> {
             }
         }
         let name = if let [(kind, _)] = kinds { kind.name() } else { "scatter and gather" };
-        self.plot(format!("{name}: time over the number of lanes"), "lanes", false, Quantity::Number, lines)
+        // The times of different sizes differ by powers of ten.
+        let log = [false, self.sizes.len() > 1];
+        self.plot(format!("{name}: time over the number of lanes"), "lanes", log, Quantity::Number, lines)
     }
 }
 

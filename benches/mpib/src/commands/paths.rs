@@ -1,14 +1,14 @@
 //! `mpib paths`: measures the transfer paths of a checkpoint on this machine, and recommends a group size.
 
-use super::room::{Need, directories_suffice, memory_suffices};
+use super::room::{Gathers, Need, directories_suffice, memory_suffices};
 use super::{Common, Failure, bytes_not_zero, context, hosts};
 use clap::Args;
 use mpib::collectives::operation::Operation;
 use mpib::comm::{Comm, CommError};
-use mpib::daemons::{Places, Restart, Stream, find_command};
+use mpib::daemons::{Load, Places, Restart, Stream, find_command};
 use mpib::paths::shared::{How, SharedFile};
 use mpib::paths::{GroupGather, ReadFiles, TcpGather, WriteFiles};
-use mpib::report::{Plot, Quantity, Report, Row, people};
+use mpib::report::{Plot, Quantity, Report, Row, people, size};
 use mpib::stats::{Interval, StoppingRule, Summary};
 use mpib::timing::{Timer, Timing};
 use std::path::{Path, PathBuf};
@@ -98,7 +98,17 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     let mcr = find_command(options.mcr.as_deref());
     places_suffice(comm, options, &groups, mcr.as_deref())?;
-    memory_suffices(comm, options.bytes, options.buffer)?;
+    let measures = |kind: &str| options.gathers.iter().any(|name| name.starts_with(kind));
+    memory_suffices(
+        comm,
+        &Gathers {
+            block_bytes: options.bytes,
+            buffer_bytes: options.buffer,
+            groups: &groups,
+            trees: measures("native") || measures("binomial"),
+            lanes: measures("lanes-") && options.common.sites.given(),
+        },
+    )?;
     if let Some(&wrong) = options.scaling.iter().find(|&&ranks| ranks < 1 || ranks > n) {
         return Err(Failure::Input(format!("--scaling {wrong}: it must be from 1 to {n}, the number of ranks")));
     }
@@ -163,7 +173,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             let stores = [(Some(&options.memory), "gather/grpc", GRPC), (options.pfs.as_ref(), "save/grpc", WHOLE)];
             for (&group, (store, name, way)) in groups.iter().flat_map(|g| stores.iter().map(move |s| (g, *s))) {
                 let Some(store) = store.cloned() else { continue };
-                let places = Places { mcr: mcr.clone(), memory: options.memory.clone(), store, name };
+                let load = Load::noise();
+                let places = Places { mcr: mcr.clone(), memory: options.memory.clone(), store, name, load };
                 let mut stream = Stream::new(comm, group, &places, &hosts)?;
                 measure(&mut stream, way, group)?;
                 let back = if way == WHOLE { RESTART } else { RESTART_MEMORY };
@@ -188,7 +199,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     notes.extend(in_words(&scaled));
     if let Some(directory) = &options.figures {
         for (number, what) in [(10, "Schemes, one writer for each group"), (11, "What aggregation brings")] {
-            let title = format!("{what}: {} bytes a rank, groups of {group}", options.bytes);
+            let title = format!("{what}: {} of each rank, groups of {group}", size(options.bytes));
             let shown = scaled.iter().filter(|at| if number == 10 { at.aggregated } else { at.in_figure_11() });
             let times = shown.map(|at| (at.line.as_str(), at.ranks as f64, &at.seconds));
             let plot = Plot::of_times(title, ("ranks", Quantity::Number), &timing.rule, times);
@@ -480,7 +491,7 @@ fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<Stri
 fn plot(ways: &[Way], n: usize, bytes: usize, rule: &StoppingRule) -> Plot {
     let times = ways.iter().map(|way| (way.name, way.group as f64, &way.seconds));
     let x = ("group size (1: no aggregators)", Quantity::Number);
-    Plot::of_times(format!("{n} ranks, {bytes} bytes each"), x, rule, times)
+    Plot::of_times(format!("{n} ranks, {} each", size(bytes)), x, rule, times)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::{Failure, hosts};
 use mpib::comm::Comm;
+use mpib::paths::piece_bytes;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -56,23 +57,62 @@ fn gigabytes(bytes: u64) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
-/// Rejects blocks that do not fit into the memory of a host: each rank has its block, and may also need an
-/// aggregator's buffer, because in some gathers a rank passes on the blocks of other ranks. All ranks must call this
+/// The gathers of a measurement.
+pub struct Gathers<'g> {
+    /// Bytes of each rank.
+    pub block_bytes: usize,
+    /// Maximum bytes of an aggregator's buffer.
+    pub buffer_bytes: usize,
+    /// The group sizes, which are measured one after the other.
+    pub groups: &'g [usize],
+    /// Whether some gathers are binomial trees, in which ranks pass on the blocks of other ranks.
+    pub trees: bool,
+    /// Whether some gathers use lanes, in which some ranks collect the blocks of other ranks.
+    pub lanes: bool,
+}
+
+impl Gathers<'_> {
+    /// Bytes of the blocks and buffers of the ranks of one host. A group may have ranks of several hosts, so the
+    /// aggregator's buffer can have more bytes than all blocks of its host.
+    fn bytes_of_host(&self, ranks: usize, is_here: impl Fn(usize) -> bool) -> usize {
+        let here = (0..ranks).filter(|&rank| is_here(rank));
+        let of_group = |&group: &usize| {
+            let buffer = |rank: usize| {
+                let (first, index) = (rank / group * group, rank % group);
+                let size = group.min(ranks - first);
+                let held = match index {
+                    0 => size,
+                    // Any rank may collect the blocks of a lane: at most the blocks of the other site.
+                    _ if self.lanes => size.div_ceil(2),
+                    // The part of the tree that sends its blocks through this rank.
+                    _ if self.trees => (1 << index.trailing_zeros()).min(size - index),
+                    _ => 0,
+                };
+                piece_bytes(self.block_bytes, size, self.buffer_bytes).saturating_mul(held)
+            };
+            here.clone().map(buffer).fold(0, usize::saturating_add)
+        };
+        let buffers = self.groups.iter().map(of_group).max().unwrap_or(0);
+        self.block_bytes.saturating_mul(here.clone().count()).saturating_add(buffers)
+    }
+}
+
+/// Rejects blocks that do not fit into the memory of a host: each rank has its block, and an aggregator also has a
+/// buffer. Each host counts its own ranks, also if their groups have ranks of other hosts. All ranks must call this
 /// function.
-pub fn memory_suffices(comm: &Comm, bytes: usize, buffer_bytes: usize) -> Result<(), Failure> {
+pub fn memory_suffices(comm: &Comm, gathers: &Gathers) -> Result<(), Failure> {
     let hosts = hosts(comm)?;
     let mine = &hosts[comm.rank()];
     let here = hosts.iter().filter(|h| *h == mine).count();
-    // This sum assumes that the buffers of a host hold at most as many bytes as the blocks of the ranks on this host.
-    let blocks = bytes.saturating_mul(here);
-    let needed = blocks.saturating_add(buffer_bytes.saturating_mul(here).min(blocks));
+    let needed = gathers.bytes_of_host(hosts.len(), |rank| hosts[rank] == *mine);
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let available = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok()).map(|kib| kib << 10);
     let fits = match available.filter(|&available| needed > available) {
         None => Ok(()),
         Some(available) => Err(format!(
-            "--bytes {bytes}: the {here} ranks of host {mine} need {}, and {} are available",
+            "--bytes {}: the {here} ranks of host {mine} need {}, and {} are available",
+            gathers.block_bytes,
             gigabytes(needed as u64),
             gigabytes(available as u64)
         )),
@@ -83,6 +123,26 @@ pub fn memory_suffices(comm: &Comm, bytes: usize, buffer_bytes: usize) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_aggregator_needs_its_buffer_also_if_the_other_ranks_of_its_group_are_on_other_hosts() {
+        const MIB: usize = 1 << 20;
+        let of = |groups, trees| {
+            let (block_bytes, buffer_bytes) = (87 * MIB, 256 * MIB);
+            Gathers { block_bytes, buffer_bytes, groups, trees, lanes: false }
+        };
+        // One host has all 32 ranks: their blocks and one buffer.
+        assert_eq!(of(&[32], false).bytes_of_host(32, |_| true), (32 * 87 + 256) * MIB);
+        // Each host has one rank. An earlier version counted a buffer of one block for the first host.
+        assert_eq!(of(&[32], false).bytes_of_host(32, |rank| rank == 0), (87 + 256) * MIB);
+        assert_eq!(of(&[32], false).bytes_of_host(32, |rank| rank == 5), 87 * MIB);
+        // Two groups of two hosts each; the last group has one rank.
+        let two = |rank: usize| rank < 2 || rank == 4;
+        assert_eq!(of(&[2, 4], false).bytes_of_host(5, two), (3 * 87 + 256 + 87) * MIB);
+        // In a binomial tree, rank 16 passes on the blocks of a half of its group.
+        assert_eq!(of(&[32], true).bytes_of_host(32, |rank| rank == 16), (87 + 128) * MIB);
+        assert_eq!(of(&[32], true).bytes_of_host(32, |rank| rank == 1), (87 + 8) * MIB);
+    }
 
     #[test]
     fn directories_of_one_file_system_share_its_free_space() {

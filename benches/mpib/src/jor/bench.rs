@@ -171,7 +171,7 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
         times.extend([0, 1].map(|s| (format!("alone, site {s}, {name}"), of(&site(runs, s)))));
     }
     times.push(("transparent".to_string(), of(&series.transparent)));
-    times.extend(known.iter().zip(&series.balanced).map(|((p, _), t)| (format!("balanced, period {p}"), of(t))));
+    times.extend(known.iter().zip(&series.balanced).map(|((p, _), t)| (balanced(*p), of(t))));
     Ok(Outcome {
         front_ends,
         front_end_seconds,
@@ -196,6 +196,11 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
         artful_interval: artful.median_interval,
         times,
     })
+}
+
+/// The name of a balanced run in [`Outcome::times`].
+pub fn balanced(period: usize) -> String {
+    format!("balanced, period {period}")
 }
 
 /// Whether two ratios differ significantly (their intervals have no common value) and by more than a tenth. `None`

@@ -11,8 +11,8 @@ pub struct Plot {
     pub x: String,
     /// Label of the y axis.
     pub y: String,
-    /// Whether both axes are logarithmic.
-    pub log: bool,
+    /// Whether the x axis and the y axis are logarithmic.
+    pub log: [bool; 2],
     /// The quantities of the x axis and of the y axis.
     pub quantities: (Quantity, Quantity),
     /// The lines.
@@ -250,21 +250,20 @@ fn seconds(value: f64, step: f64) -> String {
     if value == 0.0 { "0".into() } else { format!("{} {unit}", trimmed(value / size)) }
 }
 
-/// The start of a picture with its heading, and the height of the picture for a number of names in the legend.
-fn start(title: &str, names: &[&str]) -> (String, f64) {
+/// The start of a picture with its heading. `wide` is the width of the area of the lines or bars.
+fn start(title: &str, names: &[&str], wide: f64) -> String {
     let shown = names.len().min(MAX_NAMES);
     let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    let width = LEFT + PLOT_WIDTH + 52.0 + (LETTER_WIDTH * longest as f64).max(60.0);
+    let width = LEFT + wide + 52.0 + (LETTER_WIDTH * longest as f64).max(60.0);
     let width = width.max(LEFT + 9.0 * title.chars().count() as f64);
     let height = (TOP + PLOT_HEIGHT + BOTTOM).max(TOP + LEGEND_STEP * (shown + 1) as f64);
-    let head = format!(
+    format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
          height=\"{height:.0}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{width:.0}\" height=\"{height:.0}\" fill=\"white\"/>\n\
          <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>\n",
         escape(title)
-    );
-    (head, height)
+    )
 }
 
 /// The legend: the colour and the dash of each name.
@@ -310,13 +309,13 @@ fn style(index: usize) -> Style {
 }
 
 /// The horizontal lines of an axis with their labels.
-fn y_ticks(axis: &Axis) -> String {
+fn y_ticks(axis: &Axis, wide: f64) -> String {
     let mut out = String::new();
     for (y, label) in axis.ticks().into_iter().filter_map(|(t, label)| Some((y_at(axis, t)?, label))) {
         out += &format!(
             "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>\n",
-            LEFT + PLOT_WIDTH,
+            LEFT + wide,
             LEFT - 6.0,
             y + 4.0
         );
@@ -329,11 +328,11 @@ fn y_at(axis: &Axis, value: f64) -> Option<f64> {
 }
 
 /// The labels of both axes, and the end of the picture.
-fn end(x: &str, y: &str) -> String {
+fn end(x: &str, y: &str, wide: f64) -> String {
     format!(
         "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n\
          <text transform=\"translate(20,{:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n</svg>\n",
-        LEFT + PLOT_WIDTH / 2.0,
+        LEFT + wide / 2.0,
         TOP + PLOT_HEIGHT + 42.0,
         escape(x),
         TOP + PLOT_HEIGHT / 2.0,
@@ -367,21 +366,21 @@ impl Plot {
         let estimate = rule.estimate.name();
         let interval = if bars { format!(", {} interval", super::percent(rule.confidence)) } else { String::new() };
         let y = format!("time ({estimate}{interval})");
-        Self { title, x: x.0.into(), y, log: true, quantities: (x.1, Quantity::Seconds), lines }
+        Self { title, x: x.0.into(), y, log: [true; 2], quantities: (x.1, Quantity::Seconds), lines }
     }
 
     /// The plot as a self-contained SVG picture.
     pub fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|l| &l.points);
-        let across = Axis::over(points().map(|p| p.x), self.log, self.quantities.0);
+        let across = Axis::over(points().map(|p| p.x), self.log[0], self.quantities.0);
         let up = Axis::over(
-            points().flat_map(|p| [p.low, p.y, p.high]).filter(|y| !self.log || *y > 0.0),
-            self.log,
+            points().flat_map(|p| [p.low, p.y, p.high]).filter(|y| !self.log[1] || *y > 0.0),
+            self.log[1],
             self.quantities.1,
         );
         let x_at = |v: f64| across.place(v).map(|place| LEFT + place * PLOT_WIDTH);
         let names: Vec<&str> = self.lines.iter().map(|line| line.name.as_str()).collect();
-        let (mut out, _) = start(&self.title, &names);
+        let mut out = start(&self.title, &names, PLOT_WIDTH);
         for (x, label) in across.ticks().into_iter().filter_map(|(t, label)| Some((x_at(t)?, label))) {
             out += &format!(
                 "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#ddd\"/>\
@@ -390,7 +389,7 @@ impl Plot {
                 TOP + PLOT_HEIGHT + 18.0
             );
         }
-        out += &y_ticks(&up);
+        out += &y_ticks(&up, PLOT_WIDTH);
         let styles = styles(&self.lines);
         for (line, (colour, dash)) in self.lines.iter().zip(&styles) {
             let bottom = TOP + PLOT_HEIGHT;
@@ -413,7 +412,7 @@ impl Plot {
                 out += &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.4\" fill=\"{colour}\"/>\n");
             }
         }
-        out + &legend(&names, &styles) + &end(&self.x, &self.y)
+        out + &legend(&names, &styles) + &end(&self.x, &self.y, PLOT_WIDTH)
     }
 
     /// The plot as a gnuplot script that contains its data.
@@ -426,9 +425,12 @@ impl Plot {
             quote(&self.x),
             quote(&y)
         );
-        if self.log {
+        if self.log[0] {
             let base = if self.quantities.0 == Quantity::Bytes { " 2" } else { "" };
-            out += &format!("set logscale x{base}\nset logscale y\n");
+            out += &format!("set logscale x{base}\n");
+        }
+        if self.log[1] {
+            out += "set logscale y\n";
         }
         for (i, line) in self.lines.iter().enumerate() {
             out += &format!("$line{i} << END\n");
@@ -443,6 +445,17 @@ impl Plot {
     }
 }
 
+/// A bar that is a stack of parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bar {
+    /// Name below the bar, in one or two lines.
+    pub name: String,
+    /// The value of each part. A negative value is drawn as 0.
+    pub values: Vec<f64>,
+    /// The interval of the sum of all parts.
+    pub interval: Option<Interval>,
+}
+
 /// A picture of bars, each of which is a stack of parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bars {
@@ -454,24 +467,31 @@ pub struct Bars {
     pub quantity: Quantity,
     /// Names of the parts, from the bottom to the top.
     pub parts: Vec<String>,
-    /// Name of each bar, and the value of each part.
-    pub bars: Vec<(String, Vec<f64>)>,
+    /// The bars, from left to right.
+    pub bars: Vec<Bar>,
 }
+
+/// Minimum distance between the middles of two bars, in pixels.
+const BAR_STEP_MIN: f64 = 92.0;
 
 impl Bars {
     /// The picture as SVG.
     pub fn svg(&self) -> String {
-        let sums = self.bars.iter().map(|(_, values)| values.iter().sum::<f64>());
+        let sums = self.bars.iter().flat_map(|bar| {
+            let sum: f64 = bar.values.iter().map(|value| value.max(0.0)).sum();
+            [sum, bar.interval.map_or(sum, |interval| interval.high)]
+        });
         let up = Axis::over(sums.chain([0.0]), false, self.quantity);
         let names: Vec<&str> = self.parts.iter().map(String::as_str).collect();
-        let (mut out, _) = start(&self.title, &names);
-        out += &y_ticks(&up);
-        let step = PLOT_WIDTH / self.bars.len().max(1) as f64;
-        for (i, (name, values)) in self.bars.iter().enumerate() {
+        let wide = PLOT_WIDTH.max(BAR_STEP_MIN * self.bars.len() as f64);
+        let mut out = start(&self.title, &names, wide);
+        out += &y_ticks(&up, wide);
+        let step = wide / self.bars.len().max(1) as f64;
+        for (i, Bar { name, values, interval }) in self.bars.iter().enumerate() {
             let middle = LEFT + step * (i as f64 + 0.5);
             let mut below = 0.0;
-            for (part, value) in values.iter().enumerate() {
-                if let (Some(bottom), Some(top)) = (y_at(&up, below), y_at(&up, below + value)) {
+            for (part, value) in values.iter().map(|value| value.max(0.0)).enumerate() {
+                if let (Some(bottom), Some(top), true) = (y_at(&up, below), y_at(&up, below + value), value > 0.0) {
                     out += &format!(
                         "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"/>\n",
                         middle - 0.3 * step,
@@ -482,14 +502,64 @@ impl Bars {
                 }
                 below += value;
             }
+            if let Some((low, high)) = interval.and_then(|i| Some((y_at(&up, i.low.max(0.0))?, y_at(&up, i.high)?))) {
+                for (x1, x2, y1, y2) in [(0.0, 0.0, low, high), (-6.0, 6.0, low, low), (-6.0, 6.0, high, high)] {
+                    out += &format!(
+                        "<line x1=\"{:.1}\" y1=\"{y1:.1}\" x2=\"{:.1}\" y2=\"{y2:.1}\" stroke=\"black\"/>\n",
+                        middle + x1,
+                        middle + x2
+                    );
+                }
+            }
+            for (line, text) in name.lines().enumerate() {
+                out += &format!(
+                    "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
+                    TOP + PLOT_HEIGHT + 18.0 + 15.0 * line as f64,
+                    escape(text)
+                );
+            }
+        }
+        let bottom = TOP + PLOT_HEIGHT;
+        out += &format!(
+            "<line x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{:.1}\" y2=\"{bottom}\" stroke=\"#888\"/>\n",
+            LEFT + wide
+        );
+        for (i, name) in names.iter().enumerate() {
+            let y = TOP + 8.0 + LEGEND_STEP * i as f64;
+            let x = LEFT + wide + 16.0;
             out += &format!(
-                "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
-                TOP + PLOT_HEIGHT + 18.0,
+                "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"14\" height=\"12\" fill=\"{}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\">{}</text>\n",
+                y - 6.0,
+                style(i).0,
+                x + 22.0,
+                y + 4.0,
                 escape(name)
             );
         }
-        let styles: Vec<Style> = (0..names.len()).map(style).collect();
-        out + &legend(&names, &styles) + &end("", &self.y)
+        out + &end("", &self.y, wide)
+    }
+
+    /// The picture as a gnuplot script that contains its data.
+    pub fn gnuplot(&self) -> String {
+        let quote = |text: &str| text.replace(['"', '\\', '\n'], " ");
+        let y = if self.quantity == Quantity::Seconds { format!("{} in seconds", self.y) } else { self.y.clone() };
+        let mut out = format!(
+            "set title \"{}\"\nset ylabel \"{}\"\nset key outside right\nset grid y\nset yrange [0:*]\n\
+             set style data histograms\nset style histogram rowstacked\nset style fill solid\nset boxwidth 0.6\n\
+             set xtics rotate by -30\n$bars << END\n",
+            quote(&self.title),
+            quote(&y)
+        );
+        for Bar { name, values, .. } in &self.bars {
+            let values: Vec<_> = values.iter().map(|value| format!("{:e}", value.max(0.0))).collect();
+            out += &format!("\"{}\" {}\n", quote(name), values.join(" "));
+        }
+        let parts = self.parts.iter().zip(2..).map(|(name, column)| {
+            let names = if column == 2 { ":xtic(1)" } else { "" };
+            format!("$bars using {column}{names} title \"{}\"", quote(name))
+        });
+        out + "END\nplot " + &parts.collect::<Vec<_>>().join(", \\\n     ") + "\n"
     }
 }
 
@@ -551,7 +621,7 @@ mod tests {
         for count in [1, 28, 500] {
             let quantities = (Quantity::Number, Quantity::Number);
             let lines = (0..count).map(line).collect();
-            let plot = Plot { title: "t".into(), x: "x".into(), y: "y".into(), log: true, quantities, lines };
+            let plot = Plot { title: "t".into(), x: "x".into(), y: "y".into(), log: [true; 2], quantities, lines };
             let svg = plot.svg();
             let attribute = |text: &str, name: &str| -> f64 {
                 let value = text.split(&format!(" {name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
@@ -577,18 +647,25 @@ mod tests {
         assert!(styles[0].0 == styles[1].0 && styles[2].0 == styles[3].0 && styles[0].0 != styles[2].0, "{styles:?}");
         assert!(styles[0].1.is_empty() && styles[1].1.contains("dash") && styles[2].1.is_empty(), "{styles:?}");
         let quantities = (Quantity::Number, Quantity::Seconds);
-        let plot = Plot { title: "t".into(), x: "x".into(), y: "y".into(), log: false, quantities, lines };
+        let plot = Plot { title: "t".into(), x: "x".into(), y: "y".into(), log: [false; 2], quantities, lines };
         assert_eq!((plot.svg().matches("<circle").count(), plot.svg().matches("<polyline").count()), (4, 4));
         assert_eq!(plot.gnuplot().matches("with yerrorlines").count(), 2);
     }
 
     #[test]
     fn the_parts_of_a_bar_are_stacked() {
-        let bars = vec![("a".to_string(), vec![1.0, 2.0]), ("b".to_string(), vec![3.0, 0.5])];
+        let bar = |name: &str, values: [f64; 2], interval| Bar { name: name.into(), values: values.into(), interval };
+        let bars = vec![bar("a", [1.0, 2.0], Some(Interval { low: 2.5, high: 4.0 })), bar("b\nc", [3.0, -0.5], None)];
         let parts = vec!["gather".to_string(), "write".to_string()];
         let picture = Bars { title: "t".into(), y: "time".into(), quantity: Quantity::Seconds, parts, bars };
         let svg = picture.svg();
-        assert_eq!(svg.matches("<rect").count(), 1 + 4, "{svg}");
-        assert!(svg.contains(">gather<") && svg.contains(">write<") && svg.contains(">b<"), "{svg}");
+        // The background, three parts (a negative part is not drawn), and two marks of the legend.
+        assert_eq!(svg.matches("<rect").count(), 1 + 3 + 2, "{svg}");
+        assert_eq!(svg.matches("stroke=\"black\"").count(), 3, "one interval with its two ends: {svg}");
+        assert!(svg.contains(">gather<") && svg.contains(">write<") && svg.contains(">c<"), "{svg}");
+        // The interval ends above the bar, so the axis is longer than the bar.
+        assert!(svg.contains(">4 s<"), "{svg}");
+        let script = picture.gnuplot();
+        assert!(script.contains("\"b c\" 3e0 0e0\n") && script.matches(" using ").count() == 2, "{script}");
     }
 }
