@@ -83,7 +83,7 @@ pub(crate) async fn connect_to_one(
                 return Err(format!("{silent}: no answer within {} ms", patience.as_millis()));
             }
             // An attempt panicked, or further addresses follow.
-            Ok(_) | Err(_) => {}
+            Ok(_) | Err(_) => last = Instant::now(),
         }
     }
 }
