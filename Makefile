@@ -13,7 +13,7 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 SCRIPTS := deploy/demo.sh deploy/packages.sh deploy/prerequisites.sh $(wildcard deploy/slurm/examples/*.sh) \
     deploy/packages/common.sh $(wildcard deploy/slurm/*.d/*) \
     tests/cluster/sites.sh tests/cluster/bed tests/cluster/run tests/cluster/soak tests/cluster/node.sh \
-    tests/cluster/gate.sh tests/cluster/metrics.sh tests/packages/run \
+    tests/cluster/gate.sh tests/cluster/metrics.sh tests/cluster/hostile.sh tests/packages/run \
     benches/mpib/compare-osu.sh .ci/run
 FUZZ_SECONDS ?= 60
 CHAOS_SECONDS ?= 600

@@ -6,9 +6,11 @@
 //! are served.
 
 use crate::config::AncConfig;
+use mcr_proto::log_limit::LogLimit;
 use mcr_proto::tls::{self, HANDSHAKES_MAX, Security};
 use mcr_proto::unix::{self, SocketFile};
 use mcr_proto::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS};
+use std::fmt::Display;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -103,7 +105,8 @@ pub fn incoming(
         }
     };
     let (to, connections) = mpsc::channel(1);
-    let door = Door { security, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)), to, idle_max };
+    let door =
+        Door { security, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)), to, idle_max, refusals: Arc::default() };
     tokio::spawn(accept(accepted, door, Arc::new(Semaphore::new(most))));
     (ReceiverStream::new(connections), file)
 }
@@ -137,6 +140,22 @@ struct Door {
     handshakes: Arc<Semaphore>,
     to: mpsc::Sender<io::Result<Connection>>,
     idle_max: Duration,
+    refusals: Arc<Refusals>,
+}
+
+/// Counts refused connections. At most one line for each second is written into the log.
+#[derive(Default)]
+struct Refusals(LogLimit);
+
+impl Refusals {
+    /// `kind`: the label of the metric.
+    fn log(&self, kind: &'static str, peer: &str, reason: &dyn Display) {
+        match self.0.due() {
+            Some(left_out) => tracing::warn!(kind, peer, %reason, left_out, "a connection is refused"),
+            // The metrics count this event too.
+            None => tracing::debug!(kind, peer, %reason, "a connection is refused"),
+        }
+    }
 }
 
 impl Door {
@@ -147,7 +166,7 @@ impl Door {
             (Peer::Unix(stream), _) => match unix::check_peer(&stream) {
                 Ok(()) => return serve(Stream::Unix(stream), room).await,
                 Err(reason) => {
-                    tracing::warn!(kind = "user", %reason, "a connection is refused");
+                    self.refusals.log("user", "this node", &reason);
                     return true;
                 }
             },
@@ -155,7 +174,7 @@ impl Door {
             (Peer::Tcp(stream), Security::Tls(identity)) => (stream, identity),
         };
         let (identity, handshakes) = (Arc::clone(identity), Arc::clone(&self.handshakes));
-        let (to, idle_max) = (self.to.clone(), self.idle_max);
+        let (to, idle_max, refusals) = (self.to.clone(), self.idle_max, Arc::clone(&self.refusals));
         tokio::spawn(async move {
             let peer = stream.peer_addr().map_or_else(|_| "unknown".to_owned(), |address| address.to_string());
             match tls::accept(&identity, stream, &handshakes).await {
@@ -164,7 +183,7 @@ impl Door {
                     let _ = to.send(Ok(Connection::new(Stream::Tls(Box::new(stream)), room, idle_max))).await;
                 }
                 // The failure of one connection does not affect other connections.
-                Err(error) => tracing::warn!(kind = "tls", peer, reason = %error, "a connection is refused"),
+                Err(error) => refusals.log("tls", &peer, &error),
             }
         });
         true

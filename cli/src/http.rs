@@ -1,5 +1,5 @@
 //! An HTTP server for metrics and for the page, by hyper. The server reads requests without a body, and closes the
-//! connection after each answer.
+//! connection after each answer. Clients that send no request cannot keep other clients out.
 
 use crate::output::json_line;
 use hyper::body::Incoming;
@@ -9,13 +9,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
-/// Maximum number of clients that are served at the same time. Further clients wait.
+/// Maximum number of clients that are served at the same time. For a further client, the connection of the client that
+/// has sent no request for the longest time is closed. If all clients have sent a request, the further client waits.
 const CLIENTS_MAX: usize = 32;
 /// Maximum length of the head of a request, in bytes.
 pub const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -40,16 +43,23 @@ where
     Answering: Future<Output = Answer> + Send,
 {
     let free = Arc::new(Semaphore::new(CLIENTS_MAX));
-    loop {
-        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
+    let silent = Silent::default();
+    for number in 0.. {
         let Ok((client, _)) = listener.accept().await else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let answer = answer.clone();
-        tokio::spawn(async move {
+        if free.available_permits() == 0 {
+            silent.close_oldest();
+        }
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
+        let (answer, speaks) = (answer.clone(), silent.clone());
+        let mut still_silent = silent.lock();
+        let served = tokio::spawn(async move {
             let _permit = permit;
+            let ended = speaks.clone();
             let service = service_fn(move |request: Request<Incoming>| {
+                speaks.remove(number);
                 let (question, _) = request.into_parts();
                 let is_read = matches!(question.method, Method::GET | Method::HEAD);
                 let answering = is_read.then(|| answer(question));
@@ -65,7 +75,29 @@ where
             let served = server.keep_alive(false).serve_connection(TokioIo::new(client), service);
             // A client that breaks the connection, or is too slow, gets no answer.
             let _ = tokio::time::timeout(CLIENT_MAX, served).await;
+            ended.remove(number);
         });
+        still_silent.push_back((number, served.abort_handle()));
+    }
+}
+
+/// The clients that have sent no request yet, the oldest first, with their numbers. At most [`CLIENTS_MAX`].
+#[derive(Clone, Default)]
+struct Silent(Arc<Mutex<VecDeque<(u64, AbortHandle)>>>);
+
+impl Silent {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(u64, AbortHandle)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove(&self, number: u64) {
+        self.lock().retain(|(other, _)| *other != number);
+    }
+
+    fn close_oldest(&self) {
+        if let Some((_, client)) = self.lock().pop_front() {
+            client.abort();
+        }
     }
 }
 

@@ -13,6 +13,7 @@ pub mod clock;
 pub mod companions;
 pub mod config;
 pub mod control;
+pub mod dial;
 pub mod drain;
 pub mod finder;
 pub mod fingerprint;

@@ -7,6 +7,7 @@
 
 use crate::capture::CaptureError;
 use crate::capture::CaptureMode;
+use crate::dial::{connect, connect_to_one};
 use crate::finder::Finder;
 use crate::memory;
 use crate::sessions::Sessions;
@@ -16,14 +17,13 @@ use bytes::Bytes;
 use mcr_proto::clock::steady_ns;
 use mcr_proto::data::WithData;
 use mcr_proto::tls::{self, Security};
-use mcr_proto::unix;
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::v1::from_agent::Message as From;
 use mcr_proto::v1::to_agent::Message as To;
 use mcr_proto::version::{WIRE_VERSIONS, named};
 use mcr_proto::{
-    ANNOUNCED_AT_ONCE_BYTES, FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, KEEPALIVE_RETRIES, KEEPALIVE_SECONDS,
-    MESSAGE_BYTES_MAX, SILENCE_SECONDS, SOFTWARE, v1,
+    ANNOUNCED_AT_ONCE_BYTES, FETCH_BYTES_MAX, FRAME_BYTES, HEARTBEAT_SECONDS, MESSAGE_BYTES_MAX, SILENCE_SECONDS,
+    SOFTWARE, v1,
 };
 use mcrengine::error_chain::error_chain;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 /// A described rank of a checkpoint. The link holds the rank until the rank is committed.
@@ -175,8 +175,12 @@ pub struct LinkOptions {
 
 /// Maximum time to wait until the aggregator has noticed the end of the agent.
 pub const GOODBYE_MAX: Duration = Duration::from_millis(500);
-/// If a port has not answered after this time, its host counts as a host that does not answer.
+/// If an aggregator needs more than this time to refuse an agent, no further address is tried in this round.
 const SLOW: Duration = Duration::from_secs(2);
+/// The shortest and the longest time that addresses get to answer in a round with several addresses.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// The time that addresses get to answer is this multiple of the delay before the next round.
+const PATIENCE_FACTOR: u32 = 10;
 /// Maximum delay before the link connects again while the agent drains.
 const HURRY_DELAY_MAX: Duration = Duration::from_millis(250);
 
@@ -210,30 +214,38 @@ pub async fn run_link(options: LinkOptions, mut orders: mpsc::Receiver<Order>, n
     // Number of addresses that were tried since the last session or the last wait.
     let mut tried = 0;
     loop {
-        let began = tokio::time::Instant::now();
+        // Each round gives the addresses more time to answer.
+        let patience = (wait * PATIENCE_FACTOR).clamp(PATIENCE.0, PATIENCE.1);
         let connected = async {
             if tried == 0 {
                 way.begin_round().await?;
             }
-            connect(way.address(), &options.security).await
+            connect_to_one(way.next_addresses(tried), patience, &options.security).await
         };
         let connected = tokio::select! {
             connected = connected => connected,
             ended = no_orders(&mut orders, &mut kept) => return ended,
         };
+        let mut began = tokio::time::Instant::now();
         let ended = match connected {
-            Ok(channel) => {
+            Ok((passed, channel)) => {
+                (0..passed).for_each(|_| way.next_address());
+                tried += passed;
+                began = tokio::time::Instant::now();
                 let ended = run_session(&options, &way, channel, &mut orders, &mut kept, &news).await;
                 options.sessions.ended(options.link);
                 ended
             }
-            Err(error) => Ended::Failed(error),
+            Err(error) => {
+                tried = way.len();
+                Ended::Failed(error)
+            }
         };
         tried += 1;
         let reason = match ended {
             Ended::NoOrders => return,
-            // Another port of the same host may be the right port. But if this port does not answer, the other ports
-            // probably do not answer either.
+            // Another port of the same host may be the right port, for example if the aggregator of another job of
+            // this user uses this port.
             Ended::Failed(reason) if tried < way.len() && began.elapsed() < SLOW => {
                 tracing::debug!(aggregator = way.address(), reason, "no session; the next port is tried");
                 way.next_address();
@@ -309,34 +321,6 @@ enum Ended {
     Failed(String),
     /// The aggregator refused the session. Another attempt to connect does not help.
     Refused(String),
-}
-
-/// Makes a client for an address, with the limits and deadlines of the protocol.
-pub async fn dial_address(address: &str, security: &Security) -> Result<AggregatorClient<Channel>, String> {
-    Ok(AggregatorClient::new(connect(address, security).await?)
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX))
-}
-
-/// Connects to an address. The kernel sends keep-alive probes, so this process does not wake up for these probes.
-async fn connect(address: &str, security: &Security) -> Result<Channel, String> {
-    let socket = unix::path_of(address);
-    let host = if socket.is_some() { "localhost" } else { address };
-    let endpoint = Endpoint::from_shared(format!("http://{host}")).map_err(|error| format!("{address}: {error}"))?;
-    let (idle, interval) = KEEPALIVE_SECONDS;
-    let endpoint = (endpoint.connect_timeout(Duration::from_secs(10)))
-        .initial_stream_window_size(8 << 20)
-        .initial_connection_window_size(16 << 20)
-        .tcp_nodelay(true)
-        .tcp_keepalive(Some(Duration::from_secs(idle)))
-        .tcp_keepalive_interval(Some(Duration::from_secs(interval)))
-        .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES));
-    let channel = match (socket, security.of_address(address)) {
-        (Some(path), _) => unix::channel(&endpoint, path).await,
-        (None, Security::Plain) => endpoint.connect().await,
-        (None, Security::Tls(identity)) => tls::connect(&endpoint, address, &identity).await,
-    };
-    channel.map_err(|error| format!("{address}: {}", tls::explain(&error).unwrap_or_else(|| error_chain(&error))))
 }
 
 /// The reason why a call failed, as text.

@@ -57,6 +57,13 @@ impl Way {
         self.addresses.get(self.at % self.addresses.len().max(1)).map_or("", String::as_str)
     }
 
+    /// The addresses of this round that are still to be tried, the current address first. `tried`: number of addresses
+    /// that were tried in this round.
+    pub(crate) fn next_addresses(&self, tried: usize) -> Vec<String> {
+        let count = self.len().saturating_sub(tried);
+        self.addresses.iter().cycle().skip(self.at % self.len().max(1)).take(count).cloned().collect()
+    }
+
     /// Makes the next address the current address, after the current address has failed.
     pub(crate) fn next_address(&mut self) {
         self.at += 1;
@@ -175,5 +182,10 @@ mod tests {
             way.round_failed(began + PATIENCE * round, true);
         }
         assert_eq!((way.address(), way.len()), ("h:7", 3));
+        way.next_address();
+        assert_eq!(
+            (way.next_addresses(0).join(" "), way.next_addresses(2).join(" ")),
+            ("h:8 h:9 h:7".into(), "h:8".into())
+        );
     }
 }

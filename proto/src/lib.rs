@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod convert;
 pub mod data;
+pub mod log_limit;
 pub mod tls;
 pub mod unix;
 pub mod version;

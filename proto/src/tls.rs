@@ -52,6 +52,9 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 const RELOAD_MAX: Duration = Duration::from_secs(2);
 /// Maximum time to wait until the other side has read why its handshake failed.
 const REASON_MAX: Duration = Duration::from_secs(1);
+/// Maximum number of bytes that are read after a handshake has failed. If the other side sends more, the other side
+/// may miss the reason of the failure.
+const REASON_BYTES_MAX: u64 = 256 << 10;
 /// Life of a certificate.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 /// The validity of a certificate begins this long before the certificate is made, because the clocks of two nodes
@@ -482,9 +485,8 @@ async fn too_long(handshakes: &Semaphore) -> Duration {
 /// side does not receive the reason for the failure.
 async fn let_reason_arrive(mut stream: TcpStream) {
     let _ = stream.shutdown().await;
-    let mut dropped = vec![0; 4096];
-    let end = async { while stream.read(&mut dropped).await.is_ok_and(|n| n > 0) {} };
-    let _ = tokio::time::timeout(REASON_MAX, end).await;
+    let mut rest = stream.take(REASON_BYTES_MAX);
+    let _ = tokio::time::timeout(REASON_MAX, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
 }
 
 /// Connects to an aggregator with TLS. The URL of `endpoint` is the address with `http://` before it.

@@ -2,8 +2,10 @@
 //! same user. Processes of other users get an error that says why. With MCR_TLS=always, connections on the loopback
 //! address use TLS too.
 
+use crate::metrics::{metrics_of, scraped, value};
 use crate::support::*;
-use std::net::TcpStream;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -144,6 +146,42 @@ fn a_hundred_silent_connections_keep_nobody_out_and_are_closed() {
     aggregator.wait_for_log("the client did not finish the TLS handshake within 10000 ms");
     home.status(home.mcr(), &address, 0);
     drop(silent);
+}
+
+#[test]
+fn listeners_of_other_users_on_the_first_ports_of_the_range_do_not_delay_a_session() {
+    let home = Home::new();
+    // The ports below the aggregator's port belong to processes that accept connections and never answer.
+    let (_aggregator, last, _silent) = (0..20)
+        .find_map(|_| {
+            let (aggregator, address) = home.aggregator();
+            let last: u16 = address.rsplit_once(':')?.1.parse().ok()?;
+            let silent: Result<Vec<_>, _> =
+                (last - 20..last).map(|port| TcpListener::bind(("127.0.0.1", port))).collect();
+            Some((aggregator, last, silent.ok()?))
+        })
+        .expect("a port below which 20 ports are free");
+    let agent = agent(home.mcr(), &home, &format!("127.0.0.1:{}-{last}", last - 20));
+    let began = Instant::now();
+    agent.wait_for_log("session began");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}: {}", began.elapsed(), agent.log());
+}
+
+#[test]
+fn many_refused_connections_are_few_lines_of_the_log_and_every_one_is_counted() {
+    const MANY: usize = 300;
+    let home = Home::new();
+    let more = "group-size = 2\nmetrics = \"127.0.0.1:0\"";
+    let (aggregator, address) = Daemon::aggregator_by(home.mcr(), home.dir.path(), "a", &home.path("store"), more);
+    let began = Instant::now();
+    for _ in 0..MANY {
+        TcpStream::connect(&address).expect("connected").write_all(b"GET / HTTP/1.1\r\n\r\n").expect("written");
+    }
+    let counted = || value(&scraped(&metrics_of(&aggregator)), "mcr_tls_refused_total{why=\"tls\"}") as usize;
+    wait_for("the count of all refused connections", Duration::from_secs(30), || (counted() == MANY).then_some(()));
+    let lines = aggregator.log().lines().filter(|line| line.contains("a connection is refused")).count() as u64;
+    assert!((1..=began.elapsed().as_secs() + 1).contains(&lines), "{lines} lines in {:?}", began.elapsed());
+    home.status(home.mcr(), &address, 0);
 }
 
 #[test]

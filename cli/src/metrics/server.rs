@@ -98,6 +98,7 @@ mod tests {
     use crate::http::HEAD_BYTES_MAX;
     use std::io::{Read, Write};
     use std::net::TcpStream;
+    use std::time::{Duration, Instant};
 
     fn ask(address: SocketAddr, request: &[u8]) -> String {
         let mut client = TcpStream::connect(address).expect("connected");
@@ -112,6 +113,12 @@ mod tests {
         let metrics = crate::metrics::Metrics::new("alice".into());
         let text = move |format| metrics.text(format);
         let address = serve(([127, 0, 0, 1], 0).into(), text, PageSlot::default()).expect("served");
+        // The server closes the connections of silent clients if further clients connect.
+        let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(address).expect("connected")).collect();
+        let began = Instant::now();
+        assert!(ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        drop(silent);
         let mut silent = TcpStream::connect(address).expect("connected");
         let accept = "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0,*/*;q=0.5\r\n\r\n";
         for (request, format, is_open) in [

@@ -4,7 +4,7 @@ use super::args::StatusArgs;
 use super::find::find;
 use super::model::{Model, Shared, locked};
 use crate::cert::security;
-use mcr_cnc::serve::dial_address;
+use mcr_cnc::dial::dial_address;
 use mcr_proto::tls::{Security, explain};
 use mcr_proto::v1;
 use std::time::{Duration, Instant};

@@ -96,6 +96,9 @@ fn sentence(error: &Rustls, other: Other) -> String {
         Rustls::AlertReceived(Alert::CertificateExpired) => {
             format!("{other} says that the certificate of this process has expired, or is not valid yet; {CLOCKS}")
         }
+        Rustls::InvalidCertificate(error) => {
+            format!("the certificate of {other} cannot be used ({error}); {same_files}")
+        }
         error => format!("TLS failed ({error})"),
     }
 }
