@@ -3,9 +3,8 @@
 //! Two checkpoints of MCR_BENCH_MIB MiB (default 1024) with profile MCR_BENCH_PROFILE (default `fast`): 64 ranks with
 //! one file each, and one file of one rank. In each round, after the page cache was emptied (as root), `cp -r` copies
 //! the original files, `mcr restart` restores the checkpoint (both end when all files are durable), and `cat` reads all
-//! files of a new mount. `cp` and `mcr restart` run once more with a warm page cache. A new mount of the one file
-//! answers reads of 4 KiB at random places; each place is in another segment or was not read before. The peak memory of
-//! the mount is VmHWM. Goals: `cat` reaches 0.8 of the rate of `mcr restart`, a random read takes less than 50 ms, and
+//! files of a new mount. `cp` and `mcr restart` run once more with a warm page cache. Another new mount answers reads of
+//! 4 KiB at random places of the files. The peak memory of the mount is VmHWM. Goals: `cat` reaches 0.8 of the rate of `mcr restart`, a random read takes less than 50 ms, and
 //! the peak is below the budget plus 64 MiB. Bytes are compared with the original files in the first round.
 //!
 //! Command: `cargo bench -p mcr-cli --bench mount`. MCR_BENCH_REPETITIONS sets the repetitions (default 5), and
@@ -45,7 +44,8 @@ fn main() {
         }
         let rate = |seconds: &Sample| site.raw_bytes as f64 / 1e6 / seconds.median();
         println!(
-            "| {ranks} files, {:.0} MB | {:.0}, {:.0} MB/s | {:.0}, {:.0} MB/s | {:.0} MB/s | {:.2} | {} ms | {:.0} MiB |",
+            "| {ranks} files, {:.0} MB | {:.0}, {:.0} MB/s | {:.0}, {:.0} MB/s | {:.0} MB/s | {:.2} | {} ms | {:.0} \
+             MiB |",
             site.raw_bytes as f64 / 1e6,
             rate(&of.copy[0]),
             rate(&of.copy[1]),

@@ -100,7 +100,8 @@ impl Data {
         }
         recent.readers.push((Arc::clone(at), reader));
         let mut kept_bytes: u64 = recent.readers.iter().map(|(_, reader)| reader.kept_bytes()).sum();
-        while recent.readers.len() > READERS_MAX || kept_bytes > self.bytes_of_chunks {
+        // The newest reader stays, because the next read probably needs its chunk.
+        while recent.readers.len() > READERS_MAX || (recent.readers.len() > 1 && kept_bytes > self.bytes_of_chunks) {
             kept_bytes -= recent.readers.remove(0).1.kept_bytes();
         }
     }

@@ -86,9 +86,13 @@ impl Spool for FileSpool {
             }
             std::mem::replace(&mut kept.end, end)
         };
-        match self.file.write_all_at(bytes, at) {
-            Ok(()) => drop(self.kept().places.insert(segment, (at, len))),
-            Err(_) => self.kept().end = u64::MAX, // for example, the file system is full: nothing more is written
+        let written = self.file.write_all_at(bytes, at);
+        let mut kept = self.kept();
+        match written {
+            Ok(()) => {
+                kept.places.insert(segment, (at, len));
+            }
+            Err(_) => kept.end = u64::MAX, // for example, the file system is full: nothing more is written
         }
     }
 
