@@ -103,7 +103,11 @@ impl Site {
                 read_all(&store);
             }
             let mut restart = clean(Command::new(env!("CARGO_BIN_EXE_mcr")));
-            restart.args(["restart", "--quiet", "--job", "j", "--store"]).arg(&store).arg("--to").arg(&back);
+            restart
+                .args(["restart", "--quiet", "--give-up-after", "0", "--job", "j", "--store"])
+                .arg(&store)
+                .arg("--to")
+                .arg(&back);
             of.restart[warm].push(timed(&back, &mut restart));
         }
         let (mounted, mount) = self.mount(budget_mib);

@@ -118,7 +118,7 @@ impl FileReader {
         found
     }
 
-    /// The buffer from which this reader reads.
+    /// The reader of the variables.
     pub fn reader(&self) -> &VariableReader {
         &self.reader
     }

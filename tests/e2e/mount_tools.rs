@@ -169,7 +169,7 @@ fn the_end_of_a_mount_does_not_wait_for_programs_that_have_files_open() {
 }
 
 #[test]
-fn a_pruned_checkpoint_disappears_and_one_saved_again_shows_its_new_files() {
+fn a_pruned_checkpoint_disappears_and_its_open_files_are_stale() {
     if !can_mount() {
         return;
     }
