@@ -106,8 +106,8 @@ bench: prerequisites ## run the benchmarks of BENCHMARKS.md; some need MCR_CORPU
 	cargo bench --locked -p mcrengine --bench plan --bench codecs
 	cargo test --locked --release -p mcr-cli --test compression -- --nocapture
 
-bench-size: prerequisites ## save and restore checkpoints of 1 GiB with mcr and other programs; about 45 minutes
-	cargo bench --locked -p mcr-cli --bench size
+bench-size: prerequisites ## save, restore and mount checkpoints of 1 GiB with mcr and other programs; about 50 minutes
+	cargo bench --locked -p mcr-cli --bench size --bench mount
 
 chaos: prerequisites ## kill processes at random for CHAOS_SECONDS (600), and check every restored byte
 	MCR_CHAOS_SECONDS=$(CHAOS_SECONDS) cargo test --locked -p mcr-cli --test chaos -- --nocapture

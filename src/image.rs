@@ -2,7 +2,8 @@
 //! of its variables, as a restart would write them.
 
 use crate::classify::VariableRef;
-use crate::container::{ReadError, VariableReader};
+use crate::codec::Scratch;
+use crate::container::{ReadError, VariableReader, segments_of};
 use crate::filter::put_on;
 use crate::gathered::Gathered;
 use crate::header::FileHeader;
@@ -89,6 +90,47 @@ impl FileReader {
             return Err(ReadError::Digest { path, what, found, recorded }.into());
         }
         Ok(())
+    }
+
+    /// The numbers of the segments that a reader needs next, if the reader goes on at `offset`. The result has at most
+    /// `most` numbers, and is empty if the next segments begin far behind `offset`.
+    pub fn upcoming(&self, offset: u64, most: usize) -> Vec<u32> {
+        /// Number of runs that are looked at. Small chunks have many runs.
+        const RUNS_MAX: usize = 512;
+        let (segments, mut found) = (self.reader.segments(), Vec::new());
+        let first = self.runs.partition_point(|run| run.place.end <= offset);
+        for run in self.runs[first..].iter().take(RUNS_MAX) {
+            let at = VariableRef { file: self.file, variable: run.variable };
+            let is_filtered = !self.header().variables[run.variable as usize].filters.is_empty();
+            let skipped = if is_filtered { 0 } else { offset.saturating_sub(run.place.start).min(run.raw_bytes) };
+            segments_of(segments.set(), at, run.raw_offset + skipped, run.raw_bytes - skipped, |key| {
+                if found.len() < most
+                    && let Some(number) = segments.number_of(key)
+                    && !found.contains(&number)
+                {
+                    found.push(number);
+                }
+            });
+            if found.len() == most {
+                break;
+            }
+        }
+        found
+    }
+
+    /// The reader of the variables.
+    pub fn reader(&self) -> &VariableReader {
+        &self.reader
+    }
+
+    /// The buffers of the codecs. Readers that work one after the other can share them.
+    pub fn scratch_mut(&mut self) -> &mut Scratch {
+        self.reader.scratch_mut()
+    }
+
+    /// Memory of the filtered chunk that was used last, in bytes.
+    pub fn kept_bytes(&self) -> u64 {
+        self.chunk.as_ref().map_or(0, |(_, chunk)| chunk.capacity() as u64)
     }
 
     /// Gives back the segment that was used last.

@@ -37,6 +37,10 @@ pub struct VerifyReport {
     pub raw_bytes: RawBytes,
     /// Total length of the containers.
     pub stored_bytes: StoredBytes,
+    /// Length of the largest segment or filtered chunk, in bytes. Decoding it takes at least
+    /// [`DECODING_BYTES_MIN_FACTOR`] times this memory, whatever the limit is.
+    #[serde(skip)]
+    pub largest_bytes: u64,
     /// The parity files that are damaged or belong to other containers, as sentences. The checkpoint can be restored
     /// nevertheless.
     pub damaged_parity: Vec<String>,
@@ -69,6 +73,8 @@ pub struct VerifyOptions {
 /// was measured with 4-byte floats and the profile `max`. A codec that uses several threads takes one additional byte
 /// for each raw byte.
 const DECODING_BYTES_PER_RAW_BYTE: u64 = 8;
+/// The smallest measured value of [`DECODING_BYTES_PER_RAW_BYTE`].
+pub const DECODING_BYTES_MIN_FACTOR: u64 = 3;
 /// Maximum number of problems in one report. Verifying stops after about this number.
 pub const PROBLEMS_MAX: usize = 1000;
 /// Number of bytes that are read and hashed at once.
@@ -184,6 +190,7 @@ fn verify_group(
     let filtered = files.iter().flat_map(|file| &file.variables).filter(|variable| !variable.filters.is_empty());
     let chunks = filtered.flat_map(|variable| &variable.extents).map(|extent| extent.raw_bytes);
     let largest = segments.chain(chunks).max().unwrap_or(0);
+    report.largest_bytes = report.largest_bytes.max(largest);
     let fit = options.cache_bytes / (largest * DECODING_BYTES_PER_RAW_BYTE).max(1);
     let threads = options.threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).clamp(1, files.len().max(1));
     let memory = SegmentMemory { bytes: options.cache_bytes, per_raw_byte: DECODING_BYTES_PER_RAW_BYTE };

@@ -5,7 +5,7 @@ use crate::args::{StoreArgs, VerifyArgs};
 use crate::common::{no_checkpoint_named, one_job, open_own, open_store, threads_of, write_trace};
 use crate::exit::Exit;
 use crate::mendable::tell_if_mendable;
-use crate::output::{Progress, counted, human_rate, human_time, name_of, print, print_json};
+use crate::output::{Progress, counted, human_rate, human_time, name_of, note, print, print_json};
 use crate::which::checkpoint_of;
 use anyhow::bail;
 use mcrengine::copy::{MendedBy, MendedFile, Repaired, Side, repair};
@@ -15,7 +15,7 @@ use mcrengine::marks::{mark_damaged, unmark_damaged};
 use mcrengine::partition::Recording;
 use mcrengine::store::{Advice, PosixStore, Store};
 use mcrengine::units::{RawBytes, human_bytes};
-use mcrengine::verify::{VerifyOptions, VerifyReport, verify_recorded};
+use mcrengine::verify::{DECODING_BYTES_MIN_FACTOR, VerifyOptions, VerifyReport, verify_recorded};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -59,6 +59,9 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             }
         }
         drop(progress);
+        if let Some(text) = needs_more(&report, args.budget_mib) {
+            note(format!("{id}: {text}"));
+        }
         if !report.is_good() && !args.repair {
             tell_if_mendable(&store, &args.store, &job, &id, &references);
         }
@@ -134,6 +137,18 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n", last_line(&job, checked, [&damaged, &unreadable], &incomplete, exit)))?;
     }
     Ok(exit.into())
+}
+
+/// A sentence if the checkpoint cannot be verified within the memory budget. It is verified nevertheless.
+fn needs_more(report: &VerifyReport, budget_mib: u64) -> Option<String> {
+    let least = report.largest_bytes.saturating_mul(DECODING_BYTES_MIN_FACTOR);
+    (least > budget_mib.saturating_mul(1 << 20)).then(|| {
+        format!(
+            "the largest segment has {}, so decoding it took at least {}, more than --budget-mib {budget_mib}",
+            human_bytes(report.largest_bytes),
+            human_bytes(least)
+        )
+    })
 }
 
 /// The store of --from.

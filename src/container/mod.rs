@@ -23,7 +23,7 @@ pub use layout::{DIGEST_BYTES_MIN, INDEX_RAW_MAX, SEGMENT_RAW_MAX, VERSION};
 pub use reader::{ContainerReader, parse_index, parse_segment_header};
 pub(crate) use repacked::{Kept, KeptSegment};
 pub(crate) use repacked_tail::repacked_tail;
-pub use segments::{ReadOrder, SegmentBuffer, TaskQueue};
+pub use segments::{ReadOrder, SegmentBuffer, Spool, TaskQueue};
 pub(crate) use set::SegmentKey;
 pub use set::{ContainerSet, Delivery, SegmentTask};
 pub use variables::VariableReader;

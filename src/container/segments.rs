@@ -35,7 +35,23 @@ pub struct SegmentBuffer {
     /// The segment of each partition, sorted.
     keys: Vec<SegmentKey>,
     bytes: u64,
+    /// Whether there is room for segments that are decoded in advance.
+    has_spare_room: bool,
     buffer: Arc<SharedBuffer<Order, Decoded>>,
+    spool: Option<Box<dyn Spool>>,
+}
+
+/// Keeps decoded segments outside of the memory of a buffer, for example in a file, so that the segments need not be
+/// decoded again. Segments have the numbers that the buffer gives them.
+pub trait Spool: Send + Sync {
+    /// Keeps the bytes of a segment if there is room. The pieces of the segment are one after the other in `bytes`.
+    fn put(&self, segment: u32, bytes: &[u8]);
+
+    /// Fills `into` with the bytes of a kept segment that begin at `offset`. Returns false if the segment is not kept.
+    fn read(&self, segment: u32, offset: u64, into: &mut [u8]) -> bool;
+
+    /// Whether the segment is kept.
+    fn holds(&self, segment: u32) -> bool;
 }
 
 /// A decoded segment in use. The buffer keeps the segment at least until this value is dropped.
@@ -72,7 +88,7 @@ impl SegmentBuffer {
         let refuse = |error| set.readers()[0].invalid("the partition buffer", format!("{error}"));
         let list = PartitionList::new(lengths().zip(0..).map(|(bytes, place)| Partition { place, bytes }).collect());
         let layout = BufferLayout::mixed(bytes.min(BUFFER_BYTES_MAX), lengths(), together).map_err(refuse)?;
-        let bytes = layout.bytes();
+        let (bytes, has_spare_room) = (layout.bytes(), layout.sub_buffers() >= together + 2);
         let (policy, after_use) = match order {
             ReadOrder::Announced => (Order::Known(LookAhead::default()), AfterUse::Free),
             ReadOrder::Shared => (Order::Known(LookAhead::default()), AfterUse::Keep),
@@ -80,7 +96,14 @@ impl SegmentBuffer {
             ReadOrder::Unknown => (Order::Flat(ClockPro::new(layout.sub_buffers())), AfterUse::Keep),
         };
         let buffer = SharedBuffer::new(list.map_err(refuse)?, layout, policy, after_use).map_err(refuse)?;
-        Ok(Self { set, keys, bytes, buffer })
+        Ok(Self { set, keys, bytes, has_spare_room, buffer, spool: None })
+    }
+
+    /// Keeps decoded segments that several files need in `spool`. A file with bytes in few of many segments can then
+    /// be read without decoding the segments again.
+    pub fn with_spool(mut self, spool: Box<dyn Spool>) -> Self {
+        self.spool = Some(spool);
+        self
     }
 
     /// Maximum bytes of decoded segments.
@@ -128,6 +151,30 @@ impl SegmentBuffer {
             self.buffer.with_policy(|policy| policy.withdraw(base));
         }
         Ok(decoded)
+    }
+
+    /// Decodes a segment in advance, if the buffer has spare room and the segment is neither in the buffer nor in the
+    /// spool. `segment` is a number of [`crate::image::FileReader::upcoming`].
+    pub fn fetch(&self, segment: u32, scratch: &mut Scratch) -> Result<(), ReadError> {
+        let is_kept = || self.spool.as_ref().is_some_and(|spool| spool.holds(segment));
+        let Some(key) = self.keys.get(segment as usize).filter(|_| self.has_spare_room) else { return Ok(()) };
+        if self.buffer.holds(PartitionId(segment)) || is_kept() {
+            return Ok(());
+        }
+        self.decoded(*key, scratch).map(drop)
+    }
+
+    /// The number of a segment.
+    pub(crate) fn number_of(&self, key: SegmentKey) -> Option<u32> {
+        self.partition_of(key).map(|PartitionId(number)| number)
+    }
+
+    /// Fills `into` with a part of a piece of a segment that is in the spool. Returns false if it is not.
+    pub(super) fn spooled(&self, key: SegmentKey, piece: usize, at: usize, into: &mut [u8]) -> bool {
+        let (Some(spool), Some(number)) = (&self.spool, self.number_of(key)) else { return false };
+        let pieces = self.set.readers()[key.container as usize].index().pieces(key.segment);
+        let before: u64 = pieces.iter().take(piece).map(|piece| piece.bytes).sum();
+        spool.read(number, before + at as u64, into)
     }
 
     /// Announces that these segments will be used in this order.
@@ -182,7 +229,15 @@ impl SegmentBuffer {
         let entry = &reader.index().segments()[key.segment as usize];
         let base = entry.base().zip(base).map(|(named, base)| self.raw_base(named, base)).transpose()?;
         let raw = reader.decode_since(key.segment, base, scratch)?;
-        Ok(Decoded::new(raw, reader.index().pieces(key.segment), entry.layout))
+        let pieces = reader.index().pieces(key.segment);
+        let decoded = Decoded::new(raw, pieces, entry.layout);
+        let is_shared = || pieces.windows(2).any(|two| two[0].variable.file != two[1].variable.file);
+        if let (Some(spool), Some(number)) = (&self.spool, self.number_of(key))
+            && is_shared()
+        {
+            spool.put(number, &decoded.bytes.raw);
+        }
+        Ok(decoded)
     }
 
     /// The raw bytes of a base, after their digest was compared.

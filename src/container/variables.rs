@@ -61,6 +61,10 @@ impl VariableReader {
     pub fn read(&mut self, variable: VariableRef, offset: u64, into: &mut [u8]) -> Result<(), ReadError> {
         for part in parts(self.segments.set(), variable, offset, into.len() as u64)? {
             if self.last.as_ref().is_none_or(|(key, _)| *key != part.key) {
+                let to = (part.offset - offset) as usize;
+                if self.segments.spooled(part.key, part.piece, part.at, &mut into[to..to + part.bytes]) {
+                    continue;
+                }
                 self.last = None; // the other segment must not be in use while this thread waits
                 self.last = Some((part.key, self.segments.decoded(part.key, &mut self.scratch)?));
             }
@@ -71,6 +75,11 @@ impl VariableReader {
             }
         }
         Ok(())
+    }
+
+    /// The buffers of the codecs. Readers that work one after the other can share them.
+    pub fn scratch_mut(&mut self) -> &mut Scratch {
+        &mut self.scratch
     }
 
     /// Gives back the segment that was used last.

@@ -185,6 +185,11 @@ impl<P: Policy, T> SharedBuffer<P, T> {
         here.or_else(after).or_else(|| wanted.first().copied())
     }
 
+    /// Whether the partition is in the buffer, or is being loaded.
+    pub fn holds(&self, partition: PartitionId) -> bool {
+        self.lock().contents.contains_key(&partition)
+    }
+
     /// The counters since the buffer was made.
     pub fn counters(&self) -> Counters {
         self.lock().manager.counters()

@@ -5,7 +5,7 @@ use crate::support::*;
 use std::path::{Path, PathBuf};
 
 /// The directories of all available sets of checkpoints. The files of a set are SET/DUMP/FILE.
-fn sets() -> Vec<PathBuf> {
+pub fn sets() -> Vec<PathBuf> {
     let mut roots = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/checkpoints")];
     match std::env::var_os("MCR_CORPUS") {
         Some(corpus) => roots.push(corpus.into()),

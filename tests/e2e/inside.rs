@@ -222,3 +222,37 @@ fn diff_calls_a_restored_directory_the_same_and_names_what_was_added_to_it() {
     let changed: Vec<_> = files.iter().filter(|file| file["same"] == false).map(|file| &file["a"]).collect();
     assert!(changed == ["hard"] || changed == ["notes"], "{changed:?}");
 }
+
+#[test]
+fn diff_sees_no_change_in_other_filters_and_says_if_the_elements_have_another_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, store, other) = (dir.path().join("data"), dir.path().join("store"), dir.path().join("other"));
+    [&data, &other].iter().for_each(|dir| std::fs::create_dir(dir).expect("made"));
+    let write = |dir: &Path, chunk: (usize, usize), level: u8| {
+        let file = hdf5::File::create(dir.join("it_1.rank_0.h5")).expect("created");
+        let dataset = file.new_dataset::<i32>().shape((64, 64)).chunk(chunk).deflate(level).create("grid");
+        dataset.expect("created").write_raw(&(0..4096).collect::<Vec<i32>>()).expect("written");
+        file.close().expect("closed");
+    };
+    write(&data, (16, 16), 1);
+    let mut save = mcr();
+    save.args(["save", "--create", "--job", "j", "--layout", "{checkpoint}.rank_{rank}.h5", "--store"]);
+    run(save.arg(&store).arg(&data), 0);
+    let diff = |words: &[&str]| {
+        let mut diff = mcr();
+        diff.args(["diff", "latest"]).arg(format!("{}/", other.display())).args(words).arg("--store").arg(&store);
+        diff
+    };
+    let grid = || {
+        let report = run_json(&mut diff(&[]), 0);
+        let classes = report["classes"].as_array().expect("a list").clone();
+        let grid = classes.into_iter().find(|class| class["element"] != "u8" && class["elements"] == 4096);
+        grid.unwrap_or_else(|| panic!("no class grid: {report}"))
+    };
+    write(&other, (16, 16), 9);
+    assert_eq!((&grid()["changed"], &grid()["reordered"]), (&0.into(), &0.into()), "other filters");
+    write(&other, (32, 8), 1);
+    assert_eq!(grid()["reordered"], 1, "other chunks");
+    let text = String::from_utf8(run(&mut diff(&[]), 0).stdout).expect("UTF-8");
+    assert!(text.contains("1 of the changed variables has the same elements in another order"), "{text}");
+}

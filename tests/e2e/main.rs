@@ -21,6 +21,7 @@ mod kills;
 mod looking_back;
 mod metrics;
 mod mount;
+mod mount_tools;
 mod node;
 mod node_metrics;
 mod ordering;

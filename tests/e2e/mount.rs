@@ -22,10 +22,10 @@ pub fn can_mount() -> bool {
 }
 
 /// Real HDF5 files of four ranks with a link, and a store.
-struct Site(TempDir);
+pub struct Site(TempDir);
 
 impl Site {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let site = Self(tempfile::tempdir().expect("a directory"));
         std::fs::create_dir(site.path("data")).expect("made");
         std::fs::create_dir(site.path("mounted")).expect("made");
@@ -33,11 +33,11 @@ impl Site {
         site
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn save(&self, step: u32) {
+    pub fn save(&self, step: u32) {
         let dir = self.path("data").join(format!("it_{step}"));
         std::fs::create_dir(&dir).expect("made");
         for rank in 0..4 {
@@ -52,10 +52,14 @@ impl Site {
         run(&mut save, 0);
     }
 
-    fn mount(&self) -> Daemon {
+    pub fn mount(&self) -> Daemon {
+        self.mount_with(&[])
+    }
+
+    pub fn mount_with(&self, more: &[&str]) -> Daemon {
         let mut mount = mcr();
         mount.arg("mount").arg(self.path("mounted")).arg("--store").arg(self.path("store"));
-        let daemon = Daemon::start(mount.args(["--budget-mib", "16"]));
+        let daemon = Daemon::start(mount.args(["--budget-mib", "16"]).args(more));
         wait_for("the mount", Duration::from_secs(20), || self.path("mounted/sim").is_dir().then_some(()));
         daemon
     }

@@ -15,14 +15,24 @@ pub struct Change {
     pub largest_relative: Option<f64>,
     /// Number of changed elements of which at least one is not finite (NaN or infinite).
     pub not_finite: u64,
+    /// Sum of the hashes of the changed elements of one side, minus the sum of the other side. 0 if both sides have the
+    /// same elements in another order.
+    #[serde(skip)]
+    balance: u64,
 }
 
 impl Change {
+    /// Whether both sides have the same elements in another order.
+    pub fn is_reordered(&self) -> bool {
+        self.changed > 0 && self.balance == 0
+    }
+
     /// Adds the differences of other elements.
     pub fn add(&mut self, other: &Self) {
         self.elements += other.elements;
         self.changed += other.changed;
         self.not_finite += other.not_finite;
+        self.balance = self.balance.wrapping_add(other.balance);
         self.largest_absolute = larger(self.largest_absolute, other.largest_absolute);
         self.largest_relative = larger(self.largest_relative, other.largest_relative);
     }
@@ -36,6 +46,7 @@ impl Change {
         }
         for (a, b) in a.chunks_exact(width).zip(b.chunks_exact(width)).filter(|(a, b)| a != b) {
             self.changed += 1;
+            self.balance = self.balance.wrapping_add(hash(a)).wrapping_sub(hash(b));
             let (Some(a), Some(b)) = (number(element, a), number(element, b)) else { continue };
             if !a.is_finite() || !b.is_finite() {
                 self.not_finite += 1;
@@ -48,6 +59,15 @@ impl Change {
                 larger(self.largest_relative, Some(if largest > 0.0 { absolute / largest } else { 0.0 }));
         }
     }
+}
+
+/// A hash of the bytes of an element. Equal sums of hashes mean equal elements, except by chance.
+fn hash(element: &[u8]) -> u64 {
+    let mix = |state: u64, byte: &u8| (state ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let mut state: u64 = element.iter().fold(0xcbf2_9ce4_8422_2325, mix);
+    state = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ state >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ state >> 31
 }
 
 fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
@@ -109,6 +129,14 @@ mod tests {
         assert_eq!((change.elements, change.changed, change.not_finite), (3, 2, 0));
         assert_eq!((change.largest_absolute, change.largest_relative), (Some(10.0), Some(0.5)));
         assert_eq!(of_floats(&[1.0], &[1.0]), Change { elements: 1, ..Change::default() });
+    }
+
+    #[test]
+    fn the_same_numbers_in_another_order_are_found() {
+        assert!(of_floats(&[1.0, 2.0, 3.0, 2.0], &[2.0, 3.0, 2.0, 1.0]).is_reordered());
+        assert!(!of_floats(&[1.0, 2.0, 3.0], &[2.0, 1.0, 4.0]).is_reordered());
+        assert!(!of_floats(&[1.0, 1.0, 2.0], &[2.0, 2.0, 1.0]).is_reordered(), "other counts of the same numbers");
+        assert!(!of_floats(&[1.0], &[1.0]).is_reordered(), "nothing changed");
     }
 
     #[test]

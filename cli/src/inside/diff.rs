@@ -37,6 +37,8 @@ struct Class {
     changed_variables: u64,
     /// Variables of only one side, or with different types or lengths.
     not_comparable: u64,
+    /// Changed variables that have the same elements in another order.
+    reordered: u64,
     #[serde(flatten)]
     change: Change,
 }
@@ -161,6 +163,7 @@ fn compare_all(
             pair.changed_variables += 1;
         }
         class.changed_variables += u64::from(change.changed > 0);
+        class.reordered += u64::from(change.is_reordered());
         pair.changed_variables += u64::from(change.changed > 0);
         class.change.add(&change);
     }
@@ -247,6 +250,14 @@ impl Report {
                 ]);
             }
             text.push_str(&format!("\n{}", table.render()));
+        }
+        let reordered: u64 = self.classes.iter().map(|class| class.reordered).sum();
+        if reordered > 0 {
+            text.push_str(&format!(
+                "{reordered} of the changed variables {} the same elements in another order: the chunks of the two \
+                 files may have different dimensions\n",
+                if reordered == 1 { "has" } else { "have" }
+            ));
         }
         for (name, files) in [(&self.a, &self.only_in_a), (&self.b, &self.only_in_b)] {
             files.iter().for_each(|file| text.push_str(&format!("only in {name}: {file}\n")));

@@ -16,6 +16,12 @@ pub struct MountArgs {
     /// Maximum memory for decoded data, in MiB
     #[arg(long, default_value_t = 256, value_name = "MIB")]
     pub budget_mib: u64,
+    /// Directory of a temporary file for decoded data that several files need [default: TMPDIR, unless it is in memory]
+    #[arg(long, value_name = "DIR")]
+    pub spool: Option<PathBuf>,
+    /// Maximum length of the temporary file, in MiB; 0: no file
+    #[arg(long, default_value_t = 4096, value_name = "MIB")]
+    pub spool_mib: u64,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

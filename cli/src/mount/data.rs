@@ -1,88 +1,155 @@
 //! The bytes of the files of a mount, within a memory budget.
 
-use super::tree::FileAt;
+use super::ahead::Ahead;
+use super::spool::SpoolPlace;
+use super::tree::{FileAt, GroupAt};
+use mcrengine::codec::Scratch;
 use mcrengine::container::{ContainerSet, ReadError, ReadOrder, SegmentBuffer, VariableReader};
-use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::image::FileReader;
+use mcrengine::manifest::read_manifest;
 use mcrengine::store::PosixStore;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of groups whose segments are in memory. Each group gets an equal part of the budget.
-const GROUPS_MAX: usize = 4;
-/// Maximum number of files whose readers are in memory. A reader may keep one filtered chunk, of at most 64 MiB.
+pub const GROUPS_MAX: u64 = 4;
+/// Maximum number of readers of files that are kept for the next read.
 const READERS_MAX: usize = 32;
-
-type GroupAt = (JobId, CheckpointId, GroupId);
-type SharedReader = Arc<Mutex<FileReader>>;
+/// The part of the budget that the filtered chunks of the readers may take. The segments take the rest.
+const CHUNKS_DIVISOR: u64 = 4;
 
 /// Reads files. Several threads may read at the same time.
 pub struct Data {
     store: Arc<PosixStore>,
-    bytes_of_group: u64,
+    bytes_of_segments: u64,
+    bytes_of_chunks: u64,
+    spool: Option<SpoolPlace>,
+    ahead: Ahead,
     recent: Mutex<Recent>,
 }
+
+/// The segments of a group. `None` until a thread has opened the group. Other threads that need the group wait.
+type Slot = Arc<Mutex<Option<Arc<SegmentBuffer>>>>;
 
 /// The groups and files that were read most recently, in the order of their last use.
 #[derive(Default)]
 struct Recent {
-    groups: Vec<(GroupAt, Arc<SegmentBuffer>)>,
-    readers: Vec<(Arc<FileAt>, SharedReader)>,
+    groups: Vec<(Arc<GroupAt>, Slot)>,
+    /// Readers that no thread uses.
+    readers: Vec<(Arc<FileAt>, FileReader)>,
+    /// Buffers of codecs that no thread uses.
+    scratch: Vec<Scratch>,
+}
+
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// The container cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The checkpoint was pruned or replaced while it was mounted.
+    #[error("checkpoint {0} was removed or replaced after a program had opened its files: open the files again")]
+    Replaced(String),
 }
 
 impl Data {
-    /// Keeps at most `bytes` bytes of decoded segments.
-    pub fn new(store: Arc<PosixStore>, bytes: u64) -> Self {
-        Self { store, bytes_of_group: bytes / GROUPS_MAX as u64, recent: Mutex::default() }
+    /// Keeps at most `bytes` bytes of decoded data, and decodes in advance with `threads` threads.
+    pub fn new(store: Arc<PosixStore>, bytes: u64, spool: Option<SpoolPlace>, threads: usize) -> Self {
+        let bytes_of_chunks = bytes / CHUNKS_DIVISOR;
+        let (bytes_of_segments, ahead) = (bytes - bytes_of_chunks, Ahead::new(threads));
+        Self { store, bytes_of_segments, bytes_of_chunks, spool, ahead, recent: Mutex::default() }
     }
 
     /// Reads up to `bytes` bytes of a file, fewer at its end.
-    pub fn read(&self, at: &Arc<FileAt>, offset: u64, bytes: u32) -> Result<Vec<u8>, ReadError> {
-        let reader = self.reader(at)?;
-        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn read(&self, at: &Arc<FileAt>, offset: u64, bytes: u32) -> Result<Vec<u8>, DataError> {
+        let (mut reader, mut scratch) = self.reader(at)?;
+        std::mem::swap(reader.scratch_mut(), &mut scratch);
         let left = reader.header().bytes.saturating_sub(offset);
         let mut into = vec![0; u64::from(bytes).min(left) as usize];
+        let wanted = self.ahead.note(at, offset, into.len() as u64);
+        if wanted > 0 {
+            self.ahead.fetch(reader.reader().segments(), reader.upcoming(offset + into.len() as u64, wanted));
+        }
         let read = reader.read(offset, &mut into);
         reader.rest(); // other readers may need the memory of the last segment
-        read.map(|()| into)
+        std::mem::swap(reader.scratch_mut(), &mut scratch);
+        self.put_back(at, reader, scratch);
+        Ok(read.map(|()| into)?)
     }
 
-    fn reader(&self, at: &Arc<FileAt>) -> Result<SharedReader, ReadError> {
-        let mut recent = self.recent();
-        if let Some(known) = recent.readers.iter().position(|(file, _)| file == at) {
-            let known = recent.readers.remove(known);
-            let reader = Arc::clone(&known.1);
-            recent.readers.push(known);
-            return Ok(reader);
-        }
-        let segments = self.segments(&mut recent, at)?;
+    /// A reader of the file for this thread, and buffers for its codecs.
+    fn reader(&self, at: &Arc<FileAt>) -> Result<(FileReader, Scratch), DataError> {
+        let (slot, scratch) = {
+            let mut recent = self.recent();
+            let scratch = recent.scratch.pop().unwrap_or_default();
+            if let Some(known) = recent.readers.iter().rposition(|(file, _)| file == at) {
+                return Ok((recent.readers.remove(known).1, scratch));
+            }
+            (self.slot(&mut recent, &at.group), scratch)
+        };
+        let segments = self.segments(&slot, &at.group)?;
         let reader = FileReader::new(VariableReader::of(Arc::clone(&segments)), at.file);
-        let reader = reader.ok_or_else(|| segments.set().no_file(at.file))?;
-        let reader = Arc::new(Mutex::new(reader));
-        if recent.readers.len() >= READERS_MAX {
-            recent.readers.remove(0);
-        }
-        recent.readers.push((Arc::clone(at), Arc::clone(&reader)));
-        Ok(reader)
+        Ok((reader.ok_or_else(|| segments.set().no_file(at.file))?, scratch))
     }
 
-    fn segments(&self, recent: &mut Recent, at: &FileAt) -> Result<Arc<SegmentBuffer>, ReadError> {
-        let key = (at.job.clone(), at.checkpoint.clone(), at.group);
-        if let Some(known) = recent.groups.iter().position(|(group, _)| *group == key) {
+    /// Keeps a reader for the next read, and drops the oldest readers if all readers take too much memory.
+    fn put_back(&self, at: &Arc<FileAt>, reader: FileReader, scratch: Scratch) {
+        let mut recent = self.recent();
+        recent.scratch.push(scratch);
+        if !recent.groups.iter().any(|(group, _)| *group == at.group) {
+            return; // the reader would keep the memory of its group
+        }
+        recent.readers.push((Arc::clone(at), reader));
+        let mut kept_bytes: u64 = recent.readers.iter().map(|(_, reader)| reader.kept_bytes()).sum();
+        // The newest reader stays, because the next read probably needs its chunk.
+        while recent.readers.len() > READERS_MAX || (recent.readers.len() > 1 && kept_bytes > self.bytes_of_chunks) {
+            kept_bytes -= recent.readers.remove(0).1.kept_bytes();
+        }
+    }
+
+    /// The slot of a group. Drops the group that was not used for the longest time, if there are too many groups.
+    fn slot(&self, recent: &mut Recent, at: &Arc<GroupAt>) -> Slot {
+        if let Some(known) = recent.groups.iter().position(|(group, _)| group == at) {
             let known = recent.groups.remove(known);
-            let segments = Arc::clone(&known.1);
+            let slot = Arc::clone(&known.1);
             recent.groups.push(known);
-            return Ok(segments);
+            return slot;
         }
-        if recent.groups.len() >= GROUPS_MAX {
-            let ((job, checkpoint, group), _) = recent.groups.remove(0);
-            let is_of = |file: &FileAt| (&file.job, &file.checkpoint, file.group) == (&job, &checkpoint, group);
-            recent.readers.retain(|(file, _)| !is_of(file));
+        if recent.groups.len() as u64 >= GROUPS_MAX {
+            let (group, _) = recent.groups.remove(0);
+            recent.readers.retain(|(file, _)| file.group != group);
         }
-        let set = Arc::new(ContainerSet::open(&*self.store, &at.job, &at.checkpoint, at.group)?);
+        let slot = Slot::default();
+        recent.groups.push((Arc::clone(at), Arc::clone(&slot)));
+        slot
+    }
+
+    /// The segments of a group. Opens the group if no other thread has opened it. The lock of all groups is not held
+    /// meanwhile, so that a slow store delays only readers of this group.
+    fn segments(&self, slot: &Slot, at: &GroupAt) -> Result<Arc<SegmentBuffer>, DataError> {
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*slot {
+            return Ok(Arc::clone(known));
+        }
+        let replaced = || DataError::Replaced(at.checkpoint.to_string());
+        let set = match ContainerSet::open(&*self.store, &at.job, &at.checkpoint, at.group) {
+            Err(ReadError::Missing { .. }) if self.is_removed(at) => return Err(replaced()),
+            opened => Arc::new(opened?),
+        };
+        if set.readers()[0].index_digest() != at.index_digest {
+            return Err(replaced());
+        }
         let tasks = set.tasks(|_| true);
-        let segments = Arc::new(SegmentBuffer::new(set, &tasks, self.bytes_of_group, ReadOrder::Unknown)?);
-        recent.groups.push((key, Arc::clone(&segments)));
-        Ok(segments)
+        let bytes = self.bytes_of_segments / GROUPS_MAX;
+        let mut segments = SegmentBuffer::new(set, &tasks, bytes, ReadOrder::Unknown)?;
+        if let Some(spool) = self.spool.as_ref().and_then(SpoolPlace::make) {
+            segments = segments.with_spool(Box::new(spool));
+        }
+        Ok(Arc::clone(slot.insert(Arc::new(segments))))
+    }
+
+    fn is_removed(&self, at: &GroupAt) -> bool {
+        let manifest = read_manifest(&*self.store, &at.job, &at.checkpoint, at.group);
+        matches!(manifest, Err(ReadError::Missing { .. }))
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {

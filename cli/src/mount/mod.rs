@@ -1,18 +1,23 @@
 //! `mcr mount`: the checkpoints of a store as a read-only file system.
 
+mod ahead;
 pub mod args;
 mod data;
 mod files;
+mod spool;
 mod tree;
 
 use crate::common::open_store;
-use crate::output::{name_of, print, print_json};
+use crate::output::{name_of, print, print_json, tell};
 use crate::signals::Signals;
 use anyhow::{Context, bail};
 use args::MountArgs;
-use data::Data;
+use data::{Data, GROUPS_MAX};
 use files::Files;
-use fuser::{Config, MountOption};
+use fuser::{BackgroundSession, Config, MountOption};
+use nix::errno::Errno;
+use nix::mount::MntFlags;
+use spool::SpoolPlace;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,8 +28,10 @@ use tree::Tree;
 const DEVICE: &str = "/dev/fuse";
 /// Number of threads that answer requests of the kernel.
 const THREADS: usize = 4;
+/// Time for which programs can read files that they have open when the mount ends.
+const GRACE: Duration = Duration::from_secs(2);
 /// Interval of the checks whether another program has unmounted the file system.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
     check_directory(&args.dir)?;
@@ -35,8 +42,9 @@ pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let store = Arc::new(open_store(&args.store)?);
-    let tree = Tree::new(Arc::clone(&store), args.store.job.clone());
-    let data = Data::new(store, args.budget_mib.max(16) << 20);
+    let spool = SpoolPlace::new(args.spool.as_deref(), args.spool_mib.saturating_mul(1 << 20), GROUPS_MAX)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+    let data = Data::new(Arc::clone(&store), args.budget_mib.clamp(16, 1 << 20) << 20, spool, threads);
     let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     let mut config = Config::default();
     let named = MountOption::FSName(format!("mcr:{}", args.store.store.display()));
@@ -45,7 +53,7 @@ pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let mounted = fuser::spawn_mount(Files::new(tree, data, owner), &args.dir, &config);
+        let mounted = fuser::spawn_mount(Files::new(store, Tree::new(args.store.job), data, owner), &args.dir, &config);
         let mounted = mounted.with_context(|| {
             format!(
                 "{}: cannot be mounted. A user other than root needs the command fusermount3 of the package fuse3",
@@ -68,9 +76,37 @@ pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
             () = signals.next() => {}
             () = unmounted_elsewhere => return mounted.join().context("answering the kernel"),
         }
-        mounted.umount_and_join().with_context(|| format!("{}: cannot be unmounted", name_of(&args.dir)))
+        unmount(mounted, &args.dir).await
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Unmounts. The directory is empty at once, even if programs have files open. These programs can read on for
+/// [`GRACE`].
+async fn unmount(mounted: BackgroundSession, dir: &Path) -> anyhow::Result<()> {
+    match nix::mount::umount2(dir, MntFlags::MNT_DETACH) {
+        Ok(()) => {
+            let until = tokio::time::Instant::now() + GRACE;
+            while !mounted.guard.is_finished() && tokio::time::Instant::now() < until {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            if mounted.guard.is_finished() {
+                return mounted.join().context("answering the kernel");
+            }
+            std::mem::forget(mounted); // its destructor would unmount what is mounted at the directory now
+        }
+        // A user other than root needs fusermount3. The call waits until all files are closed.
+        Err(Errno::EPERM) => {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            std::thread::spawn(move || sender.send(mounted.umount_and_join()));
+            if let Ok(Ok(ended)) = tokio::time::timeout(GRACE, receiver).await {
+                return ended.with_context(|| format!("{}: cannot be unmounted", name_of(dir)));
+            }
+        }
+        Err(error) => return Err(error).with_context(|| format!("{}: cannot be unmounted", name_of(dir))),
+    }
+    tell("programs still have files of the mount open; they get errors from now on");
+    Ok(())
 }
 
 /// Refuses a directory that is missing or not empty. A mount would hide the files of a directory that is not empty.
