@@ -94,8 +94,12 @@ pub fn newest_restorable(
     Ok(line.into_iter().chain(aside))
 }
 
-/// The checkpoints that are newer than `from` and have a group that is not committed. `known` are the states that
-/// were read earlier. A checkpoint that is complete or unfinished in `known` is not examined again.
+/// The checkpoints that have a group that is not committed, and that may become newer than `from`. `known` are the
+/// states that were read earlier. A checkpoint that is complete or unfinished in `known` is not examined again.
+///
+/// The groups that are not committed may have newer files than the committed groups, for example because the clocks of
+/// two nodes differ. So all unfinished checkpoints of the incarnation of `from` are reported, and of later
+/// incarnations.
 ///
 /// A process that begins an incarnation calls this function directly before it writes the record. A writer may still
 /// commit a group after the record is written. Such a writer already has a temporary file in the directory of the
@@ -112,7 +116,8 @@ pub fn unfinished(
     };
     let known: HashMap<&CheckpointId, &CheckpointState> = known.iter().map(|state| (&state.id, state)).collect();
     let goes = |state: &CheckpointState| {
-        state.is_unfinished && !state.is_pruned && state.place.is_none_or(|place| Some(place) > from)
+        let is_of_earlier = |place: Place| from.is_some_and(|from| place.incarnation < from.incarnation);
+        state.is_unfinished && !state.is_pruned && !state.place.is_some_and(is_of_earlier)
     };
     let mut unfinished = Vec::new();
     for id in ids {
@@ -178,4 +183,25 @@ pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<Checkp
         state.judge(place, all.ended_by(place.incarnation), &all.line());
     }
     Ok(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::unknown_state;
+    use crate::store::{MemoryStore, create_dirs};
+
+    #[test]
+    fn an_unfinished_checkpoint_whose_committed_group_is_older_may_become_newer() {
+        let (store, job) = (MemoryStore::new(), "job".parse::<JobId>().expect("valid"));
+        create_dirs(&store, Path::new("job/it_2")).expect("made");
+        let at = |incarnation, written_unix_ms| Place { incarnation, written_unix_ms };
+        let unfinished_at = |place: Place| {
+            let mut state = unknown_state(&"it_2".parse().expect("valid"));
+            (state.is_unfinished, state.place) = (true, Some(place));
+            state.problems.push("group 1 of 2 is not committed".into());
+            unfinished(&store, &job, &[state], Some(at(7, 2000))).expect("listed").len()
+        };
+        assert_eq!([at(7, 2500), at(7, 1500), at(6, 2500)].map(unfinished_at), [1, 1, 0]);
+    }
 }
