@@ -4,6 +4,7 @@
 //! checkpoint. The restarts on other nodes follow the record, or fail with an error. A restart with --copy or
 //! --dry-run decides nothing.
 
+use crate::advice::Advised;
 use crate::args::{RankSet, RestartArgs, ranks};
 use crate::common::now_unix_ms;
 use anyhow::bail;
@@ -162,9 +163,15 @@ impl<'a> Decider<'a> {
             });
         }
         if self.identity.is_empty() {
+            let Some(living) = self.living_of(newest) else {
+                let advice = format!("{CONTINUE_BY_HAND}; to copy the files only, give --copy");
+                return Err(
+                    no_identity(self.job, newest, "this restart has no identity: nothing was copied", advice).into()
+                );
+            };
             return Ok(Role::Look(Some(format!(
-                "job {} is saved by {}, and this restart has no identity: it only copied files and recorded no decision. To start the job from \
-                 here, run it within its SLURM job, or give --incarnation NAME",
+                "job {} is in use by {living}. Its last start is {}, and this restart has no identity: it only copied \
+                 files and recorded no decision. {CONTINUE_BY_HAND}",
                 self.job,
                 newest.describe()
             ))));
@@ -204,6 +211,14 @@ impl<'a> Decider<'a> {
         let mut of_this_start = all.into_iter().filter(|run| run.identity == self.identity);
         let first = of_this_start.next()?;
         (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
+    }
+
+    /// A running process that may save the start `newest` of the job. `None` if there is no such process. Processes on
+    /// other nodes are found only if the file system of the store has locks between nodes.
+    fn living_of(&self, newest: &Incarnation) -> Option<String> {
+        let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
+        let run = runs.into_iter().find(|run| run.identity == newest.identity).map(|run| run.to_string());
+        run.or_else(|| living::holders_of_groups(self.store, self.job).unwrap_or_default().into_iter().next())
     }
 
     /// Warns about running processes that save the job, because the decision prevents further commits of these
@@ -334,6 +349,28 @@ impl<'a> Decider<'a> {
             directory: real_path(&self.args.to),
         };
         incarnation::note_part(self.store, self.job, number, &self.part(), &part)
+    }
+}
+
+/// Advice for a user who continues by hand a job whose last start has an identity.
+const CONTINUE_BY_HAND: &str =
+    "To continue the job by hand, choose a new NAME, and set MCR_INCARNATION=NAME for mcr restart and for mcr run";
+
+/// The error of a command without identity, for a job whose last start has an identity.
+fn no_identity(job: &JobId, newest: &Incarnation, why: &str, advice: impl Into<String>) -> Advised {
+    Advised::with_sentence(format!("the last start of job {job} is {}, and {why}", newest.describe()), advice)
+}
+
+/// Fails if the last start of the job has an identity, and `mcr run` has none. The aggregator would refuse the agent
+/// of this `mcr run`, so nothing would be saved.
+pub fn check_identity_of_run(store: &dyn Store, job: &JobId, identity: &str) -> Result<(), Advised> {
+    // If the record cannot be read now, the aggregator reads it later.
+    let newest = incarnation::newest(store, job).ok().flatten();
+    match newest.filter(|newest| identity.is_empty() && !newest.identity.is_empty()) {
+        Some(newest) => {
+            Err(no_identity(job, &newest, "this mcr run has no identity: nothing was started", CONTINUE_BY_HAND))
+        }
+        None => Ok(()),
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
+mod by_hand;
 mod parts;
 mod passed_over;
 mod rewriting;
