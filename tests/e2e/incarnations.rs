@@ -14,6 +14,7 @@ mod by_hand;
 mod parts;
 mod passed_over;
 mod rewriting;
+mod saving;
 
 /// Four ranks in one directory that two nodes see, two groups, and at most two aggregators.
 struct Site {

@@ -124,9 +124,13 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         turns: Turns::default(),
         doubts: &found.doubts,
     };
+    let began = incarnation::newest_number(&store, &job)?;
     let mut report = save_all(&capturer, &committer, &found, &progress);
     progress.clear();
     report.close(&found.checkpoints, grouping.ranks());
+    if !incarnation::newest_number(&store, &job).is_ok_and(|newest| newest == began) {
+        report.fail_dead(&store, &job);
+    }
     if report.may_prune() {
         report.pruned(prune_after(&store, &job, args.keep.rules()));
     }

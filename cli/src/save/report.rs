@@ -7,7 +7,11 @@ use crate::found::LeftOut;
 use crate::output::{Paint, Table, human_rate, human_time, json_word, name_of, print, print_json, ratio, tell};
 use mcr_anc::commit_group::CommittedGroup;
 use mcr_cnc::layout::Labelled;
+use mcrengine::container::ReadError;
 use mcrengine::ids::{CheckpointId, JobId};
+use mcrengine::incarnation;
+use mcrengine::manifest;
+use mcrengine::store::Store;
 use std::time::{Duration, Instant};
 
 /// One line of the report.
@@ -137,6 +141,14 @@ impl Report {
         }
     }
 
+    /// Marks the checkpoints as failed that can never become complete, because a start of the job began while their
+    /// groups were committed.
+    pub fn fail_dead(&mut self, store: &dyn Store, job: &JobId) {
+        if let Err(error) = fail_dead(&mut self.lines, store, job) {
+            self.error.get_or_insert(error.into());
+        }
+    }
+
     /// Whether old checkpoints may be removed now: at least one checkpoint is saved, and the store works.
     pub fn may_prune(&self) -> bool {
         !self.is_cut && self.saved() > 0
@@ -253,4 +265,29 @@ impl Report {
         }
         line
     }
+}
+
+fn fail_dead(lines: &mut [Saved], store: &dyn Store, job: &JobId) -> Result<(), ReadError> {
+    let newest = incarnation::newest(store, job)?;
+    // The other nodes of such a start may restore their parts later, so the files are not saved for this job.
+    let has_parts = newest.is_some_and(|newest| newest.is_restart && !newest.identity.is_empty());
+    for line in lines {
+        let Some(Ok(id)) = line.checkpoint.as_ref().map(|name| name.parse::<CheckpointId>()) else { continue };
+        let state = match manifest::state(store, job, &id) {
+            Err(ReadError::Missing { .. }) => continue, // removed by another process
+            other => other?,
+        };
+        if !state.is_dead {
+            continue;
+        }
+        let why = state.problems.last().map_or("a start of the job began meanwhile", String::as_str);
+        let advice = match id.with_generation(id.generation().saturating_add(1)) {
+            Ok(next) if !has_parts => format!("save again: the checkpoint then gets the name {next}"),
+            _ => "to keep it, save it for a job of another name (--job)".into(),
+        };
+        line.reason = Some(format!("{why}; {advice}"));
+        line.outcome = "failed";
+        line.checkpoint = None;
+    }
+    Ok(())
 }

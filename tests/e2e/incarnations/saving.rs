@@ -1,0 +1,49 @@
+//! Tests `mcr save` while a restart decides from which checkpoint the job continues.
+
+use super::*;
+use std::process::Stdio;
+
+fn save(site: &Site) -> Command {
+    let mut save = mcr();
+    save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job"]);
+    save.args(["--ranks", "4", "--group-size", "2", "--store"]).arg(site.store());
+    save
+}
+
+#[test]
+fn a_checkpoint_that_a_restart_ends_while_it_is_saved_counts_as_not_saved() {
+    for (identity, again) in [("", Some(format!("{}~2", id(2)))), ("one", None)] {
+        let site = Site::empty();
+        site.write(1, 1, 0..RANKS);
+        run(&mut save(&site), 0);
+        site.write(1, 2, 0..RANKS);
+        // A process that holds a container of group 1: `mcr save` commits group 0, and waits.
+        let dir = site.store().join("job").join(id(2));
+        std::fs::create_dir(&dir).expect("made");
+        let held = std::fs::File::create(dir.join(".group-0001.mcr.0123456789abcdef")).expect("created");
+        held.lock().expect("locked");
+        let saving = save(&site).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+        site.wait_group(&id(2), 0);
+        assert_eq!(site.restart(&["--incarnation", identity], 0).0, [(1, 1)].into());
+        drop(held);
+        let output = saving.wait_with_output().expect("ends");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(4), "{out}{err}");
+        assert!(out.contains("PARTLY: 1 of 2 checkpoints are in ") && out.contains("not saved: it_000002"), "{out}");
+        let why = "it_000002 is not saved: it was incomplete when incarnation 1";
+        assert!(err.contains(why) && err.contains("so it never becomes complete; "), "{err}");
+        // The error says what the next `mcr save` does.
+        match again {
+            Some(again) => {
+                assert!(err.contains(&format!("save again: the checkpoint then gets the name {again}")), "{err}");
+                run(&mut save(&site), 0);
+                assert!(site.complete().contains(&again), "{:?}", site.complete());
+            }
+            None => {
+                assert!(err.contains("save it for a job of another name (--job)"), "{err}");
+                run(&mut save(&site), 4);
+            }
+        }
+    }
+}
