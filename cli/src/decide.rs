@@ -235,12 +235,21 @@ impl<'a> Decider<'a> {
         for run in runs.iter().filter(|run| run.identity != self.identity) {
             tell(run, "From now on NOTHING more of that run is saved, because the job continues from this restart");
         }
-        // An aggregator may save the next run of the job too.
-        for aggregator in living::holders_of_groups(self.store, self.job).unwrap_or_default() {
+        // An aggregator may save the next run of the job too. An agent with another identity is refused from now on.
+        // An agent with this identity is not refused, so the files that its run writes from now on are saved.
+        let all = living::holders_of_groups(self.store, self.job).unwrap_or_default();
+        let of_this_identity = living::holders_of_identity(self.store, self.job, &self.identity).unwrap_or_default();
+        for aggregator in all {
+            let if_it_goes_on = match of_this_identity.contains(&aggregator) {
+                true => "end it: what it writes from now on may be saved as a part of the run after this restart",
+                false => "NOTHING more of it is saved",
+            };
             tell(
                 &aggregator,
-                "What the run before this restart wrote and is not committed stays incomplete. If that run still \
-                 goes on, NOTHING more of it is saved",
+                &format!(
+                    "What the run before this restart wrote and is not committed stays incomplete. If that run still \
+                     goes on, {if_it_goes_on}"
+                ),
             );
         }
     }
