@@ -426,7 +426,8 @@ pub(crate) fn group_of_manifest(name: &str) -> Option<GroupId> {
     (manifest_name(group) == name).then_some(group)
 }
 
-/// Names the missing groups: "groups 0, 3-7 (of groups 0 to 11) are not committed". `there` are the committed groups, sorted.
+/// Names the missing groups: "groups 0, 3-7 (of groups 0 to 11) are not committed". `there` are the committed groups,
+/// sorted.
 pub(crate) fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
     if there.is_empty() {
         return Some("no group is committed".into());
