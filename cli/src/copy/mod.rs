@@ -162,9 +162,13 @@ fn last_line(lines: &[Line], args: &CopyArgs, to_job: &JobId, exit: Exit) -> Str
         _ => "FAILED: ",
     };
     let done = lines.iter().filter(|line| line.is_there()).count();
-    let has = if args.dry_run { "would have" } else { "has" };
-    let all = counted(lines.len() as u64, "checkpoint");
-    let mut text = format!("{word}job {to_job} in {} {has} {done} of {all}", name_of(&args.store.store));
+    let verb = match (args.dry_run, lines.len()) {
+        (true, _) => "would be",
+        (false, 1) => "is",
+        (false, _) => "are",
+    };
+    let all = counted(lines.len() as u64, "chosen checkpoint");
+    let mut text = format!("{word}{done} of {all} {verb} in {} (job {to_job})", name_of(&args.store.store));
     let left: Vec<&str> = lines.iter().filter(|line| !line.is_there()).map(|line| line.checkpoint.as_str()).collect();
     if !left.is_empty() {
         text.push_str(&format!("; not copied: {}", left.join(", ")));
