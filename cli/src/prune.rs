@@ -203,7 +203,8 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
         text.push_str(&format!("containers with many unneeded bytes could not be repacked: {error}\n"));
     }
     if pruned.left_over > 0 {
-        text.push_str(&format!("{} of dead writers removed\n", counted(pruned.left_over, "leftover")));
+        let what = "empty directories, and temporary files of writers that have ended";
+        text.push_str(&format!("{} removed ({what})\n", counted(pruned.left_over, "leftover")));
     }
     text
 }

@@ -200,6 +200,16 @@ fn empty_directories_and_old_temporary_files_go_and_new_ones_stay() {
 }
 
 #[test]
+fn an_empty_directory_is_not_called_a_leftover_of_a_dead_writer() {
+    let dir = saved(2, &[]);
+    // A writer whose disk was full leaves such a directory, and tries again later.
+    std::fs::create_dir(store(&dir).join("job/sim.it_3")).expect("made");
+    let said = prune(&dir, &["--keep", "2", "--job", "job"], 0);
+    assert!(said.contains("1 leftover removed (empty directories, and temporary files of writers that"), "{said}");
+    assert!(!store(&dir).join("job/sim.it_3").exists());
+}
+
+#[test]
 fn a_save_that_keeps_some_removes_older_ones_afterwards() {
     let dir = saved(5, &["--keep", "2"]);
     assert_eq!(names(&dir).len(), 2);
