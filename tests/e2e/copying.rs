@@ -100,6 +100,14 @@ fn the_last_line_of_a_copy_counts_the_chosen_checkpoints_and_no_others() {
 }
 
 #[test]
+fn a_copy_of_a_checkpoint_that_does_not_exist_creates_no_store() {
+    let site = Site::new();
+    let failed = run(&mut site.copy("sim.it_99", "archive"), 1);
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("sim.it_99"), "{failed:?}");
+    assert!(!site.path("archive").exists());
+}
+
+#[test]
 fn one_checkpoint_is_copied_to_a_job_with_another_name() {
     let site = Site::new();
     let report = run_json(&mut site.copy("sim.it_2 --to-job other", "archive"), 0);

@@ -62,6 +62,8 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
     let from = open_store(&source)?;
     let job = one_job(&from, &source)?;
     let to_job = args.to_job.clone().unwrap_or_else(|| job.clone());
+    // An unknown checkpoint is an error before the store is created.
+    let chosen = chosen(&from, &job, &args)?;
     let is_created = args.create && !args.dry_run;
     let how = match args.create {
         true => "; without --dry-run, --create creates it",
@@ -72,7 +74,6 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
         let what = format!("the source and the destination are job {job} in {}", name_of(&args.from));
         return Err(Advised::new(what, "name another store with --store, or another job with --to-job").into());
     }
-    let chosen = chosen(&from, &job, &args)?;
     let route = Route { from: Side { store: &from, job: &job }, to: Side { store: &to, job: &to_job } };
     let progress = Progress::new("copying", args.json);
     let records = copy_records(&route, args.dry_run)?;
