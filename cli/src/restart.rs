@@ -284,7 +284,14 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             passed_over,
             moved_aside: restored.moved_aside,
         };
-        print_restored(&report, &args, started)?;
+        if let Err(error) = print_restored(&report, &args, started) {
+            tell(format!(
+                "the files of {} ARE restored, to {}; only this result is not printed",
+                state.id,
+                args.to.display()
+            ));
+            return Err(error);
+        }
         return Ok(exit_of(report.outcome));
     }
     let is_new =
