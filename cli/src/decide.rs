@@ -170,8 +170,8 @@ impl<'a> Decider<'a> {
                 );
             };
             return Ok(Role::Look(Some(format!(
-                "job {} is in use by {living}. Its last start is {}, and this restart has no identity: it only copied \
-                 files and recorded no decision. {CONTINUE_BY_HAND}",
+                "job {} is in use by {living}. Its last start is {}, and this restart has no identity: it only \
+                 copied files and recorded no decision. {CONTINUE_BY_HAND}",
                 self.job,
                 newest.describe()
             ))));
@@ -213,8 +213,8 @@ impl<'a> Decider<'a> {
         (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
     }
 
-    /// A running process that may save the start `newest` of the job. `None` if there is no such process. Processes on
-    /// other nodes are found only if the file system of the store has locks between nodes.
+    /// A running process that may save the start `newest` of the job. `None` if there is no such process. Processes
+    /// on other nodes are found only if the file system of the store has locks between nodes.
     fn living_of(&self, newest: &Incarnation) -> Option<String> {
         let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
         let run = runs.into_iter().find(|run| run.identity == newest.identity).map(|run| run.to_string());

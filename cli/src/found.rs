@@ -172,8 +172,11 @@ pub fn find_checkpoints(
     let links = scan.links.iter().filter(|link| !travels.contains(link.as_path()) && is_missing(link));
     let (aliases, links): (Vec<&PathBuf>, Vec<&PathBuf>) = links.partition(|link| is_searched(link));
     if let (Some(first), false) = (aliases.first(), quiet) {
-        let links = format!("{} not saved (first: {})", counted(aliases.len() as u64, "symbolic link"), name_of(first));
-        note(format!("{links}: the files in the directory at the end of the link are found without the link"));
+        let links = counted(aliases.len() as u64, "symbolic link");
+        note(format!(
+            "{links} not saved (first: {}): the files in the directory to which it leads are found without it",
+            name_of(first)
+        ));
     }
     let reason = "it is a symbolic link that leads to no checkpoint";
     let links: Vec<NotSaved> = links.into_iter().map(|link| NotSaved { path: name_of(link), reason }).collect();

@@ -55,8 +55,11 @@ fn a_checkpoint_with_fewer_ranks_than_older_files_is_reported_with_what_the_stor
     run(&mut save(&site, &[]), 0);
     site.write(1, 2, 0..2);
     // With --ranks 2, ranks 2 and 3 of step 1 are too many.
-    let there = |step: u32, ranks: u32| format!("; the store has a complete checkpoint {} of {ranks} ranks", id(step));
-    let err = |more: &[&str], status| String::from_utf8_lossy(&run(&mut save(&site, more), status).stderr).into_owned();
+    let there = |step, ranks: u32| format!("; the store has a complete checkpoint {} of {ranks} ranks", id(step));
+    let err = |more: &[&str], status| {
+        let output = run(&mut save(&site, more), status);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
     let said = err(&["--ranks", "2"], 4);
     assert!(said.contains(&format!("--ranks 2 means ranks 0 to 1{}", there(1, 4))), "{said}");
     let (said, hint) = (err(&[], 4), "(it_000001 has 4 ranks; if the job has fewer ranks now, give --ranks)");
