@@ -249,8 +249,9 @@ fn hand_out(
             Ok(files) => files,
             Err(why) => {
                 let there = complete_in_store(store, job, &label).filter(|_| why.is_incomplete());
+                let is_complete_in_store = there.is_some();
                 let reason = there.map_or(why.reason.clone(), |there| format!("{}; {there}", why.reason));
-                let line = Saved { reason: Some(reason), ..line(why.outcome) };
+                let line = Saved { reason: Some(reason), is_complete_in_store, ..line(why.outcome) };
                 let _ = to_report.send(Ok(Event::Begun { line, started, groups: 0 }));
                 continue;
             }

@@ -22,6 +22,9 @@ pub struct Saved {
     #[serde(serialize_with = "as_json_word")]
     pub outcome: &'static str,
     pub reason: Option<String>,
+    /// Whether the checkpoint is incomplete here, and the store has a complete checkpoint with its name.
+    #[serde(skip)]
+    pub is_complete_in_store: bool,
     /// The reason if it is uncertain whether all files are of one step.
     pub doubt: Option<String>,
     pub files: u64,
@@ -44,6 +47,7 @@ impl Saved {
             checkpoint: None,
             outcome,
             reason: None,
+            is_complete_in_store: false,
             doubt: None,
             files: files as u64,
             ranks,
@@ -235,30 +239,38 @@ impl Report {
     /// The last line: the number of saved checkpoints, and the names of missing checkpoints.
     fn last_line(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> String {
         const SHOWN_MAX: usize = 8;
+        let some_of = |names: &[&str]| {
+            let more = names.len().saturating_sub(SHOWN_MAX);
+            let shown = names[..names.len() - more].join(", ");
+            if more > 0 { format!("{shown} and {more} more") } else { shown }
+        };
         let of_job = if args.store.job.is_none() { format!(" (job {job})") } else { String::new() };
-        let missing: Vec<&str> =
-            self.lines.iter().filter(|line| line.checkpoint.is_none()).map(|line| line.label.as_str()).collect();
+        let not_there = self.lines.iter().filter(|line| line.checkpoint.is_none());
+        let (unknown, missing): (Vec<&Saved>, Vec<&Saved>) = not_there.partition(|line| line.is_complete_in_store);
+        let names = |lines: &[&Saved]| some_of(&lines.iter().map(|line| line.label.as_str()).collect::<Vec<_>>());
         let word = match exit {
             Exit::Done => "",
             Exit::Partly => "PARTLY: ",
             _ => "FAILED: ",
         };
         let removed = self.lines.iter().filter(|line| line.outcome == REMOVED).count();
-        let (saved, store) = (self.lines.len() - missing.len() - removed, name_of(&args.store.store));
+        let not_saved = missing.len() + unknown.len();
+        let (saved, store) = (self.lines.len() - not_saved - removed, name_of(&args.store.store));
         let mut line = format!(
-            "{word}{saved} of {} {} in {store}{of_job}",
+            "{word}{saved} of {} {} {}in {store}{of_job}",
             self.lines.len(),
-            if self.lines.len() == 1 { "checkpoint is" } else { "checkpoints are" }
+            if self.lines.len() == 1 { "checkpoint is" } else { "checkpoints are" },
+            if unknown.is_empty() { "" } else { "known to be " }
         );
         if removed > 0 {
             line.push_str(&format!("; {removed} removed by --keep"));
         }
         if !missing.is_empty() {
-            let more = missing.len().saturating_sub(SHOWN_MAX);
-            line.push_str(&format!("; not saved: {}", missing[..missing.len() - more].join(", ")));
-            if more > 0 {
-                line.push_str(&format!(" and {more} more"));
-            }
+            line.push_str(&format!("; not saved: {}", names(&missing)));
+        }
+        if !unknown.is_empty() {
+            let names = names(&unknown);
+            line.push_str(&format!("; incomplete here, and complete under the same name in the store: {names}"));
         }
         if let Some(sentence) = left_out.sentence() {
             line.push_str(&format!("; {sentence}"));

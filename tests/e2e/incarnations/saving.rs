@@ -58,6 +58,10 @@ fn a_checkpoint_with_fewer_ranks_than_older_files_is_reported_with_what_the_stor
     let there = |step, ranks: u32| format!("; the store has a complete checkpoint {} of {ranks} ranks", id(step));
     let err = |more: &[&str], status| {
         let output = run(&mut save(&site, more), status);
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        let last = out.lines().last().unwrap_or_default();
+        assert!(last.contains(" of 2 checkpoints are known to be in ") && !last.contains("not saved"), "{last}");
+        assert!(last.contains("; incomplete here, and complete under the same name in the store: it_00000"), "{last}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let said = err(&["--ranks", "2"], 4);
