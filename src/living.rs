@@ -126,20 +126,16 @@ pub fn take(
 ) -> Result<Result<Box<dyn TempFile>, String>, StoreError> {
     let dir = directory(job);
     create_dirs(store, &dir)?;
-    let of_identity = match identity.is_empty() {
-        true => String::new(),
-        false => format!("-{}", Digest::of(identity.as_bytes())),
-    };
+    let of_identity = suffix_of(identity);
     let name = format!("group-{:04}{of_identity}", group.0);
     let prefix = if is_first { ".group-".to_owned() } else { format!(".{name}.") };
     let conflicting = |own: Option<&Path>| -> Result<Option<PathBuf>, StoreError> {
         let is_other = |path: &PathBuf| {
             let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let held = file.rsplit_once('.').map_or(file, |(held, _)| held).trim_start_matches('.');
-            let of = held.trim_start_matches("group-").trim_start_matches(|c: char| c.is_ascii_digit());
             let other = || serde_json::from_str::<GroupHolder>(&written_text_of(store, path)?).ok();
             let is_apart = || other().is_some_and(|other| other.watches.is_disjoint(&holder.watches));
-            held == name || (of == of_identity && is_apart())
+            held == name || (suffix_in(path) == of_identity && is_apart())
         };
         // If several aggregators begin at the same time, the aggregator whose file name sorts first gets the group.
         let goes_first = |path: &PathBuf| own.is_none_or(|own| path.as_path() < own);
@@ -161,10 +157,36 @@ fn unwritable(path: &Path, error: &serde_json::Error) -> StoreError {
     StoreError::Contents { path: path.to_owned(), what: format!("its text cannot be written: {error}") }
 }
 
+/// The end of the names of holder files of groups that are held for this identity.
+fn suffix_of(identity: &str) -> String {
+    match identity.is_empty() {
+        true => String::new(),
+        false => format!("-{}", Digest::of(identity.as_bytes())),
+    }
+}
+
+/// The result of [`suffix_of`] for the holder file of a group.
+fn suffix_in(path: &Path) -> &str {
+    let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let held = file.rsplit_once('.').map_or(file, |(held, _)| held).trim_start_matches('.');
+    held.trim_start_matches("group-").trim_start_matches(|c: char| c.is_ascii_digit())
+}
+
 /// Descriptions of the holders of groups of a job, as passed to [`take`].
 pub fn holders_of_groups(store: &dyn Store, job: &JobId) -> Result<Vec<String>, StoreError> {
-    let mut all: Vec<String> =
-        others(store, &directory(job), ".group-", None)?.iter().map(|path| describe(store, path)).collect();
+    holders(store, job, |_| true)
+}
+
+/// Does the same as [`holders_of_groups`], but only for groups that are held for this identity.
+pub fn holders_of_identity(store: &dyn Store, job: &JobId, identity: &str) -> Result<Vec<String>, StoreError> {
+    let wanted = suffix_of(identity);
+    holders(store, job, |suffix| suffix == wanted)
+}
+
+fn holders(store: &dyn Store, job: &JobId, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, StoreError> {
+    let held = others(store, &directory(job), ".group-", None)?;
+    let wanted = held.iter().filter(|path| is_wanted(suffix_in(path)));
+    let mut all: Vec<String> = wanted.map(|path| describe(store, path)).collect();
     all.sort_unstable();
     all.dedup();
     Ok(all)
@@ -244,5 +266,22 @@ mod tests {
         assert_eq!(LivingRun::all(&store, &job).expect("a store").len(), 1);
         drop((held, group));
         assert_eq!(LivingRun::all(&store, &job).expect("a store"), []);
+    }
+
+    #[test]
+    fn the_holders_of_one_identity_are_told_from_the_holders_of_another() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = PosixStore::create(dir.path().join("store")).expect("creates");
+        let job: JobId = "job".parse().expect("valid");
+        let held = ["", "one"].map(|identity| {
+            let holder = GroupHolder::new(format!("of {identity:?}"), ["/run"].into_iter());
+            take(&store, &job, GroupId(3), identity, &holder, true).expect("a store").expect("it is free")
+        });
+        assert_eq!(holders_of_groups(&store, &job).expect("a store"), ["of \"\"", "of \"one\""]);
+        let cases: [(&str, &[&str]); 3] = [("", &["of \"\""]), ("one", &["of \"one\""]), ("two", &[])];
+        for (identity, expected) in cases {
+            assert_eq!(holders_of_identity(&store, &job, identity).expect("a store"), expected, "{identity:?}");
+        }
+        drop(held);
     }
 }

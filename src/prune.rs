@@ -401,7 +401,8 @@ fn count_rest(
     Ok(())
 }
 
-/// Removes directories that hold no finished file, and temporary files of dead writers.
+/// Removes directories that hold no finished file, and temporary files of dead writers. The writer of an empty
+/// directory may be alive: its disk may have been full, and it tries again later.
 fn remove_left_over(
     store: &dyn Store,
     job: &JobId,

@@ -6,6 +6,7 @@ use crate::child::{Application, code_of};
 use crate::common::{open_own, renamed};
 use crate::config::ConfigFile;
 use crate::counted;
+use crate::decide::check_identity_of_run;
 use crate::exit::NOT_COMMITTED;
 use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
@@ -251,8 +252,11 @@ fn run_in_one_process(
     // may be created later.
     if !store.as_os_str().is_empty() && store.exists() {
         check_store(&store, file.anc.shared_store)?;
-        if let Some(renamed) = PosixStore::open(&store).ok().and_then(|open| renamed(&open, &store, &agent.job)) {
-            return Err(renamed.into());
+        if let Ok(open) = PosixStore::open(&store) {
+            if let Some(renamed) = renamed(&open, &store, &agent.job) {
+                return Err(renamed.into());
+            }
+            check_identity_of_run(&open, &agent.job, &agent.incarnation)?;
         }
     }
     let is_here = matches!(aggregators, Aggregators::Here { .. });

@@ -4,6 +4,7 @@
 //! checkpoint. The restarts on other nodes follow the record, or fail with an error. A restart with --copy or
 //! --dry-run decides nothing.
 
+use crate::advice::Advised;
 use crate::args::{RankSet, RestartArgs, ranks};
 use crate::common::now_unix_ms;
 use anyhow::bail;
@@ -162,9 +163,15 @@ impl<'a> Decider<'a> {
             });
         }
         if self.identity.is_empty() {
+            let Some(living) = self.living_of(newest) else {
+                let advice = format!("{CONTINUE_BY_HAND}; to copy the files only, give --copy");
+                return Err(
+                    no_identity(self.job, newest, "this restart has no identity: nothing was copied", advice).into()
+                );
+            };
             return Ok(Role::Look(Some(format!(
-                "job {} is saved by {}, and this restart has no identity: it only copied files and recorded no decision. To start the job from \
-                 here, run it within its SLURM job, or give --incarnation NAME",
+                "job {} is in use by {living}. Its last start is {}, and this restart has no identity: it only \
+                 copied files and recorded no decision. {CONTINUE_BY_HAND}",
                 self.job,
                 newest.describe()
             ))));
@@ -206,6 +213,14 @@ impl<'a> Decider<'a> {
         (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
     }
 
+    /// A running process that may save the start `newest` of the job. `None` if there is no such process. Processes
+    /// on other nodes are found only if the file system of the store has locks between nodes.
+    fn living_of(&self, newest: &Incarnation) -> Option<String> {
+        let runs = LivingRun::all(self.store, self.job).unwrap_or_default();
+        let run = runs.into_iter().find(|run| run.identity == newest.identity).map(|run| run.to_string());
+        run.or_else(|| living::holders_of_groups(self.store, self.job).unwrap_or_default().into_iter().next())
+    }
+
     /// Warns about running processes that save the job, because the decision prevents further commits of these
     /// processes. The user may have wanted only a copy (--copy). Errors are ignored.
     fn report_runs_it_ends(&self) {
@@ -220,12 +235,21 @@ impl<'a> Decider<'a> {
         for run in runs.iter().filter(|run| run.identity != self.identity) {
             tell(run, "From now on NOTHING more of that run is saved, because the job continues from this restart");
         }
-        // An aggregator may save the next run of the job too.
-        for aggregator in living::holders_of_groups(self.store, self.job).unwrap_or_default() {
+        // An aggregator may save the next run of the job too. An agent with another identity is refused from now on.
+        // An agent with this identity is not refused, so the files that its run writes from now on are saved.
+        let all = living::holders_of_groups(self.store, self.job).unwrap_or_default();
+        let of_this_identity = living::holders_of_identity(self.store, self.job, &self.identity).unwrap_or_default();
+        for aggregator in all {
+            let if_it_goes_on = match of_this_identity.contains(&aggregator) {
+                true => "end it: what it writes from now on may be saved as a part of the run after this restart",
+                false => "NOTHING more of it is saved",
+            };
             tell(
                 &aggregator,
-                "What the run before this restart wrote and is not committed stays incomplete. If that run still \
-                 goes on, NOTHING more of it is saved",
+                &format!(
+                    "What the run before this restart wrote and is not committed stays incomplete. If that run still \
+                     goes on, {if_it_goes_on}"
+                ),
             );
         }
     }
@@ -334,6 +358,28 @@ impl<'a> Decider<'a> {
             directory: real_path(&self.args.to),
         };
         incarnation::note_part(self.store, self.job, number, &self.part(), &part)
+    }
+}
+
+/// Advice for a user who continues by hand a job whose last start has an identity.
+const CONTINUE_BY_HAND: &str =
+    "To continue the job by hand, choose a new NAME, and set MCR_INCARNATION=NAME for mcr restart and for mcr run";
+
+/// The error of a command without identity, for a job whose last start has an identity.
+fn no_identity(job: &JobId, newest: &Incarnation, why: &str, advice: impl Into<String>) -> Advised {
+    Advised::with_sentence(format!("the last start of job {job} is {}, and {why}", newest.describe()), advice)
+}
+
+/// Fails if the last start of the job has an identity, and `mcr run` has none. The aggregator would refuse the agent
+/// of this `mcr run`, so nothing would be saved.
+pub fn check_identity_of_run(store: &dyn Store, job: &JobId, identity: &str) -> Result<(), Advised> {
+    // If the record cannot be read now, the aggregator reads it later.
+    let newest = incarnation::newest(store, job).ok().flatten();
+    match newest.filter(|newest| identity.is_empty() && !newest.identity.is_empty()) {
+        Some(newest) => {
+            Err(no_identity(job, &newest, "this mcr run has no identity: nothing was started", CONTINUE_BY_HAND))
+        }
+        None => Ok(()),
     }
 }
 

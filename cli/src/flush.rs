@@ -2,10 +2,12 @@
 
 use crate::args::FlushArgs;
 use crate::config::ConfigFile;
+use crate::daemon::aggregator_socket_of;
 use crate::exit::NOT_COMMITTED;
 use crate::output::{print, print_json};
 use crate::settings::{Facts, Settings};
 use mcr_cnc::control::{Reply, ask_to_flush, socket_of};
+use mcr_proto::unix::connect;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,7 +20,8 @@ pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
         let asked: Vec<_> = states.iter().cloned().map(|state| tokio::spawn(ask(state, timeout))).collect();
         let mut replies = Vec::new();
         for reply in asked {
-            replies.push(reply.await.unwrap_or_else(|error| Err(error.to_string())));
+            let failed = |error: tokio::task::JoinError| Err(NoReply { why: error.to_string(), runs: false });
+            replies.push(reply.await.unwrap_or_else(failed));
         }
         replies
     });
@@ -33,8 +36,9 @@ pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
                     false => print(&text_of(&reply))?,
                 }
             }
-            Err(error) => {
-                all_reached = false;
+            Err(NoReply { why: error, runs }) => {
+                all_reached &= runs;
+                all_committed = false;
                 match args.json {
                     true => lines.push(serde_json::json!({ "state": state.display().to_string(), "error": error })),
                     false => eprintln!("mcr: {error}"),
@@ -52,16 +56,34 @@ pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn ask(state: PathBuf, timeout: Duration) -> Result<Reply, String> {
-    match ask_to_flush(&state, timeout).await {
-        Ok(reply) if reply.refused.is_empty() => Ok(reply),
-        Ok(reply) => Err(format!("{}: {}", socket_of(&state).display(), reply.refused)),
-        Err(error) => Err(format!(
-            "{}: no agent answers there: {error}. Either it does not run on this node with this state file, or it waits \
-             for files whose names show the layout, as its log says",
-            socket_of(&state).display()
-        )),
-    }
+/// An agent that did not do what was asked.
+struct NoReply {
+    why: String,
+    /// Whether the `mcr run` of the agent is running.
+    runs: bool,
+}
+
+async fn ask(state: PathBuf, timeout: Duration) -> Result<Reply, NoReply> {
+    let socket = socket_of(&state);
+    let socket = socket.display();
+    let error = match ask_to_flush(&state, timeout).await {
+        Ok(reply) if reply.refused.is_empty() => return Ok(reply),
+        Ok(reply) => return Err(NoReply { why: format!("{socket}: {}", reply.refused), runs: false }),
+        Err(error) => error,
+    };
+    // The aggregator of an `mcr run` starts before the agent, and ends after the agent.
+    let runs = connect(&aggregator_socket_of(&state)).await.is_ok();
+    let why = match runs {
+        true => format!(
+            "{socket}: mcr run is running, but its agent does not answer ({error}): the agent waits for files whose \
+             names show the layout, or it has ended. Files that were written may not be committed"
+        ),
+        false => format!(
+            "{socket}: no agent answers there: {error}. Either it does not run on this node with this state file, or it \
+             waits for files whose names show the layout, as its log says"
+        ),
+    };
+    Err(NoReply { why, runs })
 }
 
 fn is_all_committed(reply: &Reply) -> bool {

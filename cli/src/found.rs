@@ -2,7 +2,7 @@
 
 use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
-use crate::output::{name_of, note, tell};
+use crate::output::{counted, name_of, note, tell};
 use anyhow::bail;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, gather};
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
@@ -127,6 +127,8 @@ pub fn find_checkpoints(
         ));
     }
     let mut doubts = mixed(&listing, &layout);
+    let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let searched: Vec<PathBuf> = listing.through.iter().map(|(_, real)| real.clone()).chain([real]).collect();
     let scan = sort(listing, &layout);
 
     let companions = companions_of(dir, &layout, &scan);
@@ -162,10 +164,22 @@ pub fn find_checkpoints(
         let path = FilePath::new(path.as_os_str().as_bytes()).ok();
         !is_said || path.is_none_or(|path| layout.place(&path).is_some())
     };
-    let links: Vec<NotSaved> = (scan.links.iter())
-        .filter(|link| !travels.contains(link.as_path()) && is_missing(link))
-        .map(|link| NotSaved { path: name_of(link), reason: "it is a symbolic link that leads to no checkpoint" })
-        .collect();
+    // The files in a searched directory are saved, or are left out themselves.
+    let is_searched = |link: &Path| {
+        let end = dir.join(link).canonicalize();
+        end.is_ok_and(|end| end.is_dir() && searched.iter().any(|searched| end.starts_with(searched)))
+    };
+    let links = scan.links.iter().filter(|link| !travels.contains(link.as_path()) && is_missing(link));
+    let (aliases, links): (Vec<&PathBuf>, Vec<&PathBuf>) = links.partition(|link| is_searched(link));
+    if let (Some(first), false) = (aliases.first(), quiet) {
+        let links = counted(aliases.len() as u64, "symbolic link");
+        note(format!(
+            "{links} not saved (first: {}): the files in the directory to which it leads are found without it",
+            name_of(first)
+        ));
+    }
+    let reason = "it is a symbolic link that leads to no checkpoint";
+    let links: Vec<NotSaved> = links.into_iter().map(|link| NotSaved { path: name_of(link), reason }).collect();
     let skipped: Vec<_> = scan.skipped.iter().filter(|s| s.hides_files || is_missing(&s.path)).collect();
     left_out.are_files = skipped.is_empty() && links.is_empty();
     left_out.count += (skipped.len() + links.len()) as u64 + scan.skipped_count - scan.skipped.len() as u64;

@@ -7,7 +7,7 @@ use crate::output::{Progress, counted, note, print, print_json};
 use crate::which::checkpoint_of;
 use anyhow::{Context, bail};
 use mcrengine::ids::{CheckpointId, JobId};
-use mcrengine::manifest;
+use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::marks::{bad, mark_bad, unmark_bad};
 use mcrengine::prune::{PruneOptions, Pruned, REPACK_BELOW_PERCENT, prune};
 use mcrengine::repack::Repacked;
@@ -96,6 +96,7 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     }
     if prunes {
         print(&summary(&pruned, args.dry_run))?;
+        print(none_left(&manifest::list(&store, &job)?, &pruned.checkpoints, args.dry_run))?;
     }
     for unreadable in &pruned.unreadable {
         let problems = unreadable.problems.join("; ");
@@ -167,6 +168,21 @@ fn check_names<'a>(
     Ok(())
 }
 
+/// A line if prune removed, or would remove, the last complete checkpoint.
+fn none_left(all: &[CheckpointState], removed: &[CheckpointId], dry_run: bool) -> &'static str {
+    let mut left = all.iter().filter(|state| !state.is_pruned && !removed.contains(&state.id));
+    if removed.is_empty() || left.clone().any(CheckpointState::is_complete) {
+        return "";
+    }
+    // If such a checkpoint is left, a restart fails.
+    match (left.any(|state| state.is_damaged || state.is_unreadable), dry_run) {
+        (true, false) => "no complete checkpoint is left\n",
+        (true, true) => "no complete checkpoint would be left\n",
+        (false, false) => "no complete checkpoint is left: the next restart starts a new run\n",
+        (false, true) => "no complete checkpoint would be left: the next restart would start a new run\n",
+    }
+}
+
 fn summary(pruned: &Pruned, dry_run: bool) -> String {
     let (verb, mut text) = (if dry_run { "would be removed" } else { "removed" }, String::new());
     for id in &pruned.checkpoints {
@@ -203,7 +219,8 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
         text.push_str(&format!("containers with many unneeded bytes could not be repacked: {error}\n"));
     }
     if pruned.left_over > 0 {
-        text.push_str(&format!("{} of dead writers removed\n", counted(pruned.left_over, "leftover")));
+        let what = "empty directories, and temporary files of writers that have ended";
+        text.push_str(&format!("{} removed ({what})\n", counted(pruned.left_over, "leftover")));
     }
     text
 }

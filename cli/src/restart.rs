@@ -194,9 +194,12 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
                     return Err(unreadable(&state.id, &error));
                 }
                 Err(Failure::Checkpoint(error)) => {
-                    let reason = format!("{error:#}");
+                    let is_gone = is_removed(&store, &job, &state.id);
+                    let reason = if is_gone { REMOVED.to_owned() } else { format!("{error:#}") };
                     eprintln!("mcr: {} cannot be restored: {reason}", state.id);
-                    tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
+                    if !is_gone {
+                        tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
+                    }
                     passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
                     if args.exact {
                         break;
@@ -215,14 +218,17 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
                 return Err(unreadable(&state.id, &error));
             }
             Err(Failure::Checkpoint(error)) => {
-                let reason = format!("{error:#}");
+                let is_gone = is_removed(&store, &job, &state.id);
+                let reason = if is_gone { REMOVED.to_owned() } else { format!("{error:#}") };
                 if let Some(record) = followed {
                     tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
                     return Err(undo_decision(&store, &job, record, &state.id, &reason));
                 }
                 eprintln!("mcr: {} cannot be restored: {reason}", state.id);
-                tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
-                note_damage(&store, &job, &state.id, &error);
+                if !is_gone {
+                    tell_if_mendable(&store, &args.store, &job, &state.id, &state.references);
+                    note_damage(&store, &job, &state.id, &error);
+                }
                 passed_over.push(PassedOver { checkpoint: state.id.clone(), reason });
                 if args.exact {
                     break;
@@ -278,7 +284,14 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             passed_over,
             moved_aside: restored.moved_aside,
         };
-        print_restored(&report, &args, started)?;
+        if let Err(error) = print_restored(&report, &args, started) {
+            tell(format!(
+                "the files of {} ARE restored, to {}; only this result is not printed",
+                state.id,
+                args.to.display()
+            ));
+            return Err(error);
+        }
         return Ok(exit_of(report.outcome));
     }
     let is_new =
@@ -287,7 +300,22 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         return restore_newest(RestartArgs { checkpoint: asked, ..args }, attempts - 1);
     }
     let tried = passed_over.iter().map(|p| p.checkpoint.to_string()).collect::<Vec<_>>().join(", ");
-    bail!("no checkpoint of job {job} could be restored (tried: {tried}); `mcr verify` shows what is damaged")
+    let advice = match passed_over.iter().any(|tried| tried.reason == REMOVED) {
+        true => "`mcr list` shows what is left",
+        false => "`mcr verify` shows what is damaged",
+    };
+    bail!("no checkpoint of job {job} could be restored (tried: {tried}); {advice}")
+}
+
+/// The reason if a checkpoint was removed while it was restored.
+const REMOVED: &str = "it was removed from the store during this restart, as by mcr prune";
+
+/// Whether a checkpoint that a restart found at its start was removed since then.
+fn is_removed(store: &dyn Store, job: &JobId, id: &CheckpointId) -> bool {
+    match manifest::state(store, job, id) {
+        Ok(state) => state.is_pruned,
+        Err(error) => matches!(error, ReadError::Missing { .. }),
+    }
 }
 
 /// The outcome of a restart that restores this checkpoint.
@@ -646,4 +674,21 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_is_no_longer_in_the_store_was_removed_and_a_damaged_one_was_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = PosixStore::create(dir.path().join("store")).expect("creates");
+        let (job, id): (JobId, CheckpointId) = ("job".parse().expect("valid"), "it_1".parse().expect("valid"));
+        assert!(is_removed(&store, &job, &id));
+        let of_checkpoint = dir.path().join("store/job/it_1");
+        std::fs::create_dir_all(&of_checkpoint).expect("made");
+        std::fs::write(of_checkpoint.join("group-0000.manifest"), "cut short").expect("written");
+        assert!(!is_removed(&store, &job, &id));
+    }
 }

@@ -426,15 +426,17 @@ pub(crate) fn group_of_manifest(name: &str) -> Option<GroupId> {
     (manifest_name(group) == name).then_some(group)
 }
 
-/// Names the missing groups: "groups 0, 3-7 of 12 are not committed". `there` are the committed groups, sorted.
+/// Names the missing groups: "groups 0, 3-7 (of groups 0 to 11) are not committed". `there` are the committed groups,
+/// sorted.
 pub(crate) fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
     if there.is_empty() {
         return Some("no group is committed".into());
     }
     let mut runs = String::new();
-    let mut next = 0;
+    let (mut next, mut missing) = (0, 0);
     for &group in there.iter().chain([&groups]) {
         if group > next {
+            missing += group - next;
             let comma = if runs.is_empty() { "" } else { ", " };
             let _ = match group - 1 {
                 last if last == next => write!(runs, "{comma}{next}"),
@@ -443,7 +445,12 @@ pub(crate) fn missing_groups(there: &[u32], groups: u32) -> Option<String> {
         }
         next = group + 1;
     }
-    (!runs.is_empty()).then(|| format!("groups {runs} of {groups} are not committed"))
+    let last = groups.saturating_sub(1);
+    match missing {
+        0 => None,
+        1 => Some(format!("group {runs} (of groups 0 to {last}) is not committed")),
+        _ => Some(format!("groups {runs} (of groups 0 to {last}) are not committed")),
+    }
 }
 
 /// A digest as hexadecimal text.
@@ -556,7 +563,9 @@ mod tests {
     fn missing_groups_are_named() {
         assert_eq!(missing_groups(&[0, 1, 2], 3), None);
         assert_eq!(missing_groups(&[], 3).as_deref(), Some("no group is committed"));
-        assert_eq!(missing_groups(&[1, 5], 9).as_deref(), Some("groups 0, 2-4, 6-8 of 9 are not committed"));
+        let several = "groups 0, 2-4, 6-8 (of groups 0 to 8) are not committed";
+        assert_eq!(missing_groups(&[1, 5], 9).as_deref(), Some(several));
+        assert_eq!(missing_groups(&[0, 1, 2], 4).as_deref(), Some("group 3 (of groups 0 to 3) is not committed"));
     }
 
     #[test]

@@ -431,3 +431,23 @@ fn a_pointer_file_of_a_newer_checkpoint_is_not_stored_with_an_older_one_that_is_
     run(site.restart(&newest).arg("--copy"), 0);
     assert_eq!(fs::read_to_string(newest.join("checkpoints.txt")).expect("it came back"), "DD0002\n");
 }
+
+#[test]
+fn a_link_to_a_directory_whose_files_are_saved_is_not_left_out() {
+    let site = Site::new();
+    let out = site.run().join("out");
+    fs::create_dir(&out).expect("made");
+    for step in 1..=3 {
+        (0..2).for_each(|rank| write_rank(&out, step, rank, 500));
+    }
+    symlink("out", site.run().join("data")).expect("linked");
+    symlink(".", site.run().join("self")).expect("linked");
+    symlink("..", out.join("top")).expect("linked");
+    let mut save = mcr();
+    save.arg("save").arg(site.run()).args(["--create", "--job", "job", "--store"]).arg(site.dir.path().join("store"));
+    let output = run(&mut save, 0);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.contains("3 of 3 checkpoints are in ") && !out.contains("left out"), "{out}{err}");
+    assert!(err.contains("3 symbolic links not saved (first: "), "{err}");
+}

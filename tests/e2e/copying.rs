@@ -81,8 +81,30 @@ fn a_copy_is_restored_byte_for_byte_and_a_second_copy_copies_nothing() {
         (&0.into(), all.map(|id| (id.to_owned(), "there-already".to_owned())).to_vec())
     );
     let text = String::from_utf8(run(&mut site.copy("latest~1", "archive"), 0).stdout).expect("UTF-8");
-    assert!(text.contains("sim.it_2: there already") && text.contains("has 1 of 1 checkpoint"), "{text}");
+    assert!(text.contains("sim.it_2: there already") && text.contains("1 of 1 chosen checkpoint is in "), "{text}");
     run(&mut site.command("verify --job wave", "archive"), 0);
+}
+
+#[test]
+fn the_last_line_of_a_copy_counts_the_chosen_checkpoints_and_no_others() {
+    let site = Site::new();
+    for (words, said) in [
+        ("sim.it_1", "1 of 1 chosen checkpoint is in "),
+        ("sim.it_2 --dry-run", "1 of 1 chosen checkpoint would be in "),
+        ("sim.it_2 sim.it_3", "2 of 2 chosen checkpoints are in "),
+    ] {
+        let text = String::from_utf8(run(&mut site.copy(words, "archive"), 0).stdout).expect("UTF-8");
+        let last = text.lines().last().unwrap_or_default();
+        assert!(last.starts_with(said) && last.ends_with(" (job wave)"), "{text}");
+    }
+}
+
+#[test]
+fn a_copy_of_a_checkpoint_that_does_not_exist_creates_no_store() {
+    let site = Site::new();
+    let failed = run(&mut site.copy("sim.it_99", "archive"), 1);
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("sim.it_99"), "{failed:?}");
+    assert!(!site.path("archive").exists());
 }
 
 #[test]

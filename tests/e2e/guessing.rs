@@ -75,6 +75,21 @@ fn a_flush_names_files_that_the_guess_cannot_place_and_gives_5() {
 }
 
 #[test]
+fn a_flush_while_the_names_do_not_show_the_layout_says_so_and_gives_5() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = format!(
+        "echo 1 > first.dat; sleep 1; {mcr} flush --state {state} --timeout 5 > {out} 2>&1; echo $? >> {out}",
+        mcr = env!("CARGO_BIN_EXE_mcr"),
+        state = dir.path().join("state").display(),
+        out = dir.path().join("flush").display()
+    );
+    run_guessed(dir.path(), &["--ranks", "1"], &script, 0);
+    let said = std::fs::read_to_string(dir.path().join("flush")).expect("written");
+    assert!(said.contains("mcr run is running, but its agent does not answer"), "{said}");
+    assert_eq!(said.lines().last(), Some("5"), "{said}");
+}
+
+#[test]
 fn an_agent_whose_ranks_the_guess_does_not_show_saves_nothing_and_says_so() {
     let dir = tempfile::tempdir().expect("a directory");
     let (watch, store) = (dir.path().join("node1"), dir.path().join("store"));

@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
+mod by_hand;
 mod parts;
 mod passed_over;
 mod rewriting;
+mod saving;
 
 /// Four ranks in one directory that two nodes see, two groups, and at most two aggregators.
 struct Site {
@@ -662,7 +664,8 @@ fn a_restart_into_another_directory_beside_a_living_mcr_run_only_looks_and_says_
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!said.contains("only copied files"), "{said}");
     assert!(said.contains("was saving job job when this restart began"), "{said}");
-    assert!(said.contains("NOTHING more of it is saved") && said.contains("use --copy"), "{said}");
+    assert!(said.contains("may be saved as a part of the run after this restart"), "{said}");
+    assert!(!said.contains("NOTHING more") && said.contains("use --copy"), "{said}");
     site.write(2, 3, 2..RANKS);
     site.write(2, 3, 0..2);
     wait_complete(&site.store(), &format!("{}~2", id(3)));

@@ -200,6 +200,31 @@ fn empty_directories_and_old_temporary_files_go_and_new_ones_stay() {
 }
 
 #[test]
+fn a_prune_that_removes_the_last_checkpoint_says_that_the_next_restart_starts_a_new_run() {
+    let dir = saved(2, &[]);
+    let all = names(&dir);
+    let last: [&str; 4] = ["--keep", "1", "--drop", &all[0]];
+    let said = prune(&dir, &[&last[..], &["--dry-run"][..]].concat(), 0);
+    assert!(said.contains("no complete checkpoint would be left: the next restart would start a new run"), "{said}");
+    let said = prune(&dir, &["--keep", "1"], 0);
+    assert!(!said.contains("new run"), "{said}");
+    let said = prune(&dir, &last, 0);
+    assert!(said.contains("no complete checkpoint is left: the next restart starts a new run"), "{said}");
+    let to = dir.path().join("to");
+    run(mcr().args(["restart", "--job", "job", "--store"]).arg(store(&dir)).arg("--to").arg(to), 3);
+}
+
+#[test]
+fn an_empty_directory_is_not_called_a_leftover_of_a_dead_writer() {
+    let dir = saved(2, &[]);
+    // A writer whose disk was full leaves such a directory, and tries again later.
+    std::fs::create_dir(store(&dir).join("job/sim.it_3")).expect("made");
+    let said = prune(&dir, &["--keep", "2", "--job", "job"], 0);
+    assert!(said.contains("1 leftover removed (empty directories, and temporary files of writers that"), "{said}");
+    assert!(!store(&dir).join("job/sim.it_3").exists());
+}
+
+#[test]
 fn a_save_that_keeps_some_removes_older_ones_afterwards() {
     let dir = saved(5, &["--keep", "2"]);
     assert_eq!(names(&dir).len(), 2);

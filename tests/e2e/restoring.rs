@@ -443,3 +443,14 @@ fn temporary_files_of_a_killed_restart_are_removed_by_a_restart_of_another_check
     run(&mut restart("it_1"), 0);
     assert_eq!(left(), 0);
 }
+
+#[test]
+fn a_restart_whose_result_cannot_be_printed_says_that_the_files_are_restored() {
+    let site = Site::new(&[1], 2);
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
+    let output = site.restart().stdout(full).output().expect("it starts");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the files of it_1 ARE restored, to ") && said.contains("cannot be written"), "{said}");
+    assert_same_files(&contents(&site.data()), &contents(&site.to()));
+}

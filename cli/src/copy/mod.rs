@@ -62,6 +62,8 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
     let from = open_store(&source)?;
     let job = one_job(&from, &source)?;
     let to_job = args.to_job.clone().unwrap_or_else(|| job.clone());
+    // An unknown checkpoint is an error before the store is created.
+    let chosen = chosen(&from, &job, &args)?;
     let is_created = args.create && !args.dry_run;
     let how = match args.create {
         true => "; without --dry-run, --create creates it",
@@ -72,7 +74,6 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
         let what = format!("the source and the destination are job {job} in {}", name_of(&args.from));
         return Err(Advised::new(what, "name another store with --store, or another job with --to-job").into());
     }
-    let chosen = chosen(&from, &job, &args)?;
     let route = Route { from: Side { store: &from, job: &job }, to: Side { store: &to, job: &to_job } };
     let progress = Progress::new("copying", args.json);
     let records = copy_records(&route, args.dry_run)?;
@@ -162,9 +163,13 @@ fn last_line(lines: &[Line], args: &CopyArgs, to_job: &JobId, exit: Exit) -> Str
         _ => "FAILED: ",
     };
     let done = lines.iter().filter(|line| line.is_there()).count();
-    let has = if args.dry_run { "would have" } else { "has" };
-    let all = counted(lines.len() as u64, "checkpoint");
-    let mut text = format!("{word}job {to_job} in {} {has} {done} of {all}", name_of(&args.store.store));
+    let verb = match (args.dry_run, lines.len()) {
+        (true, _) => "would be",
+        (false, 1) => "is",
+        (false, _) => "are",
+    };
+    let all = counted(lines.len() as u64, "chosen checkpoint");
+    let mut text = format!("{word}{done} of {all} {verb} in {} (job {to_job})", name_of(&args.store.store));
     let left: Vec<&str> = lines.iter().filter(|line| !line.is_there()).map(|line| line.checkpoint.as_str()).collect();
     if !left.is_empty() {
         text.push_str(&format!("; not copied: {}", left.join(", ")));

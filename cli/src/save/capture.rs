@@ -40,6 +40,9 @@ pub struct Captured {
     pub started: Instant,
 }
 
+/// The outcome of a checkpoint without the files of some ranks.
+const INCOMPLETE: &str = "incomplete";
+
 /// The reason why a checkpoint is not saved.
 pub struct NotCaptured {
     /// The outcome in the report.
@@ -49,11 +52,15 @@ pub struct NotCaptured {
 
 impl NotCaptured {
     fn incomplete(reason: String) -> Self {
-        Self { outcome: "incomplete", reason }
+        Self { outcome: INCOMPLETE, reason }
     }
 
     fn failed(reason: String) -> Self {
         Self { outcome: "failed", reason }
+    }
+
+    pub fn is_incomplete(&self) -> bool {
+        self.outcome == INCOMPLETE
     }
 }
 
@@ -96,7 +103,9 @@ impl Capturer<'_> {
         match missing.is_empty() {
             true => Ok(()),
             false => {
-                let from = self.ranks_from.iter().map(|from| format!(" ({from})")).collect::<String>();
+                // If a rank with a higher number has files, the number of ranks is not too high.
+                let from = self.ranks_from.iter().filter(|_| missing.last() == Some(&(ranks - 1)));
+                let from = from.map(|from| format!(" ({from})")).collect::<String>();
                 Err(NotCaptured::incomplete(missing_ranks(&missing, ranks) + &from))
             }
         }

@@ -15,7 +15,7 @@ mod turns;
 use crate::args::SaveArgs;
 use crate::common::{open_own, renamed};
 use crate::found::{Found, find_checkpoints, nothing_found};
-use crate::output::{Progress, name_of, note};
+use crate::output::{Progress, counted, name_of, note};
 use crate::places::Places;
 use crate::prune::prune_after;
 use anyhow::{Context, bail};
@@ -30,9 +30,9 @@ use mcr_anc::spare::Spare;
 use mcr_cnc::capture::Verdicts;
 use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::fingerprint::Fingerprint;
-use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, RANKS_MAX, Rank};
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
 use mcrengine::incarnation::{self, COPIED_NS, Incarnation};
-use mcrengine::manifest;
+use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::Store;
 use options::{budget_mib, flush_options, job_of};
 use report::{Event, Report, Saved};
@@ -43,6 +43,9 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use turns::Turns;
+
+/// Advice if the number of ranks is higher than in the files of a checkpoint.
+const FEWER: &str = "if the job has fewer ranks now, give --ranks";
 
 pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     let dir = args.dir.canonicalize().with_context(|| format!("{}: cannot be opened", name_of(&args.dir)))?;
@@ -74,12 +77,16 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     // from the store.
     let before = newest.as_ref().filter(|newest| args.ranks.is_none() && of_files.is_some_and(|of| of < newest.ranks));
     let ranks = args.ranks.or(before.map(|before| before.ranks)).or(of_files);
-    let ranks_from = before.map(|before| {
-        format!(
-            "{} of this job has {} ranks; if the job has fewer ranks now, give --ranks",
-            before.checkpoint, before.ranks
-        )
-    });
+    let ranks_from = match (before, args.ranks) {
+        (Some(before), _) => Some(format!("{} of this job has {} ranks; {FEWER}", before.checkpoint, before.ranks)),
+        // The checkpoint with the most ranks decides, also if an earlier start of the job with more ranks wrote it.
+        (None, None) => found
+            .checkpoints
+            .iter()
+            .find(|(_, files)| Some(highest(files) + 1) == ranks)
+            .map(|(most, files)| format!("{most} has {} ranks; {FEWER}", highest(files) + 1)),
+        (None, Some(_)) => None,
+    };
     let grouping = ranks.and_then(|ranks| Grouping::new(ranks, args.group_size));
     if let (Some(age), true, Some(of_files), None, None) =
         (found.newest_age, found.has_ranks, of_files, args.ranks, &newest)
@@ -124,9 +131,13 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         turns: Turns::default(),
         doubts: &found.doubts,
     };
+    let began = incarnation::newest_number(&store, &job)?;
     let mut report = save_all(&capturer, &committer, &found, &progress);
     progress.clear();
     report.close(&found.checkpoints, grouping.ranks());
+    if !incarnation::newest_number(&store, &job).is_ok_and(|newest| newest == began) {
+        report.fail_dead(&store, &job);
+    }
     if report.may_prune() {
         report.pruned(prune_after(&store, &job, args.keep.rules()));
     }
@@ -237,7 +248,10 @@ fn hand_out(
         let files = match files {
             Ok(files) => files,
             Err(why) => {
-                let line = Saved { reason: Some(why.reason), ..line(why.outcome) };
+                let there = complete_in_store(store, job, &label).filter(|_| why.is_incomplete());
+                let is_complete_in_store = there.is_some();
+                let reason = there.map_or(why.reason.clone(), |there| format!("{}; {there}", why.reason));
+                let line = Saved { reason: Some(reason), is_complete_in_store, ..line(why.outcome) };
                 let _ = to_report.send(Ok(Event::Begun { line, started, groups: 0 }));
                 continue;
             }
@@ -307,6 +321,13 @@ fn hand_out(
         older += groups;
     }
     Ok(())
+}
+
+/// Describes the complete checkpoint with this name in the store. A checkpoint with a smaller number of ranks is not
+/// found by the content of its files.
+fn complete_in_store(store: &dyn Store, job: &JobId, label: &CheckpointId) -> Option<String> {
+    let state = manifest::state(store, job, label).ok().filter(CheckpointState::is_complete)?;
+    Some(format!("the store has a complete checkpoint {label} of {}", counted(state.ranks, "rank")))
 }
 
 /// The reason why a checkpoint that was written before an incarnation began is not saved. `None` if the checkpoint

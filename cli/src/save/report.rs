@@ -7,7 +7,11 @@ use crate::found::LeftOut;
 use crate::output::{Paint, Table, human_rate, human_time, json_word, name_of, print, print_json, ratio, tell};
 use mcr_anc::commit_group::CommittedGroup;
 use mcr_cnc::layout::Labelled;
+use mcrengine::container::ReadError;
 use mcrengine::ids::{CheckpointId, JobId};
+use mcrengine::incarnation;
+use mcrengine::manifest;
+use mcrengine::store::Store;
 use std::time::{Duration, Instant};
 
 /// One line of the report.
@@ -18,6 +22,9 @@ pub struct Saved {
     #[serde(serialize_with = "as_json_word")]
     pub outcome: &'static str,
     pub reason: Option<String>,
+    /// Whether the checkpoint is incomplete here, and the store has a complete checkpoint with its name.
+    #[serde(skip)]
+    pub is_complete_in_store: bool,
     /// The reason if it is uncertain whether all files are of one step.
     pub doubt: Option<String>,
     pub files: u64,
@@ -40,6 +47,7 @@ impl Saved {
             checkpoint: None,
             outcome,
             reason: None,
+            is_complete_in_store: false,
             doubt: None,
             files: files as u64,
             ranks,
@@ -137,6 +145,14 @@ impl Report {
         }
     }
 
+    /// Marks the checkpoints as failed that can never become complete, because a start of the job began while their
+    /// groups were committed.
+    pub fn fail_dead(&mut self, store: &dyn Store, job: &JobId) {
+        if let Err(error) = fail_dead(&mut self.lines, store, job) {
+            self.error.get_or_insert(error.into());
+        }
+    }
+
     /// Whether old checkpoints may be removed now: at least one checkpoint is saved, and the store works.
     pub fn may_prune(&self) -> bool {
         !self.is_cut && self.saved() > 0
@@ -223,34 +239,67 @@ impl Report {
     /// The last line: the number of saved checkpoints, and the names of missing checkpoints.
     fn last_line(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> String {
         const SHOWN_MAX: usize = 8;
+        let some_of = |names: &[&str]| {
+            let more = names.len().saturating_sub(SHOWN_MAX);
+            let shown = names[..names.len() - more].join(", ");
+            if more > 0 { format!("{shown} and {more} more") } else { shown }
+        };
         let of_job = if args.store.job.is_none() { format!(" (job {job})") } else { String::new() };
-        let missing: Vec<&str> =
-            self.lines.iter().filter(|line| line.checkpoint.is_none()).map(|line| line.label.as_str()).collect();
+        let not_there = self.lines.iter().filter(|line| line.checkpoint.is_none());
+        let (unknown, missing): (Vec<&Saved>, Vec<&Saved>) = not_there.partition(|line| line.is_complete_in_store);
+        let names = |lines: &[&Saved]| some_of(&lines.iter().map(|line| line.label.as_str()).collect::<Vec<_>>());
         let word = match exit {
             Exit::Done => "",
             Exit::Partly => "PARTLY: ",
             _ => "FAILED: ",
         };
         let removed = self.lines.iter().filter(|line| line.outcome == REMOVED).count();
-        let (saved, store) = (self.lines.len() - missing.len() - removed, name_of(&args.store.store));
+        let not_saved = missing.len() + unknown.len();
+        let (saved, store) = (self.lines.len() - not_saved - removed, name_of(&args.store.store));
         let mut line = format!(
-            "{word}{saved} of {} {} in {store}{of_job}",
+            "{word}{saved} of {} {} {}in {store}{of_job}",
             self.lines.len(),
-            if self.lines.len() == 1 { "checkpoint is" } else { "checkpoints are" }
+            if self.lines.len() == 1 { "checkpoint is" } else { "checkpoints are" },
+            if unknown.is_empty() { "" } else { "known to be " }
         );
         if removed > 0 {
             line.push_str(&format!("; {removed} removed by --keep"));
         }
         if !missing.is_empty() {
-            let more = missing.len().saturating_sub(SHOWN_MAX);
-            line.push_str(&format!("; not saved: {}", missing[..missing.len() - more].join(", ")));
-            if more > 0 {
-                line.push_str(&format!(" and {more} more"));
-            }
+            line.push_str(&format!("; not saved: {}", names(&missing)));
+        }
+        if !unknown.is_empty() {
+            let names = names(&unknown);
+            line.push_str(&format!("; incomplete here, and complete under the same name in the store: {names}"));
         }
         if let Some(sentence) = left_out.sentence() {
             line.push_str(&format!("; {sentence}"));
         }
         line
     }
+}
+
+fn fail_dead(lines: &mut [Saved], store: &dyn Store, job: &JobId) -> Result<(), ReadError> {
+    let newest = incarnation::newest(store, job)?;
+    // The other nodes of such a start may restore their parts later, so the files are not saved for this job.
+    let has_parts = newest.is_some_and(|newest| newest.is_restart && !newest.identity.is_empty());
+    for line in lines {
+        let Some(Ok(id)) = line.checkpoint.as_ref().map(|name| name.parse::<CheckpointId>()) else { continue };
+        let state = match manifest::state(store, job, &id) {
+            Err(ReadError::Missing { .. }) => continue, // removed by another process
+            other => other?,
+        };
+        if !state.is_dead {
+            continue;
+        }
+        let why = state.problems.last().map_or("a start of the job began meanwhile", String::as_str);
+        let advice = match id.with_generation(id.generation().saturating_add(1)) {
+            Ok(next) if !has_parts => format!("save again: the checkpoint then gets the name {next}"),
+            _ => "to keep it, save it for a job of another name (--job)".into(),
+        };
+        line.reason = Some(format!("{why}; {advice}"));
+        line.outcome = "failed";
+        line.checkpoint = None;
+    }
+    Ok(())
 }
