@@ -377,6 +377,8 @@ pub struct Announced {
     pub kept_time_ns: i64,
     /// Why the agent doubts that the files are all files of one step.
     pub doubt: Option<Doubt>,
+    /// Whether the application had ended with success before the agent read the files.
+    pub is_final: bool,
     /// The lease for the memory of the announcement. The bytes are returned when the last copy is dropped.
     pub room: Option<Arc<Lease>>,
 }

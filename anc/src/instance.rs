@@ -60,6 +60,9 @@ pub struct Written<'a> {
     /// Whether a rank wrote a further part of its step after the commit. The files of the other ranks then belong to
     /// the same step, although they did not change.
     pub is_late_part: bool,
+    /// Whether the application had ended with success before the files of each rank were read. Then no file is
+    /// written again, and the times of the files are not a reason for doubt.
+    pub is_final: bool,
     /// Whether the caller can wait and ask again.
     pub may_wait: bool,
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
@@ -143,6 +146,7 @@ pub fn choose_instance(
             let awaited = ranks.into_iter().map(|(rank, why)| (rank, format!("{why}; new files are awaited")));
             return Ok(Instance::Stale(awaited.collect()));
         }
+        Rewritten::Unknown(_) if written.is_final => doubt,
         Rewritten::Unknown(why) => doubt.or(Some(why)),
     };
     let doubt = doubt.or_else(|| written.doubtful.map(|(rank, doubt)| doubt_of_agent(rank, doubt)));
@@ -696,6 +700,7 @@ mod tests {
         ranks_ms: &[],
         doubtful: None,
         is_late_part: false,
+        is_final: false,
         may_wait: false,
         unseen: None,
         set_back: None,

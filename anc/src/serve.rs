@@ -482,10 +482,18 @@ impl Service {
         });
         let parsed = parsed.await.map_err(|_| "reading an announcement failed".to_owned())??;
         let (files, room) = (Arc::new(parsed.files), Some(Arc::new(room)));
-        let Parsed { written_unix_ns, changed_clock_ns, kept_time_ns, doubt, .. } = parsed;
-        let link = Arc::clone(link);
-        let announced =
-            Announced { link, announce_id, files, written_unix_ns, changed_clock_ns, kept_time_ns, doubt, room };
+        let Parsed { written_unix_ns, changed_clock_ns, kept_time_ns, doubt, is_final, .. } = parsed;
+        let announced = Announced {
+            link: Arc::clone(link),
+            announce_id,
+            files,
+            written_unix_ns,
+            changed_clock_ns,
+            kept_time_ns,
+            doubt,
+            is_final,
+            room,
+        };
         let event = HubEvent::Announced { announced, job: job.clone(), ranks, label, rank };
         self.hub.send(event).await.map_err(|_| "the aggregator is shutting down".to_owned())
     }
@@ -498,12 +506,13 @@ struct Parsed {
     changed_clock_ns: i64,
     kept_time_ns: i64,
     doubt: Option<Doubt>,
+    is_final: bool,
 }
 
 fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
     let announcement =
         v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
-    let v1::Announcement { written_unix_ns, changed_clock_ns, kept_time_ns, .. } = announcement;
+    let v1::Announcement { written_unix_ns, changed_clock_ns, kept_time_ns, is_final, .. } = announcement;
     let doubt = match announcement.doubt() {
         v1::Doubt::None if announcement.doubt == 0 => None,
         v1::Doubt::LeftOut => Some(Doubt::LeftOut),
@@ -529,7 +538,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         ));
     }
     files.shrink_to_fit();
-    Ok(Parsed { files, written_unix_ns, changed_clock_ns, kept_time_ns, doubt })
+    Ok(Parsed { files, written_unix_ns, changed_clock_ns, kept_time_ns, doubt, is_final })
 }
 
 async fn goodbye(out: &mpsc::Sender<Result<v1::ToAgent, Status>>, end: End) {

@@ -6,6 +6,7 @@ use crate::child::{Application, code_of};
 use crate::common::{open_own, renamed};
 use crate::config::ConfigFile;
 use crate::counted;
+use crate::doubted;
 use crate::exit::NOT_COMMITTED;
 use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
@@ -552,9 +553,11 @@ impl Both {
         Ok(Ended { code, until, processes })
     }
 
-    /// Ends the agent, then the aggregator. Returns whether all written files are committed.
+    /// Ends the agent, then the aggregator. Returns whether all written files are committed, and the newest
+    /// checkpoint is not doubtful.
     async fn drain(mut self, until: Instant, processes: Processes) -> anyhow::Result<bool> {
         if self.node.is_none() && self.config.watch.is_dir() {
+            self.config.has_ended_well = processes == Processes::EndedWell;
             // If the command failed, the files of several ranks may be only a part of a checkpoint.
             match last_layout(&self.config, self.sees_all_ranks && processes == Processes::EndedWell)? {
                 LastLayout::Layout(layout) => {
@@ -579,6 +582,8 @@ impl Both {
             Some(aggregator) => Some(aggregator.drain(until).await),
             None => None,
         };
+        // On several nodes, other nodes may still commit a newer checkpoint.
+        let is_sure = !self.sees_all_ranks || doubted::report(&self.config, &self.store);
         let are_named = report_unplaced(left)
             && !report_misnamed(&self.config, &self.store)
             && overlooked::report(
@@ -593,7 +598,8 @@ impl Both {
             (_, Some(drained)) => report_aggregator(&drained),
             (Some(drained), None) => report_agent(&drained),
             (None, None) => true,
-        } && are_named)
+        } && are_named
+            && is_sure)
     }
 }
 

@@ -18,6 +18,7 @@ mod copy;
 mod counted;
 mod daemon;
 mod decide;
+mod doubted;
 mod exit;
 mod exporter;
 mod flush;

@@ -147,6 +147,7 @@ impl Agent {
         let (flushes, to_flush) = mpsc::channel(FLUSHES_MAX);
         let newest_ns = state.files.values().map(|was| was.modified_ns).max().unwrap_or(i64::MIN);
         let core = Core {
+            has_ended_well: config.has_ended_well,
             config,
             watcher,
             maps,
@@ -365,15 +366,16 @@ impl Core {
         let (maps, descriptors) = (Arc::clone(&self.maps), Arc::clone(&self.descriptors));
         let (verdicts, left_out, before) =
             (Arc::clone(&self.verdicts), self.left_out.clone(), Arc::clone(&self.before));
-        let done = self.done_to.clone();
+        let (done, is_final) = (self.done_to.clone(), self.has_ended_well);
         tokio::task::spawn_blocking(move || {
-            let doubt = match ready.is_doubtful || before.is_mixed(&ready) {
+            let doubt = match (ready.is_doubtful && !is_final) || before.is_mixed(&ready) {
                 true => v1::Doubt::Rewriting,
                 false if ready.has_fewer_files => v1::Doubt::Fewer,
                 false if left_out.is_some_and(|left_out| left_out.are_many()) => v1::Doubt::LeftOut,
                 false => v1::Doubt::None,
             };
-            let result = describe(&root, &ready, doubt, announce_id, mode, &verdicts, &*maps, &descriptors);
+            let known = Known { doubt, is_final };
+            let result = describe(&root, &ready, known, announce_id, mode, &verdicts, &*maps, &descriptors);
             // Sending fails only if the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
         });
@@ -628,12 +630,20 @@ impl Core {
     }
 }
 
+/// What the agent knows about the files of a rank before it reads them.
+struct Known {
+    /// Why the files may not be all files of one step.
+    doubt: v1::Doubt,
+    /// Whether no file is written again.
+    is_final: bool,
+}
+
 /// Captures the files of a rank and encodes their announcement. Must run on a thread that may block.
 #[expect(clippy::too_many_arguments, reason = "the arguments have nothing in common that a struct could name")]
 fn describe(
     root: &std::path::Path,
     ready: &ReadyRank,
-    mut doubt: v1::Doubt,
+    Known { mut doubt, is_final }: Known,
     announce_id: u64,
     mode: CaptureMode,
     verdicts: &Verdicts,
@@ -675,6 +685,7 @@ fn describe(
         .collect();
     wire.files = files.iter().map(|file| file_to_wire(file.header())).collect();
     wire.doubt = doubt.into();
+    wire.is_final = is_final;
     wire.kept_time_ns = newest.map_or(0, |newest| newest.changed_ns.saturating_sub(wire.written_unix_ns));
     wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| {
         let age_ns = newest.age_ns(ahead_ns(root));
