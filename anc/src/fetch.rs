@@ -388,12 +388,26 @@ pub struct Announced {
 pub enum Doubt {
     /// The application was writing files again under the same names when the agent took them.
     Rewriting,
-    /// The layout was guessed, and leaves out many files that the application has written.
-    LeftOut,
+    /// The layout was guessed, and leaves out a considerable part of the files that the application has written.
+    LeftOut(LeftOut),
     /// The rank has fewer files than in its checkpoints before, and wrote no more files for some time.
     Fewer,
     /// An HDF5 file is longer than its superblock states.
     NotClosed,
+}
+
+/// The files that a guessed layout leaves out, as a part of all files that the application has written. All numbers
+/// are 0 if the agent has not sent them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Number of the files.
+    pub files: u64,
+    /// Number of all files.
+    pub of_files: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// Bytes of all files.
+    pub of_bytes: u64,
 }
 
 /// The bytes of a group's files. One or more agents have the files.

@@ -3,7 +3,7 @@
 
 use crate::announcing::{Arriving, Assembly, Turned};
 use crate::budget::Budget;
-use crate::fetch::{About, AgentLink, Announced, Doubt, LINK_QUEUE};
+use crate::fetch::{About, AgentLink, Announced, Doubt, LINK_QUEUE, LeftOut};
 use crate::hub::{HubEvent, OfJob, Shared, StatusAsker};
 use crate::incarnation::{Claim, Refused, check_directory};
 use crate::listen::Calls;
@@ -513,9 +513,15 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
     let announcement =
         v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
     let v1::Announcement { written_unix_ns, changed_clock_ns, kept_time_ns, is_final, .. } = announcement;
+    let left_out = announcement.left_out.as_ref().map(|left| LeftOut {
+        files: left.files,
+        of_files: left.of_files,
+        bytes: left.bytes,
+        of_bytes: left.of_bytes,
+    });
     let doubt = match announcement.doubt() {
         v1::Doubt::None if announcement.doubt == 0 => None,
-        v1::Doubt::LeftOut => Some(Doubt::LeftOut),
+        v1::Doubt::LeftOut => Some(Doubt::LeftOut(left_out.unwrap_or_default())),
         v1::Doubt::Fewer => Some(Doubt::Fewer),
         v1::Doubt::NotClosed => Some(Doubt::NotClosed),
         // The reason of a newer agent may not be known here.

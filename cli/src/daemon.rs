@@ -631,7 +631,7 @@ fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
 
 /// Logs the files that belong to no checkpoint of the layout. Returns whether these files are few.
 fn report_unplaced(left: Option<Unplaced>) -> bool {
-    let Some(Unplaced { first, files, of, are_many }) = left else { return true };
+    let Some(Unplaced { first, files, of, are_many, .. }) = left else { return true };
     match are_many {
         true => tracing::error!(
             exit_status = NOT_COMMITTED, files, of, %first,

@@ -368,13 +368,20 @@ impl Core {
             (Arc::clone(&self.verdicts), self.left_out.clone(), Arc::clone(&self.before));
         let (done, is_final) = (self.done_to.clone(), self.has_ended_well);
         tokio::task::spawn_blocking(move || {
+            let left = left_out.and_then(|left_out| left_out.doubt());
             let doubt = match (ready.is_doubtful && !is_final) || before.is_mixed(&ready) {
                 true => v1::Doubt::Rewriting,
                 false if ready.has_fewer_files => v1::Doubt::Fewer,
-                false if left_out.is_some_and(|left_out| left_out.are_many()) => v1::Doubt::LeftOut,
+                false if left.is_some() => v1::Doubt::LeftOut,
                 false => v1::Doubt::None,
             };
-            let known = Known { doubt, is_final };
+            let left_out = left.map(|left| v1::LeftOut {
+                files: left.files as u64,
+                of_files: left.of as u64,
+                bytes: left.bytes,
+                of_bytes: left.of_bytes,
+            });
+            let known = Known { doubt, left_out, is_final };
             let result = describe(&root, &ready, known, announce_id, mode, &verdicts, &*maps, &descriptors);
             // Sending fails only if the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
@@ -634,6 +641,8 @@ impl Core {
 struct Known {
     /// Why the files may not be all files of one step.
     doubt: v1::Doubt,
+    /// The files that a guessed layout leaves out, if they are a reason for doubt.
+    left_out: Option<v1::LeftOut>,
     /// Whether no file is written again.
     is_final: bool,
 }
@@ -643,7 +652,7 @@ struct Known {
 fn describe(
     root: &std::path::Path,
     ready: &ReadyRank,
-    Known { mut doubt, is_final }: Known,
+    Known { mut doubt, left_out, is_final }: Known,
     announce_id: u64,
     mode: CaptureMode,
     verdicts: &Verdicts,
@@ -685,7 +694,7 @@ fn describe(
         .collect();
     wire.files = files.iter().map(|file| file_to_wire(file.header())).collect();
     wire.doubt = doubt.into();
-    wire.is_final = is_final;
+    (wire.left_out, wire.is_final) = (left_out, is_final);
     wire.kept_time_ns = newest.map_or(0, |newest| newest.changed_ns.saturating_sub(wire.written_unix_ns));
     wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| {
         let age_ns = newest.age_ns(ahead_ns(root));

@@ -56,6 +56,16 @@ fn files_that_the_guess_cannot_place_are_named_at_the_end_and_many_of_them_give_
 }
 
 #[test]
+fn a_few_small_files_in_no_checkpoint_do_not_make_the_checkpoints_doubtful() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for step in 1 2 3 4; do head -c 4000 /dev/urandom > turb0.f0000$step; echo filetemplate > \
+                  turb.nek5000; sleep 2.5; done";
+    let log = run_guessed(dir.path(), &["--ranks", "1"], script, 0);
+    let saved = list(&dir.path().join("store"));
+    assert!(saved.len() == 4 && saved.iter().all(|c| c["doubt"].is_null()), "{saved:?}\n{log}");
+}
+
+#[test]
 fn a_flush_names_files_that_the_guess_cannot_place_and_gives_5() {
     let dir = tempfile::tempdir().expect("a directory");
     let script = format!(
