@@ -629,9 +629,18 @@ fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
     true
 }
 
-/// Logs the files that belong to no checkpoint of the layout. Returns whether these files are few.
+/// Logs the files that belong to no checkpoint of the layout. Returns whether these files are few, and none of them
+/// is named as a restart file.
 fn report_unplaced(left: Option<Unplaced>) -> bool {
-    let Some(Unplaced { first, files, of, are_many, .. }) = left else { return true };
+    let Some(Unplaced { first, files, of, are_many, restart, .. }) = left else { return true };
+    if let Some(first) = restart {
+        tracing::error!(
+            exit_status = NOT_COMMITTED, files, of, %first,
+            "not committed: restart files belong to no checkpoint of the layout; name the layout with --layout, or \
+             layout in the configuration, or save them with mcr save"
+        );
+        return false;
+    }
     match are_many {
         true => tracing::error!(
             exit_status = NOT_COMMITTED, files, of, %first,

@@ -1,7 +1,7 @@
 //! Files that are not part of a state: files that belong to no checkpoint, and files with names of logs, pointer files,
 //! older copies and unfinished files.
 
-use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary, may_be_left};
+use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary, may_be_left};
 use crate::layout::{Layout, Listing, is_of_a_store, is_ours};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::BTreeSet;
@@ -30,6 +30,8 @@ pub struct Unplaced {
     /// Whether the checkpoints of this layout are doubtful: these files are more than a quarter of all files and have
     /// more than a quarter of all bytes, or one of them is named after a checkpoint.
     pub makes_doubt: bool,
+    /// The first of these files whose name says that it is a restart file.
+    pub restart: Option<FilePath>,
 }
 
 pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
@@ -47,6 +49,7 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         all.iter().filter_map(|(path, _)| Some(layout.place(path)?.checkpoint)).collect();
     let is_large = |(left, all): &(u128, u128)| left * 100 > all * (100 - MOST_PERCENT);
     let is_part = left.iter().any(|(path, _)| is_named_after(path, &labels));
+    let restart = left.iter().find(|(path, _)| is_restart_name(path.as_bytes()));
     let [_, (bytes, of_bytes)] = shares.map(|(left, all)| {
         let at_most = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         (at_most(left), at_most(all))
@@ -59,6 +62,7 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         bytes,
         of_bytes,
         makes_doubt: is_part || shares.iter().all(is_large),
+        restart: restart.map(|(path, _)| FilePath::clone(path)),
     })
 }
 
