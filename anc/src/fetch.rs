@@ -70,6 +70,19 @@ pub struct About {
 }
 
 impl About {
+    /// The number of ranks and where it comes from, and how to change the number. For a checkpoint that lacks ranks.
+    pub fn ranks_advice(&self) -> String {
+        let ranks = match (self.ranks, self.ranks_from.as_str()) {
+            (0, _) => "the number of ranks comes from the newest checkpoint, or from ranks in [anc]".to_owned(),
+            (ranks, "") => format!("ranks = {ranks}"),
+            (ranks, from) => format!("ranks = {ranks} (from {from})"),
+        };
+        format!(
+            "{ranks}; if fewer ranks write files, give --ranks, or ranks in mcr.toml or [cnc]; if the application \
+             writes one file for all ranks, --ranks 1"
+        )
+    }
+
     /// Parses ranges of ranks in the format of the agents. `None` if the text is invalid.
     pub fn parse_ranks(text: &str) -> Option<Vec<RangeInclusive<u32>>> {
         let range = |part: &str| {

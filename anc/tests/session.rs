@@ -799,13 +799,14 @@ async fn an_aggregator_that_is_told_to_end_goes_on_gathering_what_its_agents_sti
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agents_that_leave_are_told_of_a_rank_that_nobody_has_without_waiting_for_the_bound() {
+async fn agents_that_leave_are_told_at_once_of_a_rank_that_nobody_has_and_how_to_change_the_number_of_ranks() {
     let site = Site::start(config(2)).await;
     let mut peer = site.peer("n", 2, 2).await;
     peer.announce("it_1", 0, &saved(0, 1), 0).await;
     peer.say(Say::Looked(v1::Looked { leaving: true })).await;
     let told = peer.abandoned().await;
     assert!(!told.retry && told.reason.contains("did not announce"), "{told:?}");
+    assert!(told.reason.contains("; ranks = 2; ") && told.reason.contains("--ranks 1"), "{told:?}");
     site.aggregator.drain(std::time::Instant::now() + DEADLINE).await;
 }
 
