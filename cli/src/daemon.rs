@@ -15,6 +15,7 @@ use crate::orphan::{Start, Watch};
 use crate::overlooked;
 use crate::page::Served;
 use crate::placement::Placement;
+use crate::remembered;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
 use crate::signals::Signals;
 use anyhow::Context;
@@ -55,7 +56,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     within_runtime(async {
         let mut signals = Signals::new()?;
         let (layout, signalled) = tokio::select! {
-            layout = agent_layout(&config, false) => (layout?, false),
+            layout = agent_layout(&config, None) => (layout?, false),
             () = signals.next() => match last_layout(&config, false)? {
                 LastLayout::Layout(layout) => (layout, true),
                 LastLayout::Nothing => return Ok(ExitCode::SUCCESS),
@@ -438,7 +439,7 @@ impl Both {
         if !must_count_ranks {
             warn_of_unknown_ranks(&self.config);
         }
-        let layout = agent_layout(&self.config, self.sees_all_ranks).await?;
+        let layout = agent_layout(&self.config, self.sees_all_ranks.then_some(&*self.store)).await?;
         if must_count_ranks {
             counted::wait(&mut self.config, &layout).await;
         }
@@ -766,8 +767,9 @@ pub async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
 /// Interval of the scans of a directory whose file names do not show the layout yet.
 const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The configured layout. If no layout is configured, waits until the file names show the layout.
-async fn agent_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Result<Layout> {
+/// The configured layout. If no layout is configured, waits until the file names show the layout. `store`: the store,
+/// if all ranks of the job are on this node.
+async fn agent_layout(config: &CncConfig, store: Option<&Path>) -> anyhow::Result<Layout> {
     let mut is_reported = false;
     loop {
         let (layout, guessed) = config.resolve_layout(false)?;
@@ -787,9 +789,15 @@ async fn agent_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Resul
             }
             return Ok(layout);
         }
+        if let (Some(store), false) = (store, is_reported)
+            && let Some(layout) = remembered::layout_of_newest(config, store).await
+        {
+            tracing::warn!(layout = layout.name(), "no layout is configured; the newest checkpoint shows it");
+            return Ok(layout);
+        }
         if !is_reported {
             let at_the_end = match explanation.asks {
-                None if may_be_whole(config, sees_all_ranks) => {
+                None if may_be_whole(config, store.is_some()) => {
                     "; if they never do, all files are saved as one checkpoint at the end; to save them earlier, give \
                      --layout single"
                 }

@@ -54,6 +54,7 @@ mod plot;
 mod prepare;
 mod prune;
 mod ranks;
+mod remembered;
 mod remote;
 mod reporter;
 mod restart;

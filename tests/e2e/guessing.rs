@@ -87,6 +87,20 @@ fn restart_files_that_come_after_plots_are_saved_or_named_at_the_end_with_5() {
 }
 
 #[test]
+fn a_start_whose_names_do_not_show_the_layout_continues_with_the_layout_of_the_newest_checkpoint() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |its: &str| {
+        let file = "checkpoint.chkpt.it_$it.file_$k.h5";
+        format!("for it in {its}; do for k in 0 1 2; do echo $it > {file}; done; sleep 2.5; done")
+    };
+    let script = format!("{}; for n in a b c d e f g; do echo $n > input_$n.par; done", write("64 128 192"));
+    run_guessed(dir.path(), &["--ranks", "3"], &script, 5);
+    let log = run_guessed(dir.path(), &["--ranks", "3"], &write("256"), 5);
+    assert!(log.contains("the newest checkpoint shows it"), "{log}");
+    assert!(is_complete(dir.path(), "checkpoint.chkpt.it_256"), "{log}");
+}
+
+#[test]
 fn a_flush_names_files_that_the_guess_cannot_place_and_gives_5() {
     let dir = tempfile::tempdir().expect("a directory");
     let script = format!(
