@@ -141,12 +141,11 @@ pub fn choose_instance(
     let doubt = if taken.is_empty() { doubt_of(&key.label, written) } else { None };
     let doubt = match rewritten(&own, files) {
         Rewritten::Whole => doubt,
-        _ if written.is_late_part => doubt,
+        _ if written.is_late_part || written.is_final => doubt,
         Rewritten::Partly(ranks) => {
             let awaited = ranks.into_iter().map(|(rank, why)| (rank, format!("{why}; new files are awaited")));
             return Ok(Instance::Stale(awaited.collect()));
         }
-        Rewritten::Unknown(_) if written.is_final => doubt,
         Rewritten::Unknown(why) => doubt.or(Some(why)),
     };
     let doubt = doubt.or_else(|| written.doubtful.map(|(rank, doubt)| doubt_of_agent(rank, doubt)));

@@ -694,6 +694,16 @@ fn files_that_an_application_left_when_it_succeeded_are_final_and_a_doubtful_las
         assert_eq!(newest["doubt"].is_string(), is_doubted, "{end}: {newest}\n{log}");
         assert_eq!(log.contains("the newest checkpoint is doubtful"), is_doubted, "{end}: {log}");
     }
+    // The fourth step writes only one of the files that each of the three steps before has written.
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = OVERWRITES.replace("SAVE", "sleep 3").replace("exit 9", "exit 0");
+    let log = run_one_rank(dir.path(), "single", &script, 0);
+    let back = dir.path().join("back");
+    run(mcr().args(["restart", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
+    for (file, step) in [("coor", 4), ("vel", 3), ("xsc", 3)] {
+        let text = std::fs::read_to_string(back.join(format!("run.{file}"))).expect("restored");
+        assert_eq!(text, format!("step {step} {file}\n"), "{log}");
+    }
 }
 
 #[test]
