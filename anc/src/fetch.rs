@@ -70,6 +70,19 @@ pub struct About {
 }
 
 impl About {
+    /// The number of ranks and where it comes from, and how to change the number. For a checkpoint that lacks ranks.
+    pub fn ranks_advice(&self) -> String {
+        let ranks = match (self.ranks, self.ranks_from.as_str()) {
+            (0, _) => "the number of ranks comes from the newest checkpoint, or from ranks in [anc]".to_owned(),
+            (ranks, "") => format!("ranks = {ranks}"),
+            (ranks, from) => format!("ranks = {ranks} (from {from})"),
+        };
+        format!(
+            "{ranks}; if fewer ranks write files, give --ranks, or ranks in mcr.toml or [cnc]; if the application \
+             writes one file for all ranks, --ranks 1"
+        )
+    }
+
     /// Parses ranges of ranks in the format of the agents. `None` if the text is invalid.
     pub fn parse_ranks(text: &str) -> Option<Vec<RangeInclusive<u32>>> {
         let range = |part: &str| {
@@ -377,6 +390,8 @@ pub struct Announced {
     pub kept_time_ns: i64,
     /// Why the agent doubts that the files are all files of one step.
     pub doubt: Option<Doubt>,
+    /// Whether the application had ended with success before the agent read the files.
+    pub is_final: bool,
     /// The lease for the memory of the announcement. The bytes are returned when the last copy is dropped.
     pub room: Option<Arc<Lease>>,
 }
@@ -386,12 +401,26 @@ pub struct Announced {
 pub enum Doubt {
     /// The application was writing files again under the same names when the agent took them.
     Rewriting,
-    /// The layout was guessed, and leaves out many files that the application has written.
-    LeftOut,
+    /// The layout was guessed, and leaves out a considerable part of the files that the application has written.
+    LeftOut(LeftOut),
     /// The rank has fewer files than in its checkpoints before, and wrote no more files for some time.
     Fewer,
     /// An HDF5 file is longer than its superblock states.
     NotClosed,
+}
+
+/// The files that a guessed layout leaves out, as a part of all files that the application has written. All numbers
+/// are 0 if the agent has not sent them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Number of the files.
+    pub files: u64,
+    /// Number of all files.
+    pub of_files: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// Bytes of all files.
+    pub of_bytes: u64,
 }
 
 /// The bytes of a group's files. One or more agents have the files.

@@ -429,7 +429,11 @@ impl Hub {
                         "abandoned checkpoint"
                     );
                     for (rank, announced) in std::mem::take(&mut gather.announced) {
-                        give_back(&announced, &key.label, rank, reason.to_string(), reason.may_pass());
+                        let why = match reason {
+                            Reason::Missing(_) => format!("{reason}; {}", announced.link.about.ranks_advice()),
+                            _ => reason.to_string(),
+                        };
+                        give_back(&announced, &key.label, rank, why, reason.may_pass());
                     }
                     if let Reason::Missing(_) = reason {
                         self.doubt_part(key);

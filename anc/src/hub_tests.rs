@@ -107,6 +107,7 @@ impl Site {
             changed_clock_ns: 0,
             kept_time_ns: 0,
             doubt: None,
+            is_final: false,
             room: None,
         };
         let (job, label, rank) = (job(), label(), Rank(rank as u32));
@@ -300,6 +301,7 @@ fn the_checkpoints_that_the_application_wrote_first_make_room_and_not_those_that
             changed_clock_ns: 0,
             kept_time_ns: 0,
             doubt: None,
+            is_final: false,
             room: None,
         };
         let (job, label) = (job(), key(step).label);

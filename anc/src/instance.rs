@@ -7,7 +7,7 @@
 //! takes the next name that is not in use. So a group that missed a step never joins its newer content to the older
 //! content of the other groups.
 
-use crate::fetch::Doubt;
+use crate::fetch::{Doubt, LeftOut};
 use crate::group::Key;
 use crate::names::Names;
 use crate::rewritten::{Rewritten, first_written_after, rewritten};
@@ -60,6 +60,9 @@ pub struct Written<'a> {
     /// Whether a rank wrote a further part of its step after the commit. The files of the other ranks then belong to
     /// the same step, although they did not change.
     pub is_late_part: bool,
+    /// Whether the application had ended with success before the files of each rank were read. Then no file is
+    /// written again, and the times of the files are not a reason for doubt.
+    pub is_final: bool,
     /// Whether the caller can wait and ask again.
     pub may_wait: bool,
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
@@ -138,7 +141,7 @@ pub fn choose_instance(
     let doubt = if taken.is_empty() { doubt_of(&key.label, written) } else { None };
     let doubt = match rewritten(&own, files) {
         Rewritten::Whole => doubt,
-        _ if written.is_late_part => doubt,
+        _ if written.is_late_part || written.is_final => doubt,
         Rewritten::Partly(ranks) => {
             let awaited = ranks.into_iter().map(|(rank, why)| (rank, format!("{why}; new files are awaited")));
             return Ok(Instance::Stale(awaited.collect()));
@@ -366,11 +369,16 @@ fn doubt_of_agent(rank: Rank, doubt: Doubt) -> String {
              checkpoint has all files of its step"
         ),
         Doubt::NotClosed => not_closed(&format!("of {rank}")),
-        Doubt::LeftOut => {
-            "the layout was guessed from the file names, and many files that the application wrote belong to no \
-             checkpoint of this layout: it is uncertain whether the checkpoint has all files of its step. The log of \
-             the agent names a file; give --layout"
-                .to_owned()
+        Doubt::LeftOut(LeftOut { files, of_files, bytes, of_bytes }) => {
+            let many = match (u128::from(bytes) * 100).checked_div(u128::from(of_bytes)) {
+                Some(percent) => format!("{files} of {of_files} files ({percent} % of the bytes)"),
+                None => "many files".to_owned(), // an older agent sends no numbers
+            };
+            format!(
+                "the layout was guessed from the file names, and {many} that the application wrote belong to no \
+                 checkpoint of this layout: it is uncertain whether the checkpoint has all files of its step. The \
+                 log of the agent names a file; give --layout"
+            )
         }
     }
 }
@@ -696,6 +704,7 @@ mod tests {
         ranks_ms: &[],
         doubtful: None,
         is_late_part: false,
+        is_final: false,
         may_wait: false,
         unseen: None,
         set_back: None,
@@ -758,6 +767,14 @@ mod tests {
         assert!(!doubt("ck", &[first], 100_900), "the groups wrote too near to each other for two steps");
         assert!(!doubt("ck_17", &[first], 102_500) && !doubt("ck_17.h5", &[first], 102_500), "numbered");
         assert!(!doubt("ck", &[first, second], 105_500), "a step takes 4 s");
+    }
+
+    #[test]
+    fn the_doubt_about_files_that_the_layout_leaves_out_says_how_many_they_are() {
+        let of = |left_out| doubt_of_agent(Rank(0), Doubt::LeftOut(left_out));
+        let numbers = LeftOut { files: 3, of_files: 6, bytes: 40, of_bytes: 100 };
+        assert!(of(numbers).contains("and 3 of 6 files (40 % of the bytes) that the application wrote"));
+        assert!(of(LeftOut::default()).contains("and many files that the application wrote"));
     }
 
     #[test]

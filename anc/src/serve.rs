@@ -3,7 +3,7 @@
 
 use crate::announcing::{Arriving, Assembly, Turned};
 use crate::budget::Budget;
-use crate::fetch::{About, AgentLink, Announced, Doubt, LINK_QUEUE};
+use crate::fetch::{About, AgentLink, Announced, Doubt, LINK_QUEUE, LeftOut};
 use crate::hub::{HubEvent, OfJob, Shared, StatusAsker};
 use crate::incarnation::{Claim, Refused, check_directory};
 use crate::listen::Calls;
@@ -482,10 +482,18 @@ impl Service {
         });
         let parsed = parsed.await.map_err(|_| "reading an announcement failed".to_owned())??;
         let (files, room) = (Arc::new(parsed.files), Some(Arc::new(room)));
-        let Parsed { written_unix_ns, changed_clock_ns, kept_time_ns, doubt, .. } = parsed;
-        let link = Arc::clone(link);
-        let announced =
-            Announced { link, announce_id, files, written_unix_ns, changed_clock_ns, kept_time_ns, doubt, room };
+        let Parsed { written_unix_ns, changed_clock_ns, kept_time_ns, doubt, is_final, .. } = parsed;
+        let announced = Announced {
+            link: Arc::clone(link),
+            announce_id,
+            files,
+            written_unix_ns,
+            changed_clock_ns,
+            kept_time_ns,
+            doubt,
+            is_final,
+            room,
+        };
         let event = HubEvent::Announced { announced, job: job.clone(), ranks, label, rank };
         self.hub.send(event).await.map_err(|_| "the aggregator is shutting down".to_owned())
     }
@@ -498,15 +506,22 @@ struct Parsed {
     changed_clock_ns: i64,
     kept_time_ns: i64,
     doubt: Option<Doubt>,
+    is_final: bool,
 }
 
 fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
     let announcement =
         v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
-    let v1::Announcement { written_unix_ns, changed_clock_ns, kept_time_ns, .. } = announcement;
+    let v1::Announcement { written_unix_ns, changed_clock_ns, kept_time_ns, is_final, .. } = announcement;
+    let left_out = announcement.left_out.as_ref().map(|left| LeftOut {
+        files: left.files,
+        of_files: left.of_files,
+        bytes: left.bytes,
+        of_bytes: left.of_bytes,
+    });
     let doubt = match announcement.doubt() {
         v1::Doubt::None if announcement.doubt == 0 => None,
-        v1::Doubt::LeftOut => Some(Doubt::LeftOut),
+        v1::Doubt::LeftOut => Some(Doubt::LeftOut(left_out.unwrap_or_default())),
         v1::Doubt::Fewer => Some(Doubt::Fewer),
         v1::Doubt::NotClosed => Some(Doubt::NotClosed),
         // The reason of a newer agent may not be known here.
@@ -529,7 +544,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         ));
     }
     files.shrink_to_fit();
-    Ok(Parsed { files, written_unix_ns, changed_clock_ns, kept_time_ns, doubt })
+    Ok(Parsed { files, written_unix_ns, changed_clock_ns, kept_time_ns, doubt, is_final })
 }
 
 async fn goodbye(out: &mpsc::Sender<Result<v1::ToAgent, Status>>, end: End) {

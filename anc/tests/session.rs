@@ -243,8 +243,8 @@ impl Peer {
         self.next += 1;
         let files = vec![file_to_wire(&file(rank, bytes, modified_ns))];
         let written_unix_ns = files_written(&files);
-        let part =
-            v1::Announcement { files, written_unix_ns, changed_clock_ns, kept_time_ns: 0, doubt: 0 }.encode_to_vec();
+        let announcement = v1::Announcement { files, written_unix_ns, changed_clock_ns, ..Default::default() };
+        let part = announcement.encode_to_vec();
         let (label, total_bytes) = (label.to_owned(), part.len() as u64);
         self.files.insert(announce_id, bytes.to_vec());
         let (part, clock_ns) = (part.into(), changed_clock_ns);
@@ -256,7 +256,7 @@ impl Peer {
     /// Encodes an announcement of one file of a rank.
     fn encoded(&self, rank: u32, bytes: &[u8]) -> Vec<u8> {
         let files = vec![file_to_wire(&file(rank, bytes, 1))];
-        v1::Announcement { files, written_unix_ns: 1, changed_clock_ns: 0, kept_time_ns: 0, doubt: 0 }.encode_to_vec()
+        v1::Announcement { files, written_unix_ns: 1, ..Default::default() }.encode_to_vec()
     }
 
     async fn part(&self, label: &str, announce_id: u64, (offset, total_bytes): (usize, usize), part: &[u8]) {
@@ -799,13 +799,14 @@ async fn an_aggregator_that_is_told_to_end_goes_on_gathering_what_its_agents_sti
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agents_that_leave_are_told_of_a_rank_that_nobody_has_without_waiting_for_the_bound() {
+async fn agents_that_leave_are_told_at_once_of_a_rank_that_nobody_has_and_how_to_change_the_number_of_ranks() {
     let site = Site::start(config(2)).await;
     let mut peer = site.peer("n", 2, 2).await;
     peer.announce("it_1", 0, &saved(0, 1), 0).await;
     peer.say(Say::Looked(v1::Looked { leaving: true })).await;
     let told = peer.abandoned().await;
     assert!(!told.retry && told.reason.contains("did not announce"), "{told:?}");
+    assert!(told.reason.contains("; ranks = 2; ") && told.reason.contains("--ranks 1"), "{told:?}");
     site.aggregator.drain(std::time::Instant::now() + DEADLINE).await;
 }
 

@@ -7,6 +7,7 @@ use crate::common::{open_own, renamed};
 use crate::config::ConfigFile;
 use crate::counted;
 use crate::decide::check_identity_of_run;
+use crate::doubted;
 use crate::exit::NOT_COMMITTED;
 use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
@@ -15,6 +16,7 @@ use crate::orphan::{Start, Watch};
 use crate::overlooked;
 use crate::page::Served;
 use crate::placement::Placement;
+use crate::remembered;
 use crate::settings::{DEFAULT, Facts, Settings, may_create};
 use crate::signals::Signals;
 use anyhow::Context;
@@ -55,7 +57,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     within_runtime(async {
         let mut signals = Signals::new()?;
         let (layout, signalled) = tokio::select! {
-            layout = agent_layout(&config, false) => (layout?, false),
+            layout = agent_layout(&config, None) => (layout?, false),
             () = signals.next() => match last_layout(&config, false)? {
                 LastLayout::Layout(layout) => (layout, true),
                 LastLayout::Nothing => return Ok(ExitCode::SUCCESS),
@@ -441,7 +443,7 @@ impl Both {
         if !must_count_ranks {
             warn_of_unknown_ranks(&self.config);
         }
-        let layout = agent_layout(&self.config, self.sees_all_ranks).await?;
+        let layout = agent_layout(&self.config, self.sees_all_ranks.then_some(&*self.store)).await?;
         if must_count_ranks {
             counted::wait(&mut self.config, &layout).await;
         }
@@ -556,9 +558,11 @@ impl Both {
         Ok(Ended { code, until, processes })
     }
 
-    /// Ends the agent, then the aggregator. Returns whether all written files are committed.
+    /// Ends the agent, then the aggregator. Returns whether all written files are committed, and the newest
+    /// checkpoint is not doubtful.
     async fn drain(mut self, until: Instant, processes: Processes) -> anyhow::Result<bool> {
         if self.node.is_none() && self.config.watch.is_dir() {
+            self.config.has_ended_well = processes == Processes::EndedWell;
             // If the command failed, the files of several ranks may be only a part of a checkpoint.
             match last_layout(&self.config, self.sees_all_ranks && processes == Processes::EndedWell)? {
                 LastLayout::Layout(layout) => {
@@ -583,6 +587,8 @@ impl Both {
             Some(aggregator) => Some(aggregator.drain(until).await),
             None => None,
         };
+        // On several nodes, other nodes may still commit a newer checkpoint.
+        let is_sure = !self.sees_all_ranks || doubted::report(&self.config, &self.store);
         let are_named = report_unplaced(left)
             && !report_misnamed(&self.config, &self.store)
             && overlooked::report(
@@ -597,7 +603,8 @@ impl Both {
             (_, Some(drained)) => report_aggregator(&drained),
             (Some(drained), None) => report_agent(&drained),
             (None, None) => true,
-        } && are_named)
+        } && are_named
+            && is_sure)
     }
 }
 
@@ -627,9 +634,18 @@ fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
     true
 }
 
-/// Logs the files that belong to no checkpoint of the layout. Returns whether these files are few.
+/// Logs the files that belong to no checkpoint of the layout. Returns whether these files are few, and none of them
+/// is named as a restart file.
 fn report_unplaced(left: Option<Unplaced>) -> bool {
-    let Some(Unplaced { first, files, of, are_many }) = left else { return true };
+    let Some(Unplaced { first, files, of, are_many, restart, .. }) = left else { return true };
+    if let Some(first) = restart {
+        tracing::error!(
+            exit_status = NOT_COMMITTED, files, of, %first,
+            "not committed: restart files belong to no checkpoint of the layout; name the layout with --layout, or \
+             layout in the configuration, or save them with mcr save"
+        );
+        return false;
+    }
     match are_many {
         true => tracing::error!(
             exit_status = NOT_COMMITTED, files, of, %first,
@@ -755,8 +771,9 @@ pub async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
 /// Interval of the scans of a directory whose file names do not show the layout yet.
 const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The configured layout. If no layout is configured, waits until the file names show the layout.
-async fn agent_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Result<Layout> {
+/// The configured layout. If no layout is configured, waits until the file names show the layout. `store`: the store,
+/// if all ranks of the job are on this node.
+async fn agent_layout(config: &CncConfig, store: Option<&Path>) -> anyhow::Result<Layout> {
     let mut is_reported = false;
     loop {
         let (layout, guessed) = config.resolve_layout(false)?;
@@ -776,9 +793,15 @@ async fn agent_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Resul
             }
             return Ok(layout);
         }
+        if let (Some(store), false) = (store, is_reported)
+            && let Some(layout) = remembered::layout_of_newest(config, store).await
+        {
+            tracing::warn!(layout = layout.name(), "no layout is configured; the newest checkpoint shows it");
+            return Ok(layout);
+        }
         if !is_reported {
             let at_the_end = match explanation.asks {
-                None if may_be_whole(config, sees_all_ranks) => {
+                None if may_be_whole(config, store.is_some()) => {
                     "; if they never do, all files are saved as one checkpoint at the end; to save them earlier, give \
                      --layout single"
                 }

@@ -5,7 +5,8 @@
 use crate::guard::{NoIdentity, NotPermitted, WrongSetting};
 use std::process::ExitCode;
 
-/// Exit status of daemons and of `mcr flush`: not all written files are committed.
+/// Exit status of daemons and of `mcr flush`: not all written files are committed. Also the exit status of `mcr run`
+/// if the newest checkpoint is doubtful.
 pub const NOT_COMMITTED: u8 = 5;
 
 /// The exit status of every command. A script may rely on these numbers.
@@ -86,11 +87,12 @@ pub const AGGREGATOR: &str = "Exit status: 0 all files are committed, 1 the aggr
     files are committed (the last log lines name them), 77 other users could change the store or the key, 78 the \
     configuration cannot be used, or the aggregator has no certificate that it can use (mcr cert init).";
 /// Text for `mcr run --help`.
-pub const RUN: &str = "Exit status: 0 all files are committed, 1 mcr did not start, 5 not all files are committed, 77 \
-    other users could change the store, 78 the configuration cannot be used.\n\n\
+pub const RUN: &str = "Exit status: 0 all files are committed, 1 mcr did not start, 5 not all files are committed, \
+    or the newest checkpoint is doubtful, 77 other users could change the store, 78 the configuration cannot be \
+    used.\n\n\
     With -- COMMAND, the exit status of mcr is the exit status of COMMAND: 128 plus the signal's number if a signal \
     ended COMMAND, 126 or 127 if COMMAND cannot be started. Exit status 5: COMMAND succeeded, but not all of its \
-    files were committed.";
+    files were committed, or the newest checkpoint is doubtful.";
 /// Text for `mcr flush --help`.
 pub const FLUSH: &str = "Exit status: 0 all files are committed, 1 no agent was reached, 5 not all files are \
     committed.";

@@ -73,7 +73,8 @@ fn end(node: &NodeSocket, wait: Duration) -> anyhow::Result<Option<String>> {
         Reply::Ended(End::NotSaved | End::Status(0)) => None,
         Reply::Ended(End::Unknown) => None,
         Reply::Ended(End::Status(status)) => Some(format!(
-            "job {job_id}: not all files are committed (exit status {status}); the log of mcr node names them"
+            "job {job_id}: not all files are committed, or the newest checkpoint is doubtful (exit status {status}); \
+             the log of mcr node names them"
         )),
         Reply::Ended(End::StillCommitting) => Some(format!(
             "job {job_id}: files are still being committed after {} s; the worker goes on",

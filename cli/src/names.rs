@@ -2,11 +2,14 @@
 //!
 //! An agent guesses the layout from the first files. Later files may have other names, for example if an application
 //! uses two names alternately. If all files show another layout, in which the first files belong to the same
-//! checkpoints as before, the agent continues with this layout. Otherwise the log names the later files, because they
-//! are not saved.
+//! checkpoints as before, the agent continues with this layout. Restart files outweigh outputs for analysis: if the
+//! first files were only such outputs, they may belong to no checkpoint of the other layout. In all other cases the
+//! log names the later files, because they are not saved.
 
+use crate::overlooked::began;
+use mcr_cnc::config::CncConfig;
+use mcr_cnc::layout::pointers::may_be_left;
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Unplaced, list};
-use std::path::Path;
 use std::time::Duration;
 
 /// Minimum pause between two looks at the names. After a look of more than 0.5 s, the pause is longer.
@@ -18,25 +21,55 @@ pub enum Names {
     Fit,
     /// Another layout fits better.
     Other(Layout),
-    /// These files belong to no checkpoint.
+    /// These files belong to no checkpoint. A restart file among them was written since the agent began.
     Left(Unplaced),
 }
 
-/// Compares the files below a directory with the guessed layout. `ranks`: the number of ranks, if it is known.
-pub fn look(watch: &Path, layout: &Layout, ranks: Option<u32>) -> Names {
+/// Compares the files below the watched directory with the guessed layout.
+pub fn look(config: &CncConfig, layout: &Layout) -> Names {
     // The agent reports a directory that cannot be read.
-    let Ok(listing) = list(watch, &ScanLimits::default()) else { return Names::Fit };
-    let Some(left) = layout.unplaced(&listing) else { return Names::Fit };
-    let (other, explanation) = Layout::guess_while_running(&listing, watch, ranks);
-    let is_better = other.unplaced(&listing).is_none_or(|of_other| of_other.files < left.files);
-    match explanation.certain && explanation.asks.is_none() && is_better && agree(layout, &other, &listing) {
-        true => Names::Other(other),
-        false => Names::Left(left),
+    let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return Names::Fit };
+    let Some(mut left) = layout.unplaced(&listing) else { return Names::Fit };
+    let (other, explanation) = Layout::guess_while_running(&listing, &config.watch, config.ranks);
+    let of_other = other.unplaced(&listing);
+    let is_better = of_other.as_ref().is_none_or(|of_other| of_other.files < left.files);
+    let adds_restart_files = left.restart.is_some() && of_other.is_none_or(|of_other| of_other.restart.is_none());
+    let is_certain = explanation.certain && explanation.asks.is_none();
+    if is_certain && is_better && agree(layout, &other, &listing, adds_restart_files) {
+        return Names::Other(other);
     }
+    // Restart files from before the start may be inputs.
+    listing.only_since(began(config));
+    left.restart = layout.unplaced(&listing).and_then(|left| left.restart);
+    Names::Left(left)
 }
 
-/// Whether all files of the old layout belong to the same checkpoints and ranks in the new layout.
-fn agree(old: &Layout, new: &Layout, listing: &Listing) -> bool {
-    let mut placed = listing.files.iter().filter_map(|path| Some((old.place(path)?, new.place(path))));
-    placed.all(|(old, new)| new.is_some_and(|new| (old.checkpoint, old.rank) == (new.checkpoint, new.rank)))
+/// Whether all files of the old layout belong to the same checkpoints and ranks in the new layout. If the new layout
+/// adds restart files, it need not have outputs for analysis.
+fn agree(old: &Layout, new: &Layout, listing: &Listing, adds_restart_files: bool) -> bool {
+    listing.files.iter().all(|path| match (old.place(path), new.place(path)) {
+        (None, _) => true,
+        (Some(old), Some(new)) => (old.checkpoint, old.rank) == (new.checkpoint, new.rank),
+        (Some(_), None) => adds_restart_files && may_be_left(path.as_bytes()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::ids::FilePath;
+
+    #[test]
+    fn a_layout_that_adds_restart_files_need_not_have_outputs_for_analysis() {
+        let layout = |pattern: &str| Layout::from_patterns(&[pattern], 0).expect("valid");
+        let listing = |names: &[&str]| {
+            let files = names.iter().map(|name| FilePath::new(name.as_bytes()).expect("valid")).collect();
+            Listing { files, ..Listing::default() }
+        };
+        let (old, new) = (layout("{checkpoint:wrfout_[^/]+}"), layout("wrfrst_{checkpoint}"));
+        let all = listing(&["wrfout_d01_1", "wrfout_d01_2", "wrfrst_d01_2"]);
+        assert!(agree(&old, &new, &all, true) && !agree(&old, &new, &all, false));
+        let (old, all) = (layout("fields_{checkpoint}"), listing(&["fields_1", "wrfrst_d01_2"]));
+        assert!(!agree(&old, &new, &all, true), "fields_1 may be a state");
+    }
 }

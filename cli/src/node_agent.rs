@@ -56,10 +56,10 @@ impl NodeAgent {
             let looked = self.look_once().await;
             took = began.elapsed();
             match looked {
-                Ok(Some(left)) if left.are_many && self.told < left.files => {
+                Ok(Some(left)) if (left.are_many || left.restart.is_some()) && self.told < left.files => {
                     self.told = 2 * left.files; // the next message comes when the number has doubled
                     tracing::warn!(
-                        files = left.files, of = left.of, first = %left.first,
+                        files = left.files, of = left.of, first = %left.restart.as_ref().unwrap_or(&left.first),
                         "files belong to no checkpoint of the layout and are not saved; name the layout with \
                          --layout, or layout in the configuration"
                     );
@@ -75,8 +75,8 @@ impl NodeAgent {
         if !matches!(self.config.layout, LayoutChoice::Guess) {
             return Ok(None);
         }
-        let (watch, layout, ranks) = (self.config.watch.clone(), self.layout.clone(), self.config.ranks);
-        match tokio::task::spawn_blocking(move || look(&watch, &layout, ranks)).await? {
+        let (config, layout) = (self.config.clone(), self.layout.clone());
+        match tokio::task::spawn_blocking(move || look(&config, &layout)).await? {
             Names::Fit => Ok(None),
             Names::Left(left) => Ok(Some(left)),
             Names::Other(layout) => {
@@ -98,6 +98,7 @@ impl NodeAgent {
 
     /// Ends the agent. Also returns files that belong to no checkpoint of a guessed layout.
     pub async fn drain(mut self, until: Instant, processes: Processes) -> (Drained, Option<Unplaced>) {
+        self.config.has_ended_well = processes == Processes::EndedWell; // for an agent with another layout
         let looked = self.look_once().await;
         let running = match self.running {
             Some(running) => Ok(running),

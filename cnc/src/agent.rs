@@ -147,6 +147,7 @@ impl Agent {
         let (flushes, to_flush) = mpsc::channel(FLUSHES_MAX);
         let newest_ns = state.files.values().map(|was| was.modified_ns).max().unwrap_or(i64::MIN);
         let core = Core {
+            has_ended_well: config.has_ended_well,
             config,
             watcher,
             maps,
@@ -365,15 +366,23 @@ impl Core {
         let (maps, descriptors) = (Arc::clone(&self.maps), Arc::clone(&self.descriptors));
         let (verdicts, left_out, before) =
             (Arc::clone(&self.verdicts), self.left_out.clone(), Arc::clone(&self.before));
-        let done = self.done_to.clone();
+        let (done, is_final) = (self.done_to.clone(), self.has_ended_well);
         tokio::task::spawn_blocking(move || {
-            let doubt = match ready.is_doubtful || before.is_mixed(&ready) {
+            let left = left_out.and_then(|left_out| left_out.doubt());
+            let doubt = match (ready.is_doubtful && !is_final) || before.is_mixed(&ready) {
                 true => v1::Doubt::Rewriting,
                 false if ready.has_fewer_files => v1::Doubt::Fewer,
-                false if left_out.is_some_and(|left_out| left_out.are_many()) => v1::Doubt::LeftOut,
+                false if left.is_some() => v1::Doubt::LeftOut,
                 false => v1::Doubt::None,
             };
-            let result = describe(&root, &ready, doubt, announce_id, mode, &verdicts, &*maps, &descriptors);
+            let left_out = left.map(|left| v1::LeftOut {
+                files: left.files as u64,
+                of_files: left.of as u64,
+                bytes: left.bytes,
+                of_bytes: left.of_bytes,
+            });
+            let known = Known { doubt, left_out, is_final };
+            let result = describe(&root, &ready, known, announce_id, mode, &verdicts, &*maps, &descriptors);
             // Sending fails only if the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
         });
@@ -628,12 +637,22 @@ impl Core {
     }
 }
 
+/// What the agent knows about the files of a rank before it reads them.
+struct Known {
+    /// Why the files may not be all files of one step.
+    doubt: v1::Doubt,
+    /// The files that a guessed layout leaves out, if they are a reason for doubt.
+    left_out: Option<v1::LeftOut>,
+    /// Whether no file is written again.
+    is_final: bool,
+}
+
 /// Captures the files of a rank and encodes their announcement. Must run on a thread that may block.
 #[expect(clippy::too_many_arguments, reason = "the arguments have nothing in common that a struct could name")]
 fn describe(
     root: &std::path::Path,
     ready: &ReadyRank,
-    mut doubt: v1::Doubt,
+    Known { mut doubt, left_out, is_final }: Known,
     announce_id: u64,
     mode: CaptureMode,
     verdicts: &Verdicts,
@@ -675,6 +694,7 @@ fn describe(
         .collect();
     wire.files = files.iter().map(|file| file_to_wire(file.header())).collect();
     wire.doubt = doubt.into();
+    (wire.left_out, wire.is_final) = (left_out, is_final);
     wire.kept_time_ns = newest.map_or(0, |newest| newest.changed_ns.saturating_sub(wire.written_unix_ns));
     wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| {
         let age_ns = newest.age_ns(ahead_ns(root));

@@ -390,6 +390,9 @@ pub struct CncConfig {
     /// Time at which this configuration was checked, which is about the start of the process, in nanoseconds since
     /// 1970.
     pub began_ns: i64,
+    /// Whether the application had ended with success, with all its processes, before the agent starts. Not a key of
+    /// the configuration.
+    pub has_ended_well: bool,
 }
 
 /// The choice of a layout: a known layout, one checkpoint, or a guess.
@@ -557,6 +560,7 @@ impl CncOptions {
             began_ns: SystemTime::now()
                 .duration_since(SystemTime::UNIX_EPOCH)
                 .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
+            has_ended_well: false,
         })
     }
 

@@ -119,7 +119,7 @@ fn announcement(rank: u32, variables: u64) -> Vec<u8> {
     };
     header.check().expect("a sound header");
     let files = vec![file_to_wire(&header)];
-    v1::Announcement { files, written_unix_ns: 1, changed_clock_ns: 0, kept_time_ns: 0, doubt: 0 }.encode_to_vec()
+    v1::Announcement { files, written_unix_ns: 1, ..Default::default() }.encode_to_vec()
 }
 
 fn runtime() -> tokio::runtime::Runtime {

@@ -682,6 +682,31 @@ fn files_that_a_step_writes_at_different_times_are_not_saved_with_files_of_anoth
 }
 
 #[test]
+fn files_that_an_application_left_when_it_succeeded_are_final_and_a_doubtful_last_checkpoint_gives_5() {
+    // The second step writes only one of the two files.
+    let steps = "echo 1 > WAVECAR; echo 1 > CHGCAR; sleep 3; echo 2 > WAVECAR;";
+    for (end, status, is_doubted) in
+        [("exit 0", 0, false), ("exit 9", 9, true), ("sleep 8 > /dev/null 2>&1 & exit 0", 5, true)]
+    {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = run_one_rank(dir.path(), "single", &format!("{steps} {end}"), status);
+        let newest = list(&dir.path().join("store"))[0].clone();
+        assert_eq!(newest["doubt"].is_string(), is_doubted, "{end}: {newest}\n{log}");
+        assert_eq!(log.contains("the newest checkpoint is doubtful"), is_doubted, "{end}: {log}");
+    }
+    // The fourth step writes only one of the files that each of the three steps before has written.
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = OVERWRITES.replace("SAVE", "sleep 3").replace("exit 9", "exit 0");
+    let log = run_one_rank(dir.path(), "single", &script, 0);
+    let back = dir.path().join("back");
+    run(mcr().args(["restart", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
+    for (file, step) in [("coor", 4), ("vel", 3), ("xsc", 3)] {
+        let text = std::fs::read_to_string(back.join(format!("run.{file}"))).expect("restored");
+        assert_eq!(text, format!("step {step} {file}\n"), "{log}");
+    }
+}
+
+#[test]
 fn mcr_save_doubts_a_checkpoint_of_which_only_some_files_were_written_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let (data, store) = (dir.path().join("out"), dir.path().join("store"));

@@ -56,6 +56,51 @@ fn files_that_the_guess_cannot_place_are_named_at_the_end_and_many_of_them_give_
 }
 
 #[test]
+fn a_few_small_files_in_no_checkpoint_do_not_make_the_checkpoints_doubtful() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for step in 1 2 3 4; do head -c 4000 /dev/urandom > turb0.f0000$step; echo filetemplate > \
+                  turb.nek5000; sleep 2.5; done";
+    let log = run_guessed(dir.path(), &["--ranks", "1"], script, 0);
+    let saved = list(&dir.path().join("store"));
+    assert!(saved.len() == 4 && saved.iter().all(|c| c["doubt"].is_null()), "{saved:?}\n{log}");
+}
+
+#[test]
+fn restart_files_that_come_after_plots_are_saved_or_named_at_the_end_with_5() {
+    let plots = |name: &str| {
+        let name = name.replace('#', "$step");
+        format!("for step in 1 2 3 4 5; do head -c 4000 /dev/urandom > {name}; sleep 2; done; sleep 2;")
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = format!("{} echo state > wrfrst_d01_2000-01-01_05:00:00", plots("wrfout_d01_2000-01-01_0#:00:00"));
+    let log = run_guessed(dir.path(), &["--ranks", "1"], &script, 0);
+    let back = dir.path().join("back");
+    run(mcr().args(["restart", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
+    let state = std::fs::read_to_string(back.join("wrfrst_d01_2000-01-01_05:00:00"));
+    assert_eq!(state.ok().as_deref(), Some("state\n"), "{log}");
+
+    // The guess does not know whether the first files are plots.
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = format!("{} echo state > restart_0005.dat", plots("fields_000#.dat"));
+    let log = run_guessed(dir.path(), &["--ranks", "1"], &script, 5);
+    assert!(log.contains("not committed: restart files") && log.contains("first=restart_0005.dat"), "{log}");
+}
+
+#[test]
+fn a_start_whose_names_do_not_show_the_layout_continues_with_the_layout_of_the_newest_checkpoint() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |its: &str| {
+        let file = "checkpoint.chkpt.it_$it.file_$k.h5";
+        format!("for it in {its}; do for k in 0 1 2; do echo $it > {file}; done; sleep 2.5; done")
+    };
+    let script = format!("{}; for n in a b c d e f g; do echo $n > input_$n.par; done", write("64 128 192"));
+    run_guessed(dir.path(), &["--ranks", "3"], &script, 5);
+    let log = run_guessed(dir.path(), &["--ranks", "3"], &write("256"), 5);
+    assert!(log.contains("the newest checkpoint shows it"), "{log}");
+    assert!(is_complete(dir.path(), "checkpoint.chkpt.it_256"), "{log}");
+}
+
+#[test]
 fn a_flush_names_files_that_the_guess_cannot_place_and_gives_5() {
     let dir = tempfile::tempdir().expect("a directory");
     let script = format!(

@@ -92,6 +92,7 @@ impl FlushWork {
             ranks_ms: &ranks_ms,
             doubtful: self.ranks.iter().find_map(|rank| Some((rank.rank, rank.doubt?))),
             is_late_part: self.is_late_part,
+            is_final: self.ranks.iter().all(|rank| rank.is_final),
             may_wait: self.may_wait,
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
@@ -363,6 +364,7 @@ pub(super) struct RankOfFlush {
     /// originals.
     kept_time_ns: i64,
     doubt: Option<Doubt>,
+    is_final: bool,
 }
 
 impl RankOfFlush {
@@ -375,6 +377,7 @@ impl RankOfFlush {
             was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
             kept_time_ns: announced.kept_time_ns,
             doubt: announced.doubt,
+            is_final: announced.is_final,
         }
     }
 

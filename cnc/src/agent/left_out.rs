@@ -21,7 +21,7 @@ pub(super) struct LeftOut {
 struct Looked {
     at: Instant,
     took: Duration,
-    are_many: bool,
+    left: Option<Unplaced>,
 }
 
 impl LeftOut {
@@ -29,16 +29,16 @@ impl LeftOut {
         Arc::new(Self { look, last: Mutex::new(None) })
     }
 
-    /// Whether the layout leaves out many files, see [`Unplaced::are_many`]. The answer is at most as old as the pause
-    /// between two looks. Must run on a thread that may block.
-    pub(super) fn are_many(&self) -> bool {
+    /// The files that the layout leaves out, if they make the checkpoints doubtful, see [`Unplaced::makes_doubt`].
+    /// The answer is at most as old as the pause between two looks. Must run on a thread that may block.
+    pub(super) fn doubt(&self) -> Option<Unplaced> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = last.as_ref().filter(|last| last.at.elapsed() < PAUSE_MIN.max(last.took * PAUSE_FACTOR)) {
-            return known.are_many;
+            return known.left.clone();
         }
         let began = Instant::now();
-        let are_many = (self.look)().is_some_and(|left| left.are_many);
-        *last = Some(Looked { at: Instant::now(), took: began.elapsed(), are_many });
-        are_many
+        let left = (self.look)().filter(|left| left.makes_doubt);
+        *last = Some(Looked { at: Instant::now(), took: began.elapsed(), left: left.clone() });
+        left
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct Core {
     /// `None` if the layout was not guessed.
     pub(super) left_out: Option<Arc<LeftOut>>,
     pub(super) before: Arc<Before>,
+    /// Whether the application has ended with success, with all its processes, so no file is written again.
+    pub(super) has_ended_well: bool,
     pub(super) state: AgentState,
     pub(super) state_changed: bool,
     /// The checkpoint that was last reported as vanished.

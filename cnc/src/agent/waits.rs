@@ -31,6 +31,7 @@ impl Core {
         if order.processes != Processes::MayRun {
             self.watcher.processes_gone(order.processes == Processes::EndedWell);
         }
+        self.has_ended_well |= order.processes == Processes::EndedWell;
         self.shorten_retry_delays();
         let request = self.watcher.look_around();
         let drain = Drain::of_everything(request, ms_of(order.until));

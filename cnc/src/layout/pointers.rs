@@ -48,6 +48,34 @@ pub fn may_be_left(path: &[u8]) -> bool {
     is_log_name(name) || is_backup_name(name) || path.split(|&b| b == b'/').any(is_product_name)
 }
 
+/// Whether the name of the file says that it is a restart file, or the name of a directory with a number:
+/// `wrfrst_d01_...`, `blast.final.rst`, `chk00010/Header`. A directory without a number, such as `checkpoints`, may
+/// have other files too.
+pub fn is_restart_name(path: &[u8]) -> bool {
+    let path = path.to_ascii_lowercase();
+    let mut components = path.rsplit(|&b| b == b'/').enumerate();
+    components.any(|(nth, name)| {
+        let mut words = name.split(|b| !b.is_ascii_alphabetic());
+        (nth == 0 || name.iter().any(u8::is_ascii_digit)) && words.any(|word| RESTART_WORDS.contains(&word))
+    })
+}
+
+/// Words in the names of restart files, in lower case.
+const RESTART_WORDS: [&[u8]; 12] = [
+    b"restart",
+    b"restarts",
+    b"rst",
+    b"wrfrst",
+    b"chk",
+    b"chkpt",
+    b"chkpoint",
+    b"ckpt",
+    b"cpt",
+    b"checkpoint",
+    b"checkpoints",
+    b"pickup",
+];
+
 /// Whether this is the name of an older copy that the application keeps: `name.bak`, `name.bak-2`, `name.old`.
 fn is_backup_name(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
@@ -132,6 +160,16 @@ mod tests {
         for name in ["sedov_hdf5_chk_0003", "chk00010", "wrfrst_d01_2000-01-24", "blast.00003.rst", "history.3", "plt"]
         {
             assert!(!is_product_name(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_names_of_restart_files_have_words_that_say_so() {
+        for path in ["wrfrst_d01_2000-01-24", "Blast.final.rst", "chk00010/Header", "restart.3", "a_hdf5_chk_0003"] {
+            assert!(is_restart_name(path.as_bytes()), "{path}");
+        }
+        for path in ["wrfout_d01_2000-01-24", "first.dat", "burst_5", "checkpoints/meta.json", "dump.100", "chkdsk"] {
+            assert!(!is_restart_name(path.as_bytes()), "{path}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Files that are not part of a state: files that belong to no checkpoint, and files with names of logs, pointer files,
 //! older copies and unfinished files.
 
-use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary, may_be_left};
+use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary, may_be_left};
 use crate::layout::{Layout, Listing, is_of_a_store, is_ours};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::BTreeSet;
@@ -23,6 +23,15 @@ pub struct Unplaced {
     /// Whether a part of a checkpoint may be among these files: they are more than a quarter of all files, or have
     /// more than a quarter of all bytes, or one of them is named after a checkpoint.
     pub are_many: bool,
+    /// Bytes of these files.
+    pub bytes: u64,
+    /// Bytes of all files.
+    pub of_bytes: u64,
+    /// Whether the checkpoints of this layout are doubtful: these files are more than a quarter of all files and have
+    /// more than a quarter of all bytes, or one of them is named after a checkpoint.
+    pub makes_doubt: bool,
+    /// The first of these files whose name says that it is a restart file.
+    pub restart: Option<FilePath>,
 }
 
 pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
@@ -38,13 +47,22 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         [(left.len() as u128, all.len() as u128), (bytes_of(&mut left.iter().copied()), bytes_of(&mut all.iter()))];
     let labels: BTreeSet<CheckpointId> =
         all.iter().filter_map(|(path, _)| Some(layout.place(path)?.checkpoint)).collect();
-    let are_many = shares.iter().any(|(left, all)| left * 100 > all * (100 - MOST_PERCENT))
-        || left.iter().any(|(path, _)| is_named_after(path, &labels));
+    let is_large = |(left, all): &(u128, u128)| left * 100 > all * (100 - MOST_PERCENT);
+    let is_part = left.iter().any(|(path, _)| is_named_after(path, &labels));
+    let restart = left.iter().find(|(path, _)| is_restart_name(path.as_bytes()));
+    let [_, (bytes, of_bytes)] = shares.map(|(left, all)| {
+        let at_most = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+        (at_most(left), at_most(all))
+    });
     left.first().map(|(first, _)| Unplaced {
         first: FilePath::clone(first),
         files: left.len(),
         of: all.len(),
-        are_many,
+        are_many: is_part || shares.iter().any(is_large),
+        bytes,
+        of_bytes,
+        makes_doubt: is_part || shares.iter().all(is_large),
+        restart: restart.map(|(path, _)| FilePath::clone(path)),
     })
 }
 

@@ -2,6 +2,26 @@ use super::*;
 use crate::layout::{CheckpointLabel, ScanLimits, list};
 use std::time::Duration;
 
+#[test]
+fn files_that_are_left_out_make_doubt_only_if_they_are_a_large_part_of_the_files_and_of_the_bytes() {
+    let layout = Layout::from_patterns(&["turb0.{checkpoint}"], 0).expect("valid");
+    let left = |others: &[(&str, u64)]| {
+        let placed = [("turb0.f00001", 4000), ("turb0.f00002", 4000)];
+        let all = || placed.iter().chain(others);
+        let listing = listing_of(&paths(all().map(|(name, _)| *name)));
+        let listing = Listing { bytes: all().map(|(_, bytes)| *bytes).collect(), ..listing };
+        layout.unplaced(&listing).expect("files are left out")
+    };
+    let small = left(&[("turb.nek5000", 13)]);
+    assert!(small.are_many && !small.makes_doubt, "{small:?}");
+    let few = [("x1.dat", 1), ("x2.dat", 1), ("x3.dat", 1)];
+    assert!(!left(&few).makes_doubt && left(&[few[0], few[1], ("x3.dat", 9000)]).makes_doubt);
+    let large = left(&[("other", 4000)]);
+    assert_eq!((large.files, large.of, large.bytes, large.of_bytes, large.makes_doubt), (1, 3, 4000, 12000, true));
+    let named_after = left(&[("f00001.part", 1)]);
+    assert!(named_after.makes_doubt, "{named_after:?}");
+}
+
 type Guessed = BTreeMap<String, (usize, BTreeSet<u32>)>;
 
 fn paths(names: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<FilePath> {
