@@ -6,6 +6,7 @@ use crate::settings::USER_FILE;
 use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::companions::is_pointer_name;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
+use mcr_cnc::layout::of_job::is_batch_output;
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Skipped, list};
 use mcr_cnc::watch::Unreadable;
@@ -95,8 +96,7 @@ fn leave_out_store(listing: &mut Listing, watch: &Path, store: &Path) {
 /// The files of the application: without the store, the user's settings `mcr.toml`, and the output of a batch script.
 pub fn of_the_application(mut listing: Listing, watch: &Path, store: Option<&Path>) -> Listing {
     store.into_iter().for_each(|store| leave_out_store(&mut listing, watch, store));
-    let is_of_batch = |name: &[u8]| name.starts_with(b"slurm-") && (name.ends_with(b".out") || name.ends_with(b".err"));
-    let is_of_job = |path: &&FilePath| path.name() == USER_FILE.as_bytes() || is_of_batch(path.name());
+    let is_of_job = |path: &&FilePath| path.name() == USER_FILE.as_bytes() || is_batch_output(path.name());
     let of_job: Vec<FilePath> = listing.files.iter().filter(is_of_job).cloned().collect();
     of_job.iter().for_each(|path| listing.leave_out(path.as_path()));
     listing

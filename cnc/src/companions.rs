@@ -19,6 +19,7 @@
 
 use crate::capture::{Image, whole};
 use crate::fingerprint::Fingerprint;
+use crate::layout::of_job::{is_own_output, is_settings};
 use crate::layout::pointers::is_log_name;
 pub use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name};
 use crate::layout::walk::{Found, Unreadable, walk};
@@ -416,7 +417,7 @@ fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
         entries += 1;
         let Ok(kind) = entry.file_type() else { continue };
         let (name, path) = (entry.file_name(), dir.join(entry.file_name()));
-        if found.len() >= COMPANIONS_MAX || is_own_name(name.as_bytes()) {
+        if found.len() >= COMPANIONS_MAX || is_own_name(name.as_bytes()) || is_settings(path.as_os_str().as_bytes()) {
             continue;
         } else if kind.is_symlink() {
             if let (Ok(stat), Ok(text)) = (entry.metadata(), root.join(&path).read_link()) {
@@ -442,7 +443,8 @@ fn pointer(root: &Path, layout: &Layout, path: &Path) -> Option<Candidate> {
         return None;
     }
     let most = if is_named { POINTER_BYTES_MAX } else { UNNAMED_POINTER_BYTES_MAX };
-    let look = || name.symlink_metadata().ok().filter(|stat| stat.is_file() && stat.len() <= most);
+    let may_be = |stat: &Metadata| stat.is_file() && stat.len() <= most && !is_own_output(stat);
+    let look = || name.symlink_metadata().ok().filter(may_be);
     let (before, content) = (look()?, std::fs::read(&name).ok()?);
     // A file that changed while it was read is skipped. The next search finds the file again.
     let stat = look().filter(|after| Fingerprint::of(after) == Fingerprint::of(&before))?;

@@ -8,6 +8,7 @@
 
 pub mod guess;
 mod mixed;
+pub mod of_job;
 pub mod pointers;
 pub mod presets;
 pub mod walk;
@@ -252,7 +253,11 @@ impl Layout {
 
     /// Whether a path belongs to no checkpoint because of its name alone.
     fn is_skipped(&self, path: &FilePath) -> bool {
-        is_of_a_store(path.as_bytes()) || self.skips_temporary && pointers::is_temporary(path.as_bytes())
+        let path = path.as_bytes();
+        is_of_a_store(path)
+            || of_job::is_settings(path)
+            || of_job::is_batch_output(path)
+            || self.skips_temporary && pointers::is_temporary(path)
     }
 
     pub(crate) fn push(&mut self, pattern: Pattern) {
