@@ -12,6 +12,9 @@
 //!    newest file, or from the file with the largest number, would use such a file. The shape of a file is its path
 //!    with every run of digits replaced by `#`. If the checkpoints of a job have names such as `a` and `b`, newer
 //!    files of the other checkpoints are moved, too.
+//!
+//!    The user's settings `mcr.toml` are an exception: an existing file stays, because an older version may name
+//!    another store.
 //! 3. The journal `.mcr-publish-WHERE-PROCESS` lists every move and every rename. The journal is durable before the
 //!    first move or rename.
 //! 4. The files are moved, then renamed. The journal is removed when all moves and renames are durable.
@@ -25,6 +28,7 @@ use super::target::{Target, directory, failed, inner_of, would_lead_out};
 use super::{RestoreError, RestoredFile, VerifiedFile, sync_dirs};
 use crate::fingerprint::Fingerprint;
 use crate::layout::is_ours;
+use crate::layout::of_job::is_settings;
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,6 +95,8 @@ pub struct Published {
     pub aside_to: Option<String>,
     /// Links that were not created. Such a link leads to a directory elsewhere, or a directory has its name.
     pub not_made: Vec<FilePath>,
+    /// Whether the checkpoint has other settings `mcr.toml`, and the existing settings stay.
+    pub keeps_settings: bool,
 }
 
 /// The existing files that stay, and the existing files that must be moved aside.
@@ -111,6 +117,10 @@ pub fn publish_all(
     let to = target.path();
     target.make_directories(how.directories.keys())?;
     let (files, not_made) = without_links_out(to, files);
+    let (settings, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| {
+        let is_same = || file.compared.is_some_and(|(_, is_same)| is_same);
+        keeps_existing(to, &file.header.path) && !is_same()
+    });
     let wanted: Vec<Wanted<'_>> = files.iter().map(Wanted::of).collect();
     // The search for newer files runs before the lock is taken, because the search may take long.
     let searched = search(to, &wanted, how)?;
@@ -162,6 +172,7 @@ pub fn publish_all(
     target.set_modes(&how.directories)?;
     target.keep();
     (published.not_made, published.aside, published.aside_to) = (not_made, plan.aside, aside);
+    published.keeps_settings = !settings.is_empty();
     Ok((published, recovered))
 }
 
@@ -176,6 +187,11 @@ fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>,
     };
     let (out, files): (Vec<_>, Vec<_>) = files.into_iter().partition(cannot_be);
     (files, out.into_iter().map(|file| file.header.path.clone()).collect())
+}
+
+/// Whether this is the path of the user's settings, and such a file exists.
+fn keeps_existing(to: &Path, path: &FilePath) -> bool {
+    is_settings(path.as_bytes()) && to.join(path.as_path()).symlink_metadata().is_ok()
 }
 
 /// Replaces a restored file by a hard link, if it was a hard link of another file of the checkpoint. The new link
@@ -207,7 +223,8 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<As
     if !to.exists() {
         return Ok(Vec::new());
     }
-    let wanted: Vec<Wanted<'_>> = files.iter().map(|header| Wanted { header, compared: None }).collect();
+    let published = files.iter().filter(|header| !keeps_existing(to, &header.path));
+    let wanted: Vec<Wanted<'_>> = published.map(|header| Wanted { header, compared: None }).collect();
     Ok(plan(to, &wanted, &search(to, &wanted, how)?.later)?.aside)
 }
 
@@ -334,6 +351,43 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::whole;
+    use crate::restart::FileRestorer;
+    use mcrengine::ids::{Digest, Rank};
+
+    /// A verified file of a checkpoint that was written at this time.
+    fn verified(to: &Path, path: &str, content: &str, modified_ns: i64) -> VerifiedFile {
+        let (bytes, digest) = (content.len() as u64, Digest::of(content.as_bytes()));
+        let header = FileHeader {
+            path: FilePath::new(path.as_bytes()).expect("valid"),
+            rank: Rank(0),
+            bytes,
+            kind: FileKind::Regular,
+            mode: 0o644,
+            modified_ns,
+            digest,
+            variables: vec![whole(digest, bytes)],
+        };
+        let restorer = FileRestorer::create(to, Arc::new(header)).expect("created");
+        restorer.write(0, 0, content.as_bytes()).expect("written");
+        restorer.verify(false).expect("verified")
+    }
+
+    #[test]
+    fn existing_settings_are_not_replaced_by_the_settings_of_a_checkpoint() {
+        let to = tempfile::tempdir().expect("a directory");
+        let publish = |content: &str| {
+            let files = vec![verified(to.path(), "mcr.toml", content, 1), verified(to.path(), "state", "state", 1)];
+            publish_all(&Target::new(to.path()), files, &Publish::default()).expect("published").0
+        };
+        let is = || std::fs::read_to_string(to.path().join("mcr.toml")).expect("there");
+        assert!(!publish("first").keeps_settings);
+        assert_eq!(is(), "first", "there were no settings");
+        let published = publish("second");
+        assert!(published.keeps_settings && published.aside.is_empty());
+        assert_eq!(is(), "first");
+        assert!(!publish("first").keeps_settings, "the settings are the same");
+    }
 
     #[test]
     fn files_of_one_shape_differ_in_numbers_alone() {
