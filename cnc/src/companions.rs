@@ -548,7 +548,7 @@ fn normal(path: &Path) -> Option<PathBuf> {
 
 /// The words of a pointer file that may be names. White space, quotes and common punctuation separate words. For a
 /// long file, only the first and the last words are returned. A file that is not text has no words.
-fn words_in(content: &[u8]) -> Vec<String> {
+pub(crate) fn words_in(content: &[u8]) -> Vec<String> {
     let Ok(text) = std::str::from_utf8(content) else { return Vec::new() };
     let is_between = |c: char| c.is_whitespace() || c.is_control() || "\"'`,;:=()[]{}<>".contains(c);
     let mut words: Vec<String> = text.split(is_between).filter(|word| !word.is_empty()).map(str::to_owned).collect();

@@ -282,6 +282,34 @@ fn a_pointer_that_is_written_after_the_checkpoint_travels_with_it_without_a_seco
 }
 
 #[test]
+fn all_pointers_that_are_written_one_after_another_travel_with_the_second_checkpoint() {
+    let site = Site::new();
+    let store = site.dir.path().join("store");
+    let (_aggregator, address) = Daemon::aggregator(site.dir.path(), "anc", &store, "");
+    let agent = Daemon::agent(site.dir.path(), "cnc", &site.run(), &[address], "ranks = 1\nlayout = \"cesm\"");
+    agent.wait_for_log("session began");
+    let models = [("atm", "cam"), ("lnd", "clm2"), ("ice", "cice"), ("drv", "cpl")];
+    let file = |model: &str, step: u32| format!("case.{model}.r.000{step}-01-01-00000.nc");
+    for step in 1..=2 {
+        for (_, model) in models {
+            fs::write(site.run().join(file(model, step)), format!("{model} at step {step}").repeat(99))
+                .expect("written");
+        }
+        for (pointer, model) in models {
+            std::thread::sleep(Duration::from_millis(800));
+            fs::write(site.run().join(format!("rpointer.{pointer}")), file(model, step)).expect("written");
+        }
+        let wanted = format!("000{step}-01-01-00000");
+        wait_for(&wanted, Duration::from_secs(20), || site.labels().contains(&wanted).then_some(()));
+    }
+    run(site.restart(&site.back()).args(["--copy", "--checkpoint", "0002-01-01-00000"]), 0);
+    for (pointer, model) in models {
+        let text = fs::read_to_string(site.back().join(format!("rpointer.{pointer}"))).expect("it travels");
+        assert_eq!(text, file(model, 2));
+    }
+}
+
+#[test]
 fn a_pointer_that_is_written_between_two_saves_is_saved_with_the_newest_checkpoint_once() {
     let site = Site::new();
     site.step("", 1);

@@ -10,7 +10,8 @@
 //!    file does not belong to the checkpoint, and has the shape of restored files. In addition, the file is newer
 //!    than all restored files of its shape, or its name is later (`later.rs`). An application that starts from the
 //!    newest file, or from the file with the largest number, would use such a file. The shape of a file is its path
-//!    with every run of digits replaced by `#`. If the checkpoints of a job have names such as `a` and `b`, newer
+//!    with every run of digits replaced by `#`. A newer pointer file that is not part of the checkpoint is moved, too
+//!    (`stale.rs`). If the checkpoints of a job have names such as `a` and `b`, newer
 //!    files of the other checkpoints are moved, too.
 //!
 //!    The user's settings `mcr.toml` are an exception: an existing file stays, because an older version may name
@@ -24,6 +25,7 @@ use super::journal::{Recovered, Steps, make_aside, recover_locked, remove_journa
 use super::later::{Later, shape};
 use super::leftovers;
 use super::lock::{LOCK_WAIT, lock};
+use super::stale::Stale;
 use super::target::{Target, directory, failed, inner_of, would_lead_out};
 use super::{RestoreError, RestoredFile, VerifiedFile, sync_dirs};
 use crate::fingerprint::Fingerprint;
@@ -301,6 +303,7 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
     let later = how.label.as_ref().map_or_else(Later::default, |label| {
         Later::new(label, ours.iter().copied().chain(&how.of_checkpoint).map(FilePath::as_bytes))
     });
+    let stale = Stale::new(&ours, how);
     let (mut open, mut entries) = (vec![PathBuf::new()], 0usize);
     while let Some(dir) = open.pop() {
         let listed = match std::fs::read_dir(to.join(&dir)) {
@@ -332,9 +335,12 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
             } else if kind.is_file() {
                 let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { continue };
                 let of_other = newest_of_all.filter(|_| of_others.contains(&path));
-                let Some(newest) = newest.get(&shape).copied().or(of_other) else { continue };
+                let of_shape = newest.get(&shape).copied().or(of_other);
+                let is_pointer = !how.is_copy && of_shape.is_none() && stale.may_be(&path);
+                let Some(newest) = of_shape.or(newest_of_all.filter(|_| is_pointer)) else { continue };
                 let modified_ns = entry.metadata().map_or(i64::MIN, |stat| Fingerprint::of(&stat).modified_ns);
                 let why = match modified_ns > newest {
+                    true if is_pointer && !stale.leads_on(&to.join(path.as_path())) => continue,
                     true => Why::Newer,
                     false if later.has(path.as_bytes()) => Why::Later,
                     false => continue,
@@ -387,6 +393,27 @@ mod tests {
         assert!(published.keeps_settings && published.aside.is_empty());
         assert_eq!(is(), "first");
         assert!(!publish("first").keeps_settings, "the settings are the same");
+    }
+
+    #[test]
+    fn a_newer_pointer_file_that_the_checkpoint_does_not_have_is_moved_aside() {
+        let to = tempfile::tempdir().expect("a directory");
+        let is = |name: &str, step: u32| {
+            std::fs::write(to.path().join(name), format!("case.cpl.r.000{step}.nc\n")).expect("written");
+        };
+        is("rpointer.drv", 4);
+        is("rpointer.ice", 3);
+        is("notes.txt", 4);
+        let publish = |is_copy: bool| {
+            let files = vec![verified(to.path(), "case.cpl.r.0003.nc", "state", 1_000_000_000)];
+            let how = Publish { is_copy, label: Some("0003".to_owned()), ..Publish::default() };
+            publish_all(&Target::new(to.path()), files, &how).expect("published").0
+        };
+        assert_eq!(publish(true).aside, [], "the application continues with its own files");
+        let aside = publish(false).aside;
+        let drv = FilePath::new(&b"rpointer.drv"[..]).expect("valid");
+        assert_eq!(aside, [Aside { path: drv, why: Why::Newer }], "the other pointer names the restored checkpoint");
+        assert!(!to.path().join("rpointer.drv").exists() && to.path().join("rpointer.ice").exists());
     }
 
     #[test]
