@@ -71,7 +71,8 @@ pub fn report(config: &CncConfig, store: &Path, used: Option<&Layout>, known: &[
 /// Reports files that are not saved because of their names.
 fn report_by_name(layout: &Layout, listing: &Listing) {
     let left = |is: &dyn Fn(&FilePath) -> bool| {
-        let mut left = listing.files.iter().filter(|path| layout.place(path).is_none() && is(path));
+        let is_saved = |path: &FilePath| layout.place(path).is_some() || layout.attends(path.name());
+        let mut left = listing.files.iter().filter(|path| !is_saved(path) && is(path));
         left.next().map(|first| (first.clone(), 1 + left.count()))
     };
     if let Some((first, files)) = left(&|path| may_be_left(path.as_bytes())) {
@@ -124,7 +125,8 @@ fn unnamed<'a>(layout: &Layout, listing: &'a Listing) -> Vec<&'a FilePath> {
         .filter(|directory| directory != Path::new(""))
         .collect();
     let is_in_one = |path: &&FilePath| path.as_path().ancestors().skip(1).any(|dir| of_checkpoints.contains(dir));
-    let is_unnamed = |path: &&FilePath| layout.place(path).is_none() && !is_pointer_name(path.name());
+    let is_beside = |name: &[u8]| is_pointer_name(name) || layout.attends(name);
+    let is_unnamed = |path: &&FilePath| layout.place(path).is_none() && !is_beside(path.name());
     listing.files.iter().filter(is_in_one).filter(is_unnamed).collect()
 }
 

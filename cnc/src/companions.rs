@@ -7,6 +7,7 @@
 //! | symbolic link elsewhere, such as `latest -> DD0018` | if it leads to the checkpoint | the same link |
 //! | directory | if it is empty, or has another mode than its parent | a directory with the same mode |
 //! | pointer file, such as `rpointer.ocn` | with the newest checkpoint at its time | the same file |
+//! | file that the code needs for all checkpoints, such as PLUTO's `dbl.out` | always | the same file |
 //!
 //! If a symbolic link elsewhere leads to a file, the link is saved with the rank of this file. A pointer file is
 //! saved with the checkpoint that was the newest when the pointer file was written.
@@ -102,6 +103,7 @@ const USUAL_MODES: [u32; 2] = [0o755, 0o775];
 
 const IS_SPECIAL: &str = "a socket, pipe or device is not saved";
 const LEADS_OUT: &str = "a link leads out of the directory; the link is saved, and its target is not";
+const TOO_LONG: &str = "a file that the code needs for a restart has more than 1 MiB; the file is not saved";
 const TOO_MANY: &str = "a checkpoint has more than 16384 links and directories, or they have more than 1 MiB";
 
 /// Links and possible pointer files in directories that several checkpoints share. Each directory is read only once.
@@ -113,8 +115,27 @@ pub struct Beside {
 /// A link or a file that may be a companion of a checkpoint in the same directory.
 #[derive(Debug)]
 enum Candidate {
-    Link { path: PathBuf, stat: Metadata, text: PathBuf, end: Option<PathBuf> },
-    Pointer { path: FilePath, stat: Metadata, content: Vec<u8>, words: Vec<String>, is_named: bool },
+    Link {
+        path: PathBuf,
+        stat: Metadata,
+        text: PathBuf,
+        end: Option<PathBuf>,
+    },
+    Pointer {
+        path: FilePath,
+        stat: Metadata,
+        content: Vec<u8>,
+        words: Vec<String>,
+        is_named: bool,
+    },
+    /// A file that is saved with each checkpoint, see [`Layout::attends`].
+    Attendant {
+        path: FilePath,
+        stat: Metadata,
+        content: Vec<u8>,
+    },
+    /// Such a file that is too long.
+    Long(FilePath),
 }
 
 /// The properties of the whole watched directory that the search for companions needs.
@@ -257,6 +278,10 @@ impl<'a> Gathering<'a> {
                             self.take(path.as_path(), FileKind::Pointer, stat, content);
                         }
                     }
+                    Candidate::Attendant { path, stat, content } => {
+                        self.take(path.as_path(), FileKind::Pointer, stat, content);
+                    }
+                    Candidate::Long(path) => self.lose(path.as_path(), TOO_LONG),
                 }
             }
         }
@@ -413,6 +438,7 @@ impl<'a> Gathering<'a> {
 fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
     let (mut found, mut files, mut entries) = (Vec::new(), Vec::new(), 0usize);
     let Ok(listed) = std::fs::read_dir(root.join(dir)) else { return found };
+    let is_known = |name: &[u8]| is_pointer_name(name) || layout.attends(name);
     for entry in listed.flatten() {
         entries += 1;
         let Ok(kind) = entry.file_type() else { continue };
@@ -424,12 +450,12 @@ fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
                 let end = resolve(root, &path);
                 found.push(Candidate::Link { path, stat, text, end });
             }
-        } else if kind.is_file() && (entries <= READ_ENTRIES_MAX || is_pointer_name(name.as_bytes())) {
+        } else if kind.is_file() && (entries <= READ_ENTRIES_MAX || is_known(name.as_bytes())) {
             files.push(path);
         }
     }
     if entries > READ_ENTRIES_MAX {
-        files.retain(|path| path.file_name().is_some_and(|name| is_pointer_name(name.as_bytes())));
+        files.retain(|path| path.file_name().is_some_and(|name| is_known(name.as_bytes())));
     }
     found.extend(files.into_iter().filter_map(|path| pointer(root, layout, &path)));
     found
@@ -438,16 +464,26 @@ fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
 /// Reads a file that belongs to no checkpoint and may be a pointer file. `None` if the file cannot be a pointer file.
 fn pointer(root: &Path, layout: &Layout, path: &Path) -> Option<Candidate> {
     let (path, name) = (FilePath::new(path.as_os_str().as_bytes()).ok()?, root.join(path));
-    let is_named = is_pointer_name(path.name());
-    if layout.place(&path).is_some() || is_log_name(path.name()) {
+    let (is_named, attends) = (is_pointer_name(path.name()), layout.attends(path.name()));
+    if layout.place(&path).is_some() || is_log_name(path.name()) && !attends {
         return None;
     }
-    let most = if is_named { POINTER_BYTES_MAX } else { UNNAMED_POINTER_BYTES_MAX };
+    let most = match () {
+        () if attends => COMPANIONS_BYTES_MAX as u64,
+        () if is_named => POINTER_BYTES_MAX,
+        () => UNNAMED_POINTER_BYTES_MAX,
+    };
+    if attends && name.symlink_metadata().is_ok_and(|stat| stat.len() > most) {
+        return Some(Candidate::Long(path));
+    }
     let may_be = |stat: &Metadata| stat.is_file() && stat.len() <= most && !is_own_output(stat);
     let look = || name.symlink_metadata().ok().filter(may_be);
     let (before, content) = (look()?, std::fs::read(&name).ok()?);
     // A file that changed while it was read is skipped. The next search finds the file again.
     let stat = look().filter(|after| Fingerprint::of(after) == Fingerprint::of(&before))?;
+    if attends {
+        return Some(Candidate::Attendant { path, stat, content });
+    }
     let words = words_in(&content);
     Some(Candidate::Pointer { path, stat, content, words, is_named })
 }

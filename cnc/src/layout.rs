@@ -34,6 +34,9 @@ pub struct Layout {
     /// Whether files with temporary names belong to no checkpoint, see [`pointers::is_temporary`]. Patterns that a user
     /// wrote decide alone.
     skips_temporary: bool,
+    /// Names of small files without which the code cannot restart from a checkpoint. The code uses the same files for
+    /// all checkpoints, so they are saved with each checkpoint.
+    attendants: &'static [&'static str],
 }
 
 /// The checkpoint and the rank of a file.
@@ -239,9 +242,14 @@ impl Layout {
         match patterns.len() {
             0 => Err(LayoutError::Empty),
             n if n > PATTERNS_MAX => Err(LayoutError::TooMany(n)),
-            _ => {
-                Ok(Self { name: name.to_owned(), patterns, marker: None, files_per_rank: None, skips_temporary: false })
-            }
+            _ => Ok(Self {
+                name: name.to_owned(),
+                patterns,
+                marker: None,
+                files_per_rank: None,
+                skips_temporary: false,
+                attendants: &[],
+            }),
         }
     }
 
@@ -308,6 +316,12 @@ impl Layout {
     /// The checkpoint that this file marks as complete.
     pub fn marked(&self, path: &FilePath) -> Option<CheckpointId> {
         self.marker.as_ref()?.place(path.as_bytes()).map(|placed| placed.checkpoint)
+    }
+
+    /// Whether a file of this name is saved with each checkpoint in its directory, although it belongs to no single
+    /// checkpoint.
+    pub fn attends(&self, name: &[u8]) -> bool {
+        self.attendants.iter().any(|attendant| attendant.as_bytes() == name)
     }
 
     /// Whether a checkpoint is complete only when its marker file exists.

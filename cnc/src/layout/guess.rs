@@ -253,12 +253,17 @@ fn take_the_rest(
     taken: Rest,
 ) -> (Layout, Explanation) {
     let mut labels = BTreeSet::new();
-    let mut rest = Vec::new();
+    let (mut rest, mut attendants) = (Vec::new(), Vec::new());
     for path in paths {
         match layout.place(path) {
             Some(placed) => drop(labels.insert(placed.checkpoint)),
+            None if layout.attends(path.name()) => attendants.push(path),
             None => rest.push(path),
         }
+    }
+    if let Some(first) = attendants.first() {
+        let files = counted(attendants.len(), "file");
+        explanation.lines.push(format!("{files} (such as {first}) saved with each checkpoint in the same directory"));
     }
     let only = labels.first().filter(|_| labels.len() == 1 && taken == Rest::IsTaken);
     if let (Some(first), Some(only)) = (rest.first(), only) {

@@ -56,7 +56,8 @@ impl Core {
             false => {
                 let is_placed =
                     || FilePath::new(path.as_os_str().as_bytes()).is_ok_and(|path| self.layout.place(&path).is_some());
-                change != Change::Created && is_pointer_name(name) && !is_placed()
+                let is_known = is_pointer_name(name) || self.layout.attends(name);
+                change != Change::Created && is_known && !is_placed()
             }
         };
         let late = if is_pointer { self.readiness.pointer_written(self.now_ms(), path) } else { None };
