@@ -5,6 +5,7 @@
 //! checkpoints as before, the agent continues with this layout. Otherwise the log names the later files, because they
 //! are not saved.
 
+use mcr_cnc::companions::leave_out_pointers;
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Unplaced, list};
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +26,8 @@ pub enum Names {
 /// Compares the files below a directory with the guessed layout. `ranks`: the number of ranks, if it is known.
 pub fn look(watch: &Path, layout: &Layout, ranks: Option<u32>) -> Names {
     // The agent reports a directory that cannot be read.
-    let Ok(listing) = list(watch, &ScanLimits::default()) else { return Names::Fit };
+    let Ok(mut listing) = list(watch, &ScanLimits::default()) else { return Names::Fit };
+    leave_out_pointers(&mut listing, watch, layout);
     let Some(left) = layout.unplaced(&listing) else { return Names::Fit };
     let (other, explanation) = Layout::guess_while_running(&listing, watch, ranks);
     let is_better = other.unplaced(&listing).is_none_or(|of_other| of_other.files < left.files);

@@ -106,11 +106,27 @@ pub fn of_the_application(mut listing: Listing, watch: &Path, store: Option<&Pat
 /// Whether one of the files was written after this process began.
 pub fn was_written(config: &CncConfig, listing: &Listing) -> bool {
     let began = began(config);
-    listing.modified.iter().any(|modified| *modified >= began)
+    let is_before = |path: &FilePath, modified: &SystemTime| config.written_before.get(path) == Some(modified);
+    let mut files = listing.files.iter().zip(&listing.modified);
+    files.any(|(path, modified)| *modified >= began && !is_before(path, modified))
+}
+
+/// Leaves out the files that were not written since this process began.
+pub fn only_written(config: &CncConfig, listing: &mut Listing) {
+    listing.only_since(began(config));
+    listing.leave_out_unchanged(&config.written_before);
+}
+
+/// The files whose times may be the times of this process, although they exist before the application starts. Files
+/// are found only if this function runs before the application starts.
+pub fn written_before(config: &CncConfig) -> BTreeMap<FilePath, SystemTime> {
+    let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return BTreeMap::new() };
+    listing.only_since(began(config));
+    listing.files.into_iter().zip(listing.modified).collect()
 }
 
 /// The time when this process began, by the clock of the watched file system.
-pub fn began(config: &CncConfig) -> SystemTime {
+fn began(config: &CncConfig) -> SystemTime {
     let began_ns = u64::try_from(config.began_ns.saturating_sub(ahead_ns(&config.watch))).unwrap_or(0);
     // File times advance in steps of up to 10 ms.
     UNIX_EPOCH + Duration::from_nanos(began_ns).saturating_sub(Duration::from_millis(20))

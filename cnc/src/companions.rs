@@ -24,7 +24,7 @@ use crate::layout::of_job::{is_own_output, is_settings};
 use crate::layout::pointers::is_log_name;
 pub use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name};
 use crate::layout::walk::{Found, Unreadable, walk};
-use crate::layout::{Layout, ScanLimits, is_own_name};
+use crate::layout::{Layout, Listing, ScanLimits, is_own_name};
 use crate::timeline::Timeline;
 use mcrengine::header::{FileHeader, FileKind, LINK_BYTES_MAX};
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
@@ -434,6 +434,33 @@ impl<'a> Gathering<'a> {
     }
 }
 
+/// Removes the files from a listing that are saved with a checkpoint although their names do not show it: short files
+/// beside checkpoints that consist mostly of the names of checkpoints, as Enzo's `OutputLog`.
+pub fn leave_out_pointers(listing: &mut Listing, root: &Path, layout: &Layout) {
+    let placed: Vec<_> = listing.files.iter().filter_map(|path| Some((path, layout.place(path)?.checkpoint))).collect();
+    let above: BTreeSet<&Path> = placed.iter().flat_map(|(path, _)| path.as_path().ancestors().skip(1)).collect();
+    let labels: BTreeSet<CheckpointId> = placed.iter().map(|(_, label)| label.clone()).collect();
+    let is_known = |word: &String, beside: &Path| {
+        let path = normal(&beside.join(word)).and_then(|path| FilePath::new(path.as_os_str().as_bytes()).ok());
+        let label = || word.trim_end_matches('/').rsplit('/').next().and_then(|name| name.parse().ok());
+        let label = path.and_then(|path| layout.place(&path)).map(|placed| placed.checkpoint).or_else(label);
+        label.is_some_and(|label| labels.contains(&label))
+    };
+    let is_pointer = |path: &FilePath| {
+        let Some(Candidate::Pointer { words, .. }) = pointer(root, layout, path.as_path()) else { return false };
+        let beside = path.as_path().parent().unwrap_or(Path::new(""));
+        let known = words.iter().filter(|word| is_known(word, beside)).count();
+        known > 0 && 2 * known >= words.len()
+    };
+    let may_be = |(path, bytes): &(&FilePath, &u64)| {
+        let is_beside = || path.as_path().parent().is_some_and(|dir| above.contains(dir));
+        **bytes <= UNNAMED_POINTER_BYTES_MAX && layout.place(path).is_none() && is_beside()
+    };
+    let short = listing.files.iter().zip(&listing.bytes).filter(may_be).take(READ_ENTRIES_MAX);
+    let pointers: Vec<FilePath> = short.map(|(path, _)| path).filter(|path| is_pointer(path)).cloned().collect();
+    pointers.iter().for_each(|path| listing.leave_out(path.as_path()));
+}
+
 /// The links in a directory, and the files in this directory that may be pointer files.
 fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
     let (mut found, mut files, mut entries) = (Vec::new(), Vec::new(), 0usize);
@@ -592,4 +619,32 @@ pub(crate) fn words_in(content: &[u8]) -> Vec<String> {
         words.drain(WORDS_MAX / 2..words.len() - WORDS_MAX / 2);
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::list;
+
+    #[test]
+    fn a_file_that_names_checkpoints_is_not_left_out_of_them() {
+        let root = tempfile::tempdir().expect("a directory");
+        for (path, text) in [
+            ("DD0001/a", "state"),
+            ("DD0002/a", "state"),
+            ("OutputLog", "DD0001/a\n./DD0002/a\n"),
+            ("newest", "DD0002\n"),
+            ("notes", "some words about DD0002\n"),
+            ("other/newest", "DD0002\n"),
+        ] {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+            std::fs::write(path, text).expect("written");
+        }
+        let layout = Layout::from_patterns(&["{checkpoint}/a"], 0).expect("valid");
+        let mut listing = list(root.path(), &ScanLimits::default()).expect("listed");
+        leave_out_pointers(&mut listing, root.path(), &layout);
+        let left: Vec<_> = listing.files.iter().map(ToString::to_string).collect();
+        assert_eq!(left, ["DD0001/a", "DD0002/a", "notes", "other/newest"]);
+    }
 }

@@ -270,7 +270,9 @@ fn take_the_rest(
         explanation.lines.push(format!("{} (such as {first}) saved with rank 0", counted(rest.len(), "other file")));
         layout.push(Pattern::everything(only.clone()));
     } else if let Some(first) = rest.first() {
-        explanation.lines.push(format!("{} (such as {first}) in no checkpoint", counted(rest.len(), "other file")));
+        // A file without such a name may still be saved with a checkpoint, if its content names the checkpoint.
+        let files = counted(rest.len(), "other file");
+        explanation.lines.push(format!("{files} (such as {first}) not named after a checkpoint"));
     }
     (layout, explanation)
 }

@@ -120,6 +120,13 @@ impl Listing {
         self.retain(&kept);
     }
 
+    /// Removes the files that have the given modification times.
+    pub fn leave_out_unchanged(&mut self, before: &BTreeMap<FilePath, SystemTime>) {
+        let is_unchanged = |(path, modified): (&FilePath, &SystemTime)| before.get(path) == Some(modified);
+        let kept: Vec<bool> = self.files.iter().zip(&self.modified).map(|file| !is_unchanged(file)).collect();
+        self.retain(&kept);
+    }
+
     /// A listing of files with a name, and the times when the file was begun and ended, in milliseconds since 1970.
     #[cfg(test)]
     pub(super) fn of_times<'a>(files: impl Iterator<Item = (&'a str, u64, u64)>) -> Self {
