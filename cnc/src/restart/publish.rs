@@ -303,7 +303,7 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
     let later = how.label.as_ref().map_or_else(Later::default, |label| {
         Later::new(label, ours.iter().copied().chain(&how.of_checkpoint).map(FilePath::as_bytes))
     });
-    let stale = Stale::new(&ours, how);
+    let stale = Stale::new(ours.iter().copied().chain(&how.of_checkpoint).collect(), how.label.as_deref());
     let (mut open, mut entries) = (vec![PathBuf::new()], 0usize);
     while let Some(dir) = open.pop() {
         let listed = match std::fs::read_dir(to.join(&dir)) {

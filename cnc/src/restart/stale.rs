@@ -5,7 +5,6 @@
 //! is not part of the checkpoint. The caller compares the times. A pointer file that was written late may name the
 //! restored checkpoint. Such a file stays.
 
-use super::Publish;
 use super::later::shape;
 use crate::companions::{POINTER_BYTES_MAX, is_pointer_name, words_in};
 use mcrengine::ids::{FilePath, natural_cmp};
@@ -23,13 +22,9 @@ pub(super) struct Stale<'a> {
 }
 
 impl<'a> Stale<'a> {
-    /// `restored`: the files that this node restores.
-    pub(super) fn new(restored: &BTreeSet<&'a FilePath>, how: &'a Publish) -> Self {
-        let paths: BTreeSet<&FilePath> = restored.iter().copied().chain(&how.of_checkpoint).collect();
-        let is_own = |dir: &Path| {
-            let label = how.label.as_ref();
-            label.is_some_and(|label| dir.components().any(|part| part.as_os_str() == label.as_str()))
-        };
+    /// `paths`: all files of the checkpoint. `label`: the label of the checkpoint, if it is known.
+    pub(super) fn new(paths: BTreeSet<&'a FilePath>, label: Option<&str>) -> Self {
+        let is_own = |dir: &Path| label.is_some_and(|label| dir.components().any(|part| part.as_os_str() == label));
         let above = paths.iter().flat_map(|path| path.as_path().ancestors().skip(1));
         let directories = above.filter(|dir| !is_own(dir)).map(Path::to_owned).collect();
         Self { paths, directories, names: OnceCell::new() }
@@ -76,9 +71,8 @@ mod tests {
     #[test]
     fn a_pointer_file_is_stale_unless_it_names_the_restored_checkpoint_as_the_newest() {
         let path = |text: &str| FilePath::new(text.as_bytes()).expect("valid");
-        let of_checkpoint = ["out/case.cpl.r.0003.nc", "out/case.cam.r.0003.nc", "out/DD0018/x"].map(path).into();
-        let how = Publish { of_checkpoint, label: Some("DD0018".to_owned()), ..Publish::default() };
-        let stale = Stale::new(&BTreeSet::new(), &how);
+        let of_checkpoint = ["out/case.cpl.r.0003.nc", "out/case.cam.r.0003.nc", "out/DD0018/x"].map(path);
+        let stale = Stale::new(of_checkpoint.iter().collect(), Some("DD0018"));
         assert!(stale.may_be(&path("out/rpointer.drv")) && stale.may_be(&path("latest")));
         assert!(!stale.may_be(&path("out/DD0018/latest")), "the directory belongs to the checkpoint");
         assert!(!stale.may_be(&path("other/latest")) && !stale.may_be(&path("out/state")));
