@@ -112,8 +112,8 @@ impl Prepared {
         }
         if published.keeps_settings {
             eprintln!(
-                "mcr: mcr.toml: the existing file is kept, and the file of the checkpoint, which has other settings, is \
-                 not restored"
+                "mcr: mcr.toml: the existing file is kept, and the file of the checkpoint, which has other settings, \
+                 is not restored"
             );
         }
         let moved_aside = published.aside_to.map(|name| {

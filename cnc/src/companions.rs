@@ -437,7 +437,8 @@ impl<'a> Gathering<'a> {
 /// Removes the files from a listing that are saved with a checkpoint although their names do not show it: short files
 /// beside checkpoints that consist mostly of the names of checkpoints, as Enzo's `OutputLog`.
 pub fn leave_out_pointers(listing: &mut Listing, root: &Path, layout: &Layout) {
-    let placed: Vec<_> = listing.files.iter().filter_map(|path| Some((path, layout.place(path)?.checkpoint))).collect();
+    let with_label = |path| Some((path, layout.place(path)?.checkpoint));
+    let placed: Vec<(&FilePath, CheckpointId)> = listing.files.iter().filter_map(with_label).collect();
     let above: BTreeSet<&Path> = placed.iter().flat_map(|(path, _)| path.as_path().ancestors().skip(1)).collect();
     let labels: BTreeSet<CheckpointId> = placed.iter().map(|(_, label)| label.clone()).collect();
     let is_known = |word: &String, beside: &Path| {

@@ -22,8 +22,8 @@ fn the_output_of_the_job_in_the_watched_directory_is_in_no_checkpoint_and_makes_
         let _open = File::create(dir.join("slurm-7.err")).expect("made");
         let output = || File::create(dir.join("console.txt")).expect("made");
         let mut command = run_in(&dir, &store, more);
-        command.args(["--", "sh", "-c", "echo state > WAVECAR; echo more > CHGCAR"]).stdout(output()).stderr(output());
-        let status = command.status().expect("it runs");
+        command.args(["--", "sh", "-c", "echo state > WAVECAR; echo more > CHGCAR"]);
+        let status = command.stdout(output()).stderr(output()).status().expect("it runs");
         let log = fs::read_to_string(dir.join("console.txt")).expect("there");
         assert_eq!(status.code(), Some(0), "{log}");
         let back = site.path().join("back");

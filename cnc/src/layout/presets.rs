@@ -134,8 +134,8 @@ const SETS: &[(&str, &str, &str)] = &[
     ("nek5000", "rs8-2", r"(?:.*/)?rs8[^/]*(?P<rank>[0-9])\.f0000[5-8]"),
 ];
 
-/// For a preset: the names of the files that are saved with each checkpoint, see [`Layout::attends`]. PLUTO adds a line
-/// for each output to `dbl.out` and `restart.out`, and needs these files and the grid for a restart.
+/// For a preset: the names of the files that are saved with each checkpoint, see [`Layout::attends`]. PLUTO adds an
+/// entry for each output to `dbl.out` and `restart.out`, and needs these files and the grid for a restart.
 const ATTENDANTS: &[(&str, &[&str])] =
     &[("pluto", &["dbl.out", "flt.out", "dbl.h5.out", "flt.h5.out", "restart.out", "grid.out"])];
 

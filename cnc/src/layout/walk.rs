@@ -495,8 +495,8 @@ fn is_second_name(root: &Path, real_root: &Path, link: &Path, end: &Path) -> boo
 }
 
 /// Walks over `root/below`, without the user's settings and without the output files of this process. Reports each
-/// directory before the content of the directory is read. So the caller can
-/// watch the directory before the content is read, and misses no change.
+/// directory before the content of the directory is read. So the caller can watch the directory before the content is
+/// read, and misses no change.
 pub(crate) fn walk(
     root: &Path,
     below: &Path,

@@ -17,7 +17,7 @@ pub(super) struct Stale<'a> {
     paths: BTreeSet<&'a FilePath>,
     /// The directories above the files, without the directories of the checkpoint itself.
     directories: BTreeSet<PathBuf>,
-    /// The components of the paths by their shapes. The components are collected when the first pointer file is found.
+    /// The components of the paths by their shapes. They are collected when the first pointer file is found.
     names: OnceCell<BTreeMap<Vec<u8>, BTreeSet<&'a [u8]>>>,
 }
 

@@ -93,7 +93,8 @@ pub struct Readiness {
 /// The usual delay of a pointer file or a link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pointer {
-    /// Delay of the pointer after the last file of its checkpoint, in milliseconds. `None`: the pointer is not expected.
+    /// Delay of the pointer after the last file of its checkpoint, in milliseconds. `None`: the pointer is not
+    /// expected.
     after_ms: Option<u64>,
     /// Number of times that the expected pointer did not appear.
     in_vain: u32,
