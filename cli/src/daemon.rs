@@ -480,6 +480,7 @@ impl Both {
                 watch.display()
             )
         })?;
+        self.config.written_before = overlooked::written_before(&self.config);
         // If the layout and the number of ranks are known, the agent starts before the application. Otherwise the
         // agent waits for the names of files.
         let is_known = match &self.config.layout {

@@ -7,6 +7,7 @@
 //! log names the later files, because they are not saved.
 
 use crate::overlooked::began;
+use mcr_cnc::companions::leave_out_pointers;
 use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::pointers::may_be_left;
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Unplaced, list};
@@ -29,6 +30,7 @@ pub enum Names {
 pub fn look(config: &CncConfig, layout: &Layout) -> Names {
     // The agent reports a directory that cannot be read.
     let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return Names::Fit };
+    leave_out_pointers(&mut listing, &config.watch, layout);
     let Some(mut left) = layout.unplaced(&listing) else { return Names::Fit };
     let (other, explanation) = Layout::guess_while_running(&listing, &config.watch, config.ranks);
     let of_other = other.unplaced(&listing);

@@ -1,8 +1,9 @@
 //! The agent of a node with its control socket. If the layout was guessed, the guess is repeated periodically.
 
 use crate::names::{INTERVAL, Names, look};
-use crate::overlooked::{began, of_the_application, was_written};
+use crate::overlooked::{of_the_application, only_written, was_written};
 use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Look, Processes};
+use mcr_cnc::companions::leave_out_pointers;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::control::{Control, Reached, socket_of};
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Unplaced, list};
@@ -126,7 +127,8 @@ impl Running {
         };
         let (of_look, layout) = (config.clone(), layout.clone());
         let look = move || {
-            let listing = list(&of_look.watch, &ScanLimits::default()).ok()?;
+            let mut listing = list(&of_look.watch, &ScanLimits::default()).ok()?;
+            leave_out_pointers(&mut listing, &of_look.watch, &layout);
             left(&of_look, &layout, of_the_application(listing, &of_look.watch, store.as_deref()))
         };
         let reached = Reached { flushes: agent.flushes(), sessions: agent.sessions(), look: Arc::new(look) };
@@ -143,7 +145,8 @@ fn look_at_written(config: CncConfig, layout: Layout, store: Option<PathBuf>) ->
     Arc::new(move || {
         let listing = list(&config.watch, &ScanLimits::default()).ok()?;
         let mut listing = of_the_application(listing, &config.watch, store.as_deref());
-        listing.only_since(began(&config));
+        leave_out_pointers(&mut listing, &config.watch, &layout);
+        only_written(&config, &mut listing);
         layout.unplaced(&listing)
     })
 }

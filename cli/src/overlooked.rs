@@ -6,6 +6,7 @@ use crate::settings::USER_FILE;
 use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::companions::is_pointer_name;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
+use mcr_cnc::layout::of_job::is_batch_output;
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
 use mcr_cnc::layout::{Layout, Listing, ScanLimits, Skipped, list};
 use mcr_cnc::watch::Unreadable;
@@ -70,7 +71,8 @@ pub fn report(config: &CncConfig, store: &Path, used: Option<&Layout>, known: &[
 /// Reports files that are not saved because of their names.
 fn report_by_name(layout: &Layout, listing: &Listing) {
     let left = |is: &dyn Fn(&FilePath) -> bool| {
-        let mut left = listing.files.iter().filter(|path| layout.place(path).is_none() && is(path));
+        let is_saved = |path: &FilePath| layout.place(path).is_some() || layout.attends(path.name());
+        let mut left = listing.files.iter().filter(|path| !is_saved(path) && is(path));
         left.next().map(|first| (first.clone(), 1 + left.count()))
     };
     if let Some((first, files)) = left(&|path| may_be_left(path.as_bytes())) {
@@ -95,8 +97,7 @@ fn leave_out_store(listing: &mut Listing, watch: &Path, store: &Path) {
 /// The files of the application: without the store, the user's settings `mcr.toml`, and the output of a batch script.
 pub fn of_the_application(mut listing: Listing, watch: &Path, store: Option<&Path>) -> Listing {
     store.into_iter().for_each(|store| leave_out_store(&mut listing, watch, store));
-    let is_of_batch = |name: &[u8]| name.starts_with(b"slurm-") && (name.ends_with(b".out") || name.ends_with(b".err"));
-    let is_of_job = |path: &&FilePath| path.name() == USER_FILE.as_bytes() || is_of_batch(path.name());
+    let is_of_job = |path: &&FilePath| path.name() == USER_FILE.as_bytes() || is_batch_output(path.name());
     let of_job: Vec<FilePath> = listing.files.iter().filter(is_of_job).cloned().collect();
     of_job.iter().for_each(|path| listing.leave_out(path.as_path()));
     listing
@@ -105,11 +106,27 @@ pub fn of_the_application(mut listing: Listing, watch: &Path, store: Option<&Pat
 /// Whether one of the files was written after this process began.
 pub fn was_written(config: &CncConfig, listing: &Listing) -> bool {
     let began = began(config);
-    listing.modified.iter().any(|modified| *modified >= began)
+    let is_before = |path: &FilePath, modified: &SystemTime| config.written_before.get(path) == Some(modified);
+    let mut files = listing.files.iter().zip(&listing.modified);
+    files.any(|(path, modified)| *modified >= began && !is_before(path, modified))
+}
+
+/// Leaves out the files that were not written since this process began.
+pub fn only_written(config: &CncConfig, listing: &mut Listing) {
+    listing.only_since(began(config));
+    listing.leave_out_unchanged(&config.written_before);
+}
+
+/// The files whose times may be the times of this process, although they exist before the application starts. Files
+/// are found only if this function runs before the application starts.
+pub fn written_before(config: &CncConfig) -> BTreeMap<FilePath, SystemTime> {
+    let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return BTreeMap::new() };
+    listing.only_since(began(config));
+    listing.files.into_iter().zip(listing.modified).collect()
 }
 
 /// The time when this process began, by the clock of the watched file system.
-pub fn began(config: &CncConfig) -> SystemTime {
+fn began(config: &CncConfig) -> SystemTime {
     let began_ns = u64::try_from(config.began_ns.saturating_sub(ahead_ns(&config.watch))).unwrap_or(0);
     // File times advance in steps of up to 10 ms.
     UNIX_EPOCH + Duration::from_nanos(began_ns).saturating_sub(Duration::from_millis(20))
@@ -124,7 +141,8 @@ fn unnamed<'a>(layout: &Layout, listing: &'a Listing) -> Vec<&'a FilePath> {
         .filter(|directory| directory != Path::new(""))
         .collect();
     let is_in_one = |path: &&FilePath| path.as_path().ancestors().skip(1).any(|dir| of_checkpoints.contains(dir));
-    let is_unnamed = |path: &&FilePath| layout.place(path).is_none() && !is_pointer_name(path.name());
+    let is_beside = |name: &[u8]| is_pointer_name(name) || layout.attends(name);
+    let is_unnamed = |path: &&FilePath| layout.place(path).is_none() && !is_beside(path.name());
     listing.files.iter().filter(is_in_one).filter(is_unnamed).collect()
 }
 

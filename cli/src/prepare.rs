@@ -110,12 +110,19 @@ impl Prepared {
                 escaped(path)
             );
         }
+        if published.keeps_settings {
+            eprintln!(
+                "mcr: mcr.toml: the existing file is kept, and the file of the checkpoint, which has other settings, \
+                 is not restored"
+            );
+        }
         let moved_aside = published.aside_to.map(|name| {
             let to = target.path().join(name);
             tell_aside(&format!("moved aside to {}", to.display()), &published.aside);
             MovedAside { to, files: published.aside.iter().map(|aside| escaped(&aside.path)).collect() }
         });
-        Ok(Restored { files: file_count, file_bytes, moved_aside })
+        let files = file_count - u64::from(published.keeps_settings);
+        Ok(Restored { files, file_bytes, moved_aside })
     }
 }
 

@@ -28,11 +28,10 @@ mod gate;
 pub use comment::JobComment;
 pub use facts::Facts;
 pub use gate::GateOptions;
+pub use mcr_cnc::layout::of_job::USER_FILE;
 
 /// Default path of the cluster's file. The variable `MCR_CLUSTER` names another file.
 pub const CLUSTER_FILE: &str = "/etc/mcr/mcr.toml";
-/// Name of the user's file.
-pub const USER_FILE: &str = "mcr.toml";
 /// Source of a value that is set in no file and no variable.
 pub const DEFAULT: &str = "default";
 

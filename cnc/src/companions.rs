@@ -7,6 +7,7 @@
 //! | symbolic link elsewhere, such as `latest -> DD0018` | if it leads to the checkpoint | the same link |
 //! | directory | if it is empty, or has another mode than its parent | a directory with the same mode |
 //! | pointer file, such as `rpointer.ocn` | with the newest checkpoint at its time | the same file |
+//! | file that the code needs for all checkpoints, such as PLUTO's `dbl.out` | always | the same file |
 //!
 //! If a symbolic link elsewhere leads to a file, the link is saved with the rank of this file. A pointer file is
 //! saved with the checkpoint that was the newest when the pointer file was written.
@@ -19,10 +20,11 @@
 
 use crate::capture::{Image, whole};
 use crate::fingerprint::Fingerprint;
+use crate::layout::of_job::{is_own_output, is_settings};
 use crate::layout::pointers::is_log_name;
 pub use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name};
 use crate::layout::walk::{Found, Unreadable, walk};
-use crate::layout::{Layout, ScanLimits, is_own_name};
+use crate::layout::{Layout, Listing, ScanLimits, is_own_name};
 use crate::timeline::Timeline;
 use mcrengine::header::{FileHeader, FileKind, LINK_BYTES_MAX};
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
@@ -101,6 +103,7 @@ const USUAL_MODES: [u32; 2] = [0o755, 0o775];
 
 const IS_SPECIAL: &str = "a socket, pipe or device is not saved";
 const LEADS_OUT: &str = "a link leads out of the directory; the link is saved, and its target is not";
+const TOO_LONG: &str = "a file that the code needs for a restart has more than 1 MiB; the file is not saved";
 const TOO_MANY: &str = "a checkpoint has more than 16384 links and directories, or they have more than 1 MiB";
 
 /// Links and possible pointer files in directories that several checkpoints share. Each directory is read only once.
@@ -112,8 +115,27 @@ pub struct Beside {
 /// A link or a file that may be a companion of a checkpoint in the same directory.
 #[derive(Debug)]
 enum Candidate {
-    Link { path: PathBuf, stat: Metadata, text: PathBuf, end: Option<PathBuf> },
-    Pointer { path: FilePath, stat: Metadata, content: Vec<u8>, words: Vec<String>, is_named: bool },
+    Link {
+        path: PathBuf,
+        stat: Metadata,
+        text: PathBuf,
+        end: Option<PathBuf>,
+    },
+    Pointer {
+        path: FilePath,
+        stat: Metadata,
+        content: Vec<u8>,
+        words: Vec<String>,
+        is_named: bool,
+    },
+    /// A file that is saved with each checkpoint, see [`Layout::attends`].
+    Attendant {
+        path: FilePath,
+        stat: Metadata,
+        content: Vec<u8>,
+    },
+    /// Such a file that is too long.
+    Long(FilePath),
 }
 
 /// The properties of the whole watched directory that the search for companions needs.
@@ -256,6 +278,10 @@ impl<'a> Gathering<'a> {
                             self.take(path.as_path(), FileKind::Pointer, stat, content);
                         }
                     }
+                    Candidate::Attendant { path, stat, content } => {
+                        self.take(path.as_path(), FileKind::Pointer, stat, content);
+                    }
+                    Candidate::Long(path) => self.lose(path.as_path(), TOO_LONG),
                 }
             }
         }
@@ -408,27 +434,56 @@ impl<'a> Gathering<'a> {
     }
 }
 
+/// Removes the files from a listing that are saved with a checkpoint although their names do not show it: short files
+/// beside checkpoints that consist mostly of the names of checkpoints, as Enzo's `OutputLog`.
+pub fn leave_out_pointers(listing: &mut Listing, root: &Path, layout: &Layout) {
+    let with_label = |path| Some((path, layout.place(path)?.checkpoint));
+    let placed: Vec<(&FilePath, CheckpointId)> = listing.files.iter().filter_map(with_label).collect();
+    let above: BTreeSet<&Path> = placed.iter().flat_map(|(path, _)| path.as_path().ancestors().skip(1)).collect();
+    let labels: BTreeSet<CheckpointId> = placed.iter().map(|(_, label)| label.clone()).collect();
+    let is_known = |word: &String, beside: &Path| {
+        let path = normal(&beside.join(word)).and_then(|path| FilePath::new(path.as_os_str().as_bytes()).ok());
+        let label = || word.trim_end_matches('/').rsplit('/').next().and_then(|name| name.parse().ok());
+        let label = path.and_then(|path| layout.place(&path)).map(|placed| placed.checkpoint).or_else(label);
+        label.is_some_and(|label| labels.contains(&label))
+    };
+    let is_pointer = |path: &FilePath| {
+        let Some(Candidate::Pointer { words, .. }) = pointer(root, layout, path.as_path()) else { return false };
+        let beside = path.as_path().parent().unwrap_or(Path::new(""));
+        let known = words.iter().filter(|word| is_known(word, beside)).count();
+        known > 0 && 2 * known >= words.len()
+    };
+    let may_be = |(path, bytes): &(&FilePath, &u64)| {
+        let is_beside = || path.as_path().parent().is_some_and(|dir| above.contains(dir));
+        **bytes <= UNNAMED_POINTER_BYTES_MAX && layout.place(path).is_none() && is_beside()
+    };
+    let short = listing.files.iter().zip(&listing.bytes).filter(may_be).take(READ_ENTRIES_MAX);
+    let pointers: Vec<FilePath> = short.map(|(path, _)| path).filter(|path| is_pointer(path)).cloned().collect();
+    pointers.iter().for_each(|path| listing.leave_out(path.as_path()));
+}
+
 /// The links in a directory, and the files in this directory that may be pointer files.
 fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
     let (mut found, mut files, mut entries) = (Vec::new(), Vec::new(), 0usize);
     let Ok(listed) = std::fs::read_dir(root.join(dir)) else { return found };
+    let is_known = |name: &[u8]| is_pointer_name(name) || layout.attends(name);
     for entry in listed.flatten() {
         entries += 1;
         let Ok(kind) = entry.file_type() else { continue };
         let (name, path) = (entry.file_name(), dir.join(entry.file_name()));
-        if found.len() >= COMPANIONS_MAX || is_own_name(name.as_bytes()) {
+        if found.len() >= COMPANIONS_MAX || is_own_name(name.as_bytes()) || is_settings(path.as_os_str().as_bytes()) {
             continue;
         } else if kind.is_symlink() {
             if let (Ok(stat), Ok(text)) = (entry.metadata(), root.join(&path).read_link()) {
                 let end = resolve(root, &path);
                 found.push(Candidate::Link { path, stat, text, end });
             }
-        } else if kind.is_file() && (entries <= READ_ENTRIES_MAX || is_pointer_name(name.as_bytes())) {
+        } else if kind.is_file() && (entries <= READ_ENTRIES_MAX || is_known(name.as_bytes())) {
             files.push(path);
         }
     }
     if entries > READ_ENTRIES_MAX {
-        files.retain(|path| path.file_name().is_some_and(|name| is_pointer_name(name.as_bytes())));
+        files.retain(|path| path.file_name().is_some_and(|name| is_known(name.as_bytes())));
     }
     found.extend(files.into_iter().filter_map(|path| pointer(root, layout, &path)));
     found
@@ -437,15 +492,26 @@ fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
 /// Reads a file that belongs to no checkpoint and may be a pointer file. `None` if the file cannot be a pointer file.
 fn pointer(root: &Path, layout: &Layout, path: &Path) -> Option<Candidate> {
     let (path, name) = (FilePath::new(path.as_os_str().as_bytes()).ok()?, root.join(path));
-    let is_named = is_pointer_name(path.name());
-    if layout.place(&path).is_some() || is_log_name(path.name()) {
+    let (is_named, attends) = (is_pointer_name(path.name()), layout.attends(path.name()));
+    if layout.place(&path).is_some() || is_log_name(path.name()) && !attends {
         return None;
     }
-    let most = if is_named { POINTER_BYTES_MAX } else { UNNAMED_POINTER_BYTES_MAX };
-    let look = || name.symlink_metadata().ok().filter(|stat| stat.is_file() && stat.len() <= most);
+    let most = match () {
+        () if attends => COMPANIONS_BYTES_MAX as u64,
+        () if is_named => POINTER_BYTES_MAX,
+        () => UNNAMED_POINTER_BYTES_MAX,
+    };
+    if attends && name.symlink_metadata().is_ok_and(|stat| stat.len() > most) {
+        return Some(Candidate::Long(path));
+    }
+    let may_be = |stat: &Metadata| stat.is_file() && stat.len() <= most && !is_own_output(stat);
+    let look = || name.symlink_metadata().ok().filter(may_be);
     let (before, content) = (look()?, std::fs::read(&name).ok()?);
     // A file that changed while it was read is skipped. The next search finds the file again.
     let stat = look().filter(|after| Fingerprint::of(after) == Fingerprint::of(&before))?;
+    if attends {
+        return Some(Candidate::Attendant { path, stat, content });
+    }
     let words = words_in(&content);
     Some(Candidate::Pointer { path, stat, content, words, is_named })
 }
@@ -546,7 +612,7 @@ fn normal(path: &Path) -> Option<PathBuf> {
 
 /// The words of a pointer file that may be names. White space, quotes and common punctuation separate words. For a
 /// long file, only the first and the last words are returned. A file that is not text has no words.
-fn words_in(content: &[u8]) -> Vec<String> {
+pub(crate) fn words_in(content: &[u8]) -> Vec<String> {
     let Ok(text) = std::str::from_utf8(content) else { return Vec::new() };
     let is_between = |c: char| c.is_whitespace() || c.is_control() || "\"'`,;:=()[]{}<>".contains(c);
     let mut words: Vec<String> = text.split(is_between).filter(|word| !word.is_empty()).map(str::to_owned).collect();
@@ -554,4 +620,32 @@ fn words_in(content: &[u8]) -> Vec<String> {
         words.drain(WORDS_MAX / 2..words.len() - WORDS_MAX / 2);
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::list;
+
+    #[test]
+    fn a_file_that_names_checkpoints_is_not_left_out_of_them() {
+        let root = tempfile::tempdir().expect("a directory");
+        for (path, text) in [
+            ("DD0001/a", "state"),
+            ("DD0002/a", "state"),
+            ("OutputLog", "DD0001/a\n./DD0002/a\n"),
+            ("newest", "DD0002\n"),
+            ("notes", "some words about DD0002\n"),
+            ("other/newest", "DD0002\n"),
+        ] {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+            std::fs::write(path, text).expect("written");
+        }
+        let layout = Layout::from_patterns(&["{checkpoint}/a"], 0).expect("valid");
+        let mut listing = list(root.path(), &ScanLimits::default()).expect("listed");
+        leave_out_pointers(&mut listing, root.path(), &layout);
+        let left: Vec<_> = listing.files.iter().map(ToString::to_string).collect();
+        assert_eq!(left, ["DD0001/a", "DD0002/a", "notes", "other/newest"]);
+    }
 }

@@ -9,12 +9,13 @@ use crate::watch::WatchOptions;
 use mcr_proto::tls::Security;
 use mcr_proto::unix;
 use mcrengine::codec::cores;
-use mcrengine::ids::{GroupId, Grouping, JobId, NameError};
+use mcrengine::ids::{FilePath, GroupId, Grouping, JobId, NameError};
 use mcrengine::incarnation::IDENTITY_BYTES_MAX;
 use nix::fcntl::OFlag;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
 use serde_value::DeserializerError;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -393,6 +394,9 @@ pub struct CncConfig {
     /// Whether the application had ended with success, with all its processes, before the agent starts. Not a key of
     /// the configuration.
     pub has_ended_well: bool,
+    /// Files that were written so shortly before the start that their times do not show it, and their modification
+    /// times. The application has not written these files.
+    pub written_before: BTreeMap<FilePath, SystemTime>,
 }
 
 /// The choice of a layout: a known layout, one checkpoint, or a guess.
@@ -561,6 +565,7 @@ impl CncOptions {
                 .duration_since(SystemTime::UNIX_EPOCH)
                 .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
             has_ended_well: false,
+            written_before: BTreeMap::new(),
         })
     }
 

@@ -8,6 +8,7 @@
 
 pub mod guess;
 mod mixed;
+pub mod of_job;
 pub mod pointers;
 pub mod presets;
 pub mod walk;
@@ -33,6 +34,9 @@ pub struct Layout {
     /// Whether files with temporary names belong to no checkpoint, see [`pointers::is_temporary`]. Patterns that a user
     /// wrote decide alone.
     skips_temporary: bool,
+    /// Names of small files without which the code cannot restart from a checkpoint. The code uses the same files for
+    /// all checkpoints, so they are saved with each checkpoint.
+    attendants: &'static [&'static str],
 }
 
 /// The checkpoint and the rank of a file.
@@ -238,9 +242,14 @@ impl Layout {
         match patterns.len() {
             0 => Err(LayoutError::Empty),
             n if n > PATTERNS_MAX => Err(LayoutError::TooMany(n)),
-            _ => {
-                Ok(Self { name: name.to_owned(), patterns, marker: None, files_per_rank: None, skips_temporary: false })
-            }
+            _ => Ok(Self {
+                name: name.to_owned(),
+                patterns,
+                marker: None,
+                files_per_rank: None,
+                skips_temporary: false,
+                attendants: &[],
+            }),
         }
     }
 
@@ -252,7 +261,11 @@ impl Layout {
 
     /// Whether a path belongs to no checkpoint because of its name alone.
     fn is_skipped(&self, path: &FilePath) -> bool {
-        is_of_a_store(path.as_bytes()) || self.skips_temporary && pointers::is_temporary(path.as_bytes())
+        let path = path.as_bytes();
+        is_of_a_store(path)
+            || of_job::is_settings(path)
+            || of_job::is_batch_output(path)
+            || self.skips_temporary && pointers::is_temporary(path)
     }
 
     pub(crate) fn push(&mut self, pattern: Pattern) {
@@ -303,6 +316,12 @@ impl Layout {
     /// The checkpoint that this file marks as complete.
     pub fn marked(&self, path: &FilePath) -> Option<CheckpointId> {
         self.marker.as_ref()?.place(path.as_bytes()).map(|placed| placed.checkpoint)
+    }
+
+    /// Whether a file of this name is saved with each checkpoint in its directory, although it belongs to no single
+    /// checkpoint.
+    pub fn attends(&self, name: &[u8]) -> bool {
+        self.attendants.iter().any(|attendant| attendant.as_bytes() == name)
     }
 
     /// Whether a checkpoint is complete only when its marker file exists.

@@ -18,6 +18,7 @@ mod later;
 mod leftovers;
 mod lock;
 mod publish;
+mod stale;
 mod target;
 mod verified;
 

@@ -282,6 +282,74 @@ fn a_pointer_that_is_written_after_the_checkpoint_travels_with_it_without_a_seco
 }
 
 #[test]
+fn all_pointers_that_are_written_one_after_another_travel_with_the_second_checkpoint() {
+    let site = Site::new();
+    let store = site.dir.path().join("store");
+    let (_aggregator, address) = Daemon::aggregator(site.dir.path(), "anc", &store, "");
+    let agent = Daemon::agent(site.dir.path(), "cnc", &site.run(), &[address], "ranks = 1\nlayout = \"cesm\"");
+    agent.wait_for_log("session began");
+    let models = [("atm", "cam"), ("lnd", "clm2"), ("ice", "cice"), ("drv", "cpl")];
+    let file = |model: &str, step: u32| format!("case.{model}.r.000{step}-01-01-00000.nc");
+    for step in 1..=2 {
+        for (_, model) in models {
+            fs::write(site.run().join(file(model, step)), format!("{model} at step {step}").repeat(99))
+                .expect("written");
+        }
+        for (pointer, model) in models {
+            std::thread::sleep(Duration::from_millis(800));
+            fs::write(site.run().join(format!("rpointer.{pointer}")), file(model, step)).expect("written");
+        }
+        let wanted = format!("000{step}-01-01-00000");
+        wait_for(&wanted, Duration::from_secs(20), || site.labels().contains(&wanted).then_some(()));
+    }
+    run(site.restart(&site.back()).args(["--copy", "--checkpoint", "0002-01-01-00000"]), 0);
+    for (pointer, model) in models {
+        let text = fs::read_to_string(site.back().join(format!("rpointer.{pointer}"))).expect("it travels");
+        assert_eq!(text, file(model, 2));
+    }
+}
+
+#[test]
+fn the_files_that_pluto_needs_for_a_restart_travel_with_each_checkpoint() {
+    let site = Site::new();
+    let state = |step: u32| site.run().join(format!("data.000{step}.dbl"));
+    for step in 1..=3 {
+        fs::write(state(step), format!("step {step}").repeat(999)).expect("written");
+        set_time(&state(step), 1_000_000 + 100 * u64::from(step));
+    }
+    let names = ["grid.out", "dbl.out", "restart.out"];
+    names.iter().for_each(|name| fs::write(site.run().join(name), name).expect("written"));
+    fs::write(site.run().join("pluto.log"), "step 3").expect("written");
+    let said = String::from_utf8_lossy(&site.save(0, &["--layout", "guess"]).stderr).into_owned();
+    assert!(said.contains("3 files (such as dbl.out) saved with each checkpoint"), "{said}");
+    assert!(said.contains("1 file with the name of a log"), "{said}");
+    for step in 1..=3 {
+        let back = site.dir.path().join(format!("back{step}"));
+        run(site.restart(&back).args(["--copy", "--checkpoint", &format!("000{step}.dbl")]), 0);
+        assert!(back.join(format!("data.000{step}.dbl")).is_file());
+        assert!(names.iter().all(|name| fs::read_to_string(back.join(name)).is_ok_and(|text| text == *name)));
+    }
+}
+
+#[test]
+fn a_running_pluto_saves_the_files_that_it_needs_for_a_restart() {
+    let site = Site::new();
+    let mut command = mcr();
+    command.args(["run", "--create", "--job", "job", "--ranks", "1", "--layout", "pluto", "--watch"]).arg(site.run());
+    command.arg("--store").arg(site.dir.path().join("store")).arg("--state").arg(site.dir.path().join("state"));
+    let script = "echo grid > grid.out; for n in 1 2; do echo state $n > data.000$n.dbl; echo $n >> dbl.out; \
+                  cp dbl.out restart.out; sleep 2; done";
+    let ended = run(command.args(["--", "sh", "-c", script]).current_dir(site.run()), 0);
+    let log = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!log.contains("are not saved"), "{log}");
+    run(&mut site.restart(&site.back()), 0);
+    for name in ["dbl.out", "restart.out"] {
+        assert_eq!(fs::read_to_string(site.back().join(name)).expect("it travels"), "1\n2\n", "{name}");
+    }
+    assert!(site.back().join("grid.out").is_file() && site.back().join("data.0002.dbl").is_file());
+}
+
+#[test]
 fn a_pointer_that_is_written_between_two_saves_is_saved_with_the_newest_checkpoint_once() {
     let site = Site::new();
     site.step("", 1);

@@ -16,6 +16,7 @@ mod guessing;
 mod identity;
 mod incarnations;
 mod inside;
+mod job_files;
 mod json;
 mod kills;
 mod looking_back;

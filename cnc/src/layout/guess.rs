@@ -253,19 +253,26 @@ fn take_the_rest(
     taken: Rest,
 ) -> (Layout, Explanation) {
     let mut labels = BTreeSet::new();
-    let mut rest = Vec::new();
+    let (mut rest, mut attendants) = (Vec::new(), Vec::new());
     for path in paths {
         match layout.place(path) {
             Some(placed) => drop(labels.insert(placed.checkpoint)),
+            None if layout.attends(path.name()) => attendants.push(path),
             None => rest.push(path),
         }
+    }
+    if let Some(first) = attendants.first() {
+        let files = counted(attendants.len(), "file");
+        explanation.lines.push(format!("{files} (such as {first}) saved with each checkpoint in the same directory"));
     }
     let only = labels.first().filter(|_| labels.len() == 1 && taken == Rest::IsTaken);
     if let (Some(first), Some(only)) = (rest.first(), only) {
         explanation.lines.push(format!("{} (such as {first}) saved with rank 0", counted(rest.len(), "other file")));
         layout.push(Pattern::everything(only.clone()));
     } else if let Some(first) = rest.first() {
-        explanation.lines.push(format!("{} (such as {first}) in no checkpoint", counted(rest.len(), "other file")));
+        // A file without such a name may still be saved with a checkpoint, if its content names the checkpoint.
+        let files = counted(rest.len(), "other file");
+        explanation.lines.push(format!("{files} (such as {first}) not named after a checkpoint"));
     }
     (layout, explanation)
 }

@@ -134,6 +134,11 @@ const SETS: &[(&str, &str, &str)] = &[
     ("nek5000", "rs8-2", r"(?:.*/)?rs8[^/]*(?P<rank>[0-9])\.f0000[5-8]"),
 ];
 
+/// For a preset: the names of the files that are saved with each checkpoint, see [`Layout::attends`]. PLUTO adds an
+/// entry for each output to `dbl.out` and `restart.out`, and needs these files and the grid for a restart.
+const ATTENDANTS: &[(&str, &[&str])] =
+    &[("pluto", &["dbl.out", "flt.out", "dbl.h5.out", "flt.h5.out", "restart.out", "grid.out"])];
+
 /// An example name for each preset. If the preset has ranks, the name has a rank.
 #[rustfmt::skip]
 const SHOWN: &[(&str, &str)] = &[
@@ -200,6 +205,8 @@ fn make(preset: &Preset) -> Layout {
     });
     layout.patterns.splice(0..0, sets);
     layout.name = preset.name.to_owned();
+    let attendants = ATTENDANTS.iter().find(|(name, _)| *name == preset.name).map(|(_, names)| *names);
+    layout.attendants = attendants.unwrap_or_default();
     // The other presets name the files of a code, and so leave out temporary names by themselves.
     if preset.telling { layout } else { layout.without_temporary() }
 }

@@ -3,6 +3,7 @@
 //! A symbolic link to a directory outside of the root is followed if the directory has the same owner as the root,
 //! because output directories often lie on another file system. All other links are only reported.
 
+use super::of_job::{is_own_output, is_settings};
 use super::{Layout, is_own_name};
 use crate::timeline::Timeline;
 use mcrengine::ids::{CheckpointId, FILE_PATH_MAX, FilePath, Rank, natural_cmp, shape_of};
@@ -116,6 +117,13 @@ impl Listing {
     /// Removes the files that were not modified since the given time.
     pub fn only_since(&mut self, since: SystemTime) {
         let kept: Vec<bool> = self.modified.iter().map(|modified| *modified >= since).collect();
+        self.retain(&kept);
+    }
+
+    /// Removes the files that have the given modification times.
+    pub fn leave_out_unchanged(&mut self, before: &BTreeMap<FilePath, SystemTime>) {
+        let is_unchanged = |(path, modified): (&FilePath, &SystemTime)| before.get(path) == Some(modified);
+        let kept: Vec<bool> = self.files.iter().zip(&self.modified).map(|file| !is_unchanged(file)).collect();
         self.retain(&kept);
     }
 
@@ -486,8 +494,9 @@ fn is_second_name(root: &Path, real_root: &Path, link: &Path, end: &Path) -> boo
     is_below_root() || is_behind() || twin.is_some_and(|twin| twin.canonicalize().is_ok_and(|other| other == *end))
 }
 
-/// Walks over `root/below`. Reports each directory before the content of the directory is read. So the caller can
-/// watch the directory before the content is read, and misses no change.
+/// Walks over `root/below`, without the user's settings and without the output files of this process. Reports each
+/// directory before the content of the directory is read. So the caller can watch the directory before the content is
+/// read, and misses no change.
 pub(crate) fn walk(
     root: &Path,
     below: &Path,
@@ -539,6 +548,9 @@ pub(crate) fn walk(
                     continue;
                 }
             };
+            if is_settings(bytes) && !kind.is_dir() {
+                continue;
+            }
             if kind.is_dir() {
                 if path.components().count() > limits.depth || bytes.len() >= FILE_PATH_MAX {
                     see(Found::Skipped(&path, "the directory is too deep"));
@@ -547,6 +559,7 @@ pub(crate) fn walk(
                 }
             } else if kind.is_file() {
                 match (FilePath::new(bytes), entry.metadata()) {
+                    (Ok(_), Ok(metadata)) if is_own_output(&metadata) => {}
                     (Ok(path), Ok(metadata)) => see(Found::File(path, metadata)),
                     (Err(_), _) => see(Found::Skipped(&path, "the path is too long")),
                     (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => {}

@@ -10,8 +10,12 @@
 //!    file does not belong to the checkpoint, and has the shape of restored files. In addition, the file is newer
 //!    than all restored files of its shape, or its name is later (`later.rs`). An application that starts from the
 //!    newest file, or from the file with the largest number, would use such a file. The shape of a file is its path
-//!    with every run of digits replaced by `#`. If the checkpoints of a job have names such as `a` and `b`, newer
+//!    with every run of digits replaced by `#`. A newer pointer file that is not part of the checkpoint is moved, too
+//!    (`stale.rs`). If the checkpoints of a job have names such as `a` and `b`, newer
 //!    files of the other checkpoints are moved, too.
+//!
+//!    The user's settings `mcr.toml` are an exception: an existing file stays, because an older version may name
+//!    another store.
 //! 3. The journal `.mcr-publish-WHERE-PROCESS` lists every move and every rename. The journal is durable before the
 //!    first move or rename.
 //! 4. The files are moved, then renamed. The journal is removed when all moves and renames are durable.
@@ -21,10 +25,12 @@ use super::journal::{Recovered, Steps, make_aside, recover_locked, remove_journa
 use super::later::{Later, shape};
 use super::leftovers;
 use super::lock::{LOCK_WAIT, lock};
+use super::stale::Stale;
 use super::target::{Target, directory, failed, inner_of, would_lead_out};
 use super::{RestoreError, RestoredFile, VerifiedFile, sync_dirs};
 use crate::fingerprint::Fingerprint;
 use crate::layout::is_ours;
+use crate::layout::of_job::is_settings;
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,6 +97,8 @@ pub struct Published {
     pub aside_to: Option<String>,
     /// Links that were not created. Such a link leads to a directory elsewhere, or a directory has its name.
     pub not_made: Vec<FilePath>,
+    /// Whether the checkpoint has other settings `mcr.toml`, and the existing settings stay.
+    pub keeps_settings: bool,
 }
 
 /// The existing files that stay, and the existing files that must be moved aside.
@@ -111,6 +119,10 @@ pub fn publish_all(
     let to = target.path();
     target.make_directories(how.directories.keys())?;
     let (files, not_made) = without_links_out(to, files);
+    let (settings, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| {
+        let is_same = || file.compared.is_some_and(|(_, is_same)| is_same);
+        keeps_existing(to, &file.header.path) && !is_same()
+    });
     let wanted: Vec<Wanted<'_>> = files.iter().map(Wanted::of).collect();
     // The search for newer files runs before the lock is taken, because the search may take long.
     let searched = search(to, &wanted, how)?;
@@ -162,6 +174,7 @@ pub fn publish_all(
     target.set_modes(&how.directories)?;
     target.keep();
     (published.not_made, published.aside, published.aside_to) = (not_made, plan.aside, aside);
+    published.keeps_settings = !settings.is_empty();
     Ok((published, recovered))
 }
 
@@ -176,6 +189,11 @@ fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>,
     };
     let (out, files): (Vec<_>, Vec<_>) = files.into_iter().partition(cannot_be);
     (files, out.into_iter().map(|file| file.header.path.clone()).collect())
+}
+
+/// Whether this is the path of the user's settings, and such a file exists.
+fn keeps_existing(to: &Path, path: &FilePath) -> bool {
+    is_settings(path.as_bytes()) && to.join(path.as_path()).symlink_metadata().is_ok()
 }
 
 /// Replaces a restored file by a hard link, if it was a hard link of another file of the checkpoint. The new link
@@ -207,7 +225,8 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<As
     if !to.exists() {
         return Ok(Vec::new());
     }
-    let wanted: Vec<Wanted<'_>> = files.iter().map(|header| Wanted { header, compared: None }).collect();
+    let published = files.iter().filter(|header| !keeps_existing(to, &header.path));
+    let wanted: Vec<Wanted<'_>> = published.map(|header| Wanted { header, compared: None }).collect();
     Ok(plan(to, &wanted, &search(to, &wanted, how)?.later)?.aside)
 }
 
@@ -284,6 +303,7 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
     let later = how.label.as_ref().map_or_else(Later::default, |label| {
         Later::new(label, ours.iter().copied().chain(&how.of_checkpoint).map(FilePath::as_bytes))
     });
+    let stale = Stale::new(ours.iter().copied().chain(&how.of_checkpoint).collect(), how.label.as_deref());
     let (mut open, mut entries) = (vec![PathBuf::new()], 0usize);
     while let Some(dir) = open.pop() {
         let listed = match std::fs::read_dir(to.join(&dir)) {
@@ -315,9 +335,12 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
             } else if kind.is_file() {
                 let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { continue };
                 let of_other = newest_of_all.filter(|_| of_others.contains(&path));
-                let Some(newest) = newest.get(&shape).copied().or(of_other) else { continue };
+                let of_shape = newest.get(&shape).copied().or(of_other);
+                let is_pointer = !how.is_copy && of_shape.is_none() && stale.may_be(&path);
+                let Some(newest) = of_shape.or(newest_of_all.filter(|_| is_pointer)) else { continue };
                 let modified_ns = entry.metadata().map_or(i64::MIN, |stat| Fingerprint::of(&stat).modified_ns);
                 let why = match modified_ns > newest {
+                    true if is_pointer && !stale.leads_on(&to.join(path.as_path())) => continue,
                     true => Why::Newer,
                     false if later.has(path.as_bytes()) => Why::Later,
                     false => continue,
@@ -334,6 +357,64 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::whole;
+    use crate::restart::FileRestorer;
+    use mcrengine::ids::{Digest, Rank};
+
+    /// A verified file of a checkpoint that was written at this time.
+    fn verified(to: &Path, path: &str, content: &str, modified_ns: i64) -> VerifiedFile {
+        let (bytes, digest) = (content.len() as u64, Digest::of(content.as_bytes()));
+        let header = FileHeader {
+            path: FilePath::new(path.as_bytes()).expect("valid"),
+            rank: Rank(0),
+            bytes,
+            kind: FileKind::Regular,
+            mode: 0o644,
+            modified_ns,
+            digest,
+            variables: vec![whole(digest, bytes)],
+        };
+        let restorer = FileRestorer::create(to, Arc::new(header)).expect("created");
+        restorer.write(0, 0, content.as_bytes()).expect("written");
+        restorer.verify(false).expect("verified")
+    }
+
+    #[test]
+    fn existing_settings_are_not_replaced_by_the_settings_of_a_checkpoint() {
+        let to = tempfile::tempdir().expect("a directory");
+        let publish = |content: &str| {
+            let files = vec![verified(to.path(), "mcr.toml", content, 1), verified(to.path(), "state", "state", 1)];
+            publish_all(&Target::new(to.path()), files, &Publish::default()).expect("published").0
+        };
+        let is = || std::fs::read_to_string(to.path().join("mcr.toml")).expect("there");
+        assert!(!publish("first").keeps_settings);
+        assert_eq!(is(), "first", "there were no settings");
+        let published = publish("second");
+        assert!(published.keeps_settings && published.aside.is_empty());
+        assert_eq!(is(), "first");
+        assert!(!publish("first").keeps_settings, "the settings are the same");
+    }
+
+    #[test]
+    fn a_newer_pointer_file_that_the_checkpoint_does_not_have_is_moved_aside() {
+        let to = tempfile::tempdir().expect("a directory");
+        let is = |name: &str, step: u32| {
+            std::fs::write(to.path().join(name), format!("case.cpl.r.000{step}.nc\n")).expect("written");
+        };
+        is("rpointer.drv", 4);
+        is("rpointer.ice", 3);
+        is("notes.txt", 4);
+        let publish = |is_copy: bool| {
+            let files = vec![verified(to.path(), "case.cpl.r.0003.nc", "state", 1_000_000_000)];
+            let how = Publish { is_copy, label: Some("0003".to_owned()), ..Publish::default() };
+            publish_all(&Target::new(to.path()), files, &how).expect("published").0
+        };
+        assert_eq!(publish(true).aside, [], "the application continues with its own files");
+        let aside = publish(false).aside;
+        let drv = FilePath::new(&b"rpointer.drv"[..]).expect("valid");
+        assert_eq!(aside, [Aside { path: drv, why: Why::Newer }], "the other pointer names the restored checkpoint");
+        assert!(!to.path().join("rpointer.drv").exists() && to.path().join("rpointer.ice").exists());
+    }
 
     #[test]
     fn files_of_one_shape_differ_in_numbers_alone() {

@@ -6,7 +6,7 @@ use super::{Answer, OwnRanks, SettleRules};
 use crate::companions::Companion;
 use crate::fingerprint::Fingerprint;
 use crate::timeline::Timeline;
-use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
+use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank, shape_of};
 use mcrengine::turns::WrittenFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -85,19 +85,31 @@ pub struct Readiness {
     checkpoints: BTreeMap<CheckpointId, Gathered>,
     /// Files that a restart wrote and that the application has not changed since.
     restored: BTreeSet<FilePath>,
-    pointers: Pointers,
+    /// The application's pointer files and links, by the shapes of their paths. The shape of `rpointer.atm_0003` is
+    /// `rpointer.atm_#`.
+    pointers: BTreeMap<Vec<u8>, Pointer>,
 }
 
-/// The usual delay of the application's pointer files and links.
+/// The usual delay of a pointer file or a link.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pointers {
-    /// Delay of a pointer after the last file of its checkpoint, in milliseconds. `None`: no pointer is expected.
+struct Pointer {
+    /// Delay of the pointer after the last file of its checkpoint, in milliseconds. `None`: the pointer is not
+    /// expected.
     after_ms: Option<u64>,
-    /// Number of times that an expected pointer did not appear.
+    /// Number of times that the expected pointer did not appear.
     in_vain: u32,
 }
 
-/// Number of missing pointers after which no pointer is expected.
+/// When a pointer was written for a checkpoint, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    first_ms: u64,
+    last_ms: u64,
+}
+
+/// Maximum number of shapes of pointers. A pointer of another shape is not awaited.
+const POINTERS_MAX: usize = 256;
+/// Number of times that a pointer may be missing. After this number of times, the pointer is not expected.
 const IN_VAIN_MAX: u32 = 3;
 /// Maximum wait for a pointer that is written repeatedly, in multiples of a checkpoint's quiet time.
 const POINTER_QUIET_TIMES: u64 = 4;
@@ -149,8 +161,8 @@ struct Gathered {
     changed: BTreeSet<Rank>,
     /// The earliest last write to a settled file of the checkpoint, in nanoseconds since 1970.
     begun_ns: Option<i64>,
-    /// Time of the last write to a pointer file or a link of the checkpoint, in milliseconds.
-    pointer_ms: Option<u64>,
+    /// When the pointer files and the links of the checkpoint were written, by shape.
+    pointers: BTreeMap<Vec<u8>, Written>,
     /// Whether a pointer was written after the report of rank 0.
     pointer_was_late: bool,
     rewrites: Rewrites,
@@ -170,7 +182,7 @@ impl Readiness {
             usual: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             restored: BTreeSet::new(),
-            pointers: Pointers::default(),
+            pointers: BTreeMap::new(),
         }
     }
 
@@ -185,14 +197,18 @@ impl Readiness {
 
     /// Records that a pointer file, or a link to a checkpoint, was written. The pointer counts for the checkpoint
     /// with the newest event. Returns this checkpoint if its rank 0 was already reported.
-    pub fn pointer_written(&mut self, now_ms: u64) -> Option<CheckpointId> {
+    pub fn pointer_written(&mut self, now_ms: u64, path: &Path) -> Option<CheckpointId> {
         let newest = self.checkpoints.iter_mut().max_by_key(|(_, gathered)| gathered.last_event_ms);
         let (label, gathered) = newest?;
         let after_ms = now_ms.saturating_sub(gathered.last_event_ms);
-        if self.pointers.in_vain < IN_VAIN_MAX && after_ms <= self.doubt_quiet_ms / 2 {
-            self.pointers.after_ms = Some(after_ms);
+        let shape = shape_of(&path.to_string_lossy());
+        if self.pointers.len() < POINTERS_MAX || self.pointers.contains_key(&shape) {
+            let usual = self.pointers.entry(shape.clone()).or_default();
+            if usual.in_vain < IN_VAIN_MAX && after_ms <= self.doubt_quiet_ms / 2 {
+                usual.after_ms = Some(after_ms);
+            }
+            gathered.pointers.entry(shape).or_insert(Written { first_ms: now_ms, last_ms: now_ms }).last_ms = now_ms;
         }
-        gathered.pointer_ms = Some(now_ms);
         if gathered.announced.contains_key(&Rank(0)) && !gathered.pointer_was_late {
             gathered.pointer_was_late = true;
             gathered.changed.insert(Rank(0));
@@ -419,10 +435,12 @@ impl Readiness {
             usual.checkpoints = before.checkpoints.saturating_add(1);
         }
         self.usual.insert(ready.rank, usual);
-        let pointers = &mut self.pointers;
         let gathered = self.checkpoints.entry(ready.checkpoint.clone()).or_default();
-        if ready.rank == Rank(0) && gathered.pointer_ms.is_none() && pointers.after_ms.take().is_some() {
-            pointers.in_vain += 1;
+        let missing = self.pointers.iter_mut().filter(|(shape, _)| !gathered.pointers.contains_key(*shape));
+        for (_, pointer) in missing.filter(|_| ready.rank == Rank(0)) {
+            if pointer.after_ms.take().is_some() {
+                pointer.in_vain += 1;
+            }
         }
         let is_late = gathered.is_late(ready.rank);
         gathered.announced.insert(ready.rank, digest_of(&ready.files, is_late));
@@ -461,13 +479,30 @@ impl Gathered {
         rank == Rank(0) && self.pointer_was_late
     }
 
-    /// The time until which a rank waits for a pointer. If the pointer was written, the rank waits until the pointer
-    /// is at rest. If a pointer is expected but not yet written, the rank waits for the quiet time plus twice the
-    /// usual delay, but at most for `doubt_ms`, counted from the last event.
-    fn pointer_until_ms(&self, rank: Rank, usual: &Pointers, quiet_ms: u64, doubt_ms: u64) -> Option<u64> {
-        let at_rest = |ms: u64| (ms + quiet_ms).min(self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms);
-        let expected = |after_ms: u64| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms);
-        (rank == Rank(0)).then(|| self.pointer_ms.map(at_rest).or(usual.after_ms.map(expected))).flatten()
+    /// The time until which a rank waits for pointers. The rank waits until all written pointers are at rest. If a
+    /// pointer is expected but not yet written, the rank waits for the quiet time plus twice the usual delay, but at
+    /// most for `doubt_ms`, counted from the last event.
+    fn pointer_until_ms(
+        &self,
+        rank: Rank,
+        usual: &BTreeMap<Vec<u8>, Pointer>,
+        quiet_ms: u64,
+        doubt_ms: u64,
+    ) -> Option<u64> {
+        if rank != Rank(0) {
+            return None;
+        }
+        let missing = usual.iter().filter(|(shape, _)| !self.pointers.contains_key(*shape));
+        let longest_ms = missing.filter_map(|(_, pointer)| pointer.after_ms).max();
+        let expected_ms = longest_ms.map(|after_ms| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms));
+        let first_ms = self.pointers.values().map(|written| written.first_ms).max();
+        let last_ms = self.pointers.values().map(|written| written.last_ms).max();
+        let at_rest_ms = first_ms.zip(last_ms).map(|(first_ms, last_ms)| {
+            // A pointer that is written repeatedly delays the rank only for this time.
+            let most_ms = (self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms).max(first_ms + quiet_ms);
+            (last_ms + quiet_ms).min(most_ms)
+        });
+        expected_ms.max(at_rest_ms)
     }
 
     /// Judges whether the checkpoint must be at rest for longer, because the application writes its files again.
@@ -635,14 +670,14 @@ mod tests {
         };
         write(&mut r, 0, "a");
         assert_eq!(announce(&mut r, 500), [(0, 1, false)], "no pointer is expected yet");
-        r.pointer_written(1_500);
+        r.pointer_written(1_500, Path::new("latest"));
         assert_eq!(announce(&mut r, 2_000), [(0, 1, true)], "the pointer was late, so the rank is reported again");
-        r.pointer_written(1_700);
+        r.pointer_written(1_700, Path::new("latest"));
         assert_eq!(announce(&mut r, 3_000), [], "a second late pointer is not reported");
         write(&mut r, 10_000, "b");
         assert_eq!(r.due(10_500, 9), (vec![], Some(13_900)), "the rank waits for twice the usual delay");
         assert_eq!(r.waiting(10_600, 9)[0].why, Why::Quiet, "the rank has as many files as before");
-        r.pointer_written(11_000);
+        r.pointer_written(11_000, Path::new("latest"));
         assert_eq!(r.due(11_000, 9), (vec![], Some(11_500)), "the rank waits until the pointer is at rest");
         assert_eq!(announce(&mut r, 11_500), [(0, 1, false)]);
         // From now on the application writes no pointer.
@@ -653,8 +688,37 @@ mod tests {
         assert_eq!(announce(&mut r, 30_500), [(0, 1, false)]);
         // A pointer that is written repeatedly delays the rank only for a limited time.
         write(&mut r, 40_000, "e");
-        (40_100..42_000).step_by(100).for_each(|at_ms| drop(r.pointer_written(at_ms)));
+        (40_100..42_000).step_by(100).for_each(|at_ms| drop(r.pointer_written(at_ms, Path::new("latest"))));
         assert_eq!(announce(&mut r, 42_000), [(0, 1, false)]);
+    }
+
+    #[test]
+    fn each_pointer_of_an_earlier_checkpoint_is_awaited() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        let write = |r: &mut Readiness, at_ms, name: &str| {
+            let file = path(&format!("{name}/0"));
+            r.put(at_ms, &id(name), Some(Rank(0)), &file, Some(print(1, at_ms as i64)));
+        };
+        let point = |r: &mut Readiness, at_ms, name: &str| r.pointer_written(at_ms, Path::new(name)).is_some();
+        write(&mut r, 0, "a");
+        assert_eq!(announce(&mut r, 500), [(0, 1, false)], "no pointer is expected yet");
+        assert!(point(&mut r, 800, "rpointer.atm"));
+        assert_eq!(announce(&mut r, 1_300), [(0, 1, true)]);
+        assert!(!point(&mut r, 1_600, "rpointer.lnd") && !point(&mut r, 3_200, "rpointer.drv"));
+        write(&mut r, 10_000, "b");
+        assert!(!point(&mut r, 10_800, "rpointer.atm"));
+        assert_eq!(r.due(11_300, 9), (vec![], Some(16_900)), "two pointers are missing");
+        assert!(!point(&mut r, 11_600, "rpointer.lnd") && !point(&mut r, 13_200, "rpointer.drv"));
+        assert_eq!(r.due(13_200, 9), (vec![], Some(13_700)), "the last pointer must be at rest");
+        assert_eq!(announce(&mut r, 13_700), [(0, 1, false)]);
+        // From now on the application writes only one of the pointers.
+        write(&mut r, 20_000, "c");
+        assert!(!point(&mut r, 20_100, "rpointer.atm"));
+        assert_eq!(announce(&mut r, 26_899), []);
+        assert_eq!(announce(&mut r, 26_900), [(0, 1, false)], "the wait has a bound");
+        write(&mut r, 30_000, "d");
+        assert!(!point(&mut r, 30_100, "rpointer.atm"));
+        assert_eq!(announce(&mut r, 30_600), [(0, 1, false)]);
     }
 
     #[test]

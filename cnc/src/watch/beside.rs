@@ -56,14 +56,16 @@ impl Core {
             false => {
                 let is_placed =
                     || FilePath::new(path.as_os_str().as_bytes()).is_ok_and(|path| self.layout.place(&path).is_some());
-                change != Change::Created && is_pointer_name(name) && !is_placed()
+                let is_known = is_pointer_name(name) || self.layout.attends(name);
+                change != Change::Created && is_known && !is_placed()
             }
         };
-        let late = if is_pointer { self.readiness.pointer_written(self.now_ms()) } else { None };
+        let late = if is_pointer { self.readiness.pointer_written(self.now_ms(), path) } else { None };
         if let Some(label) = late.filter(|_| self.told_lost.insert(LATE)) {
             self.tell(WatchEvent::Trouble(format!(
-                "{}: written after {label} was announced, so that {label} may be stored without it. For later checkpoints \
-                 the agent waits for it, if it is written within half of doubt-quiet-ms",
+                "{}: written after {label} was announced, so that {label} may be stored without it, and without the \
+                 pointer files and links that follow it. For later checkpoints the agent waits for each pointer file \
+                 and link that it has seen with an earlier checkpoint, if it is written within half of doubt-quiet-ms",
                 path.display()
             )));
         }

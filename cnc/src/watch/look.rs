@@ -6,6 +6,7 @@ use crate::clock::ahead_ns;
 use crate::fingerprint::Fingerprint;
 use crate::h5::{End, hdf5_end};
 use crate::layout::Placed;
+use crate::layout::of_job::is_own_output;
 use crate::restored::Put;
 use crate::settle::{FileState, Hint, Look, Verdict};
 use mcrengine::ids::{FilePath, Rank};
@@ -19,7 +20,8 @@ impl Core {
         if !self.files.contains_key(&path) && self.layout.place(&path).is_none() {
             return;
         }
-        let stat = std::fs::symlink_metadata(self.root.join(path.as_path())).ok().filter(Metadata::is_file);
+        let is_of_application = |stat: &Metadata| stat.is_file() && !is_own_output(stat);
+        let stat = std::fs::symlink_metadata(self.root.join(path.as_path())).ok().filter(is_of_application);
         if stat.is_none() && self.directory.was_renamed(&self.root) {
             self.rescan_ms = Some(0); // the directory was renamed, and the scan looks at the file
             return;

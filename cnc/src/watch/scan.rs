@@ -3,6 +3,7 @@
 use super::kernel::{self, Change, Kernel, KernelError, KernelEvent};
 use super::unreadable::{Failed, Failure};
 use super::{Core, Tracked, WatchEvent, is_local};
+use crate::layout::of_job::is_settings;
 use crate::layout::walk::{Found, walk};
 use crate::layout::{ScanError, is_ours};
 use crate::settle::Hint;
@@ -66,7 +67,7 @@ impl Core {
             }
             return;
         };
-        if is_ours(name.as_bytes()) {
+        if is_ours(name.as_bytes()) || is_settings(path.as_os_str().as_bytes()) {
             return;
         }
         let path = path.to_owned();

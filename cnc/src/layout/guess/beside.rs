@@ -1,6 +1,7 @@
 //! Files that are not part of a state: files that belong to no checkpoint, and files with names of logs, pointer files,
 //! older copies and unfinished files.
 
+use crate::layout::of_job::{is_batch_output, is_settings};
 use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary, may_be_left};
 use crate::layout::{Layout, Listing, is_of_a_store, is_ours};
 use mcrengine::ids::{CheckpointId, FilePath};
@@ -39,7 +40,7 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
     let is_pointer = |(path, bytes): &&(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
     let other = |file: &&(&FilePath, u64)| {
         let is_of_layout = layout.place(file.0).is_some() || layout.marked(file.0).is_some();
-        !is_of_layout && !is_pointer(file) && !may_be_left(file.0.as_bytes())
+        !is_of_layout && !is_pointer(file) && !layout.attends(file.0.name()) && !may_be_left(file.0.as_bytes())
     };
     let left: Vec<_> = all.iter().filter(other).collect();
     let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
@@ -92,10 +93,10 @@ pub(super) fn is_beside_states(path: &FilePath) -> bool {
     is_pointer_name(path.name()) || may_be_left(path.as_bytes())
 }
 
-/// The files of the application, without the files of mcrEngine and without files that have temporary names. Each file
-/// has its length in bytes.
+/// The files of the application, without the files of mcrEngine and of the job, and without files that have temporary
+/// names. Each file has its length in bytes.
 pub(super) fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
-    let is_not = [is_ours, is_of_a_store, is_temporary];
+    let is_not = [is_ours, is_of_a_store, is_temporary, is_settings, is_batch_output];
     let is_applications = |path: &FilePath| !is_not.iter().any(|is| is(path.as_bytes()));
     let sized = listing.files.iter().zip(listing.bytes.iter().copied().chain(std::iter::repeat(0)));
     sized.filter(|(path, _)| is_applications(path)).collect()
