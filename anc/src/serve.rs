@@ -403,6 +403,7 @@ impl Service {
             }
             let broken = |reason: String| End::for_good(format!("node {} broke the protocol: {reason}", link.node));
             at_rest = matches!(message, Some(From::Heartbeat(v1::Heartbeat { at_rest: true, .. })));
+            link.heard(at_rest);
             match &message {
                 Some(From::Heartbeat(heartbeat)) => link.clock.heard(heartbeat.clock_ns),
                 Some(From::Announce(part)) => link.clock.heard(part.clock_ns),
@@ -438,7 +439,6 @@ impl Service {
                     // The answer shows the agent that the aggregator is alive. Only the agent measures the interval
                     // of the heartbeats.
                     link.send(To::Heartbeat(v1::Heartbeat { at_rest: false, clock_ns: 0 }));
-                    let _ = self.hub.try_send(HubEvent::Heard { session: link.session });
                 }
                 Some(From::Looked(said)) => looked = Some(said),
                 Some(From::Hello(_)) => return broken("a second Hello".into()),

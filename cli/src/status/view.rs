@@ -280,11 +280,13 @@ struct AgentRow {
     connected_ms: u64,
     silent_ms: u64,
     is_lost: bool,
+    /// Whether the agent waits for no answer. Such an agent sends no messages, and its session is open.
+    is_idle: bool,
 }
 
 impl AgentRow {
     fn answers(&self) -> bool {
-        !self.is_lost && self.silent_ms < SILENT_MS
+        !self.is_lost && (self.is_idle || self.silent_ms < SILENT_MS)
     }
 }
 
@@ -293,15 +295,20 @@ fn by_node(model: &Model) -> BTreeMap<(&str, &str), AgentRow> {
     let mut rows: BTreeMap<(&str, &str), AgentRow> = BTreeMap::new();
     for agent in current(model).flat_map(|status| &status.agents) {
         let (is_lost, silent_ms, connected_ms) = (agent.lost, agent.silent_ms, agent.connected_ms);
-        let row = AgentRow { ranks: agent.ranks.len(), connected_ms, silent_ms, is_lost };
+        let is_idle = agent.at_rest && !is_lost;
+        let row = AgentRow { ranks: agent.ranks.len(), connected_ms, silent_ms, is_lost, is_idle };
         match rows.entry((&agent.job, &agent.node)) {
             std::collections::btree_map::Entry::Vacant(new) => drop(new.insert(row)),
             std::collections::btree_map::Entry::Occupied(known) => {
                 let known = known.into_mut();
                 known.ranks += row.ranks;
                 known.connected_ms = known.connected_ms.max(row.connected_ms);
-                // An agent is lost only if no aggregator receives messages from it.
-                (known.is_lost, known.silent_ms) = (known.is_lost, known.silent_ms).min((row.is_lost, row.silent_ms));
+                // An agent is lost only if it has no session with any aggregator, and silent only if no aggregator
+                // receives messages from it. An agent that waits for an answer of one aggregator is not idle.
+                let order = |row: &AgentRow| (!row.answers(), row.is_lost, row.is_idle, row.silent_ms);
+                if order(&row) < order(known) {
+                    (known.is_lost, known.is_idle, known.silent_ms) = (row.is_lost, row.is_idle, row.silent_ms);
+                }
             }
         }
     }
@@ -323,7 +330,9 @@ fn agents(model: &Model) -> Option<Section> {
     all.sort_by_key(|(_, row)| row.answers());
     for ((job, node), row) in all.iter().take(AGENTS_MAX) {
         let state = match row.answers() {
+            true if row.is_idle => "idle".to_owned(),
             true => "answers".to_owned(),
+            false if row.is_lost => format!("lost {} ago", ago(row.silent_ms)),
             false => format!("has not answered for {}", ago(row.silent_ms)),
         };
         let why = if row.is_lost {
@@ -365,7 +374,8 @@ pub(super) mod tests {
     /// An agent that was heard `silent_ms` ago.
     pub fn agent(node: &str, silent_ms: u64, lost: bool) -> v1::AgentStatus {
         let ranks = (0..8).collect();
-        v1::AgentStatus { node: node.into(), job: "wave".into(), connected_ms: 60_000, silent_ms, ranks, lost }
+        let (node, job) = (node.into(), "wave".into());
+        v1::AgentStatus { node, job, connected_ms: 60_000, silent_ms, ranks, lost, at_rest: false }
     }
 
     /// The state of a busy aggregator with this number of agents.
@@ -460,9 +470,26 @@ pub(super) mod tests {
         let rows: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("node")).collect();
         let begins: Vec<&str> = rows.iter().filter_map(|row| row.split_whitespace().next()).collect();
         assert_eq!(begins, ["node", "n2", "n3", "n1", "n4"], "{text}");
-        assert!(rows[1].contains("has not answered for 30 s") && rows[2].contains("connection broke"), "{text}");
+        assert!(rows[1].contains("has not answered for 30 s") && rows[2].contains("lost 5 s ago"), "{text}");
         assert!(rows[4].contains("16") && rows[4].contains("answers"), "the ranks of both aggregators: {text}");
         assert_eq!(summary(&model), "2 aggregators; 4 agents, 2 do not answer");
+    }
+
+    #[test]
+    fn an_idle_agent_sends_no_messages_and_does_not_count_as_silent() {
+        let (mut model, now) = (Model::default(), Instant::now());
+        model.add(&["a:1".to_owned(), "b:1".to_owned()], now);
+        let with = |agents: Vec<v1::AgentStatus>| v1::StatusReply { agents, ..v1::StatusReply::default() };
+        let idle = |node: &str| v1::AgentStatus { at_rest: true, ..agent(node, 600_000, false) };
+        model.note("a:1", Ok(with(vec![idle("n1"), idle("n2"), idle("n3"), agent("n4", 600_000, true)])), now);
+        model.note("b:1", Ok(with(vec![agent("n2", 30_000, false), agent("n3", 10, false), idle("n4")])), now);
+        let text = text(&model, now);
+        let state =
+            |node: &str| text.lines().find(|line| line.starts_with(node)).map(str::to_owned).unwrap_or_default();
+        for (node, word) in [("n1", " idle "), ("n2", " idle "), ("n3", " answers "), ("n4", " idle ")] {
+            assert!(state(node).contains(word), "{node}: {text}");
+        }
+        assert_eq!(summary(&model), "2 aggregators; 4 agents");
     }
 
     #[test]
