@@ -132,6 +132,7 @@ fn copy_one(
     let mut attempt = || -> Result<Line, CopyError> {
         let plan = plan_checkpoint(route, &id, planned)?;
         progress.add(plan.bytes());
+        tracing::info!(checkpoint = %id, containers = plan.containers.len(), bytes = plan.bytes(), dry_run, "copying");
         if !dry_run {
             copy_checkpoint(route, &plan, &|bytes| progress.done(bytes))?;
         }
