@@ -71,6 +71,8 @@ pub struct HubOptions {
     pub keep: Rules,
     /// The only start of a job that the aggregator serves. `None`: the aggregator serves all jobs.
     pub of_job: Option<OfJob>,
+    /// Whether this process also has an agent. The agent then logs the complete checkpoints, and the hub does not.
+    pub has_agent: bool,
 }
 
 /// One start of a job, and its number of agents.
