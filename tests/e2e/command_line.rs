@@ -324,6 +324,17 @@ fn with_v_each_command_that_works_on_a_store_prints_log_lines() {
 }
 
 #[test]
+fn a_wrong_address_of_an_aggregator_is_reported_before_a_missing_certificate() {
+    for address in ["foo", "", "n1:", "n1:70000"] {
+        for command in [&["status"][..], &["restart", "--store", "/nowhere", "--to", "/nowhere"][..]] {
+            let said = run(mcr().args(command).args(["--aggregators", address]), 1).stderr;
+            let said = String::from_utf8(said).expect("UTF-8");
+            assert!(said.contains("it must be HOST:PORT") && !said.contains("certificate"), "{address}: {said}");
+        }
+    }
+}
+
+#[test]
 fn several_jobs_in_a_store_must_be_told_apart() {
     let saved = Saved::new(&[10]);
     run(mcr().args(["save", "--create"]).arg(saved.data()).args(["--job", "other", "--store"]).arg(saved.store()), 0);

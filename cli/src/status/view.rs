@@ -113,8 +113,10 @@ fn aggregator_cells(aggregator: &Aggregator, now: Instant) -> ([String; 10], Pai
         let (state, paint) = match &aggregator.error {
             None => ("is asked".to_owned(), Paint::Doubtful),
             Some(_) => {
-                let since = ago(millis(aggregator.silent_for(now)));
-                (format!("has not answered for {since}"), Paint::Bad)
+                let since = aggregator.silent_for(now);
+                let is_new = since < Duration::from_secs(1); // such as the first question
+                let state = format!("has not answered for {}", ago(millis(since)));
+                (if is_new { "does not answer".to_owned() } else { state }, Paint::Bad)
             }
         };
         let why = aggregator.error.as_deref().map(last_cause).unwrap_or_default();
@@ -498,8 +500,8 @@ pub(super) mod tests {
         let row = text.lines().find(|line| line.contains("a:1")).expect("a row");
         assert!(row.contains("has not answered for 12 s") && row.contains("connection refused"), "{text}");
         assert!(text.contains("16 s ago") && !text.contains("no agent is connected"), "{text}");
-        for (part, state) in [(" it_3 ", "flushing 12 s ago"), (" it_4 ", "gathering 12 s ago"), ("n0000 ", "12 s ago")]
-        {
+        let old = [(" it_3 ", "flushing 12 s ago"), (" it_4 ", "gathering 12 s ago"), ("n0000 ", "12 s ago")];
+        for (part, state) in old {
             let row = text.lines().find(|line| line.contains(part)).unwrap_or_else(|| panic!("{part}: {text}"));
             assert!(row.contains(state) && row.contains(SILENT_AGGREGATOR), "{text}");
         }
@@ -508,6 +510,15 @@ pub(super) mod tests {
         model.note("b:1", Ok(status(1)), start);
         let text = super::tests::text(&model, start + Duration::from_secs(12));
         assert!(!text.contains("12 s ago") && text.contains("[####......]  42 %"), "{text}");
+    }
+
+    #[test]
+    fn an_aggregator_that_does_not_answer_the_first_question_has_no_time() {
+        let (mut model, now) = (Model::default(), Instant::now());
+        model.add(&["a:1".to_owned()], now);
+        model.note("a:1", Err("a:1: connection refused, no process listens there".into()), now);
+        let text = text(&model, now);
+        assert!(text.contains("does not answer") && !text.contains("0 s"), "{text}");
     }
 
     #[test]
