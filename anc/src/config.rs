@@ -390,6 +390,7 @@ impl AncOptions {
             flushes: self.flushes,
             keep,
             of_job: None,
+            has_agent: false,
         };
         let drain = Duration::from_secs(self.drain_seconds);
         let (store, create, shared_store) = (self.store.clone(), self.create, self.shared_store);

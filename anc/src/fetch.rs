@@ -46,6 +46,12 @@ pub struct AgentLink {
     pending: Mutex<Pending>,
     /// Whether data arrived since [`AgentLink::sent_data`] was last called.
     sent_data: AtomicBool,
+    /// When the session began.
+    began: Instant,
+    /// When the last message or the last data arrived, in milliseconds after `began`.
+    heard_ms: AtomicU64,
+    /// Whether the last message said that the agent is at rest ([`mcr_proto::HEARTBEAT_SECONDS`]).
+    at_rest: AtomicBool,
     next_fetch: AtomicU64,
     /// The async runtime. Flush threads use the runtime only to wait with a deadline for space in the queue.
     runtime: tokio::runtime::Handle,
@@ -145,9 +151,24 @@ impl AgentLink {
         let end = ended.subscribe();
         let sending = Mutex::new(Some(out.clone()));
         let link = {
-            let sent_data = AtomicBool::new(false);
-            let out = sending;
-            Arc::new(Self { session, node, about, clock, out, answers, ended, pending, sent_data, next_fetch, runtime })
+            let (sent_data, at_rest) = (AtomicBool::new(false), AtomicBool::new(false));
+            let (began, heard_ms) = (Instant::now(), AtomicU64::new(0));
+            Arc::new(Self {
+                session,
+                node,
+                about,
+                clock,
+                out: sending,
+                answers,
+                ended,
+                pending,
+                sent_data,
+                began,
+                heard_ms,
+                at_rest,
+                next_fetch,
+                runtime,
+            })
         };
         link.runtime.spawn(send_answers(to_send, out, Arc::downgrade(&link), end));
         link
@@ -178,6 +199,7 @@ impl AgentLink {
     /// protocol, its session ends.
     pub fn data(&self, frame: DataFrame) {
         self.sent_data.store(true, Ordering::Relaxed);
+        self.is_alive();
         if let Err(reason) = self.take_data(frame) {
             self.end_with(&format!("node {} broke the protocol: {reason}", self.node), false);
         }
@@ -187,6 +209,31 @@ impl AgentLink {
     /// message arrives.
     pub fn sent_data(&self) -> bool {
         self.sent_data.swap(false, Ordering::Relaxed)
+    }
+
+    /// Notes that a message of the agent has arrived. `at_rest`: whether the message says that the agent waits for no
+    /// answer, and sends no further messages.
+    pub fn heard(&self, at_rest: bool) {
+        self.at_rest.store(at_rest, Ordering::Relaxed);
+        self.is_alive();
+    }
+
+    /// Whether the agent is at rest. If an agent at rest disappears, the kernel ends its session.
+    pub fn is_at_rest(&self) -> bool {
+        self.at_rest.load(Ordering::Relaxed)
+    }
+
+    /// Time since the last message or the last data of the agent, in milliseconds.
+    pub fn silent_ms(&self) -> u64 {
+        self.age_ms().saturating_sub(self.heard_ms.load(Ordering::Relaxed))
+    }
+
+    fn is_alive(&self) {
+        self.heard_ms.store(self.age_ms(), Ordering::Relaxed);
+    }
+
+    fn age_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
     }
 
     fn take_data(&self, frame: DataFrame) -> Result<(), String> {
@@ -585,6 +632,29 @@ mod tests {
         linked.link.data(data(99, 0, &[b"late"]));
         assert!(!linked.link.has_ended(), "late data does not end the session");
         assert!(linked.link.sent_data() && !linked.link.sent_data(), "late data shows that the sender is alive");
+    }
+
+    #[test]
+    fn each_message_and_all_data_show_that_the_agent_is_alive() {
+        let linked = link();
+        let link = &linked.link;
+        let wait = || std::thread::sleep(Duration::from_millis(30));
+        wait();
+        assert!(link.silent_ms() >= 30 && !link.is_at_rest());
+        for is_data in [true, false] {
+            wait();
+            let before = link.silent_ms();
+            match is_data {
+                true => link.data(data(99, 0, &[b"late"])),
+                false => link.heard(false),
+            }
+            assert!(before >= 30 && link.silent_ms() < before, "data: {is_data}");
+        }
+        link.heard(true);
+        link.data(data(99, 0, &[b"late"]));
+        assert!(link.is_at_rest(), "late data does not say that the agent waits for an answer");
+        link.heard(false);
+        assert!(!link.is_at_rest());
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub struct HubOptions {
     pub keep: Rules,
     /// The only start of a job that the aggregator serves. `None`: the aggregator serves all jobs.
     pub of_job: Option<OfJob>,
+    /// Whether this process also has an agent. The agent then logs the complete checkpoints, and the hub does not.
+    pub has_agent: bool,
 }
 
 /// One start of a job, and its number of agents.
@@ -87,7 +89,6 @@ struct Agent {
     link: Arc<AgentLink>,
     job: JobId,
     connected: Instant,
-    heard: Instant,
     ranks: BTreeSet<Rank>,
     /// Whether the agent has reported that all written files are announced. The hub resets this value when the hub
     /// asks the agent for a report.
@@ -266,17 +267,13 @@ impl Hub {
     fn handle(&mut self, event: HubEvent) {
         let now_ms = self.now_ms();
         if let Some(draining) = &mut self.draining
-            && !matches!(
-                event,
-                HubEvent::Heard { .. } | HubEvent::Status(_) | HubEvent::Exist(_) | HubEvent::Searched(_)
-            )
+            && !matches!(event, HubEvent::Status(_) | HubEvent::Exist(_) | HubEvent::Searched(_))
         {
             draining.quiet_since_ms = now_ms;
         }
         match event {
             HubEvent::Opened { link, job } => {
                 tracing::info!(node = link.node, session = link.session, %job, "agent connected");
-                let now = Instant::now();
                 if let Some(other) = self.agents.values().find(|other| {
                     is_elsewhere(other, &job, &link) && other.link.about.shared_rank(&link.about).is_some()
                 }) {
@@ -290,13 +287,8 @@ impl Hub {
                 if self.draining.is_some() {
                     link.send(v1::to_agent::Message::Look(v1::Look {}));
                 }
-                let agent = Agent { link, job, connected: now, heard: now, ranks, looked, leaving_ms };
+                let agent = Agent { link, job, connected: Instant::now(), ranks, looked, leaving_ms };
                 self.agents.insert(agent.link.session, agent);
-            }
-            HubEvent::Heard { session } => {
-                if let Some(agent) = self.agents.get_mut(&session) {
-                    agent.heard = Instant::now();
-                }
             }
             HubEvent::Ended { session } => self.ended(session),
             HubEvent::Announced { announced, job, ranks, label, rank } => {

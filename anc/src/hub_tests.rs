@@ -58,6 +58,7 @@ impl Site {
             flushes: 1,
             keep: Default::default(),
             of_job: None,
+            has_agent: false,
         };
         let (mut hub, _, _) = Hub::new(Arc::new(MemoryStore::new()), options, Budget::new(1 << 20));
         hub.launch = |work, _| {

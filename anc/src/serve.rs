@@ -402,12 +402,19 @@ impl Service {
                 return End::for_now(format!("node {} sent {reason}", link.node));
             }
             let broken = |reason: String| End::for_good(format!("node {} broke the protocol: {reason}", link.node));
-            at_rest = matches!(message, Some(From::Heartbeat(v1::Heartbeat { at_rest: true, .. })));
             match &message {
-                Some(From::Heartbeat(heartbeat)) => link.clock.heard(heartbeat.clock_ns),
-                Some(From::Announce(part)) => link.clock.heard(part.clock_ns),
+                Some(From::Heartbeat(heartbeat)) => {
+                    at_rest = heartbeat.at_rest;
+                    link.clock.heard(heartbeat.clock_ns);
+                }
+                Some(From::Announce(part)) => {
+                    at_rest = false;
+                    link.clock.heard(part.clock_ns);
+                }
+                // An agent at rest may still answer a question, and sends no heartbeat after its answer.
                 _ => {}
             }
+            link.heard(at_rest);
             match message {
                 // The server hands data frames of the usual form directly to `DataSlot`. This frame has an unusual
                 // form, and may be invalid.
@@ -438,7 +445,6 @@ impl Service {
                     // The answer shows the agent that the aggregator is alive. Only the agent measures the interval
                     // of the heartbeats.
                     link.send(To::Heartbeat(v1::Heartbeat { at_rest: false, clock_ns: 0 }));
-                    let _ = self.hub.try_send(HubEvent::Heard { session: link.session });
                 }
                 Some(From::Looked(said)) => looked = Some(said),
                 Some(From::Hello(_)) => return broken("a second Hello".into()),

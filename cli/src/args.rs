@@ -21,7 +21,7 @@ use mcrengine::ids::CheckpointId;
 use mcrengine::plan::Scheme;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use values::{block_bytes, byte_count, parity_percent, scheme};
+use values::{aggregator_address, block_bytes, byte_count, parity_percent, scheme};
 
 /// Checkpoint-restart with data-aware aggregation and compression.
 ///
@@ -277,7 +277,7 @@ pub struct RestartArgs {
     #[arg(long, value_parser = FileGlob::parse, value_name = "GLOB")]
     pub only: Vec<FileGlob>,
     /// Read through these aggregators (host:port, comma-separated), not from the store's directory
-    #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
+    #[arg(long, value_delimiter = ',', value_parser = aggregator_address, value_name = "ADDRESSES")]
     pub aggregators: Vec<String>,
     /// State file of the agent. If this file names a committed checkpoint, an empty store is an error and not a new
     /// run

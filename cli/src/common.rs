@@ -44,7 +44,7 @@ pub fn open_store(args: &StoreArgs) -> anyhow::Result<PosixStore> {
 
 /// Opens the store at this path, which must exist.
 pub fn open_existing(store: &Path) -> anyhow::Result<PosixStore> {
-    open_or_create(store, false, "")
+    open_or_create(store, false, "").inspect(|_| tracing::info!(store = name_of(store), "the store is open"))
 }
 
 /// Opens the store. Creates the store only if `create` is true. Otherwise a store whose file system is not mounted

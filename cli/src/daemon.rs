@@ -249,6 +249,9 @@ fn run_in_one_process(
     }
     let mut agent = file.cnc.check_with(environment)?;
     let mut aggregator = aggregators.is_here().then(|| file.anc.check()).transpose()?;
+    if let Some(aggregator) = &mut aggregator {
+        aggregator.hub.has_agent = true;
+    }
     let store = file.anc.store.clone();
     // The agent will record in the store that this run is alive, so the store is checked. A store that does not exist
     // may be created later.

@@ -14,7 +14,7 @@ use mcr_cnc::finder::{Finder, Later};
 use mcr_proto::gate::gate_client::GateClient;
 use mcr_proto::gate::{AgreeRequest, Agreement, LoadReply, LoadRequest, OpenRequest, Start};
 use mcr_proto::tls::gate::GateTrust;
-use mcr_proto::tls::{Identity, Other, Security, explain_of};
+use mcr_proto::tls::{Identity, Other, Security, sentence_of};
 use mcr_proto::version::GATE_VERSIONS;
 use mcr_proto::{GATE_MESSAGE_BYTES_MAX, GATES_MAX};
 use mcrengine::error_chain::error_chain;
@@ -90,7 +90,7 @@ impl Failure {
             Code::ResourceExhausted | Code::InvalidArgument | Code::FailedPrecondition | Code::PermissionDenied => {
                 Self::Refused(status.message().to_owned())
             }
-            _ => Self::Unreachable(explain_of(status, Other::Gate).unwrap_or_else(|| status.message().to_owned())),
+            _ => Self::Unreachable(sentence_of(status, Other::Gate)),
         }
     }
 
@@ -204,7 +204,7 @@ impl Asking {
         let connected = tokio::time::timeout(CONNECT_MAX, trust.connect(&endpoint, gate, &self.identity)).await;
         let channel = connected
             .map_err(|_| unreachable(format!("no connection within {} s", CONNECT_MAX.as_secs())))?
-            .map_err(|error| unreachable(explain_of(&error, Other::Gate).unwrap_or_else(|| error_chain(&error))))?;
+            .map_err(|error| unreachable(sentence_of(&error, Other::Gate)))?;
         Ok(GateClient::new(channel)
             .max_decoding_message_size(GATE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(GATE_MESSAGE_BYTES_MAX))

@@ -450,7 +450,7 @@ mod tests {
     }
 
     fn group(job: &str, exists: bool, was_there: bool) {
-        tracing::info!(
+        tracing::debug!(
             %job, exists, was_there, raw_bytes = 1000u64, stored_bytes = 300u64, elapsed_ms = 250u64,
             "committed group"
         );

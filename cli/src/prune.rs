@@ -68,6 +68,13 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     progress.message(job.to_string());
     let pruned = if prunes { prune(&store, &job, &options)? } else { Pruned::default() };
     drop(progress);
+    for id in &pruned.checkpoints {
+        tracing::debug!(checkpoint = %id, dry_run = args.dry_run, "chosen to be removed");
+    }
+    tracing::info!(
+        %job, removed = pruned.checkpoints.len(), freed_bytes = pruned.freed_bytes.0, dry_run = args.dry_run,
+        "the rules were applied"
+    );
     let code = if pruned.unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         print_json(&serde_json::json!({

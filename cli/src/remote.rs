@@ -72,14 +72,18 @@ impl<'a> Aggregators<'a> {
         let (last, first): (Vec<_>, Vec<_>) = in_turn.partition(|place| self.silent.contains(place));
         let mut reasons = Vec::new();
         let mut result = None;
-        for place in first.into_iter().chain(last) {
+        let mut places = first.into_iter().chain(last).peekable();
+        while let Some(place) = places.next() {
             let (address, security) = (&self.addresses[place], &self.security);
             let ask = from_aggregator(address, security, job, checkpoint, group, wanted, args, target, progress);
             match runtime.block_on(ask) {
                 Ok(restorers) => result = Some(Ok(restorers)),
                 Err(Attempt::Final(failure)) => result = Some(Err(failure)),
                 Err(Attempt::Elsewhere(reason)) => {
-                    eprintln!("mcr: {reason}");
+                    // The error at the end names all reasons.
+                    if places.peek().is_some() {
+                        eprintln!("mcr: {reason}; another aggregator is asked");
+                    }
                     reasons.push(reason);
                     self.silent.insert(place);
                     continue;

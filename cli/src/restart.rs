@@ -142,6 +142,10 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         Role::Follow(record) => Some(record),
         Role::Look(_) | Role::Decide { .. } | Role::Lost(_) => None,
     };
+    tracing::info!(
+        %job, checkpoints = all.len(), follows_another_node = followed.is_some(),
+        "read the list of the job's checkpoints"
+    );
     let is_new = match followed {
         Some(record) => record.from.is_none(),
         None => args.checkpoint.is_none() && !all.iter().any(CheckpointState::is_complete),
@@ -181,6 +185,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
     let wanted = args.checkpoint.clone().or_else(|| newest.map(|state| state.id.clone()));
 
     for state in candidates {
+        tracing::info!(checkpoint = %state.id, raw_bytes = state.raw_bytes.0, to = name_of(&args.to), "restoring");
         if args.dry_run {
             match preview(&store, &job, state, &all, &args) {
                 Ok(preview) => {
@@ -272,6 +277,9 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         let is_older =
             wanted.as_ref() != Some(&state.id) || followed.is_some_and(|record| !record.passed_over.is_empty());
         tell_marks(state, &args);
+        tracing::info!(
+            checkpoint = %state.id, incarnation, files = restored.files, bytes = restored.file_bytes, "restored"
+        );
         let report = Report {
             outcome: outcome_of(state, &args, is_older),
             job: Some(job.clone()),

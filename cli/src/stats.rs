@@ -109,6 +109,7 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
 
 fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<Job> {
     let states = manifest::list(store, name)?;
+    tracing::info!(job = %name, checkpoints = states.len(), "reading the files of the job");
     let mut needed_by: BTreeMap<&CheckpointId, Vec<CheckpointId>> = BTreeMap::new();
     let mut wanted: BTreeSet<(CheckpointId, GroupId)> = BTreeSet::new();
     for state in &states {
@@ -125,6 +126,7 @@ fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<
     for state in &states {
         let dir = Path::new(name.as_str()).join(state.id.as_str());
         let Length { all: disk_bytes, parity: parity_bytes } = length_below(store, &dir)?;
+        tracing::debug!(checkpoint = %state.id, disk_bytes, is_pruned = state.is_pruned, "read a checkpoint");
         let of_this = wanted.iter().filter(|(id, _)| *id == state.id);
         let file_bytes = if state.is_complete() { state.file_bytes } else { 0 };
         checkpoints.push(Line {

@@ -42,6 +42,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     for state in states {
         let mut is_complete = state.is_complete();
         let CheckpointState { id, raw_bytes, is_unreadable, doubt, references, .. } = state;
+        tracing::info!(checkpoint = %id, raw_bytes = raw_bytes.0, is_complete, "verifying");
         let started = Instant::now();
         let progress = Progress::new("verifying", args.json);
         progress.message(id.to_string());
@@ -66,6 +67,10 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             tell_if_mendable(&store, &args.store, &job, &id, &references);
         }
         let elapsed = started.elapsed();
+        tracing::info!(
+            checkpoint = %id, is_good = report.is_good(), segments = report.segments, mended = repaired.mended.len(),
+            "verified"
+        );
         if is_complete {
             note_damage(&store, &job, &id, &report);
         }

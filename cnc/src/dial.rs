@@ -1,10 +1,9 @@
 //! Connects an agent or a command to an aggregator.
 
-use mcr_proto::tls::{self, Security};
+use mcr_proto::tls::{self, Other, Security, sentence_of};
 use mcr_proto::unix;
 use mcr_proto::v1::aggregator_client::AggregatorClient;
 use mcr_proto::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS, MESSAGE_BYTES_MAX};
-use mcrengine::error_chain::error_chain;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -41,7 +40,7 @@ pub(crate) async fn connect(address: &str, security: &Security) -> Result<Channe
         (None, Security::Plain) => endpoint.connect().await,
         (None, Security::Tls(identity)) => tls::connect(&endpoint, address, &identity).await,
     };
-    channel.map_err(|error| format!("{address}: {}", tls::explain(&error).unwrap_or_else(|| error_chain(&error))))
+    channel.map_err(|error| format!("{address}: {}", sentence_of(&error, Other::Aggregator)))
 }
 
 /// Connects to one of the addresses, and returns its index. An address that does not answer does not delay the
@@ -85,5 +84,19 @@ pub(crate) async fn connect_to_one(
             // An attempt panicked, or further addresses follow.
             Ok(_) | Err(_) => last = Instant::now(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_aggregator_that_does_not_run_is_reported_in_one_sentence() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        drop(listener);
+        let refused = dial_address(&address, &Security::Plain).await.map(drop);
+        assert_eq!(refused, Err(format!("{address}: connection refused, no process listens there")));
     }
 }

@@ -28,6 +28,7 @@ use mcr_proto::{
 use mcrengine::error_chain::error_chain;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -325,7 +326,10 @@ enum Ended {
 
 /// The reason why a call failed, as text.
 pub fn reason_of(status: &Status) -> String {
-    tls::explain(status).unwrap_or_else(|| format!("{}: {}", status.code(), status.message()))
+    match status.source() {
+        Some(_) => tls::sentence_of(status, tls::Other::Aggregator),
+        None => tls::explain(status).unwrap_or_else(|| format!("{}: {}", status.code(), status.message())),
+    }
 }
 
 /// Closes the stream to the aggregator, and waits until the aggregator has noticed the end of the stream. Without the

@@ -47,7 +47,8 @@ pub const ANNOUNCEMENT_BYTES_MAX: u64 = 256 << 20;
 pub const FETCH_BYTES_MAX: u64 = 64 << 20;
 /// Interval in seconds between heartbeats of an agent that waits for an answer. The aggregator answers each
 /// heartbeat. An agent that waits for no answer sends one last heartbeat. After this last heartbeat the agent is at
-/// rest, and only the operating systems check the connection ([`KEEPALIVE_SECONDS`]).
+/// rest, and only the operating systems check the connection ([`KEEPALIVE_SECONDS`]). `mcr status` shows such an agent
+/// as idle.
 pub const HEARTBEAT_SECONDS: u64 = 10;
 /// Maximum silence in seconds. A side that receives nothing for this time ends the session, unless the agent is at
 /// rest.

@@ -8,7 +8,7 @@
 pub mod gate;
 mod sentences;
 
-pub use sentences::{Other, TlsError, explain, explain_of};
+pub use sentences::{Other, TlsError, explain, explain_of, sentence_of};
 
 use crate::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS, unix};
 use hyper_util::rt::TokioIo;

@@ -127,6 +127,27 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
+fn an_agent_at_rest_that_answers_a_question_is_still_at_rest() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_aggregator, address) = Daemon::aggregator(dir.path(), "a", &dir.path().join("store"), "group-size = 2");
+    let is_at_rest = || {
+        let status = run_json(mcr().args(["status", "--aggregators", &address]), 0);
+        status["aggregators"][0]["agents"][0]["at_rest"].as_bool().expect("an agent")
+    };
+    runtime().block_on(async {
+        let peer = Peer::connect(&address, 2).await;
+        assert!(!is_at_rest());
+        peer.say(Say::Heartbeat(v1::Heartbeat { at_rest: true, clock_ns: 0 })).await;
+        peer.say(Say::Looked(v1::Looked { leaving: false })).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(is_at_rest());
+        peer.part(0, 1, (0, 100), &[0; 50]).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!is_at_rest());
+    });
+}
+
+#[test]
 fn announcements_under_way_stay_within_the_budget_of_an_aggregator_and_others_are_served() {
     const BUDGET_MIB: u64 = 16;
     const RANKS: u32 = 64;

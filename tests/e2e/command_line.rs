@@ -296,6 +296,45 @@ fn show_tells_the_classes_with_the_papers_hash_keys() {
 }
 
 #[test]
+fn with_v_each_command_that_works_on_a_store_prints_log_lines() {
+    let saved = Saved::new(&[10]);
+    let (other, to) = (saved.dir.path().join("other"), saved.to());
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let (data, other, to) = (text(&saved.data()), text(&other), text(&to));
+    make_store(Path::new(&other));
+    let lines = |args: &[&str], store: &str| {
+        let said = run(mcr().args(args).args(["--store", store]), 0).stderr;
+        String::from_utf8(said).expect("UTF-8").lines().filter(|line| line.contains("INFO")).count()
+    };
+    let store = text(&saved.store());
+    let all: [(&[&str], &str); 6] = [
+        (&["save", &data, "--job", "job", "--group-size", "4"], &store),
+        (&["restart", "--to", &to], &store),
+        (&["verify"], &store),
+        (&["copy", "--from", &store, "--all"], &other),
+        (&["stats"], &store),
+        (&["prune", "--keep", "1", "--dry-run"], &store),
+    ];
+    for (args, store) in all {
+        assert_eq!(lines(args, store), 0, "{args:?}");
+        let verbose = [args, &["-v"]].concat();
+        let n = lines(&verbose, store);
+        assert!((2..20).contains(&n), "{verbose:?}: {n}");
+    }
+}
+
+#[test]
+fn a_wrong_address_of_an_aggregator_is_reported_before_a_missing_certificate() {
+    for address in ["foo", "", "n1:", "n1:70000"] {
+        for command in [&["status"][..], &["restart", "--store", "/nowhere", "--to", "/nowhere"][..]] {
+            let said = run(mcr().args(command).args(["--aggregators", address]), 1).stderr;
+            let said = String::from_utf8(said).expect("UTF-8");
+            assert!(said.contains("it must be HOST:PORT") && !said.contains("certificate"), "{address}: {said}");
+        }
+    }
+}
+
+#[test]
 fn several_jobs_in_a_store_must_be_told_apart() {
     let saved = Saved::new(&[10]);
     run(mcr().args(["save", "--create"]).arg(saved.data()).args(["--job", "other", "--store"]).arg(saved.store()), 0);

@@ -177,6 +177,13 @@ fn a_file_that_is_overwritten_in_place_gives_one_checkpoint_for_each_content() {
         wait_complete(&store, &id);
         written.push((id, contents(&watch)));
     }
+    // The log has one line for each checkpoint.
+    daemon.wait_for_log("checkpoint saved checkpoint=sim.it_7~3");
+    let log = daemon.log();
+    let of_checkpoints: Vec<&str> =
+        log.lines().filter(|line| line.contains("INFO") && line.contains("checkpoint=")).collect();
+    assert_eq!(of_checkpoints.len(), 3, "{log}");
+    assert!(of_checkpoints.iter().all(|line| line.contains("checkpoint saved")), "{log}");
     for (id, files) in written {
         let to = dir.path().join(&id);
         run(mcr().arg("restart").args(["--checkpoint", &id]).arg("--store").arg(&store).arg("--to").arg(&to), 0);

@@ -47,7 +47,7 @@ impl Site {
         let config = self.path(&format!("{name}.toml"));
         let text = format!("[anc]\nstore = {store:?}\nlisten = {listen:?}\ngroup-size = 2\nthreads = 1\n");
         std::fs::write(&config, text).expect("written");
-        let daemon = Daemon::start(mcr().arg("anc").arg("--config").arg(&config));
+        let daemon = Daemon::start(mcr().env("MCR_LOG", LOG_OF_GROUPS).arg("anc").arg("--config").arg(&config));
         self.addresses.push(daemon.address());
         self.aggregators.push(daemon);
     }

@@ -84,6 +84,8 @@ fn the_metrics_count_what_is_committed_and_what_is_refused() {
     let log = agent.log();
     assert_eq!(log.matches("checkpoint saved").count(), 2, "{log}");
     assert!(!log.contains(" rank=0 exists="), "{log}");
+    let log = aggregator.log();
+    assert_eq!(log.matches("INFO the checkpoint is complete").count(), 2, "{log}");
     drop(agent);
     wait_for("no agent", Duration::from_secs(30), || {
         (value(&scraped(&of_aggregator), "mcr_agents") == 0.0).then_some(())

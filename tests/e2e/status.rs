@@ -179,6 +179,12 @@ fn the_last_commit_and_the_last_error_of_a_job_are_shown_and_an_agent_that_was_k
     let agent = Daemon::agent(dir.path(), "n1", &run_dir, std::slice::from_ref(&address), more);
     (0..2).for_each(|rank| write_rank(&run_dir, 1, rank, 900));
     wait_complete(&store, "sim.it_1");
+    let status_text =
+        || String::from_utf8(run(mcr().args(["status", "--aggregators", &address]), 0).stdout).expect("UTF-8");
+    // An agent that waits for no answer sends no messages, and is not lost.
+    wait_for("an idle agent", PATIENCE, || {
+        status_text().lines().any(|line| line.starts_with("n1 ") && line.contains(" idle ")).then_some(())
+    });
     write_rank(&run_dir, 2, 0, 900);
     let status = || run_json(mcr().args(["status", "--aggregators", &address]), 0)["aggregators"][0].clone();
     let known = wait_for("an error of the job", PATIENCE, || {
@@ -191,9 +197,9 @@ fn the_last_commit_and_the_last_error_of_a_job_are_shown_and_an_agent_that_was_k
     agent.kill();
     let lost = wait_for("a lost agent", PATIENCE, || Some(status()).filter(|s| s["agents"][0]["lost"] == true));
     assert_eq!((&lost["agents"][0]["node"], &lost["agents"][1]), (&"n1".into(), &Value::Null), "{lost}");
-    let text = String::from_utf8(run(mcr().args(["status", "--aggregators", &address]), 0).stdout).expect("UTF-8");
+    let text = status_text();
     let row = text.lines().find(|line| line.starts_with("n1 ")).unwrap_or_else(|| panic!("no row: {text}"));
-    assert!(row.contains("has not answered for"), "{text}");
+    assert!(row.contains(" lost "), "{text}");
     // An agent that ends after SIGTERM is not lost.
     let agent = Daemon::agent(dir.path(), "n1", &run_dir, std::slice::from_ref(&address), more);
     wait_for("the agent", PATIENCE, || Some(status()).filter(|s| s["agents"][0]["lost"] == false));

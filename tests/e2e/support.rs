@@ -22,6 +22,9 @@ pub fn mcr_with_files(most: u32) -> Command {
     clean(command)
 }
 
+/// The level of an aggregator's log that has a line for each committed group.
+pub const LOG_OF_GROUPS: &str = "info,mcr_anc::hub::flushing=debug";
+
 /// A daemon under test. The process is killed when this value is dropped.
 pub struct Daemon {
     process: Process,
@@ -44,7 +47,9 @@ impl Daemon {
 
     /// Starts an aggregator with a store, on a port that the system picks.
     pub fn aggregator(dir: &Path, name: &str, store: &Path, more: &str) -> (Self, String) {
-        Self::aggregator_by(mcr(), dir, name, store, more)
+        let mut by = mcr();
+        by.env("MCR_LOG", LOG_OF_GROUPS);
+        Self::aggregator_by(by, dir, name, store, more)
     }
 
     /// Starts an aggregator with the given command.

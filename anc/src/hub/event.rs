@@ -26,11 +26,6 @@ pub enum HubEvent {
         /// The session of the agent.
         session: u64,
     },
-    /// An agent showed that it is alive.
-    Heard {
-        /// The session of the agent.
-        session: u64,
-    },
     /// An agent announced the files of a rank.
     Announced {
         /// The files, and the agent that has them.

@@ -95,7 +95,7 @@ impl Hub {
                 gather.exists = flushed.exists;
                 gather.raw_bytes = flushed.manifest.raw_bytes;
                 gather.stored_bytes = flushed.manifest.stored_bytes;
-                tracing::info!(
+                tracing::debug!(
                     job = %key.job, checkpoint = %flushed.id, group = key.group.0, exists = flushed.exists, was_there = flushed.was_there,
                     raw_bytes = flushed.manifest.raw_bytes.0, stored_bytes = flushed.manifest.stored_bytes.0, elapsed_ms,
                     "committed group"
@@ -108,6 +108,10 @@ impl Hub {
                     self.exist_with(&key.job, &flushed.id);
                 }
                 if flushed.exists && !flushed.was_there {
+                    if !self.options.has_agent {
+                        let (job, checkpoint, groups) = (&key.job, &flushed.id, grouping.groups());
+                        tracing::info!(%job, %checkpoint, groups, "the checkpoint is complete");
+                    }
                     let in_flight = self.running.iter().map(|key| key.label.clone()).collect();
                     self.retention.completed(&key.job, in_flight);
                 }

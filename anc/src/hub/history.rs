@@ -109,6 +109,7 @@ impl History {
             silent_ms: since.elapsed().as_millis() as u64,
             ranks: Vec::new(),
             lost: true,
+            at_rest: false,
         })
     }
 }

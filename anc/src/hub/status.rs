@@ -46,9 +46,10 @@ impl Hub {
                     node: agent.link.node.clone(),
                     job: agent.job.to_string(),
                     connected_ms: agent.connected.elapsed().as_millis() as u64,
-                    silent_ms: agent.heard.elapsed().as_millis() as u64,
+                    silent_ms: agent.link.silent_ms(),
                     ranks: agent.ranks.iter().take(1024).map(|rank| rank.0).collect(),
                     lost: false,
+                    at_rest: agent.link.is_at_rest(),
                 })
                 .chain(self.history.lost_agents())
                 .collect(),

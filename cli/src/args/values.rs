@@ -1,5 +1,7 @@
 //! The values of options: numbers of bytes, percentages, and schemes.
 
+use mcr_cnc::config::is_host_and_port;
+use mcr_proto::unix;
 use mcrengine::parity::ParityPercent;
 use mcrengine::plan::Scheme;
 
@@ -35,6 +37,15 @@ pub fn scheme(name: &str) -> Result<Scheme, String> {
     Scheme::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("known schemes: {}", known()))
 }
 
+/// Parses the address of an aggregator: `HOST:PORT`, or `unix:PATH` for a socket on this node.
+pub fn aggregator_address(text: &str) -> Result<String, String> {
+    let is_socket = unix::path_of(text).is_some_and(|path| !path.as_os_str().is_empty());
+    match is_socket || is_host_and_port(text) {
+        true => Ok(text.to_owned()),
+        false => Err("it must be HOST:PORT, as in node17:7117, or unix:PATH".to_owned()),
+    }
+}
+
 /// A number of percent of parity.
 pub fn parity_percent() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(0..=i64::from(ParityPercent::MAX))
@@ -43,6 +54,16 @@ pub fn parity_percent() -> clap::builder::RangedI64ValueParser<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_aggregator_has_an_address_with_a_port_or_a_socket() {
+        for good in ["n1:7117", "127.0.0.1:7117", "[::1]:7117", "unix:/tmp/a.sock"] {
+            assert_eq!(aggregator_address(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "foo", "n1:", ":7117", "n1:x", "n1:70000", "unix:", "http://n1:7117"] {
+            assert!(aggregator_address(bad).is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn numbers_of_bytes_are_read_and_nonsense_is_refused() {

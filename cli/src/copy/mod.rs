@@ -133,6 +133,8 @@ fn copy_one(
     let mut attempt = || -> Result<Line, CopyError> {
         let plan = plan_checkpoint(route, &id, planned)?;
         progress.add(plan.bytes());
+        let containers = plan.containers.len();
+        tracing::info!(checkpoint = %id, containers, bytes = plan.bytes(), dry_run, "copying");
         if !dry_run {
             copy_checkpoint(route, &plan, &|bytes| progress.done(bytes))?;
         }
@@ -144,7 +146,6 @@ fn copy_one(
         if dry_run {
             planned.extend(plan.containers.iter().map(|need| (need.checkpoint.clone(), need.group)));
         }
-        let containers = plan.containers.len();
         Ok(Line { checkpoint: id.clone(), outcome, containers, bytes: plan.bytes(), reason: None })
     };
     attempt().unwrap_or_else(|error| Line::left_out(id.clone(), FAILED, message_of(&error.into())))

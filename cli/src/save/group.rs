@@ -163,6 +163,10 @@ impl Committer<'_> {
             Ok(done) => {
                 drop((source, leases)); // drops the bytes, then the leases of their memory
                 let was_there = done.was_there && !is_mended;
+                tracing::debug!(
+                    %checkpoint, group = group.0, was_there, raw_bytes = done.manifest.raw_bytes.0,
+                    stored_bytes = done.manifest.stored_bytes.0, "the group is in the store"
+                );
                 return Ok(GroupEnd::Committed(Box::new(CommittedGroup { was_there, ..done })));
             }
             Err(error) => error,

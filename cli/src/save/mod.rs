@@ -62,6 +62,10 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         return Err(renamed.into());
     }
     let found = find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store))?;
+    tracing::info!(
+        %job, store = name_of(&args.store.store), checkpoints = found.checkpoints.len(), bytes = found.bytes,
+        "found checkpoints in the directory"
+    );
     let newest = manifest::newest_of_group(&store, &job, GroupId(0), None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
     let of_files = found.checkpoints.iter().map(|(_, files)| highest(files) + 1).max();
@@ -304,6 +308,7 @@ fn hand_out(
             Some(Rewritten::Whole) | None => doubt,
         };
         let line = Saved { doubt: doubt.clone(), ..line("there already") };
+        tracing::info!(%label, %checkpoint, groups, is_begun = begun.is_some(), "saving a checkpoint");
         let begun_event = Event::Begun { line, started, groups };
         if to_report.send(Ok(begun_event)).is_err() {
             break; // the report takes no more events

@@ -1,5 +1,6 @@
 //! The options of `mcr status`.
 
+use crate::args::values::aggregator_address;
 use crate::node_socket::NodeSocket;
 use clap::Args;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,6 +12,7 @@ pub struct StatusArgs {
     /// jobs that mcr node saves on this node; without such jobs, the aggregators in the settings of the job in this
     /// directory, or of its agent]
     #[arg(long, env = "MCR_AGGREGATORS", value_delimiter = ',', value_name = "ADDRESSES")]
+    #[arg(value_parser = aggregator_address)]
     pub aggregators: Vec<String>,
     #[command(flatten)]
     pub node: NodeSocket,

@@ -5,7 +5,7 @@ use super::find::find;
 use super::model::{Model, Shared, locked};
 use crate::cert::security;
 use mcr_cnc::dial::dial_address;
-use mcr_proto::tls::{Security, explain};
+use mcr_proto::tls::{Other, Security, sentence_of};
 use mcr_proto::v1;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -22,7 +22,7 @@ async fn ask(address: String, security: Security, most: Duration) -> (String, Re
             .status(v1::StatusRequest {})
             .await
             .map(tonic::Response::into_inner)
-            .map_err(|status| explain(&status).unwrap_or_else(|| status.message().to_owned()))
+            .map_err(|status| sentence_of(&status, Other::Aggregator))
     };
     let late = || Err(format!("no answer within {} s", most.as_secs()));
     let result = tokio::time::timeout(most, answer).await.unwrap_or_else(|_| late());

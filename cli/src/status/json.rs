@@ -41,7 +41,7 @@ fn ms(time: Duration) -> u64 {
 fn of_agent(agent: &v1::AgentStatus) -> Value {
     json!({
         "node": agent.node, "job": agent.job, "connected_ms": agent.connected_ms, "silent_ms": agent.silent_ms,
-        "ranks": agent.ranks, "lost": agent.lost,
+        "ranks": agent.ranks, "lost": agent.lost, "at_rest": agent.at_rest,
     })
 }
 

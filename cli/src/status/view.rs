@@ -5,7 +5,7 @@ use crate::found::rank_list;
 use crate::output::{Paint, Table, counted, human_rate, ratio};
 use mcr_proto::{HEARTBEAT_SECONDS, v1};
 use mcrengine::units::human_bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Maximum number of rows for agents. The rows of agents that do not answer come first.
@@ -14,6 +14,8 @@ const AGENTS_MAX: usize = 2000;
 const ROWS_MAX: usize = 256;
 /// Time without a message after which an agent counts as not answering, in milliseconds: two heartbeats and a margin.
 const SILENT_MS: u64 = (2 * HEARTBEAT_SECONDS + 5) * 1000;
+/// The reason why a row is old.
+const SILENT_AGGREGATOR: &str = "its aggregator does not answer";
 /// Width of a progress bar, in characters.
 const BAR_WIDTH: u64 = 10;
 
@@ -25,11 +27,11 @@ pub struct Section {
 
 /// All tables that have rows. `recent_max`: maximum number of rows for groups that are committed or abandoned.
 pub fn sections(model: &Model, now: Instant, recent_max: usize) -> Vec<Section> {
-    let mut all = vec![Section { table: aggregators(model, now), note: no_agents(model) }];
-    all.extend(in_flight(model));
+    let mut all = vec![Section { table: aggregators(model, now), note: no_agents(model, now) }];
+    all.extend(in_flight(model, now));
     all.extend(jobs(model, now));
     all.extend(recent(model, recent_max));
-    all.extend(agents(model));
+    all.extend(agents(model, now));
     all
 }
 
@@ -58,6 +60,15 @@ fn millis(time: Duration) -> u64 {
 
 fn current(model: &Model) -> impl Iterator<Item = &v1::StatusReply> {
     model.aggregators.iter().filter_map(|aggregator| Some(&aggregator.current()?.status))
+}
+
+/// The last answer of each aggregator that does not answer any more, and the time since this answer in milliseconds.
+fn old(model: &Model, now: Instant) -> impl Iterator<Item = (&v1::StatusReply, u64)> {
+    let silent = model.aggregators.iter().filter(|aggregator| aggregator.current().is_none());
+    silent.filter_map(move |aggregator| {
+        let answer = aggregator.last.as_ref()?;
+        Some((&answer.status, millis(now.saturating_duration_since(answer.at))))
+    })
 }
 
 /// Rate of a running flush, in bytes per second.
@@ -102,8 +113,10 @@ fn aggregator_cells(aggregator: &Aggregator, now: Instant) -> ([String; 10], Pai
         let (state, paint) = match &aggregator.error {
             None => ("is asked".to_owned(), Paint::Doubtful),
             Some(_) => {
-                let since = ago(millis(aggregator.silent_for(now)));
-                (format!("has not answered for {since}"), Paint::Bad)
+                let since = aggregator.silent_for(now);
+                let is_new = since < Duration::from_secs(1); // such as the first question
+                let state = format!("has not answered for {}", ago(millis(since)));
+                (if is_new { "does not answer".to_owned() } else { state }, Paint::Bad)
             }
         };
         let why = aggregator.error.as_deref().map(last_cause).unwrap_or_default();
@@ -133,9 +146,10 @@ fn aggregator_cells(aggregator: &Aggregator, now: Instant) -> ([String; 10], Pai
     (cells, Paint::Good)
 }
 
-/// The line `no agent is connected`. `None` if an agent is connected, or if no aggregator answers.
-fn no_agents(model: &Model) -> Option<String> {
-    let is_known = current(model).next().is_some() && current(model).all(|status| status.agents.is_empty());
+/// The line `no agent is connected`. `None` if an agent is or was connected, or if no aggregator answers.
+fn no_agents(model: &Model, now: Instant) -> Option<String> {
+    let mut all = current(model).chain(old(model, now).map(|(status, _)| status));
+    let is_known = current(model).next().is_some() && all.all(|status| status.agents.is_empty());
     is_known.then(|| "no agent is connected".to_owned())
 }
 
@@ -168,18 +182,36 @@ fn progress(c: &v1::CheckpointStatus) -> String {
     format!("{}, {}{left}", bar(c.raw_bytes, c.planned_bytes), human_rate(rate, Duration::from_secs(1)))
 }
 
-fn in_flight(model: &Model) -> Option<Section> {
-    let mut all: Vec<_> = current(model).flat_map(|status| &status.checkpoints).filter(|c| !is_over(c)).collect();
+/// Job, label and number of a group.
+fn key_of(c: &v1::CheckpointStatus) -> (&str, &str, u32) {
+    (&c.job, &c.label, c.group)
+}
+
+/// The groups in flight. If an aggregator does not answer any more, its last known groups are shown as old.
+fn in_flight(model: &Model, now: Instant) -> Option<Section> {
+    let known: BTreeSet<_> = current(model).flat_map(|status| &status.checkpoints).map(key_of).collect();
+    let of_current = current(model).flat_map(|status| &status.checkpoints).map(|c| (c, None));
+    let of_old = old(model, now).flat_map(|(status, since_ms)| {
+        status.checkpoints.iter().filter(|c| !known.contains(&key_of(c))).map(move |c| (c, Some(since_ms)))
+    });
+    let mut all: Vec<(&v1::CheckpointStatus, Option<u64>)> =
+        of_current.chain(of_old).filter(|(c, _)| !is_over(c)).collect();
     if all.is_empty() {
         return None;
     }
-    // Running flushes come first, then queued flushes.
-    all.sort_by_key(|c| (c.phase != "flushing", c.phase != "queued"));
+    // Running flushes come first, then queued flushes. Old groups come last.
+    all.sort_by_key(|(c, since_ms)| (since_ms.is_some(), c.phase != "flushing", c.phase != "queued"));
     let mut table = Table::new(&["job", "~in flight", ">group", "phase", "~progress", "?>age"]);
-    for c in all.iter().take(ROWS_MAX) {
-        let (group, age) = (c.group.to_string(), ago(c.age_ms));
-        table.row([c.job.clone(), c.label.clone(), group, c.phase.clone(), progress(c), age]);
-        if c.phase == "waiting" {
+    for (c, since_ms) in all.iter().take(ROWS_MAX) {
+        let (phase, progress) = match since_ms {
+            None => (c.phase.clone(), progress(c)),
+            Some(since_ms) => (format!("{} {} ago", c.phase, ago(*since_ms)), SILENT_AGGREGATOR.to_owned()),
+        };
+        let (group, age) = (c.group.to_string(), ago(c.age_ms.saturating_add(since_ms.unwrap_or(0))));
+        table.row([c.job.clone(), c.label.clone(), group, phase, progress, age]);
+        if since_ms.is_some() {
+            table.paint(3, Paint::Doubtful);
+        } else if c.phase == "waiting" {
             table.paint(3, Paint::Bad);
         }
     }
@@ -249,7 +281,7 @@ fn jobs(model: &Model, now: Instant) -> Option<Section> {
             row.stored_bytes = row.stored_bytes.saturating_add(job.stored_bytes);
         }
     }
-    for (job, _) in by_node(model).keys() {
+    for (job, _) in by_node(model, now).keys() {
         rows.entry(job).or_default().agents += 1;
     }
     if rows.is_empty() {
@@ -280,36 +312,54 @@ struct AgentRow {
     connected_ms: u64,
     silent_ms: u64,
     is_lost: bool,
+    /// Whether the agent waits for no answer. Such an agent sends no messages, and its session is open.
+    is_idle: bool,
+    /// The time since the last answer of the aggregator, in milliseconds. `None` if the aggregator answers.
+    old_ms: Option<u64>,
 }
 
 impl AgentRow {
+    /// Whether the agent answers. An agent of an aggregator that does not answer counts as before.
     fn answers(&self) -> bool {
-        !self.is_lost && self.silent_ms < SILENT_MS
+        !self.is_lost && (self.old_ms.is_some() || self.is_idle || self.silent_ms < SILENT_MS)
     }
 }
 
-/// The agents, by job and node.
-fn by_node(model: &Model) -> BTreeMap<(&str, &str), AgentRow> {
+/// The agents, by job and node. If an aggregator does not answer any more, its last known agents are included.
+fn by_node(model: &Model, now: Instant) -> BTreeMap<(&str, &str), AgentRow> {
     let mut rows: BTreeMap<(&str, &str), AgentRow> = BTreeMap::new();
     for agent in current(model).flat_map(|status| &status.agents) {
         let (is_lost, silent_ms, connected_ms) = (agent.lost, agent.silent_ms, agent.connected_ms);
-        let row = AgentRow { ranks: agent.ranks.len(), connected_ms, silent_ms, is_lost };
+        let is_idle = agent.at_rest && !is_lost;
+        let row = AgentRow { ranks: agent.ranks.len(), connected_ms, silent_ms, is_lost, is_idle, old_ms: None };
         match rows.entry((&agent.job, &agent.node)) {
             std::collections::btree_map::Entry::Vacant(new) => drop(new.insert(row)),
             std::collections::btree_map::Entry::Occupied(known) => {
                 let known = known.into_mut();
                 known.ranks += row.ranks;
                 known.connected_ms = known.connected_ms.max(row.connected_ms);
-                // An agent is lost only if no aggregator receives messages from it.
-                (known.is_lost, known.silent_ms) = (known.is_lost, known.silent_ms).min((row.is_lost, row.silent_ms));
+                // An agent is lost only if it has no session with any aggregator, and silent only if no aggregator
+                // receives messages from it. An agent that waits for an answer of one aggregator is not idle.
+                let order = |row: &AgentRow| (!row.answers(), row.is_lost, row.is_idle, row.silent_ms);
+                if order(&row) < order(known) {
+                    (known.is_lost, known.is_idle, known.silent_ms) = (row.is_lost, row.is_idle, row.silent_ms);
+                }
             }
+        }
+    }
+    for (status, since_ms) in old(model, now) {
+        for agent in &status.agents {
+            let (ranks, connected_ms, is_lost) = (agent.ranks.len(), agent.connected_ms, agent.lost);
+            let silent_ms = agent.silent_ms.saturating_add(since_ms);
+            let row = AgentRow { ranks, connected_ms, silent_ms, is_lost, is_idle: false, old_ms: Some(since_ms) };
+            rows.entry((&agent.job, &agent.node)).or_insert(row);
         }
     }
     rows
 }
 
-fn agents(model: &Model) -> Option<Section> {
-    let rows = by_node(model);
+fn agents(model: &Model, now: Instant) -> Option<Section> {
+    let rows = by_node(model, now);
     if rows.is_empty() && model.silent_agents.is_empty() {
         return None;
     }
@@ -322,18 +372,23 @@ fn agents(model: &Model) -> Option<Section> {
     let mut all: Vec<_> = rows.iter().collect();
     all.sort_by_key(|(_, row)| row.answers());
     for ((job, node), row) in all.iter().take(AGENTS_MAX) {
-        let state = match row.answers() {
-            true => "answers".to_owned(),
-            false => format!("has not answered for {}", ago(row.silent_ms)),
+        let (state, paint) = match row.old_ms {
+            _ if row.is_lost => (format!("lost {} ago", ago(row.silent_ms)), Paint::Bad),
+            Some(since_ms) => (format!("connected {} ago", ago(since_ms)), Paint::Doubtful),
+            None if row.is_idle => ("idle".to_owned(), Paint::Good),
+            None if row.answers() => ("answers".to_owned(), Paint::Good),
+            None => (format!("has not answered for {}", ago(row.silent_ms)), Paint::Bad),
         };
         let why = if row.is_lost {
             "the connection broke before the agent reported its end".to_owned()
+        } else if row.old_ms.is_some() {
+            SILENT_AGGREGATOR.to_owned()
         } else {
             String::new()
         };
         let connected = if row.is_lost { "-".to_owned() } else { ago(row.connected_ms) };
         table.row([(*node).to_owned(), (*job).to_owned(), row.ranks.to_string(), state, connected, why]);
-        table.paint(3, if row.answers() { Paint::Good } else { Paint::Bad });
+        table.paint(3, paint);
     }
     Some(Section { table, note: more(AGENTS_MAX, all.len(), "agent") })
 }
@@ -345,7 +400,7 @@ pub fn summary(model: &Model) -> String {
         1 => ", 1 does not answer".to_owned(),
         count => format!(", {count} do not answer"),
     };
-    let rows = by_node(model);
+    let rows = by_node(model, Instant::now()); // the numbers do not depend on the time
     let (all, silent_agents) = (rows.len() + model.silent_agents.len(), model.silent_agents.len());
     let silent_agents = silent_agents + rows.values().filter(|row| !row.answers()).count();
     let without_answer = model.aggregators.iter().filter(|aggregator| aggregator.error.is_some()).count();
@@ -365,7 +420,8 @@ pub(super) mod tests {
     /// An agent that was heard `silent_ms` ago.
     pub fn agent(node: &str, silent_ms: u64, lost: bool) -> v1::AgentStatus {
         let ranks = (0..8).collect();
-        v1::AgentStatus { node: node.into(), job: "wave".into(), connected_ms: 60_000, silent_ms, ranks, lost }
+        let (node, job) = (node.into(), "wave".into());
+        v1::AgentStatus { node, job, connected_ms: 60_000, silent_ms, ranks, lost, at_rest: false }
     }
 
     /// The state of a busy aggregator with this number of agents.
@@ -434,7 +490,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_aggregator_that_died_keeps_its_row_with_the_time_and_the_last_commit_of_its_jobs() {
+    fn an_aggregator_that_died_keeps_its_rows_and_they_are_marked_as_old() {
         let (mut model, start) = (Model::default(), Instant::now());
         model.add(&["a:1".to_owned(), "b:1".to_owned()], start);
         model.note("a:1", Ok(status(1)), start);
@@ -443,8 +499,26 @@ pub(super) mod tests {
         let text = text(&model, start + Duration::from_secs(12));
         let row = text.lines().find(|line| line.contains("a:1")).expect("a row");
         assert!(row.contains("has not answered for 12 s") && row.contains("connection refused"), "{text}");
-        assert!(text.contains("16 s ago") && !text.contains("flushing") && !text.contains("n0000"), "{text}");
-        assert_eq!(summary(&model), "2 aggregators, 1 does not answer; 0 agents");
+        assert!(text.contains("16 s ago") && !text.contains("no agent is connected"), "{text}");
+        let old = [(" it_3 ", "flushing 12 s ago"), (" it_4 ", "gathering 12 s ago"), ("n0000 ", "12 s ago")];
+        for (part, state) in old {
+            let row = text.lines().find(|line| line.contains(part)).unwrap_or_else(|| panic!("{part}: {text}"));
+            assert!(row.contains(state) && row.contains(SILENT_AGGREGATOR), "{text}");
+        }
+        assert_eq!(summary(&model), "2 aggregators, 1 does not answer; 1 agent");
+        // The agent has announced the checkpoint to another aggregator.
+        model.note("b:1", Ok(status(1)), start);
+        let text = super::tests::text(&model, start + Duration::from_secs(12));
+        assert!(!text.contains("12 s ago") && text.contains("[####......]  42 %"), "{text}");
+    }
+
+    #[test]
+    fn an_aggregator_that_does_not_answer_the_first_question_has_no_time() {
+        let (mut model, now) = (Model::default(), Instant::now());
+        model.add(&["a:1".to_owned()], now);
+        model.note("a:1", Err("a:1: connection refused, no process listens there".into()), now);
+        let text = text(&model, now);
+        assert!(text.contains("does not answer") && !text.contains("0 s"), "{text}");
     }
 
     #[test]
@@ -460,9 +534,26 @@ pub(super) mod tests {
         let rows: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("node")).collect();
         let begins: Vec<&str> = rows.iter().filter_map(|row| row.split_whitespace().next()).collect();
         assert_eq!(begins, ["node", "n2", "n3", "n1", "n4"], "{text}");
-        assert!(rows[1].contains("has not answered for 30 s") && rows[2].contains("connection broke"), "{text}");
+        assert!(rows[1].contains("has not answered for 30 s") && rows[2].contains("lost 5 s ago"), "{text}");
         assert!(rows[4].contains("16") && rows[4].contains("answers"), "the ranks of both aggregators: {text}");
         assert_eq!(summary(&model), "2 aggregators; 4 agents, 2 do not answer");
+    }
+
+    #[test]
+    fn an_idle_agent_sends_no_messages_and_does_not_count_as_silent() {
+        let (mut model, now) = (Model::default(), Instant::now());
+        model.add(&["a:1".to_owned(), "b:1".to_owned()], now);
+        let with = |agents: Vec<v1::AgentStatus>| v1::StatusReply { agents, ..v1::StatusReply::default() };
+        let idle = |node: &str| v1::AgentStatus { at_rest: true, ..agent(node, 600_000, false) };
+        model.note("a:1", Ok(with(vec![idle("n1"), idle("n2"), idle("n3"), agent("n4", 600_000, true)])), now);
+        model.note("b:1", Ok(with(vec![agent("n2", 30_000, false), agent("n3", 10, false), idle("n4")])), now);
+        let text = text(&model, now);
+        let state =
+            |node: &str| text.lines().find(|line| line.starts_with(node)).map(str::to_owned).unwrap_or_default();
+        for (node, word) in [("n1", " idle "), ("n2", " idle "), ("n3", " answers "), ("n4", " idle ")] {
+            assert!(state(node).contains(word), "{node}: {text}");
+        }
+        assert_eq!(summary(&model), "2 aggregators; 4 agents");
     }
 
     #[test]

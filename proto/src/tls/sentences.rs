@@ -1,10 +1,12 @@
-//! Messages for people about connections that fail because of TLS.
+//! Messages for people about connections that fail, in particular because of TLS.
 
+use mcrengine::error_chain::error_chain;
 use rustls::{AlertDescription, CertificateError, Error as Rustls};
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::time::Duration;
+use tonic::Status;
 
 /// The other side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +120,33 @@ pub fn explain_of(error: &(dyn Error + 'static), other: Other) -> Option<String>
     })
 }
 
+/// One sentence that explains why a connection to the process `other`, or a call over the connection, failed. The
+/// answer of the other process to a call is returned unchanged.
+pub fn sentence_of(error: &(dyn Error + 'static), other: Other) -> String {
+    if let Some(sentence) = explain_of(error, other) {
+        return sentence;
+    }
+    let causes = || std::iter::successors(Some(error), |error| (*error).source());
+    if let Some(io) = causes().filter_map(|cause| cause.downcast_ref::<io::Error>()).last() {
+        return match io.kind() {
+            io::ErrorKind::ConnectionRefused => "connection refused, no process listens there".to_owned(),
+            io::ErrorKind::TimedOut => format!("{other} does not answer, the connection timed out"),
+            io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::NotConnected
+            | io::ErrorKind::UnexpectedEof => format!("the connection to {other} broke"),
+            _ => io.to_string(),
+        };
+    }
+    match (error.downcast_ref::<Status>(), causes().skip(1).last()) {
+        // Only an error of the transport has a cause.
+        (Some(_), Some(cause)) => format!("the connection to {other} broke ({cause})"),
+        (Some(status), None) => status.message().to_owned(),
+        (None, _) => error_chain(error),
+    }
+}
+
 fn of_one(cause: &(dyn Error + 'static), other: Other) -> Option<String> {
     if let Some(TlsError(sentence)) = cause.downcast_ref() {
         return Some(sentence.clone());
@@ -133,4 +162,43 @@ fn of_one(cause: &(dyn Error + 'static), other: Other) -> Option<String> {
              address, or {SAME_SETTING}"
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An error of a library that has the same text as its cause.
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Layer {
+        text: &'static str,
+        source: Box<dyn Error + Send + Sync>,
+    }
+
+    fn layer(text: &'static str, source: impl Error + Send + Sync + 'static) -> Layer {
+        Layer { text, source: Box::new(source) }
+    }
+
+    #[test]
+    fn a_failed_connection_is_explained_in_one_sentence() {
+        let dialled = |kind: io::ErrorKind| {
+            let connect = "tcp connect error";
+            layer("transport error", layer(connect, layer(connect, io::Error::from(kind))))
+        };
+        let of = |error: &(dyn Error + 'static)| sentence_of(error, Other::Aggregator);
+        for (kind, sentence) in [
+            (io::ErrorKind::ConnectionRefused, "connection refused, no process listens there"),
+            (io::ErrorKind::TimedOut, "the aggregator does not answer, the connection timed out"),
+            (io::ErrorKind::ConnectionReset, "the connection to the aggregator broke"),
+        ] {
+            assert_eq!(of(&dialled(kind)), sentence);
+            assert_eq!(of(&Status::from_error(Box::new(dialled(kind)))), sentence);
+        }
+        let closed = layer("error reading a body from connection", layer("stream closed", fmt::Error));
+        let text = of(&Status::from_error(Box::new(closed)));
+        assert_eq!(text, format!("the connection to the aggregator broke ({})", fmt::Error));
+        assert_eq!(of(&Status::unavailable("try again in 5 s")), "try again in 5 s");
+        assert_eq!(of(&layer("invalid", layer("invalid", fmt::Error))), format!("invalid: {}", fmt::Error));
+    }
 }
