@@ -11,6 +11,7 @@ use crate::doubted;
 use crate::exit::NOT_COMMITTED;
 use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
+use crate::misnamed;
 use crate::node_agent::NodeAgent;
 use crate::orphan::{Start, Watch};
 use crate::overlooked;
@@ -26,13 +27,13 @@ use mcr_anc::hub::OfJob;
 use mcr_cnc::agent::{FlushRequest, Processes};
 use mcr_cnc::config::{CncConfig, LayoutChoice, LayoutOptions, LayoutTable, real_path};
 use mcr_cnc::drain::RankRanges;
-use mcr_cnc::layout::{Explanation, Layout, ScanLimits, Unplaced, list};
+use mcr_cnc::layout::{Explanation, Layout, ScanLimits, list};
 use mcr_cnc::settle::{NodeRanks, OwnRanks};
 use mcr_node::protocol::Places;
 use mcr_proto::tls::needs_tls;
 use mcrengine::ids::Rank;
 use mcrengine::living::LivingRun;
-use mcrengine::store::{PosixStore, Store, visible};
+use mcrengine::store::PosixStore;
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
@@ -75,7 +76,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
         let Some((drained, left)) = signals.unless_again(node.drain(until, Processes::MayRun)).await else {
             return Ok(at_once());
         };
-        let are_few = report_unplaced(left);
+        let are_few = misnamed::report_unplaced(left);
         Ok(if report_agent(&drained) && are_few { ExitCode::SUCCESS } else { ExitCode::from(NOT_COMMITTED) })
     })
 }
@@ -593,8 +594,8 @@ impl Both {
         };
         // On several nodes, other nodes may still commit a newer checkpoint.
         let is_sure = !self.sees_all_ranks || doubted::report(&self.config, &self.store);
-        let are_named = report_unplaced(left)
-            && !report_misnamed(&self.config, &self.store)
+        let are_named = misnamed::report_unplaced(left)
+            && !misnamed::report_misnamed(&self.config, &self.store)
             && overlooked::report(
                 &self.config,
                 &self.store,
@@ -610,57 +611,6 @@ impl Both {
         } && are_named
             && is_sure)
     }
-}
-
-/// Logs an error if the application has written files, but no file matches the layout that the user wrote. Returns
-/// whether the error was logged. If the job has checkpoints, there is no error, because matching files may have been
-/// deleted after their commit.
-fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
-    let LayoutChoice::Known(layout) = &config.layout else { return false };
-    let of_job = PosixStore::open(store).and_then(|store| store.list_dir(Path::new(config.job.as_str())));
-    if of_job.is_ok_and(|entries| entries.iter().any(|entry| visible(&entry.name))) {
-        return false;
-    }
-    // If the directory cannot be read, the agent has reported the error.
-    let Ok(listing) = list(&config.watch, &ScanLimits::default()) else { return false };
-    let listing = overlooked::of_the_application(listing, &config.watch, Some(store));
-    let files = &listing.files;
-    let Some(first) = files.first() else { return false };
-    if files.iter().any(|path| layout.place(path).is_some()) || !overlooked::was_written(config, &listing) {
-        return false;
-    }
-    tracing::error!(
-        exit_status = NOT_COMMITTED,
-        watch = %config.watch.display(), files = files.len(), %first,
-        "not committed: no file matches the layout, so nothing was saved; correct --layout, or save the files with \
-         mcr save"
-    );
-    true
-}
-
-/// Logs the files that belong to no checkpoint of the layout. Returns whether these files are few, and none of them
-/// is named as a restart file.
-fn report_unplaced(left: Option<Unplaced>) -> bool {
-    let Some(Unplaced { first, files, of, are_many, restart, .. }) = left else { return true };
-    if let Some(first) = restart {
-        tracing::error!(
-            exit_status = NOT_COMMITTED, files, of, %first,
-            "not committed: restart files belong to no checkpoint of the layout; name the layout with --layout, or \
-             layout in the configuration, or save them with mcr save"
-        );
-        return false;
-    }
-    match are_many {
-        true => tracing::error!(
-            exit_status = NOT_COMMITTED, files, of, %first,
-            "not committed: files belong to no checkpoint of the layout; name the layout with --layout, or layout \
-             in the configuration, or save them with mcr save"
-        ),
-        false => {
-            tracing::warn!(files, of, %first, "files belong to no checkpoint of the layout and are not saved")
-        }
-    }
-    !are_many
 }
 
 /// Logs the ranks that the agent did not commit. Returns whether all written files are committed.

@@ -39,6 +39,7 @@ mod logging;
 mod manual;
 mod mendable;
 mod metrics;
+mod misnamed;
 mod mount;
 mod names;
 mod node;

@@ -6,7 +6,7 @@
 //! first files were only such outputs, they may belong to no checkpoint of the other layout. In all other cases the
 //! log names the later files, because they are not saved.
 
-use crate::overlooked::began;
+use crate::overlooked::only_written;
 use mcr_cnc::companions::leave_out_pointers;
 use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::pointers::may_be_left;
@@ -41,7 +41,7 @@ pub fn look(config: &CncConfig, layout: &Layout) -> Names {
         return Names::Other(other);
     }
     // Restart files from before the start may be inputs.
-    listing.only_since(began(config));
+    only_written(config, &mut listing);
     left.restart = layout.unplaced(&listing).and_then(|left| left.restart);
     Names::Left(left)
 }

@@ -35,7 +35,6 @@ pub(crate) fn is_own_output(metadata: &Metadata) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::layout::Layout;
     use mcrengine::ids::FilePath;
 
