@@ -152,6 +152,9 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.drain_seconds = args.drain_seconds.unwrap_or(file.cnc.drain_seconds);
     // The job's name from the command line, or from the environment through clap, takes precedence.
     file.cnc.job = args.job.or(file.cnc.job);
+    if args.config.is_none() {
+        file.check_options()?;
+    }
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
     run_in_one_process(file, &environment, &args.command, Life::UntilSignal, Aggregators::Here { by_socket }, &served)

@@ -165,6 +165,18 @@ mod tests {
     }
 
     #[test]
+    fn every_example_of_a_run_without_a_file_names_the_job_the_store_and_the_directory() {
+        for (path, _) in all(&command(), "") {
+            for Example { command: line, .. } in examples_of(&path) {
+                if line.starts_with("mcr run ") && !line.contains("--config") {
+                    let is_whole = ["--job ", "--store ", "--watch "].iter().all(|option| line.contains(option));
+                    assert!(is_whole, "mcr {path}: {line}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn every_help_has_the_exit_statuses() {
         for (path, command) in all(&command(), "") {
             let help = help_of(&command);

@@ -357,6 +357,22 @@ fn an_error_is_json_with_a_code_advice_and_a_path() {
 }
 
 #[test]
+fn a_command_without_a_file_names_the_missing_option_and_no_key_of_a_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (args, expected, option) in [
+        ("flush --json", 1, "--job"),
+        ("run --store s --watch . --create -- true", 78, "--job"),
+        ("run --store s --job wave --create -- true", 78, "--watch"),
+        ("run --watch . --job wave -- true", 78, "--store"),
+    ] {
+        let output = run(mcr().current_dir(dir.path()).args(args.split(' ')), expected);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&format!("mcr: {option} is missing; give {option} ")), "{args}: {said}");
+        assert!(!said.contains("cnc.") && !said.contains("anc."), "{args}: {said}");
+    }
+}
+
+#[test]
 fn a_schema_refuses_another_shape() {
     let schema = schemas()["config check"].clone();
     let good = serde_json::json!({ "version": 1, "file": "x", "tables": ["cnc"], "good": true });
