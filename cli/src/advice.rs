@@ -68,10 +68,12 @@ impl Told {
     /// The texts of a command line that clap does not accept.
     pub fn of_command_line(error: &clap::Error) -> Self {
         let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
+        // The message has more lines if it lists arguments or values. An empty line ends the message.
+        let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty() && !line.starts_with("tip: "));
+        let whole = lines.collect::<Vec<_>>().join(" ");
         let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "));
         let advice = tip.unwrap_or("the option --help shows the options of a command");
-        let message = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+        let message = whole.strip_prefix("error: ").unwrap_or(&whole).to_owned();
         Self { code: 1, message, advice: advice.to_owned(), path: None }
     }
 }
@@ -278,6 +280,8 @@ fn of_system(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::BrokenPipe => "let the program that reads the output read all of it",
         ErrorKind::TimedOut => "try again; the file system or the network does not answer in time",
         ErrorKind::AlreadyExists => "remove the existing file, or name another path",
+        ErrorKind::AddrInUse => "name another port, or end the program that uses this port",
+        ErrorKind::AddrNotAvailable => "name an address of this node",
         _ => return None,
     })
 }
@@ -457,6 +461,19 @@ mod tests {
         let told = Told::new(&error.into(), 1);
         assert_eq!((told.message.as_str(), told.path.as_deref()), ("no store; name one with --store", Some("/s")));
         assert_eq!(told.advice, "name one with --store");
+    }
+
+    #[test]
+    fn a_wrong_command_line_names_all_missing_arguments() {
+        for (words, expected) in [
+            (&["mcr", "list"][..], "the following required arguments were not provided: --store <"),
+            (&["mcr", "copy", "--all"], "--from <"),
+            (&["mcr", "list", "--sotre", "x"], "unexpected argument '--sotre' found"),
+        ] {
+            let error = crate::help::command().try_get_matches_from(words).expect_err("it is wrong");
+            let told = Told::of_command_line(&error);
+            assert!(told.message.contains(expected), "{words:?}: {told:?}");
+        }
     }
 
     #[test]

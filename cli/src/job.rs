@@ -103,10 +103,10 @@ fn show(comment: Option<OsString>, json: bool) -> anyhow::Result<()> {
         facts.comment = (!words.is_empty()).then(|| Comment { uid, words, work_dir: work_dir.into() });
     }
     let Some(settings) = Settings::find(&facts)? else {
-        bail!(
-            "there is no mcr.toml in this directory (or, within a SLURM job, in the directory of the job), and no \
-             /etc/mcr/mcr.toml"
-        );
+        let what = "there is no mcr.toml in this directory (or, within a SLURM job, in the directory of the job), and \
+                    no /etc/mcr/mcr.toml";
+        let way_out = "write mcr.toml in this directory, with the keys job, watch and store, or give --comment";
+        return Err(Advised::new(what, way_out).into());
     };
     settings.config_file()?;
     let places = settings.aggregator_places();

@@ -70,10 +70,10 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     }
     // If the named job has no checkpoint, but other jobs have checkpoints, the name is probably misspelt.
     if let (Some(job), true) = (&args.store.job, lines.is_empty())
-        && let Some(message) = no_checkpoint_of(&store, &args.store, job)?
+        && let Some(none) = no_checkpoint_of(&store, &args.store, job)?
         && !manifest::jobs(&store)?.is_empty()
     {
-        anyhow::bail!("{message}");
+        return Err(none.advised(&args.store.store).into());
     }
     if args.json {
         print_json(&serde_json::json!({ "checkpoints": lines }))?;

@@ -350,6 +350,29 @@ fn an_error_is_json_with_a_code_advice_and_a_path() {
         (&unknown["path"], &unknown["advice"]),
         (&file.to_str().into(), &"write job, or remove the line".into())
     );
+    let empty = site.path("empty");
+    std::fs::create_dir(&empty).expect("made");
+    let empty = empty.to_str().expect("UTF-8");
+    let store = site.path("store");
+    let store = store.to_str().expect("UTF-8");
+    run(&mut site.save(), 0);
+    for (args, path, advice) in [
+        (format!("save {nope} --store {store}"), nope, "give the directory"),
+        (format!("save {} --store {store}", file.display()), file.to_str().expect("UTF-8"), "give the directory"),
+        (format!("save {empty} --store {store}"), empty, "give the directory"),
+        (format!("mount {nope} --store {store}"), nope, "give an empty directory"),
+        (format!("list --store {store} --job wav"), store, "did you mean \"wave\"?"),
+        (format!("show sim.it_33 --store {store} --job wave"), store, "did you mean \"sim.it_3\"?"),
+    ] {
+        let told = error(&args, 1);
+        assert_eq!(told["path"], path, "{args}: {told}");
+        assert!(told["advice"].as_str().is_some_and(|text| text.starts_with(advice)), "{args}: {told}");
+        assert!(told["message"].as_str().is_some_and(|text| !text.contains("?;")), "{args}: {told}");
+    }
+    let no_rule = error(&format!("prune --store {store}"), 1);
+    assert!(no_rule["advice"].as_str().is_some_and(|text| text.starts_with("say what to keep")), "{no_rule}");
+    let no_store = error("list", 1);
+    assert!(no_store["message"].as_str().is_some_and(|text| text.contains("--store")), "{no_store}");
     // Here, --json is an option of the application, and not an option of mcr.
     let mut run = mcr();
     let output = run.args(["run", "--config", nope, "--", "true", "--json"]).output().expect("it starts");

@@ -1,7 +1,7 @@
 //! Opens a checkpoint to look inside.
 
 use crate::args::StoreArgs;
-use crate::common::{one_job, open_store};
+use crate::common::{no_checkpoint_named, one_job, open_store};
 use crate::output::tell;
 use crate::which::checkpoint_of;
 use anyhow::bail;
@@ -27,8 +27,9 @@ impl Opened {
         let job = one_job(&store, args)?;
         let all = manifest::list(&store, &job)?;
         let id = checkpoint_of(&all, asked)?;
+        let missing = no_checkpoint_named(&args.store, &job, &id, &all);
         let Some(state) = all.into_iter().find(|state| state.id == id) else {
-            bail!("job {job} has no checkpoint {id}; `mcr list` shows those it has");
+            return Err(missing.into());
         };
         if state.is_pruned {
             bail!("{id} was removed by prune; only containers that other checkpoints need are left");
