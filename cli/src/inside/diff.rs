@@ -44,14 +44,14 @@ struct Class {
 }
 
 pub fn run(args: DiffArgs) -> anyhow::Result<ExitCode> {
-    let opened = Opened::new(&args.store, &args.a)?;
+    let opened = Opened::whole(&args.store, &args.a)?;
     let share = (args.budget_mib << 20) / 2;
     let mut a = Side::of_checkpoint(&opened, share)?;
     let (name_b, mut b) = match args.b.contains('/') {
         true => (args.b.clone(), Side::of_directory(Path::new(&args.b), &opened, &a)?),
         false => {
             let asked: CheckpointId = args.b.parse()?;
-            let other = Opened::new(&args.store, &asked)?;
+            let other = Opened::whole(&args.store, &asked)?;
             (other.state.id.to_string(), Side::of_checkpoint(&other, share)?)
         }
     };

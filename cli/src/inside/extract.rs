@@ -116,7 +116,7 @@ pub fn run(args: ExtractArgs) -> anyhow::Result<ExitCode> {
         bail!("--to {}: the file exists already; give another name", args.to.display());
     }
     let patterns = args.variable.iter().map(|text| pattern(text)).collect::<anyhow::Result<Vec<_>>>()?;
-    let opened = Opened::new(&args.store, &args.checkpoint)?;
+    let opened = Opened::whole(&args.store, &args.checkpoint)?;
     if !opened.state.is_complete() {
         bail!("{} is not complete, so a variable of all ranks cannot be extracted", opened.state.id);
     }
