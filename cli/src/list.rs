@@ -25,7 +25,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         Vec::new(),
         Table::new(&[
             "job",
-            "checkpoint",
+            "!checkpoint",
             "state",
             ">ranks",
             "?>files",

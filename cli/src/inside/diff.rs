@@ -220,7 +220,7 @@ impl Report {
             }
         }
         if count > 0 {
-            let mut table = Table::new(&[">rank", "changed file", "compared with", ">changed variables"]);
+            let mut table = Table::new(&[">rank", "~changed file", "~compared with", ">changed variables"]);
             for pair in changed {
                 let with = if pair.b == pair.a { "the same path".to_owned() } else { pair.b.clone() };
                 table.row([pair.rank.to_string(), pair.a.clone(), with, pair.changed_variables.to_string()]);
@@ -230,13 +230,13 @@ impl Report {
         let is_changed = |class: &&Class| class.changed_variables + class.not_comparable > 0;
         if self.classes.iter().any(|class| is_changed(&class)) {
             let mut table = Table::new(&[
-                "changed class",
+                "~changed class",
                 ">variables",
                 ">of",
                 ">elements",
                 ">of",
                 ">largest difference",
-                ">largest relative",
+                "?>largest relative",
             ]);
             for class in self.classes.iter().filter(is_changed) {
                 let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.6e}"));
