@@ -67,7 +67,7 @@ impl Told {
 impl Told {
     /// The texts of a command line that clap does not accept.
     pub fn of_command_line(error: &clap::Error) -> Self {
-        let text = error.to_string();
+        let text = plain_command_line(error).unwrap_or_else(|| error.to_string());
         // The message has more lines if it lists arguments or values. An empty line ends the message.
         let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty() && !line.starts_with("tip: "));
         let whole = lines.collect::<Vec<_>>().join(" ");
@@ -76,6 +76,23 @@ impl Told {
         let message = whole.strip_prefix("error: ").unwrap_or(&whole).to_owned();
         Self { code: 1, message, advice: advice.to_owned(), path: None }
     }
+}
+
+/// The text of a wrong command line without words of the programming language. `None` if the text of the error has no
+/// such words.
+pub fn plain_command_line(error: &clap::Error) -> Option<String> {
+    const WORDS: [(&str, &str); 6] = [
+        ("invalid digit found in string", "it must be a whole number, at least 0"),
+        ("cannot parse integer from empty string", "it must be a whole number, at least 0"),
+        ("number too large to fit in target type", "the number is too large"),
+        ("invalid float literal", "it must be a number"),
+        ("invalid socket address syntax", "it must be ADDRESS:PORT, as in 127.0.0.1:7118"),
+        (" is not in ", " is not a number from "),
+    ];
+    let text = error.to_string();
+    let has_words = WORDS.iter().any(|(word, _)| text.contains(word));
+    let plain = WORDS.iter().fold(text, |text, (word, plain)| text.replace(word, plain));
+    has_words.then(|| plain.replace("..=", " to "))
 }
 
 /// The advice for an error of a known type. `None` if the text of the error already contains advice: advice follows a
@@ -473,6 +490,21 @@ mod tests {
             let error = crate::help::command().try_get_matches_from(words).expect_err("it is wrong");
             let told = Told::of_command_line(&error);
             assert!(told.message.contains(expected), "{words:?}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_of_an_option_has_a_plain_reason() {
+        for (line, expected) in [
+            ("mcr bench codecs . --time-limit 0.001", ": it must be a whole number, at least 0"),
+            ("mcr metrics --listen foo", ": it must be ADDRESS:PORT"),
+            ("mcr prune --store s --keep -1", ": \"-1\" must be a number, at least 1"),
+            ("mcr advise --store s --mtbf -1", ": it must be a number above 0"),
+            ("mcr save . --store s --group-size 99999999999", "99999999999 is not a number from 0 to 4294967295"),
+        ] {
+            let error = crate::help::command().try_get_matches_from(line.split(' ')).expect_err("it is wrong");
+            let message = Told::of_command_line(&error).message;
+            assert!(message.starts_with("invalid value '") && message.contains(expected), "{line}: {message}");
         }
     }
 

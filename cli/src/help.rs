@@ -50,6 +50,11 @@ fn with_ends(command: Command, path: &str, parents_exit: Option<&str>) -> Comman
         let path = format!("{path} {name}");
         command.mut_subcommand(name, |sub| with_ends(sub, path.trim_start(), exit.as_deref()))
     });
+    // Without this setting, `--keep -1` would be two options.
+    let command = command.mut_args(|arg| match !arg.is_positional() && arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
     let examples = examples_of(path);
     let list = examples.iter().map(|Example { command, what }| format!("  {command}\n      {what}\n"));
     let list: String = list.collect();

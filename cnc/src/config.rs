@@ -2,6 +2,10 @@
 //! checked configuration. Only a check of [`CncOptions`] can create a [`CncConfig`]. Each error names the key and the
 //! value, and says how to correct the value.
 
+mod words;
+
+pub use words::plain_words;
+
 use crate::finder::Finder;
 use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, list};
 use crate::settle::{OwnRanks, SettleRules};
@@ -298,7 +302,7 @@ pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, Con
         let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
         let file = file.to_owned();
         match unknown_key::<T>(text) {
-            None => ConfigError::Syntax { file, line, what: error.message().trim().to_owned() },
+            None => ConfigError::Syntax { file, line, what: plain_words(error.message()) },
             Some((key, known)) => {
                 let near = nearest(&key, &known);
                 let table = table_at(text, line);
@@ -329,8 +333,13 @@ pub fn nearest(name: &str, known: &[String]) -> Option<String> {
     (likeness(&best) > 0.75).then(|| best.clone())
 }
 
-/// The header of the table that contains this line.
+/// The header of the table that contains this line. If the line is a header, the table above it contains the line.
 fn table_at(text: &str, line: usize) -> String {
+    let name = text.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
+    if let Some(name) = name.strip_prefix('[').and_then(|name| name.split(']').next()) {
+        let above = name.trim_start_matches('[').rsplit_once('.').map(|(above, _)| format!("[{above}]"));
+        return above.unwrap_or_else(|| "the top of the file".to_owned());
+    }
     let headers = text.lines().take(line).filter(|line| line.trim_start().starts_with('['));
     let header = headers.last().and_then(|line| line.split(']').next());
     header.map_or_else(|| "the top of the file".to_owned(), |header| format!("{}]", header.trim()))
@@ -811,11 +820,14 @@ mod tests {
         let error = parse("[cnc]\nlayout = { pattern = [\"x\"] }\n").expect_err("misspelt").to_string();
         assert!(error.contains("unknown key \"pattern\"") && error.contains("did you mean \"patterns\"?"), "{error}");
         let error = parse("\n[cnk]\n").expect_err("misspelt").to_string();
-        assert!(error.contains("unknown key \"cnk\"") && error.contains("did you mean \"cnc\"?"), "{error}");
+        assert!(
+            error.contains("unknown key \"cnk\" in the top of the file;") && error.contains("did you mean \"cnc\"?"),
+            "{error}"
+        );
         let error = parse("[cnc]\nzzz = 1\n").expect_err("nothing like it").to_string();
         assert!(error.contains("the keys are job, watch"), "{error}");
         let error = parse("[cnc]\njob = 3\n").expect_err("not text").to_string();
-        assert!(error.starts_with("mcr.toml:2: ") && error.contains("string"), "{error}");
+        assert!(error.starts_with("mcr.toml:2: ") && error.contains("text in quotes"), "{error}");
         assert!(parse("[cnc\n").expect_err("not TOML").to_string().starts_with("mcr.toml:1: "));
     }
 
