@@ -310,6 +310,21 @@ fn events(watch: &Path, store: &Path, address: &str, checked: &mut Checked) {
 }
 
 #[test]
+fn the_document_lists_the_fields_of_every_object() {
+    let text = document("json.md");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `mcr ")?.split_once("` | "));
+    let mut objects = 0;
+    for (name, row) in rows {
+        let schema = schemas().remove(name).unwrap_or_else(|| panic!("no schema {name}"));
+        let listed: BTreeSet<&str> = row.split('`').skip(1).step_by(2).collect();
+        let fields = schema["properties"].as_object().expect("fields").keys().map(String::as_str);
+        assert_eq!(listed, fields.filter(|field| *field != "version").collect::<BTreeSet<_>>(), "mcr {name}");
+        objects += 1;
+    }
+    assert_eq!(objects + 1, schemas().len(), "each object has a row, and a failed command too");
+}
+
+#[test]
 fn the_document_explains_every_field_of_the_schema_and_no_other_field() {
     fn fields(schema: &Value, into: &mut BTreeSet<String>) {
         for (name, field) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
