@@ -1,5 +1,6 @@
 //! `mcr cnc`, `mcr anc` and `mcr run`: load the configuration, build the daemon, run it, and drain it at the end.
 
+use crate::advice::Advised;
 use crate::args::{AncArgs, DaemonArgs, LogArgs, RunArgs};
 use crate::cert::security;
 use crate::child::{Application, code_of};
@@ -471,11 +472,9 @@ impl Both {
         bound: Duration,
     ) -> anyhow::Result<Ended> {
         let watch = &self.config.watch;
-        std::fs::read_dir(watch).with_context(|| {
-            format!(
-                "{}: cannot be watched; make the directory, or correct --watch; nothing was started",
-                watch.display()
-            )
+        std::fs::read_dir(watch).map_err(|error| {
+            let what = format!("{}: cannot be watched, and nothing was started: {error}", watch.display());
+            Advised::new(what, "make the directory, or correct --watch").at(watch)
         })?;
         // If the layout and the number of ranks are known, the agent starts before the application. Otherwise the
         // agent waits for the names of files.

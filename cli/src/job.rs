@@ -4,7 +4,7 @@
 use crate::advice::Advised;
 use crate::args::{JobArgs, JobCommand};
 use crate::node_socket::NodeSocket;
-use crate::output::{Table, print_json, tell};
+use crate::output::{Table, print, print_json, tell};
 use crate::settings::{Facts, Setting, Settings};
 use anyhow::{Context, bail};
 use mcr_node::client::SOCKET;
@@ -87,6 +87,9 @@ fn list(node: &NodeSocket, json: bool) -> anyhow::Result<()> {
     let Reply::Jobs(jobs) = asked(node, &Request::Jobs, ANSWER_MAX)? else { bail!("mcr node answered something else") };
     if json {
         return print_json(&serde_json::json!({ "jobs": jobs }));
+    }
+    if jobs.is_empty() {
+        return print("no job\n");
     }
     let mut table = Table::new(&["job", ">user", ">process", "~aggregators"]);
     for job in jobs {

@@ -80,9 +80,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     } else if lines.is_empty() {
         print("no checkpoint\n")?;
     } else {
-        table.print()?;
-        print(&reasons.concat())?;
-        print(&held_lines.concat())?;
+        table.print_with(&(reasons.concat() + &held_lines.concat()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -140,6 +140,20 @@ fn the_reasons_for_codecs_are_shown_only_with_why_and_empty_columns_never() {
 }
 
 #[test]
+fn a_table_and_the_text_below_it_are_one_write_so_that_head_never_makes_a_command_fail() {
+    for _ in 0..5 {
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let mut child = mcr().arg("layouts").stdout(writer).spawn().expect("it starts");
+        let mut bytes = vec![0; 32 << 10];
+        let read = reader.read(&mut bytes).expect("read");
+        drop(reader);
+        let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
+        assert!(text.starts_with("layout") && text.contains("a pattern:"), "one read gets everything: {text}");
+        assert!(child.wait().expect("it ends").success());
+    }
+}
+
+#[test]
 fn colours_are_only_on_a_terminal_and_not_with_no_color() {
     let site = Site::new();
     let escape = "\u{1b}[";

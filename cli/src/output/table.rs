@@ -1,6 +1,6 @@
 //! Tables that fit the terminal.
 
-use super::{has_colours, out_width, printable, write_out};
+use super::{has_colours, out_width, printable, printable_lines, write_out};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Width, presets};
 use std::fmt::Write;
 
@@ -97,7 +97,14 @@ impl Table {
 
     /// Prints the table to standard output, with colours if standard output is a terminal.
     pub fn print(&self) -> anyhow::Result<()> {
-        write_out(self.finished(out_width(), has_colours()).as_bytes())?;
+        self.print_with("")
+    }
+
+    /// Prints the table and lines below it with one write. Therefore a reader that exits after the first line
+    /// (`| head -1`) never makes the command fail at random.
+    pub fn print_with(&self, below: &str) -> anyhow::Result<()> {
+        let text = self.finished(out_width(), has_colours()) + &printable_lines(below);
+        write_out(text.as_bytes())?;
         Ok(())
     }
 
