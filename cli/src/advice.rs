@@ -3,7 +3,7 @@
 use crate::metrics::WrongMetrics;
 use mcr_anc::config::AncConfigError;
 use mcr_anc::flush_error::FlushError;
-use mcr_cnc::config::ConfigError;
+use mcr_cnc::config::{ConfigError, UnknownKey};
 use mcr_cnc::layout::LayoutError;
 use mcr_cnc::restart::RestoreError;
 use mcr_proto::tls::IdentityError;
@@ -220,13 +220,22 @@ fn of_agent_config(error: &ConfigError) -> String {
             of_system(source.kind()).unwrap_or("name a file of your own that mcr can read with --config").into()
         }
         ConfigError::Syntax { .. } => "correct the line; mcr config defaults prints all keys with their values".into(),
-        ConfigError::UnknownKey(unknown) => match &unknown.near {
-            Some(near) => format!("write {near}, or remove the line"),
-            None => "remove the line; mcr config defaults prints all keys".into(),
-        },
+        ConfigError::UnknownKey(unknown) if unknown.others.is_empty() => of_unknown_key(unknown),
+        ConfigError::UnknownKey(unknown) => {
+            let all = std::iter::once(&**unknown).chain(&unknown.others);
+            let all: Vec<String> = all.map(|one| format!("line {}: {}", one.line, of_unknown_key(one))).collect();
+            all.join("; ")
+        }
         ConfigError::Missing { way_out, .. } => (*way_out).into(),
         ConfigError::Value { way_out, .. } => way_out.clone(),
         ConfigError::Layout(error) => of_layout(error),
+    }
+}
+
+fn of_unknown_key(unknown: &UnknownKey) -> String {
+    match &unknown.near {
+        Some(near) => format!("write {near}, or remove the line"),
+        None => "remove the line; mcr config defaults prints all keys".into(),
     }
 }
 
@@ -316,7 +325,6 @@ fn remedy_in(message: &str) -> String {
 mod tests {
     use super::*;
     use anyhow::Context;
-    use mcr_cnc::config::UnknownKey;
     use mcrengine::codec::CodecError;
     use mcrengine::ids::Digest;
     use std::io;
@@ -388,6 +396,7 @@ mod tests {
             table: "[cnc]".into(),
             near: near.map(str::to_owned),
             known: vec!["job".into()],
+            others: Vec::new(),
         };
         vec![
             ConfigError::Unreadable { file: file.clone(), source: refused() },

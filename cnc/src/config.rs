@@ -6,7 +6,7 @@ mod unknown;
 mod words;
 
 pub use unknown::{UnknownKey, nearest};
-use unknown::{table_at, unknown_key};
+use unknown::{line_of, unknown_keys};
 pub use words::plain_words;
 
 use crate::finder::Finder;
@@ -271,20 +271,14 @@ fn load<T: DeserializeOwned>(
     parse_toml(&text, file)
 }
 
-/// Parses a configuration. `file` is used only in messages. The error for an unknown key also names the most similar
-/// known key.
+/// Parses a configuration. `file` is used only in messages. The error for unknown keys names all of them, each with
+/// the most similar known key.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, ConfigError> {
-    toml::from_str(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start.min(text.len()));
-        let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
-        let file = file.to_owned();
-        match unknown_key::<T>(text) {
-            None => ConfigError::Syntax { file, line, what: plain_words(error.message()) },
-            Some((key, known)) => {
-                let near = nearest(&key, &known);
-                let table = table_at(text, line);
-                ConfigError::UnknownKey(Box::new(UnknownKey { file, line, key, table, near, known }))
-            }
+    toml::from_str(text).map_err(|error| match unknown_keys::<T>(text, file) {
+        Some(unknown) => ConfigError::UnknownKey(Box::new(unknown)),
+        None => {
+            let (file, line) = (file.to_owned(), line_of(text, &error));
+            ConfigError::Syntax { file, line, what: plain_words(error.message()) }
         }
     })
 }
@@ -763,6 +757,11 @@ mod tests {
         assert!(error.contains("did you mean \"group-size\"?"), "{error}");
         let error = parse("[cnc]\nlayout = { pattern = [\"x\"] }\n").expect_err("misspelt").to_string();
         assert!(error.contains("unknown key \"pattern\"") && error.contains("did you mean \"patterns\"?"), "{error}");
+        let two = "[cnc]\njob = \"x\"\nagregators = [\"a:1\"]\nranks = 1\nwacht = \"/x\"\n";
+        let error = parse(two).expect_err("both are misspelt").to_string();
+        let expected = "mcr.toml:3: unknown key \"agregators\" in [cnc]; did you mean \"aggregators\"? \
+                        mcr.toml:5: unknown key \"wacht\" in [cnc]; did you mean \"watch\"?";
+        assert_eq!(error, expected);
         let error = parse("\n[cnk]\n").expect_err("misspelt").to_string();
         assert!(
             error.contains("unknown key \"cnk\" in the top of the file;") && error.contains("did you mean \"cnc\"?"),
