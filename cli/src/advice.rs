@@ -3,7 +3,7 @@
 use crate::metrics::WrongMetrics;
 use mcr_anc::config::AncConfigError;
 use mcr_anc::flush_error::FlushError;
-use mcr_cnc::config::ConfigError;
+use mcr_cnc::config::{ConfigError, UnknownKey};
 use mcr_cnc::layout::LayoutError;
 use mcr_cnc::restart::RestoreError;
 use mcr_proto::tls::IdentityError;
@@ -67,13 +67,32 @@ impl Told {
 impl Told {
     /// The texts of a command line that clap does not accept.
     pub fn of_command_line(error: &clap::Error) -> Self {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
+        let text = plain_command_line(error).unwrap_or_else(|| error.to_string());
+        // The message has more lines if it lists arguments or values. An empty line ends the message.
+        let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty() && !line.starts_with("tip: "));
+        let whole = lines.collect::<Vec<_>>().join(" ");
         let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "));
         let advice = tip.unwrap_or("the option --help shows the options of a command");
-        let message = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+        let message = whole.strip_prefix("error: ").unwrap_or(&whole).to_owned();
         Self { code: 1, message, advice: advice.to_owned(), path: None }
     }
+}
+
+/// The text of a wrong command line without words of the programming language. `None` if the text of the error has no
+/// such words.
+pub fn plain_command_line(error: &clap::Error) -> Option<String> {
+    const WORDS: [(&str, &str); 6] = [
+        ("invalid digit found in string", "it must be a whole number, at least 0"),
+        ("cannot parse integer from empty string", "it must be a whole number, at least 0"),
+        ("number too large to fit in target type", "the number is too large"),
+        ("invalid float literal", "it must be a number"),
+        ("invalid socket address syntax", "it must be ADDRESS:PORT, as in 127.0.0.1:7118"),
+        (" is not in ", " is not a number from "),
+    ];
+    let text = error.to_string();
+    let has_words = WORDS.iter().any(|(word, _)| text.contains(word));
+    let plain = WORDS.iter().fold(text, |text, (word, plain)| text.replace(word, plain));
+    has_words.then(|| plain.replace("..=", " to "))
 }
 
 /// The advice for an error of a known type. `None` if the text of the error already contains advice: advice follows a
@@ -201,13 +220,22 @@ fn of_agent_config(error: &ConfigError) -> String {
             of_system(source.kind()).unwrap_or("name a file of your own that mcr can read with --config").into()
         }
         ConfigError::Syntax { .. } => "correct the line; mcr config defaults prints all keys with their values".into(),
-        ConfigError::UnknownKey(unknown) => match &unknown.near {
-            Some(near) => format!("write {near}, or remove the line"),
-            None => "remove the line; mcr config defaults prints all keys".into(),
-        },
+        ConfigError::UnknownKey(unknown) if unknown.others.is_empty() => of_unknown_key(unknown),
+        ConfigError::UnknownKey(unknown) => {
+            let all = std::iter::once(&**unknown).chain(&unknown.others);
+            let all: Vec<String> = all.map(|one| format!("line {}: {}", one.line, of_unknown_key(one))).collect();
+            all.join("; ")
+        }
         ConfigError::Missing { way_out, .. } => (*way_out).into(),
         ConfigError::Value { way_out, .. } => way_out.clone(),
         ConfigError::Layout(error) => of_layout(error),
+    }
+}
+
+fn of_unknown_key(unknown: &UnknownKey) -> String {
+    match &unknown.near {
+        Some(near) => format!("write {near}, or remove the line"),
+        None => "remove the line; mcr config defaults prints all keys".into(),
     }
 }
 
@@ -278,6 +306,8 @@ fn of_system(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::BrokenPipe => "let the program that reads the output read all of it",
         ErrorKind::TimedOut => "try again; the file system or the network does not answer in time",
         ErrorKind::AlreadyExists => "remove the existing file, or name another path",
+        ErrorKind::AddrInUse => "name another port, or end the program that uses this port",
+        ErrorKind::AddrNotAvailable => "name an address of this node",
         _ => return None,
     })
 }
@@ -295,7 +325,6 @@ fn remedy_in(message: &str) -> String {
 mod tests {
     use super::*;
     use anyhow::Context;
-    use mcr_cnc::config::UnknownKey;
     use mcrengine::codec::CodecError;
     use mcrengine::ids::Digest;
     use std::io;
@@ -367,6 +396,7 @@ mod tests {
             table: "[cnc]".into(),
             near: near.map(str::to_owned),
             known: vec!["job".into()],
+            others: Vec::new(),
         };
         vec![
             ConfigError::Unreadable { file: file.clone(), source: refused() },
@@ -457,6 +487,34 @@ mod tests {
         let told = Told::new(&error.into(), 1);
         assert_eq!((told.message.as_str(), told.path.as_deref()), ("no store; name one with --store", Some("/s")));
         assert_eq!(told.advice, "name one with --store");
+    }
+
+    #[test]
+    fn a_wrong_command_line_names_all_missing_arguments() {
+        for (words, expected) in [
+            (&["mcr", "list"][..], "the following required arguments were not provided: --store <"),
+            (&["mcr", "copy", "--all"], "--from <"),
+            (&["mcr", "list", "--sotre", "x"], "unexpected argument '--sotre' found"),
+        ] {
+            let error = crate::help::command().try_get_matches_from(words).expect_err("it is wrong");
+            let told = Told::of_command_line(&error);
+            assert!(told.message.contains(expected), "{words:?}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_of_an_option_has_a_plain_reason() {
+        for (line, expected) in [
+            ("mcr bench codecs . --time-limit 0.001", ": it must be a whole number, at least 0"),
+            ("mcr metrics --listen foo", ": it must be ADDRESS:PORT"),
+            ("mcr prune --store s --keep -1", ": \"-1\" must be a number, at least 1"),
+            ("mcr advise --store s --mtbf -1", ": it must be a number above 0"),
+            ("mcr save . --store s --group-size 99999999999", "99999999999 is not a number from 0 to 4294967295"),
+        ] {
+            let error = crate::help::command().try_get_matches_from(line.split(' ')).expect_err("it is wrong");
+            let message = Told::of_command_line(&error).message;
+            assert!(message.starts_with("invalid value '") && message.contains(expected), "{line}: {message}");
+        }
     }
 
     #[test]

@@ -151,40 +151,70 @@ pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
     };
     match no_checkpoint_of(store, args, &job)? {
         None => Ok(job),
-        Some(message) => bail!("{message}; mcr list shows all checkpoints of the store"),
+        Some(none) => Err(none.advised(&args.store).into()),
     }
 }
 
-/// Error message if the job has no checkpoint. The message lists the jobs that have a checkpoint, the most similar
-/// name first, because the user may have misspelt the name of the job.
-pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> anyhow::Result<Option<String>> {
+/// A job without a checkpoint.
+pub struct NoCheckpoint {
+    /// The error message. It lists the jobs that have a checkpoint, the most similar name first.
+    pub what: String,
+    /// The job with the most similar name, because the user may have misspelt the name of the job.
+    pub near: Option<JobId>,
+}
+
+impl NoCheckpoint {
+    /// The error with advice. `store`: the directory of the store.
+    pub fn advised(self, store: &Path) -> Advised {
+        let shows = "mcr list shows all checkpoints of the store";
+        let advice = match &self.near {
+            Some(near) => format!("did you mean {:?}? {shows}", near.as_str()),
+            None => shows.to_owned(),
+        };
+        Advised::new(self.what, advice).at(store)
+    }
+}
+
+/// The error if the job has no checkpoint.
+pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> anyhow::Result<Option<NoCheckpoint>> {
     if has_checkpoint(store, job)? {
         return Ok(None);
     }
     let mut others = jobs_with_checkpoints(store)?;
     let likeness = |other: &JobId| likeness(job.as_str(), other.as_str());
     others.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)).then_with(|| a.cmp(b)));
-    let there = match others.first() {
-        None => "no job has one".to_owned(),
-        Some(nearest) if likeness(nearest) > LIKENESS_MIN => {
-            format!("jobs there: {}; did you mean {nearest:?}?", some_of(&others), nearest = nearest.as_str())
-        }
-        Some(_) => format!("jobs there: {}", some_of(&others)),
+    let there = match others.is_empty() {
+        true => "no job has one".to_owned(),
+        false => format!("jobs there: {}", some_of(&others)),
     };
-    Ok(Some(format!("job {:?} has no checkpoint in {} ({there})", job.as_str(), name_of(&args.store))))
+    let what = format!("job {:?} has no checkpoint in {} ({there})", job.as_str(), name_of(&args.store));
+    let near = others.into_iter().next().filter(|nearest| likeness(nearest) > LIKENESS_MIN);
+    Ok(Some(NoCheckpoint { what, near }))
 }
 
-/// Error message if the job has no checkpoint of this name. The message names the most similar checkpoint, and the
-/// newest checkpoints. `states`: the checkpoints of the job, newest first.
-pub fn no_checkpoint_named(store: &Path, job: &JobId, id: &CheckpointId, states: &[CheckpointState]) -> String {
+/// The error if the job has no checkpoint of this name. The advice names the most similar checkpoint, and the newest
+/// checkpoints. `states`: the checkpoints of the job, newest first.
+pub fn no_checkpoint_named(store: &Path, job: &JobId, id: &CheckpointId, states: &[CheckpointState]) -> Advised {
     let there: Vec<&CheckpointId> = states.iter().filter(|state| !state.is_pruned).map(|state| &state.id).collect();
     let near = nearest_of(id.as_str(), there.iter().map(|id| id.as_str()));
-    let near = near.map_or(String::new(), |near| format!("; did you mean {near:?}?"));
-    let newest = match there.is_empty() {
-        true => "; the job has none".to_owned(),
-        false => format!("; the newest there: {}", some_of(&there)),
+    let advice = match (near, there.is_empty()) {
+        (Some(near), _) => format!("did you mean {near:?}? The newest checkpoints: {}", some_of(&there)),
+        (None, false) => format!("name another checkpoint. The newest checkpoints: {}", some_of(&there)),
+        (None, true) => "the job has no checkpoint; mcr list shows all checkpoints of the store".to_owned(),
     };
-    format!("job {job} has no checkpoint {id} in {}{near}{newest}", name_of(store))
+    Advised::new(format!("job {job} has no checkpoint {id} in {}", name_of(store)), advice).at(store)
+}
+
+/// The real path of the directory that holds the checkpoints of an application.
+pub fn real_directory(dir: &Path) -> anyhow::Result<PathBuf> {
+    let advice = "give the directory that holds the checkpoints";
+    let real = dir
+        .canonicalize()
+        .map_err(|error| Advised::new(format!("{}: cannot be opened: {error}", name_of(dir)), advice).at(dir))?;
+    match real.is_dir() {
+        true => Ok(real),
+        false => Err(Advised::new(format!("{} is not a directory", name_of(dir)), advice).at(dir).into()),
+    }
 }
 
 /// The known name that is most similar to the given name, or that begins with the given name. If several names are
@@ -285,6 +315,7 @@ pub fn is_layout_said(args: &LayoutArgs) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::advice::Told;
 
     #[test]
     fn a_misspelt_name_has_the_most_similar_name_as_suggestion_and_an_odd_name_has_none() {
@@ -304,5 +335,17 @@ mod tests {
     fn a_name_with_blanks_is_quoted_for_the_shell() {
         assert_eq!(quoted("a/b-c.d"), "a/b-c.d");
         assert_eq!(quoted("it's here"), r"'it'\''s here'");
+    }
+
+    #[test]
+    fn the_advice_for_a_misspelt_name_has_the_suggestion_and_the_path_of_the_store() {
+        let near = Some("wave".parse().expect("a name"));
+        let none = NoCheckpoint { what: "job \"wav\" has no checkpoint in s (jobs there: wave)".into(), near };
+        let told = Told::new(&none.advised(Path::new("s")).into(), 1);
+        assert_eq!(told.advice, "did you mean \"wave\"? mcr list shows all checkpoints of the store");
+        assert_eq!((told.message.matches("; ").count(), told.path.as_deref()), (1, Some("s")), "{}", told.message);
+        let (job, id) = ("wave".parse().expect("a name"), "DD7".parse().expect("a name"));
+        let told = Told::new(&no_checkpoint_named(Path::new("s"), &job, &id, &[]).into(), 1);
+        assert!(told.message.starts_with("job wave has no checkpoint DD7 in s; "), "{}", told.message);
     }
 }

@@ -1,6 +1,7 @@
 //! The configuration file. Agents and aggregators share one file.
 
 use crate::args::{ConfigArgs, ConfigCommand};
+use crate::guard::WrongSetting;
 use crate::metrics::{WrongMetrics, metrics_address};
 use crate::output::{name_of, print, print_json};
 use anyhow::Context;
@@ -12,6 +13,14 @@ use std::process::ExitCode;
 
 /// The shipped configuration file, which has every key with its default and meaning. A test loads this file.
 const DEFAULTS: &str = include_str!("../../deploy/config/mcr.toml");
+
+/// A missing option of a command without a configuration file, and what the user can do.
+pub const JOB_MISSING: (&str, &str) =
+    ("--job is missing", "give --job NAME, the same name for a run and its restarts, or set MCR_JOB");
+const WATCH_MISSING: (&str, &str) =
+    ("--watch is missing", "give --watch DIRECTORY, where the application writes its checkpoints");
+const STORE_MISSING: (&str, &str) =
+    ("--store is missing", "give --store DIRECTORY, on the parallel file system, or set MCR_STORE");
 
 /// The file as the user wrote it: `[cnc]` for compute nodes, `[anc]` for aggregator nodes. Each table may be missing.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
@@ -32,6 +41,20 @@ impl ConfigFile {
             file.anc.store = store.into();
         }
         Ok(file)
+    }
+
+    /// Refuses options without a store, a directory or a job. For a command without a configuration file: the error
+    /// names the missing option, and no key of a file.
+    pub fn check_options(&self) -> Result<(), WrongSetting> {
+        let missing = [
+            (self.anc.store.as_os_str().is_empty(), STORE_MISSING),
+            (self.cnc.watch.is_none(), WATCH_MISSING),
+            (self.cnc.job.is_none(), JOB_MISSING),
+        ];
+        match missing.iter().find(|(is_missing, _)| *is_missing) {
+            Some((_, (what, way_out))) => Err(WrongSetting(format!("{what}; {way_out}"))),
+            None => Ok(()),
+        }
     }
 
     /// The address at which an agent serves metrics.

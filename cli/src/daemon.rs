@@ -1,5 +1,6 @@
 //! `mcr cnc`, `mcr anc` and `mcr run`: load the configuration, build the daemon, run it, and drain it at the end.
 
+use crate::advice::Advised;
 use crate::args::{AncArgs, DaemonArgs, LogArgs, RunArgs};
 use crate::cert::security;
 use crate::child::{Application, code_of};
@@ -156,6 +157,9 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     file.cnc.drain_seconds = args.drain_seconds.unwrap_or(file.cnc.drain_seconds);
     // The job's name from the command line, or from the environment through clap, takes precedence.
     file.cnc.job = args.job.or(file.cnc.job);
+    if args.config.is_none() {
+        file.check_options()?;
+    }
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
     run_in_one_process(file, &environment, &args.command, Life::UntilSignal, Aggregators::Here { by_socket }, &served)
@@ -478,11 +482,9 @@ impl Both {
         bound: Duration,
     ) -> anyhow::Result<Ended> {
         let watch = &self.config.watch;
-        std::fs::read_dir(watch).with_context(|| {
-            format!(
-                "{}: cannot be watched; make the directory, or correct --watch; nothing was started",
-                watch.display()
-            )
+        std::fs::read_dir(watch).map_err(|error| {
+            let what = format!("{}: cannot be watched, and nothing was started: {error}", watch.display());
+            Advised::new(what, "make the directory, or correct --watch").at(watch)
         })?;
         self.config.written_before = overlooked::written_before(&self.config);
         // If the layout and the number of ranks are known, the agent starts before the application. Otherwise the

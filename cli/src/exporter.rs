@@ -3,11 +3,11 @@
 //! The daemon `mcr node` runs as root, and has no port. This daemon has a port and no privilege: it asks `mcr node` at
 //! the socket.
 
+use crate::advice::Advised;
 use crate::args::MetricsArgs;
 use crate::logging::start_logging_and_counting;
 use crate::metrics::{UserNames, node_text, serve};
 use crate::page::PageSlot;
-use anyhow::Context;
 use mcr_node::client::{SOCKET, ask};
 use mcr_node::metrics::Page;
 use mcr_node::protocol::{Reply, Request};
@@ -35,8 +35,10 @@ pub fn run(args: MetricsArgs) -> anyhow::Result<ExitCode> {
         }
         node_text(&metrics, page.ok().as_ref(), &names, format)
     };
-    let address =
-        serve(args.listen, text, PageSlot::default()).with_context(|| format!("listening on {}", args.listen))?;
+    let address = serve(args.listen, text, PageSlot::default()).map_err(|error| {
+        let what = format!("listening on {}: {error}", args.listen);
+        Advised::new(what, "name an address of this node and a free port with --listen")
+    })?;
     tracing::info!(%address, "metrics are served");
     let _ = sd_notify::notify(&[NotifyState::Ready]); // fails if systemd did not start this daemon
     loop {

@@ -1,7 +1,8 @@
 //! `mcr flush`: waits until all files written so far are committed.
 
+use crate::advice::Advised;
 use crate::args::FlushArgs;
-use crate::config::ConfigFile;
+use crate::config::{ConfigFile, JOB_MISSING};
 use crate::daemon::aggregator_socket_of;
 use crate::exit::NOT_COMMITTED;
 use crate::output::{print, print_json};
@@ -142,10 +143,11 @@ fn state_files(args: &FlushArgs) -> anyhow::Result<Vec<PathBuf>> {
     }
     let file = match &args.config {
         Some(config) => ConfigFile::load(config)?,
-        None => Settings::find(&Facts::of_this_process())?
-            .map(|settings| settings.config_file())
-            .transpose()?
-            .unwrap_or_default(),
+        None => match Settings::find(&Facts::of_this_process())? {
+            Some(settings) => settings.config_file()?,
+            None if args.job.is_none() => return Err(Advised::new(JOB_MISSING.0, JOB_MISSING.1).into()),
+            None => ConfigFile::default(),
+        },
     };
     Ok(vec![state_file(file, args.job.clone())?])
 }

@@ -1,5 +1,6 @@
 //! The checkpoints below a directory, for `mcr save` and `mcr bench`, and the files that belong to no checkpoint.
 
+use crate::advice::Advised;
 use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
 use crate::output::{counted, name_of, note, tell};
@@ -326,20 +327,23 @@ impl LeftOut {
     }
 }
 
-/// The text of the error if no checkpoint was found.
-pub fn nothing_found(layout: &LayoutArgs, left_out: &LeftOut) -> String {
-    match (is_layout_said(layout), left_out.not_in_layout) {
-        (true, n) if n > 0 => format!(
-            "none of {} matches {:?}; patterns are compared with the path below the directory, as in {}",
-            files(n),
-            layout.layout.join(", "),
-            left_out.first_unnamed.as_deref().unwrap_or("runA/rst.1.0")
+/// The error if no checkpoint was found below the directory.
+pub fn nothing_found(dir: &Path, layout: &LayoutArgs, left_out: &LeftOut) -> Advised {
+    let first = left_out.first_unnamed.as_deref().unwrap_or("runA/rst.1.0");
+    let (what, advice) = match (is_layout_said(layout), left_out.not_in_layout) {
+        (true, n) if n > 0 => (
+            format!("none of {} matches {:?}", files(n), layout.layout.join(", ")),
+            format!("patterns are compared with the path below the directory, as in {first}"),
         ),
-        _ => match left_out.sentence() {
-            Some(sentence) => format!("no checkpoint file was found; {sentence}"),
-            None => "it holds no file".into(),
-        },
-    }
+        _ => (
+            match left_out.sentence() {
+                Some(sentence) => format!("no checkpoint file was found; {sentence}"),
+                None => "it holds no file".into(),
+            },
+            "give the directory that holds the checkpoints, or name the files with --layout".into(),
+        ),
+    };
+    Advised::new(format!("{}: {what}", name_of(dir)), advice).at(dir)
 }
 
 /// Formats ranks as `rank 5` or `ranks 16-31, 40`.

@@ -50,6 +50,11 @@ fn with_ends(command: Command, path: &str, parents_exit: Option<&str>) -> Comman
         let path = format!("{path} {name}");
         command.mut_subcommand(name, |sub| with_ends(sub, path.trim_start(), exit.as_deref()))
     });
+    // Without this setting, `--keep -1` would be two options.
+    let command = command.mut_args(|arg| match !arg.is_positional() && arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
     let examples = examples_of(path);
     let list = examples.iter().map(|Example { command, what }| format!("  {command}\n      {what}\n"));
     let list: String = list.collect();
@@ -162,6 +167,18 @@ mod tests {
             }
         }
         words
+    }
+
+    #[test]
+    fn every_example_of_a_run_without_a_file_names_the_job_the_store_and_the_directory() {
+        for (path, _) in all(&command(), "") {
+            for Example { command: line, .. } in examples_of(&path) {
+                if line.starts_with("mcr run ") && !line.contains("--config") {
+                    let is_whole = ["--job ", "--store ", "--watch "].iter().all(|option| line.contains(option));
+                    assert!(is_whole, "mcr {path}: {line}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use crate::advice::Advised;
 use crate::args::{JobArgs, JobCommand};
 use crate::node_socket::NodeSocket;
-use crate::output::{Table, print_json, tell};
+use crate::output::{Table, print, print_json, tell};
 use crate::settings::{Facts, Setting, Settings};
 use anyhow::{Context, bail};
 use mcr_node::client::SOCKET;
@@ -89,6 +89,9 @@ fn list(node: &NodeSocket, json: bool) -> anyhow::Result<()> {
     if json {
         return print_json(&serde_json::json!({ "jobs": jobs }));
     }
+    if jobs.is_empty() {
+        return print("no job\n");
+    }
     let mut table = Table::new(&["job", ">user", ">process", "~aggregators"]);
     for job in jobs {
         let places = job.aggregators.map_or_else(|| "-".to_owned(), |places| places.to_string());
@@ -104,10 +107,10 @@ fn show(comment: Option<OsString>, json: bool) -> anyhow::Result<()> {
         facts.comment = (!words.is_empty()).then(|| Comment { uid, words, work_dir: work_dir.into() });
     }
     let Some(settings) = Settings::find(&facts)? else {
-        bail!(
-            "there is no mcr.toml in this directory (or, within a SLURM job, in the directory of the job), and no \
-             /etc/mcr/mcr.toml"
-        );
+        let what = "there is no mcr.toml in this directory (or, within a SLURM job, in the directory of the job), and \
+                    no /etc/mcr/mcr.toml";
+        let way_out = "write mcr.toml in this directory, with the keys job, watch and store, or give --comment";
+        return Err(Advised::new(what, way_out).into());
     };
     settings.config_file()?;
     let places = settings.aggregator_places();

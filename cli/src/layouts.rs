@@ -1,7 +1,7 @@
 //! `mcr layouts`: the presets of layouts, each with a file name as an example.
 
 use crate::args::LayoutsArgs;
-use crate::output::{Table, print, print_json};
+use crate::output::{Table, print_json};
 use mcr_cnc::layout::Layout;
 use mcrengine::ids::FilePath;
 use std::process::ExitCode;
@@ -30,8 +30,7 @@ pub fn run(args: LayoutsArgs) -> anyhow::Result<ExitCode> {
         let rank = rank.map_or("-".to_owned(), |rank| rank.to_string());
         table.row([layout.to_owned(), example.to_owned(), checkpoint, rank]);
     }
-    table.print()?;
-    print(OTHERS)?;
+    table.print_with(OTHERS)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -25,7 +25,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         Vec::new(),
         Table::new(&[
             "job",
-            "checkpoint",
+            "!checkpoint",
             "state",
             ">ranks",
             "?>files",
@@ -70,19 +70,17 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     }
     // If the named job has no checkpoint, but other jobs have checkpoints, the name is probably misspelt.
     if let (Some(job), true) = (&args.store.job, lines.is_empty())
-        && let Some(message) = no_checkpoint_of(&store, &args.store, job)?
+        && let Some(none) = no_checkpoint_of(&store, &args.store, job)?
         && !manifest::jobs(&store)?.is_empty()
     {
-        anyhow::bail!("{message}");
+        return Err(none.advised(&args.store.store).into());
     }
     if args.json {
         print_json(&serde_json::json!({ "checkpoints": lines }))?;
     } else if lines.is_empty() {
         print("no checkpoint\n")?;
     } else {
-        table.print()?;
-        print(&reasons.concat())?;
-        print(&held_lines.concat())?;
+        table.print_with(&(reasons.concat() + &held_lines.concat()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

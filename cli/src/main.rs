@@ -111,7 +111,11 @@ fn main() -> ExitCode {
                 output::tell_json(&advice::Told::of_command_line(&error));
             }
             if error.use_stderr() {
-                let _ = error.print(); // an error that cannot be printed is still an error
+                // An error that cannot be printed is still an error.
+                let _ = match advice::plain_command_line(&error) {
+                    Some(text) => std::io::stderr().write_all(text.as_bytes()),
+                    None => error.print(),
+                };
                 return Exit::Failed.into();
             }
             let print = || error.print().and_then(|()| std::io::stdout().flush()).map_err(NotPrinted);

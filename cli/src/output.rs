@@ -270,8 +270,16 @@ pub fn counted(n: impl Into<u64>, what: &str) -> String {
 pub fn human_time(time: Duration) -> String {
     match time.as_secs() {
         0..60 => format!("{:.2} s", time.as_secs_f64()),
-        seconds @ 60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        seconds => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        seconds @ 60..3600 => two_units(seconds, "min", "s"),
+        seconds => two_units(seconds / 60, "h", "min"),
+    }
+}
+
+/// A number of small units as large and small units. A large unit has 60 small units. 0 small units are left out.
+fn two_units(small: u64, name_of_large: &str, name_of_small: &str) -> String {
+    match small % 60 {
+        0 => format!("{} {name_of_large}", small / 60),
+        rest => format!("{} {name_of_large} {rest} {name_of_small}", small / 60),
     }
 }
 
@@ -314,6 +322,12 @@ mod tests {
         assert_eq!(printable("it_1 \u{fc}"), "it_1 \u{fc}");
         assert_eq!(name_of(Path::new(std::ffi::OsStr::from_bytes(b"x\xff\n"))), "x\\xff\\x0a");
         assert_eq!(printable_lines("a\u{7}\nb\n"), "a\\x07\nb\n");
+    }
+
+    #[test]
+    fn a_duration_has_no_small_unit_that_is_zero() {
+        let of = |seconds| human_time(Duration::from_secs(seconds));
+        assert_eq!([of(200), of(180), of(86_400), of(7_500)], ["3 min 20 s", "3 min", "24 h", "2 h 5 min"]);
     }
 
     #[test]

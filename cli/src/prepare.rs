@@ -67,7 +67,7 @@ pub fn prepare(
     tell_recovered(recover(&args.to).map_err(|error| receiver(error.into()))?, &args.to);
     // Each thread may open a file.
     let threads = threads_of(args.threads).min(2 * descriptors_share());
-    let target = Target::new(&args.to);
+    let target = if args.copy { Target::for_copy(&args.to) } else { Target::new(&args.to) };
     let mut aggregators = remote::Aggregators::new(&args.aggregators).map_err(receiver)?;
     let wanted = |file: &FileHeader| is_wanted(args, file);
     let groups = groups_of(state, args)?;
@@ -115,6 +115,9 @@ impl Prepared {
                 "mcr: mcr.toml: the existing file is kept, and the file of the checkpoint, which has other settings, \
                  is not restored"
             );
+        }
+        for path in &published.through {
+            eprintln!("mcr: {}: this is a link; the files below it were restored through it", escaped(path));
         }
         let moved_aside = published.aside_to.map(|name| {
             let to = target.path().join(name);
@@ -166,6 +169,7 @@ fn tell_aside(what: &str, aside: &[Aside]) {
             Why::Replaced => "the restored file has another content",
             Why::Newer => "newer than the restored checkpoint",
             Why::Later => "its name is later than the restored checkpoint",
+            Why::Link => "a link with the name of a directory of the checkpoint",
         };
         eprintln!("mcr: {what}: {} ({why})", escaped(path));
     }

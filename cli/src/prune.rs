@@ -1,6 +1,7 @@
 //! `mcr prune`: deletes checkpoints by rules or by name, but no data that a kept checkpoint needs. The command also
 //! marks checkpoints as bad.
 
+use crate::advice::Advised;
 use crate::args::PruneArgs;
 use crate::common::{no_checkpoint_named, now_unix_ms, one_job, open_store};
 use crate::output::{Progress, counted, note, print, print_json};
@@ -31,10 +32,9 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     let keep = args.keep.rules();
     if keep.is_empty() && args.drop.is_empty() && args.mark_bad.is_empty() && args.unmark.is_empty() && !args.incomplete
     {
-        bail!(
-            "say what to keep (--keep N, --keep-within 2h, --keep-daily N, ...) or what to delete (--drop ID, \
-             --incomplete)"
-        );
+        let way_out = "say what to keep (--keep N, --keep-within 2h, --keep-daily N, ...) or what to delete (--drop \
+                       ID, --incomplete)";
+        return Err(Advised::new("the command line has no rule and names no checkpoint", way_out).into());
     }
     let store = open_store(&args.store)?;
     // A job may have directories even if none of its checkpoints was ever completed.
@@ -168,7 +168,7 @@ fn check_names<'a>(
             Ok(_) => {}
             Err(_) => {
                 let all = manifest::list(store, job)?;
-                bail!("nothing was done: {}", no_checkpoint_named(path, job, id, &all));
+                return Err(no_checkpoint_named(path, job, id, &all)).context("nothing was done");
             }
         }
     }

@@ -464,8 +464,8 @@ fn candidates<'a>(
             }
             Some(position) => position,
             None => match no_checkpoint_of(store, &args.store, job)? {
-                Some(message) => bail!("{message}"),
-                None => bail!("{}", no_checkpoint_named(&args.store.store, job, wanted, all)),
+                Some(none) => return Err(none.advised(&args.store.store).into()),
+                None => return Err(no_checkpoint_named(&args.store.store, job, wanted, all).into()),
             },
         },
     };
@@ -617,8 +617,15 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
         bail!("{} holds no checkpoint, so no {wanted}", args.store.store.display());
     }
     let why = match &job {
-        Some(job) => no_checkpoint_of(&open_store(&args.store)?, &args.store, job)?
-            .unwrap_or_else(|| format!("job {:?} has no complete checkpoint", job.as_str())),
+        Some(job) => match no_checkpoint_of(&open_store(&args.store)?, &args.store, job)? {
+            Some(none) => {
+                if let Some(near) = &none.near {
+                    tell(format!("advice: did you mean {:?}?", near.as_str()));
+                }
+                none.what
+            }
+            None => format!("job {:?} has no complete checkpoint", job.as_str()),
+        },
         None => format!("{} holds no checkpoint", name_of(&args.store.store)),
     };
     if args.json {

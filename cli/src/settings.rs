@@ -13,7 +13,7 @@ use crate::config::ConfigFile;
 use crate::metrics::metrics_address;
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
-use mcr_cnc::config::{is_host_and_port, load_found_toml, load_toml, nearest};
+use mcr_cnc::config::{is_host_and_port, load_found_toml, load_toml, nearest, plain_words};
 use mcr_proto::GATES_MAX;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -398,7 +398,7 @@ impl Settings {
         let of_node = self.values.iter().filter(|((table, _), _)| table == NODE);
         let table: Table = of_node.map(|((_, key), setting)| (key.clone(), setting.value.clone())).collect();
         let options: Result<NodeOptions, toml::de::Error> = table.try_into();
-        options.map_err(|error| anyhow::anyhow!("{}", error.message().trim()))?.check()
+        options.map_err(|error| anyhow::anyhow!(plain_words(error.message())))?.check()
     }
 
     /// The options of agents and aggregators.
@@ -411,7 +411,7 @@ impl Settings {
                 table.insert(key.to_owned(), setting.value.clone());
             }
         }
-        file.try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("{}", error.message().trim()))
+        file.try_into().map_err(|error: toml::de::Error| anyhow::anyhow!(plain_words(error.message())))
     }
 }
 

@@ -83,7 +83,7 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
         Some(id) => all
             .iter()
             .find(|state| state.id == *id)
-            .with_context(|| no_checkpoint_named(&args.store.store, &job, id, &all))?,
+            .ok_or_else(|| no_checkpoint_named(&args.store.store, &job, id, &all))?,
         None => all
             .iter()
             .find(|state| state.is_complete())

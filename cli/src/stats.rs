@@ -1,6 +1,5 @@
 //! `mcr stats`: how much space store, jobs and checkpoints use, what is shared, and what prune would free.
 
-use crate::advice::Advised;
 use crate::args::{KeepArgs, StatsArgs};
 use crate::common::{no_checkpoint_of, now_unix_ms, open_store, renamed};
 use crate::output::{Progress, Table, counted, name_of, note, print, print_json, ratio};
@@ -89,9 +88,8 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
         let job = look_at(&store, &name, &args)?;
         if !job.checkpoints.is_empty() {
             jobs.push(job);
-        } else if let Some(message) = args.store.job.as_ref().and(no_checkpoint_of(&store, &args.store, &name)?) {
-            let advice = "mcr list shows all checkpoints of the store";
-            return Err(Advised::new(message, advice).at(&args.store.store).into());
+        } else if let Some(none) = args.store.job.as_ref().and(no_checkpoint_of(&store, &args.store, &name)?) {
+            return Err(none.advised(&args.store.store).into());
         }
     }
     drop(progress);

@@ -251,6 +251,6 @@ fn the_one(store: &dyn Store, job: &JobId, id: &CheckpointId, args: &VerifyArgs)
             )
         }
         Some(_) => Ok(manifest::state(store, job, id)?),
-        None => bail!("{}", no_checkpoint_named(&args.store.store, job, id, &all)),
+        None => Err(no_checkpoint_named(&args.store.store, job, id, &all).into()),
     }
 }

@@ -2,6 +2,13 @@
 //! checked configuration. Only a check of [`CncOptions`] can create a [`CncConfig`]. Each error names the key and the
 //! value, and says how to correct the value.
 
+mod unknown;
+mod words;
+
+pub use unknown::{UnknownKey, nearest};
+use unknown::{line_of, unknown_keys};
+pub use words::plain_words;
+
 use crate::finder::Finder;
 use crate::layout::{Explanation, Layout, LayoutError, ScanError, ScanLimits, list};
 use crate::settle::{OwnRanks, SettleRules};
@@ -14,7 +21,6 @@ use mcrengine::incarnation::IDENTITY_BYTES_MAX;
 use nix::fcntl::OFlag;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value};
-use serde_value::DeserializerError;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -222,31 +228,6 @@ pub enum ConfigError {
     Layout(#[from] LayoutError),
 }
 
-/// An unknown key, and the known key that the operator probably meant.
-#[derive(Debug, thiserror::Error)]
-#[error("{}:{line}: unknown key {key:?} in {table}; {}", file.display(), way_out(near.as_deref(), known))]
-pub struct UnknownKey {
-    /// The configuration file.
-    pub file: PathBuf,
-    /// Line number, starting at 1.
-    pub line: usize,
-    /// The key as written.
-    pub key: String,
-    /// The table that contains the key: `[cnc]`, or `the top of the file`.
-    pub table: String,
-    /// The known key with the most similar spelling.
-    pub near: Option<String>,
-    /// All known keys.
-    pub known: Vec<String>,
-}
-
-fn way_out(near: Option<&str>, known: &[String]) -> String {
-    match near {
-        Some(near) => format!("did you mean {near:?}?"),
-        None => format!("the keys are {}", known.join(", ")),
-    }
-}
-
 /// Maximum length of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -291,50 +272,16 @@ fn load<T: DeserializeOwned>(
     parse_toml(&text, file)
 }
 
-/// Parses a configuration. `file` is used only in messages. The error for an unknown key also names the most similar
-/// known key.
+/// Parses a configuration. `file` is used only in messages. The error for unknown keys names all of them, each with
+/// the most similar known key.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, ConfigError> {
-    toml::from_str(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start.min(text.len()));
-        let line = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
-        let file = file.to_owned();
-        match unknown_key::<T>(text) {
-            None => ConfigError::Syntax { file, line, what: error.message().trim().to_owned() },
-            Some((key, known)) => {
-                let near = nearest(&key, &known);
-                let table = table_at(text, line);
-                ConfigError::UnknownKey(Box::new(UnknownKey { file, line, key, table, near, known }))
-            }
+    toml::from_str(text).map_err(|error| match unknown_keys::<T>(text, file) {
+        Some(unknown) => ConfigError::UnknownKey(Box::new(unknown)),
+        None => {
+            let (file, line) = (file.to_owned(), line_of(text, &error));
+            ConfigError::Syntax { file, line, what: plain_words(error.message()) }
         }
     })
-}
-
-/// The unknown key that makes a configuration invalid, and the known keys of its table. The error of the crate `toml`
-/// contains the keys only in its text. Therefore the configuration is deserialized again by a crate whose error has
-/// the keys as values.
-fn unknown_key<T: DeserializeOwned>(text: &str) -> Option<(String, Vec<String>)> {
-    let values: serde_value::Value = toml::from_str(text).ok()?;
-    match values.deserialize_into::<T>() {
-        Err(DeserializerError::UnknownField(key, known)) => {
-            Some((key, known.iter().map(|key| (*key).to_owned()).collect()))
-        }
-        _ => None,
-    }
-}
-
-/// The known name with the most similar spelling. `None` if no name is similar enough.
-pub fn nearest(name: &str, known: &[String]) -> Option<String> {
-    let plain = |name: &str| name.to_lowercase().replace('_', "-");
-    let likeness = |other: &&String| strsim::jaro_winkler(&plain(name), &plain(other));
-    let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-    (likeness(&best) > 0.75).then(|| best.clone())
-}
-
-/// The header of the table that contains this line.
-fn table_at(text: &str, line: usize) -> String {
-    let headers = text.lines().take(line).filter(|line| line.trim_start().starts_with('['));
-    let header = headers.last().and_then(|line| line.split(']').next());
-    header.map_or_else(|| "the top of the file".to_owned(), |header| format!("{}]", header.trim()))
 }
 
 /// The checked configuration of the agent.
@@ -819,12 +766,20 @@ mod tests {
         assert!(error.contains("did you mean \"group-size\"?"), "{error}");
         let error = parse("[cnc]\nlayout = { pattern = [\"x\"] }\n").expect_err("misspelt").to_string();
         assert!(error.contains("unknown key \"pattern\"") && error.contains("did you mean \"patterns\"?"), "{error}");
+        let two = "[cnc]\njob = \"x\"\nagregators = [\"a:1\"]\nranks = 1\nwacht = \"/x\"\n";
+        let error = parse(two).expect_err("both are misspelt").to_string();
+        let expected = "mcr.toml:3: unknown key \"agregators\" in [cnc]; did you mean \"aggregators\"? \
+                        mcr.toml:5: unknown key \"wacht\" in [cnc]; did you mean \"watch\"?";
+        assert_eq!(error, expected);
         let error = parse("\n[cnk]\n").expect_err("misspelt").to_string();
-        assert!(error.contains("unknown key \"cnk\"") && error.contains("did you mean \"cnc\"?"), "{error}");
+        assert!(
+            error.contains("unknown key \"cnk\" in the top of the file;") && error.contains("did you mean \"cnc\"?"),
+            "{error}"
+        );
         let error = parse("[cnc]\nzzz = 1\n").expect_err("nothing like it").to_string();
         assert!(error.contains("the keys are job, watch"), "{error}");
         let error = parse("[cnc]\njob = 3\n").expect_err("not text").to_string();
-        assert!(error.starts_with("mcr.toml:2: ") && error.contains("string"), "{error}");
+        assert!(error.starts_with("mcr.toml:2: ") && error.contains("text in quotes"), "{error}");
         assert!(parse("[cnc\n").expect_err("not TOML").to_string().starts_with("mcr.toml:1: "));
     }
 

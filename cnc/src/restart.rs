@@ -7,7 +7,8 @@
 //! A restart removes the temporary files of killed restarts (`leftovers.rs`).
 //!
 //! A symbolic link below the target directory is followed only if it leads to a directory of the same owner, for
-//! example to an output directory on another file system (`target.rs`). A restart never creates a link that leads to
+//! example to an output directory on another file system (`target.rs`). A copy follows no such link: the link is moved
+//! aside. A restart never creates a link that leads to
 //! such a directory. Therefore neither a hostile checkpoint nor a prepared directory can redirect files to another
 //! place.
 

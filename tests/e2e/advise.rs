@@ -64,7 +64,14 @@ fn the_intervals_follow_from_the_times_of_the_files_and_the_failure_rate() {
     assert!(near(&line(&value, "young")["interval_ms"], 2_629_068.0), "{value}");
     assert_eq!(line(&value, "young")["kept"][2]["count"], 2, "{value}");
     let text = String::from_utf8(run(&mut advise(dir.path(), "--mtbf 24"), 0).stdout).expect("UTF-8");
-    for part in ["job wave, the newest 4 complete checkpoints", "by Young", "by Daly", "in use", "--restart-seconds"] {
+    for part in [
+        "one in 24 h, as given",
+        "job wave, the newest 4 complete checkpoints",
+        "by Young",
+        "by Daly",
+        "in use",
+        "--restart-seconds",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

@@ -184,11 +184,37 @@ fn an_output_directory_that_is_a_link_is_saved_and_restored_through() {
     run(&mut site.restart(&site.run()), 0);
     assert_eq!(link(&site.run().join("out")), Some(site.scratch()), "the link is still there");
     assert_same_files(&before, &contents(&site.scratch().join("DD0001")));
+    let said = String::from_utf8_lossy(&run(&mut site.restart(&site.run()), 0).stderr).into_owned();
+    assert!(said.contains("mcr: out: this is a link; the files below it were restored through it"), "{said}");
     // With --copy, the link is restored as a directory, because a copy must never write into the directory of the
     // run.
     run(site.restart(&site.back()).arg("--copy"), 0);
     assert!(link(&site.back().join("out")).is_none());
     assert_same_files(&before, &contents(&site.back().join("out/DD0001")));
+}
+
+#[test]
+fn a_copy_moves_a_link_in_the_place_of_a_directory_aside_and_writes_nothing_through_it() {
+    let site = Site::new();
+    let before = contents(&site.step("", 1));
+    site.save(0, &[]);
+    fs::create_dir(site.scratch()).expect("made");
+    fs::create_dir(site.back()).expect("made");
+    let link_in_back = site.back().join("DD0001");
+    symlink(site.scratch(), &link_in_back).expect("linked");
+    // The target directory itself may be a link.
+    let to = site.dir.path().join("to");
+    symlink(site.back(), &to).expect("linked");
+    let dry = run(site.restart(&to).args(["--copy", "--dry-run", "--json"]), 0);
+    let dry: serde_json::Value = serde_json::from_slice(&dry.stdout).expect("JSON");
+    assert_eq!(dry["would_move_aside"], serde_json::json!(["DD0001"]));
+    assert_eq!(link(&link_in_back), Some(site.scratch()), "a dry run changes nothing");
+    let restored = run(site.restart(&to).arg("--copy"), 0);
+    let said = String::from_utf8_lossy(&restored.stderr).into_owned();
+    assert!(said.contains("DD0001 (a link with the name of a directory of the checkpoint)"), "{said}");
+    assert_eq!(fs::read_dir(site.scratch()).expect("readable").count(), 0, "nothing was written through the link");
+    assert_eq!(link(&site.back().join(".mcr-aside-1/DD0001")), Some(site.scratch()));
+    assert_same_files(&before, &contents(&link_in_back));
 }
 
 #[test]

@@ -37,6 +37,13 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
 }
 
 #[test]
+fn all_unknown_keys_of_a_file_are_named_with_their_lines() {
+    let text = check("[cnc]\njob = \"a\"\nwatch = \"/x\"\nagregators = [\"a:1\"]\n[anc]\nstroe = \"/x\"\n", 1);
+    assert!(text.contains(":4: unknown key \"agregators\" in [cnc]"), "{text}");
+    assert!(text.contains(":6: unknown key \"stroe\" in [anc]"), "{text}");
+}
+
+#[test]
 fn the_settings_of_a_job_are_told_from_a_file_of_daemons() {
     let said = check("job = \"wave\"\nwatch = \"run\"\n", 1);
     assert!(said.contains("mcr job show checks them"), "{said}");

@@ -174,3 +174,29 @@ fn a_restart_whose_decision_cannot_be_recorded_restores_nothing_and_says_why() {
     std::fs::remove_file(&ballast).expect("removed");
     restart(&[], 0);
 }
+
+#[test]
+fn a_save_that_cannot_write_to_the_store_has_an_error_with_advice_as_text_and_as_json() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("run");
+    std::fs::create_dir(&data).expect("made");
+    // The digits have no pattern, so that the container exceeds the limit of the file size.
+    let bytes: Vec<u8> = (0..100_000u64).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+    std::fs::write(data.join("out_1.0"), bytes).expect("written");
+    let save = |more: &str| {
+        let mut save = mcr_test_support::clean(Command::new("sh"));
+        let limited = "ulimit -f 100 && exec \"$0\" save run --store s --create --layout 'out_{checkpoint}.{rank}' \
+                       --profile raw";
+        save.args(["-c", &format!("{limited} {more}"), env!("CARGO_BIN_EXE_mcr")]).current_dir(dir.path());
+        run(&mut save, 1)
+    };
+    let output = save("--json");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let error = &report["error"];
+    assert_eq!((&report["outcome"], &error["code"]), (&"failed".into(), &1.into()), "{report}");
+    let advice = error["advice"].as_str().expect("a text");
+    assert!(error["path"].as_str().is_some_and(|path| path.starts_with("s/run/1/")), "{report}");
+    crate::json::check(&crate::json::schemas()["save"], &report, "save").expect("the documented shape");
+    let said = String::from_utf8_lossy(&save("").stderr).into_owned();
+    assert!(said.contains(&format!("mcr: advice: {advice}")), "{said}");
+}

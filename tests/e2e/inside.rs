@@ -101,6 +101,38 @@ fn ls_lists_files_and_variables_and_cat_gives_the_bytes_of_each_file() {
 }
 
 #[test]
+fn ls_and_cat_of_an_incomplete_checkpoint_give_the_files_of_its_committed_groups() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, store) = (dir.path().join("data"), dir.path().join("store"));
+    std::fs::create_dir(&data).expect("made");
+    (0..4)
+        .for_each(|rank| std::fs::write(data.join(format!("out_1.{rank}")), format!("rank {rank}")).expect("written"));
+    let mut save = mcr();
+    save.args(["save", "--create", "--group-size", "2", "--layout", "out_{checkpoint}.{rank}", "--job", "wave"]);
+    run(save.arg(&data).arg("--store").arg(&store), 0);
+    for (missing, present) in [(0, 1), (1, 0)] {
+        let manifest = store.join(format!("wave/1/group-{missing:04}.manifest"));
+        let bytes = std::fs::read(&manifest).expect("read");
+        std::fs::remove_file(&manifest).expect("removed");
+        let command = |args: &[&str]| {
+            let mut command = mcr();
+            command.args(args).arg("--store").arg(&store);
+            command
+        };
+        let listed = run_json(&mut command(&["ls", "1"]), 4);
+        let paths: Vec<_> =
+            listed["files"].as_array().expect("a list").iter().map(|file| file["path"].clone()).collect();
+        assert_eq!(paths, [format!("out_1.{}", 2 * present), format!("out_1.{}", 2 * present + 1)], "{listed}");
+        let name = format!("out_1.{}", 2 * present);
+        assert_eq!(run(&mut command(&["cat", "1", &name]), 0).stdout, format!("rank {}", 2 * present).into_bytes());
+        let refused = run(&mut command(&["diff", "1", "1"]), 1);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains("1 has 1 of 2 groups") && said.contains("mcr ls 1 lists"), "{said}");
+        std::fs::write(&manifest, bytes).expect("written");
+    }
+}
+
+#[test]
 fn extract_gives_the_numbers_of_all_ranks_whatever_the_chunks_and_filters_are() {
     let site = Site::new();
     for name in ["Plain", "Filtered"] {

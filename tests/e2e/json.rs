@@ -310,6 +310,21 @@ fn events(watch: &Path, store: &Path, address: &str, checked: &mut Checked) {
 }
 
 #[test]
+fn the_document_lists_the_fields_of_every_object() {
+    let text = document("json.md");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `mcr ")?.split_once("` | "));
+    let mut objects = 0;
+    for (name, row) in rows {
+        let schema = schemas().remove(name).unwrap_or_else(|| panic!("no schema {name}"));
+        let listed: BTreeSet<&str> = row.split('`').skip(1).step_by(2).collect();
+        let fields = schema["properties"].as_object().expect("fields").keys().map(String::as_str);
+        assert_eq!(listed, fields.filter(|field| *field != "version").collect::<BTreeSet<_>>(), "mcr {name}");
+        objects += 1;
+    }
+    assert_eq!(objects + 1, schemas().len(), "each object has a row, and a failed command too");
+}
+
+#[test]
 fn the_document_explains_every_field_of_the_schema_and_no_other_field() {
     fn fields(schema: &Value, into: &mut BTreeSet<String>) {
         for (name, field) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
@@ -350,10 +365,49 @@ fn an_error_is_json_with_a_code_advice_and_a_path() {
         (&unknown["path"], &unknown["advice"]),
         (&file.to_str().into(), &"write job, or remove the line".into())
     );
+    let empty = site.path("empty");
+    std::fs::create_dir(&empty).expect("made");
+    let empty = empty.to_str().expect("UTF-8");
+    let store = site.path("store");
+    let store = store.to_str().expect("UTF-8");
+    run(&mut site.save(), 0);
+    for (args, path, advice) in [
+        (format!("save {nope} --store {store}"), nope, "give the directory"),
+        (format!("save {} --store {store}", file.display()), file.to_str().expect("UTF-8"), "give the directory"),
+        (format!("save {empty} --store {store}"), empty, "give the directory"),
+        (format!("mount {nope} --store {store}"), nope, "give an empty directory"),
+        (format!("list --store {store} --job wav"), store, "did you mean \"wave\"?"),
+        (format!("show sim.it_33 --store {store} --job wave"), store, "did you mean \"sim.it_3\"?"),
+    ] {
+        let told = error(&args, 1);
+        assert_eq!(told["path"], path, "{args}: {told}");
+        assert!(told["advice"].as_str().is_some_and(|text| text.starts_with(advice)), "{args}: {told}");
+        assert!(told["message"].as_str().is_some_and(|text| !text.contains("?;")), "{args}: {told}");
+    }
+    let no_rule = error(&format!("prune --store {store}"), 1);
+    assert!(no_rule["advice"].as_str().is_some_and(|text| text.starts_with("say what to keep")), "{no_rule}");
+    let no_store = error("list", 1);
+    assert!(no_store["message"].as_str().is_some_and(|text| text.contains("--store")), "{no_store}");
     // Here, --json is an option of the application, and not an option of mcr.
     let mut run = mcr();
     let output = run.args(["run", "--config", nope, "--", "true", "--json"]).output().expect("it starts");
     assert!(output.stdout.is_empty() && output.status.code() != Some(0));
+}
+
+#[test]
+fn a_command_without_a_file_names_the_missing_option_and_no_key_of_a_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (args, expected, option) in [
+        ("flush --json", 1, "--job"),
+        ("run --store s --watch . --create -- true", 78, "--job"),
+        ("run --store s --job wave --create -- true", 78, "--watch"),
+        ("run --watch . --job wave -- true", 78, "--store"),
+    ] {
+        let output = run(mcr().current_dir(dir.path()).args(args.split(' ')), expected);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&format!("mcr: {option} is missing; give {option} ")), "{args}: {said}");
+        assert!(!said.contains("cnc.") && !said.contains("anc."), "{args}: {said}");
+    }
 }
 
 #[test]

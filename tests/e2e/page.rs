@@ -169,6 +169,7 @@ fn only_loopback_addresses_are_served() {
     let output = run(mcr().args(["status", "--aggregators", DEAD, "--serve", &port]), 1);
     let said = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(said.contains(&format!("listening on 127.0.0.1:{port}")) && said.contains("another port"), "{said}");
+    assert!(said.trim_end().ends_with("give --serve another port, or none"), "the advice is at the end: {said}");
 }
 
 #[test]

@@ -100,6 +100,9 @@ fn every_table_fits_a_terminal_of_80_columns_and_is_whole_on_one_of_200() {
         "verify",
         "layouts",
         "stats",
+        "ls latest",
+        "ls latest --variables",
+        "diff latest~1 latest",
         "job show",
         "bench codecs",
         "bench schemes",
@@ -120,6 +123,9 @@ fn every_table_fits_a_terminal_of_80_columns_and_is_whole_on_one_of_200() {
     assert!(text.contains("ratio") && text.contains("took") && text.contains("files"), "{text}");
     let text = on_terminal(80, site.command("list"));
     assert!(text.contains("sim.it_1000000001") && text.contains("complete"), "{text}");
+    let text = on_terminal(80, site.command("ls latest"));
+    let heading = text.lines().next().unwrap_or_default();
+    assert!(heading.starts_with("mode") && heading.ends_with("file"), "the table has one part: {text}");
 }
 
 #[test]
@@ -131,6 +137,20 @@ fn the_reasons_for_codecs_are_shown_only_with_why_and_empty_columns_never() {
     assert!(!heading(&short).contains("why") && heading(&long).contains("why"), "{short}{long}");
     assert!(!heading(&short).contains("shared") || short.contains("segments that several"), "{short}");
     assert!(short.contains("4 ranks, 1 group (group size 32), 4 files"), "{short}");
+}
+
+#[test]
+fn a_table_and_the_text_below_it_are_one_write_so_that_head_never_makes_a_command_fail() {
+    for _ in 0..5 {
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let mut child = mcr().arg("layouts").stdout(writer).spawn().expect("it starts");
+        let mut bytes = vec![0; 32 << 10];
+        let read = reader.read(&mut bytes).expect("read");
+        drop(reader);
+        let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
+        assert!(text.starts_with("layout") && text.contains("a pattern:"), "one read gets everything: {text}");
+        assert!(child.wait().expect("it ends").success());
+    }
 }
 
 #[test]

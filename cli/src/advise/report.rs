@@ -48,8 +48,10 @@ pub fn print_all(advice: &Advice<'_>, lines: &[Line]) -> anyhow::Result<()> {
 /// The times on which the intervals depend, and where each time comes from.
 fn times(advice: &Advice<'_>) -> String {
     let Advice { args, job, measured, restarts, times, .. } = advice;
-    let count = counted(measured.count as u64, "complete checkpoint");
-    let mut text = format!("job {job}, the newest {count}, medians:\n");
+    let mut text = match measured.count {
+        1 => format!("job {job}, the newest complete checkpoint:\n"),
+        n => format!("job {job}, the newest {}, medians:\n", counted(n as u64, "complete checkpoint")),
+    };
     text.push_str(&failures(args.mtbf, restarts, times.mtbf_s));
     match (args.write_seconds, measured.write_ms) {
         (Some(given), _) => text.push_str(&format!("  write    {given} s, as given\n")),
@@ -83,9 +85,9 @@ fn times(advice: &Advice<'_>) -> String {
 fn failures(given: Option<f64>, restarts: &Restarts, mtbf_s: f64) -> String {
     let between = human_time(Duration::from_secs_f64(mtbf_s));
     match given {
-        Some(_) => format!("  failures one each {between}, as given\n"),
+        Some(_) => format!("  failures one in {between}, as given\n"),
         None => format!(
-            "  failures one each {between}: {} in {}. Each restart counts as\n           a failure, also after a \
+            "  failures one in {between}: {} in {}. Each restart counts as\n           a failure, also after a \
              planned end of the job (--mtbf)\n",
             counted(restarts.count, "restart"),
             time(restarts.computed_ms)

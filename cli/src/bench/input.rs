@@ -1,6 +1,7 @@
 //! Selects the checkpoints of a directory and the ranks to measure, and describes their files as a save would.
 
 use crate::args::BenchInput;
+use crate::common::real_directory;
 use crate::found::{Found, find_checkpoints, missing_ranks, nothing_found};
 use crate::output::{name_of, tell};
 use anyhow::{Context, bail};
@@ -61,10 +62,7 @@ impl Checkpoint {
 
 /// The directory and its complete checkpoints, the oldest first. There is at least one checkpoint.
 pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoint>)> {
-    let dir = input.dir.canonicalize().with_context(|| format!("{}: cannot be opened", name_of(&input.dir)))?;
-    if !dir.is_dir() {
-        bail!("{} is not a directory; give the directory that holds the checkpoints", name_of(&input.dir));
-    }
+    let dir = real_directory(&input.dir)?;
     let Found { checkpoints: found, left_out, mut companions, .. } =
         find_checkpoints(&dir, &input.layout, input.ranks, input.json, None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
@@ -76,7 +74,7 @@ pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoin
     }
     let ranks = input.ranks.or(least);
     let Some(ranks) = ranks else {
-        bail!("{}: {}", name_of(&dir), nothing_found(&input.layout, &left_out));
+        return Err(nothing_found(&dir, &input.layout, &left_out).into());
     };
     if Grouping::new(ranks, 1).is_none() {
         bail!("{ranks} ranks; there must be 1 to {RANKS_MAX}");

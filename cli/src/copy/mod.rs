@@ -115,7 +115,7 @@ fn chosen(from: &dyn Store, job: &JobId, args: &CopyArgs) -> anyhow::Result<Vec<
                 bail!("{id} was removed by prune; only containers that other checkpoints need are left")
             }
             Some(_) => named.insert(id),
-            None => bail!("{}", no_checkpoint_named(&args.from, job, asked, &all)),
+            None => return Err(no_checkpoint_named(&args.from, job, asked, &all).into()),
         };
     }
     all.retain(|state| !state.is_pruned && (args.all || named.contains(&state.id)));

@@ -6,7 +6,7 @@ use super::extra::extra_files;
 use super::ls::name_of;
 use super::open::Opened;
 use super::sides::{FilePlace, Paired, Side, paired};
-use crate::output::{Table, print, print_json};
+use crate::output::{Table, counted, print, print_json};
 use mcrengine::header::{FileHeader, FileKind, VariableHeader};
 use mcrengine::ids::CheckpointId;
 use std::collections::BTreeMap;
@@ -44,14 +44,14 @@ struct Class {
 }
 
 pub fn run(args: DiffArgs) -> anyhow::Result<ExitCode> {
-    let opened = Opened::new(&args.store, &args.a)?;
+    let opened = Opened::whole(&args.store, &args.a)?;
     let share = (args.budget_mib << 20) / 2;
     let mut a = Side::of_checkpoint(&opened, share)?;
     let (name_b, mut b) = match args.b.contains('/') {
         true => (args.b.clone(), Side::of_directory(Path::new(&args.b), &opened, &a)?),
         false => {
             let asked: CheckpointId = args.b.parse()?;
-            let other = Opened::new(&args.store, &asked)?;
+            let other = Opened::whole(&args.store, &asked)?;
             (other.state.id.to_string(), Side::of_checkpoint(&other, share)?)
         }
     };
@@ -209,17 +209,18 @@ impl Report {
     fn text(&self) -> String {
         let changed = self.files.iter().filter(|pair| !pair.same);
         let (same, count) = (self.files.iter().filter(|pair| pair.same).count(), changed.clone().count());
-        let mut text = format!(
-            "{} and {}: {same} files are the same, {count} are changed, {} are only in {}, {} are only in {}\n",
-            self.a,
-            self.b,
-            self.only_in_a.len(),
-            self.a,
-            self.only_in_b.len(),
-            self.b
-        );
+        let are = |n: usize| if n == 1 { "is" } else { "are" };
+        let of_same = counted(same as u64, "file");
+        let mut text =
+            format!("{} and {}: {of_same} {} the same, {count} {} changed\n", self.a, self.b, are(same), are(count));
+        for (name, files) in [(&self.a, &self.only_in_a), (&self.b, &self.only_in_b)] {
+            if !files.is_empty() {
+                let of_one = counted(files.len() as u64, "file");
+                text.push_str(&format!("{of_one} {} only in {name}\n", are(files.len())));
+            }
+        }
         if count > 0 {
-            let mut table = Table::new(&[">rank", "changed file", "compared with", ">changed variables"]);
+            let mut table = Table::new(&[">rank", "~changed file", "~compared with", ">changed variables"]);
             for pair in changed {
                 let with = if pair.b == pair.a { "the same path".to_owned() } else { pair.b.clone() };
                 table.row([pair.rank.to_string(), pair.a.clone(), with, pair.changed_variables.to_string()]);
@@ -229,13 +230,13 @@ impl Report {
         let is_changed = |class: &&Class| class.changed_variables + class.not_comparable > 0;
         if self.classes.iter().any(|class| is_changed(&class)) {
             let mut table = Table::new(&[
-                "changed class",
+                "~changed class",
                 ">variables",
                 ">of",
                 ">elements",
                 ">of",
                 ">largest difference",
-                ">largest relative",
+                "?>largest relative",
             ]);
             for class in self.classes.iter().filter(is_changed) {
                 let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.6e}"));
@@ -263,5 +264,22 @@ impl Report {
             files.iter().for_each(|file| text.push_str(&format!("only in {name}: {file}\n")));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_has_the_singular() {
+        let at = FilePlace { group: 0, file: 0 };
+        let (a, b) = ("one.0".to_owned(), "two.0".to_owned());
+        let pair = Pair { a, b, rank: 0, same: true, changed_variables: 0, at: (at, at) };
+        let (only_in_a, only_in_b) = (Vec::new(), vec!["x".to_owned()]);
+        let (a, b, files) = ("one".to_owned(), "two".to_owned(), vec![pair]);
+        let report = Report { a, b, same: false, only_in_a, only_in_b, files, classes: Vec::new() };
+        let expected = "one and two: 1 file is the same, 0 are changed\n1 file is only in two\nonly in two: x\n";
+        assert_eq!(report.text(), expected);
     }
 }

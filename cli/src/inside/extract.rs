@@ -8,7 +8,7 @@ use super::args::ExtractArgs;
 use super::ls::shape_of;
 use super::npy;
 use super::open::Opened;
-use crate::output::{Table, name_of, print, print_json};
+use crate::output::{Table, counted, name_of, print, print_json};
 use anyhow::{Context, bail};
 use globset::{GlobBuilder, GlobMatcher};
 use mcr_cnc::h5::{Array, Arrays, NewArrays};
@@ -116,7 +116,7 @@ pub fn run(args: ExtractArgs) -> anyhow::Result<ExitCode> {
         bail!("--to {}: the file exists already; give another name", args.to.display());
     }
     let patterns = args.variable.iter().map(|text| pattern(text)).collect::<anyhow::Result<Vec<_>>>()?;
-    let opened = Opened::new(&args.store, &args.checkpoint)?;
+    let opened = Opened::whole(&args.store, &args.checkpoint)?;
     if !opened.state.is_complete() {
         bail!("{} is not complete, so a variable of all ranks cannot be extracted", opened.state.id);
     }
@@ -352,7 +352,8 @@ fn report(
     }
     print(&table.render())?;
     let how = joined.map(|(how, shape)| format!(", an array of {} ({})", shape_of(&shape), how.name()));
-    print(&format!("{} pieces of {id} to {}{}\n", pieces.len(), args.to.display(), how.unwrap_or_default()))
+    let count = counted(pieces.len() as u64, "piece");
+    print(&format!("{count} of {id} to {}{}\n", args.to.display(), how.unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 pub fn run(args: LsArgs) -> anyhow::Result<ExitCode> {
     let opened = Opened::new(&args.store, &args.checkpoint)?;
     let mut table = match args.variables {
-        true => Table::new(&["file", ">rank", "variable", "type", "shape", ">bytes"]),
-        false => Table::new(&["mode", ">rank", ">bytes", "modified (UTC)", "file"]),
+        true => Table::new(&["~file", ">rank", "~variable", "type", "shape", ">bytes"]),
+        false => Table::new(&["mode", ">rank", ">bytes", "modified (UTC)", "~file"]),
     };
     let (mut listed, mut values) = (0, Vec::new());
     for manifest in &opened.manifests {

@@ -1,11 +1,12 @@
 //! Opens a checkpoint to look inside.
 
+use crate::advice::Advised;
 use crate::args::StoreArgs;
-use crate::common::{one_job, open_store};
+use crate::common::{no_checkpoint_named, one_job, open_store};
 use crate::output::tell;
 use crate::which::checkpoint_of;
 use anyhow::bail;
-use mcrengine::container::{ContainerSet, ReadOrder, SegmentBuffer, VariableReader};
+use mcrengine::container::{ContainerSet, ReadError, ReadOrder, SegmentBuffer, VariableReader};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState, Manifest};
 use mcrengine::store::PosixStore;
@@ -27,14 +28,21 @@ impl Opened {
         let job = one_job(&store, args)?;
         let all = manifest::list(&store, &job)?;
         let id = checkpoint_of(&all, asked)?;
+        let missing = no_checkpoint_named(&args.store, &job, &id, &all);
         let Some(state) = all.into_iter().find(|state| state.id == id) else {
-            bail!("job {job} has no checkpoint {id}; `mcr list` shows those it has");
+            return Err(missing.into());
         };
         if state.is_pruned {
             bail!("{id} was removed by prune; only containers that other checkpoints need are left");
         }
-        let mut manifests = manifest::manifests(&store, &job, &id)?;
-        manifests.sort_by_key(|manifest| manifest.group);
+        let mut manifests = Vec::new();
+        for group in (0..state.groups).map(GroupId) {
+            match manifest::read_manifest(&store, &job, &id, group) {
+                Ok(manifest) => manifests.push(manifest),
+                Err(ReadError::Missing { .. }) => {} // this group is not committed
+                Err(error) => return Err(error.into()),
+            }
+        }
         if manifests.is_empty() {
             bail!("{id} has no committed group");
         }
@@ -43,6 +51,18 @@ impl Opened {
             tell(format!("{id} is {}: {there} of {all} groups can be read", state.condition()));
         }
         Ok(Self { store, job, state, manifests })
+    }
+
+    /// Opens a checkpoint like [`Opened::new`], for a command that needs all groups. Fails if a group is not
+    /// committed.
+    pub fn whole(args: &StoreArgs, asked: &CheckpointId) -> anyhow::Result<Self> {
+        let opened = Self::new(args, asked)?;
+        let (id, there) = (&opened.state.id, opened.manifests.len());
+        if there < opened.state.groups as usize {
+            let what = format!("{id} has {there} of {} groups, and all are needed", opened.state.groups);
+            return Err(Advised::new(what, format!("mcr ls {id} lists the files of the committed groups")).into());
+        }
+        Ok(opened)
     }
 
     /// Opens the containers of a group.

@@ -7,6 +7,7 @@ mod files;
 mod spool;
 mod tree;
 
+use crate::advice::Advised;
 use crate::common::open_store;
 use crate::output::{name_of, print, print_json, tell};
 use crate::signals::Signals;
@@ -111,9 +112,10 @@ async fn unmount(mounted: BackgroundSession, dir: &Path) -> anyhow::Result<()> {
 
 /// Refuses a directory that is missing or not empty. A mount would hide the files of a directory that is not empty.
 fn check_directory(dir: &Path) -> anyhow::Result<()> {
-    let mut entries = std::fs::read_dir(dir).with_context(|| format!("{}: give an empty directory", name_of(dir)))?;
-    if entries.next().is_some() {
-        bail!("{}: the directory is not empty; give an empty one", name_of(dir));
+    let refused = |what: String| Advised::new(format!("{}: {what}", name_of(dir)), "give an empty directory").at(dir);
+    let mut entries = std::fs::read_dir(dir).map_err(|error| refused(format!("it cannot be opened: {error}")))?;
+    match entries.next() {
+        Some(_) => Err(refused("the directory is not empty".to_owned()).into()),
+        None => Ok(()),
     }
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Tables that fit the terminal.
 
-use super::{has_colours, out_width, printable, write_out};
+use super::{has_colours, out_width, printable, printable_lines, write_out};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Width, presets};
 use std::fmt::Write;
 
@@ -9,10 +9,11 @@ use std::fmt::Write;
 /// A heading may begin with marks. `>`: a column of numbers, aligned to the right. `?`: an optional column. An
 /// optional column is left out if all of its cells are empty (`""`, `-`, `0 B`), or if the terminal is too narrow.
 /// The last optional column is left out first. `~`: a column of text, whose cells continue on the next line if the
-/// terminal is too narrow.
+/// terminal is too narrow. `!`: the last of the columns that name a row.
 ///
-/// If the table is still too wide, the table is printed in parts below each other. Each part repeats the first
-/// column, or the first two columns if only the first column has numbers. If standard output is not a terminal, the
+/// If the table is still too wide, the table is printed in parts below each other. Each part repeats the columns that
+/// name a row. Without a mark, these are the first column, or the first two columns if only the first column has
+/// numbers. If standard output is not a terminal, the
 /// width of a table is not limited.
 pub struct Table {
     columns: Vec<Column>,
@@ -26,6 +27,7 @@ struct Column {
     is_number: bool,
     is_optional: bool,
     is_text: bool,
+    names_row: bool,
 }
 
 /// The colour of a word on a terminal.
@@ -66,13 +68,14 @@ impl Table {
     /// A table with these headings and their marks.
     pub fn new(headings: &[impl AsRef<str>]) -> Self {
         let column = |heading: &str| {
-            let title = heading.trim_start_matches(['>', '?', '~']);
+            let title = heading.trim_start_matches(['>', '?', '~', '!']);
             let marks = &heading[..heading.len() - title.len()];
             Column {
                 title: title.to_owned(),
                 is_number: marks.contains('>'),
                 is_optional: marks.contains('?'),
                 is_text: marks.contains('~'),
+                names_row: marks.contains('!'),
             }
         };
         let columns = headings.iter().map(|heading| column(heading.as_ref())).collect();
@@ -94,7 +97,14 @@ impl Table {
 
     /// Prints the table to standard output, with colours if standard output is a terminal.
     pub fn print(&self) -> anyhow::Result<()> {
-        write_out(self.finished(out_width(), has_colours()).as_bytes())?;
+        self.print_with("")
+    }
+
+    /// Prints the table and lines below it with one write. Therefore a reader that exits after the first line
+    /// (`| head -1`) never makes the command fail at random.
+    pub fn print_with(&self, below: &str) -> anyhow::Result<()> {
+        let text = self.finished(out_width(), has_colours()) + &printable_lines(below);
+        write_out(text.as_bytes())?;
         Ok(())
     }
 
@@ -170,8 +180,9 @@ impl Table {
         if self.least(&shown, &widths) <= width {
             return vec![shown];
         }
-        // Each part has the columns up to the first column without numbers, which names the row.
-        let key = shown.iter().position(|c| !self.columns[*c].is_number).filter(|at| *at < 2).unwrap_or(0);
+        // Without a mark, each part has the columns up to the first column without numbers.
+        let first_text = || shown.iter().position(|c| !self.columns[*c].is_number).filter(|at| *at < 2);
+        let key = shown.iter().position(|c| self.columns[*c].names_row).or_else(first_text).unwrap_or(0);
         let (key, rest) = shown.split_at((key + 1).min(shown.len()));
         let mut parts = vec![key.to_vec()];
         for column in rest {
@@ -326,6 +337,16 @@ mod tests {
         for name in names {
             assert!(text.contains(&name[1..]), "{text}");
         }
+    }
+
+    #[test]
+    fn each_part_of_a_table_repeats_all_columns_that_name_a_row() {
+        let mut table = Table::new(&["job", "!checkpoint", ">ranks", ">bytes", ">stored"]);
+        table.row(["wave", "step_0000001", "4", "10.0 MiB", "5.0 MiB"].map(str::to_owned));
+        let text = table.finished(Some(36), false);
+        let expected = "job   checkpoint    ranks     bytes\nwave  step_0000001      4  10.0 MiB\n\n\
+                        job   checkpoint     stored\nwave  step_0000001  5.0 MiB\n";
+        assert_eq!(text, expected);
     }
 
     #[test]

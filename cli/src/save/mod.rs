@@ -13,12 +13,12 @@ mod report;
 mod turns;
 
 use crate::args::SaveArgs;
-use crate::common::{open_own, renamed};
+use crate::common::{open_own, real_directory, renamed};
 use crate::found::{Found, find_checkpoints, nothing_found};
 use crate::output::{Progress, counted, name_of, note};
 use crate::places::Places;
 use crate::prune::prune_after;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use capture::{Captured, Capturer, KeptFile};
 use group::{Committer, Group, Whole};
 use mcr_anc::budget::Budget;
@@ -48,10 +48,7 @@ use turns::Turns;
 const FEWER: &str = "if the job has fewer ranks now, give --ranks";
 
 pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
-    let dir = args.dir.canonicalize().with_context(|| format!("{}: cannot be opened", name_of(&args.dir)))?;
-    if !dir.is_dir() {
-        bail!("{} is not a directory; give the directory that holds the checkpoints", name_of(&args.dir));
-    }
+    let dir = real_directory(&args.dir)?;
     let job = job_of(&args, &dir)?;
     let options = flush_options(&args)?;
     if Grouping::new(args.ranks.unwrap_or(1), args.group_size).is_none() {
@@ -103,7 +100,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         ));
     }
     let Some(grouping) = grouping.filter(|_| !found.checkpoints.is_empty()) else {
-        bail!("{}: {}", name_of(&dir), nothing_found(&args.layout, &found.left_out));
+        return Err(nothing_found(&dir, &args.layout, &found.left_out).into());
     };
 
     let progress = Progress::new("saving", args.json);

@@ -1,5 +1,6 @@
 //! Converts the arguments of `mcr save` to options.
 
+use crate::advice::Advised;
 use crate::args::SaveArgs;
 use crate::common::threads_of;
 use crate::output::name_of;
@@ -17,8 +18,9 @@ pub fn job_of(args: &SaveArgs, dir: &Path) -> anyhow::Result<JobId> {
         return Ok(job.clone());
     }
     let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    name.parse().with_context(|| {
-        format!("{}: the name of this directory is not a valid job name; give a name with --job", name_of(dir))
+    name.parse::<JobId>().map_err(|error| {
+        let what = format!("{}: the name of this directory is not a valid job name: {error}", name_of(dir));
+        Advised::new(what, "give a name with --job").at(dir).into()
     })
 }
 

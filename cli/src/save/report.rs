@@ -1,10 +1,13 @@
 //! The report of `mcr save`: one line for each checkpoint, and a last line that names the missing checkpoints.
 
 use super::group::GroupEnd;
+use crate::advice::{Told, message_of};
 use crate::args::SaveArgs;
 use crate::exit::Exit;
 use crate::found::LeftOut;
-use crate::output::{Paint, Table, human_rate, human_time, json_word, name_of, print, print_json, ratio, tell};
+use crate::output::{
+    Paint, Table, human_rate, human_time, json_word, name_of, print, print_json, ratio, tell, tell_error,
+};
 use mcr_anc::commit_group::CommittedGroup;
 use mcr_cnc::layout::Labelled;
 use mcrengine::container::ReadError;
@@ -180,10 +183,14 @@ impl Report {
         Exit::of(self.saved(), is_partly)
     }
 
+    /// The error that ended the run, as an object.
+    fn told(&self, exit: Exit) -> Option<Told> {
+        self.error.as_ref().map(|error| Told::new(error, exit as u8))
+    }
+
     pub fn print(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> anyhow::Result<()> {
-        let (store, error) = (&args.store.store, self.error.as_ref().map(|error| format!("{error:#}")));
-        if let Some(error) = &error {
-            tell(error);
+        if let Some(error) = &self.error {
+            tell_error(error);
         }
         if args.json {
             let outcome = match exit {
@@ -192,8 +199,8 @@ impl Report {
                 _ => "failed",
             };
             return print_json(&serde_json::json!({
-                "job": job, "store": name_of(store), "outcome": outcome, "error": error, "checkpoints": self.lines,
-                "left_out": left_out,
+                "job": job, "store": name_of(&args.store.store), "outcome": outcome, "error": self.told(exit),
+                "checkpoints": self.lines, "left_out": left_out,
             }));
         }
         let mut table = Table::new(&[
@@ -232,7 +239,7 @@ impl Report {
                 tell(format!("{} is doubtful: {doubt}", line.label));
             }
         }
-        let why = error.map(|error| format!("; {error}")).unwrap_or_default();
+        let why = self.error.as_ref().map(|error| format!("; {}", message_of(error))).unwrap_or_default();
         print(&format!("{}{why}\n", self.last_line(job, args, left_out, exit)))
     }
 
@@ -302,4 +309,22 @@ fn fail_dead(lines: &mut [Saved], store: &dyn Store, job: &JobId) -> Result<(), 
         line.checkpoint = None;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mcrengine::store::StoreError;
+
+    #[test]
+    fn the_error_that_ended_a_save_is_an_object_with_advice_and_a_path() {
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let error = StoreError::Io { path: "/store/wave/1/group-0000.mcr".into(), what: "writing", source: full };
+        let mut report = Report::default();
+        assert!(report.told(Exit::Done).is_none());
+        report.take(Err(anyhow::Error::from(error).context("wave.1, group 0")));
+        let told = serde_json::to_value(report.told(Exit::Failed)).expect("JSON");
+        assert_eq!((&told["code"], &told["path"]), (&1.into(), &"/store/wave/1/group-0000.mcr".into()), "{told}");
+        assert!(told["advice"].as_str().is_some_and(|advice| advice.starts_with("free space")), "{told}");
+    }
 }

@@ -4,6 +4,7 @@ use super::args::StatusArgs;
 use super::asking::ask_again_and_again;
 use super::model::{Model, Shared, locked};
 use super::screen::{Drawn, Look, draw};
+use crate::advice::Advised;
 use crate::output::has_colours;
 use crate::signals::Signals;
 use anyhow::Context;
@@ -40,7 +41,10 @@ pub fn run(args: StatusArgs, model: Model) -> anyhow::Result<ExitCode> {
     std::thread::Builder::new().name("ask".into()).spawn(ask).context("starting a thread")?;
     let mut terminal = ratatui::try_init().context("the terminal cannot be used for a live view")?;
     let shown = show(&mut terminal, &model, &is_over);
-    let restored = ratatui::try_restore().context("the terminal cannot be restored; the command reset restores it");
+    let restored = ratatui::try_restore().map_err(|error| {
+        let what = format!("the terminal cannot be restored: {error}");
+        anyhow::Error::from(Advised::new(what, "the command reset restores it"))
+    });
     shown.and(restored).map(|()| ExitCode::SUCCESS)
 }
 

@@ -3,6 +3,7 @@
 use super::args::StatusArgs;
 use super::asking::ask_again_and_again;
 use super::model::Model;
+use crate::advice::Advised;
 use crate::http;
 use crate::output::{note, print};
 use crate::page::{Page, Source};
@@ -16,8 +17,9 @@ use tokio::net::TcpListener;
 /// Serves the page until a signal arrives. Prints the address of the page.
 pub async fn run(args: StatusArgs, listen: SocketAddr, model: Model) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
-    let listener = TcpListener::bind(listen).await.with_context(|| {
-        format!("listening on {listen}; another process may use the port, so give --serve another port, or none")
+    let listener = TcpListener::bind(listen).await.map_err(|error| {
+        let what = format!("listening on {listen}: {error}");
+        Advised::new(what, "another process may use the port, so give --serve another port, or none")
     })?;
     let address = listener.local_addr()?;
     let model = Arc::new(Mutex::new(model));

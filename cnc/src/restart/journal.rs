@@ -240,7 +240,7 @@ pub(super) fn make_aside(to: &Path) -> Result<String, RestoreError> {
 }
 
 /// Moves a file to another directory, keeping its relative path.
-fn move_file(from: &Path, to: &Path, path: &FilePath) -> Result<(), RestoreError> {
+pub(super) fn move_file(from: &Path, to: &Path, path: &FilePath) -> Result<(), RestoreError> {
     let at = from.join(path.as_path());
     let made = Mutex::default();
     let (source, dest) = (directory(from, path, None)?, directory(to, path, Some(&made))?);
@@ -255,7 +255,7 @@ fn move_file(from: &Path, to: &Path, path: &FilePath) -> Result<(), RestoreError
 }
 
 /// Removes the empty directories above a path, up to `to`.
-fn remove_empty(to: &Path, path: &FilePath) {
+pub(super) fn remove_empty(to: &Path, path: &FilePath) {
     let above = path.as_path().ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty());
     for dir in above {
         if std::fs::remove_dir(to.join(dir)).is_err() {

@@ -26,7 +26,7 @@ use super::later::{Later, shape};
 use super::leftovers;
 use super::lock::{LOCK_WAIT, lock};
 use super::stale::Stale;
-use super::target::{Target, directory, failed, inner_of, would_lead_out};
+use super::target::{Target, directory, failed, inner_of, link_above, would_lead_out};
 use super::{RestoreError, RestoredFile, VerifiedFile, sync_dirs};
 use crate::fingerprint::Fingerprint;
 use crate::layout::is_ours;
@@ -73,6 +73,8 @@ pub enum Why {
     Newer,
     /// The name of the file belongs to a later step.
     Later,
+    /// The file is a link with the name of a directory of the checkpoint. A copy does not write through links.
+    Link,
 }
 
 /// A file that was moved aside, or that a publication would move aside.
@@ -99,6 +101,8 @@ pub struct Published {
     pub not_made: Vec<FilePath>,
     /// Whether the checkpoint has other settings `mcr.toml`, and the existing settings stay.
     pub keeps_settings: bool,
+    /// Links below the target directory through which files were restored.
+    pub through: Vec<FilePath>,
 }
 
 /// The existing files that stay, and the existing files that must be moved aside.
@@ -151,7 +155,11 @@ pub fn publish_all(
             (file.header.path.clone(), file.temporary.name().clone(), is)
         })
         .collect();
-    let aside = if plan.aside.is_empty() { None } else { Some(make_aside(to)?) };
+    let (aside, links) = match target.moved_links() {
+        Some((name, links)) => (Some(name), links),
+        None if plan.aside.is_empty() => (None, Vec::new()),
+        None => (Some(make_aside(to)?), Vec::new()),
+    };
     let moves: Vec<FilePath> = plan.aside.iter().map(|aside| aside.path.clone()).collect();
     let steps = Steps { synced: how.sync, aside: aside.clone(), moves, renames };
     if !steps.renames.is_empty() || !steps.moves.is_empty() {
@@ -173,9 +181,19 @@ pub fn publish_all(
     }
     target.set_modes(&how.directories)?;
     target.keep();
-    (published.not_made, published.aside, published.aside_to) = (not_made, plan.aside, aside);
+    let through: BTreeSet<FilePath> = published.files.iter().filter_map(|file| link_above(to, &file.path)).collect();
+    published.through = through.into_iter().collect();
+    (published.not_made, published.aside_to) = (not_made, aside);
+    published.aside = with_links(plan.aside, links);
     published.keeps_settings = !settings.is_empty();
     Ok((published, recovered))
+}
+
+/// Adds links that were moved aside to a list of moved files.
+fn with_links(mut aside: Vec<Aside>, links: impl IntoIterator<Item = FilePath>) -> Vec<Aside> {
+    aside.extend(links.into_iter().map(|path| Aside { path, why: Why::Link }));
+    aside.sort_by(|a, b| a.path.cmp(&b.path));
+    aside
 }
 
 /// Removes two kinds of links from the files to publish. The first kind leads to a directory elsewhere, through which
@@ -225,9 +243,12 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<As
     if !to.exists() {
         return Ok(Vec::new());
     }
-    let published = files.iter().filter(|header| !keeps_existing(to, &header.path));
-    let wanted: Vec<Wanted<'_>> = published.map(|header| Wanted { header, compared: None }).collect();
-    Ok(plan(to, &wanted, &search(to, &wanted, how)?.later)?.aside)
+    let link = |header: &FileHeader| link_above(to, &header.path).filter(|_| how.is_copy);
+    let links: BTreeSet<FilePath> = files.iter().filter_map(|header| link(header)).collect();
+    // A copy moves a link aside, so that no file exists below the name of the link.
+    let free = files.iter().filter(|header| link(header).is_none() && !keeps_existing(to, &header.path));
+    let wanted: Vec<Wanted<'_>> = free.map(|header| Wanted { header, compared: None }).collect();
+    Ok(with_links(plan(to, &wanted, &search(to, &wanted, how)?.later)?.aside, links))
 }
 
 /// A file to publish, and the result of its comparison with the existing file.

@@ -6,6 +6,8 @@
 //! first is closed. Directories are opened only for a short time. If no file is published, the directories that the
 //! restart created are removed.
 
+use super::journal::{make_aside, move_file, remove_empty};
+use super::lock::{LOCK_WAIT, lock as lock_directory};
 use super::{RestoreError, leftovers};
 use crate::fingerprint::Fingerprint;
 use crate::source::{Descriptors, Slot, lock};
@@ -42,6 +44,18 @@ pub struct Target {
     descriptors: Arc<Descriptors>,
     /// Directories that this restart created, in the order of their creation.
     made: Mutex<Vec<PathBuf>>,
+    /// Whether a link in the place of a directory is moved aside. If not, links to directories of the same owner are
+    /// followed.
+    moves_links: bool,
+    moved: Mutex<Moved>,
+}
+
+/// Links that were moved aside because they had the name of a directory of the checkpoint.
+#[derive(Debug, Default)]
+struct Moved {
+    /// The directory `.mcr-aside-N` below the target directory. `None` if no link was moved.
+    aside: Option<String>,
+    links: Vec<FilePath>,
 }
 
 impl Target {
@@ -50,11 +64,21 @@ impl Target {
         Self::with_descriptors(to, descriptors_share())
     }
 
+    /// Makes a target like [`Target::new`], for a copy. A copy writes nothing outside its directory. Therefore a link
+    /// in the place of a directory of the checkpoint is moved to `.mcr-aside-N`. `to` itself may be a link.
+    pub fn for_copy(to: &Path) -> Arc<Self> {
+        Self::with(to, descriptors_share(), true)
+    }
+
     /// Makes a target like [`Target::new`], with a given maximum number of descriptors for all files.
     pub fn with_descriptors(to: &Path, descriptors: usize) -> Arc<Self> {
+        Self::with(to, descriptors, false)
+    }
+
+    fn with(to: &Path, descriptors: usize, moves_links: bool) -> Arc<Self> {
         let to = if to.as_os_str().is_empty() { Path::new(".") } else { to };
         let descriptors = Descriptors::new(descriptors);
-        Arc::new(Self { to: to.to_owned(), descriptors, made: Mutex::default() })
+        Arc::new(Self { to: to.to_owned(), descriptors, made: Mutex::default(), moves_links, moved: Mutex::default() })
     }
 
     /// The path of the directory.
@@ -104,9 +128,36 @@ impl Target {
         Ok(())
     }
 
-    /// Keeps the created directories, so that dropping this value does not remove them.
+    /// Keeps the created directories and the moved links where they are, so that dropping this value does not undo
+    /// them.
     pub fn keep(&self) {
         lock(&self.made).clear();
+        *lock(&self.moved) = Moved::default();
+    }
+
+    /// The directory below the target directory to which links were moved, and the links. `None` if no link was moved.
+    pub(super) fn moved_links(&self) -> Option<(String, Vec<FilePath>)> {
+        let moved = lock(&self.moved);
+        moved.aside.clone().map(|name| (name, moved.links.clone()))
+    }
+
+    /// If this is the target of a copy, moves aside the link in the place of a directory above `path`.
+    fn move_link(&self, path: &FilePath) -> Result<(), RestoreError> {
+        if !self.moves_links || link_above(&self.to, path).is_none() {
+            return Ok(());
+        }
+        let mut moved = lock(&self.moved);
+        let _lock = lock_directory(&self.to, LOCK_WAIT)?;
+        // Another thread or another restart may have moved the link before the locks were taken.
+        let Some(link) = link_above(&self.to, path) else { return Ok(()) };
+        let name = match &moved.aside {
+            Some(name) => name.clone(),
+            None => make_aside(&self.to)?,
+        };
+        moved.aside = Some(name.clone());
+        move_file(&self.to, &self.to.join(name), &link)?;
+        moved.links.push(link);
+        Ok(())
     }
 
     /// Opens the directory that contains `path`. Creates this directory if it is missing.
@@ -116,7 +167,8 @@ impl Target {
         const TRIES: u32 = 8;
         let mut tries = 0;
         loop {
-            let result = self.make().and_then(|()| directory(&self.to, path, Some(&self.made)));
+            let result = self.make().and_then(|()| self.move_link(path));
+            let result = result.and_then(|()| directory(&self.to, path, Some(&self.made)));
             tries += 1;
             match result {
                 Err(RestoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && tries < TRIES => {}
@@ -145,6 +197,14 @@ impl Drop for Target {
         for dir in lock(&self.made).drain(..).rev() {
             let _ = std::fs::remove_dir(dir);
         }
+        // A restart that was killed does not come here. Its links stay in `.mcr-aside-N`.
+        let Moved { aside, links } = std::mem::take(&mut *lock(&self.moved));
+        let Some(aside) = aside.map(|name| self.to.join(name)) else { return };
+        for link in links.iter().rev() {
+            let _ = move_file(&aside, &self.to, link);
+            remove_empty(&aside, link);
+        }
+        let _ = std::fs::remove_dir(&aside);
     }
 }
 
@@ -336,6 +396,13 @@ pub(super) fn directory(
         };
     }
     Ok(fd)
+}
+
+/// The uppermost link in the place of a directory above `path`, as a path below `to`. `None` if there is no link.
+pub(super) fn link_above(to: &Path, path: &FilePath) -> Option<FilePath> {
+    let above: Vec<&Path> = path.as_path().ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
+    let link = above.into_iter().rev().find(|dir| to.join(dir).is_symlink())?;
+    FilePath::new(link.as_os_str().as_bytes()).ok()
 }
 
 /// Opens the directory to which a link leads, if the link, the directory and `to` have the same owner.
