@@ -830,6 +830,9 @@ pub struct BenchCodecsArgs {
     /// times
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub repetitions: u32,
+    /// Write plots of the ratios and of the rates (SVG) into this directory
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
     /// Number of threads; 0: one thread for each core that the process may use. Several threads slow each other down
     /// a little
     #[arg(long, default_value_t = 1)]

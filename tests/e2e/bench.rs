@@ -122,8 +122,16 @@ fn bench_codecs_covers_every_byte_and_promises_what_a_save_stores() {
     for name in ["dedalus-rayleighbenard", "lammps-binarymelt"] {
         let dir = set(name);
         let mut command = bench("codecs", &dir);
-        command.args(["--repetitions", "1", "--profiles", "fast,paper,max", "--group-size", "8"]);
+        command.args(["--repetitions", "1", "--profiles", "fast,paper,max", "--group-size", "8", "--plots"]);
+        let plots = tempfile::tempdir().expect("a directory");
+        command.arg(plots.path().join("new"));
         let report = run_json(&mut command, 0);
+        for (figure, unit) in [("ratios", "raw bytes for each stored byte"), ("rates", "raw bytes, MB/s")] {
+            let file = plots.path().join("new").join(format!("{figure}.svg"));
+            let svg = std::fs::read_to_string(file).expect("written");
+            assert_is_xml(&svg);
+            assert!(svg.contains(unit) && svg.contains("all classes"), "{figure}: {svg}");
+        }
         let looked = &report["looked_at"];
         let bytes = |value: &serde_json::Value| value.as_u64().expect("bytes");
         let classes = report["classes"].as_array().expect("a list");

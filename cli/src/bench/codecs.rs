@@ -5,6 +5,7 @@
 //! memory. The times to encode and to decode are each the median of several repetitions. Every encoded segment is
 //! decoded and compared.
 
+use super::codecs_plot;
 use super::codecs_report::{self, Line, ProfileLine, Report};
 use super::input::{Deadline, capture_ranks, checkpoints, sampled_ranks, wanted};
 use super::measure::{Bench, Coder, Item, Planned, all_items};
@@ -124,6 +125,9 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
         are_lines_complete: are_complete,
         profiles,
     };
+    if let Some(plots) = &args.plots {
+        codecs_plot::write_all(plots, &report)?;
+    }
     match input.json {
         true => print_json(&codecs_report::json(&report))?,
         false => print(&codecs_report::text(&report, args.classes))?,

@@ -107,7 +107,7 @@ fn measured_percent(line: &Line) -> f64 {
 /// Adds several lines up to one line, like [`together`]. If the time limit was reached, the measured parts of the
 /// classes do not have the proportions of the data, so a ratio of the sum would be misleading. In this case, the line
 /// has no results of codecs.
-fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
+pub fn sum_of(report: &Report, key: String, lines: &[Line]) -> Line {
     let mut sum = together(key, lines, report.columns.len());
     if !report.are_lines_complete {
         sum.cells.fill(None);

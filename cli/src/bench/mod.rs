@@ -7,6 +7,7 @@
 //! `mcr bench partitions` measures no checkpoints, but the replacement policies of the partition buffer.
 
 mod codecs;
+mod codecs_plot;
 mod codecs_report;
 mod counting;
 pub mod input;
