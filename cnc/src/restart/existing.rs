@@ -1,7 +1,7 @@
 //! Examines existing files that have the final names of restored files, and compares their content.
 
 use super::RestoreError;
-use super::target::{directory, failed};
+use super::directories::{directory, failed};
 use crate::fingerprint::Fingerprint;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{Digest, FilePath};

@@ -5,10 +5,10 @@
 //! digest of the first two lines. In paths, a backslash and each byte that is not printable ASCII are written as
 //! `\xNN`.
 
+use super::directories::{directory, failed};
 use super::existing::{find_existing, kind};
 use super::leftovers::{self, JOURNAL_PREFIX};
 use super::lock::{LOCK_WAIT, lock};
-use super::target::{directory, failed};
 use super::{RestoreError, RestoredFile, sync_dirs};
 use crate::fingerprint::Fingerprint;
 use crate::here::here;

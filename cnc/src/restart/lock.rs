@@ -1,7 +1,7 @@
 //! The lock of a directory into which files are published.
 
 use super::RestoreError;
-use super::target::failed;
+use super::directories::failed;
 use nix::fcntl::OFlag;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

@@ -1,7 +1,8 @@
 //! Files with verified content, before and after they get their final names.
 
 use super::RestoreError;
-use super::target::{Temporary, directory};
+use super::directories::directory;
+use super::target::Temporary;
 use crate::fingerprint::Fingerprint;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::FilePath;
