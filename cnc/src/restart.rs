@@ -12,6 +12,7 @@
 //! such a directory. Therefore neither a hostile checkpoint nor a prepared directory can redirect files to another
 //! place.
 
+mod aside;
 mod directories;
 mod error;
 mod existing;

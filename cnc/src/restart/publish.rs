@@ -20,9 +20,10 @@
 //!    first move or rename.
 //! 4. The files are moved, then renamed. The journal is removed when all moves and renames are durable.
 
+use super::aside::make_aside;
 use super::directories::{directory, failed, inner_of, link_above, would_lead_out};
 use super::existing::{compare, file_print, find_existing, is_same_link, mark_existing};
-use super::journal::{Recovered, Steps, make_aside, recover_locked, remove_journal};
+use super::journal::{Recovered, Steps, recover_locked, remove_journal};
 use super::later::{Later, shape};
 use super::leftovers;
 use super::lock::{LOCK_WAIT, lock};

@@ -6,8 +6,8 @@
 //! first is closed. Directories are opened only for a short time. If no file is published, the directories that the
 //! restart created are removed.
 
+use super::aside::{make_aside, move_file, remove_empty};
 use super::directories::{directory, failed, inner_of, link_above};
-use super::journal::{make_aside, move_file, remove_empty};
 use super::lock::{LOCK_WAIT, lock as lock_directory};
 use super::{RestoreError, leftovers};
 use crate::fingerprint::Fingerprint;
