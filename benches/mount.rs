@@ -34,7 +34,8 @@ fn main() {
     let profile = std::env::var("MCR_BENCH_PROFILE").unwrap_or_else(|_| "fast".into());
     let dir = tempfile::tempdir().expect("a directory");
     println!(
-        "| checkpoint, profile {profile} | cp -r, cold, warm | mcr restart, cold, warm | cat | cat / restart | random read | peak |"
+        "| checkpoint, profile {profile} | cp -r, cold, warm | mcr restart, cold, warm | cat | cat / restart | \
+         random read | peak |"
     );
     println!("|---|---|---|---|---:|---|---:|");
     for ranks in [64, 1] {

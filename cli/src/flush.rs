@@ -80,8 +80,8 @@ async fn ask(state: PathBuf, timeout: Duration) -> Result<Reply, NoReply> {
              names show the layout, or it has ended. Files that were written may not be committed"
         ),
         false => format!(
-            "{socket}: no agent answers there: {error}. Either it does not run on this node with this state file, or it \
-             waits for files whose names show the layout, as its log says"
+            "{socket}: no agent answers there: {error}. Either it does not run on this node with this state file, or \
+             it waits for files whose names show the layout, as its log says"
         ),
     };
     Err(NoReply { why, runs })

@@ -55,7 +55,7 @@ impl<'a> Stale<'a> {
 
     fn names(&self) -> BTreeMap<Vec<u8>, BTreeSet<&'a [u8]>> {
         let mut names: BTreeMap<Vec<u8>, BTreeSet<&'a [u8]>> = BTreeMap::new();
-        for path in self.paths.iter().copied() {
+        for path in &self.paths {
             for name in path.as_bytes().split(|&b| b == b'/') {
                 names.entry(shape(name)).or_default().insert(name);
             }

@@ -167,7 +167,8 @@ impl Words<'_> {
         let configurations: Vec<&str> =
             self.all.iter().map(|one| one.name.as_str()).filter(|name| name.starts_with(AWARE)).collect();
         let mut lines = vec![
-            "By how much data-aware compression is shorter (N times: it is longer). The text of the paper has only these values:"
+            "By how much data-aware compression is shorter (N times: it is longer). The text of the paper \
+             has only these values:"
                 .into(),
             line("", ["ALE3D", "Cactus", "here", "full size"].map(String::from)),
         ];
