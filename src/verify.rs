@@ -73,7 +73,7 @@ pub struct VerifyOptions {
 /// was measured with 4-byte floats and the profile `max`. A codec that uses several threads takes one additional byte
 /// for each raw byte.
 const DECODING_BYTES_PER_RAW_BYTE: u64 = 8;
-/// The smallest measured value of [`DECODING_BYTES_PER_RAW_BYTE`].
+/// The smallest measured value of `DECODING_BYTES_PER_RAW_BYTE`.
 pub const DECODING_BYTES_MIN_FACTOR: u64 = 3;
 /// Maximum number of problems in one report. Verifying stops after about this number.
 pub const PROBLEMS_MAX: usize = 1000;
