@@ -61,7 +61,7 @@ pub struct Written<'a> {
     /// the same step, although they did not change.
     pub is_late_part: bool,
     /// Whether the application had ended with success before the files of each rank were read. Then no file is
-    /// written again, and the times of the files are not a reason for doubt.
+    /// written again, and it is no reason for doubt that the times do not show which files a step rewrites.
     pub is_final: bool,
     /// Whether the caller can wait and ask again.
     pub may_wait: bool,
@@ -141,11 +141,16 @@ pub fn choose_instance(
     let doubt = if taken.is_empty() { doubt_of(&key.label, written) } else { None };
     let doubt = match rewritten(&own, files) {
         Rewritten::Whole => doubt,
-        _ if written.is_late_part || written.is_final => doubt,
+        _ if written.is_late_part => doubt,
+        // A script may end with success although the application died within a step.
+        Rewritten::Partly(ranks) if written.is_final => {
+            doubt.or_else(|| ranks.into_iter().next().map(|(rank, why)| format!("{rank}: {why}")))
+        }
         Rewritten::Partly(ranks) => {
             let awaited = ranks.into_iter().map(|(rank, why)| (rank, format!("{why}; new files are awaited")));
             return Ok(Instance::Stale(awaited.collect()));
         }
+        Rewritten::Unknown(_) if written.is_final => doubt,
         Rewritten::Unknown(why) => doubt.or(Some(why)),
     };
     let doubt = doubt.or_else(|| written.doubtful.map(|(rank, doubt)| doubt_of_agent(rank, doubt)));
