@@ -2,8 +2,7 @@
 //! whether the wait is over, and executes the decision.
 
 use super::ending::{
-    AWAITED_RETRY_DELAY, DrainOrder, Drained, FlushRequest, Flushed, GivenUp, Kind, Processes, RankKey, STEP_INTERVAL,
-    Wait, ms_of,
+    AWAITED_RETRY_DELAY, DrainOrder, Drained, FlushRequest, Flushed, Kind, Processes, STEP_INTERVAL, Wait, ms_of,
 };
 use super::task::Core;
 use crate::drain::{Drain, Item, Place, State, by_reason};
@@ -190,11 +189,15 @@ impl Core {
         for (checkpoint, rank) in &self.capturing {
             put(checkpoint, *rank, Place::Unsent(self.link_of(*rank)), "it was still being read".into());
         }
+        // If the aggregator will not save one rank of the checkpoint, the checkpoint never becomes complete.
+        let lacks_rank = |checkpoint: &CheckpointId| {
+            ending.given_up.iter().any(|((label, _), lost)| label == checkpoint && !lost.vanished)
+        };
         for (_, ready) in &self.again {
             let key = (ready.checkpoint.clone(), ready.rank);
             let (place, why) =
                 unsent(ready.rank, ending.troubles.get(&key).map_or("it is tried again", String::as_str));
-            put(&ready.checkpoint, ready.rank, place, why);
+            put(&ready.checkpoint, ready.rank, if lacks_rank(&ready.checkpoint) { Place::Lost } else { place }, why);
         }
         for ((checkpoint, rank), held) in &self.held {
             let (place, what) = match self.links[held.link].is_refused {
@@ -207,9 +210,7 @@ impl Core {
             put(checkpoint, *rank, place, format!("the aggregator {} {what}{trouble}", address(held.link)));
         }
         for (id, partly) in ending.partly.iter().filter(|(_, partly)| partly.modified_ns >= ending.newest_ns) {
-            // If the aggregator will not save one rank of the checkpoint, the checkpoint never becomes complete.
-            let lacks = |((label, _), lost): (&RankKey, &GivenUp)| *label == partly.label && !lost.vanished;
-            let place = if ending.given_up.iter().any(lacks) { Place::Lost } else { Place::Unanswered };
+            let place = if lacks_rank(&partly.label) { Place::Lost } else { Place::Unanswered };
             for rank in &partly.ranks {
                 let why = format!("its group is committed as {id}, but not every group of the checkpoint is");
                 put(&partly.label, *rank, place, why);
