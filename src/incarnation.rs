@@ -76,9 +76,10 @@ pub struct Incarnation {
     /// Checkpoints newer than [`Self::from`] that were complete when the incarnation began. These checkpoints stay
     /// complete, but the incarnation does not continue from them.
     pub whole: Vec<CheckpointId>,
-    /// Checkpoints that are newer than [`Self::from`] and had an uncommitted group when the incarnation began. These
-    /// checkpoints never become complete. `None` if there were more than [`NAMED_MAX`] such checkpoints, or if an
-    /// older program wrote the record. If `None`, none of the newer checkpoints can become complete except the
+    /// Checkpoints of the incarnation of [`Self::from`] or of a later one that had an uncommitted group when the
+    /// incarnation began, and that are or may become newer than [`Self::from`]. If such a checkpoint is newer, it
+    /// never becomes complete. `None` if there were more than [`NAMED_MAX`] such checkpoints, or if an older program
+    /// wrote the record. If `None`, none of the newer checkpoints can become complete except the
     /// checkpoints in [`Self::whole`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<Vec<CheckpointId>>,

@@ -131,11 +131,9 @@ pub fn take(
     let prefix = if is_first { ".group-".to_owned() } else { format!(".{name}.") };
     let conflicting = |own: Option<&Path>| -> Result<Option<PathBuf>, StoreError> {
         let is_other = |path: &PathBuf| {
-            let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let held = file.rsplit_once('.').map_or(file, |(held, _)| held).trim_start_matches('.');
             let other = || serde_json::from_str::<GroupHolder>(&written_text_of(store, path)?).ok();
             let is_apart = || other().is_some_and(|other| other.watches.is_disjoint(&holder.watches));
-            held == name || (suffix_in(path) == of_identity && is_apart())
+            held_name(path) == name || (suffix_in(path) == of_identity && is_apart())
         };
         // If several aggregators begin at the same time, the aggregator whose file name sorts first gets the group.
         let goes_first = |path: &PathBuf| own.is_none_or(|own| path.as_path() < own);
@@ -167,9 +165,13 @@ fn suffix_of(identity: &str) -> String {
 
 /// The result of [`suffix_of`] for the holder file of a group.
 fn suffix_in(path: &Path) -> &str {
+    held_name(path).trim_start_matches("group-").trim_start_matches(|c: char| c.is_ascii_digit())
+}
+
+/// The name that a holder file was created for: its file name without the first dot and the unique end.
+fn held_name(path: &Path) -> &str {
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let held = file.rsplit_once('.').map_or(file, |(held, _)| held).trim_start_matches('.');
-    held.trim_start_matches("group-").trim_start_matches(|c: char| c.is_ascii_digit())
+    file.rsplit_once('.').map_or(file, |(held, _)| held).trim_start_matches('.')
 }
 
 /// Descriptions of the holders of groups of a job, as passed to [`take`].

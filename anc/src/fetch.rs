@@ -50,7 +50,7 @@ pub struct AgentLink {
     began: Instant,
     /// When the last message or the last data arrived, in milliseconds after `began`.
     heard_ms: AtomicU64,
-    /// Whether the last message said that the agent is at rest ([`mcr_proto::HEARTBEAT_SECONDS`]).
+    /// Whether the last announcement or heartbeat said that the agent is at rest ([`mcr_proto::HEARTBEAT_SECONDS`]).
     at_rest: AtomicBool,
     next_fetch: AtomicU64,
     /// The async runtime. Flush threads use the runtime only to wait with a deadline for space in the queue.

@@ -103,7 +103,9 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     }
     if prunes {
         print(&summary(&pruned, args.dry_run))?;
-        print(none_left(&manifest::list(&store, &job)?, &pruned.checkpoints, args.dry_run))?;
+        if !pruned.checkpoints.is_empty() {
+            print(none_left(&manifest::list(&store, &job)?, &pruned.checkpoints, args.dry_run))?;
+        }
     }
     for unreadable in &pruned.unreadable {
         let problems = unreadable.problems.join("; ");
@@ -178,7 +180,7 @@ fn check_names<'a>(
 /// A line if prune removed, or would remove, the last complete checkpoint.
 fn none_left(all: &[CheckpointState], removed: &[CheckpointId], dry_run: bool) -> &'static str {
     let mut left = all.iter().filter(|state| !state.is_pruned && !removed.contains(&state.id));
-    if removed.is_empty() || left.clone().any(CheckpointState::is_complete) {
+    if left.clone().any(CheckpointState::is_complete) {
         return "";
     }
     // If such a checkpoint is left, a restart fails.

@@ -3,14 +3,13 @@
 //!
 //! An incomplete file never has its final name, because the rename is the last step, after the comparison of the
 //! digest. A short file is assembled in memory. A long file is written piece by piece, and read back for its digest.
-//! The files of a checkpoint share a few descriptors (`target.rs`) and get their final names together (`publish.rs`).
-//! A restart removes the temporary files of killed restarts (`leftovers.rs`).
+//! The files of a checkpoint share a few descriptors (`directories.rs`) and get their final names together
+//! (`publish.rs`). A restart removes the temporary files of killed restarts (`leftovers.rs`).
 //!
 //! A symbolic link below the target directory is followed only if it leads to a directory of the same owner, for
-//! example to an output directory on another file system (`target.rs`). A copy follows no such link: the link is moved
-//! aside. A restart never creates a link that leads to
-//! such a directory. Therefore neither a hostile checkpoint nor a prepared directory can redirect files to another
-//! place.
+//! example to an output directory on another file system (`directories.rs`). A copy follows no such link: the link is
+//! moved aside. A restart never creates a link that leads to such a directory. Therefore neither a hostile checkpoint
+//! nor a prepared directory can redirect files to another place.
 
 mod aside;
 mod directories;

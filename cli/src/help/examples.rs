@@ -18,7 +18,7 @@ const TABLE: &[(&str, &[Example])] = &[
     ("", &[
         example("mcr save run --store /lustre/mcr --create", "Save every complete checkpoint below the directory run"),
         example("mcr restart --store /lustre/mcr --to run", "Restore the newest good checkpoint into run"),
-        example("mcr run --job wave --store /lustre/mcr --watch run -- srun ./sim", "Run a simulation, and save its checkpoints"),
+        example("mcr run --job wave --store /lustre/mcr --watch run -- srun ./sim", "Run and save a simulation"),
     ]),
     ("save", &[
         example("mcr save run --store /lustre/mcr --create", "Save every complete checkpoint below the directory run"),
@@ -79,7 +79,7 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr anc --config mcr.toml --create", "Create the store's directory if it does not exist"),
     ]),
     ("run", &[
-        example("mcr run --job wave --store /lustre/mcr --watch run -- srun ./sim", "Run a simulation, and save its checkpoints"),
+        example("mcr run --job wave --store /lustre/mcr --watch run -- srun ./sim", "Run and save a simulation"),
         example("mcr run --config mcr.toml", "Save the checkpoints of a simulation that runs already, until SIGTERM"),
     ]),
     ("flush", &[

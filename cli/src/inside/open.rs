@@ -28,9 +28,8 @@ impl Opened {
         let job = one_job(&store, args)?;
         let all = manifest::list(&store, &job)?;
         let id = checkpoint_of(&all, asked)?;
-        let missing = no_checkpoint_named(&args.store, &job, &id, &all);
-        let Some(state) = all.into_iter().find(|state| state.id == id) else {
-            return Err(missing.into());
+        let Some(state) = all.iter().find(|state| state.id == id).cloned() else {
+            return Err(no_checkpoint_named(&args.store, &job, &id, &all).into());
         };
         if state.is_pruned {
             bail!("{id} was removed by prune; only containers that other checkpoints need are left");

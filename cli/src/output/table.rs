@@ -13,8 +13,7 @@ use std::fmt::Write;
 ///
 /// If the table is still too wide, the table is printed in parts below each other. Each part repeats the columns that
 /// name a row. Without a mark, these are the first column, or the first two columns if only the first column has
-/// numbers. If standard output is not a terminal, the
-/// width of a table is not limited.
+/// numbers. If standard output is not a terminal, the width of a table is not limited.
 pub struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,

@@ -7,12 +7,12 @@
 //!    missing, the publication is undone.
 //! 2. Existing files under the final names are found. An existing file with the same content stays. An existing file
 //!    with other content is moved to `.mcr-aside-N/`. A file of a later step is also moved to this directory. Such a
-//!    file does not belong to the checkpoint, and has the shape of restored files. In addition, the file is newer
-//!    than all restored files of its shape, or its name is later (`later.rs`). An application that starts from the
-//!    newest file, or from the file with the largest number, would use such a file. The shape of a file is its path
-//!    with every run of digits replaced by `#`. A newer pointer file that is not part of the checkpoint is moved, too
-//!    (`stale.rs`). If the checkpoints of a job have names such as `a` and `b`, newer
-//!    files of the other checkpoints are moved, too.
+//!    file does not belong to the checkpoint, and has the shape of restored files. In addition, the file is newer than
+//!    all restored files of its shape, or its name is later (`later.rs`). An application that starts from the newest
+//!    file, or from the file with the largest number, would use such a file. The shape of a file is its path with
+//!    every run of digits replaced by `#`. A newer pointer file that is not part of the checkpoint is moved, too
+//!    (`stale.rs`). If the checkpoints of a job have names such as `a` and `b`, newer files of the other checkpoints
+//!    are moved, too.
 //!
 //!    The user's settings `mcr.toml` are an exception: an existing file stays, because an older version may name
 //!    another store.
