@@ -210,7 +210,7 @@ fn status_tells_who_is_connected_and_who_is_awaited() {
 
 #[test]
 fn a_checkpoint_whose_last_rank_never_comes_is_given_up_and_the_next_one_is_saved() {
-    let cluster = Cluster::new("gather-seconds = 2");
+    let cluster = Cluster::new("gather-seconds = 10");
     (0..7).for_each(|rank| write_rank(&Cluster::node(cluster.dir.path(), rank / 4), 1, rank, 500));
     cluster.aggregators[1].0.wait_for_log("abandoned checkpoint");
     cluster.write(2);

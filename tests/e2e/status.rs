@@ -172,7 +172,7 @@ fn without_a_terminal_watch_prints_tables_or_lines_of_json_and_goes_on_after_the
 fn the_last_commit_and_the_last_error_of_a_job_are_shown_and_an_agent_that_was_killed_does_not_answer() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
-    let (_aggregator, address) = Daemon::aggregator(dir.path(), "a", &store, "gather-seconds = 1");
+    let (_aggregator, address) = Daemon::aggregator(dir.path(), "a", &store, "gather-seconds = 10");
     let run_dir = dir.path().join("run");
     std::fs::create_dir(&run_dir).expect("made");
     let more = "ranks = 2\nquiet-ms = 20\ncheckpoint-quiet-ms = 40\nlayout = \"{checkpoint}.rank_{rank}.h5\"";
