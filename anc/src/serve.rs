@@ -253,9 +253,10 @@ impl Service {
             Ok(hello) => hello,
             Err(end) => return goodbye(&out, end).await,
         };
-        if let Err(end) = self.greet(&job, &node, &about).await {
-            return goodbye(&out, end).await;
-        }
+        let lacks_committed = match self.greet(&job, &node, &about).await {
+            Ok(lacks_committed) => lacks_committed,
+            Err(end) => return goodbye(&out, end).await,
+        };
         let ranks = about.ranks;
         let link = AgentLink::new(self.sessions.fetch_add(1, Ordering::Relaxed), node, about, out.clone());
         link.clock.heard(link.about.began_clock_ns);
@@ -269,6 +270,7 @@ impl Service {
             software: SOFTWARE.into(),
             leave_filters,
             serves: self.of_job.as_ref().map(|of_job| of_job.identity.clone()).unwrap_or_default(),
+            lacks_committed,
         };
         drop(out);
         link.send(To::Welcome(welcome));
@@ -281,16 +283,20 @@ impl Service {
         let _ = self.hub.send(HubEvent::Ended { session }).await;
     }
 
-    /// Checks whether the agent's incarnation may commit. A new identity begins an incarnation.
-    async fn greet(&self, job: &JobId, node: &str, about: &About) -> Result<(), End> {
+    /// Checks whether the agent's incarnation may commit. A new identity begins an incarnation. Returns whether the
+    /// agent knows a committed checkpoint, but the store has no checkpoint of the job.
+    async fn greet(&self, job: &JobId, node: &str, about: &About) -> Result<bool, End> {
         let (shared, store) = (Arc::clone(&self.shared), Arc::clone(&self.store));
-        let (job, node, identity) = (job.clone(), node.to_owned(), about.identity.clone());
+        let (job, node, about) = (job.clone(), node.to_owned(), about.clone());
         let greeting = tokio::task::spawn_blocking(move || {
             check_directory(&*store, &job, &node)?;
-            shared.currents.admit(&*store, &job, Claim { identity: &identity, node: &node })
+            // If the directory cannot be read now, the checkpoint may be there.
+            let lacks_committed = about.has_committed && !manifest::has_checkpoints(&*store, &job).unwrap_or(true);
+            shared.currents.admit(&*store, &job, Claim { identity: &about.identity, node: &node })?;
+            Ok(lacks_committed)
         });
         match greeting.await {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(lacks_committed)) => Ok(lacks_committed),
             Ok(Err(Refused::Fenced(reason) | Refused::Renamed(reason))) => {
                 tracing::error!(reason, "an agent was refused");
                 Err(End::for_good(reason))
@@ -298,7 +304,7 @@ impl Service {
             // The store may work again before a checkpoint must be committed.
             Ok(Err(Refused::Store(error))) => {
                 tracing::warn!(error = error_chain(&error), "the incarnation of a job cannot be read now");
-                Ok(())
+                Ok(false)
             }
             Err(_) => Err(End::for_now("reading the incarnation of the job failed")),
         }
@@ -335,6 +341,7 @@ impl Service {
                     ranks: hello.ranks,
                     ranks_from: hello.ranks_from.chars().take(255).collect(),
                     began_clock_ns: hello.clock_ns,
+                    has_committed: !hello.committed.is_empty(),
                 };
                 Ok((hello.node.chars().take(255).collect(), job, about))
             }

@@ -131,6 +131,7 @@ impl Agent {
                     local_ranks: config.own.text(),
                     ranks: config.ranks.unwrap_or(0),
                     ranks_from: config.ranks_from,
+                    committed: state.committed.clone(),
                     began_ns,
                     group_size: config.group_size,
                     reconnect: (config.reconnect_min, config.reconnect_max),
@@ -156,6 +157,7 @@ impl Agent {
             before,
             state,
             state_changed: false,
+            skipped: Some(Vec::new()),
             vanished: None,
             state_files_max: STATE_FILES,
             links,
@@ -276,6 +278,9 @@ impl Core {
                 if !is_asked_for && ready.files.iter().all(is_committed) {
                     let (checkpoint, rank) = (&ready.checkpoint, ready.rank.0);
                     tracing::debug!(%checkpoint, rank, "the files are already committed");
+                    if let Some(skipped) = &mut self.skipped {
+                        skipped.push(ready);
+                    }
                     return;
                 }
                 self.ending.begins_anew(&(ready.checkpoint.clone(), ready.rank));
@@ -439,10 +444,28 @@ impl Core {
         }
     }
 
+    /// Handles the first answer of an aggregator to the checkpoint that the state file names as committed. If the store
+    /// has no checkpoint of the job, the state file describes another store, or a store that was purged since. Then all
+    /// files are saved again.
+    fn check_state_file(&mut self, lacks_committed: bool) {
+        let Some(skipped) = self.skipped.take() else { return };
+        if lacks_committed && let Some(committed) = self.state.committed.take() {
+            tracing::warn!(
+                %committed, state_file = %self.config.state_file.display(),
+                "the state file names a committed checkpoint, but the store has no checkpoint of this job: it is another \
+                 store, or its files were removed; all files are saved again"
+            );
+            self.state = AgentState::default();
+            self.state_changed = true;
+            self.ready.extend(skipped);
+        }
+    }
+
     fn handle_news(&mut self, news: News) {
         match news {
-            News::Welcome { link, mode } => {
+            News::Welcome { link, mode, lacks_committed } => {
                 (self.links[link].mode, self.links[link].is_refused) = (Some(mode), false);
+                self.check_state_file(lacks_committed);
                 // Ranks that were captured in another mode are captured again.
                 let other: Vec<RankKey> = (self.held.iter())
                     .filter(|(_, held)| held.link == link && held.mode != mode)

@@ -85,7 +85,7 @@ impl Session {
             take_apart: true,
             software,
             leave_filters: false,
-            serves: String::new(),
+            ..Default::default()
         }))
         .await;
     }

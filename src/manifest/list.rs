@@ -24,6 +24,15 @@ fn directories<T: std::str::FromStr>(store: &dyn Store, dir: &Path) -> Result<Ve
     Ok(entries.iter().filter(|e| e.is_dir && visible(&e.name)).filter_map(|e| e.name.parse().ok()).collect())
 }
 
+/// Whether the store has a directory of a checkpoint of the job, complete or not. `false` if the job does not exist.
+pub fn has_checkpoints(store: &dyn Store, job: &JobId) -> Result<bool, ReadError> {
+    match directories::<CheckpointId>(store, Path::new(job.as_str())) {
+        Ok(ids) => Ok(!ids.is_empty()),
+        Err(ReadError::Missing { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// The name of another job whose manifests are in the directory of this job: the directory was renamed or copied.
 /// `None` if the manifests name this job, or if there are no manifests that can be read. Reads at most
 /// 8 manifests.

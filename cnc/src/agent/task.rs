@@ -54,6 +54,10 @@ pub(super) struct Core {
     pub(super) has_ended_well: bool,
     pub(super) state: AgentState,
     pub(super) state_changed: bool,
+    /// Ranks that were not announced, because the state file names all their files as committed. `None` after the first
+    /// aggregator has answered whether the store has a checkpoint of the job. All files of these ranks are in
+    /// [`Core::state`], so there are at most as many ranks as files.
+    pub(super) skipped: Option<Vec<ReadyRank>>,
     /// The checkpoint that was last reported as vanished.
     pub(super) vanished: Option<CheckpointId>,
     /// If the state file has more names than this number, the names of deleted files are removed from the state file.
