@@ -170,6 +170,7 @@ fn tell_aside(what: &str, aside: &[Aside]) {
             Why::Newer => "newer than the restored checkpoint",
             Why::Later => "its name is later than the restored checkpoint",
             Why::Link => "a link with the name of a directory of the checkpoint",
+            Why::LeadsAside => "a link to what is moved aside",
         };
         eprintln!("mcr: {what}: {} ({why})", escaped(path));
     }

@@ -11,7 +11,7 @@
 //!    all restored files of its shape, or its name is later (`later.rs`). An application that starts from the newest
 //!    file, or from the file with the largest number, would use such a file. The shape of a file is its path with
 //!    every run of digits replaced by `#`. A newer pointer file that is not part of the checkpoint is moved, too
-//!    (`stale.rs`). If the checkpoints of a job have names such as `a` and `b`, newer files of the other checkpoints
+//!    (`stale.rs`), and a link to a moved file or directory. If the checkpoints of a job have names such as `a` and `b`, newer files of the other checkpoints
 //!    are moved, too.
 //!
 //!    The user's settings `mcr.toml` are an exception: an existing file stays, because an older version may name
@@ -38,7 +38,7 @@ use mcrengine::ids::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 /// Maximum number of files and directories that the search for newer files examines.
@@ -77,6 +77,8 @@ pub enum Why {
     Later,
     /// The file is a link with the name of a directory of the checkpoint. A copy does not write through links.
     Link,
+    /// The file is a link to a file or directory that is moved aside, as `latest -> step_9`.
+    LeadsAside,
 }
 
 /// A file that was moved aside, or that a publication would move aside.
@@ -327,6 +329,8 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
         Later::new(label, ours.iter().copied().chain(&how.of_checkpoint).map(FilePath::as_bytes))
     });
     let stale = Stale::new(ours.iter().copied().chain(&how.of_checkpoint).collect(), how.label.as_deref());
+    let is_of_checkpoint = |path: &FilePath| ours.contains(path) || how.of_checkpoint.contains(path);
+    let mut links = Vec::new();
     let (mut open, mut entries) = (vec![PathBuf::new()], 0usize);
     while let Some(dir) = open.pop() {
         let listed = match std::fs::read_dir(to.join(&dir)) {
@@ -355,6 +359,8 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
                 if kind.is_dir() || inner.is_ok_and(|inner| directory(to, &inner, None).is_ok()) {
                     open.push(path);
                 }
+            } else if kind.is_symlink() {
+                links.extend(FilePath::new(path.as_os_str().as_bytes()).ok().filter(|path| !is_of_checkpoint(path)));
             } else if kind.is_file() {
                 let Ok(path) = FilePath::new(path.as_os_str().as_bytes()) else { continue };
                 let of_other = newest_of_all.filter(|_| of_others.contains(&path));
@@ -368,13 +374,40 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
                     false if later.has(path.as_bytes()) => Why::Later,
                     false => continue,
                 };
-                if !ours.contains(&path) && !how.of_checkpoint.contains(&path) {
+                if !is_of_checkpoint(&path) {
                     found.later.push(Aside { path, why });
                 }
             }
         }
     }
+    let moved: BTreeSet<&FilePath> = found.later.iter().map(|aside| &aside.path).collect();
+    let stays = |dir: &Path| ours.iter().copied().chain(&how.of_checkpoint).any(|path| path.as_path().starts_with(dir));
+    links.retain(|link| {
+        let end = end_of_link(to, link);
+        end.is_some_and(|end| moved.iter().any(|path| path.as_path().starts_with(&end)) && !stays(&end))
+    });
+    found.later.extend(links.into_iter().map(|path| Aside { path, why: Why::LeadsAside }));
     Ok(found)
+}
+
+/// The path to which a symbolic link leads, relative to the target directory. `None` if the link leads to the target
+/// directory itself or out of it. Links in the path are not followed.
+fn end_of_link(to: &Path, link: &FilePath) -> Option<PathBuf> {
+    let text = std::fs::read_link(to.join(link.as_path())).ok()?;
+    let end = match text.is_absolute() {
+        true => text.strip_prefix(std::path::absolute(to).ok()?).ok()?.to_owned(),
+        false => link.as_path().parent()?.join(text),
+    };
+    let mut path = PathBuf::new();
+    for part in end.components() {
+        match part {
+            Component::Normal(name) => path.push(name),
+            Component::ParentDir if path.pop() => {}
+            Component::CurDir => {}
+            _ => return None,
+        }
+    }
+    (path != PathBuf::new()).then_some(path)
 }
 
 #[cfg(test)]
@@ -437,6 +470,34 @@ mod tests {
         let drv = FilePath::new(&b"rpointer.drv"[..]).expect("valid");
         assert_eq!(aside, [Aside { path: drv, why: Why::Newer }], "the other pointer names the restored checkpoint");
         assert!(!to.path().join("rpointer.drv").exists() && to.path().join("rpointer.ice").exists());
+    }
+
+    #[test]
+    fn a_link_to_a_later_step_is_moved_aside_with_the_step() {
+        let to = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| to.path().join(name);
+        for step in ["s1", "s3"] {
+            std::fs::create_dir(at(step)).expect("made");
+            std::fs::write(at(step).join("d.0"), step).expect("written");
+        }
+        let first = std::fs::File::options().write(true).open(at("s1/d.0")).expect("there");
+        first.set_modified(std::time::UNIX_EPOCH).expect("set");
+        let absolute = at("s3/d.0");
+        let links = [("latest", "s3"), ("newest", "./x/../s3/d.0"), ("whole", absolute.to_str().expect("UTF-8"))];
+        let others = [("first", "s1"), ("self", "."), ("out", ".."), ("restored", "s2/d.0"), ("root", "/")];
+        for (name, end) in links.iter().chain(&others) {
+            std::os::unix::fs::symlink(end, at(name)).expect("made");
+        }
+        let publish = |is_copy: bool| {
+            let files = vec![verified(to.path(), "s2/d.0", "state", 1_000_000_000)];
+            let how = Publish { is_copy, label: Some("s2".to_owned()), ..Publish::default() };
+            publish_all(&Target::new(to.path()), files, &how).expect("published").0.aside
+        };
+        assert_eq!(publish(true), []);
+        let moved: Vec<_> = publish(false).into_iter().map(|aside| (aside.path.to_string(), aside.why)).collect();
+        let expected = ["latest", "newest", "whole"].map(|name| (name.to_owned(), Why::LeadsAside));
+        assert_eq!(moved.iter().filter(|(_, why)| *why == Why::LeadsAside).cloned().collect::<Vec<_>>(), expected);
+        assert!(others.iter().all(|(name, _)| at(name).is_symlink()) && !at("latest").is_symlink());
     }
 
     #[test]
