@@ -27,6 +27,7 @@ use crate::drain::{GRACE_MS, Uncommitted, Verdict};
 use crate::fetch::{AgentLink, Announced};
 use crate::flush::FlushOptions;
 use crate::group::{Effect, Event, Key, Phase, Reason, Times, step};
+use crate::own_thread::OwnThreads;
 use crate::retention::Retention;
 use flush_work::{FlushWork, launch_flush};
 use gather::{Gather, LOOK_FIRST_MS, content, give_back, modified_ns};
@@ -128,6 +129,8 @@ pub struct Hub {
     /// The jobs for which an agent announced a rank that is too high for the number of ranks that the agent reports.
     /// For each job: the highest such rank, its node and its session.
     beyond: BTreeMap<JobId, (Rank, String, u64)>,
+    /// Work for which the hub waits only at its end.
+    own_threads: OwnThreads,
     /// Job names that two jobs use at the same time. For each name: one session of the first job, one session of the
     /// second job, and the message for both jobs.
     conflicts: BTreeMap<JobId, (u64, u64, String)>,
@@ -172,6 +175,7 @@ impl Hub {
             searching: false,
             shared: Arc::default(),
             beyond: BTreeMap::new(),
+            own_threads: OwnThreads::default(),
             conflicts: BTreeMap::new(),
             refused: BTreeSet::new(),
             draining: None,
@@ -203,7 +207,7 @@ impl Hub {
                     Ok(event) => event,
                     Err(_) => {
                         self.tick();
-                        if self.end_if_drained() {
+                        if self.end_if_drained().await {
                             return;
                         }
                         continue;
@@ -218,7 +222,7 @@ impl Hub {
             if self.next_tick() == Some(Duration::ZERO) {
                 self.tick();
             }
-            if self.end_if_drained() {
+            if self.end_if_drained().await {
                 return;
             }
         }

@@ -6,9 +6,6 @@ use super::{Agent, GATHERS_MAX, Hub, is_elsewhere};
 use crate::fetch::{About, Announced};
 use crate::group::{Event, Key, Phase};
 use crate::instance::{NotTaken, spoil_instance};
-use crate::own_thread::on_own_thread;
-use crate::unpanicked::unpanicked;
-use mcrengine::error_chain::error_chain;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
 use mcrengine::units::{RawBytes, StoredBytes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -207,24 +204,10 @@ impl Hub {
         let (store, spread, shared) = (Arc::clone(&self.store), self.options.spread, Arc::clone(&self.shared));
         let not_taken = NotTaken { rank, written_ms: announced.written_unix_ns / 1_000_000 };
         let (key, why) = (Key { job: job.clone(), group: GroupId(0), label: label.clone() }, why.to_owned());
-        let spoil = move || {
-            let spoiled = unpanicked(|| {
-                let incarnation = shared.currents.of(&*store, &key.job)?.map_or(0, |current| current.record.number);
-                Ok(spoil_instance(&*store, &key, not_taken, incarnation, spread, &why)?)
-            });
-            if let Err(error) = spoiled {
-                let error = error_chain(&error);
-                tracing::error!(
-                    job = %key.job,
-                    checkpoint = %key.label,
-                    error,
-                    "cannot mark a checkpoint as not whole"
-                );
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("spoil".into()).spawn(spoil) {
-            tracing::error!(%error, "cannot start a thread to mark a checkpoint as not whole");
-        }
+        self.own_threads.run("marking a checkpoint as not whole", move || {
+            let incarnation = shared.currents.of(&*store, &key.job)?.map_or(0, |current| current.record.number);
+            Ok(spoil_instance(&*store, &key, not_taken, incarnation, spread, &why)?)
+        });
     }
 
     /// Begins to gather a new checkpoint for `key`. Limits the number of remembered checkpoints.
@@ -301,7 +284,7 @@ impl Hub {
         let retry = may_be_wrong && !std::mem::replace(&mut gather.has_asked, true);
         if retry {
             let (store, shared, job) = (Arc::clone(&self.store), Arc::clone(&self.shared), key.job.clone());
-            on_own_thread("asking for the newest incarnation", move || {
+            self.own_threads.run("asking for the newest incarnation", move || {
                 shared.currents.of(&*store, &job)?; // `currents` remembers the result
                 Ok(())
             });

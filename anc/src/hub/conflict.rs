@@ -5,7 +5,6 @@ use crate::fetch::AgentLink;
 use crate::flush_error::FlushError;
 use crate::group::Phase;
 use crate::incarnation::begin_anew;
-use crate::own_thread::on_own_thread;
 use mcrengine::ids::{CheckpointId, JobId, Rank};
 use mcrengine::incarnation::{self, Draft};
 use mcrengine::manifest;
@@ -35,7 +34,7 @@ impl Hub {
         self.conflicts.insert(job.clone(), (first.session, second.session, why));
         let mixed = self.mixed(job);
         let (store, job, identity) = (Arc::clone(&self.store), job.clone(), first.about.identity.clone());
-        on_own_thread(KEEPING, move || {
+        self.own_threads.run(KEEPING, move || {
             spoil(&*store, &job, &mixed)?;
             let number = incarnation::newest_number(&*store, &job).map_err(StoreError::from)?;
             let begun_by = "an aggregator that found two jobs with the same name".to_owned();
@@ -51,7 +50,7 @@ impl Hub {
             return;
         }
         let (store, job) = (Arc::clone(&self.store), job.clone());
-        on_own_thread(KEEPING, move || spoil(&*store, &job, &mixed));
+        self.own_threads.run(KEEPING, move || spoil(&*store, &job, &mixed));
     }
 
     /// The checkpoints that this aggregator committed from the agents of both jobs, in one group or in several

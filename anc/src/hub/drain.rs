@@ -10,7 +10,7 @@ use mcr_proto::v1;
 use mcrengine::ids::{CheckpointId, JobId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 impl Hub {
@@ -115,11 +115,13 @@ impl Hub {
 
     /// Ends the hub if a drain was requested and no further work is expected. Abandons the groups that are not
     /// committed, and reports them.
-    pub(super) fn end_if_drained(&mut self) -> bool {
+    pub(super) async fn end_if_drained(&mut self) -> bool {
         if self.draining.as_ref().is_none_or(|draining| self.verdict(draining) != Verdict::End) {
             return false;
         }
         let Some(draining) = self.draining.take() else { return false };
+        // A mark that a checkpoint is not whole must be in the store before the process ends.
+        self.own_threads.end_within(Duration::from_millis(draining.until_ms.saturating_sub(self.now_ms()))).await;
         for agent in self.agents.values().filter(|agent| !agent.looked) {
             tracing::warn!(
                 node = agent.link.node,

@@ -15,7 +15,6 @@ use super::gather::{Gather, Seen};
 use crate::fetch::Announced;
 use crate::group::{Key, Phase};
 use crate::instance::may_be_reused;
-use crate::own_thread::on_own_thread;
 use mcr_proto::v1;
 use mcrengine::ids::{CheckpointId, Rank, shape_of};
 use mcrengine::marks::mark_doubtful;
@@ -129,6 +128,6 @@ impl Hub {
                    all bytes of its step";
         tracing::warn!(job = %key.job, checkpoint = %id, why, "an older checkpoint is doubtful");
         let (store, job) = (Arc::clone(&self.store), key.job.clone());
-        on_own_thread("marking a checkpoint as doubtful", move || Ok(mark_doubtful(&*store, &job, &id, why)?));
+        self.own_threads.run("marking a checkpoint as doubtful", move || Ok(mark_doubtful(&*store, &job, &id, why)?));
     }
 }
