@@ -99,10 +99,10 @@ pub fn choose_instance(
         let Some(there) = names_in(store, key, &id)? else { continue }; // pruned meanwhile
         let (ours, groups) = match manifest::read_manifest(store, &key.job, &id, key.group) {
             Ok(manifest) => {
+                if has_saved(&manifest, grouping, files) {
+                    return Ok(Instance::There(Box::new(manifest)));
+                }
                 if same_content(&manifest, grouping, files) {
-                    if !are_newer(&manifest, files) {
-                        return Ok(Instance::There(Box::new(manifest)));
-                    }
                     same = Some(manifest.checkpoint.clone());
                 }
                 let groups = manifest.groups;
@@ -670,6 +670,11 @@ fn same_content(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -
     let files = files.iter().filter(|file| !file.kind.is_companion());
     let same = |(m, f): (&ManifestFile, &FileHeader)| m.path == f.path && m.rank == f.rank && m.digest == f.digest;
     manifest.ranks == grouping.ranks() && saved.clone().count() == files.clone().count() && saved.zip(files).all(same)
+}
+
+/// Whether a manifest has exactly these files, and no file was written again since.
+pub(crate) fn has_saved(manifest: &Manifest, grouping: Grouping, files: &[FileHeader]) -> bool {
+    same_content(manifest, grouping, files) && !are_newer(manifest, files)
 }
 
 /// Whether a restart skips a checkpoint because of a decision, and not because of the checkpoint's files. If the

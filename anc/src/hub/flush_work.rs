@@ -10,8 +10,8 @@ use crate::fetch::{AgentLink, Announced, Doubt, RemoteSource};
 use crate::flush::{Flush, FlushOptions};
 use crate::flush_error::FlushError;
 use crate::group::Key;
-use crate::incarnation::{Claim, Refused, begin_anew};
-use crate::instance::{Instance, Written, choose_instance, mixed_attempts};
+use crate::incarnation::{Claim, Current, Refused, begin_anew};
+use crate::instance::{Instance, Written, choose_instance, has_saved, mixed_attempts};
 use crate::spare::Spare;
 use crate::unpanicked::unpanicked;
 use mcr_proto::clock::steady_ns;
@@ -74,7 +74,13 @@ impl FlushWork {
         let store = &*self.store;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let job = self.key.job.clone();
-        let (incarnation, began_ns) = self.incarnation()?;
+        let current = self.claim()?;
+        let incarnation = current.as_ref().map_or(0, |current| current.record.number);
+        let began_ns = current.as_ref().filter(|current| current.has_predecessor()).map(|current| current.began_ns);
+        let older = current.as_ref().map(|current| self.ranks_of_the_run_before(current)).unwrap_or_default();
+        if !older.is_empty() {
+            return self.saved_by_the_run_before(incarnation)?.ok_or(FlushError::Stale(older));
+        }
         self.hold()?;
         let restored = self.keep_apart_from_older_agents()?;
         self.keep_apart_from_the_run_before(incarnation, &restored)?;
@@ -300,11 +306,9 @@ impl FlushWork {
         Ok(())
     }
 
-    /// Returns the number of the incarnation that commits, which is the newest incarnation of the job if the agents
-    /// belong to that incarnation. If the incarnation has a predecessor, also returns the time when the incarnation
-    /// began, by this process's steady clock. If all files of a rank were written before that time, the rank is
-    /// awaited again, because the application is about to write its files again.
-    fn incarnation(&self) -> Result<(u32, Option<i64>), FlushError> {
+    /// The incarnation that commits, which is the newest incarnation of the job if the agents belong to that
+    /// incarnation. `None` if the job has no incarnation.
+    fn claim(&self) -> Result<Option<Current>, FlushError> {
         let (mut current, mut fenced) = (None, Vec::new());
         // The store is asked once for each node, and not once for each rank.
         let mut refused: BTreeMap<Claim<'_>, Option<String>> = BTreeMap::new();
@@ -328,12 +332,17 @@ impl FlushWork {
         if !fenced.is_empty() {
             return Err(FlushError::Stale(fenced));
         }
-        let Some(current) = current else { return Ok((0, None)) };
-        let number = current.record.number;
-        if !current.has_predecessor() {
-            return Ok((number, None));
-        }
+        Ok(current)
+    }
+
+    /// The ranks whose files were written before the incarnation began, with the reasons. Such a rank is awaited
+    /// again, because the application is about to write its files again. The times are compared by this process's
+    /// steady clock.
+    fn ranks_of_the_run_before(&self, current: &Current) -> Vec<(Rank, String)> {
         let mut stale = Vec::new();
+        if !current.has_predecessor() {
+            return stale;
+        }
         for rank in &self.ranks {
             let changed_ns = rank.link.clock.to_ours(rank.changed_clock_ns).unwrap_or(i64::MIN);
             if changed_ns < current.began_ns {
@@ -347,7 +356,25 @@ impl FlushWork {
                 stale.push((rank.rank, reason));
             }
         }
-        if stale.is_empty() { Ok((number, Some(current.began_ns))) } else { Err(FlushError::Stale(stale)) }
+        stale
+    }
+
+    /// The complete checkpoint of an earlier run that has exactly these files. The files of earlier steps may be in
+    /// the directory of a run, and an agent without its state file announces them again. `None` if there is no such
+    /// checkpoint.
+    fn saved_by_the_run_before(&self, incarnation: u32) -> Result<Option<Flushed>, FlushError> {
+        let (store, job) = (&*self.store, &self.key.job);
+        for generation in self.shared.names.newest(store, &self.key, incarnation)?.iter().rev() {
+            let Ok(id) = self.key.label.with_generation(*generation) else { continue };
+            let Ok(manifest) = manifest::read_manifest(store, job, &id, self.key.group) else { continue };
+            if has_saved(&manifest, self.grouping, &self.files)
+                && self.shared.completes.of(store, job, &id, manifest.groups)
+            {
+                tracing::info!(%job, checkpoint = %id, group = self.key.group.0, "these files are already in the store");
+                return Ok(Some(Flushed { id, manifest, exists: true, was_there: true }));
+            }
+        }
+        Ok(None)
     }
 }
 

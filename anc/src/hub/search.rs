@@ -169,8 +169,8 @@ impl Hub {
     }
 }
 
-/// The newest manifest of the group that has exactly these files of these ranks. If the times of writing count, only a
-/// manifest of this incarnation is returned. Otherwise only the newest manifest is considered, and only if its
+/// The newest manifest of the group that has exactly these files of these ranks. If the times of writing count, the
+/// manifest belongs to this incarnation, or its checkpoint is complete. Otherwise only the newest manifest is considered, and only if its
 /// checkpoint is complete and may be restored.
 fn find(store: &dyn Store, shared: &Shared, wanted: &Wanted) -> Result<Option<(Box<Manifest>, bool)>, FlushError> {
     let Wanted { key, ranks, announced, any_time } = wanted;
@@ -190,8 +190,8 @@ fn find(store: &dyn Store, shared: &Shared, wanted: &Wanted) -> Result<Option<(B
             let is_there = is_same && exists && may_be_restored().map_err(FlushError::Store)?;
             return Ok(is_there.then(|| (Box::new(manifest), true)));
         }
-        if is_same && manifest.incarnation == incarnation {
-            let exists = shared.completes.of(store, &key.job, &id, manifest.groups);
+        let exists = is_same && shared.completes.of(store, &key.job, &id, manifest.groups);
+        if exists || is_same && manifest.incarnation == incarnation {
             return Ok(Some((Box::new(manifest), exists)));
         }
     }
