@@ -29,6 +29,7 @@ use crate::timeline::Timeline;
 use mcrengine::header::{FileHeader, FileKind, LINK_BYTES_MAX};
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
@@ -389,7 +390,18 @@ impl<'a> Gathering<'a> {
             Ok(entries) => {
                 entries.flatten().take(FIRST_ENTRIES_MAX).any(|entry| is_unknown(&path.join(entry.file_name())))
             }
-            Err(_) => name.is_file() && is_unknown(&path),
+            Err(_) if name.is_file() => is_unknown(&path),
+            // The word may be the beginning of the names of files, as `chk_3` for `chk_3.0` and `chk_3.1`.
+            Err(_) => {
+                let (Some(dir), Some(stem)) = (name.parent(), path.file_name()) else { return false };
+                let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().take(READ_ENTRIES_MAX);
+                let continues = |entry: &OsStr| {
+                    let rest = entry.as_bytes().strip_prefix(stem.as_bytes());
+                    rest.and_then(<[u8]>::first).is_some_and(|next| !next.is_ascii_alphanumeric())
+                };
+                let mut names = entries.map(|entry| entry.file_name());
+                names.any(|entry| continues(&entry) && is_unknown(&path.with_file_name(entry)))
+            }
         }
     }
 
@@ -626,6 +638,28 @@ pub(crate) fn words_in(content: &[u8]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::layout::list;
+
+    #[test]
+    fn a_pointer_that_names_a_checkpoint_that_is_not_known_yet_belongs_to_no_older_checkpoint() {
+        let root = tempfile::tempdir().expect("a directory");
+        let layout = Layout::from_patterns(&["{checkpoint}.{rank}"], 0).expect("valid");
+        let id = |step: u32| -> CheckpointId { format!("chk_{step}").parse().expect("valid") };
+        let path = |step: u32| FilePath::new(format!("chk_{step}.0").into_bytes()).expect("valid");
+        [1, 3, 30]
+            .iter()
+            .for_each(|step| std::fs::write(root.path().join(path(*step).as_path()), "state").expect("written"));
+        let has_pointer = |text: &str, known: &[u32]| {
+            std::fs::write(root.path().join("checkpoints.txt"), text).expect("written");
+            let mut timeline = Timeline::default();
+            known.iter().for_each(|step| timeline.add(&id(*step), i64::from(*step)));
+            let links = BTreeSet::new();
+            let surroundings = Surroundings { timeline: &timeline, links: &links };
+            let found = gather(root.path(), &layout, &id(1), &[path(1)], Rank(0), surroundings, &mut Beside::default());
+            found.found.iter().any(|one| one.path.name() == b"checkpoints.txt")
+        };
+        assert!(has_pointer("chk_1\n", &[1]) && has_pointer("1\n", &[1]));
+        assert!(!has_pointer("chk_3\n", &[1]) && !has_pointer("chk_3\n", &[1, 3]) && !has_pointer("./chk_30\n", &[1]));
+    }
 
     #[test]
     fn a_file_that_names_checkpoints_is_not_left_out_of_them() {
