@@ -253,7 +253,12 @@ fn doomed<'a>(
 ) -> Vec<&'a CheckpointState> {
     let gone = match options.keep.is_empty() {
         true => Vec::new(),
-        false => options.keep.gone(states, too_often),
+        // A checkpoint that is dropped by name does not count for the rules.
+        false => {
+            let others: Vec<CheckpointState> =
+                states.iter().filter(|state| !options.drop.contains(&state.id)).cloned().collect();
+            options.keep.gone(&others, too_often)
+        }
     };
     let newest = states.iter().find(|state| state.condition() == Condition::Complete);
     let is_before_newest = |state: &CheckpointState| match (state.place, newest) {

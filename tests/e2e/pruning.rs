@@ -203,15 +203,22 @@ fn empty_directories_and_old_temporary_files_go_and_new_ones_stay() {
 fn a_prune_that_removes_the_last_checkpoint_says_that_the_next_restart_starts_a_new_run() {
     let dir = saved(2, &[]);
     let all = names(&dir);
-    let last: [&str; 4] = ["--keep", "1", "--drop", &all[0]];
-    let said = prune(&dir, &[&last[..], &["--dry-run"][..]].concat(), 0);
+    let said = prune(&dir, &["--drop", &all[0], "--drop", &all[1], "--dry-run"], 0);
     assert!(said.contains("no complete checkpoint would be left: the next restart would start a new run"), "{said}");
     let said = prune(&dir, &["--keep", "1"], 0);
     assert!(!said.contains("new run"), "{said}");
-    let said = prune(&dir, &last, 0);
+    let said = prune(&dir, &["--drop", &all[0]], 0);
     assert!(said.contains("no complete checkpoint is left: the next restart starts a new run"), "{said}");
     let to = dir.path().join("to");
     run(mcr().args(["restart", "--job", "job", "--store"]).arg(store(&dir)).arg("--to").arg(to), 3);
+}
+
+#[test]
+fn a_checkpoint_that_is_dropped_does_not_count_as_one_of_those_to_keep() {
+    let dir = saved(4, &[]);
+    let all = names(&dir);
+    prune(&dir, &["--keep", "1", "--drop", &all[0]], 0);
+    assert_eq!(names(&dir), [all[1].as_str()]);
 }
 
 #[test]
