@@ -486,6 +486,7 @@ impl Both {
             let what = format!("{}: cannot be watched, and nothing was started: {error}", watch.display());
             Advised::new(what, "make the directory, or correct --watch").at(watch)
         })?;
+        self.config.leave_out = overlooked::store_below(watch, &self.store)?;
         self.config.written_before = overlooked::written_before(&self.config);
         // If the layout and the number of ranks are known, the agent starts before the application. Otherwise the
         // agent waits for the names of files.

@@ -1,6 +1,7 @@
 //! At the end of a job, reports paths below the watched directory that the agent could not save, although these paths
 //! may belong to a checkpoint. The watcher reports such a path only if the path changes.
 
+use crate::advice::Advised;
 use crate::exit::NOT_COMMITTED;
 use crate::settings::USER_FILE;
 use mcr_cnc::clock::ahead_ns;
@@ -84,6 +85,21 @@ fn report_by_name(layout: &Layout, listing: &Listing) {
             "files with temporary names are not saved: the application renames such a file when the file is whole"
         );
     }
+}
+
+/// The path of the store relative to the watched directory. `None` if the store is elsewhere.
+///
+/// # Errors
+///
+/// The watched directory is the store, or is inside the store.
+pub fn store_below(watch: &Path, store: &Path) -> Result<Option<PathBuf>, Advised> {
+    let (Ok(real_watch), Ok(real_store)) = (watch.canonicalize(), store.canonicalize()) else { return Ok(None) };
+    if real_watch.starts_with(&real_store) {
+        let what = format!("{}: it is inside the store {}, and nothing was started", watch.display(), store.display());
+        let advice = "watch the directory of the application, or name a store elsewhere";
+        return Err(Advised::new(what, advice).at(watch));
+    }
+    Ok(real_store.strip_prefix(&real_watch).ok().map(Path::to_owned))
 }
 
 fn leave_out_store(listing: &mut Listing, watch: &Path, store: &Path) {

@@ -344,6 +344,8 @@ pub struct CncConfig {
     /// Files that were written so shortly before the start that their times do not show it, and their modification
     /// times. The application has not written these files.
     pub written_before: BTreeMap<FilePath, SystemTime>,
+    /// A directory below [`Self::watch`], relative to it, that does not belong to the application: the store.
+    pub leave_out: Option<PathBuf>,
 }
 
 /// The choice of a layout: a known layout, one checkpoint, or a guess.
@@ -513,6 +515,7 @@ impl CncOptions {
                 .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
             has_ended_well: false,
             written_before: BTreeMap::new(),
+            leave_out: None,
         })
     }
 
@@ -697,7 +700,8 @@ impl CncConfig {
     /// The options of the watcher.
     pub fn watch_options(&self) -> WatchOptions {
         let (local, own) = (self.shared_directory.map(|shared| !shared), self.own.clone());
-        WatchOptions { rules: self.rules, rescan: self.rescan, own, local, ..WatchOptions::default() }
+        let limits = ScanLimits { leave_out: self.leave_out.clone(), ..ScanLimits::default() };
+        WatchOptions { rules: self.rules, rescan: self.rescan, own, local, limits, ..WatchOptions::default() }
     }
 }
 

@@ -51,11 +51,13 @@ pub struct ScanLimits {
     pub depth: usize,
     /// Maximum number of files and directories. Default 4,194,304.
     pub entries: usize,
+    /// A directory that is left out with everything below, relative to the root of the walk. Default: none.
+    pub leave_out: Option<PathBuf>,
 }
 
 impl Default for ScanLimits {
     fn default() -> Self {
-        Self { depth: FILE_PATH_MAX / 2, entries: 4 << 20 }
+        Self { depth: FILE_PATH_MAX / 2, entries: 4 << 20, leave_out: None }
     }
 }
 
@@ -536,7 +538,7 @@ pub(crate) fn walk(
             }
             let path = directory.join(entry.file_name());
             let bytes = path.as_os_str().as_bytes();
-            if is_own_name(entry.file_name().as_bytes()) {
+            if is_own_name(entry.file_name().as_bytes()) || limits.leave_out.as_ref() == Some(&path) {
                 continue;
             }
             let kind = match entry.file_type() {
@@ -710,9 +712,12 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         std::fs::create_dir_all(root.path().join("a/b/c")).expect("made");
         std::fs::write(root.path().join("a/b/c/x"), "x").expect("written");
-        let listing = list(root.path(), &ScanLimits { depth: 2, entries: 100 }).expect("listed");
+        let listing =
+            list(root.path(), &ScanLimits { depth: 2, entries: 100, ..ScanLimits::default() }).expect("listed");
         assert_eq!((listing.files.len(), listing.skipped[0].reason), (0, "the directory is too deep"));
-        let error = list(root.path(), &ScanLimits { depth: 9, entries: 3 }).expect_err("four entries").to_string();
+        let error = list(root.path(), &ScanLimits { depth: 9, entries: 3, ..ScanLimits::default() })
+            .expect_err("four entries")
+            .to_string();
         assert!(error.contains("more than 3"), "{error}");
         let error = list(&root.path().join("none"), &ScanLimits::default()).expect_err("no such directory");
         assert!(matches!(error, ScanError::Unreadable { .. }), "{error}");

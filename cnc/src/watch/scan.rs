@@ -67,7 +67,8 @@ impl Core {
             }
             return;
         };
-        if is_ours(name.as_bytes()) || is_settings(path.as_os_str().as_bytes()) {
+        let is_left_out = self.options.limits.leave_out.as_ref().is_some_and(|dir| path.starts_with(dir));
+        if is_left_out || is_ours(name.as_bytes()) || is_settings(path.as_os_str().as_bytes()) {
             return;
         }
         let path = path.to_owned();
