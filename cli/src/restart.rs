@@ -168,6 +168,19 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             record.from.as_ref().map_or("nothing", CheckpointId::as_str)
         );
     }
+    if let (Some(record), true) = (followed, args.exact)
+        && let Some(newer) = record.passed_over.first()
+    {
+        bail!(
+            "{} of job {job} continues from {}, which another node decided, because {} was skipped: {}. With --exact \
+             nothing older than {} is restored",
+            record.describe(),
+            record.from.as_ref().map_or("nothing", CheckpointId::as_str),
+            newer.checkpoint,
+            newer.reason,
+            newer.checkpoint
+        );
+    }
     let mut passed_over = followed.map(|record| passed_over_by(record, &all)).unwrap_or_default();
     let mut candidates: Vec<&CheckpointState> = match followed {
         Some(record) => all.iter().filter(|state| record.from.as_ref() == Some(&state.id)).collect(),
@@ -397,7 +410,7 @@ fn nothing_restored(
     }
     let incomplete: Vec<_> = all.iter().filter(|state| !state.is_pruned).collect();
     for state in &incomplete {
-        eprintln!("mcr: {} is incomplete ({}): skipped", state.id, problems_of(state));
+        eprintln!("mcr: {} is {} ({}): skipped", state.id, state.condition(), problems_of(state));
         if is_lost(state) {
             tell_if_mendable(store, &args.store, job, &state.id, &state.references);
         }
@@ -418,7 +431,11 @@ fn nothing_restored(
         );
     }
     if let Some(damaged) = all.iter().find(|state| is_lost(state)) {
-        bail!("{} was committed and is damaged, and there is no other checkpoint of job {job}", damaged.id);
+        bail!(
+            "{} was committed and is damaged, and no checkpoint of job {job} can be restored; if there is a copy of \
+             the store, mcr verify --repair --from COPY replaces missing and damaged files",
+            damaged.id
+        );
     }
     if let Role::Decide { after } = role
         && !(all.is_empty() && decider.records_nothing(*after))
@@ -541,7 +558,7 @@ fn candidates<'a>(
     for (n, state) in chosen.iter().enumerate() {
         let reason = if limit > 0 && incarnations.restarts_in_a_row(store, job, &state.id, limit)? >= limit {
             format!(
-                "it was restored {limit} times in a row, and nothing newer was committed since; --checkpoint {} or --give-up-after 0 \
+                "it was restored {limit} times in a row, and nothing newer was committed since; --checkpoint {} \
                  restores it anyway",
                 state.id
             )

@@ -394,7 +394,7 @@ fn a_damaged_manifest_is_told_and_not_taken_for_a_checkpoint_that_never_was() {
     }
     let output = run(mcr().arg("restart").arg("--store").arg(saved.store()).arg("--to").arg(saved.to()), 1);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("is damaged, and there is no other"), "not a new run: {said}");
+    assert!(said.contains("is damaged, and no checkpoint of job"), "not a new run: {said}");
 }
 
 #[test]

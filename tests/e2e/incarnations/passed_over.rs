@@ -15,7 +15,10 @@ fn a_checkpoint_that_was_restored_three_times_without_a_newer_one_is_passed_over
     }
     let (older, said) = site.restart(&[], 2);
     assert_eq!(older, [(1, 1)].into());
-    assert!(said.contains("restored 3 times in a row") && said.contains("--checkpoint it_000002"), "{said}");
+    assert!(
+        said.contains("restored 3 times in a row") && said.contains("--checkpoint it_000002 restores it"),
+        "{said}"
+    );
     assert_eq!(site.restart(&["--checkpoint", "it_000002"], 0).0, [(1, 2)].into(), "asked for, it is taken");
     assert_eq!(site.restart(&["--give-up-after", "0", "--copy"], 0).0, [(1, 2)].into());
 }
@@ -64,6 +67,42 @@ fn all_nodes_that_ask_for_the_checkpoint_before_the_latest_get_the_same_one() {
     assert_eq!(site.restart(&["--checkpoint", "latest~1", "--ranks", "0-1"], 0).0, [(1, 2)].into());
     let (found, said) = site.restart(&["--checkpoint", "latest~1", "--ranks", "2-3"], 2);
     assert!(found == [(1, 2)].into() && said.contains("which another node decided"), "{said}");
+}
+
+#[test]
+fn with_exact_a_node_does_not_follow_a_decision_for_an_older_checkpoint() {
+    let site = Site::empty();
+    (1..=2).for_each(|step| site.write(1, step, 0..RANKS));
+    save_by_hand(&site, 0);
+    mark_of(&site, "--mark-bad", 2);
+    assert_eq!(site.restart(&["--incarnation", "a", "--ranks", "0-1"], 2).0, [(1, 1)].into());
+    let (found, said) = site.restart(&["--incarnation", "a", "--ranks", "2-3", "--exact"], 1);
+    assert!(found.is_empty() && said.contains("With --exact nothing older than it_000002 is restored"), "{said}");
+    assert_eq!(site.restart(&["--incarnation", "a", "--ranks", "2-3"], 2).0, [(1, 1)].into());
+}
+
+#[test]
+fn a_damaged_record_of_a_start_hides_no_other_job_and_the_advice_leads_to_a_restart() {
+    let site = Site::empty();
+    (1..=2).for_each(|step| site.write(1, step, 0..RANKS));
+    save_by_hand(&site, 0);
+    let mut save = mcr();
+    save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "other"]);
+    run(save.arg("--store").arg(site.store()), 0);
+    assert_eq!(site.restart(&["--incarnation", "a"], 0).0, [(1, 2)].into());
+    let record = site.store().join("job/.incarnations/0001");
+    std::fs::write(&record, b"").expect("emptied");
+    for command in ["list", "stats"] {
+        let output = run(mcr().arg(command).arg("--store").arg(site.store()), 4);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("PARTLY: 1 of 2 jobs could not be read: job"), "{said}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("other"), "{output:?}");
+        run(mcr().arg(command).args(["--job", "job", "--store"]).arg(site.store()), 1);
+    }
+    let (_, said) = site.restart(&["--incarnation", "b"], 1);
+    assert!(said.contains(&format!("advice: move {} out of the store", record.display())), "{said}");
+    std::fs::rename(&record, site.path("record")).expect("moved");
+    assert_eq!(site.restart(&["--incarnation", "b"], 0).0, [(1, 2)].into());
 }
 
 #[test]
