@@ -123,10 +123,13 @@ fn advice_of(error: &anyhow::Error) -> Option<String> {
             return Some(error.advice.clone());
         }
         if let Some(error) = cause.downcast_ref::<StoreError>() {
-            return Some(of_store(error.advice()).into());
+            return Some(match error {
+                StoreError::Read(error) => of_read(error),
+                error => of_store(error.advice()).into(),
+            });
         }
         if let Some(error) = cause.downcast_ref::<ReadError>() {
-            return Some(of_store(error.advice()).into());
+            return Some(of_read(error));
         }
         if let Some(error) = cause.downcast_ref::<CopyError>() {
             return of_copy(error).map(str::to_owned);
@@ -229,6 +232,19 @@ fn of_agent_config(error: &ConfigError) -> String {
         ConfigError::Missing { way_out, .. } => (*way_out).into(),
         ConfigError::Value { way_out, .. } => way_out.clone(),
         ConfigError::Layout(error) => of_layout(error),
+    }
+}
+
+fn of_read(error: &ReadError) -> String {
+    let is_record =
+        |path: &Path| path.parent().and_then(Path::to_str).is_some_and(|dir| dir.ends_with(".incarnations"));
+    match error.advice() {
+        Advice::OlderCheckpoint if is_record(error.path()) => format!(
+            "move {} out of the store: the checkpoints are not affected, but mcr then does not know which of them this \
+             start of the job had set aside, so look at mcr list and name one with mcr restart --checkpoint",
+            error.path().display()
+        ),
+        advice => of_store(advice).into(),
     }
 }
 

@@ -55,7 +55,7 @@ pub enum Command {
     #[command(after_help = exit::RESTART)]
     Restart(RestartArgs),
     /// List the checkpoints of a store, newest first
-    #[command(after_help = exit::ALL_OR_NOTHING)]
+    #[command(after_help = exit::JOBS)]
     List(ListArgs),
     /// Show the classes of a checkpoint, with their sizes and codecs
     #[command(after_help = exit::ALL_OR_NOTHING)]
@@ -147,7 +147,7 @@ pub enum Command {
     ///
     /// "On disk" is the length of all files in the store. Several checkpoints may need one container: "others need"
     /// is the part that other checkpoints need, which stays when the checkpoint is deleted.
-    #[command(after_help = exit::ALL_OR_NOTHING)]
+    #[command(after_help = exit::JOBS)]
     Stats(StatsArgs),
     /// Advise how often to write checkpoints, and show how the store grows
     ///

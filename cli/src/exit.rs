@@ -74,6 +74,9 @@ pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an olde
     doubtful one, one that is marked as bad, or (without --checkpoint) one that was set aside, 3 there is no complete \
     checkpoint (a new run), 77 with --aggregators: other users could read or change the key, 78 with --aggregators: \
     the command has no certificate that it can use (mcr cert init).";
+/// Text for `mcr list --help` and `mcr stats --help`.
+pub const JOBS: &str =
+    "Exit status: 0 done, 1 failed, 4 partly: some jobs could not be read, and the last line names them.";
 /// Text for `mcr verify --help`.
 pub const VERIFY: &str = "Exit status: 0 every checkpoint is good, or good again after --repair, 1 a checkpoint is \
     damaged, or there is none, 4 partly: all complete checkpoints are good, and some are not complete, 77 with \

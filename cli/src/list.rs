@@ -2,8 +2,9 @@
 
 use crate::args::ListArgs;
 use crate::common::{no_checkpoint_of, open_existing, open_store, renamed};
-use crate::output::{Paint, Table, human_time, json_word, print, print_json, ratio, utc};
-use mcrengine::ids::CheckpointId;
+use crate::exit::Exit;
+use crate::output::{Paint, Table, counted, human_time, json_word, print, print_json, ratio, tell, tell_error, utc};
+use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::repack::{Held, held_for_others};
 use mcrengine::store::Store;
@@ -36,9 +37,19 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             "?saved (UTC)",
         ]),
     );
+    let mut failed = Vec::new();
     for job in &jobs {
-        reasons.extend(renamed(&store, &args.store.store, job).map(|renamed| format!("{renamed}\n")));
-        let states = manifest::list(&store as &dyn Store, job)?;
+        let renamed = renamed(&store, &args.store.store, job);
+        let states = match manifest::list(&store as &dyn Store, job) {
+            Ok(states) => states,
+            Err(error) if args.store.job.is_some() => return Err(error.into()),
+            Err(error) => {
+                tell_error(&renamed.map_or_else(|| error.into(), Into::into));
+                failed.push(job.clone());
+                continue;
+            }
+        };
+        reasons.extend(renamed.map(|renamed| format!("{renamed}\n")));
         let count = states.len();
         let held = if args.all { held_for_others(&store, job, &states) } else { BTreeMap::new() };
         held_lines.extend(held.iter().filter(|(_, held)| !held.by.is_empty()).map(|(id, held)| held_line(id, held)));
@@ -82,7 +93,20 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     } else {
         table.print_with(&(reasons.concat() + &held_lines.concat()))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(partly(jobs.len(), &failed))
+}
+
+/// The exit status of a command that looked at several jobs and could not read some of them. Names these jobs on
+/// standard error.
+pub fn partly(jobs: usize, failed: &[JobId]) -> ExitCode {
+    let exit = Exit::of(jobs - failed.len(), !failed.is_empty());
+    if failed.is_empty() {
+        return ExitCode::SUCCESS; // a store without jobs is no failure
+    }
+    let word = if exit == Exit::Partly { "PARTLY" } else { "FAILED" };
+    let names: Vec<&str> = failed.iter().map(JobId::as_str).collect();
+    tell(format!("{word}: {} of {} could not be read: {}", names.len(), counted(jobs as u64, "job"), names.join(", ")));
+    exit.into()
 }
 
 /// The newest checkpoints of all jobs of a store, at most `most`, newest first: the JSON of `mcr list`.

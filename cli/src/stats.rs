@@ -2,7 +2,8 @@
 
 use crate::args::{KeepArgs, StatsArgs};
 use crate::common::{no_checkpoint_of, now_unix_ms, open_store, renamed};
-use crate::output::{Progress, Table, counted, name_of, note, print, print_json, ratio};
+use crate::list::partly;
+use crate::output::{Progress, Table, counted, name_of, note, print, print_json, ratio, tell_error};
 use crate::plot::{self, Figure, Scale};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
@@ -76,7 +77,7 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
         None => manifest::jobs(&store)?,
     };
     let progress = Progress::new("reading", args.json);
-    let mut jobs = Vec::new();
+    let (looked_at, mut failed, mut jobs) = (names.len(), Vec::new(), Vec::new());
     for name in names {
         progress.message(name.to_string());
         if let Some(renamed) = renamed(&store, &args.store.store, &name) {
@@ -85,7 +86,15 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
                 None => note(format!("{renamed}")),
             }
         }
-        let job = look_at(&store, &name, &args)?;
+        let job = match look_at(&store, &name, &args) {
+            Ok(job) => job,
+            Err(error) if args.store.job.is_some() => return Err(error),
+            Err(error) => {
+                tell_error(&error);
+                failed.push(name);
+                continue;
+            }
+        };
         if !job.checkpoints.is_empty() {
             jobs.push(job);
         } else if let Some(none) = args.store.job.as_ref().and(no_checkpoint_of(&store, &args.store, &name)?) {
@@ -99,10 +108,10 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         let bytes: u64 = jobs.iter().map(|job| job.disk_bytes).sum();
         print_json(&serde_json::json!({ "store": name_of(&args.store.store), "disk_bytes": bytes, "jobs": jobs }))?;
-        return Ok(ExitCode::SUCCESS);
+    } else {
+        print_text(&jobs, &args)?;
     }
-    print_text(&jobs, &args)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(partly(looked_at, &failed))
 }
 
 fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<Job> {
