@@ -241,7 +241,10 @@ impl<'a> Decider<'a> {
         let of_this_identity = living::holders_of_identity(self.store, self.job, &self.identity).unwrap_or_default();
         for aggregator in all {
             let if_it_goes_on = match of_this_identity.contains(&aggregator) {
-                true => "end it: what it writes from now on may be saved as a part of the run after this restart",
+                true => {
+                    "end it: as long as it is there, the run after this restart may not be saved, and what it writes \
+                     may be saved as a part of that run"
+                }
                 false => "NOTHING more of it is saved",
             };
             tell(

@@ -10,14 +10,21 @@ use std::path::Path;
 /// or if the run has saved no checkpoint.
 pub fn report(config: &CncConfig, store: &Path) -> bool {
     // A store that does not exist has no checkpoint.
-    let Ok(open) = PosixStore::open(store) else { return true };
-    let states = match manifest::list(&open, &config.job) {
-        Ok(states) => states,
-        Err(error) => {
+    let states = match PosixStore::open(store).map(|open| manifest::list(&open, &config.job)) {
+        Err(_) => Vec::new(),
+        Ok(Ok(states)) => states,
+        Ok(Err(error)) => {
             tracing::warn!(%error, "it is not known whether the newest checkpoint is doubtful; see mcr list");
             return true;
         }
     };
+    if !states.iter().any(|state| is_of_run(state, config.began_ns)) {
+        tracing::warn!(
+            watch = %config.watch.display(),
+            "this run saved no checkpoint; if the application has written one, give its directory with --watch"
+        );
+        return true;
+    }
     let Some((newest, why)) = newest_doubt(&states, config.began_ns) else { return true };
     tracing::error!(
         exit_status = NOT_COMMITTED, checkpoint = %newest.id, why,
@@ -29,8 +36,11 @@ pub fn report(config: &CncConfig, store: &Path) -> bool {
 /// The newest complete checkpoint that was saved since this time, and the reason for its doubt, if there is one.
 /// `states`: the newest checkpoint first. `began_ns`: in nanoseconds since 1970.
 fn newest_doubt(states: &[CheckpointState], began_ns: i64) -> Option<(&CheckpointState, &str)> {
-    let began_ms = u64::try_from(began_ns / 1_000_000).unwrap_or(0);
-    let is_of_this_run = |state: &&CheckpointState| state.is_complete() && state.created_unix_ms >= began_ms;
-    let newest = states.iter().find(is_of_this_run)?;
+    let newest = states.iter().find(|state| is_of_run(state, began_ns))?;
     Some((newest, newest.doubt.as_deref()?))
+}
+
+/// Whether a complete checkpoint was saved since this time, in nanoseconds since 1970.
+fn is_of_run(state: &CheckpointState, began_ns: i64) -> bool {
+    state.is_complete() && state.created_unix_ms >= u64::try_from(began_ns / 1_000_000).unwrap_or(0)
 }

@@ -7,7 +7,7 @@ use crate::daemon::aggregator_socket_of;
 use crate::exit::NOT_COMMITTED;
 use crate::output::{print, print_json};
 use crate::settings::{Facts, Settings};
-use mcr_cnc::control::{Reply, ask_to_flush, socket_of};
+use mcr_cnc::control::{CLIENT_PATIENCE, Reply, ask_to_flush, socket_of};
 use mcr_proto::unix::connect;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -78,6 +78,11 @@ async fn ask(state: PathBuf, timeout: Duration) -> Result<Reply, NoReply> {
         true => format!(
             "{socket}: mcr run is running, but its agent does not answer ({error}): the agent waits for files whose \
              names show the layout, or it has ended. Files that were written may not be committed"
+        ),
+        false if error.kind() == std::io::ErrorKind::TimedOut => format!(
+            "{socket}: an agent is there, but gave no answer within {} s: its process may be stopped, or its node is \
+             very busy; it is not known what is committed",
+            timeout.as_secs() + CLIENT_PATIENCE.as_secs()
         ),
         false => format!(
             "{socket}: no agent answers there: {error}. Either it does not run on this node with this state file, or \

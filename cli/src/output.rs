@@ -283,9 +283,12 @@ fn two_units(small: u64, name_of_large: &str, name_of_small: &str) -> String {
     }
 }
 
-/// A rate for people, such as `1.50 GiB/s`.
+/// A rate for people, such as `1.50 GiB/s`, or `-` if the time is too short to be measured.
 pub fn human_rate(bytes: u64, time: Duration) -> String {
-    let per_second = bytes as f64 / time.as_secs_f64().max(1e-9);
+    if time < Duration::from_millis(1) {
+        return "-".to_owned();
+    }
+    let per_second = bytes as f64 / time.as_secs_f64();
     format!("{}/s", mcrengine::units::human_bytes(per_second as u64))
 }
 

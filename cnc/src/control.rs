@@ -28,7 +28,7 @@ const REPLY_BYTES_MAX: u64 = 64 << 20;
 /// Maximum number of connected clients. Further clients are disconnected.
 const CLIENTS_MAX: usize = 16;
 /// Maximum time for a client to send its request, and maximum time for a client to receive the reply.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+pub const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum timeout of a flush, in milliseconds.
 const TIMEOUT_MS_MAX: u64 = 24 * 3600 * 1000;
 

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+mod stored;
+
 /// Each node and each group has two ranks. The quiet times have their default values. The end of a daemon must not
 /// wait for the quiet times.
 const RANKS: u32 = 4;
@@ -318,23 +320,6 @@ fn what_a_command_wrote_last_is_committed_when_it_ends_and_its_status_is_given()
         run(&mut run_with(dir.path(), &["--", "sh", "-c", &format!("{WRITE} {end}")]), status);
         assert!(is_complete(dir.path(), "s1"), "{end}");
         assert!(began.elapsed() < Duration::from_secs(10), "quiet times count as over: {:?}", began.elapsed());
-    }
-}
-
-#[test]
-fn files_that_the_state_file_names_as_committed_are_saved_again_if_the_store_has_no_checkpoint_of_the_job() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
-    run(&mut run_with(dir.path(), &["--", "sh", "-c", WRITE]), 0);
-    // Files are not saved again as long as the store has a checkpoint of the job.
-    let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", "sleep 1"]), 0);
-    assert!(!String::from_utf8_lossy(&output.stderr).contains("the state file names"), "{output:?}");
-    for emptied in [store.join("job"), store.clone()] {
-        std::fs::remove_dir_all(&emptied).expect("removed");
-        let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", "sleep 1"]), 0);
-        let log = String::from_utf8_lossy(&output.stderr);
-        assert!(log.contains("the state file names a committed checkpoint, but the store has no checkpoint"), "{log}");
-        assert!(is_complete(dir.path(), "s1"), "{log}");
     }
 }
 
