@@ -17,10 +17,21 @@ fn document(name: &str) -> String {
     std::fs::read_to_string(file).expect("read")
 }
 
-/// The schemas, by command.
+/// The schemas, by command. A value is valid only if it has one of the shapes that `anyOf` at the top names, so each
+/// schema must be among these shapes.
 pub fn schemas() -> Map<String, Value> {
     let schema: Value = serde_json::from_str(&document("json.schema.json")).expect("JSON");
-    schema["$defs"].as_object().expect("schemas").clone()
+    let schemas = schema["$defs"].as_object().expect("schemas").clone();
+    let shapes = schema["anyOf"].as_array().expect("shapes");
+    let named: BTreeSet<&str> = shapes.iter().filter_map(named_shape).collect();
+    let known: BTreeSet<&str> = schemas.keys().map(String::as_str).collect();
+    assert_eq!(named, known, "anyOf at the top does not name each schema");
+    schemas
+}
+
+/// The schema to which a shape of `anyOf` refers.
+fn named_shape(shape: &Value) -> Option<&str> {
+    shape["$ref"].as_str()?.strip_prefix("#/$defs/")
 }
 
 /// Compares a value with a schema. Only the keywords that the document uses are known; another keyword is an error.
@@ -408,6 +419,13 @@ fn a_command_without_a_file_names_the_missing_option_and_no_key_of_a_file() {
         assert!(said.contains(&format!("mcr: {option} is missing; give {option} ")), "{args}: {said}");
         assert!(!said.contains("cnc.") && !said.contains("anc."), "{args}: {said}");
     }
+}
+
+#[test]
+fn the_schema_accepts_the_events_of_status_follow() {
+    let schema: Value = serde_json::from_str(&document("json.schema.json")).expect("JSON");
+    let shapes = schema["anyOf"].as_array().expect("shapes");
+    assert!(shapes.iter().any(|shape| named_shape(shape) == Some("status --follow")));
 }
 
 #[test]
