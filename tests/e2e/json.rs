@@ -406,6 +406,27 @@ fn an_error_is_json_with_a_code_advice_and_a_path() {
 }
 
 #[test]
+fn a_save_that_fails_or_is_partial_has_an_error_with_advice_and_a_path() {
+    let site = Site::new();
+    let error = |save: &mut Command, expected: i32| {
+        let report = run_json(save, expected);
+        check(&schemas()["save"], &report, "save").expect("the documented shape");
+        report["error"].clone()
+    };
+    let data = site.path("data");
+    let failed = error(site.save().args(["--ranks", "8"]), 1);
+    assert_eq!((&failed["code"], &failed["path"]), (&1.into(), &data.to_str().into()), "{failed}");
+    assert!(failed["message"].as_str().is_some_and(|text| text.contains("not saved: sim.it_")), "{failed}");
+    assert!(failed["advice"].as_str().is_some_and(|text| text.ends_with("and save again")), "{failed}");
+    std::fs::write(data.join("notes.txt"), "no checkpoint").expect("written");
+    let partial = error(&mut site.save(), 4);
+    assert_eq!((&partial["code"], &partial["path"]), (&4.into(), &data.to_str().into()), "{partial}");
+    assert!(partial["message"].as_str().is_some_and(|text| text.contains("notes.txt")), "{partial}");
+    std::fs::remove_file(data.join("notes.txt")).expect("removed");
+    assert!(error(&mut site.save(), 0).is_null());
+}
+
+#[test]
 fn a_command_without_a_file_names_the_missing_option_and_no_key_of_a_file() {
     let dir = tempfile::tempdir().expect("a directory");
     for (args, expected, option) in [

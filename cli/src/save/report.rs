@@ -1,7 +1,7 @@
 //! The report of `mcr save`: one line for each checkpoint, and a last line that names the missing checkpoints.
 
 use super::group::GroupEnd;
-use crate::advice::{Told, message_of};
+use crate::advice::{Advised, Told, message_of};
 use crate::args::SaveArgs;
 use crate::exit::Exit;
 use crate::found::LeftOut;
@@ -183,9 +183,32 @@ impl Report {
         Exit::of(self.saved(), is_partly)
     }
 
-    /// The error that ended the run, as an object.
-    fn told(&self, exit: Exit) -> Option<Told> {
-        self.error.as_ref().map(|error| Told::new(error, exit as u8))
+    /// The error of the command as an object: the error that ended the run, or what `missing` returns if something is
+    /// not saved. `None` if everything is saved.
+    fn told(&self, exit: Exit, missing: impl FnOnce() -> Advised) -> Option<Told> {
+        match (&self.error, exit) {
+            (Some(error), _) => Some(Told::new(error, exit as u8)),
+            (None, Exit::Done) => None,
+            (None, _) => Some(Told::new(&missing().into(), exit as u8)),
+        }
+    }
+
+    /// The error if checkpoints or files are not saved, and no error ended the run.
+    fn missing(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> Advised {
+        let line = self.last_line(job, args, left_out, exit);
+        let what = line.split_once(": ").map_or(line.as_str(), |(_, what)| what);
+        let first = self.lines.iter().find(|line| line.checkpoint.is_none());
+        let (what, advice) = match first.and_then(|first| Some((&first.label, first.reason.as_ref()?))) {
+            Some((label, reason)) => (
+                format!("{what}; {label}: {reason}"),
+                "correct what the reason of each checkpoint names, and save again",
+            ),
+            None => (
+                what.to_owned(),
+                "name the files with --layout, or move files that belong to no checkpoint to another directory",
+            ),
+        };
+        Advised::new(what, advice).at(&args.dir)
     }
 
     pub fn print(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> anyhow::Result<()> {
@@ -198,8 +221,9 @@ impl Report {
                 Exit::Partly => "partly",
                 _ => "failed",
             };
+            let error = self.told(exit, || self.missing(job, args, left_out, exit));
             return print_json(&serde_json::json!({
-                "job": job, "store": name_of(&args.store.store), "outcome": outcome, "error": self.told(exit),
+                "job": job, "store": name_of(&args.store.store), "outcome": outcome, "error": error,
                 "checkpoints": self.lines, "left_out": left_out,
             }));
         }
@@ -321,9 +345,11 @@ mod tests {
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         let error = StoreError::Io { path: "/store/wave/1/group-0000.mcr".into(), what: "writing", source: full };
         let mut report = Report::default();
-        assert!(report.told(Exit::Done).is_none());
+        let missing = || Advised::new("0 of 1 checkpoint is saved", "correct the reason");
+        assert!(report.told(Exit::Done, missing).is_none());
+        assert_eq!(report.told(Exit::Failed, missing).map(|told| told.advice).as_deref(), Some("correct the reason"));
         report.take(Err(anyhow::Error::from(error).context("wave.1, group 0")));
-        let told = serde_json::to_value(report.told(Exit::Failed)).expect("JSON");
+        let told = serde_json::to_value(report.told(Exit::Failed, missing)).expect("JSON");
         assert_eq!((&told["code"], &told["path"]), (&1.into(), &"/store/wave/1/group-0000.mcr".into()), "{told}");
         assert!(told["advice"].as_str().is_some_and(|advice| advice.starts_with("free space")), "{told}");
     }
