@@ -3,7 +3,9 @@
 use crate::args::ListArgs;
 use crate::common::{no_checkpoint_of, open_existing, open_store, renamed};
 use crate::exit::Exit;
-use crate::output::{Paint, Table, counted, human_time, json_word, print, print_json, ratio, tell, tell_error, utc};
+use crate::output::{
+    Paint, Table, counted, human_time, json_word, or_dash, print, print_json, ratio, tell, tell_error, utc,
+};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::repack::{Held, held_for_others};
@@ -56,17 +58,18 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         // Position in the order of the job's checkpoints. The oldest checkpoint has number 1.
         let placed = states.into_iter().enumerate().map(|(nth, state)| (count - nth, state));
         for (place, state) in placed.filter(|(_, state)| args.all || !state.is_pruned) {
+            let stored = held.get(&state.id).map(|held| held.bytes.0).or(measured(&state, state.stored_bytes.0));
             table.row([
                 job.to_string(),
                 state.id.to_string(),
                 word_of(&state),
-                state.ranks.to_string(),
-                state.files.to_string(),
-                human_bytes(state.file_bytes),
-                human_bytes(held.get(&state.id).map_or(state.stored_bytes, |held| held.bytes).0),
-                format!("{:.3}", ratio(state.file_bytes, state.stored_bytes.0)),
-                human_time(Duration::from_millis(state.elapsed_ms)),
-                if state.created_unix_ms > 0 { utc(state.created_unix_ms) } else { "-".to_owned() },
+                or_dash(measured(&state, state.ranks)),
+                or_dash(measured(&state, state.files)),
+                or_dash(measured(&state, human_bytes(state.file_bytes))),
+                or_dash(stored.map(human_bytes)),
+                or_dash(measured(&state, format!("{:.3}", ratio(state.file_bytes, state.stored_bytes.0)))),
+                or_dash(measured(&state, human_time(Duration::from_millis(state.elapsed_ms)))),
+                or_dash(measured(&state, utc(state.created_unix_ms))),
             ]);
             table.paint(2, paint_of(&state));
             if !state.is_complete() && !state.is_pruned && reasons.len() < REASONS_MAX {
@@ -131,6 +134,11 @@ pub fn newest(store: &Path, most: usize) -> anyhow::Result<serde_json::Value> {
     }
     let checkpoints: Vec<_> = found.into_iter().map(|(_, line)| line).collect();
     Ok(serde_json::json!({ "checkpoints": checkpoints }))
+}
+
+/// The value, which comes from the manifests of the checkpoint. `None` if no manifest can be read.
+fn measured<T>(state: &CheckpointState, value: T) -> Option<T> {
+    state.place.map(|_| value)
 }
 
 /// The word for the state, in the table and in JSON.
@@ -206,10 +214,10 @@ fn to_json(job: &str, place: usize, state: &CheckpointState, held: Option<&Held>
         "file_bytes": state.file_bytes,
         "raw_bytes": state.raw_bytes,
         "stored_bytes": state.stored_bytes,
-        "ratio": ratio(state.file_bytes, state.stored_bytes.0),
+        "ratio": measured(state, ratio(state.file_bytes, state.stored_bytes.0)),
         "references": state.references.iter().map(|one| &one.checkpoint).collect::<BTreeSet<_>>(),
-        "created_unix_ms": state.created_unix_ms,
-        "elapsed_ms": state.elapsed_ms,
+        "created_unix_ms": measured(state, state.created_unix_ms),
+        "elapsed_ms": measured(state, state.elapsed_ms),
         "scheme": state.scheme.name(),
         "profile": state.profile,
     })

@@ -283,6 +283,11 @@ fn two_units(small: u64, name_of_large: &str, name_of_small: &str) -> String {
     }
 }
 
+/// The text of a value, or `-` if the value was not measured.
+pub fn or_dash(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
 /// A rate for people, such as `1.50 GiB/s`, or `-` if the time is too short to be measured.
 pub fn human_rate(bytes: u64, time: Duration) -> String {
     if time < Duration::from_millis(1) {

@@ -3,7 +3,7 @@
 use crate::args::{KeepArgs, StatsArgs};
 use crate::common::{no_checkpoint_of, now_unix_ms, open_store, renamed};
 use crate::list::partly;
-use crate::output::{Progress, Table, counted, name_of, note, print, print_json, ratio, tell_error};
+use crate::output::{Progress, Table, counted, name_of, note, or_dash, print, print_json, ratio, tell_error};
 use crate::plot::{self, Figure, Scale};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
@@ -32,8 +32,8 @@ struct Job {
     /// Bytes in the remaining files of pruned checkpoints that other checkpoints need. `None` if the number is not
     /// known.
     needed_bytes: Option<u64>,
-    /// File bytes divided by the bytes on disk.
-    ratio: f64,
+    /// File bytes divided by the bytes on disk. `None` without a complete checkpoint.
+    ratio: Option<f64>,
     /// Result of `mcr prune --dry-run`.
     prune: Freed,
     checkpoints: Vec<Line>,
@@ -54,14 +54,15 @@ struct Line {
     checkpoint: CheckpointId,
     pruned: bool,
     complete: bool,
-    created_unix_ms: u64,
+    /// `None` if no manifest can be read.
+    created_unix_ms: Option<u64>,
     file_bytes: u64,
     /// Length of all files of the checkpoint.
     disk_bytes: u64,
     /// Length of the parity files. `disk_bytes` contains this length.
     parity_bytes: u64,
-    /// File bytes divided by the bytes on disk.
-    ratio: f64,
+    /// File bytes divided by the bytes on disk. `None` if the checkpoint is not complete.
+    ratio: Option<f64>,
     /// Older checkpoints whose containers this checkpoint needs.
     references: BTreeSet<CheckpointId>,
     /// Checkpoints that need a container of this checkpoint.
@@ -140,11 +141,11 @@ fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<
             checkpoint: state.id.clone(),
             pruned: state.is_pruned,
             complete: state.is_complete(),
-            created_unix_ms: state.created_unix_ms,
+            created_unix_ms: state.place.map(|_| state.created_unix_ms),
             file_bytes,
             disk_bytes,
             parity_bytes,
-            ratio: ratio(file_bytes, disk_bytes),
+            ratio: state.is_complete().then(|| ratio(file_bytes, disk_bytes)),
             references: state.references.iter().map(|one| one.checkpoint.clone()).collect(),
             needed_by: needed_by.get(&state.id).cloned().unwrap_or_default(),
             needed_bytes: of_this.map(|key| needed.get(key).map(|bytes| bytes.0)).sum(),
@@ -152,6 +153,7 @@ fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<
     }
     let sum = |of: &dyn Fn(&Line) -> u64| checkpoints.iter().map(of).sum::<u64>();
     let Length { all: disk_bytes, parity: parity_bytes } = length_below(store, Path::new(name.as_str()))?;
+    let has_complete = checkpoints.iter().any(|line| line.complete && !line.pruned);
     let file_bytes = sum(&|line| if line.pruned { 0 } else { line.file_bytes });
     Ok(Job {
         disk_bytes,
@@ -159,7 +161,7 @@ fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<
         file_bytes,
         held_bytes: sum(&|line| if line.pruned { line.disk_bytes } else { 0 }),
         needed_bytes: checkpoints.iter().filter(|line| line.pruned).map(|line| line.needed_bytes).sum(),
-        ratio: ratio(file_bytes, disk_bytes),
+        ratio: has_complete.then(|| ratio(file_bytes, disk_bytes)),
         prune: freed_by_prune(store, name, &states, args)?,
         job: name.clone(),
         checkpoints,
@@ -238,7 +240,7 @@ fn length_below(store: &dyn Store, dir: &Path) -> Result<Length, StoreError> {
 /// The ratios of the complete checkpoints, oldest first.
 fn ratios(job: &Job) -> Vec<(&CheckpointId, f64)> {
     let complete = job.checkpoints.iter().rev().filter(|line| line.complete && !line.pruned);
-    complete.map(|line| (&line.checkpoint, line.ratio)).collect()
+    complete.filter_map(|line| Some((&line.checkpoint, line.ratio?))).collect()
 }
 
 /// Maximum number of values in a sparkline.
@@ -283,12 +285,12 @@ fn print_text(jobs: &[Job], args: &StatsArgs) -> anyhow::Result<()> {
     for job in jobs {
         let there = job.checkpoints.iter().filter(|line| !line.pruned);
         let mut text = format!(
-            "\njob {}: {} on disk, {}, {} of files, ratio {:.3}\n",
+            "\njob {}: {} on disk, {}, {} of files, ratio {}\n",
             job.job,
             human_bytes(job.disk_bytes),
             counted(there.count() as u64, "checkpoint"),
             human_bytes(job.file_bytes),
-            job.ratio
+            or_dash(job.ratio.map(|ratio| format!("{ratio:.3}")))
         );
         let ratios: Vec<f64> = ratios(job).into_iter().map(|(_, ratio)| ratio).collect();
         if let ([first, .., last], true) = (ratios.as_slice(), ratios.len() > 1) {
@@ -352,7 +354,7 @@ fn table(job: &Job, all: bool) -> Table {
             if line.complete { human_bytes(line.file_bytes) } else { "-".to_owned() },
             human_bytes(line.disk_bytes),
             if line.parity_bytes > 0 { human_bytes(line.parity_bytes) } else { String::new() },
-            if line.complete { format!("{:.3}", line.ratio) } else { "-".to_owned() },
+            or_dash(line.ratio.map(|ratio| format!("{ratio:.3}"))),
             needed,
             names(&mut line.references.iter()),
             names(&mut line.needed_by.iter()),

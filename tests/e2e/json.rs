@@ -427,6 +427,32 @@ fn a_save_that_fails_or_is_partial_has_an_error_with_advice_and_a_path() {
 }
 
 #[test]
+fn a_value_that_was_not_measured_is_null_in_json_and_a_dash_in_a_table() {
+    let site = Site::new();
+    let failed = run_json(site.save().args(["--ranks", "8"]), 1);
+    assert!(failed["checkpoints"][0]["elapsed_ms"].is_null(), "{failed}");
+    let text = |command: &mut Command, expected| String::from_utf8(run(command, expected).stdout).expect("UTF-8");
+    let table = text(site.save().args(["--ranks", "8"]), 1);
+    let row = table.lines().find(|line| line.starts_with("sim.it_1")).expect("a row");
+    assert!(!row.contains("0.00 s") && !row.contains("B/s") && !row.contains("0 B"), "{table}");
+    run(&mut site.save(), 0);
+    for id in ["sim.it_1", "sim.it_2", "sim.it_3"] {
+        (0..2).for_each(|group| {
+            let manifest = site.path(&format!("store/wave/{id}/group-{group:04}.manifest"));
+            std::fs::remove_file(manifest).expect("removed");
+        });
+    }
+    let listed = run_json(&mut site.command("list --job wave"), 0);
+    check(&schemas()["list"], &listed, "list").expect("the documented shape");
+    let line = &listed["checkpoints"][0];
+    for field in ["ratio", "created_unix_ms", "elapsed_ms"] {
+        assert!(line[field].is_null(), "{field}: {line}");
+    }
+    let table = text(&mut site.command("list --job wave"), 0);
+    assert!(!table.contains("1.000") && !table.contains("0.00 s") && !table.contains("0 B"), "{table}");
+}
+
+#[test]
 fn a_command_without_a_file_names_the_missing_option_and_no_key_of_a_file() {
     let dir = tempfile::tempdir().expect("a directory");
     for (args, expected, option) in [

@@ -6,7 +6,7 @@ use crate::args::SaveArgs;
 use crate::exit::Exit;
 use crate::found::LeftOut;
 use crate::output::{
-    Paint, Table, human_rate, human_time, json_word, name_of, print, print_json, ratio, tell, tell_error,
+    Paint, Table, human_rate, human_time, json_word, name_of, or_dash, print, print_json, ratio, tell, tell_error,
 };
 use mcr_anc::commit_group::CommittedGroup;
 use mcr_cnc::layout::Labelled;
@@ -15,6 +15,7 @@ use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation;
 use mcrengine::manifest;
 use mcrengine::store::Store;
+use mcrengine::units::human_bytes;
 use std::time::{Duration, Instant};
 
 /// One line of the report.
@@ -35,7 +36,8 @@ pub struct Saved {
     pub containers: u32,
     pub file_bytes: u64,
     pub stored_bytes: u64,
-    pub elapsed_ms: u64,
+    /// Time until the last group ended. `None` if no group was begun, or if not all groups ended.
+    pub elapsed_ms: Option<u64>,
 }
 
 fn as_json_word<S: serde::Serializer>(outcome: &str, to: S) -> Result<S::Ok, S::Error> {
@@ -57,7 +59,7 @@ impl Saved {
             containers: 0,
             file_bytes: 0,
             stored_bytes: 0,
-            elapsed_ms: 0,
+            elapsed_ms: None,
         }
     }
 }
@@ -118,7 +120,7 @@ impl Report {
                 }
                 open.count -= 1;
                 if open.count == 0 {
-                    line.elapsed_ms = open.started.elapsed().as_millis() as u64;
+                    line.elapsed_ms = Some(open.started.elapsed().as_millis() as u64);
                 }
             }
             Err(error) => {
@@ -240,18 +242,22 @@ impl Report {
             "?>rate",
         ]);
         for line in &self.lines {
-            let elapsed = Duration::from_millis(line.elapsed_ms);
+            // Bytes and the rate are known only of committed groups.
+            let elapsed = line.elapsed_ms.map(Duration::from_millis);
+            let is_measured = line.containers > 0;
+            let ratio = || format!("{:.3}", ratio(line.file_bytes, line.stored_bytes));
+            let rate = elapsed.filter(|_| is_measured).map(|elapsed| human_rate(line.file_bytes, elapsed));
             table.row([
                 line.checkpoint.clone().unwrap_or_else(|| line.label.clone()),
                 line.outcome.into(),
                 line.ranks.to_string(),
                 line.files.to_string(),
                 line.containers.to_string(),
-                mcrengine::units::human_bytes(line.file_bytes),
-                mcrengine::units::human_bytes(line.stored_bytes),
-                format!("{:.3}", ratio(line.file_bytes, line.stored_bytes)),
-                human_time(elapsed),
-                human_rate(line.file_bytes, elapsed),
+                or_dash(is_measured.then(|| human_bytes(line.file_bytes))),
+                or_dash(is_measured.then(|| human_bytes(line.stored_bytes))),
+                or_dash(is_measured.then(ratio)),
+                or_dash(elapsed.map(human_time)),
+                or_dash(rate),
             ]);
             table.paint(1, if line.checkpoint.is_some() { Paint::Good } else { Paint::Bad });
         }
