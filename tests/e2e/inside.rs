@@ -133,6 +133,20 @@ fn ls_and_cat_of_an_incomplete_checkpoint_give_the_files_of_its_committed_groups
 }
 
 #[test]
+fn a_group_whose_container_is_cut_does_not_count_as_readable() {
+    let site = Site::new();
+    let container = site.store().join("sim/sim.it_2/group-0001.mcr");
+    let bytes = std::fs::read(&container).expect("read");
+    std::fs::write(&container, &bytes[..bytes.len() / 2]).expect("written");
+    for (rank, expected) in [(0, 0), (3, 1)] {
+        let name = format!("sim.it_2.rank_{rank}.h5");
+        let said = run(&mut site.command(&["cat", "sim.it_2", &name]), expected).stderr;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(said.contains("sim.it_2 is damaged: 1 of 2 groups can be read"), "{said}");
+    }
+}
+
+#[test]
 fn extract_gives_the_numbers_of_all_ranks_whatever_the_chunks_and_filters_are() {
     let site = Site::new();
     for name in ["Plain", "Filtered"] {

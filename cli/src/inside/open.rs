@@ -6,7 +6,7 @@ use crate::common::{no_checkpoint_named, one_job, open_store};
 use crate::output::tell;
 use crate::which::checkpoint_of;
 use anyhow::bail;
-use mcrengine::container::{ContainerSet, ReadError, ReadOrder, SegmentBuffer, VariableReader};
+use mcrengine::container::{ContainerReader, ContainerSet, ReadError, ReadOrder, SegmentBuffer, VariableReader};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState, Manifest};
 use mcrengine::store::PosixStore;
@@ -46,7 +46,8 @@ impl Opened {
             bail!("{id} has no committed group");
         }
         if !state.is_complete() {
-            let (there, all) = (manifests.len(), state.groups);
+            let is_readable = |manifest: &&Manifest| ContainerReader::open(&store, &job, &id, manifest.group).is_ok();
+            let (there, all) = (manifests.iter().filter(is_readable).count(), state.groups);
             tell(format!("{id} is {}: {there} of {all} groups can be read", state.condition()));
         }
         Ok(Self { store, job, state, manifests })
