@@ -8,7 +8,9 @@ use super::args::ExtractArgs;
 use super::ls::shape_of;
 use super::npy;
 use super::open::Opened;
+use crate::advice::Advised;
 use crate::output::{Table, counted, name_of, print, print_json};
+use crate::ranks::RankSet;
 use anyhow::{Context, bail};
 use globset::{GlobBuilder, GlobMatcher};
 use mcr_cnc::h5::{Array, Arrays, NewArrays};
@@ -120,11 +122,19 @@ pub fn run(args: ExtractArgs) -> anyhow::Result<ExitCode> {
     if !opened.state.is_complete() {
         bail!("{} is not complete, so a variable of all ranks cannot be extracted", opened.state.id);
     }
+    if let Some(highest) = args.ranks.as_ref().map(RankSet::highest)
+        && highest.0 >= opened.state.ranks
+    {
+        let (id, ranks) = (&opened.state.id, opened.state.ranks);
+        let what = format!("--ranks names {highest}, but {id} has {}", counted(ranks, "rank"));
+        return Err(Advised::new(what, format!("name ranks from 0 to {}", ranks.saturating_sub(1))).into());
+    }
     let sets = opened.manifests.iter().map(|manifest| opened.set(manifest.group)).collect::<Result<Vec<_>, _>>()?;
     let mut pieces = pieces(&sets, &patterns, &args);
     if pieces.is_empty() {
         let (id, all) = (&opened.state.id, args.variable.join(" "));
-        bail!("{id} has no array {all}; `mcr ls {id} --variables` and `mcr show {id}` list what is there");
+        let of = if args.ranks.is_some() { " in the ranks of --ranks" } else { "" };
+        bail!("{id} has no array {all}{of}; `mcr ls {id} --variables` and `mcr show {id}` list what is there");
     }
     if let Some(large) = pieces.iter().find(|piece| piece.raw_bytes > args.budget_mib << 20) {
         let (name, mib) = (&large.variable, large.raw_bytes.div_ceil(1 << 20));
