@@ -264,9 +264,9 @@ pub struct RestartArgs {
     /// Directory that receives the files
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
-    /// Checkpoint to restore: its ID, the beginning of its ID, latest (the checkpoint that a restart chooses without
-    /// this option), or latest~1 (the one before it). Only an ID stands for a checkpoint that is marked as bad
-    /// [default: latest]
+    /// Checkpoint to restore: its ID, the beginning of its ID (no part of a number), latest (the checkpoint that a
+    /// restart chooses without this option), or latest~1 (the one before it). Only an ID stands for a checkpoint that
+    /// is marked as bad [default: latest]
     #[arg(long, value_name = "ID")]
     pub checkpoint: Option<CheckpointId>,
     /// Restore only these ranks, for example 0-31,40
@@ -330,7 +330,8 @@ pub struct ListArgs {
 
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Checkpoint to show: its ID, the beginning of its ID, latest, or latest~1 [default: the newest]
+    /// Checkpoint to show: its ID, the beginning of its ID (no part of a number), latest, or latest~1 [default: the
+    /// newest]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
@@ -350,8 +351,8 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Checkpoint to verify: its ID, the beginning of its ID, latest, or latest~1 [default: all checkpoints of the
-    /// job]
+    /// Checkpoint to verify: its ID, the beginning of its ID (no part of a number), latest, or latest~1 [default: all
+    /// checkpoints of the job]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,

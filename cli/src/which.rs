@@ -1,5 +1,6 @@
 //! Finds the checkpoint that the user means: by its ID, by the beginning of its ID, or by `latest` and `latest~N`.
 
+use crate::advice::Advised;
 use crate::output::counted;
 use anyhow::bail;
 use mcrengine::ids::CheckpointId;
@@ -17,11 +18,11 @@ const DOUBTFUL_SKIPPED_MAX: usize = 3;
 ///   that no restart has set aside, and that is not doubtful;
 /// - `latest~N`: the checkpoint N places before `latest`, counted in the same way;
 /// - the only checkpoint whose ID begins with `asked`. The beginning of a number does not stand for the number, so
-///   `it_1` never means `it_10`.
+///   `it_1` never means `it_10`. Otherwise `mcr prune --drop it_1` would delete `it_10` after `it_1` was removed.
 ///
-/// Fails if there is no checkpoint `latest~N`, or if several IDs begin with `asked`. If no ID begins with `asked`,
-/// the result is `asked`, and the command reports that this ID does not exist. `all` are the checkpoints of the job,
-/// newest first.
+/// Fails if there is no checkpoint `latest~N`, if several IDs begin with `asked`, or if `asked` ends within the number
+/// of an ID. If no ID begins with `asked`, the result is `asked`, and the command reports that this ID does not exist.
+/// `all` are the checkpoints of the job, newest first.
 pub fn checkpoint_of(all: &[CheckpointState], asked: &CheckpointId) -> anyhow::Result<CheckpointId> {
     let good = all.iter().filter(|state| state.is_complete() && !state.is_set_aside && state.bad.is_none());
     let skips_doubtful = skips_doubtful(good.clone());
@@ -62,20 +63,28 @@ fn meant<'a>(
             ),
         };
     }
-    let begins: Vec<&CheckpointId> = there.filter(|id| is_beginning(asked.as_str(), id.as_str())).collect();
-    match begins.as_slice() {
-        [] => Ok(asked.clone()),
-        [one] => Ok((*one).clone()),
-        several => {
-            let named: Vec<&str> = several.iter().take(NAMED_MAX).map(|id| id.as_str()).collect();
-            let more = if several.len() > NAMED_MAX { ", ..." } else { "" };
-            bail!(
-                "{asked} is the beginning of {} checkpoints ({}{more}); give more of the ID",
-                several.len(),
-                named.join(", ")
-            )
-        }
+    let all: Vec<&CheckpointId> = there.filter(|id| id.as_str().starts_with(asked.as_str())).collect();
+    let whole: Vec<&CheckpointId> =
+        all.iter().copied().filter(|id| is_beginning(asked.as_str(), id.as_str())).collect();
+    match (whole.as_slice(), all.as_slice()) {
+        ([], []) => Ok(asked.clone()),
+        ([one], _) => Ok((*one).clone()),
+        ([], [one]) => Err(Advised::new(
+            format!("there is no checkpoint {asked}, and a part of a number does not stand for the number in {one}"),
+            "give the whole number",
+        )
+        .into()),
+        ([], several) => Err(ambiguous(asked, several, "give the whole number")),
+        (several, _) => Err(ambiguous(asked, several, "give more of the ID")),
     }
+}
+
+/// The error if several IDs begin with `asked`.
+fn ambiguous(asked: &CheckpointId, ids: &[&CheckpointId], advice: &str) -> anyhow::Error {
+    let named: Vec<&str> = ids.iter().take(NAMED_MAX).map(|id| id.as_str()).collect();
+    let more = if ids.len() > NAMED_MAX { ", ..." } else { "" };
+    let what = format!("{asked} is the beginning of {} checkpoints ({}{more})", ids.len(), named.join(", "));
+    Advised::new(what, advice).into()
 }
 
 /// The number of `latest~N`; 0 for `latest`.
@@ -124,7 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_number_never_stands_for_the_number() {
-        assert_eq!(find("run.it_1").as_deref(), Ok("run.it_1"), "this checkpoint does not exist");
+    fn the_beginning_of_a_number_never_stands_for_the_number_and_the_error_names_the_checkpoints() {
+        let error = find("run.it_1").expect_err("three");
+        let ids = "run.it_14, run.it_12, run.it_10";
+        assert_eq!(error, format!("run.it_1 is the beginning of 3 checkpoints ({ids}); give the whole number"));
+        let only: CheckpointId = "melt.1700".parse().expect("valid");
+        let asked = "melt.17".parse().expect("valid");
+        let error = meant([&only].into_iter(), [&only].into_iter(), &asked).expect_err("a part of a number");
+        assert!(error.to_string().contains("there is no checkpoint melt.17,"), "{error}");
+        assert!(error.to_string().ends_with("in melt.1700; give the whole number"), "{error}");
+        assert_eq!(find("run.it_9").as_deref(), Ok("run.it_9"), "no ID begins with it");
     }
 }

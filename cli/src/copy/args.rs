@@ -11,7 +11,7 @@ pub const HELP: &str = "Exit status: 0 all are in the destination, 1 none is, 4 
 
 #[derive(Debug, Args)]
 pub struct CopyArgs {
-    /// Checkpoints to copy: their IDs, the beginnings of their IDs, latest, or latest~1
+    /// Checkpoints to copy: their IDs, the beginnings of their IDs (no part of a number), latest, or latest~1
     #[arg(required_unless_present = "all", value_name = "ID")]
     pub checkpoints: Vec<CheckpointId>,
     /// Copy all complete checkpoints of the job

@@ -20,7 +20,7 @@ pub const DIFF: &str = "Exit status: 0 everything was compared, whether it diffe
 
 #[derive(Debug, Args)]
 pub struct LsArgs {
-    /// Checkpoint: its ID, the beginning of its ID, latest, or latest~1
+    /// Checkpoint: its ID, the beginning of its ID (no part of a number), latest, or latest~1
     pub checkpoint: CheckpointId,
     /// List only these files. A pattern without a slash is compared with the name of the file, a pattern with a slash
     /// with the path
@@ -38,7 +38,7 @@ pub struct LsArgs {
 
 #[derive(Debug, Args)]
 pub struct CatArgs {
-    /// Checkpoint: its ID, the beginning of its ID, latest, or latest~1
+    /// Checkpoint: its ID, the beginning of its ID (no part of a number), latest, or latest~1
     pub checkpoint: CheckpointId,
     /// Path of the file, as mcr ls shows it
     pub file: OsString,
@@ -54,7 +54,7 @@ pub struct CatArgs {
 
 #[derive(Debug, Args)]
 pub struct ExtractArgs {
-    /// Checkpoint: its ID, the beginning of its ID, latest, or latest~1
+    /// Checkpoint: its ID, the beginning of its ID (no part of a number), latest, or latest~1
     pub checkpoint: CheckpointId,
     #[command(flatten)]
     pub store: StoreArgs,
@@ -80,7 +80,7 @@ pub struct ExtractArgs {
 
 #[derive(Debug, Args)]
 pub struct DiffArgs {
-    /// The first checkpoint: its ID, the beginning of its ID, latest, or latest~1
+    /// The first checkpoint: its ID, the beginning of its ID (no part of a number), latest, or latest~1
     pub a: CheckpointId,
     /// The second checkpoint, or a directory with files of the same names. A directory contains a slash, such as
     /// ./restored. Files of other steps in the directory are left out
