@@ -3,6 +3,7 @@
 use crate::args::ListArgs;
 use crate::common::{no_checkpoint_of, open_existing, open_store, renamed};
 use crate::exit::Exit;
+use crate::ours;
 use crate::output::{
     Paint, Table, counted, human_time, json_word, or_dash, print, print_json, ratio, tell, tell_error, utc,
 };
@@ -20,7 +21,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     let store = open_store(&args.store)?;
     let jobs = match &args.store.job {
         Some(job) => vec![job.clone()],
-        None => manifest::jobs(&store)?,
+        None => ours::jobs(&store, &args.store.store)?,
     };
     let (mut lines, mut reasons, mut held_lines, mut table) = (
         Vec::new(),
@@ -58,6 +59,9 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         // Position in the order of the job's checkpoints. The oldest checkpoint has number 1.
         let placed = states.into_iter().enumerate().map(|(nth, state)| (count - nth, state));
         for (place, state) in placed.filter(|(_, state)| args.all || !state.is_pruned) {
+            if ours::is_foreign(&store, job, &state) {
+                continue;
+            }
             let stored = held.get(&state.id).map(|held| held.bytes.0).or(measured(&state, state.stored_bytes.0));
             table.row([
                 job.to_string(),
@@ -118,12 +122,13 @@ pub fn partly(jobs: usize, failed: &[JobId]) -> ExitCode {
 ///
 /// The store cannot be read.
 pub fn newest(store: &Path, most: usize) -> anyhow::Result<serde_json::Value> {
-    let store = open_existing(store)?;
+    let (root, store) = (store, open_existing(store)?);
     let mut found = Vec::new();
-    for job in manifest::jobs(&store)? {
+    for job in ours::jobs(&store, root)? {
         let states = manifest::list(&store as &dyn Store, &job)?;
         let count = states.len();
-        let placed = states.into_iter().enumerate().filter(|(_, state)| !state.is_pruned);
+        let placed = states.into_iter().enumerate();
+        let placed = placed.filter(|(_, state)| !state.is_pruned && !ours::is_foreign(&store, &job, state));
         // The newest checkpoints of all jobs are among the newest checkpoints of each job.
         let lines = placed
             .take(most)

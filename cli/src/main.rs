@@ -46,6 +46,7 @@ mod node;
 mod node_agent;
 mod node_socket;
 mod orphan;
+mod ours;
 mod output;
 mod overlooked;
 mod page;

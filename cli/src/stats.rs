@@ -3,6 +3,7 @@
 use crate::args::{KeepArgs, StatsArgs};
 use crate::common::{no_checkpoint_of, now_unix_ms, open_store, renamed};
 use crate::list::partly;
+use crate::ours;
 use crate::output::{Progress, Table, counted, name_of, note, or_dash, print, print_json, ratio, tell_error};
 use crate::plot::{self, Figure, Scale};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
@@ -75,7 +76,7 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
     let store = open_store(&args.store)?;
     let names = match &args.store.job {
         Some(job) => vec![job.clone()],
-        None => manifest::jobs(&store)?,
+        None => ours::jobs(&store, &args.store.store)?,
     };
     let progress = Progress::new("reading", args.json);
     let (looked_at, mut failed, mut jobs) = (names.len(), Vec::new(), Vec::new());
@@ -116,7 +117,8 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn look_at(store: &dyn Store, name: &JobId, args: &StatsArgs) -> anyhow::Result<Job> {
-    let states = manifest::list(store, name)?;
+    let mut states = manifest::list(store, name)?;
+    states.retain(|state| !ours::is_foreign(store, name, state));
     tracing::info!(job = %name, checkpoints = states.len(), "reading the files of the job");
     let mut needed_by: BTreeMap<&CheckpointId, Vec<CheckpointId>> = BTreeMap::new();
     let mut wanted: BTreeSet<(CheckpointId, GroupId)> = BTreeSet::new();

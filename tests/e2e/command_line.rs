@@ -7,6 +7,36 @@ use mcrengine::store::PosixStore;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
+#[test]
+fn a_directory_of_other_programs_is_no_store_and_its_directories_are_no_checkpoints() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let etc = dir.path().join("etc");
+    std::fs::create_dir_all(etc.join("ssl/certs")).expect("made");
+    std::fs::write(etc.join("ssl/certs/ca.pem"), "text").expect("written");
+    let command = |name: &str| {
+        let mut command = mcr();
+        command.arg(name).arg("--store").arg(&etc);
+        command
+    };
+    for name in ["list", "stats"] {
+        let error = run_json(&mut command(name), 1)["error"].clone();
+        assert!(error["message"].as_str().is_some_and(|text| text.contains("is no store of mcr")), "{error}");
+        assert_eq!(error["path"], etc.to_str().expect("UTF-8"));
+    }
+    // The first group of a job is being written, and a directory of another program is in the job.
+    std::fs::create_dir_all(etc.join("wave/it_1")).expect("made");
+    std::fs::write(etc.join("wave/it_1/.group-0000.mcr.1f"), "begun").expect("written");
+    std::fs::create_dir_all(etc.join("wave/plots")).expect("made");
+    std::fs::write(etc.join("wave/plots/a.png"), "picture").expect("written");
+    let listed = run_json(&mut command("list"), 0);
+    let lines = listed["checkpoints"].as_array().expect("a list");
+    let names: Vec<_> = lines.iter().map(|line| (line["checkpoint"].as_str(), line["state"].as_str())).collect();
+    assert_eq!(names, [(Some("it_1"), Some("incomplete"))], "{listed}");
+    let stats = run_json(&mut command("stats"), 0);
+    assert_eq!(stats["jobs"].as_array().map(Vec::len), Some(1), "{stats}");
+    assert_eq!(stats["jobs"][0]["checkpoints"].as_array().map(Vec::len), Some(1), "{stats}");
+}
+
 /// A directory with checkpoints of six ranks, and a store that holds all of these checkpoints.
 struct Saved {
     dir: TempDir,
