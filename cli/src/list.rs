@@ -53,6 +53,7 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             }
         };
         reasons.extend(renamed.map(|renamed| format!("{renamed}\n")));
+        let states = newest_first(&store, job, states);
         let count = states.len();
         let held = if args.all { held_for_others(&store, job, &states) } else { BTreeMap::new() };
         held_lines.extend(held.iter().filter(|(_, held)| !held.by.is_empty()).map(|(id, held)| held_line(id, held)));
@@ -139,6 +140,24 @@ pub fn newest(store: &Path, most: usize) -> anyhow::Result<serde_json::Value> {
     }
     let checkpoints: Vec<_> = found.into_iter().map(|(_, line)| line).collect();
     Ok(serde_json::json!({ "checkpoints": checkpoints }))
+}
+
+/// Moves the checkpoints without a manifest, which have no place in the order of the job, to the places that the times
+/// of their directories show. A checkpoint whose directory has no known time comes last.
+fn newest_first(store: &dyn Store, job: &JobId, states: Vec<CheckpointState>) -> Vec<CheckpointState> {
+    // The name of a damaged checkpoint has determined its place.
+    let is_unplaced = |state: &CheckpointState| state.place.is_none() && !state.is_damaged && !state.is_unreadable;
+    let (unplaced, placed): (Vec<_>, Vec<_>) = states.into_iter().partition(is_unplaced);
+    let of_manifest = |state: CheckpointState| (state.place.map(|_| state.created_unix_ms), state);
+    let mut timed: Vec<(Option<u64>, CheckpointState)> = placed.into_iter().map(of_manifest).collect();
+    for state in unplaced.into_iter().rev() {
+        let modified = store.stat(&Path::new(job.as_str()).join(state.id.as_str()));
+        let modified = modified.ok().and_then(|stat| u64::try_from(stat.modified_unix_ms?).ok());
+        let is_older = |other: Option<u64>| other.zip(modified).is_some_and(|(other, own)| other <= own);
+        let at = timed.iter().position(|(other, _)| is_older(*other)).unwrap_or(timed.len());
+        timed.insert(at, (modified, state));
+    }
+    timed.into_iter().map(|(_, state)| state).collect()
 }
 
 /// The value, which comes from the manifests of the checkpoint. `None` if no manifest can be read.

@@ -37,6 +37,23 @@ fn a_directory_of_other_programs_is_no_store_and_its_directories_are_no_checkpoi
     assert_eq!(stats["jobs"][0]["checkpoints"].as_array().map(Vec::len), Some(1), "{stats}");
 }
 
+#[test]
+fn an_incomplete_checkpoint_without_a_manifest_is_listed_by_the_time_of_its_directory() {
+    let saved = Saved::new(&[1, 2]);
+    let begun = saved.store().join("job/it_0");
+    std::fs::create_dir(&begun).expect("made");
+    std::fs::write(begun.join(".group-0000.mcr.1f"), "begun").expect("written");
+    let ids = || -> Vec<String> {
+        let ids = list(&saved.store()).into_iter().map(|line| line["checkpoint"].as_str().map(str::to_owned));
+        ids.map(|id| id.expect("an ID")).collect()
+    };
+    assert_eq!(ids(), ["it_0", "sim.it_2", "sim.it_1"]);
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+    let dir = std::fs::File::open(&begun).expect("opened");
+    dir.set_modified(long_ago).expect("set");
+    assert_eq!(ids(), ["sim.it_2", "sim.it_1", "it_0"]);
+}
+
 /// A directory with checkpoints of six ranks, and a store that holds all of these checkpoints.
 struct Saved {
     dir: TempDir,
