@@ -1,6 +1,8 @@
 //! The texts of errors, for people and as JSON: what failed, where, and what the user can do.
 
+use crate::guard::NotPermitted;
 use crate::metrics::WrongMetrics;
+use crate::output::name_of;
 use mcr_anc::config::AncConfigError;
 use mcr_anc::flush_error::FlushError;
 use mcr_cnc::config::{ConfigError, UnknownKey};
@@ -38,6 +40,26 @@ impl Advised {
     /// Names the file or directory of the error.
     pub fn at(self, path: &Path) -> Self {
         Self { path: Some(path.to_owned()), ..self }
+    }
+}
+
+/// What failed at a file or directory. A context for an error that does not name this path itself.
+#[derive(Debug)]
+pub struct At {
+    path: PathBuf,
+    what: &'static str,
+}
+
+impl At {
+    /// The context `PATH: WHAT`.
+    pub fn new(path: &Path, what: &'static str) -> Self {
+        Self { path: path.to_owned(), what }
+    }
+}
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", name_of(&self.path), self.what)
     }
 }
 
@@ -161,7 +183,16 @@ fn advice_of(error: &anyhow::Error) -> Option<String> {
 
 /// The file or directory that an error of a known type names.
 fn path_of(error: &anyhow::Error) -> Option<PathBuf> {
+    if let Some(at) = error.downcast_ref::<At>() {
+        return Some(at.path.clone());
+    }
     error.chain().find_map(|cause| {
+        if let Some(error) = cause.downcast_ref::<NotPermitted>() {
+            return error.path.clone();
+        }
+        if let Some(error) = cause.downcast_ref::<RestoreError>() {
+            return error.path().map(Path::to_owned);
+        }
         if let Some(error) = cause.downcast_ref::<Advised>() {
             return error.path.clone();
         }

@@ -225,7 +225,10 @@ pub fn security(listen: Option<&Listen>, dialled: &[String]) -> anyhow::Result<S
         .into()),
         Err(error) => {
             let why = format!("connections to {address} need a certificate: {error:#}");
-            Err(if error.is::<NotPermitted>() { NotPermitted(why).into() } else { NoIdentity(why).into() })
+            Err(match error.downcast_ref::<NotPermitted>() {
+                Some(inner) => NotPermitted { why, path: inner.path.clone() }.into(),
+                None => NoIdentity(why).into(),
+            })
         }
     }
 }
@@ -260,7 +263,8 @@ pub fn authority_in(dir: &Path) -> anyhow::Result<Option<Authority>> {
         Ok(key) => key,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32) => {
-            return Err(NotPermitted(format!("{}: it is a symbolic link; it must be a file", path.display())).into());
+            let why = format!("{}: it is a symbolic link; it must be a file", path.display());
+            return Err(NotPermitted::new(why).at(&path).into());
         }
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
@@ -289,7 +293,7 @@ fn read(path: &Path, mut file: File, forbidden: u32, repair: &str) -> anyhow::Re
     if about.mode() & forbidden != 0 {
         let mode = about.mode() & 0o7777;
         let why = format!("{name}: it has mode {mode:04o}, so other users have access to it; {repair} {name}");
-        return Err(NotPermitted(why).into());
+        return Err(NotPermitted::new(why).at(path).into());
     }
     let mut text = String::new();
     file.read_to_string(&mut text).with_context(|| name.to_string())?;
@@ -301,10 +305,9 @@ fn check_directory(dir: &Path) -> anyhow::Result<()> {
     let about = std::fs::metadata(dir).with_context(|| dir.display().to_string())?;
     check_owner(dir, &about)?;
     if about.mode() & 0o022 != 0 {
-        let dir = dir.display();
-        let mode = about.mode() & 0o7777;
-        let why = format!("{dir}: it has mode {mode:04o}, so other users may write it; chmod go-w {dir}");
-        return Err(NotPermitted(why).into());
+        let (name, mode) = (dir.display(), about.mode() & 0o7777);
+        let why = format!("{name}: it has mode {mode:04o}, so other users may write it; chmod go-w {name}");
+        return Err(NotPermitted::new(why).at(dir).into());
     }
     Ok(())
 }
@@ -314,7 +317,7 @@ fn check_owner(path: &Path, about: &Metadata) -> anyhow::Result<()> {
     if about.uid() != own {
         let (owner, own) = (user(about.uid()), user(own));
         let why = format!("{}: it belongs to {owner}, but this process to {own}", path.display());
-        return Err(NotPermitted(why).into());
+        return Err(NotPermitted::new(why).at(path).into());
     }
     Ok(())
 }

@@ -63,7 +63,8 @@ fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<Posix
                 format!("{check}, or create it: mkdir -m 700 {}{how}", quoted(&name)),
             ),
             ErrorKind::PermissionDenied => {
-                NotPermitted(format!("the store at \"{name}\" cannot be used: {source}. {check}")).into()
+                let why = format!("the store at \"{name}\" cannot be used: {source}. {check}");
+                NotPermitted::new(why).at(store).into()
             }
             ErrorKind::NotADirectory => {
                 advised(format!("no store at \"{name}\": it is not a directory"), check.to_owned())

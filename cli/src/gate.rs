@@ -99,7 +99,7 @@ fn door_of(options: &GateOptions, socket: &Path) -> anyhow::Result<Arc<GateDoor>
         Err(error) => Err(format!("mcr node does not answer at {}: {error}", socket.display())),
     };
     let door = GateDoor::new(Box::new(source), Box::new(users)).map_err(|why| match why.contains("other users") {
-        true => anyhow::Error::from(NotPermitted(why)),
+        true => anyhow::Error::from(NotPermitted::new(why)),
         false => NoIdentity(why).into(),
     });
     Ok(Arc::new(door?))

@@ -10,8 +10,25 @@ use std::path::{Path, PathBuf};
 /// This process has no permission to use a file or a directory, or other users could change it. The command ends with
 /// [`crate::exit::Exit::NotPermitted`].
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct NotPermitted(pub String);
+#[error("{why}")]
+pub struct NotPermitted {
+    /// The text of the error, with what the user can do.
+    pub why: String,
+    /// The file or directory of the error.
+    pub path: Option<PathBuf>,
+}
+
+impl NotPermitted {
+    /// An error with this text.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self { why: why.into(), path: None }
+    }
+
+    /// Names the file or directory of the error.
+    pub fn at(self, path: &Path) -> Self {
+        Self { path: Some(path.to_owned()), ..self }
+    }
+}
 
 /// A connection needs TLS, and this process has no usable certificate. The command ends with
 /// [`crate::exit::Exit::Configuration`].
@@ -33,7 +50,8 @@ const STICKY: u32 = 0o1000;
 /// replace it. `is_shared`: the user permits that another user owns the store, and that a group can write to it.
 pub fn check_store(store: &Path, is_shared: bool) -> Result<(), NotPermitted> {
     let own = geteuid().as_raw();
-    let refuse = |why: String| Err(NotPermitted(format!("the store {} is not used: {why}", name_of(store))));
+    let refuse =
+        |why: String| Err(NotPermitted::new(format!("the store {} is not used: {why}", name_of(store))).at(store));
     if let Some(why) = replaceable(store) {
         return refuse(why);
     }

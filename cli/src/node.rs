@@ -55,7 +55,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     let uid = nix::unistd::geteuid();
     if !uid.is_root() && !args.own {
         let why = "mcr node needs root, to run workers as the users of the jobs; --own saves only your own jobs";
-        return Err(NotPermitted(why.into()).into());
+        return Err(NotPermitted::new(why).into());
     }
     let mode = if args.own { 0o700 } else { 0o755 };
     let mut builder = std::fs::DirBuilder::new();

@@ -2,6 +2,7 @@
 //!
 //! No file gets its final name before all files of the checkpoint are written and their digests are verified.
 
+use crate::advice::Advised;
 use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store, renamed_away};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
@@ -69,15 +70,15 @@ pub fn run(args: RestartArgs) -> anyhow::Result<ExitCode> {
 /// Refuses a target that cannot become a directory, before anything is decided.
 fn check_target(to: &Path) -> anyhow::Result<()> {
     match (to.symlink_metadata(), to.metadata()) {
-        (Ok(_), Ok(end)) if !end.is_dir() => bail!(
-            "--to {}: it is not a directory, and files can only be restored into a directory; give another name",
-            to.display()
-        ),
-        (Ok(link), Err(error)) if link.is_symlink() && error.kind() == std::io::ErrorKind::NotFound => bail!(
-            "--to {}: it is a symbolic link to {}, which does not exist; create this directory, or remove the link",
-            to.display(),
-            to.read_link().unwrap_or_default().display()
-        ),
+        (Ok(_), Ok(end)) if !end.is_dir() => {
+            let what = "it is not a directory, and files can only be restored into a directory";
+            Err(wrong_target(to, what, "give another name"))
+        }
+        (Ok(link), Err(error)) if link.is_symlink() && error.kind() == std::io::ErrorKind::NotFound => {
+            let end = to.read_link().unwrap_or_default();
+            let what = format!("it is a symbolic link to {}, which does not exist", end.display());
+            Err(wrong_target(to, &what, "create this directory, or remove the link"))
+        }
         _ => Ok(()),
     }
 }
@@ -89,14 +90,18 @@ fn check_outside_store(to: &Path, store: &Path) -> anyhow::Result<()> {
     // The target may not exist yet, so its nearest existing parent directory is compared.
     let above = to_absolute.ancestors().find_map(|dir| dir.canonicalize().ok());
     if above.is_some_and(|above| above.starts_with(&store)) {
-        bail!(
-            "--to {}: it is inside the store {}, where only mcr may keep files: mcr prune could remove the restored \
-             files; give a directory outside the store",
-            to.display(),
+        let what = format!(
+            "it is inside the store {}, where only mcr may keep files: mcr prune could remove the restored files",
             name_of(&store)
         );
+        return Err(wrong_target(to, &what, "give a directory outside the store"));
     }
     Ok(())
+}
+
+/// The error for a directory to which no file can be restored.
+fn wrong_target(to: &Path, what: &str, advice: &str) -> anyhow::Error {
+    Advised::new(format!("--to {}: {what}", name_of(to)), advice).at(to).into()
 }
 
 /// Maximum number of attempts. A restart begins again if it could restore none of the checkpoints that it found, and

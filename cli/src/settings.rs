@@ -9,6 +9,7 @@
 //! comment. All commands resolve the settings here, so a restart finds the store to which the agents save.
 
 use self::comment::COMMENT;
+use crate::advice::Advised;
 use crate::config::ConfigFile;
 use crate::metrics::metrics_address;
 use anyhow::{Context, bail};
@@ -308,7 +309,8 @@ impl Settings {
     fn set_by_user(&mut self, key: &str, value: Value, from: &str, limits: &Table) -> anyhow::Result<()> {
         check_limit(key, &value, from, limits)?;
         if key == "aggregators" && !self.texts("cnc", key).is_empty() {
-            bail!("{from}: {key} = {value}, but the cluster's file names the aggregators; remove the line");
+            let what = format!("{key} = {value}, but the cluster's file names the aggregators");
+            return Err(wrong(from, &what, "remove the line"));
         }
         for table in tables_of(key).unwrap_or_default() {
             self.set(table, key, value.clone(), from);
@@ -328,7 +330,8 @@ impl Settings {
                 };
                 text = path.to_owned();
             } else if key == "store" && !Path::new(&text).is_absolute() {
-                bail!("{}: store = {text:?} is a relative path; write it from the root", setting.from);
+                let what = format!("store = {text:?} is a relative path");
+                return Err(wrong(&setting.from, &what, "write it from the root"));
             }
             setting.value = Value::String(text);
         }
@@ -515,10 +518,18 @@ fn check_owner(file: &Path) -> anyhow::Result<()> {
 fn check_limit(key: &str, value: &Value, from: &str, limits: &Table) -> anyhow::Result<()> {
     match limits.get(key) {
         Some(limit) if !is_within(value, limit) => {
-            bail!("{from}: {key} = {value}, but the cluster's file permits only {limit} ([limits])")
+            let what = format!("{key} = {value}, but the cluster's file permits only {limit} ([limits])");
+            Err(wrong(from, &what, "write a permitted value, or remove the line"))
         }
         _ => Ok(()),
     }
+}
+
+/// The error for a wrong setting. `from` is the file, or describes another source of the setting.
+fn wrong(from: &str, what: &str, advice: &str) -> anyhow::Error {
+    let error = Advised::new(format!("{from}: {what}"), advice);
+    let file = Path::new(from);
+    if file.is_absolute() { error.at(file).into() } else { error.into() }
 }
 
 fn is_within(value: &Value, limit: &Value) -> bool {

@@ -453,6 +453,50 @@ fn a_value_that_was_not_measured_is_null_in_json_and_a_dash_in_a_table() {
 }
 
 #[test]
+fn an_error_whose_message_names_a_file_has_the_path_of_this_file() {
+    let site = Site::new();
+    run(&mut site.save(), 0);
+    let (no_directory, file) = (site.path("nodir/"), site.path("file"));
+    std::fs::write(&file, "text").expect("written");
+    let directory = site.path("d.h5");
+    std::fs::create_dir(&directory).expect("made");
+    let below_none = site.path("none/d.h5");
+    let inside = site.path("store/to");
+    let open = site.path("open");
+    make_store(&open);
+    std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("set");
+    let job = site.path("job");
+    std::fs::create_dir(&job).expect("made");
+    std::fs::write(job.join("mcr.toml"), "job = \"wave\"\nwatch = \"data\"\nstore = \"st\"\n").expect("written");
+    let with_path = |args: &str, path: &Path| {
+        let mut command = site.command(args);
+        command.arg(path);
+        command
+    };
+    let mut relative = mcr();
+    relative.arg("list").current_dir(&job);
+    let mut not_own = mcr();
+    not_own.args(["save", "--job", "wave", "--store"]).arg(&open).arg(site.path("data"));
+    let extract = "extract latest --variable state/ids --to";
+    for (mut command, path, code) in [
+        (with_path("diff latest", &no_directory), no_directory, 1),
+        (with_path(extract, &below_none), below_none, 1),
+        (with_path(extract, &directory), directory, 1),
+        (with_path("restart --to", &file), file.clone(), 1),
+        (with_path("restart --to", &file.join("below")), file.join("below"), 1),
+        (with_path("restart --to", &inside), inside, 1),
+        (relative, job.join("mcr.toml"), 1),
+        (not_own, open, 77),
+    ] {
+        let error = run_json(&mut command, code)["error"].clone();
+        let named = error["path"].as_str().unwrap_or_else(|| panic!("no path: {error}"));
+        assert!(Path::new(named).starts_with(&path), "{error}");
+        assert!(error["message"].as_str().is_some_and(|text| text.contains(named)), "{error}");
+        assert_eq!(error["code"], code);
+    }
+}
+
+#[test]
 fn a_command_without_a_file_names_the_missing_option_and_no_key_of_a_file() {
     let dir = tempfile::tempdir().expect("a directory");
     for (args, expected, option) in [

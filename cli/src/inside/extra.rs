@@ -1,6 +1,7 @@
 //! The files of a directory that a checkpoint does not have.
 
 use super::sides::Side;
+use crate::advice::At;
 use anyhow::Context;
 use mcrengine::ids::{FilePath, shape_of};
 use std::collections::{BTreeMap, HashSet};
@@ -16,7 +17,7 @@ pub fn extra_files(dir: &Path, checkpoint: &Side) -> anyhow::Result<Vec<String>>
     let mut extra = Vec::new();
     let mut open = vec![dir.to_path_buf()];
     while let Some(at) = open.pop() {
-        let unreadable = || format!("{}: the directory cannot be read", at.display());
+        let unreadable = || At::new(&at, "the directory cannot be read");
         for entry in std::fs::read_dir(&at).with_context(unreadable)? {
             let entry = entry.with_context(unreadable)?;
             let (kind, path) = (entry.file_type().with_context(unreadable)?, entry.path());

@@ -8,7 +8,7 @@ use super::args::ExtractArgs;
 use super::ls::shape_of;
 use super::npy;
 use super::open::Opened;
-use crate::advice::Advised;
+use crate::advice::{Advised, At};
 use crate::output::{Table, counted, name_of, print, print_json};
 use crate::ranks::RankSet;
 use anyhow::{Context, bail};
@@ -112,10 +112,15 @@ pub fn run(args: ExtractArgs) -> anyhow::Result<ExitCode> {
     let is_npy = match args.to.extension().and_then(|end| end.to_str()) {
         Some("npy") => true,
         Some("h5" | "hdf5") => false,
-        _ => bail!("--to {}: the name must end with .npy or .h5", args.to.display()),
+        _ => {
+            let what = format!("--to {}: the name must end with .npy or .h5", name_of(&args.to));
+            return Err(Advised::new(what, "give a name with one of these ends").at(&args.to).into());
+        }
     };
-    if args.to.symlink_metadata().is_ok() {
-        bail!("--to {}: the file exists already; give another name", args.to.display());
+    if let Ok(found) = args.to.symlink_metadata() {
+        let kind = if found.is_dir() { "directory" } else { "file" };
+        let what = format!("--to {}: the {kind} exists already", name_of(&args.to));
+        return Err(Advised::new(what, "give another name").at(&args.to).into());
     }
     let patterns = args.variable.iter().map(|text| pattern(text)).collect::<anyhow::Result<Vec<_>>>()?;
     let opened = Opened::whole(&args.store, &args.checkpoint)?;
@@ -251,7 +256,7 @@ impl Sparse {
         name.push(format!(".{}.part", std::process::id()));
         let sparse = Self { path: next_to.with_file_name(name) };
         let out = File::options().write(true).create_new(true).open(&sparse.path);
-        let out = out.with_context(|| format!("{}: cannot be created", sparse.path.display()))?;
+        let out = out.with_context(|| At::new(&sparse.path, "cannot be created"))?;
         let set = Arc::clone(reader.set());
         let header: &FileHeader = &set.index().files()[file as usize];
         out.set_len(header.bytes)?;
@@ -310,7 +315,7 @@ fn write_npy(
         let mut next = reading.next()?;
         let descr = next.as_ref().map_or("<f8", |(_, array)| array.numbers.descr());
         let out = File::options().write(true).create_new(true).open(&args.to);
-        let out = out.with_context(|| format!("{}: cannot be created", args.to.display()))?;
+        let out = out.with_context(|| At::new(&args.to, "cannot be created"))?;
         let mut out = BufWriter::new(out);
         out.write_all(&npy::header(descr, &shape))?;
         while let Some((piece, array)) = next.take() {
@@ -329,7 +334,7 @@ fn write_npy(
 
 fn write_h5(sets: &[Arc<ContainerSet>], pieces: &mut [Piece], args: &ExtractArgs) -> anyhow::Result<()> {
     let name = |piece: &Piece| format!("{}/{}", piece.file.trim_matches('/'), piece.variable.trim_start_matches('/'));
-    let out = NewArrays::create(&args.to).with_context(|| format!("{}: cannot be created", args.to.display()))?;
+    let out = NewArrays::create(&args.to).with_context(|| At::new(&args.to, "cannot be created"))?;
     let mut reading = Reading::new(sets, args, pieces);
     while let Some((piece, array)) = reading.next()? {
         out.add(&name(piece), &array, piece.rank).with_context(|| format!("{}: cannot be written", name(piece)))?;

@@ -1,7 +1,9 @@
 //! The two sides of `mcr diff`: the files of a checkpoint, or the files of a directory.
 
 use super::open::Opened;
-use anyhow::{Context, bail};
+use crate::advice::{Advised, At};
+use crate::output::name_of;
+use anyhow::Context;
 use mcr_cnc::capture::{CaptureMode, capture};
 use mcr_cnc::h5::Maps;
 use mcr_cnc::source::{Descriptors, OpenFile};
@@ -54,8 +56,11 @@ impl Side {
     pub fn of_directory(dir: &Path, like: &Opened, other: &Self) -> anyhow::Result<Self> {
         match dir.metadata() {
             Ok(found) if found.is_dir() => {}
-            Ok(_) => bail!("{}: it is not a directory", dir.display()),
-            Err(error) => bail!("{}: the directory cannot be read: {error}", dir.display()),
+            Ok(_) => {
+                let what = format!("{}: it is not a directory", name_of(dir));
+                return Err(Advised::new(what, "name a directory, or the ID of a checkpoint").at(dir).into());
+            }
+            Err(error) => return Err(error).context(At::new(dir, "the directory cannot be read")),
         }
         let profile: Profile = like.state.profile.parse().unwrap_or(Profile::Fast);
         let mode = CaptureMode::of(like.state.scheme, &profile);
@@ -66,7 +71,7 @@ impl Side {
                 continue;
             }
             let captured = capture(dir, &header.path, header.rank, mode, &maps);
-            let captured = captured.with_context(|| format!("{}: cannot be read", path.display()))?;
+            let captured = captured.with_context(|| At::new(&path, "cannot be read"))?;
             files.push(OpenFile::new(dir, Arc::new(captured.header), captured.fingerprint, &descriptors));
         }
         Ok(Self::Directory(files))

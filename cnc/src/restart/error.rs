@@ -3,7 +3,7 @@
 use mcrengine::header::HeaderError;
 use mcrengine::ids::Digest;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a file could not be restored. After such an error, no part of the file is under its final name.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +104,21 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
+    /// The file or directory of the error. `None` if the description of a file is wrong.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Header(_) => None,
+            Self::OutOfRange { path, .. }
+            | Self::Chunk { path, .. }
+            | Self::Incomplete { path, .. }
+            | Self::Digest { path, .. }
+            | Self::NotADirectory { path }
+            | Self::Occupied { path }
+            | Self::Busy { path, .. }
+            | Self::Io { path, .. } => Some(path),
+        }
+    }
+
     /// Whether the cause of the error is the checkpoint, and not the disk of this node. If the checkpoint is the
     /// cause, another checkpoint may be restorable.
     pub fn blames_checkpoint(&self) -> bool {
