@@ -13,9 +13,10 @@ use args::CopyArgs;
 use mcrengine::copy::{CopyError, Route, Side, copy_checkpoint, copy_records, plan_checkpoint};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
-use mcrengine::store::Store;
+use mcrengine::store::{MemoryStore, Store};
 use mcrengine::units::human_bytes;
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -64,17 +65,12 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
     let to_job = args.to_job.clone().unwrap_or_else(|| job.clone());
     // An unknown checkpoint is an error before the store is created.
     let chosen = chosen(&from, &job, &args)?;
-    let is_created = args.create && !args.dry_run;
-    let how = match args.create {
-        true => "; without --dry-run, --create creates it",
-        false => "; or use --create",
-    };
-    let to = open_own(&args.store.store, is_created, args.shared_store, how)?;
+    let to = destination(&args)?;
     if job == to_job && is_same(&args.from, &args.store.store) {
         let what = format!("the source and the destination are job {job} in {}", name_of(&args.from));
         return Err(Advised::new(what, "name another store with --store, or another job with --to-job").into());
     }
-    let route = Route { from: Side { store: &from, job: &job }, to: Side { store: &to, job: &to_job } };
+    let route = Route { from: Side { store: &from, job: &job }, to: Side { store: &*to, job: &to_job } };
     let progress = Progress::new("copying", args.json);
     let records = copy_records(&route, args.dry_run)?;
     let (mut lines, mut planned) = (Vec::new(), BTreeSet::new());
@@ -102,6 +98,18 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
         print(&format!("{}\n", last_line(&lines, &args, &to_job, exit)))?;
     }
     Ok(exit.into())
+}
+
+/// Opens the store that receives the checkpoints. With `--create --dry-run`, an empty store in memory stands for a
+/// directory that does not exist.
+fn destination(args: &CopyArgs) -> anyhow::Result<Box<dyn Store>> {
+    let path = &args.store.store;
+    let is_new = path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    if args.create && args.dry_run && is_new {
+        return Ok(Box::new(MemoryStore::new()));
+    }
+    let is_created = args.create && !args.dry_run;
+    Ok(Box::new(open_own(path, is_created, args.shared_store, "; or use --create")?))
 }
 
 /// The checkpoints to copy, the oldest first, so that an interrupted copy has the older checkpoints.
