@@ -67,8 +67,9 @@ pub const EVERY_COMMAND: &str = "Exit status: 0 done, 1 failed, 2 an older or a 
     certificate that is missing or cannot be used (mcr cert init).\n\n\
     A wrong command line ends with 1. mcr COMMAND --help lists the exit statuses of a command.";
 /// Text for `mcr save --help`.
-pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is saved, 4 partly: some checkpoints or files \
-    are not saved, and the last line names them, 77 other users could change the store.";
+pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is saved, or the result could not be \
+    printed, 4 partly: some checkpoints or files are not saved, and the last line names them, 77 other users could \
+    change the store.";
 /// Text for `mcr restart --help`.
 pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, a \
     doubtful one, one that is marked as bad, or (without --checkpoint) one that was set aside, 3 there is no complete \

@@ -202,6 +202,16 @@ pub fn check_out() -> Result<(), NotPrinted> {
     }
 }
 
+/// Adds a line on standard error to a result of printing: if standard output cannot be written, the line says that the
+/// work of the command is done nevertheless. `done` is the sentence for this work, `None` if nothing was done.
+pub fn printed(result: anyhow::Result<()>, done: impl FnOnce() -> Option<String>) -> anyhow::Result<()> {
+    result.inspect_err(|error| {
+        if let (true, Some(done)) = (error.is::<NotPrinted>(), done()) {
+            tell(format!("{done}; only this result is not printed"));
+        }
+    })
+}
+
 /// Prints one line to standard error. An error while writing is ignored, because it cannot be reported.
 pub fn tell(text: impl Display) {
     tell_line(&format!("mcr: {text}"));

@@ -4,7 +4,7 @@
 use crate::advice::Advised;
 use crate::args::PruneArgs;
 use crate::common::{no_checkpoint_named, now_unix_ms, one_job, open_store};
-use crate::output::{Progress, counted, note, print, print_json};
+use crate::output::{Progress, counted, note, print, print_json, printed};
 use crate::which::checkpoint_of;
 use anyhow::{Context, bail};
 use mcrengine::ids::{CheckpointId, JobId};
@@ -76,36 +76,46 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         "the rules were applied"
     );
     let code = if pruned.unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let print_result = || -> anyhow::Result<()> {
+        if args.json {
+            return print_json(&serde_json::json!({
+                "job": job, "dry_run": args.dry_run, "removed": pruned.checkpoints, "freed_bytes": pruned.freed_bytes,
+                "still_needed": pruned.still_needed, "repacked": pruned.repacked,
+                "not_repacked": pruned.not_repacked, "left_over": pruned.left_over, "unreadable": pruned.unreadable,
+                "marked_bad": args.mark_bad, "unmarked": unmarked,
+            }));
+        }
+        for id in &args.mark_bad {
+            let is = if args.dry_run { "would be" } else { "is" };
+            print(&format!("{id} {is} marked as bad: a restart skips it\n"))?;
+        }
+        for id in &not_marked {
+            print(&format!("{id} was not marked as bad: nothing was changed\n"))?;
+        }
+        for id in &unmarked {
+            let is = if args.dry_run { "would no longer be" } else { "is no longer" };
+            print(&format!("{id} {is} marked as bad\n"))?;
+            if manifest::state(&store, &job, id)?.is_set_aside {
+                print(&format!(
+                    "since then, a restart continued from an older one and set {id} aside: use --checkpoint {id} to \
+                     restore it\n"
+                ))?;
+            }
+        }
+        if prunes {
+            print(&summary(&pruned, args.dry_run))?;
+            if !pruned.checkpoints.is_empty() {
+                print(none_left(&manifest::list(&store, &job)?, &pruned.checkpoints, args.dry_run))?;
+            }
+        }
+        Ok(())
+    };
+    printed(print_result(), || {
+        let removed = counted(pruned.checkpoints.len() as u64, "checkpoint");
+        (!args.dry_run).then(|| format!("mcr prune IS done, with {removed} removed"))
+    })?;
     if args.json {
-        print_json(&serde_json::json!({
-            "job": job, "dry_run": args.dry_run, "removed": pruned.checkpoints, "freed_bytes": pruned.freed_bytes,
-            "still_needed": pruned.still_needed, "repacked": pruned.repacked, "not_repacked": pruned.not_repacked, "left_over": pruned.left_over, "unreadable": pruned.unreadable,
-            "marked_bad": args.mark_bad, "unmarked": unmarked,
-        }))?;
         return Ok(code);
-    }
-    for id in &args.mark_bad {
-        let is = if args.dry_run { "would be" } else { "is" };
-        print(&format!("{id} {is} marked as bad: a restart skips it\n"))?;
-    }
-    for id in &not_marked {
-        print(&format!("{id} was not marked as bad: nothing was changed\n"))?;
-    }
-    for id in unmarked {
-        let is = if args.dry_run { "would no longer be" } else { "is no longer" };
-        print(&format!("{id} {is} marked as bad\n"))?;
-        if manifest::state(&store, &job, id)?.is_set_aside {
-            print(&format!(
-                "since then, a restart continued from an older one and set {id} aside: use --checkpoint {id} to \
-                 restore it\n"
-            ))?;
-        }
-    }
-    if prunes {
-        print(&summary(&pruned, args.dry_run))?;
-        if !pruned.checkpoints.is_empty() {
-            print(none_left(&manifest::list(&store, &job)?, &pruned.checkpoints, args.dry_run))?;
-        }
     }
     for unreadable in &pruned.unreadable {
         let problems = unreadable.problems.join("; ");

@@ -200,3 +200,24 @@ fn a_save_that_cannot_write_to_the_store_has_an_error_with_advice_as_text_and_as
     let said = String::from_utf8_lossy(&save("").stderr).into_owned();
     assert!(said.contains(&format!("mcr: advice: {advice}")), "{said}");
 }
+
+#[test]
+fn a_command_whose_result_cannot_be_printed_says_that_its_work_is_done() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("run");
+    std::fs::create_dir(&data).expect("made");
+    (1..=2).for_each(|step| (0..2).for_each(|rank| write_rank(&data, step, rank, 500)));
+    for (line, done) in [
+        ("save run --store s --create --job wave", "2 of 2 checkpoints ARE saved in s"),
+        ("copy --all --from s --store t --create", "2 of 2 chosen checkpoints ARE in t (job wave)"),
+        ("extract latest --variable state/ids --to ids.npy --store s", "ids.npy IS written"),
+        ("prune --keep 1 --store s", "mcr prune IS done, with 1 checkpoint removed"),
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
+        let output = mcr().args(line.split(' ')).current_dir(dir.path()).stdout(full).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        assert!(said.contains(&format!("mcr: {done}; only this result is not printed")), "{line}: {said}");
+    }
+    assert!(dir.path().join("ids.npy").is_file() && list(&dir.path().join("s")).len() == 1);
+}

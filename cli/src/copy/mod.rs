@@ -5,7 +5,7 @@ pub mod args;
 use crate::advice::{Advised, message_of};
 use crate::common::{no_checkpoint_named, one_job, open_own, open_store};
 use crate::exit::Exit;
-use crate::output::{Progress, counted, name_of, print, print_json};
+use crate::output::{Progress, counted, name_of, print, print_json, printed};
 use crate::store_args::StoreArgs;
 use crate::which::checkpoint_of;
 use anyhow::bail;
@@ -87,17 +87,32 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
     drop(progress);
     let done = lines.iter().filter(|line| line.is_there()).count();
     let exit = Exit::of(done, done < lines.len());
+    printed(print_result(&lines, &args, &job, &to_job, records, exit), || {
+        let there = format!("{done} of {} ARE in", counted(lines.len() as u64, "chosen checkpoint"));
+        (done > 0 && !args.dry_run).then(|| format!("{there} {} (job {to_job})", name_of(&args.store.store)))
+    })?;
+    Ok(exit.into())
+}
+
+/// Prints the result. `job` and `to_job` are the names of the job in the source and in the destination.
+fn print_result(
+    lines: &[Line],
+    args: &CopyArgs,
+    job: &JobId,
+    to_job: &JobId,
+    records: usize,
+    exit: Exit,
+) -> anyhow::Result<()> {
     if args.json {
         let bytes: u64 = lines.iter().map(|line| line.bytes).sum();
         print_json(&serde_json::json!({
             "job": job, "to_job": to_job, "from": name_of(&args.from), "store": name_of(&args.store.store),
             "dry_run": args.dry_run, "records": records, "bytes": bytes, "checkpoints": lines,
-        }))?;
+        }))
     } else {
         lines.iter().try_for_each(|line| print(&line.text()))?;
-        print(&format!("{}\n", last_line(&lines, &args, &to_job, exit)))?;
+        print(&format!("{}\n", last_line(lines, args, to_job, exit)))
     }
-    Ok(exit.into())
 }
 
 /// Opens the store that receives the checkpoints. With `--create --dry-run`, an empty store in memory stands for a

@@ -9,7 +9,7 @@ use super::ls::shape_of;
 use super::npy;
 use super::open::Opened;
 use crate::advice::{Advised, At};
-use crate::output::{Table, counted, name_of, print, print_json};
+use crate::output::{Table, counted, name_of, print, print_json, printed};
 use crate::ranks::RankSet;
 use anyhow::{Context, bail};
 use globset::{GlobBuilder, GlobMatcher};
@@ -152,7 +152,7 @@ pub fn run(args: ExtractArgs) -> anyhow::Result<ExitCode> {
     if made.is_err() {
         let _ = std::fs::remove_file(&args.to);
     }
-    report(&opened, &pieces, made?, &args)?;
+    printed(report(&opened, &pieces, made?, &args), || Some(format!("{} IS written", name_of(&args.to))))?;
     Ok(ExitCode::SUCCESS)
 }
 

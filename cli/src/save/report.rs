@@ -6,7 +6,8 @@ use crate::args::SaveArgs;
 use crate::exit::Exit;
 use crate::found::LeftOut;
 use crate::output::{
-    Paint, Table, human_rate, human_time, json_word, name_of, or_dash, print, print_json, ratio, tell, tell_error,
+    Paint, Table, counted, human_rate, human_time, json_word, name_of, or_dash, print, print_json, printed, ratio,
+    tell, tell_error,
 };
 use mcr_anc::commit_group::CommittedGroup;
 use mcr_cnc::layout::Labelled;
@@ -214,6 +215,13 @@ impl Report {
     }
 
     pub fn print(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> anyhow::Result<()> {
+        printed(self.print_result(job, args, left_out, exit), || {
+            let (saved, all) = (self.saved(), counted(self.lines.len() as u64, "checkpoint"));
+            (saved > 0).then(|| format!("{saved} of {all} ARE saved in {}", name_of(&args.store.store)))
+        })
+    }
+
+    fn print_result(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> anyhow::Result<()> {
         if let Some(error) = &self.error {
             tell_error(error);
         }
