@@ -400,7 +400,8 @@ fn from_numbers(
         Some(span) => lines.push(format!("the name of a checkpoint has the form {}", show(span, &[]))),
         None => lines.push(format!("no number distinguishes checkpoints: all files are checkpoint {otherwise}")),
     }
-    let asks = asks.or_else(|| {
+    let gap = || templates.iter().find_map(steps::rank_with_gaps).filter(|_| !any_rank && !one_rank);
+    let asks = asks.or_else(gap).or_else(|| {
         let (template, rank) = ranked.iter().find(|(template, rank)| template.contradicts(rank))?;
         Some(format!(
             "the number # in {} would be the rank, but the files of one number were written after those of the other, as \
@@ -691,11 +692,20 @@ impl Template<'_> {
             return None;
         }
         let slots = (0..self.slots()).filter(|slot| !after_word || self.word(*slot) == Word::Rank);
-        let candidates = slots.filter_map(|slot| Some((self.word(slot), self.try_rank(slot)?)));
-        candidates.max_by_key(|(word, rank)| (*word, rank.slot)).map(|(_, rank)| rank)
+        let candidates = slots.filter_map(|slot| Some((self.word(slot), self.try_rank(slot, false)?)));
+        let found = candidates.max_by_key(|(word, rank)| (*word, rank.slot)).map(|(_, rank)| rank)?;
+        if !self.contradicts(&found) {
+            return Some(found);
+        }
+        // The times show that this number is the step. Another number is the rank if all steps have all its values, as
+        // on a node that has only the ranks 4 to 7.
+        let others = (0..self.slots()).rev().filter(|slot| !found.linked.contains(slot));
+        others.filter_map(|slot| self.try_rank(slot, true)).next().or(Some(found))
     }
 
-    fn try_rank(&self, slot: usize) -> Option<RankSlot> {
+    /// The rank, if this number can be the rank. With `of_a_node`, the ranks may begin with any number, and every step
+    /// must have all ranks.
+    fn try_rank(&self, slot: usize, of_a_node: bool) -> Option<RankSlot> {
         let word = self.word(slot);
         if word == Word::Checkpoint {
             return None;
@@ -714,10 +724,13 @@ impl Template<'_> {
         let ranks = (last - first).checked_add(1)?;
         // A node may see only its own ranks, for example 32 to 63. A range that begins above 1 is accepted only after
         // a word for ranks.
-        if ranks < 2 || (first > 1 && word != Word::Rank) {
+        if ranks < 2 || (first > 1 && word != Word::Rank && !of_a_node) {
             return None;
         }
         let whole = sets.values().filter(|set| set.len() as u64 == ranks).count();
+        if of_a_node && (whole < 2 || whole < sets.len()) {
+            return None;
+        }
         // The newest checkpoint may still be incomplete. Therefore only half of the checkpoints must have all ranks.
         (whole > 0 && (whole * 2 >= sets.len() || word == Word::Rank)).then_some(RankSlot {
             slot,

@@ -205,6 +205,31 @@ fn begins_in_word(text: &[u8]) -> bool {
 /// Minimum time from the first to the last checkpoint of a code that writes one file for each checkpoint.
 pub(super) const SERIES_MIN: Duration = Duration::from_secs(1);
 
+/// A question to the user, if a number may be the rank although values are missing: `out_1.0`, `out_1.1` and `out_1.3`
+/// may be three steps, or a step without its rank 2. Another number must be there that may be the step, more values
+/// are there than are missing, and the times do not show that the files are steps.
+pub(super) fn rank_with_gaps(template: &Template<'_>) -> Option<String> {
+    let is_one = |slot: usize| template.rows.iter().all(|row| row[slot] == template.rows[0][slot]);
+    let mut varying = (0..template.slots()).filter(|slot| !is_one(*slot));
+    let slot = varying.next().filter(|slot| *slot > 0 && template.word(*slot) != Word::Checkpoint)?;
+    let values: BTreeSet<u64> = template.rows.iter().map(|row| number(row[slot])).collect();
+    let (first, last) = (*values.first()?, *values.last()?);
+    let missing: Vec<u64> = (first..=last).filter(|value| !values.contains(value)).take(values.len()).collect();
+    let rank = RankSlot { slot, linked: vec![slot], first, ranks: last - first + 1 };
+    let is_it = varying.next().is_none()
+        && first <= 1
+        && (1..values.len()).contains(&missing.len())
+        && template.written_in_order(&rank) <= 2;
+    is_it.then(|| {
+        format!(
+            "the number # in {} may be the rank, without the values {}. Say with --layout whether it is the rank: a \
+             pattern with {{checkpoint}} and {{rank}}; if it is the step, a pattern with {{checkpoint}}",
+            show(&template.text, &[slot]),
+            missing.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+        )
+    })
+}
+
 /// The question for the user if the checkpoints of a layout without ranks may be the ranks of one checkpoint. The
 /// checkpoints may be ranks if all checkpoints have the same files except for one number, this number counts from 0 or
 /// 1 without gaps, and all files were begun at nearly the same time. If each checkpoint has several files, a word such

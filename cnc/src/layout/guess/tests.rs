@@ -77,6 +77,30 @@ fn expect(labels: &[(&str, usize, u32)]) -> Guessed {
 type Case = (&'static [&'static str], &'static [(&'static str, usize, u32)]);
 
 #[test]
+fn a_node_that_has_only_later_ranks_finds_them_if_the_times_show_the_steps() {
+    let names = paths((1..=3).flat_map(|step| (4..8).map(move |rank| format!("out_{step}.{rank}"))));
+    let after =
+        |nth: usize| SystemTime::UNIX_EPOCH + Duration::from_millis(nth as u64 / 4 * 1500 + (nth as u64 * 7) % 4);
+    let listing = Listing { modified: (0..names.len()).map(after).collect(), ..listing_of(&names) };
+    let (layout, explanation) = guess(&listing, Path::new("/data/run7"), Rest::IsTaken, None);
+    assert!(explanation.asks.is_none(), "{explanation:?}");
+    let expected = (1..=3).map(|step| (format!("out_{step}"), (4, (4..8).collect()))).collect();
+    assert_eq!(place_all(&layout, &names), expected);
+}
+
+#[test]
+fn a_number_with_gaps_that_may_be_the_rank_or_the_step_is_asked_for_unless_the_times_show_steps() {
+    let asks = |names: &[&str]| guess_at(&paths(names), Path::new("/data/run7")).1.asks;
+    let question = asks(&["out_1.0", "out_1.1", "out_1.3"]).expect("asks");
+    assert!(question.contains("# in out_N.# may be the rank, without the values 2."), "{question}");
+    for steps in [&["out_1.0", "out_1.10", "out_1.20"][..], &["out_0", "out_1", "out_3"], &["a_1.5", "a_1.6", "a_1.8"]]
+    {
+        assert_eq!(asks(steps), None, "{steps:?}");
+    }
+    assert_eq!(guess_in_order(&paths(["out_1.0", "out_1.1", "out_1.3"])).1.asks, None);
+}
+
+#[test]
 fn numbers_tell_ranks_from_checkpoints() {
     let cases: &[Case] = &[
         (&["st_10.0.bin", "st_10.1.bin", "st_20.0.bin", "st_20.1.bin"], &[("st_10", 2, 2), ("st_20", 2, 2)]),
