@@ -73,8 +73,6 @@ pub struct About {
     /// When the agent began to watch, in nanoseconds of the agent's steady clock. The agent did not watch while files
     /// from before this time were written.
     pub began_clock_ns: i64,
-    /// Whether the agent's state file names a committed checkpoint.
-    pub has_committed: bool,
 }
 
 impl About {

@@ -253,8 +253,8 @@ impl Service {
             Ok(hello) => hello,
             Err(end) => return goodbye(&out, end).await,
         };
-        let lacks_committed = match self.greet(&job, &node, &about).await {
-            Ok(lacks_committed) => lacks_committed,
+        let has_none = match self.greet(&job, &node, &about).await {
+            Ok(has_none) => has_none,
             Err(end) => return goodbye(&out, end).await,
         };
         let ranks = about.ranks;
@@ -270,7 +270,7 @@ impl Service {
             software: SOFTWARE.into(),
             leave_filters,
             serves: self.of_job.as_ref().map(|of_job| of_job.identity.clone()).unwrap_or_default(),
-            lacks_committed,
+            has_none,
         };
         drop(out);
         link.send(To::Welcome(welcome));
@@ -284,19 +284,19 @@ impl Service {
     }
 
     /// Checks whether the agent's incarnation may commit. A new identity begins an incarnation. Returns whether the
-    /// agent knows a committed checkpoint, but the store has no checkpoint of the job.
+    /// store has no checkpoint of the job.
     async fn greet(&self, job: &JobId, node: &str, about: &About) -> Result<bool, End> {
         let (shared, store) = (Arc::clone(&self.shared), Arc::clone(&self.store));
-        let (job, node, about) = (job.clone(), node.to_owned(), about.clone());
+        let (job, node, identity) = (job.clone(), node.to_owned(), about.identity.clone());
         let greeting = tokio::task::spawn_blocking(move || {
             check_directory(&*store, &job, &node)?;
-            // If the directory cannot be read now, the checkpoint may be there.
-            let lacks_committed = about.has_committed && !manifest::has_checkpoints(&*store, &job).unwrap_or(true);
-            shared.currents.admit(&*store, &job, Claim { identity: &about.identity, node: &node })?;
-            Ok(lacks_committed)
+            // If the directory cannot be read now, it may have checkpoints.
+            let has_none = !manifest::has_checkpoints(&*store, &job).unwrap_or(true);
+            shared.currents.admit(&*store, &job, Claim { identity: &identity, node: &node })?;
+            Ok(has_none)
         });
         match greeting.await {
-            Ok(Ok(lacks_committed)) => Ok(lacks_committed),
+            Ok(Ok(has_none)) => Ok(has_none),
             Ok(Err(Refused::Fenced(reason) | Refused::Renamed(reason))) => {
                 tracing::error!(reason, "an agent was refused");
                 Err(End::for_good(reason))
@@ -341,7 +341,6 @@ impl Service {
                     ranks: hello.ranks,
                     ranks_from: hello.ranks_from.chars().take(255).collect(),
                     began_clock_ns: hello.clock_ns,
-                    has_committed: !hello.committed.is_empty(),
                 };
                 Ok((hello.node.chars().take(255).collect(), job, about))
             }

@@ -131,7 +131,6 @@ impl Agent {
                     local_ranks: config.own.text(),
                     ranks: config.ranks.unwrap_or(0),
                     ranks_from: config.ranks_from,
-                    committed: state.committed.clone(),
                     began_ns,
                     group_size: config.group_size,
                     reconnect: (config.reconnect_min, config.reconnect_max),
@@ -444,12 +443,12 @@ impl Core {
         }
     }
 
-    /// Handles the first answer of an aggregator to the checkpoint that the state file names as committed. If the store
-    /// has no checkpoint of the job, the state file describes another store, or a store that was purged since. Then all
-    /// files are saved again.
-    fn check_state_file(&mut self, lacks_committed: bool) {
-        let Some(skipped) = self.skipped.take() else { return };
-        if lacks_committed && let Some(committed) = self.state.committed.take() {
+    /// Handles the first answer of an aggregator to the question whether the store has checkpoints of the job. If it
+    /// has none, the state file and the marks of restored files describe another store or another job, or the store
+    /// was purged. Then all files are saved, also the restored ones: they are the newest state of the job.
+    fn check_store(&mut self, has_none: bool) {
+        let Some(skipped) = self.skipped.take().filter(|_| has_none) else { return };
+        if let Some(committed) = self.state.committed.take() {
             tracing::warn!(
                 %committed, state_file = %self.config.state_file.display(),
                 "the state file names a committed checkpoint, but the store has no checkpoint of this job: it is another \
@@ -459,13 +458,14 @@ impl Core {
             self.state_changed = true;
             self.ready.extend(skipped);
         }
+        self.watcher.take_restored();
     }
 
     fn handle_news(&mut self, news: News) {
         match news {
-            News::Welcome { link, mode, lacks_committed } => {
+            News::Welcome { link, mode, has_none } => {
                 (self.links[link].mode, self.links[link].is_refused) = (Some(mode), false);
-                self.check_state_file(lacks_committed);
+                self.check_store(has_none);
                 // Ranks that were captured in another mode are captured again.
                 let other: Vec<RankKey> = (self.held.iter())
                     .filter(|(_, held)| held.link == link && held.mode != mode)

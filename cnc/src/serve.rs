@@ -79,8 +79,8 @@ pub enum News {
         link: usize,
         /// The capture mode that the aggregator wants.
         mode: CaptureMode,
-        /// Whether the store has no checkpoint of the job, although the agent's state file names one.
-        lacks_committed: bool,
+        /// Whether the store has no checkpoint of the job.
+        has_none: bool,
     },
     /// The group's part of the checkpoint is in the store. The report is repeated when all groups are committed.
     Committed {
@@ -162,8 +162,6 @@ pub struct LinkOptions {
     pub ranks: u32,
     /// Where the number of ranks comes from, for log messages.
     pub ranks_from: &'static str,
-    /// The newest committed checkpoint by the state file that the agent read at its start.
-    pub committed: Option<CheckpointId>,
     /// Time at which this process began to watch, in nanoseconds of the process's steady clock.
     pub began_ns: i64,
     /// Number of ranks in a group.
@@ -391,7 +389,6 @@ async fn run_session(
         local_ranks: options.local_ranks.clone(),
         ranks_from: options.ranks_from.into(),
         clock_ns: options.began_ns,
-        committed: options.committed.as_ref().map(ToString::to_string).unwrap_or_default(),
     };
     if let Err(reason) = send(&out, From::Hello(hello)).await {
         return Ended::Failed(reason);
@@ -413,7 +410,7 @@ async fn run_session(
             tracing::info!(aggregator = way.address(), software = welcome.software, "session began");
             options.sessions.began(options.link, way.address());
             let mode = CaptureMode::wanted(welcome.take_apart, welcome.leave_filters);
-            let welcome = News::Welcome { link: options.link, mode, lacks_committed: welcome.lacks_committed };
+            let welcome = News::Welcome { link: options.link, mode, has_none: welcome.has_none };
             if news.send(welcome).await.is_err() {
                 return Ended::NoOrders;
             }

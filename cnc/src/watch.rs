@@ -216,6 +216,8 @@ struct Requests {
     asked: u64,
     /// Whether to stop sending [`WatchEvent::Scanned`].
     report_no_more: bool,
+    /// Whether restored files count as files of the application.
+    take_restored: bool,
     /// `Some` if the job's processes have ended. The value says whether the processes ended with success.
     processes_gone: Option<bool>,
 }
@@ -292,6 +294,12 @@ impl Watcher {
         });
     }
 
+    /// From now on, files that a restart wrote count as files that the application wrote. Files that a restart wrote
+    /// for inspection, below the watched directory, still do not count.
+    pub fn take_restored(&self) {
+        self.request(|requests| requests.take_restored = true);
+    }
+
     /// Stops the watcher, and waits until its thread has ended.
     pub fn stop(self) {
         drop(self);
@@ -361,6 +369,8 @@ struct Core {
     examine: BTreeSet<FilePath>,
     readiness: Readiness,
     restored: Restored,
+    /// Whether restored files count as files of the application.
+    takes_restored: bool,
     notices: VecDeque<WatchEvent>,
     /// Symbolic links to directories that are watched too.
     through: BTreeSet<PathBuf>,
@@ -420,6 +430,7 @@ impl Core {
         let readiness = Readiness::new(&options.rules, &layout, options.own.clone());
         let mut core = Self {
             restored: Restored::load(&root),
+            takes_restored: false,
             directory: root::Root::open(&root),
             path_check_ms: root::PATH_CHECK_MS,
             configured,
@@ -482,6 +493,10 @@ impl Core {
             }
             if let Some(ended_well) = requests.processes_gone {
                 self.go_without_quiet_times(ended_well);
+            }
+            if requests.take_restored {
+                self.takes_restored = true;
+                self.readiness.take_restored();
             }
             if requests.report_no_more {
                 self.report = None;

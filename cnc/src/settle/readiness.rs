@@ -262,6 +262,18 @@ impl Readiness {
         }
     }
 
+    /// Makes restored files count as files that the application wrote.
+    pub fn take_restored(&mut self) {
+        let restored = std::mem::take(&mut self.restored);
+        for gathered in self.checkpoints.values_mut() {
+            let is_one =
+                |files: &[(FilePath, Option<Fingerprint>)]| files.iter().any(|(path, _)| restored.contains(path));
+            let ranks =
+                gathered.files.iter().filter(|(_, files)| is_one(files)).map(|(rank, _)| rank.unwrap_or(Rank(0)));
+            gathered.changed.extend(ranks.collect::<Vec<_>>());
+        }
+    }
+
     /// Records that a file of a checkpoint was removed. Returns whether the file was part of an announcement.
     pub fn remove(&mut self, now_ms: u64, checkpoint: &CheckpointId, rank: Option<Rank>, path: &FilePath) -> bool {
         let Some(gathered) = self.checkpoints.get_mut(checkpoint) else { return false };

@@ -137,7 +137,7 @@ impl Core {
                         self.readiness.remove(now_ms, checkpoint, *rank, &path);
                         continue;
                     }
-                    self.readiness.set_restored(&path, put.is_some());
+                    self.readiness.set_restored(&path, put.is_some() && !self.takes_restored);
                     self.readiness.put(now_ms, checkpoint, *rank, &path, Some(settled));
                     if let Some(marked) = self.layout.marked(&path) {
                         self.readiness.mark(&marked, true);

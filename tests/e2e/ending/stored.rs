@@ -68,3 +68,24 @@ fn a_store_below_the_watched_directory_is_not_saved_and_a_watched_directory_in_t
     let output = run_in(&store, 1);
     assert!(String::from_utf8_lossy(&output.stderr).contains("it is inside the store"), "{output:?}");
 }
+
+#[test]
+fn restored_files_are_saved_if_the_store_has_no_checkpoint_of_the_job_and_only_then() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, out) = (dir.path().join("store"), dir.path().join("out"));
+    run(&mut run_with(dir.path(), &["--", "sh", "-c", &format!("{WRITE} sleep 2; {}", WRITE.replace("s1", "s2"))]), 0);
+    std::fs::remove_dir_all(&out).expect("removed");
+    let restart = || run(mcr().args(["restart", "--job", "job", "--store"]).arg(&store).arg("--to").arg(&out), 0);
+    restart();
+    let elsewhere = dir.path().join("elsewhere");
+    let mut of_other = mcr();
+    of_other.args(["run", "--create", "--job", "other", "--ranks", "2", "--layout", "{checkpoint}.rank_{rank}.txt"]);
+    of_other.arg("--watch").arg(&out).arg("--store").arg(&elsewhere).arg("--state").arg(dir.path().join("other"));
+    run(of_other.args(["--", "sh", "-c", "sleep 1"]).current_dir(&out), 0);
+    let saved: Vec<_> =
+        list(&elsewhere).iter().map(|one| (one["checkpoint"].clone(), one["complete"].clone())).collect();
+    assert_eq!(saved, [("s2".into(), true.into())]);
+    restart();
+    run(&mut run_with(dir.path(), &["--", "sh", "-c", "sleep 1"]), 0);
+    assert_eq!(list(&store).len(), 2, "the store has the restored checkpoint");
+}
