@@ -2,7 +2,6 @@
 
 use crate::guard::NotPermitted;
 use crate::metrics::WrongMetrics;
-use crate::output::name_of;
 use mcr_anc::config::AncConfigError;
 use mcr_anc::flush_error::FlushError;
 use mcr_cnc::config::{ConfigError, UnknownKey};
@@ -59,7 +58,7 @@ impl At {
 
 impl std::fmt::Display for At {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", name_of(&self.path), self.what)
+        write!(f, "{}: {}", self.path.display(), self.what)
     }
 }
 

@@ -185,8 +185,8 @@ fn extract_gives_the_numbers_of_all_ranks_whatever_the_chunks_and_filters_are() 
     };
     assert!(refused("Grid*/Nothing", "a.npy").contains("has no array"));
     let npy = site.path("ranks.npy");
-    let words = ["extract", "latest", "--variable", "Grid*/Plain", "--ranks", "77", "--to"];
-    let out = run(site.command(&words).arg(&npy), 1).stderr;
+    let words = ["extract", "latest", "--variable", "Grid*/Plain", "--ranks", "77"];
+    let out = run(site.command(&words).arg("--to").arg(&npy), 1).stderr;
     let said = String::from_utf8_lossy(&out).into_owned();
     assert!(said.contains("--ranks names rank 77, but sim.it_2 has 4 ranks; name ranks from 0 to 3"), "{said}");
     assert!(!npy.exists());

@@ -469,8 +469,8 @@ fn an_error_whose_message_names_a_file_has_the_path_of_this_file() {
     std::fs::create_dir(&job).expect("made");
     std::fs::write(job.join("mcr.toml"), "job = \"wave\"\nwatch = \"data\"\nstore = \"st\"\n").expect("written");
     let with_path = |args: &str, path: &Path| {
-        let mut command = site.command(args);
-        command.arg(path);
+        let mut command = site.command(args.trim_end_matches(" --to"));
+        command.args(args.ends_with(" --to").then_some("--to")).arg(path);
         command
     };
     let mut relative = mcr();
