@@ -161,7 +161,6 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
         Ok(entries) => entries,
         Err(error @ ReadError::Missing { .. }) => return Err(error),
         Err(error) => {
-            found.created_unix_ms = 0;
             found.cannot_be_read(&error);
             return Ok(look);
         }
@@ -244,9 +243,6 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
         found.problems.push(missing);
     }
     found.is_unfinished = shows_unfinished_group(&entries, found.groups);
-    if there.is_empty() {
-        found.created_unix_ms = 0;
-    }
     found.references.sort_by(|a, b| (&a.checkpoint, a.group).cmp(&(&b.checkpoint, b.group)));
     found.references.dedup();
     look.containers = containers.into_iter().collect();

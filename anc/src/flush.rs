@@ -14,7 +14,7 @@ use crate::spare::Spare;
 use mcrengine::bases::Bases;
 use mcrengine::classify::{Naming, VariableClass, VariableRef, classify};
 use mcrengine::codec::{Profile, SegmentMemory, StoreRate, cores, threads_of_each};
-use mcrengine::container::{self, ContainerWriter, Contents, ReadError};
+use mcrengine::container::{self, ContainerSummary, ContainerWriter, Contents, ReadError};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
 use mcrengine::manifest::{self, Manifest, ManifestDraft};
@@ -112,8 +112,9 @@ pub struct Flush<'a> {
     pub may_commit: &'a (dyn Fn() -> Result<(), FlushError> + Sync),
     /// Receives the progress of the flush.
     pub observer: &'a dyn Observer,
-    /// The current time in milliseconds since 1970, for the manifest.
-    pub now_unix_ms: u64,
+    /// Gives the current time in milliseconds since 1970. The flush asks for the time just before it writes the
+    /// manifest.
+    pub now_unix_ms: fn() -> u64,
 }
 
 /// The smallest budget, in bytes, that is enough for segments of `segment_bytes` raw bytes.
@@ -164,7 +165,7 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
         ranks: flush.grouping.ranks(),
         group_size: flush.group_size,
         profile: options.profile.to_string(),
-        created_unix_ms: flush.now_unix_ms,
+        created_unix_ms: 0, // set when the manifest is written
         elapsed_ms: started.elapsed().as_millis() as u64,
         in_a_row: back.in_a_row(),
         known: newest.as_ref().map(Manifest::known_containers).unwrap_or_default(),
@@ -182,7 +183,11 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
         container.add_parity(*store, percent, memory_bytes)?;
     }
     let sealing = Instant::now();
-    let (sealed, manifest) = container.seal(*store, |container| manifest::write(*store, container, draft))?;
+    let now_unix_ms = flush.now_unix_ms;
+    let write = |container: &ContainerSummary| {
+        manifest::write(*store, container, ManifestDraft { created_unix_ms: now_unix_ms(), ..draft })
+    };
+    let (sealed, manifest) = container.seal(*store, write)?;
     options.meter.wrote(sealed.summary().bytes(), writing + finishing + sealing.elapsed());
 
     let manifest = manifest?;

@@ -16,12 +16,16 @@ use mcrengine::store::{Fault, FaultyStore, MemoryStore, Store, Survival};
 use mcrengine::units::RawBytes;
 use mcrengine::verify::{VerifyOptions, verify};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Number of fetches of all tests. The flushes of these tests use it as their clock.
+static FETCHES: AtomicU64 = AtomicU64::new(0);
 
 struct Memory(Vec<u8>);
 
 impl Source for Memory {
     fn fetch(&self, wanted: &mut [Wanted<'_>], filled: &mut dyn FnMut(usize, &[u8])) -> Result<(), FetchError> {
+        FETCHES.fetch_add(1, Ordering::SeqCst);
         for (nth, run) in wanted.iter_mut().enumerate() {
             let from = run.offset as usize;
             run.into.copy_from_slice(&self.0[from..from + run.into.len()]);
@@ -116,7 +120,7 @@ impl Series {
             spare: &Spare::default(),
             may_commit: &|| Ok(()),
             observer: &counter,
-            now_unix_ms: 0,
+            now_unix_ms: || FETCHES.load(Ordering::SeqCst),
         };
         let manifest = flush_checkpoint(flush)?;
         Ok((counter.measured.into_inner(), counter.kept.into_inner(), manifest))
@@ -138,6 +142,13 @@ fn repeats(seed: u64) -> Vec<f64> {
     let rows: Vec<[f64; 8]> =
         (0..64).map(|_| std::array::from_fn(|_| f64::from_bits(next() << 31 ^ next() | 1 << 62))).collect();
     (0..5000).flat_map(|_| rows[next() as usize % 64]).collect()
+}
+
+#[test]
+fn the_time_of_a_manifest_is_the_time_of_its_commit_and_not_of_the_begin_of_the_flush() {
+    let before = FETCHES.load(Ordering::SeqCst);
+    let (_, _, manifest) = Series::new(Profile::Fast).save(&wave(3));
+    assert!(manifest.created_unix_ms > before, "{} after {before}", manifest.created_unix_ms);
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub struct ManifestDraft {
     pub group_size: u32,
     /// The compression profile by which codecs were chosen.
     pub profile: String,
-    /// Time at which the flush began, in milliseconds since 1970.
+    /// Time at which the manifest is written, just before the commit, in milliseconds since 1970.
     pub created_unix_ms: u64,
     /// Time from the start of the flush until all segments were written, in milliseconds.
     pub elapsed_ms: u64,

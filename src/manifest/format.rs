@@ -57,7 +57,8 @@ pub struct Manifest<Files = Vec<ManifestFile>> {
     /// Why the files of the checkpoint may belong to different steps; `None` if there is no such doubt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
-    /// Time at which the flush began, in milliseconds since 1970, by the clock of the aggregator.
+    /// Time at which the manifest was written, just before the commit, in milliseconds since 1970, by the clock of the
+    /// aggregator.
     pub created_unix_ms: u64,
     /// Time from the start of the flush until all segments were written, in milliseconds.
     pub elapsed_ms: u64,

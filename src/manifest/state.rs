@@ -35,7 +35,7 @@ pub struct CheckpointState {
     pub raw_bytes: RawBytes,
     /// Total length of the containers.
     pub stored_bytes: StoredBytes,
-    /// Time at which the first flush of a group began, in milliseconds since 1970.
+    /// Time at which the last committed group was committed, in milliseconds since 1970; 0 if no group is committed.
     pub created_unix_ms: u64,
     /// The longest time that a group took, in milliseconds.
     pub elapsed_ms: u64,
@@ -162,7 +162,7 @@ impl CheckpointState {
         self.profile = manifest.profile;
         self.raw_bytes.0 = self.raw_bytes.0.saturating_add(manifest.raw_bytes.0);
         self.stored_bytes.0 = self.stored_bytes.0.saturating_add(manifest.stored_bytes.0);
-        self.created_unix_ms = self.created_unix_ms.min(manifest.created_unix_ms);
+        self.created_unix_ms = self.created_unix_ms.max(manifest.created_unix_ms);
         self.elapsed_ms = self.elapsed_ms.max(manifest.elapsed_ms);
         self.references.extend(manifest.references);
         self.doubt = self.doubt.take().or(manifest.doubt);
@@ -183,7 +183,7 @@ pub(crate) fn unknown_state(id: &CheckpointId) -> CheckpointState {
         file_bytes: 0,
         raw_bytes: RawBytes(0),
         stored_bytes: StoredBytes(0),
-        created_unix_ms: u64::MAX,
+        created_unix_ms: 0,
         elapsed_ms: 0,
         references: Vec::new(),
         problems: Vec::new(),

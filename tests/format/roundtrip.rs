@@ -251,6 +251,18 @@ fn a_group_is_committed_once() {
 }
 
 #[test]
+fn a_checkpoint_was_committed_when_its_last_group_was() {
+    let (store, id) = (MemoryStore::new(), checkpoint("a"));
+    let created = || manifest::state(&store, &job(), &id).expect("read").created_unix_ms;
+    flush(&store, &id, GroupId(0), &group(0..2, 1), &how(7), &ReuseIndex::empty()).expect("writes");
+    assert_eq!(created(), how(7).draft.created_unix_ms);
+    let mut later = how(7);
+    later.draft.created_unix_ms += 90_000;
+    flush(&store, &id, GroupId(1), &group(2..4, 1), &later, &ReuseIndex::empty()).expect("writes");
+    assert_eq!(created(), later.draft.created_unix_ms);
+}
+
+#[test]
 fn a_manifest_of_another_container_commits_nothing() {
     let store = MemoryStore::new();
     let [one, other] = [(0, 0..2), (1, 2..4)].map(|(number, ranks)| {

@@ -26,7 +26,7 @@ use mcrengine::watched::Watched;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
 /// Runs a flush on a new thread. The end of the flush becomes an event, even after a panic.
@@ -72,7 +72,6 @@ pub(super) struct FlushWork {
 impl FlushWork {
     pub(super) fn run(self) -> Result<Flushed, FlushError> {
         let store = &*self.store;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let job = self.key.job.clone();
         let current = self.claim()?;
         let incarnation = current.as_ref().map_or(0, |current| current.record.number);
@@ -134,7 +133,7 @@ impl FlushWork {
                     newest: &self.shared.newest,
                     may_commit: &still_current,
                     observer: &*self.progress,
-                    now_unix_ms: now.map_or(0, |now| now.as_millis() as u64),
+                    now_unix_ms,
                 };
                 // If another process is writing the same group, the hub starts the flush again later.
                 let CommittedGroup { manifest, was_there } = commit_group(&flush, &|| false)?;
@@ -376,6 +375,11 @@ impl FlushWork {
         }
         Ok(None)
     }
+}
+
+/// The current time in milliseconds since 1970.
+fn now_unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
 /// A rank of a flush, without its files.

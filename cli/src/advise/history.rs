@@ -89,10 +89,8 @@ pub fn measured(
     }
     let written = |state: &CheckpointState| state.place.map_or(0, |place| place.written_unix_ms);
     let after = |from: i64, to: i64| u64::try_from(to.saturating_sub(from)).unwrap_or(0);
-    let committed = |state: &CheckpointState| {
-        let end_ms = i64::try_from(state.created_unix_ms.saturating_add(state.elapsed_ms)).unwrap_or(i64::MAX);
-        after(written(state), end_ms)
-    };
+    let committed =
+        |state: &CheckpointState| after(written(state), i64::try_from(state.created_unix_ms).unwrap_or(i64::MAX));
     let mut writes = Vec::new();
     for state in &complete {
         writes.extend(write_ms(store, job, state));

@@ -149,7 +149,7 @@ impl Committer<'_> {
             newest: &self.newest,
             may_commit: &may_commit,
             observer: progress,
-            now_unix_ms: now_unix_ms(),
+            now_unix_ms,
         };
         // Each of two processes may hold a container that waits for its turn. A process commits its older groups
         // first, so two processes wait for each other only if they commit their checkpoints in different orders. The
