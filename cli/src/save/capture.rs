@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A captured file, with its bytes if the budget has memory for them.
 pub struct KeptFile {
@@ -37,7 +37,8 @@ pub struct Captured {
     pub files_found: usize,
     /// The files by rank, then by path.
     pub files: Result<Vec<KeptFile>, NotCaptured>,
-    pub started: Instant,
+    /// Time that the capture took.
+    pub took: Duration,
 }
 
 /// The outcome of a checkpoint without the files of some ranks.
@@ -87,7 +88,7 @@ impl Capturer<'_> {
             None => self.are_all_ranks_there(files).and_then(|()| self.capture_all(files, progress)),
         };
         let captured = captured.map(|files| self.with_companions(&label, files));
-        Captured { label, files_found: files.len(), files: captured, started }
+        Captured { label, files_found: files.len(), files: captured, took: started.elapsed() }
     }
 
     fn are_all_ranks_there(&self, files: &[(FilePath, Rank)]) -> Result<(), NotCaptured> {

@@ -206,8 +206,8 @@ impl Lane<'_> {
         let next = || self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         while let (Ok(group), false) = (next(), self.is_stopped.load(Ordering::Relaxed)) {
             let turns = &self.committer.turns;
-            let (turn, nth, older) = (turns.begin(), group.nth, group.older);
-            let end = self.committer.commit(group, self.progress).map(|end| Event::Ended { nth, end });
+            let (turn, nth, older, began) = (turns.begin(), group.nth, group.older, Instant::now());
+            let end = self.committer.commit(group, self.progress).map(|end| Event::Ended { nth, began, end });
             let is_well = end.is_ok();
             self.is_stopped.fetch_or(!is_well, Ordering::Relaxed);
             // This lane reports its error before the other lanes fail, because their errors are only consequences of
@@ -243,7 +243,7 @@ fn hand_out(
     };
     let mut places = Places::new(incarnation.clone(), committer.newest_saved.clone());
     let mut older = 0;
-    for (nth, Captured { label, files_found, files, started }) in captured.into_iter().enumerate() {
+    for (nth, Captured { label, files_found, files, took }) in captured.into_iter().enumerate() {
         progress.message(label.to_string());
         let line = |outcome| Saved::new(&label, files_found, grouping.ranks(), outcome);
         let files = match files {
@@ -253,7 +253,7 @@ fn hand_out(
                 let is_complete_in_store = there.is_some();
                 let reason = there.map_or(why.reason.clone(), |there| format!("{}; {there}", why.reason));
                 let line = Saved { reason: Some(reason), is_complete_in_store, ..line(why.outcome) };
-                let _ = to_report.send(Ok(Event::Begun { line, started, groups: 0 }));
+                let _ = to_report.send(Ok(Event::Begun { line, captured_in: took, groups: 0 }));
                 continue;
             }
         };
@@ -295,7 +295,7 @@ fn hand_out(
         }
         if let (Some(reason), None) = (is_too_late, begun) {
             let line = Saved { reason: Some(reason), ..line("too late") };
-            let _ = to_report.send(Ok(Event::Begun { line, started, groups: 0 }));
+            let _ = to_report.send(Ok(Event::Begun { line, captured_in: took, groups: 0 }));
             continue;
         }
         let is_new = begun.is_none() && checkpoint.generation() > 1;
@@ -306,7 +306,7 @@ fn hand_out(
         };
         let line = Saved { doubt: doubt.clone(), ..line("there already") };
         tracing::info!(%label, %checkpoint, groups, is_begun = begun.is_some(), "saving a checkpoint");
-        let begun_event = Event::Begun { line, started, groups };
+        let begun_event = Event::Begun { line, captured_in: took, groups };
         if to_report.send(Ok(begun_event)).is_err() {
             break; // the report takes no more events
         }

@@ -37,7 +37,8 @@ pub struct Saved {
     pub containers: u32,
     pub file_bytes: u64,
     pub stored_bytes: u64,
-    /// Time until the last group ended. `None` if no group was begun, or if not all groups ended.
+    /// Time to capture the checkpoint, and to flush its groups. `None` if no group was begun, or if not all groups
+    /// ended.
     pub elapsed_ms: Option<u64>,
 }
 
@@ -68,9 +69,9 @@ impl Saved {
 /// An event of a checkpoint. An error instead of an event ends the whole run.
 pub enum Event {
     /// A checkpoint was captured, or could not be captured. `groups` is the number of its groups that follow.
-    Begun { line: Saved, started: Instant, groups: usize },
-    /// A group of the checkpoint with line `nth` is committed or has failed.
-    Ended { nth: usize, end: GroupEnd },
+    Begun { line: Saved, captured_in: Duration, groups: usize },
+    /// A group of the checkpoint with line `nth`, whose flush began at `began`, is committed or has failed.
+    Ended { nth: usize, began: Instant, end: GroupEnd },
 }
 
 /// The report, in the order of the checkpoints.
@@ -88,7 +89,10 @@ pub struct Report {
 /// The groups of a checkpoint that have not ended.
 struct OpenGroups {
     count: usize,
-    started: Instant,
+    captured_in: Duration,
+    /// When the flush of the first group began. A checkpoint that was captured waits until then for the flushes of
+    /// older checkpoints, and this wait is no part of its own time.
+    began: Option<Instant>,
 }
 
 /// The outcome of a checkpoint that was saved, and then removed by the rules of --keep.
@@ -97,12 +101,14 @@ const REMOVED: &str = "removed again";
 impl Report {
     pub fn take(&mut self, event: anyhow::Result<Event>) {
         match event {
-            Ok(Event::Begun { line, started, groups }) => {
+            Ok(Event::Begun { line, captured_in, groups }) => {
                 self.lines.push(line);
-                self.open.push(OpenGroups { count: groups, started });
+                self.open.push(OpenGroups { count: groups, captured_in, began: None });
             }
-            Ok(Event::Ended { nth, end }) => {
+            Ok(Event::Ended { nth, began, end }) => {
                 let (line, open) = (&mut self.lines[nth], &mut self.open[nth]);
+                let first = open.began.map_or(began, |first| first.min(began));
+                open.began = Some(first);
                 match end {
                     GroupEnd::Committed(done) => {
                         let CommittedGroup { manifest, was_there } = *done;
@@ -121,7 +127,7 @@ impl Report {
                 }
                 open.count -= 1;
                 if open.count == 0 {
-                    line.elapsed_ms = Some(open.started.elapsed().as_millis() as u64);
+                    line.elapsed_ms = Some((open.captured_in + first.elapsed()).as_millis() as u64);
                 }
             }
             Err(error) => {
@@ -366,5 +372,22 @@ mod tests {
         let told = serde_json::to_value(report.told(Exit::Failed, missing)).expect("JSON");
         assert_eq!((&told["code"], &told["path"]), (&1.into(), &"/store/wave/1/group-0000.mcr".into()), "{told}");
         assert!(told["advice"].as_str().is_some_and(|advice| advice.starts_with("free space")), "{told}");
+    }
+
+    #[test]
+    fn the_time_of_a_checkpoint_does_not_contain_the_time_of_older_checkpoints() {
+        let mut report = Report::default();
+        for label in ["wave.1", "wave.2"] {
+            let line = Saved::new(&label.parse().expect("a name"), 1, 1, "there already");
+            let captured_in = Duration::from_secs(1);
+            report.take(Ok(Event::Begun { line, captured_in, groups: 2 }));
+        }
+        let now = Instant::now();
+        for (nth, seconds_ago) in [(0, 60), (0, 50), (1, 10), (1, 20)] {
+            let began = now.checked_sub(Duration::from_secs(seconds_ago)).expect("a time since the start of the node");
+            report.take(Ok(Event::Ended { nth, began, end: GroupEnd::Failed(None) }));
+        }
+        let seconds: Vec<u64> = report.lines.iter().map(|line| line.elapsed_ms / 1000).collect();
+        assert_eq!(seconds, [61, 21]);
     }
 }
