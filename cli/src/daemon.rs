@@ -52,7 +52,7 @@ const NAMED_MAX: usize = 64;
 
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     let file = ConfigFile::load(&args.config)?;
-    args.log.start(file.metrics_of_agent()?);
+    args.log.start(file.metrics_of_agent()?, false);
     let mut config = file.cnc.check()?;
     config.security = security(None, &config.aggregators)?;
     warn_of_unknown_ranks(&config);
@@ -85,7 +85,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
 pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     let mut file = ConfigFile::load(&args.daemon.config)?;
     file.anc.parity_percent = args.parity_percent.unwrap_or(file.anc.parity_percent);
-    let served = args.daemon.log.start(file.metrics_of_aggregator()?);
+    let served = args.daemon.log.start(file.metrics_of_aggregator()?, true);
     let mut config = file.anc.check()?;
     config.create |= args.create;
     config.shared_store |= args.shared_store;
@@ -108,7 +108,7 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
 fn settings_of_the_job(log: &LogArgs, has_name: bool) -> anyhow::Result<(ConfigFile, Served)> {
     let settings = Settings::find(&Facts::of_this_process())?.unwrap_or_default();
     let mut file = settings.config_file()?;
-    let served = log.start(file.metrics_of_both()?);
+    let served = log.start(file.metrics_of_both()?, true);
     if !has_name && settings.job_is_from() == Some(DEFAULT) {
         tracing::warn!(
             job = settings.text("cnc", "job"),
@@ -124,7 +124,7 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     let (mut file, served) = match &args.config {
         Some(config) => {
             let file = ConfigFile::load(config)?;
-            let served = args.log.start(file.metrics_of_both()?);
+            let served = args.log.start(file.metrics_of_both()?, true);
             (file, served)
         }
         None => settings_of_the_job(&args.log, args.job.is_some())?,

@@ -42,7 +42,7 @@ const CALLS_MAX: usize = 4;
 
 pub fn run(args: GateArgs) -> anyhow::Result<ExitCode> {
     let options = gate_options()?;
-    args.log.start(options.metrics_address()?);
+    args.log.start(options.metrics_address()?, false);
     if !cluster_has_tls()? {
         return Err(NoIdentity("a gate needs TLS, but the cluster's file has tls = \"off\"".into()).into());
     }

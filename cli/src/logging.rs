@@ -14,9 +14,12 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 impl LogArgs {
     /// Starts the log of a daemon, and serves metrics if an address for metrics is set. `configured`: the address of
     /// the metrics in the configuration file, which the option and the variable override. A daemon whose metrics
-    /// cannot be served logs a warning and runs nevertheless. Returns where the page of an aggregator can be shown.
-    pub fn start(&self, configured: Option<SocketAddr>) -> Served {
-        let Some((address, metrics)) = self.start_counting(configured) else { return Served::default() };
+    /// cannot be served logs a warning and runs nevertheless. `has_aggregator`: whether agents connect to this process.
+    /// Returns where the page of an aggregator can be shown.
+    pub fn start(&self, configured: Option<SocketAddr>, has_aggregator: bool) -> Served {
+        let Some((address, metrics)) = self.start_counting(configured, has_aggregator) else {
+            return Served::default();
+        };
         let page = PageSlot::default();
         let address = serve_metrics(address, move |format| metrics.text(format), Arc::clone(&page));
         Served { address, page }
@@ -24,12 +27,22 @@ impl LogArgs {
 
     /// Starts the log of a daemon. If an address for metrics is set, returns it with the metrics. The caller serves
     /// the metrics ([`serve_metrics`]).
-    pub fn start_counting(&self, configured: Option<SocketAddr>) -> Option<(SocketAddr, Arc<Metrics>)> {
+    pub fn start_counting(
+        &self,
+        configured: Option<SocketAddr>,
+        has_aggregator: bool,
+    ) -> Option<(SocketAddr, Arc<Metrics>)> {
         let user = || match User::from_uid(geteuid()) {
             Ok(Some(user)) => user.name,
             _ => geteuid().to_string(),
         };
-        let metrics = self.metrics.or(configured).map(|address| (address, Arc::new(Metrics::new(user()))));
+        let metrics = self.metrics.or(configured).map(|address| {
+            let metrics = match has_aggregator {
+                true => Metrics::new(user()),
+                false => Metrics::without_agents(user()),
+            };
+            (address, Arc::new(metrics))
+        });
         start(level(), self.log_json, metrics.as_ref().map(|(_, metrics)| Arc::clone(metrics)));
         metrics
     }

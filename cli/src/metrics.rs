@@ -133,8 +133,18 @@ mod message {
 }
 
 impl Metrics {
-    /// Metrics that are all 0. `user`: the user of this process.
+    /// Metrics of a process with an aggregator, all 0. `user`: the user of this process.
     pub fn new(user: String) -> Self {
+        Self::of(user, true)
+    }
+
+    /// Metrics of a process without an aggregator, all 0. `mcr_agents` is missing, because the alert
+    /// `McrAggregatorDown` counts each process that has shown this metric as an aggregator.
+    pub fn without_agents(user: String) -> Self {
+        Self::of(user, false)
+    }
+
+    fn of(user: String, has_aggregator: bool) -> Self {
         let mut registry = Registry::default();
         let mut counter = |name: &str, help: &str| {
             let counter = Counter::default();
@@ -164,7 +174,10 @@ impl Metrics {
             registry.register(name, help, gauge.clone());
             gauge
         };
-        let agents = gauge(&mut registry, "mcr_agents", "Agents that are connected to this aggregator");
+        let agents = match has_aggregator {
+            true => gauge(&mut registry, "mcr_agents", "Agents that are connected to this aggregator"),
+            false => Gauge::default(),
+        };
         let flush_seconds = Histogram::new(FLUSH_BOUNDS_MS.map(|ms| ms as f64 / 1000.0));
         registry.register("mcr_flush_seconds", "Duration of the flush of a group", flush_seconds.clone());
         let last_commit = Family::<OfJob, Gauge>::default();
@@ -221,7 +234,7 @@ impl Metrics {
             }
             message::DISCONNECTED => return self.disconnected(seen),
             message::UNCOMMITTED => {
-                self.uncommitted_ranks.get_or_create(&self.of(&seen.job)).set(seen.ranks as i64);
+                self.uncommitted_ranks.get_or_create(&self.labels_of(&seen.job)).set(seen.ranks as i64);
                 self.with_current(&seen.job, |current| current.uncommitted_ranks = Some(seen.ranks));
                 return;
             }
@@ -311,7 +324,7 @@ impl Metrics {
         Report { counts, accepted, agents: u64::try_from(self.agents.get()).unwrap_or(0), job }
     }
 
-    fn of(&self, job: &str) -> OfJob {
+    fn labels_of(&self, job: &str) -> OfJob {
         OfJob { job: job.to_owned(), user: self.user.clone() }
     }
 
@@ -321,7 +334,7 @@ impl Metrics {
         if seen.is_leaving && seen.others == 0 {
             let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
             jobs.retain(|job| *job != seen.job);
-            self.last_commit.remove(&self.of(&seen.job));
+            self.last_commit.remove(&self.labels_of(&seen.job));
         }
     }
 
@@ -342,11 +355,11 @@ impl Metrics {
         if jobs.len() >= JOBS_MAX
             && let Some(oldest) = jobs.pop_front()
         {
-            self.last_commit.remove(&self.of(&oldest));
+            self.last_commit.remove(&self.labels_of(&oldest));
         }
         jobs.push_back(seen.job.clone());
         let now = now_unix_seconds();
-        self.last_commit.get_or_create(&self.of(&seen.job)).set(now as i64);
+        self.last_commit.get_or_create(&self.labels_of(&seen.job)).set(now as i64);
         self.with_current(&seen.job, |current| current.last_commit_unix_seconds = Some(now));
     }
 }
@@ -481,6 +494,12 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn only_a_process_with_an_aggregator_shows_a_number_of_agents() {
+        let shows = |metrics: Metrics| metrics.text(Format::Prometheus).contains("mcr_agents");
+        assert!(shows(Metrics::new("alice".into())) && !shows(Metrics::without_agents("alice".into())));
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
     }
     // If the cluster's file cannot be used, the daemon serves no metrics, but saves jobs.
     let address = node_metrics();
-    let metrics = args.log.start_counting(address.as_ref().ok().copied().flatten());
+    let metrics = args.log.start_counting(address.as_ref().ok().copied().flatten(), true);
     if let Err(error) = address {
         tracing::warn!(
             error = format!("{error:#}"),

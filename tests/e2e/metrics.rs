@@ -71,6 +71,7 @@ fn the_metrics_count_what_is_committed_and_what_is_refused() {
     assert!(text.contains("mcr_job_last_commit_timestamp_seconds{job=\"job\",user=\""), "{text}");
     wait_for("the agent's count", Duration::from_secs(20), || {
         let text = scraped(&of_agent);
+        assert!(!text.contains("mcr_agents"), "an agent is no aggregator: {text}");
         let uncommitted = text.lines().find(|line| line.starts_with("mcr_job_uncommitted_ranks{job=\"job\""))?;
         assert!(uncommitted.contains("user=\""), "{text}");
         if !uncommitted.ends_with(" 0") {
