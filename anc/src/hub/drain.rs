@@ -207,6 +207,7 @@ impl Hub {
         let Some(gather) = self.gathers.get_mut(key) else { return };
         let Phase::Committed(id) = &gather.phase else { return };
         gather.exists = true;
+        self.history.complete(&key.job, id);
         tracing::debug!(
             job = %key.job,
             checkpoint = %id,

@@ -105,6 +105,7 @@ impl Hub {
                     self.history.committed(&key.job, &flushed.id, raw, stored);
                 }
                 if flushed.exists {
+                    self.history.complete(&key.job, &flushed.id);
                     self.exist_with(&key.job, &flushed.id);
                 }
                 if flushed.exists && !flushed.was_there {

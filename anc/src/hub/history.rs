@@ -7,11 +7,13 @@
 use mcr_proto::v1;
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::units::{RawBytes, StoredBytes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Maximum number of jobs.
 const JOBS_MAX: usize = 256;
+/// Maximum number of checkpoints of a job that are remembered because their groups are not all committed yet.
+const INCOMPLETE_MAX: usize = 64;
 /// Maximum number of lost agents.
 const LOST_MAX: usize = 4096;
 /// Time after which a lost agent is forgotten. Its job has probably ended.
@@ -30,7 +32,11 @@ struct OfJob {
     committed_groups: u64,
     raw_bytes: u64,
     stored_bytes: u64,
+    /// The newest checkpoint whose groups are all committed.
     last_commit: Option<(CheckpointId, Instant)>,
+    /// Checkpoints of which this process committed a group, and of which it is not known that all groups are
+    /// committed. The checkpoint with the newest commit is last.
+    incomplete: VecDeque<CheckpointId>,
     last_error: Option<(String, Instant)>,
     changed: Instant,
 }
@@ -42,7 +48,22 @@ impl History {
         of_job.committed_groups += 1;
         of_job.raw_bytes = of_job.raw_bytes.saturating_add(raw.0);
         of_job.stored_bytes = of_job.stored_bytes.saturating_add(stored.0);
+        if !of_job.incomplete.contains(id) {
+            if of_job.incomplete.len() >= INCOMPLETE_MAX {
+                of_job.incomplete.pop_front();
+            }
+            of_job.incomplete.push_back(id.clone());
+        }
+    }
+
+    /// Notes that all groups of a checkpoint are committed. The checkpoint is the newest one, unless a checkpoint of
+    /// which this process committed a group later is complete already.
+    pub(super) fn complete(&mut self, job: &JobId, id: &CheckpointId) {
+        let Some(of_job) = self.jobs.get_mut(job) else { return };
+        let Some(nth) = of_job.incomplete.iter().position(|other| other == id) else { return };
+        of_job.incomplete.drain(..=nth);
         of_job.last_commit = Some((id.clone(), Instant::now()));
+        of_job.changed = Instant::now();
     }
 
     pub(super) fn failed(&mut self, job: &JobId, why: String) {
@@ -74,6 +95,7 @@ impl History {
             raw_bytes: 0,
             stored_bytes: 0,
             last_commit: None,
+            incomplete: VecDeque::new(),
             last_error: None,
             changed: now,
         });
@@ -128,17 +150,22 @@ mod tests {
     }
 
     #[test]
-    fn the_last_commit_and_the_last_error_of_a_job_are_remembered() {
+    fn the_newest_complete_checkpoint_and_the_last_error_of_a_job_are_remembered() {
         let mut history = History::default();
         let id = |name: &str| name.parse::<CheckpointId>().expect("valid");
         history.committed(&job("wave"), &id("it_1"), RawBytes(100), StoredBytes(40));
         history.committed(&job("wave"), &id("it_2"), RawBytes(100), StoredBytes(30));
+        history.complete(&job("wave"), &id("it_2"));
+        // A checkpoint without all of its groups is not the last checkpoint, and an older one does not come after it.
+        history.committed(&job("wave"), &id("it_3"), RawBytes(0), StoredBytes(0));
+        history.complete(&job("wave"), &id("it_1"));
+        history.complete(&job("melt"), &id("it_1"));
         history.failed(&job("wave"), "x".repeat(5000));
         history.failed(&job("melt"), "no space".into());
         let jobs: Vec<_> = history.jobs().collect();
         let [melt, wave] = jobs.as_slice() else { panic!("{jobs:?}") };
         assert_eq!((melt.last_error.as_str(), melt.last_checkpoint.as_str()), ("no space", ""));
-        assert_eq!((wave.committed_groups, wave.raw_bytes, wave.stored_bytes), (2, 200, 70));
+        assert_eq!((wave.committed_groups, wave.raw_bytes, wave.stored_bytes), (3, 200, 70));
         assert_eq!((wave.last_checkpoint.as_str(), wave.last_error.len()), ("it_2", ERROR_CHARS_MAX));
     }
 
@@ -150,6 +177,20 @@ mod tests {
         history.connected(&job("melt"), "n2");
         let lost: Vec<_> = history.lost_agents().map(|agent| agent.node).collect();
         assert_eq!(lost, ["n2"]);
+    }
+
+    #[test]
+    fn the_incomplete_checkpoints_of_a_job_are_bounded() {
+        let mut history = History::default();
+        let id = |n: usize| format!("it_{n}").parse::<CheckpointId>().expect("valid");
+        for n in 0..INCOMPLETE_MAX + 10 {
+            history.committed(&job("wave"), &id(n), RawBytes(1), StoredBytes(1));
+        }
+        assert_eq!(history.jobs[&job("wave")].incomplete.len(), INCOMPLETE_MAX);
+        assert_eq!(history.jobs().map(|job| job.last_checkpoint).collect::<Vec<_>>(), [""]);
+        history.complete(&job("wave"), &id(INCOMPLETE_MAX + 9));
+        assert_eq!(history.jobs[&job("wave")].incomplete.len(), 0);
+        assert!(history.jobs().all(|job| job.last_checkpoint == format!("it_{}", INCOMPLETE_MAX + 9)));
     }
 
     #[test]
