@@ -66,7 +66,8 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// Adds several lines up to one line with the given key.
+/// Adds several lines up to one line with the given key. A column whose codec is made for no class has no sum, because
+/// the sum would be the result of another codec.
 fn together(key: String, lines: &[Line], columns: usize) -> Line {
     let mut all = Line {
         key,
@@ -81,7 +82,9 @@ fn together(key: String, lines: &[Line], columns: usize) -> Line {
         all.raw_bytes += line.raw_bytes;
         all.sums.iter_mut().zip(&line.sums).for_each(|(sum, cell)| sum.add(cell));
     }
-    all.cells = all.sums.iter().cloned().map(Some).collect();
+    let is_made_for = |n: usize, line: &Line| line.cells.get(n).is_some_and(Option::is_some);
+    let total = |(n, sum): (usize, &Cell)| lines.iter().any(|line| is_made_for(n, line)).then(|| sum.clone());
+    all.cells = all.sums.iter().enumerate().map(total).collect();
     all
 }
 
@@ -165,7 +168,9 @@ pub fn text(report: &Report, most: usize) -> String {
         }
         let _ = write!(text, "\n{title}\n{}", table.render()); // writing to a String cannot fail
     };
-    let title = "Raw bytes for each stored byte, of the share that was measured\n(* the most; \"-\": the codec does not apply, and totals use `fast` there)";
+    let title = "Raw bytes for each stored byte, of the share that was measured\n\
+                 (* the most; \"-\": the codec does not apply. A total uses `fast` for such classes, and is \"-\" if the codec\n\
+                 applies to no class)";
     matrix(title, &Cell::ratio, true);
     let title = "Coding, MB/s (10^6 raw bytes a second of processor time, one core)";
     matrix(title, &|cell| cell.rates()[0] / 1e6, false);
@@ -315,6 +320,24 @@ mod tests {
         assert_eq!(json(&report)["all"], serde_json::json!({}));
         report.are_lines_complete = true;
         assert_eq!(json(&report)["all"]["fast"]["raw_bytes"], 2_000);
+    }
+
+    #[test]
+    fn a_codec_that_is_made_for_no_class_has_no_total() {
+        let line = |is_made_for: [bool; 2]| {
+            let sum = Cell { raw_bytes: 100, stored_bytes: 50, ..Cell::default() };
+            Line {
+                key: "class".into(),
+                element: ElementType::Bytes,
+                variables: 1,
+                raw_bytes: 100,
+                cells: is_made_for.map(|is_made| is_made.then(|| sum.clone())).into(),
+                sums: vec![sum; 2],
+            }
+        };
+        let total = |lines: &[Line]| measured(&together("all".into(), lines, 2)).map(|(n, _)| n).collect::<Vec<_>>();
+        assert_eq!(total(&[line([true, false]), line([true, false])]), [0]);
+        assert_eq!(total(&[line([true, false]), line([true, true])]), [0, 1]);
     }
 
     #[test]
