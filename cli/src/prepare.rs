@@ -308,7 +308,7 @@ pub fn preview(
     let how = how(store, job, state, all, args)?;
     let progress = Progress::new("verifying", args.json);
     progress.message(state.id.to_string());
-    progress.add(state.raw_bytes.0);
+    progress.expect(state.raw_bytes.0, 1);
     let options = VerifyOptions { cache_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
     let report = verify(store, job, &state.id, options, &|raw_bytes| progress.done(raw_bytes.0));
     if let Some(problem) = report.problems.first() {

@@ -178,7 +178,6 @@ async fn from_aggregator(
                     if let Some(file) = files.iter().find(|file| !wanted(file)) {
                         return Err(broken(format!("{} was not asked for", file.path)));
                     }
-                    progress.add(files.iter().map(|file| file.bytes).sum());
                     files_count = files.len() as u64;
                     announcement = Vec::new();
                     restorers = Some(Arc::new(Restorers::create(target, &files, wanted)?));

@@ -44,22 +44,23 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         let CheckpointState { id, raw_bytes, is_unreadable, doubt, references, .. } = state;
         tracing::info!(checkpoint = %id, raw_bytes = raw_bytes.0, is_complete, "verifying");
         let started = Instant::now();
-        let progress = Progress::new("verifying", args.json);
-        progress.message(id.to_string());
-        progress.add(raw_bytes.0);
         let options = VerifyOptions { cache_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
-        let done = |raw_bytes: RawBytes| progress.done(raw_bytes.0);
-        let mut report = verify_recorded(&store, &job, &id, options, &done, &mut recording);
+        let read = |stage: String, recording: &mut Option<Recording>| {
+            let progress = Progress::new("verifying", args.json);
+            progress.message(stage);
+            progress.expect(raw_bytes.0, 1);
+            let done = |raw_bytes: RawBytes| progress.done(raw_bytes.0);
+            verify_recorded(&store, &job, &id, options, &done, recording)
+        };
+        let mut report = read(id.to_string(), &mut recording);
         let mut repaired = Repaired::default();
         if args.repair && !(report.is_good() && report.damaged_parity.is_empty()) {
             repaired = mend(other.as_ref(), &store, &job, &id);
             if !repaired.mended.is_empty() {
-                progress.add(raw_bytes.0);
-                report = verify_recorded(&store, &job, &id, options, &done, &mut None);
+                report = read(format!("{id} again"), &mut None);
                 is_complete = manifest::state(&store, &job, &id).is_ok_and(|state| state.is_complete());
             }
         }
-        drop(progress);
         if let Some(text) = needs_more(&report, args.budget_mib) {
             note(format!("{id}: {text}"));
         }

@@ -177,8 +177,7 @@ impl Job<'_> {
         // classes are measured if the time limit is reached.
         rounds.sort_by_key(|(round, n, _)| (*round, *n));
         let items: Vec<Item> = rounds.iter().map(|(_, _, item)| *item).collect();
-        let raw_of = |item: &Item| groups[item.group].segments[item.segment].raw_bytes.0;
-        self.progress.add(items.iter().map(raw_of).sum());
+        self.progress.message("each codec on each class".into());
         // The segments of a single class are short, so predicting codecs also need at most this memory.
         let memory = columns.iter().map(|column| column.coder.memory_per_raw_byte()).max().unwrap_or(1);
         let cells = self.bench.each(groups, &items, memory, deadline, |group, segment, raw, scratch| {

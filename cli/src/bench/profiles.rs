@@ -101,7 +101,6 @@ pub fn measure_profile(
     let chosen = sampled_segments(&keys, &all.iter().map(raw_of).collect::<Vec<_>>(), limits.sample_bytes);
     let items: Vec<Item> = chosen.iter().map(|&at| all[at]).collect();
     progress.message(profile.to_string());
-    progress.add(items.iter().map(raw_of).sum());
     let memory = coder.memory_per_raw_byte();
     let measured = bench.each(&groups, &items, memory, limits.deadline, |group, segment, raw, scratch| {
         let (cell, stored) = timed_cell(&coder, segment, group.files, raw, limits.repetitions, scratch)?;

@@ -267,7 +267,6 @@ impl Measured<'_> {
         }
         progress.message(format!("{}, {} in groups of {}", self.label, cell.scheme.name(), cell.group_size));
         let file_bytes = captured.file_bytes();
-        progress.add(captured.headers.iter().flat_map(|file| &file.variables).map(|v| v.raw_bytes.0).sum());
         let bench = Bench::new(dir, captured, *threads, budget);
         let done = |bytes| progress.done(bytes);
         let stored_bytes = bench.stored_bytes(cell.group_size, options, &cell.coder, *deadline, done)?;

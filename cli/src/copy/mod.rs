@@ -74,10 +74,13 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
     let progress = Progress::new("copying", args.json);
     let records = copy_records(&route, args.dry_run)?;
     let (mut lines, mut planned) = (Vec::new(), BTreeSet::new());
-    for state in chosen {
-        progress.message(state.id.to_string());
+    let count = chosen.len();
+    for (nth, state) in (1..).zip(chosen) {
+        // The bytes of later checkpoints are known only when they are planned.
+        let place = if count > 1 { format!("{} ({nth} of {count})", state.id) } else { state.id.to_string() };
+        progress.message(place);
         lines.push(match state.is_complete() {
-            true => copy_one(&route, state.id, args.dry_run, &progress, &mut planned),
+            true => copy_one(&route, state.id, args.dry_run, &progress, count == 1, &mut planned),
             false => {
                 let reason = format!("it is {}: {}", state.condition(), state.problems.join("; "));
                 Line::left_out(state.id, if state.is_damaged { FAILED } else { INCOMPLETE }, reason)
@@ -146,16 +149,20 @@ fn chosen(from: &dyn Store, job: &JobId, args: &CopyArgs) -> anyhow::Result<Vec<
     Ok(all)
 }
 
+/// Copies a checkpoint. `is_only`: no other checkpoint is copied, so the bytes of this one are all bytes.
 fn copy_one(
     route: &Route<'_>,
     id: CheckpointId,
     dry_run: bool,
     progress: &Progress,
+    is_only: bool,
     planned: &mut BTreeSet<(CheckpointId, GroupId)>,
 ) -> Line {
     let mut attempt = || -> Result<Line, CopyError> {
         let plan = plan_checkpoint(route, &id, planned)?;
-        progress.add(plan.bytes());
+        if is_only {
+            progress.expect(plan.bytes(), 1);
+        }
         let containers = plan.containers.len();
         tracing::info!(checkpoint = %id, containers, bytes = plan.bytes(), dry_run, "copying");
         if !dry_run {
