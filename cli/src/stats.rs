@@ -107,11 +107,14 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
     if let Some(dir) = &args.plots {
         plot::write(dir, &figures(&jobs))?;
     }
+    let bytes: u64 = match args.store.job {
+        Some(_) => jobs.iter().map(|job| job.disk_bytes).sum(),
+        None => bytes_of_store(&store, &jobs)?,
+    };
     if args.json {
-        let bytes: u64 = jobs.iter().map(|job| job.disk_bytes).sum();
         print_json(&serde_json::json!({ "store": name_of(&args.store.store), "disk_bytes": bytes, "jobs": jobs }))?;
     } else {
-        print_text(&jobs, &args)?;
+        print_text(&jobs, bytes, &args)?;
     }
     Ok(partly(looked_at, &failed))
 }
@@ -239,6 +242,21 @@ fn length_below(store: &dyn Store, dir: &Path) -> Result<Length, StoreError> {
     Ok(length)
 }
 
+/// Length of all files of the store: of these jobs, and of the files and directories beside them, such as
+/// `.JOB.incarnations`. What cannot be read counts as 0 bytes.
+fn bytes_of_store(store: &dyn Store, jobs: &[Job]) -> Result<u64, StoreError> {
+    let mut bytes: u64 = jobs.iter().map(|job| job.disk_bytes).sum();
+    let others = store.list_dir(Path::new(""))?.into_iter();
+    for entry in others.filter(|entry| !jobs.iter().any(|job| job.job.as_str() == entry.name)) {
+        let path = Path::new(&entry.name);
+        bytes += match entry.is_dir {
+            true => length_below(store, path).map_or(0, |length| length.all),
+            false => store.stat(path).map_or(0, |stat| stat.bytes),
+        };
+    }
+    Ok(bytes)
+}
+
 /// The ratios of the complete checkpoints, oldest first.
 fn ratios(job: &Job) -> Vec<(&CheckpointId, f64)> {
     let complete = job.checkpoints.iter().rev().filter(|line| line.complete && !line.pruned);
@@ -280,8 +298,8 @@ fn figures(jobs: &[Job]) -> Vec<(PathBuf, Figure)> {
     jobs.iter().map(figure).collect()
 }
 
-fn print_text(jobs: &[Job], args: &StatsArgs) -> anyhow::Result<()> {
-    let bytes: u64 = jobs.iter().map(|job| job.disk_bytes).sum();
+/// `bytes`: length of all files of the store.
+fn print_text(jobs: &[Job], bytes: u64, args: &StatsArgs) -> anyhow::Result<()> {
     let count = counted(jobs.len() as u64, "job");
     print(&format!("store {}: {} in {count}\n", name_of(&args.store.store), human_bytes(bytes)))?;
     for job in jobs {

@@ -351,6 +351,9 @@ fn a_checkpoint_that_was_found_damaged_does_not_count_among_those_that_prune_kee
 #[test]
 fn stats_reports_the_bytes_on_disk_and_what_prune_then_frees() {
     let dir = saved(4, &[]);
+    // Records of a job that has no directory.
+    std::fs::create_dir(store(&dir).join(".melt.incarnations")).expect("made");
+    std::fs::write(store(&dir).join(".melt.incarnations/0001"), [b'x'; 700]).expect("written");
     let stats = |more: &[&str]| run_json(mcr().args(["stats", "--store"]).arg(store(&dir)).args(more), 0);
     let on_disk = || -> u64 { contents(&store(&dir)).values().map(|bytes| bytes.len() as u64).sum() };
     let before = on_disk();
