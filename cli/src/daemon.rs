@@ -26,7 +26,7 @@ use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
 use mcr_anc::hub::OfJob;
 use mcr_cnc::agent::{FlushRequest, Processes};
-use mcr_cnc::config::{CncConfig, LayoutChoice, LayoutOptions, LayoutTable, real_path};
+use mcr_cnc::config::{CncConfig, ConfigError, LayoutChoice, LayoutOptions, LayoutTable, real_path};
 use mcr_cnc::drain::RankRanges;
 use mcr_cnc::layout::{Explanation, Layout, ScanLimits, list};
 use mcr_cnc::settle::{NodeRanks, OwnRanks};
@@ -153,6 +153,9 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
             ..LayoutTable::default()
         }),
     };
+    if !args.layout.layout.is_empty() {
+        check_option_layout(&file.cnc.layout)?;
+    }
     file.cnc.state_file = args.state.or(file.cnc.state_file);
     file.cnc.drain_seconds = args.drain_seconds.unwrap_or(file.cnc.drain_seconds);
     // The job's name from the command line, or from the environment through clap, takes precedence.
@@ -163,6 +166,15 @@ pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
     let environment =
         |name: &str| (name != "MCR_JOB").then(|| std::env::var(name).ok()).flatten().filter(|value| !value.is_empty());
     run_in_one_process(file, &environment, &args.command, Life::UntilSignal, Aggregators::Here { by_socket }, &served)
+}
+
+/// Checks a layout that was given on the command line. The error names the option, and not the key of a file.
+fn check_option_layout(layout: &LayoutOptions) -> anyhow::Result<()> {
+    match layout.check() {
+        Ok(_) => Ok(()),
+        Err(ConfigError::Layout(error)) => Err(anyhow::Error::from(error).context("--layout")),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The places of the aggregators that an agent uses.

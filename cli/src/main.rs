@@ -79,6 +79,7 @@ use clap::error::ErrorKind;
 use exit::Exit;
 use mcr_anc::config::AncConfigError;
 use mcr_cnc::config::ConfigError;
+use mcr_cnc::layout::LayoutError;
 use metrics::WrongMetrics;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -192,7 +193,12 @@ fn wants_json() -> bool {
 
 /// Whether the error is about a file or a value of the configuration.
 fn is_configuration(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| cause.is::<ConfigError>() || cause.is::<AncConfigError>() || cause.is::<WrongMetrics>())
+    error.chain().any(|cause| {
+        cause.is::<ConfigError>()
+            || cause.is::<AncConfigError>()
+            || cause.is::<WrongMetrics>()
+            || cause.is::<LayoutError>()
+    })
 }
 
 /// Finds the settings of the job in this directory. Creates the store if the user may create it.

@@ -90,7 +90,7 @@ pub enum LayoutError {
     },
     /// The name is neither a preset nor a pattern.
     #[error(
-        "there is no layout {name:?}{}; the presets are {}",
+        "there is no layout {name:?}; {} presets are {}",
         nearest(near),
         presets::names().collect::<Vec<_>>().join(", ")
     )]
@@ -102,8 +102,9 @@ pub enum LayoutError {
     },
 }
 
+/// The question for the nearest name, if there is one, and the begin of the next sentence.
 fn nearest(near: &Option<&'static str>) -> String {
-    near.map(|n| format!("; did you mean {n:?}?")).unwrap_or_default()
+    near.map_or_else(|| "the".to_owned(), |near| format!("did you mean {near:?}? The"))
 }
 
 /// The positions of the label and the rank in a path, in bytes.
@@ -716,7 +717,9 @@ mod tests {
         assert!(Layout::from_patterns::<&str>(&[], 0).is_err());
         assert!(Layout::from_regexes(&["(?P<rank>[0-9]+)"], 0).is_err());
         let error = Layout::named("enzzo").expect_err("no such preset").to_string();
-        assert!(error.contains("did you mean \"enzo\"?"), "{error}");
+        assert!(error.contains("\"enzzo\"; did you mean \"enzo\"? The presets are "), "{error}");
+        let error = Layout::named("0123456789").expect_err("no such preset").to_string();
+        assert!(error.contains("\"0123456789\"; the presets are "), "{error}");
     }
 
     #[test]

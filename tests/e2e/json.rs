@@ -510,6 +510,11 @@ fn a_command_without_a_file_names_the_missing_option_and_no_key_of_a_file() {
         assert!(said.contains(&format!("mcr: {option} is missing; give {option} ")), "{args}: {said}");
         assert!(!said.contains("cnc.") && !said.contains("anc."), "{args}: {said}");
     }
+    let args = "run --store s --watch . --job wave --create --layout enso -- true";
+    let output = run(mcr().current_dir(dir.path()).args(args.split(' ')), 78);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let expected = "mcr: --layout: there is no layout \"enso\"; did you mean \"enzo\"? The presets are ";
+    assert!(said.contains(expected) && !said.contains("cnc.layout") && !said.contains("?;"), "{said}");
 }
 
 #[test]

@@ -44,9 +44,9 @@ impl JobComment {
                     ("off", _) => bail!("{COMMENT}: off has no value; write {PREFIX}off"),
                     _ => {
                         let known: Vec<String> = KEYS.map(str::to_owned).into();
-                        let near = nearest(key, &known).map(|near| format!("; did you mean {near:?}?"));
-                        let known = KEYS.join(", ");
-                        bail!("{COMMENT}: unknown key {key:?}{}; the keys are {known}", near.unwrap_or_default());
+                        let the = nearest(key, &known)
+                            .map_or_else(|| "the".to_owned(), |near| format!("did you mean {near:?}? The"));
+                        bail!("{COMMENT}: unknown key {key:?}; {the} keys are {}", KEYS.join(", "));
                     }
                 };
                 if !is_new {
