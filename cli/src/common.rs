@@ -49,7 +49,7 @@ pub fn open_existing(store: &Path) -> anyhow::Result<PosixStore> {
 
 /// Opens the store. Creates the store only if `create` is true. Otherwise a store whose file system is not mounted
 /// would be created on the local disk. The error message ends with `how`, which names the options that create the
-/// store.
+/// store. If `how` is empty, the command needs the files of a store, and an empty new store does not help.
 fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<PosixStore> {
     let opened = if create { PosixStore::create(store) } else { PosixStore::open(store) };
     let name = name_of(store);
@@ -58,6 +58,11 @@ fn open_or_create(store: &Path, create: bool, how: &str) -> anyhow::Result<Posix
         let check = "Check --store / MCR_STORE";
         let advised = |what: String, advice: String| Advised::with_sentence(what, advice).at(store).into();
         match source.kind() {
+            ErrorKind::NotFound if how.is_empty() => advised(
+                format!("no store at \"{name}\": no such directory"),
+                "Check the name (--store, MCR_STORE, or store in mcr.toml), and whether its file system is mounted"
+                    .to_owned(),
+            ),
             ErrorKind::NotFound => advised(
                 format!("no store at \"{name}\": no such directory"),
                 format!("{check}, or create it: mkdir -m 700 {}{how}", quoted(&name)),
