@@ -587,6 +587,9 @@ pub struct CertRotateArgs {
     /// command names to all nodes before the next step
     #[arg(long)]
     pub step: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -598,6 +601,9 @@ pub struct CertInitArgs {
     /// processes
     #[arg(long, env = "MCR_CERT_DIR", value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -632,6 +638,9 @@ pub enum JobCommand {
         /// Maximum time to wait for the daemon
         #[arg(long, default_value_t = 2, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=60))]
         wait: u64,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// For SLURM's Epilog: report to the daemon of this node that a job is over, and wait until its files are
     /// committed
@@ -644,6 +653,9 @@ pub enum JobCommand {
         /// Maximum time to wait until the files are committed
         #[arg(long, default_value_t = 20, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
         wait: u64,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// List the jobs that the daemon of this node saves
     #[command(after_help = exit::ALL_OR_NOTHING)]
@@ -767,7 +779,11 @@ pub enum ConfigCommand {
         json: bool,
     },
     /// Print every key with its default
-    Defaults,
+    Defaults {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@
 use crate::args::{CertCommand, CertInitArgs, CertRotateArgs};
 use crate::exit::Exit;
 use crate::guard::{NoIdentity, NotPermitted, user};
-use crate::output::print;
+use crate::output::{name_of, print, print_json};
 use crate::settings::{CLUSTER_FILE, cluster_has_tls};
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
@@ -39,10 +39,10 @@ pub fn run(command: CertCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
+fn init(CertInitArgs { name, dir, json }: CertInitArgs) -> anyhow::Result<ExitCode> {
     let dir = dir.map_or_else(directory, Ok)?;
     if dir.join(KEY).symlink_metadata().is_ok() {
-        return keep(&dir);
+        return keep(&dir, json);
     }
     let authority = Authority::make(&name)?;
     let mut builder = DirBuilder::new();
@@ -51,7 +51,7 @@ fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
     let key = dir.join(KEY);
     if let Err(error) = write_new(&key, 0o400, &authority.key) {
         if error.kind() == ErrorKind::AlreadyExists {
-            return keep(&dir);
+            return keep(&dir, json);
         }
         return Err(error).with_context(|| key.display().to_string());
     }
@@ -61,18 +61,32 @@ fn init(CertInitArgs { name, dir }: CertInitArgs) -> anyhow::Result<ExitCode> {
         _ => write_new(&certificates, 0o644, &authority.certificates),
     }
     .with_context(|| certificates.display().to_string())?;
+    if json {
+        print_result("made", &[key, certificates])?;
+        return Ok(Exit::Done.into());
+    }
     let key = key.display();
     print(&format!("made {key} and {CERTIFICATES}; processes on other nodes need the same two files\n"))?;
     Ok(Exit::Done.into())
 }
 
+/// Prints what was done with these files, as JSON.
+fn print_result(outcome: &str, files: &[PathBuf]) -> anyhow::Result<()> {
+    let files: Vec<String> = files.iter().map(|file| name_of(file)).collect();
+    print_json(&serde_json::json!({ "outcome": outcome, "files": files }))
+}
+
 /// Keeps a usable key, because each start of a job script may call `mcr cert init`, and two scripts may call it at
 /// the same time.
-fn keep(dir: &Path) -> anyhow::Result<ExitCode> {
+fn keep(dir: &Path, json: bool) -> anyhow::Result<ExitCode> {
     let key = dir.join(KEY).display().to_string();
     let until = Instant::now() + OTHER_INIT_MAX;
     loop {
         let unusable = match identity(dir) {
+            Ok(Some(_)) if json => {
+                print_result("kept", &[dir.join(KEY), dir.join(CERTIFICATES)])?;
+                return Ok(Exit::Done.into());
+            }
             Ok(Some(_)) => {
                 print(&format!("{key} exists already; nothing was changed\n"))?;
                 return Ok(Exit::Done.into());
@@ -99,18 +113,27 @@ enum Step {
     Removed,
 }
 
-fn rotate(CertRotateArgs { dir, wait, step }: CertRotateArgs) -> anyhow::Result<ExitCode> {
+fn rotate(CertRotateArgs { dir, wait, step, json }: CertRotateArgs) -> anyhow::Result<ExitCode> {
     let dir = dir.map_or_else(directory, Ok)?;
+    let mut changed = Vec::new();
     loop {
         let done = next_step(&dir)?;
-        let (what, file) = match done {
-            Step::Added => ("1 of 3: processes trust the old and the new key", CERTIFICATES),
-            Step::Switched => ("2 of 3: processes use the new key", KEY),
-            Step::Removed => ("3 of 3: processes trust only the new key", CERTIFICATES),
+        let (outcome, what, file) = match done {
+            Step::Added => ("added", "1 of 3: processes trust the old and the new key", CERTIFICATES),
+            Step::Switched => ("switched", "2 of 3: processes use the new key", KEY),
+            Step::Removed => ("removed", "3 of 3: processes trust only the new key", CERTIFICATES),
         };
-        let file = dir.join(file);
-        print(&format!("step {what} ({} has changed)\n", file.display()))?;
-        if matches!(done, Step::Removed) {
+        let (file, is_last) = (dir.join(file), step || matches!(done, Step::Removed));
+        if !json {
+            print(&format!("step {what} ({} has changed)\n", file.display()))?;
+        }
+        if !changed.contains(&file) {
+            changed.push(file);
+        }
+        if json && is_last {
+            print_result(outcome, &changed)?;
+        }
+        if matches!(done, Step::Removed) || json && is_last {
             return Ok(Exit::Done.into());
         }
         if step {

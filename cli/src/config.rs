@@ -75,7 +75,8 @@ impl ConfigFile {
 
 pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        ConfigCommand::Defaults => print(DEFAULTS)?,
+        ConfigCommand::Defaults { json: false } => print(DEFAULTS)?,
+        ConfigCommand::Defaults { json: true } => print_json(&serde_json::json!({ "text": DEFAULTS }))?,
         ConfigCommand::Check { file, json } => {
             let tables: toml::Table = load_toml(&file)?;
             let has_daemons = ["cnc", "anc"].iter().any(|table| tables.contains_key(*table));

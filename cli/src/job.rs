@@ -24,18 +24,42 @@ pub fn run(args: JobArgs) -> anyhow::Result<ExitCode> {
         JobCommand::Show { comment, json } => show(comment, json)?,
         JobCommand::List { node, json } => list(&node, json)?,
         // If Prolog or Epilog fails, SLURM drains the node. So these commands always exit with 0.
-        JobCommand::Begin { node, wait } => {
-            if let Err(error) = begin(&node, Duration::from_secs(wait)) {
-                tell(format!("the job is not saved: {error:#}"));
-            }
+        JobCommand::Begin { node, wait, json } => {
+            report(json, begin(&node, Duration::from_secs(wait)), "the job is not saved")
         }
-        JobCommand::End { node, wait } => match end(&node, Duration::from_secs(wait)) {
-            Ok(Some(line)) => tell(line),
-            Ok(None) => {}
-            Err(error) => tell(format!("the end of the job: {error:#}")),
-        },
+        JobCommand::End { node, wait, json } => {
+            report(json, end(&node, Duration::from_secs(wait)), "the end of the job")
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The result of a command of Prolog or Epilog.
+#[derive(Debug, PartialEq, Eq, serde::Serialize)]
+struct Hooked {
+    /// One word with hyphens.
+    outcome: &'static str,
+    /// Why a person should look. `None` if there is nothing to explain.
+    reason: Option<String>,
+}
+
+impl Hooked {
+    fn of(outcome: &'static str) -> Self {
+        Self { outcome, reason: None }
+    }
+}
+
+/// Tells the reason on standard error, and prints the result if JSON is wanted. `what`: the beginning of the line of an
+/// error. If the result cannot be printed, the command succeeds nevertheless.
+fn report(json: bool, result: anyhow::Result<Hooked>, what: &str) {
+    let hooked =
+        result.unwrap_or_else(|error| Hooked { outcome: "failed", reason: Some(format!("{what}: {error:#}")) });
+    if let Some(reason) = &hooked.reason {
+        tell(reason.clone());
+    }
+    if json {
+        let _ = print_json(&hooked);
+    }
 }
 
 fn variable(name: &str) -> Option<OsString> {
@@ -55,31 +79,36 @@ fn asked(node: &NodeSocket, request: &Request, most: Duration) -> anyhow::Result
     }
 }
 
-fn begin(node: &NodeSocket, wait: Duration) -> anyhow::Result<()> {
+fn begin(node: &NodeSocket, wait: Duration) -> anyhow::Result<Hooked> {
     let facts = JobFacts::of_prolog(&variable)?;
     match asked(node, &Request::Begin(facts), wait)? {
-        Reply::Begun { .. } => Ok(()),
+        Reply::Begun { .. } => Ok(Hooked::of("begun")),
         other => bail!("mcr node answered {other:?}"),
     }
 }
 
-/// Reports the end of the job. Returns a message if it is uncertain whether all files of the job are committed.
-fn end(node: &NodeSocket, wait: Duration) -> anyhow::Result<Option<String>> {
+/// Reports the end of the job. The result has a reason if it is uncertain whether all files of the job are committed.
+fn end(node: &NodeSocket, wait: Duration) -> anyhow::Result<Hooked> {
     let id = variable("SLURM_JOB_ID").context("SLURM_JOB_ID is not set; this command is for SLURM's Epilog")?;
     let job_id = job_id_of(id.to_string_lossy().into_owned())?;
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let request = Request::End { job_id: job_id.clone(), wait_ms };
+    let with_reason = |outcome, reason| Hooked { outcome, reason: Some(reason) };
     Ok(match asked(node, &request, wait + ANSWER_MAX)? {
-        Reply::Ended(End::NotSaved | End::Status(0)) => None,
-        Reply::Ended(End::Unknown) => None,
-        Reply::Ended(End::Status(status)) => Some(format!(
-            "job {job_id}: not all files are committed, or the newest checkpoint is doubtful (exit status {status}); \
+        Reply::Ended(End::NotSaved) => Hooked::of("not-saved"),
+        Reply::Ended(End::Status(0)) => Hooked::of("committed"),
+        Reply::Ended(End::Unknown) => Hooked::of("unknown"),
+        Reply::Ended(End::Status(status)) => with_reason(
+            "not-committed",
+            format!(
+                "job {job_id}: not all files are committed, or the newest checkpoint is doubtful (exit status {status}); \
              the log of mcr node names them"
-        )),
-        Reply::Ended(End::StillCommitting) => Some(format!(
-            "job {job_id}: files are still being committed after {} s; the worker goes on",
-            wait.as_secs()
-        )),
+            ),
+        ),
+        Reply::Ended(End::StillCommitting) => with_reason(
+            "committing",
+            format!("job {job_id}: files are still being committed after {} s; the worker goes on", wait.as_secs()),
+        ),
         other => bail!("mcr node answered {other:?}"),
     })
 }

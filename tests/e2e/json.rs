@@ -197,6 +197,13 @@ fn the_json_of_every_command_has_the_documented_shape() {
     checked.run("layouts", mcr().arg("layouts"), 0);
     let config = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/config/mcr.toml");
     checked.run("config check", mcr().args(["config", "check"]).arg(config), 0);
+    let defaults = checked.run("config defaults", mcr().args(["config", "defaults"]), 0);
+    let text = String::from_utf8(run(mcr().args(["config", "defaults"]), 0).stdout).expect("UTF-8");
+    assert_eq!(defaults["text"], text);
+    certificates(&site.path("certificates"), &mut checked);
+    // A hook always succeeds, and says in its object what happened.
+    let begun = checked.run("job begin", mcr().args(["job", "begin", "--run-dir"]).arg(site.path("none")), 0);
+    assert!(begun["outcome"] == "failed" && begun["reason"].is_string(), "{begun}");
     let file = format!("job = \"wave\"\nwatch = \"data\"\nstore = {:?}\n", site.path("store"));
     std::fs::write(site.path("mcr.toml"), file).expect("written");
     checked.run("job show", mcr().args(["job", "show"]).current_dir(site.dir.path()), 0);
@@ -211,6 +218,22 @@ fn the_json_of_every_command_has_the_documented_shape() {
     of_daemons(&site, &mut checked);
     let known: BTreeSet<String> = schemas().keys().cloned().collect();
     assert_eq!(checked.0, known, "each schema was compared with an output");
+}
+
+/// Checks the commands that make and replace a key in this directory.
+fn certificates(dir: &Path, checked: &mut Checked) {
+    let mut cert = |name: &str, more: &[&str]| {
+        let mut command = mcr();
+        command.args(name.split(' ')).args(more).arg("--dir").arg(dir);
+        let value = checked.run(name, &mut command, 0);
+        let files: Vec<String> = serde_json::from_value(value["files"].clone()).expect("names");
+        assert!(files.iter().all(|file| Path::new(file).is_file()), "{value}");
+        (value["outcome"].as_str().expect("a word").to_owned(), files.len())
+    };
+    assert_eq!(cert("cert init", &[]), ("made".to_owned(), 2));
+    assert_eq!(cert("cert init", &[]), ("kept".to_owned(), 2));
+    assert_eq!(cert("cert rotate", &["--step"]), ("added".to_owned(), 1));
+    assert_eq!(cert("cert rotate", &["--wait", "0"]), ("removed".to_owned(), 2));
 }
 
 /// Checks the commands that read single files and variables.
@@ -285,6 +308,9 @@ fn of_daemons(site: &Site, checked: &mut Checked) {
     let node = Daemon::start(mcr().args(["node", "--own", "--run-dir"]).arg(&run_dir));
     node.wait_for_log("serving jobs");
     checked.run("job list", mcr().args(["job", "list", "--run-dir"]).arg(&run_dir), 0);
+    let mut end = mcr();
+    end.args(["job", "end", "--run-dir"]).arg(&run_dir).env("SLURM_JOB_ID", "77");
+    assert_eq!(checked.run("job end", &mut end, 0)["outcome"], "not-saved");
 }
 
 /// Checks the events of a checkpoint that is written now, and of an address without an aggregator.
@@ -318,6 +344,14 @@ fn events(watch: &Path, store: &Path, address: &str, checked: &mut Checked) {
     wait_complete(store, "sim.it_3");
     checked.0.insert("status --follow".to_owned());
     assert!(follow.end("TERM").expect("it ends").success());
+}
+
+#[test]
+fn the_schema_accepts_the_object_of_each_command() {
+    let schema: Value = serde_json::from_str(&document("json.schema.json")).expect("JSON");
+    let all = schema["anyOf"].as_array().expect("a list").iter().filter_map(|one| one["$ref"].as_str());
+    let named: BTreeSet<String> = all.filter_map(|name| Some(name.strip_prefix("#/$defs/")?.to_owned())).collect();
+    assert_eq!(named, schemas().keys().cloned().collect::<BTreeSet<_>>());
 }
 
 #[test]
