@@ -154,12 +154,12 @@ fn of_one(cause: &(dyn Error + 'static), other: Other) -> Option<String> {
     if let Some(error) = cause.downcast_ref() {
         return Some(sentence(error, other));
     }
-    // hyper reads the first bytes of TLS as a frame of HTTP/2 with an invalid size.
+    // hyper reads the first bytes of TLS as a frame of HTTP/2 with an invalid size, and also those of other programs.
     let uses_tls = cause.to_string().contains("frame with invalid size");
     uses_tls.then(|| {
         format!(
-            "{other} uses TLS, but this process does not; dial it by the name of its node instead of a loopback \
-             address, or {SAME_SETTING}"
+            "{other} uses TLS, but this process does not, or another program answers at this port; check the port, dial \
+             {other} by the name of its node instead of a loopback address, or {SAME_SETTING}"
         )
     })
 }
