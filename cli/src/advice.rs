@@ -1,7 +1,7 @@
 //! The texts of errors, for people and as JSON: what failed, where, and what the user can do.
 
-use crate::guard::NotPermitted;
 use crate::metrics::WrongMetrics;
+use crate::refused::NotPermitted;
 use mcr_anc::config::AncConfigError;
 use mcr_anc::flush_error::FlushError;
 use mcr_cnc::config::{ConfigError, UnknownKey};

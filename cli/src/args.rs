@@ -330,8 +330,7 @@ pub struct ListArgs {
 
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Checkpoint to show: its ID, the beginning of its ID (no part of a number), latest, or latest~1 [default: the
-    /// newest]
+    /// Checkpoint: its ID, the beginning of its ID (no part of a number), latest, or latest~1 [default: the newest]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
@@ -351,8 +350,7 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Checkpoint to verify: its ID, the beginning of its ID (no part of a number), latest, or latest~1 [default: all
-    /// checkpoints of the job]
+    /// Checkpoint: its ID, the beginning of its ID (no part of a number), latest, or latest~1 [default: all of the job]
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,

@@ -6,8 +6,9 @@
 
 use crate::args::{CertCommand, CertInitArgs, CertRotateArgs};
 use crate::exit::Exit;
-use crate::guard::{NoIdentity, NotPermitted, user};
+use crate::guard::user;
 use crate::output::{name_of, print, print_json};
+use crate::refused::{NoIdentity, NotPermitted};
 use crate::settings::{CLUSTER_FILE, cluster_has_tls};
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;

@@ -2,8 +2,9 @@
 
 use crate::advice::Advised;
 use crate::args::{LayoutArgs, StoreArgs};
-use crate::guard::{NotPermitted, check_store};
+use crate::guard::check_store;
 use crate::output::{name_of, note};
+use crate::refused::NotPermitted;
 use anyhow::{anyhow, bail};
 use mcr_cnc::layout::{Layout, Listing};
 use mcrengine::codec::cores;

@@ -1,9 +1,9 @@
 //! The configuration file. Agents and aggregators share one file.
 
 use crate::args::{ConfigArgs, ConfigCommand};
-use crate::guard::WrongSetting;
 use crate::metrics::{WrongMetrics, metrics_address};
 use crate::output::{name_of, print, print_json};
+use crate::refused::WrongSetting;
 use anyhow::Context;
 use mcr_anc::config::AncOptions;
 use mcr_cnc::config::{CncOptions, load_toml};

@@ -2,7 +2,7 @@
 //! table, which a test compares with the texts below. `--help` prints the texts. In the manual pages, the first line
 //! of a text becomes a list.
 
-use crate::guard::{NoIdentity, NotPermitted, WrongSetting};
+use crate::refused::{NoIdentity, NotPermitted, WrongSetting};
 use std::process::ExitCode;
 
 /// Exit status of daemons and of `mcr flush`: not all written files are committed. Also the exit status of `mcr run`

@@ -12,7 +12,7 @@ mod service;
 use crate::args::GateArgs;
 use crate::cert::authority_in;
 use crate::daemon::within_runtime;
-use crate::guard::{NoIdentity, NotPermitted};
+use crate::refused::{NoIdentity, NotPermitted};
 use crate::settings::{GateOptions, cluster_has_tls, gate_options};
 use crate::signals::Signals;
 use anyhow::Context;

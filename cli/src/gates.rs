@@ -7,7 +7,7 @@
 //! agreement to the second gate.
 
 use crate::cert::security;
-use crate::guard::NoIdentity;
+use crate::refused::NoIdentity;
 use crate::settings::GateOptions;
 use mcr_cnc::config::{CncConfig, is_host_and_port};
 use mcr_cnc::finder::{Finder, Later};

@@ -56,6 +56,7 @@ mod plot;
 mod prepare;
 mod prune;
 mod ranks;
+mod refused;
 mod remembered;
 mod remote;
 mod reporter;

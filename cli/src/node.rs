@@ -4,10 +4,10 @@ mod check;
 mod slurm_conf;
 
 use crate::args::{NodeArgs, NodeCommand};
-use crate::guard::{NotPermitted, WrongSetting};
 use crate::logging::serve_metrics;
 use crate::metrics::{UserNames, node_text};
 use crate::page::PageSlot;
+use crate::refused::{NotPermitted, WrongSetting};
 use crate::settings::node_metrics;
 use anyhow::{Context, bail};
 use mcr_node::cgroup::{Groups, Limits};

@@ -399,7 +399,7 @@ fn an_error_is_json_with_a_code_advice_and_a_path() {
     let nope = nope.to_str().expect("UTF-8");
     let missing = error(&format!("list --store {nope}"), 1);
     assert_eq!((&missing["code"], &missing["path"]), (&1.into(), &nope.into()), "{missing}");
-    assert!(missing["advice"].as_str().is_some_and(|text| text.contains("mkdir")), "{missing}");
+    assert!(missing["advice"].as_str().is_some_and(|text| text.contains("Check the name")), "{missing}");
     let wrong = error("list --sotre x", 1);
     assert!(wrong["message"].as_str().is_some_and(|text| text.contains("--sotre")), "{wrong}");
     assert!(wrong["advice"].as_str().is_some_and(|text| text.contains("--store")), "{wrong}");

@@ -196,7 +196,7 @@ fn the_json_of_the_page_is_the_json_of_the_commands() {
     assert!(head.starts_with("HTTP/1.1 500 "), "{head}");
     let error: Value = serde_json::from_str(&body).expect("JSON");
     check(&schemas()["error"], &error, "error").expect("the documented shape");
-    assert!(error["error"]["advice"].as_str().is_some_and(|text| text.contains("mkdir")), "{error}");
+    assert!(error["error"]["advice"].as_str().is_some_and(|text| text.contains("Check the name")), "{error}");
     // With a store, the page is served even if no aggregator is known.
     let mut command = mcr();
     command.args(["status", "--serve", "--run-dir"]).arg(site.dir.path().join("nowhere")).current_dir(site.dir.path());
