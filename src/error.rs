@@ -265,6 +265,14 @@ impl ReadError {
         }
     }
 
+    /// Whether the bytes of the file are damaged. An undamaged file of another job or of a later release is no damage.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Cut { .. } | Self::NotOurs { .. } | Self::Damaged { .. } | Self::Digest { .. } | Self::Invalid { .. }
+        )
+    }
+
     /// The file or directory that cannot be read.
     pub fn path(&self) -> &std::path::Path {
         match self {

@@ -514,6 +514,57 @@ fn remove_old_records(store: &dyn Store, job: &JobId) -> Result<(), StoreError> 
     Ok(())
 }
 
+/// A damaged record that was written again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MendedRecord {
+    /// Number of the incarnation.
+    pub number: u32,
+    /// The damage, as a sentence for people.
+    pub damage: String,
+}
+
+/// Replaces each damaged record of a job by a record of the same number that sets no checkpoint aside. The number must
+/// not be used again, because it determines the order of the checkpoints. The damaged file stays under the name
+/// `NUMBER.damaged`.
+pub fn mend_records(store: &dyn Store, job: &JobId, began_unix_ms: u64) -> Result<Vec<MendedRecord>, ReadError> {
+    let mut mended = Vec::new();
+    for number in numbers(store, job)? {
+        let damage = match read(store, job, number) {
+            Err(error) if error.is_damage() => error.to_string(),
+            Err(ReadError::Missing { .. }) | Ok(_) => continue,
+            Err(error) => return Err(error),
+        };
+        let mend = || -> Result<(), StoreError> {
+            let (dir, name) = (directory(store, job)?, record_name(number));
+            let record = Incarnation {
+                job: job.clone(),
+                number,
+                identity: String::new(),
+                begun_by: "mcr verify --repair".to_owned(),
+                began_unix_ms,
+                took_ms: 0,
+                from: None,
+                from_place: None,
+                is_restart: false,
+                whole: Vec::new(),
+                unfinished: Some(Vec::new()),
+                passed_over: Vec::new(),
+            };
+            let path = dir.join(&name);
+            let text = record.to_text().map_err(|what| StoreError::Contents { path: path.clone(), what })?;
+            let mut temp = store.create_temp(&dir, &name)?;
+            temp.append(text.as_bytes())?;
+            temp.sync()?;
+            store.rename(&path, &dir.join(format!("{name}.damaged")))?;
+            store.rename(temp.path(), &path)?;
+            store.sync_dir(&dir)
+        };
+        mend().map_err(ReadError::from_store)?;
+        mended.push(MendedRecord { number, damage });
+    }
+    Ok(mended)
+}
+
 fn read(store: &dyn Store, job: &JobId, number: u32) -> Result<Incarnation, ReadError> {
     let relative = directory(store, job).map_err(ReadError::from_store)?.join(record_name(number));
     let file = store.open(&relative).map_err(ReadError::from_store)?;

@@ -269,11 +269,11 @@ fn of_read(error: &ReadError) -> String {
     let is_record =
         |path: &Path| path.parent().and_then(Path::to_str).is_some_and(|dir| dir.ends_with(".incarnations"));
     match error.advice() {
-        Advice::OlderCheckpoint if is_record(error.path()) => format!(
-            "move {} out of the store: the checkpoints are not affected, but mcr then does not know which of them this \
-             start of the job had set aside, so look at mcr list and name one with mcr restart --checkpoint",
-            error.path().display()
-        ),
+        Advice::OlderCheckpoint if is_record(error.path()) && error.is_damage() => {
+            "mcr verify --repair writes this small file again; mcr then does not know which checkpoints this start of \
+             the job had set aside, so look at mcr list, and name one with mcr restart --checkpoint"
+                .into()
+        }
         advice => of_store(advice).into(),
     }
 }

@@ -376,8 +376,14 @@ fn no_identity(job: &JobId, newest: &Incarnation, why: &str, advice: impl Into<S
 /// Fails if the last start of the job has an identity, and `mcr run` has none. The aggregator would refuse the agent
 /// of this `mcr run`, so nothing would be saved.
 pub fn check_identity_of_run(store: &dyn Store, job: &JobId, identity: &str) -> Result<(), Advised> {
-    // If the record cannot be read now, the aggregator reads it later.
-    let newest = incarnation::newest(store, job).ok().flatten();
+    let newest = match incarnation::newest(store, job) {
+        Ok(newest) => newest,
+        Err(error) if error.is_damage() => {
+            let what = format!("{error}, so nothing can be saved: nothing was started");
+            return Err(Advised::new(what, "mcr verify --repair writes this small file again").at(error.path()));
+        }
+        Err(_) => None, // the aggregator reads the record later
+    };
     match newest.filter(|newest| identity.is_empty() && !newest.identity.is_empty()) {
         Some(newest) => {
             Err(no_identity(job, &newest, "this mcr run has no identity: nothing was started", CONTINUE_BY_HAND))

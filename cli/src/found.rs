@@ -5,7 +5,7 @@ use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
 use crate::output::{counted, name_of, note, tell};
 use anyhow::bail;
-use mcr_cnc::companions::{Beside, Companion, Surroundings, gather};
+use mcr_cnc::companions::{Beside, Companion, Surroundings, Versions, gather};
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
 use mcr_cnc::layout::{Labelled, Layout, Listing, Scan, ScanLimits, list, mixed, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
@@ -295,7 +295,8 @@ fn listing_without(dir: &Path, store: Option<&Path>) -> anyhow::Result<Listing> 
 fn companions_of(dir: &Path, layout: &Layout, scan: &Scan) -> BTreeMap<CheckpointId, Vec<Companion>> {
     let (mut beside, mut companions) = (Beside::default(), BTreeMap::new());
     let links: BTreeSet<PathBuf> = scan.links.iter().cloned().collect();
-    let surroundings = Surroundings { timeline: &scan.timeline, links: &links };
+    let versions = Versions::default();
+    let surroundings = Surroundings { timeline: &scan.timeline, links: &links, versions: &versions };
     let mut lost: BTreeMap<&str, (u64, String)> = BTreeMap::new();
     for (label, files) in &scan.checkpoints {
         let files: Vec<FilePath> = files.iter().map(|(path, _)| path.clone()).collect();

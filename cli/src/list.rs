@@ -31,13 +31,13 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
             "job",
             "!checkpoint",
             "state",
+            "?saved (UTC)",
             ">ranks",
             "?>files",
             ">bytes",
             ">stored",
             "?>ratio",
             "?>took",
-            "?saved (UTC)",
         ]),
     );
     let mut failed = Vec::new();
@@ -68,13 +68,13 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
                 job.to_string(),
                 state.id.to_string(),
                 word_of(&state),
+                or_dash(measured(&state, utc(state.created_unix_ms))),
                 or_dash(measured(&state, state.ranks)),
                 or_dash(measured(&state, state.files)),
                 or_dash(measured(&state, human_bytes(state.file_bytes))),
                 or_dash(stored.map(human_bytes)),
                 or_dash(measured(&state, format!("{:.3}", ratio(state.file_bytes, state.stored_bytes.0)))),
                 or_dash(measured(&state, human_time(Duration::from_millis(state.elapsed_ms)))),
-                or_dash(measured(&state, utc(state.created_unix_ms))),
             ]);
             table.paint(2, paint_of(&state));
             if !state.is_complete() && !state.is_pruned && reasons.len() < REASONS_MAX {

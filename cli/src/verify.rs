@@ -2,7 +2,7 @@
 
 use crate::advice::message_of;
 use crate::args::{StoreArgs, VerifyArgs};
-use crate::common::{no_checkpoint_named, one_job, open_own, open_store, threads_of, write_trace};
+use crate::common::{no_checkpoint_named, now_unix_ms, one_job, open_own, open_store, threads_of, write_trace};
 use crate::exit::Exit;
 use crate::mendable::tell_if_mendable;
 use crate::output::{Progress, counted, human_rate, human_time, name_of, note, print, print_json};
@@ -10,6 +10,7 @@ use crate::which::checkpoint_of;
 use anyhow::bail;
 use mcrengine::copy::{MendedBy, MendedFile, Repaired, Side, repair};
 use mcrengine::ids::{CheckpointId, JobId};
+use mcrengine::incarnation::mend_records;
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::marks::{mark_damaged, unmark_damaged};
 use mcrengine::partition::Recording;
@@ -26,6 +27,14 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     };
     let job = one_job(&store, &args.store)?;
     let other = other_store(&args)?;
+    if args.repair {
+        for mended in mend_records(&store, &job, now_unix_ms())? {
+            note(format!(
+                "{}: it is written again. Which checkpoints start {} of the job had set aside is not known",
+                mended.damage, mended.number
+            ));
+        }
+    }
     let states = match &args.checkpoint {
         Some(id) => vec![the_one(&store, &job, id, &args)?],
         None => manifest::list(&store, &job)?.into_iter().filter(|state| !state.is_pruned).collect(),
@@ -131,6 +140,13 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             }));
         } else {
             print(&format!("{}: not complete, so a restart does not use it: {}\n", state.id, problems.join("; ")))?;
+            if let Some(from) = &args.from {
+                let (id, from, store) = (&state.id, name_of(from), name_of(&args.store.store));
+                print(&format!(
+                    "  if it is complete in {from}, this adds its missing files: mcr copy {id} --from {from} --store \
+                     {store} --job {job}\n"
+                ))?;
+            }
         }
     }
     let exit = match damaged.is_empty() && unreadable.is_empty() {
@@ -141,6 +157,9 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         print_json(&serde_json::json!({ "job": job, "good": exit == Exit::Done, "checkpoints": lines }))?;
     } else {
         print(&format!("{}\n", last_line(&job, checked, [&damaged, &unreadable], &incomplete, exit)))?;
+        if !damaged.is_empty() && args.from.is_none() {
+            note("if there is a copy of the store, --repair --from COPY replaces damaged and missing files");
+        }
     }
     Ok(exit.into())
 }

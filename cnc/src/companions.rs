@@ -28,7 +28,7 @@ use crate::layout::{Layout, Listing, ScanLimits, is_own_name};
 use crate::timeline::Timeline;
 use mcrengine::header::{FileHeader, FileKind, LINK_BYTES_MAX};
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::num::NonZeroU32;
@@ -91,6 +91,14 @@ const UNNAMED_POINTER_BYTES_MAX: u64 = 4096;
 /// In a directory with at most this number of entries, the content of files is examined. In larger directories,
 /// pointer files are recognized only by their names.
 const READ_ENTRIES_MAX: usize = 4096;
+/// Maximum number of pointer files and links whose earlier contents are remembered.
+const VERSIONED_MAX: usize = 32;
+/// Maximum number of remembered contents of one pointer file or link.
+const VERSIONS_MAX: usize = 16;
+/// Maximum length in bytes of a remembered content.
+const VERSION_BYTES_MAX: usize = 16 << 10;
+/// Maximum number of words at the beginning, and at the end of a pointer file, that are looked up as files.
+const LOOKED_UP_MAX: usize = 4;
 /// Maximum number of words examined in a pointer file.
 const WORDS_MAX: usize = 256;
 /// Maximum number of examined entries of a directory that a pointer file names.
@@ -146,6 +154,43 @@ pub struct Surroundings<'a> {
     pub timeline: &'a Timeline,
     /// All symbolic links that were found in the directory.
     pub links: &'a BTreeSet<PathBuf>,
+    /// Earlier contents of pointer files and links.
+    pub versions: &'a Versions,
+}
+
+/// Earlier contents of pointer files, and earlier targets of links. A checkpoint is saved some time after it was
+/// written, and the application may have written the pointers of the next checkpoint since.
+#[derive(Debug, Default)]
+pub struct Versions(BTreeMap<PathBuf, VecDeque<Candidate>>);
+
+impl Versions {
+    /// Reads a pointer file with a usual name, or a link, and remembers what was read.
+    pub fn note(&mut self, root: &Path, layout: &Layout, path: &Path) {
+        let is_link = root.join(path).is_symlink();
+        let candidate = match is_link {
+            true => link(root, path),
+            false => pointer(root, layout, path),
+        };
+        let is_short = match &candidate {
+            Some(Candidate::Link { .. }) => true,
+            Some(Candidate::Pointer { content, is_named: true, .. }) => content.len() <= VERSION_BYTES_MAX,
+            _ => false,
+        };
+        let Some(candidate) = candidate.filter(|_| is_short) else { return };
+        if !self.0.contains_key(path) && self.0.len() >= VERSIONED_MAX {
+            return;
+        }
+        let versions = self.0.entry(path.to_owned()).or_default();
+        if versions.len() >= VERSIONS_MAX {
+            versions.pop_front();
+        }
+        versions.push_back(candidate);
+    }
+
+    /// The contents of all paths in a directory. For each path, the oldest content is first.
+    fn of_directory<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = &'a Candidate> {
+        self.0.iter().filter(move |(path, _)| path.parent() == Some(dir)).flat_map(|(_, versions)| versions)
+    }
 }
 
 /// Finds the companions of one checkpoint in the directory. `files` are the files of `rank`. For rank 0, finds all
@@ -165,7 +210,7 @@ pub fn gather(
         for own in gathering.own.clone() {
             gathering.within(&own);
         }
-        gathering.beside(surroundings.timeline, beside);
+        gathering.beside(surroundings, beside);
     }
     gathering.links_elsewhere(surroundings.links);
     gathering.finish()
@@ -261,13 +306,18 @@ impl<'a> Gathering<'a> {
 
     /// Takes links and pointer files from the directories that are above the files and outside of all own
     /// directories.
-    fn beside(&mut self, timeline: &Timeline, beside: &mut Beside) {
+    fn beside(&mut self, surroundings: Surroundings<'_>, beside: &mut Beside) {
+        let Surroundings { timeline, versions, .. } = surroundings;
         let is_own = |dir: &PathBuf| dir.ancestors().any(|dir| self.own.contains(dir));
         let outside: Vec<PathBuf> = self.above.iter().filter(|dir| !is_own(dir)).cloned().collect();
         for dir in outside {
             let (root, layout) = (self.root, self.layout);
-            let candidates = beside.directories.entry(dir).or_insert_with_key(|dir| candidates(root, layout, dir));
-            for candidate in candidates {
+            let earlier: Vec<&Candidate> = versions.of_directory(&dir).collect();
+            let now = beside.directories.entry(dir.clone()).or_insert_with_key(|dir| candidates(root, layout, dir));
+            // For a pointer file whose content names no checkpoint, only the time says to which checkpoint it belongs.
+            // The first content after the begin of the checkpoint is taken. Otherwise the last content is taken.
+            let mut by_time: BTreeSet<&FilePath> = BTreeSet::new();
+            for candidate in earlier.into_iter().chain(&*now) {
                 match candidate {
                     Candidate::Link { path, stat, text, end } => {
                         if end.as_ref().is_some_and(|end| self.is_ours(end)) {
@@ -275,7 +325,11 @@ impl<'a> Gathering<'a> {
                         }
                     }
                     Candidate::Pointer { path, stat, content, words, is_named } => {
-                        if self.is_pointer_here(path, stat, words, *is_named, timeline) {
+                        let names_it = match self.is_pointer_here(path, stat, words, *is_named, timeline) {
+                            Some(names_it) => names_it,
+                            None => continue,
+                        };
+                        if names_it || by_time.insert(path) {
                             self.take(path.as_path(), FileKind::Pointer, stat, content);
                         }
                     }
@@ -352,7 +406,8 @@ impl<'a> Gathering<'a> {
         walk(self.root, dir, &limits, &mut see).is_ok() && !is_shared
     }
 
-    /// Whether this pointer file names this checkpoint as the newest checkpoint.
+    /// Whether this is a pointer file of this checkpoint. `Some(true)` if its content names the checkpoint as the newest
+    /// one, `Some(false)` if only the time says so, and `None` if it is no pointer file of this checkpoint.
     fn is_pointer_here(
         &self,
         path: &FilePath,
@@ -360,49 +415,70 @@ impl<'a> Gathering<'a> {
         words: &[String],
         is_named: bool,
         timeline: &Timeline,
-    ) -> bool {
-        let named: Vec<CheckpointId> = words.iter().filter_map(|word| self.named(path.as_path(), word)).collect();
-        let known = timeline.newest(named.iter());
+    ) -> Option<bool> {
+        let mut labels = Vec::new();
+        for (nth, word) in words.iter().enumerate() {
+            let mut label = self.named(path.as_path(), word).filter(|label| timeline.contains(label));
+            // The newest checkpoint is named at the beginning or at the end of a list.
+            let is_at_end = nth < LOOKED_UP_MAX || nth + LOOKED_UP_MAX >= words.len();
+            if let (None, true, Some((of_files, file))) = (&label, is_at_end, self.files_named(path.as_path(), word)) {
+                let is_newer = || {
+                    let stat = std::fs::metadata(self.root.join(&file)).ok();
+                    stat.is_some_and(|stat| Some(Fingerprint::of(&stat).written_ns()) > timeline.begun_ns(self.label))
+                };
+                match timeline.contains(&of_files) {
+                    true => label = Some(of_files),
+                    // The file names a newer checkpoint, whose files are not known yet.
+                    false if is_newer() => return None,
+                    false => {}
+                }
+            }
+            labels.extend(label);
+        }
+        let known = timeline.newest(labels.iter());
         // A file that consists mostly of checkpoint names is a pointer file, even without a usual name. A log file
         // contains more other text.
-        let known_words = named.iter().filter(|label| timeline.contains(label)).count();
-        if !is_named && (known.is_none() || 2 * known_words < words.len()) {
-            return false;
+        if !is_named && (known.is_none() || 2 * labels.len() < words.len()) {
+            return None;
         }
-        if known.is_none() && words.iter().any(|word| self.names_unknown(path.as_path(), word, timeline)) {
-            return false;
+        match known {
+            Some(known) => (known == self.label).then_some(true),
+            None => (timeline.at(Fingerprint::of(stat).written_ns()) == Some(self.label)).then_some(false),
         }
-        known.or_else(|| timeline.at(Fingerprint::of(stat).written_ns())) == Some(self.label)
     }
 
-    /// Whether a word in a pointer file names existing files of a checkpoint that is not yet in the timeline.
-    fn names_unknown(&self, pointer: &Path, word: &str, timeline: &Timeline) -> bool {
+    /// The checkpoint whose existing files a word in a pointer file names, and one of these files. The word may be the
+    /// path of a file, of a directory with files, or the beginning of the names of files, as `chk_3` for `chk_3.0`.
+    fn files_named(&self, pointer: &Path, word: &str) -> Option<(CheckpointId, PathBuf)> {
         let beside = pointer.parent().and_then(|parent| normal(&parent.join(word.trim_end_matches('/'))));
-        let Some(path) = beside.or_else(|| Path::new(word).strip_prefix(self.root).ok().map(Path::to_owned)) else {
-            return false;
+        let path = beside.or_else(|| Path::new(word).strip_prefix(self.root).ok().map(Path::to_owned))?;
+        let placed = |path: PathBuf| {
+            let placed = self.layout.place(&FilePath::new(path.as_os_str().as_bytes()).ok()?)?;
+            Some((placed.checkpoint, path))
         };
-        let is_unknown = |path: &Path| {
-            let placed = FilePath::new(path.as_os_str().as_bytes()).ok().and_then(|path| self.layout.place(&path));
-            placed.is_some_and(|placed| !timeline.contains(&placed.checkpoint))
-        };
-        let name = self.root.join(&path);
-        match std::fs::read_dir(&name) {
-            Ok(entries) => {
-                entries.flatten().take(FIRST_ENTRIES_MAX).any(|entry| is_unknown(&path.join(entry.file_name())))
-            }
-            Err(_) if name.is_file() => is_unknown(&path),
-            // The word may be the beginning of the names of files, as `chk_3` for `chk_3.0` and `chk_3.1`.
-            Err(_) => {
-                let (Some(dir), Some(stem)) = (name.parent(), path.file_name()) else { return false };
-                let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().take(READ_ENTRIES_MAX);
-                let continues = |entry: &OsStr| {
-                    let rest = entry.as_bytes().strip_prefix(stem.as_bytes());
-                    rest.and_then(<[u8]>::first).is_some_and(|next| !next.is_ascii_alphanumeric())
-                };
-                let mut names = entries.map(|entry| entry.file_name());
-                names.any(|entry| continues(&entry) && is_unknown(&path.with_file_name(entry)))
-            }
+        let (name, stem) = (self.root.join(&path), path.file_name()?);
+        if name.is_file() {
+            return placed(path);
         }
+        let continues = |entry: &OsStr| {
+            let rest = entry.as_bytes().strip_prefix(stem.as_bytes());
+            rest.and_then(<[u8]>::first).is_some_and(|next| !next.is_ascii_alphanumeric())
+        };
+        let paths: Vec<PathBuf> = match std::fs::read_dir(&name) {
+            Ok(entries) => {
+                let entries = entries.flatten().take(FIRST_ENTRIES_MAX);
+                entries.map(|entry| path.join(entry.file_name())).collect()
+            }
+            Err(_) => {
+                let names = std::fs::read_dir(name.parent()?).ok()?.flatten().take(READ_ENTRIES_MAX);
+                let names = names.map(|entry| entry.file_name()).filter(|entry| continues(entry));
+                names.map(|entry| path.with_file_name(entry)).collect()
+            }
+        };
+        // A word names a checkpoint only if all of these files belong to it.
+        let mut all = paths.into_iter().filter_map(placed);
+        let first = all.next()?;
+        all.all(|(other, _)| other == first.0).then_some(first)
     }
 
     /// The checkpoint that a word in a pointer file names. The word may be the checkpoint's label, the path of one of
@@ -486,10 +562,7 @@ fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
         if found.len() >= COMPANIONS_MAX || is_own_name(name.as_bytes()) || is_settings(path.as_os_str().as_bytes()) {
             continue;
         } else if kind.is_symlink() {
-            if let (Ok(stat), Ok(text)) = (entry.metadata(), root.join(&path).read_link()) {
-                let end = resolve(root, &path);
-                found.push(Candidate::Link { path, stat, text, end });
-            }
+            found.extend(link(root, &path));
         } else if kind.is_file() && (entries <= READ_ENTRIES_MAX || is_known(name.as_bytes())) {
             files.push(path);
         }
@@ -499,6 +572,13 @@ fn candidates(root: &Path, layout: &Layout, dir: &Path) -> Vec<Candidate> {
     }
     found.extend(files.into_iter().filter_map(|path| pointer(root, layout, &path)));
     found
+}
+
+/// Reads a symbolic link. `None` if there is no link.
+fn link(root: &Path, path: &Path) -> Option<Candidate> {
+    let name = root.join(path);
+    let (stat, text) = (name.symlink_metadata().ok()?, name.read_link().ok()?);
+    Some(Candidate::Link { path: path.to_owned(), stat, text, end: resolve(root, path) })
 }
 
 /// Reads a file that belongs to no checkpoint and may be a pointer file. `None` if the file cannot be a pointer file.
@@ -653,12 +733,65 @@ mod tests {
             let mut timeline = Timeline::default();
             known.iter().for_each(|step| timeline.add(&id(*step), i64::from(*step)));
             let links = BTreeSet::new();
-            let surroundings = Surroundings { timeline: &timeline, links: &links };
+            let versions = Versions::default();
+            let surroundings = Surroundings { timeline: &timeline, links: &links, versions: &versions };
             let found = gather(root.path(), &layout, &id(1), &[path(1)], Rank(0), surroundings, &mut Beside::default());
             found.found.iter().any(|one| one.path.name() == b"checkpoints.txt")
         };
         assert!(has_pointer("chk_1\n", &[1]) && has_pointer("1\n", &[1]));
         assert!(!has_pointer("chk_3\n", &[1]) && !has_pointer("chk_3\n", &[1, 3]) && !has_pointer("./chk_30\n", &[1]));
+    }
+
+    #[test]
+    fn a_checkpoint_gets_the_pointers_of_its_own_time_although_the_application_has_written_newer_ones() {
+        let root = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| root.path().join(name);
+        let layout = Layout::from_patterns(&["DD{checkpoint}/data.{rank}"], 0).expect("valid");
+        let (mut versions, mut timeline, mut list) = (Versions::default(), Timeline::default(), String::new());
+        let id = |step: u32| -> CheckpointId { format!("000{step}").parse().expect("valid") };
+        let file = |step: u32| format!("DD000{step}/data.0");
+        for step in 1..=3 {
+            std::fs::create_dir(at(&format!("DD000{step}"))).expect("made");
+            std::fs::write(at(&file(step)), "state").expect("written");
+            let stat = std::fs::metadata(at(&file(step))).expect("there");
+            // The files of the newest step are not settled yet.
+            if step < 3 {
+                timeline.add(&id(step), Fingerprint::of(&stat).written_ns());
+            }
+            list += &format!("DD000{step}\n");
+            std::fs::write(at("checkpoints.txt"), &list).expect("written");
+            std::fs::write(at("rpointer"), format!("no name {step}")).expect("written");
+            let _ = std::fs::remove_file(at("latest"));
+            std::os::unix::fs::symlink(format!("DD000{step}"), at("latest")).expect("made");
+            for name in ["checkpoints.txt", "rpointer", "latest"] {
+                versions.note(root.path(), &layout, Path::new(name));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(30));
+        }
+        let links = BTreeSet::new();
+        let of = |step: u32, versions: &Versions| -> Vec<(String, String)> {
+            let surroundings = Surroundings { timeline: &timeline, links: &links, versions };
+            let files = [FilePath::new(file(step).into_bytes()).expect("valid")];
+            let found = gather(root.path(), &layout, &id(step), &files, Rank(0), surroundings, &mut Beside::default());
+            let beside = found.found.iter().filter(|one| one.kind != FileKind::Directory);
+            let text = |one: &Companion| String::from_utf8_lossy(&one.content).into_owned();
+            beside.map(|one| (one.path.to_string(), text(one))).collect()
+        };
+        for step in 1..=2 {
+            let list: String = (1..=step).map(|step| format!("DD000{step}\n")).collect();
+            let expected = [
+                ("checkpoints.txt", list),
+                ("latest", format!("DD000{step}")),
+                ("rpointer", format!("no name {step}")),
+            ];
+            assert_eq!(of(step, &versions), expected.map(|(name, text)| (name.to_owned(), text)), "{step}");
+        }
+        // Without the earlier contents, no checkpoint gets a pointer that names a newer one.
+        assert_eq!(of(1, &Versions::default()), []);
+        for _ in 0..100 {
+            versions.note(root.path(), &layout, Path::new("latest"));
+        }
+        assert!(versions.0.values().all(|versions| versions.len() <= VERSIONS_MAX));
     }
 
     #[test]

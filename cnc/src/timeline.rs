@@ -25,6 +25,11 @@ impl Timeline {
         self.begun_ns.contains_key(label)
     }
 
+    /// When the checkpoint began, in nanoseconds since 1970. `None` if no file of it was added.
+    pub(crate) fn begun_ns(&self, label: &CheckpointId) -> Option<i64> {
+        self.begun_ns.get(label).copied()
+    }
+
     /// The newest of the given checkpoints. Unknown checkpoints are ignored.
     pub(crate) fn newest<'a>(&self, labels: impl Iterator<Item = &'a CheckpointId>) -> Option<&'a CheckpointId> {
         labels.filter_map(|label| Some((self.begun_ns.get(label)?, label))).max().map(|(_, label)| label)

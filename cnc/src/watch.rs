@@ -23,6 +23,7 @@ mod scan;
 mod unreadable;
 pub(crate) mod writers;
 
+use crate::companions::Versions;
 use crate::fingerprint::Fingerprint;
 use crate::layout::{Layout, Placed, ScanLimits};
 use crate::restored::Restored;
@@ -368,6 +369,8 @@ struct Core {
     due: BTreeSet<(u64, FilePath)>,
     examine: BTreeSet<FilePath>,
     readiness: Readiness,
+    /// Earlier contents of pointer files and links.
+    versions: Versions,
     restored: Restored,
     /// Whether restored files count as files of the application.
     takes_restored: bool,
@@ -429,6 +432,7 @@ impl Core {
         }
         let readiness = Readiness::new(&options.rules, &layout, options.own.clone());
         let mut core = Self {
+            versions: Versions::default(),
             restored: Restored::load(&root),
             takes_restored: false,
             directory: root::Root::open(&root),

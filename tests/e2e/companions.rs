@@ -545,3 +545,40 @@ fn a_link_to_a_directory_whose_files_are_saved_is_not_left_out() {
     assert!(out.contains("3 of 3 checkpoints are in ") && !out.contains("left out"), "{out}{err}");
     assert!(err.contains("3 symbolic links not saved (first: "), "{err}");
 }
+
+#[test]
+fn a_code_that_writes_a_step_each_second_gets_back_each_step_with_its_own_pointer_and_link() {
+    let site = Site::new();
+    let script = "for s in 1 2 3 4 5 6; do d=DD000$s; mkdir $d; echo $s > $d/data.0; echo $s > $d/data.1; \
+                  echo $d >> checkpoints.txt; ln -s $d new; mv -T new latest; sleep 1; done";
+    let (store, back) = (site.dir.path().join("store"), site.back());
+    let mut run_it = mcr();
+    run_it.args([
+        "run",
+        "--create",
+        "--job",
+        "job",
+        "--ranks",
+        "2",
+        "--layout",
+        "DD{checkpoint}/data.{rank}",
+        "--store",
+    ]);
+    run_it.arg(&store).arg("--watch").arg(site.run()).arg("--state").arg(site.dir.path().join("state"));
+    run(run_it.args(["--", "sh", "-c", script]).current_dir(site.run()), 0);
+    let saved = list(&store);
+    assert_eq!(saved.len(), 6, "{saved:?}");
+    let mut with_both = 0;
+    for step in 1..=6 {
+        let _ = fs::remove_dir_all(&back);
+        let id = format!("000{step}");
+        run(site.restart(&back).args(["--copy", "--checkpoint", &id]), 0);
+        let (pointer, link) = (fs::read_to_string(back.join("checkpoints.txt")), fs::read_link(back.join("latest")));
+        let name = format!("DD{id}");
+        assert!(pointer.as_ref().map_or(true, |text| text.trim_end().ends_with(&name)), "{id}: {pointer:?}");
+        assert!(link.as_ref().map_or(true, |end| end == Path::new(&name)), "{id}: {link:?}");
+        with_both += u32::from(pointer.is_ok() && link.is_ok());
+    }
+    // On a machine that stands still for more than a second, a pointer may be written again before it was read.
+    assert!(with_both >= 3, "only {with_both} of 6 checkpoints have their pointer and their link");
+}

@@ -21,7 +21,7 @@ impl Core {
     pub(super) fn companions(&mut self, ready: &ReadyRank, timeline: &Timeline) -> Vec<Companion> {
         let files: Vec<FilePath> = ready.files.iter().map(|file| file.path.clone()).collect();
         let (label, mut beside) = (&ready.checkpoint, Beside::default());
-        let surroundings = Surroundings { timeline, links: &self.links };
+        let surroundings = Surroundings { timeline, links: &self.links, versions: &self.versions };
         let gathered = gather(&self.root, &self.layout, label, &files, ready.rank, surroundings, &mut beside);
         for lost in gathered.lost {
             if self.told_lost.insert(lost.why) {
@@ -60,6 +60,9 @@ impl Core {
                 change != Change::Created && is_known && !is_placed()
             }
         };
+        if is_pointer {
+            self.versions.note(&self.root, &self.layout, path);
+        }
         let late = if is_pointer { self.readiness.pointer_written(self.now_ms(), path) } else { None };
         if let Some(label) = late.filter(|_| self.told_lost.insert(LATE)) {
             self.tell(WatchEvent::Trouble(format!(

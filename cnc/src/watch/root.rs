@@ -9,6 +9,7 @@
 //! the ranks of the old directory that are not saved.
 
 use super::{Core, WatchEvent, is_local};
+use crate::companions::Versions;
 use crate::layout::Placed;
 use crate::restored::Restored;
 use std::fs::File;
@@ -127,6 +128,7 @@ impl Core {
         let was = std::mem::replace(&mut self.root, real);
         self.directory = Root::open(&self.root);
         self.restored = Restored::load(&self.root);
+        self.versions = Versions::default();
         self.rescan_ms = Some(0);
         self.listen_anew();
         if was == self.root {

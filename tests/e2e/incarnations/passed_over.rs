@@ -82,7 +82,7 @@ fn with_exact_a_node_does_not_follow_a_decision_for_an_older_checkpoint() {
 }
 
 #[test]
-fn a_damaged_record_of_a_start_hides_no_other_job_and_the_advice_leads_to_a_restart() {
+fn a_damaged_record_of_a_start_hides_no_other_job_and_is_written_again_by_verify() {
     let site = Site::empty();
     (1..=2).for_each(|step| site.write(1, step, 0..RANKS));
     save_by_hand(&site, 0);
@@ -100,9 +100,21 @@ fn a_damaged_record_of_a_start_hides_no_other_job_and_the_advice_leads_to_a_rest
         run(mcr().arg(command).args(["--job", "job", "--store"]).arg(site.store()), 1);
     }
     let (_, said) = site.restart(&["--incarnation", "b"], 1);
-    assert!(said.contains(&format!("advice: move {} out of the store", record.display())), "{said}");
-    std::fs::rename(&record, site.path("record")).expect("moved");
+    assert!(said.contains("advice: mcr verify --repair writes this small file again"), "{said}");
+    let mut of_run = mcr();
+    of_run
+        .args(["run", "--job", "job", "--ranks", "4", "--store"])
+        .arg(site.store())
+        .arg("--watch")
+        .arg(site.run_dir());
+    let output = run(of_run.args(["--", "true"]), 1);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was started"), "{output:?}");
+    let output = run(mcr().args(["verify", "--repair", "--job", "job", "--store"]).arg(site.store()), 0);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("it is written again"), "{output:?}");
+    assert!(site.store().join("job/.incarnations/0001.damaged").exists());
     assert_eq!(site.restart(&["--incarnation", "b"], 0).0, [(1, 2)].into());
+    // The number of the damaged record is not used again.
+    assert!(site.store().join("job/.incarnations/0002").exists());
 }
 
 #[test]
