@@ -5,7 +5,7 @@
 //! if the command has ended with success.
 
 use mcr_cnc::config::CncConfig;
-use mcr_cnc::layout::{Layout, Listing, ScanLimits, list, sort};
+use mcr_cnc::layout::{Layout, Listing, list, sort};
 use mcrengine::ids::{CheckpointId, GroupId};
 use mcrengine::manifest;
 use mcrengine::store::PosixStore;
@@ -51,10 +51,10 @@ pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> 
         (config.ranks, config.ranks_from) = (Some(1), FROM);
         return true;
     }
-    let (watch, layout) = (config.watch.clone(), layout.clone());
+    let (watch, limits, layout) = (config.watch.clone(), config.scan_limits(), layout.clone());
     let shown = tokio::task::spawn_blocking(move || {
         // A directory that cannot be read now may be readable at the next scan. The agent reports such a directory.
-        ranks_shown(list(&watch, &ScanLimits::default()).ok()?, &layout, all_written)
+        ranks_shown(list(&watch, &limits).ok()?, &layout, all_written)
     });
     let Ok(Some((ranks, checkpoint))) = shown.await else { return false };
     tracing::warn!(ranks, %checkpoint, "number of ranks counted in the files; to be sure, give ranks");

@@ -7,7 +7,7 @@ use crate::child::{Application, code_of};
 use crate::common::{open_own, renamed};
 use crate::config::ConfigFile;
 use crate::counted;
-use crate::decide::check_identity_of_run;
+use crate::decide::{FILE_TIME_MARGIN, check_identity_of_run};
 use crate::doubted;
 use crate::exit::NOT_COMMITTED;
 use crate::gates::{Asking, Wish};
@@ -25,10 +25,11 @@ use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
 use mcr_anc::hub::OfJob;
+use mcr_anc::incarnation::{Claim, Currents};
 use mcr_cnc::agent::{FlushRequest, Processes};
 use mcr_cnc::config::{CncConfig, ConfigError, LayoutChoice, LayoutOptions, LayoutTable, real_path};
 use mcr_cnc::drain::RankRanges;
-use mcr_cnc::layout::{Explanation, Layout, ScanLimits, list};
+use mcr_cnc::layout::{Explanation, Layout, list};
 use mcr_cnc::settle::{NodeRanks, OwnRanks};
 use mcr_node::protocol::Places;
 use mcr_proto::tls::needs_tls;
@@ -484,6 +485,23 @@ impl Both {
         }
     }
 
+    /// Begins the incarnation of this start. The incarnation must begin before the application writes its first file:
+    /// a file from before this time belongs to the run before.
+    async fn begin_incarnation(&self) {
+        if self.config.incarnation.is_empty() {
+            return; // only a restart begins an incarnation without an identity
+        }
+        let (store, config) = (self.store.clone(), self.config.clone());
+        let begin = move || {
+            let Ok(store) = PosixStore::open(&store) else { return };
+            let claim = Claim { identity: &config.incarnation, node: &config.node };
+            // If the claim is refused, the aggregator refuses the agent too, and the agent logs the reason.
+            let _ = Currents::default().admit(&store, &config.job, claim);
+        };
+        let _ = tokio::task::spawn_blocking(begin).await;
+        tokio::time::sleep(FILE_TIME_MARGIN).await;
+    }
+
     /// Runs the application until it ends. Every signal is passed on to the application. After a SIGTERM or SIGINT,
     /// waits at most three quarters of `bound` for the end of the application. The second SIGTERM or SIGINT ends mcr
     /// at once.
@@ -498,8 +516,9 @@ impl Both {
             let what = format!("{}: cannot be watched, and nothing was started: {error}", watch.display());
             Advised::new(what, "make the directory, or correct --watch").at(watch)
         })?;
-        self.config.leave_out = overlooked::store_below(watch, &self.store)?;
+        self.config.leave_out = overlooked::left_out(watch, &self.store, &self.config.state_file)?;
         self.config.written_before = overlooked::written_before(&self.config);
+        self.begin_incarnation().await;
         // If the layout and the number of ranks are known, the agent starts before the application. Otherwise the
         // agent waits for the names of files.
         let is_known = match &self.config.layout {
@@ -849,7 +868,7 @@ fn last_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Result<LastL
         Some(explanation) if !explanation.certain && !explanation.awaits_files => explanation,
         _ => return Ok(LastLayout::Layout(layout)),
     };
-    let listing = list(&config.watch, &ScanLimits::default())?;
+    let listing = list(&config.watch, &config.scan_limits())?;
     let files = overlooked::of_the_application(listing, &config.watch, None).files.len();
     if files == 0 {
         return Ok(LastLayout::Nothing);

@@ -33,7 +33,7 @@ pub enum Role {
 
 /// Minimum time from the decision to the end of the restart. File times are only accurate to 10 ms, and a file that
 /// the application writes next must not look older than the decision.
-const FILE_TIME_MARGIN: Duration = Duration::from_millis(25);
+pub const FILE_TIME_MARGIN: Duration = Duration::from_millis(25);
 
 /// The ranks that other restarts of the same incarnation have restored.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,9 @@
 //! At the end of `mcr run`, reports that the newest checkpoint of the run is doubtful.
 
 use crate::exit::NOT_COMMITTED;
+use crate::overlooked;
 use mcr_cnc::config::CncConfig;
+use mcr_cnc::layout::list;
 use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::store::PosixStore;
 use std::path::Path;
@@ -19,10 +21,14 @@ pub fn report(config: &CncConfig, store: &Path) -> bool {
         }
     };
     if !states.iter().any(|state| is_of_run(state, config.began_ns)) {
-        tracing::warn!(
-            watch = %config.watch.display(),
-            "this run saved no checkpoint; if the application has written one, give its directory with --watch"
-        );
+        let listing = list(&config.watch, &config.scan_limits()).ok();
+        if !listing.is_some_and(|listing| overlooked::was_written(config, &listing)) {
+            tracing::warn!(
+                watch = %config.watch.display(),
+                "this run saved no checkpoint, and wrote no file below the watched directory; if the application has \
+                 written a checkpoint, give its directory with --watch"
+            );
+        }
         return true;
     }
     let Some((newest, why)) = newest_doubt(&states, config.began_ns) else { return true };

@@ -3,7 +3,7 @@
 use crate::exit::NOT_COMMITTED;
 use crate::overlooked;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
-use mcr_cnc::layout::{ScanLimits, Unplaced, list};
+use mcr_cnc::layout::{Unplaced, list};
 use mcrengine::store::{PosixStore, Store, visible};
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
         return false;
     }
     // If the directory cannot be read, the agent has reported the error.
-    let Ok(listing) = list(&config.watch, &ScanLimits::default()) else { return false };
+    let Ok(listing) = list(&config.watch, &config.scan_limits()) else { return false };
     let listing = overlooked::of_the_application(listing, &config.watch, Some(store));
     let files = &listing.files;
     let Some(first) = files.first() else { return false };

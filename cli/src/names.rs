@@ -10,7 +10,7 @@ use crate::overlooked::only_written;
 use mcr_cnc::companions::leave_out_pointers;
 use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::pointers::may_be_left;
-use mcr_cnc::layout::{Layout, Listing, ScanLimits, Unplaced, list};
+use mcr_cnc::layout::{Layout, Listing, Unplaced, list};
 use std::time::Duration;
 
 /// Minimum pause between two looks at the names. After a look of more than 0.5 s, the pause is longer.
@@ -29,7 +29,7 @@ pub enum Names {
 /// Compares the files below the watched directory with the guessed layout.
 pub fn look(config: &CncConfig, layout: &Layout) -> Names {
     // The agent reports a directory that cannot be read.
-    let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return Names::Fit };
+    let Ok(mut listing) = list(&config.watch, &config.scan_limits()) else { return Names::Fit };
     leave_out_pointers(&mut listing, &config.watch, layout);
     let Some(mut left) = layout.unplaced(&listing) else { return Names::Fit };
     let (other, explanation) = Layout::guess_while_running(&listing, &config.watch, config.ranks);

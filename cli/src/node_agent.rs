@@ -6,7 +6,7 @@ use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Look, Processes};
 use mcr_cnc::companions::leave_out_pointers;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::control::{Control, Reached, socket_of};
-use mcr_cnc::layout::{Layout, Listing, ScanLimits, Unplaced, list};
+use mcr_cnc::layout::{Layout, Listing, Unplaced, list};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ impl Running {
         };
         let (of_look, layout) = (config.clone(), layout.clone());
         let look = move || {
-            let mut listing = list(&of_look.watch, &ScanLimits::default()).ok()?;
+            let mut listing = list(&of_look.watch, &of_look.scan_limits()).ok()?;
             leave_out_pointers(&mut listing, &of_look.watch, &layout);
             left(&of_look, &layout, of_the_application(listing, &of_look.watch, store.as_deref()))
         };
@@ -143,7 +143,7 @@ impl Running {
 /// Lists the files that the application has written since the agent began and that belong to no checkpoint.
 fn look_at_written(config: CncConfig, layout: Layout, store: Option<PathBuf>) -> Look {
     Arc::new(move || {
-        let listing = list(&config.watch, &ScanLimits::default()).ok()?;
+        let listing = list(&config.watch, &config.scan_limits()).ok()?;
         let mut listing = of_the_application(listing, &config.watch, store.as_deref());
         leave_out_pointers(&mut listing, &config.watch, &layout);
         only_written(&config, &mut listing);

@@ -9,7 +9,7 @@ use mcr_cnc::companions::is_pointer_name;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::layout::of_job::is_batch_output;
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
-use mcr_cnc::layout::{Layout, Listing, ScanLimits, Skipped, list};
+use mcr_cnc::layout::{Layout, Listing, Skipped, list};
 use mcr_cnc::watch::Unreadable;
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// elsewhere.
 pub fn report(config: &CncConfig, store: &Path, used: Option<&Layout>, known: &[Unreadable]) -> bool {
     // If the directory cannot be read, the agent has reported the error.
-    let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return true };
+    let Ok(mut listing) = list(&config.watch, &config.scan_limits()) else { return true };
     leave_out_store(&mut listing, &config.watch, store);
     if let Some(layout) = used {
         report_by_name(layout, &listing);
@@ -87,19 +87,31 @@ fn report_by_name(layout: &Layout, listing: &Listing) {
     }
 }
 
-/// The path of the store relative to the watched directory. `None` if the store is elsewhere.
+/// The paths below the watched directory, relative to it, that do not belong to the application: the store and the
+/// agent's state file.
 ///
 /// # Errors
 ///
 /// The watched directory is the store, or is inside the store.
-pub fn store_below(watch: &Path, store: &Path) -> Result<Option<PathBuf>, Advised> {
-    let (Ok(real_watch), Ok(real_store)) = (watch.canonicalize(), store.canonicalize()) else { return Ok(None) };
-    if real_watch.starts_with(&real_store) {
-        let what = format!("{}: it is inside the store {}, and nothing was started", watch.display(), store.display());
-        let advice = "watch the directory of the application, or name a store elsewhere";
-        return Err(Advised::new(what, advice).at(watch));
+pub fn left_out(watch: &Path, store: &Path, state_file: &Path) -> Result<Vec<PathBuf>, Advised> {
+    let Ok(real_watch) = watch.canonicalize() else { return Ok(Vec::new()) };
+    let below = |path: PathBuf| path.strip_prefix(&real_watch).ok().map(Path::to_owned);
+    let mut left_out = Vec::new();
+    if let Ok(real_store) = store.canonicalize() {
+        if real_watch.starts_with(&real_store) {
+            let (watch_name, store_name) = (watch.display(), store.display());
+            let what = format!("{watch_name}: it is inside the store {store_name}, and nothing was started");
+            let advice = "watch the directory of the application, or name a store elsewhere";
+            return Err(Advised::new(what, advice).at(watch));
+        }
+        left_out.extend(below(real_store));
     }
-    Ok(real_store.strip_prefix(&real_watch).ok().map(Path::to_owned))
+    // The state file may not exist yet.
+    let directory = state_file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let (Ok(directory), Some(name)) = (directory.canonicalize(), state_file.file_name()) {
+        left_out.extend(below(directory.join(name)));
+    }
+    Ok(left_out)
 }
 
 fn leave_out_store(listing: &mut Listing, watch: &Path, store: &Path) {
@@ -136,7 +148,7 @@ pub fn only_written(config: &CncConfig, listing: &mut Listing) {
 /// The files whose times may be the times of this process, although they exist before the application starts. Files
 /// are found only if this function runs before the application starts.
 pub fn written_before(config: &CncConfig) -> BTreeMap<FilePath, SystemTime> {
-    let Ok(mut listing) = list(&config.watch, &ScanLimits::default()) else { return BTreeMap::new() };
+    let Ok(mut listing) = list(&config.watch, &config.scan_limits()) else { return BTreeMap::new() };
     listing.only_since(began(config));
     listing.files.into_iter().zip(listing.modified).collect()
 }

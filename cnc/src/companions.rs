@@ -27,7 +27,7 @@ use crate::layout::walk::{Found, Unreadable, walk};
 use crate::layout::{Layout, Listing, ScanLimits, is_own_name};
 use crate::timeline::Timeline;
 use mcrengine::header::{FileHeader, FileKind, LINK_BYTES_MAX};
-use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank};
+use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank, shape_of};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -443,8 +443,24 @@ impl<'a> Gathering<'a> {
         }
         match known {
             Some(known) => (known == self.label).then_some(true),
+            // Some applications write the pointer before the files of its checkpoint.
+            None if words.iter().any(|word| self.names_other(word)) => None,
             None => (timeline.at(Fingerprint::of(stat).written_ns()) == Some(self.label)).then_some(false),
         }
+    }
+
+    /// Whether a word looks like the name of another checkpoint: it differs from a name of this checkpoint in numbers
+    /// alone. The names are the label, and the beginnings of names that end with the label, as `DD0003`.
+    fn names_other(&self, word: &str) -> bool {
+        let label = self.label.label();
+        let to_label = |name: &str| name.find(label).map(|at| name[..at + label.len()].to_owned());
+        let parts = |path: &&FilePath| path.to_string().split('/').filter_map(to_label).collect::<Vec<_>>();
+        let names: BTreeSet<String> = self.files.iter().flat_map(parts).chain([label.to_owned()]).collect();
+        let word = word.trim_end_matches('/').rsplit('/').next().unwrap_or(word);
+        // A number alone may be anything.
+        let is_name = |shape: &[u8]| shape.len() > 1 && shape.contains(&b'#');
+        let has_shape = |name: &String| is_name(&shape_of(name)) && shape_of(name) == shape_of(word);
+        !names.contains(word) && names.iter().any(has_shape)
     }
 
     /// The checkpoint whose existing files a word in a pointer file names, and one of these files. The word may be the
@@ -738,7 +754,8 @@ mod tests {
             let found = gather(root.path(), &layout, &id(1), &[path(1)], Rank(0), surroundings, &mut Beside::default());
             found.found.iter().any(|one| one.path.name() == b"checkpoints.txt")
         };
-        assert!(has_pointer("chk_1\n", &[1]) && has_pointer("1\n", &[1]));
+        assert!(has_pointer("chk_1\n", &[1]) && has_pointer("1\n", &[1]) && has_pointer("no name\n", &[1]));
+        assert!(!has_pointer("chk_2\n", &[1]), "the pointer was written before the files of its checkpoint");
         assert!(!has_pointer("chk_3\n", &[1]) && !has_pointer("chk_3\n", &[1, 3]) && !has_pointer("./chk_30\n", &[1]));
     }
 

@@ -344,8 +344,8 @@ pub struct CncConfig {
     /// Files that were written so shortly before the start that their times do not show it, and their modification
     /// times. The application has not written these files.
     pub written_before: BTreeMap<FilePath, SystemTime>,
-    /// A directory below [`Self::watch`], relative to it, that does not belong to the application: the store.
-    pub leave_out: Option<PathBuf>,
+    /// Paths below [`Self::watch`], relative to it, that do not belong to the application: the store and the state file.
+    pub leave_out: Vec<PathBuf>,
 }
 
 /// The choice of a layout: a known layout, one checkpoint, or a guess.
@@ -515,7 +515,7 @@ impl CncOptions {
                 .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
             has_ended_well: false,
             written_before: BTreeMap::new(),
-            leave_out: None,
+            leave_out: Vec::new(),
         })
     }
 
@@ -682,7 +682,7 @@ impl CncConfig {
             LayoutChoice::Known(layout) => Ok((layout.clone(), None)),
             LayoutChoice::Whole => Ok((Layout::whole(&self.watch), None)),
             LayoutChoice::Guess => {
-                let listing = list(&self.watch, &ScanLimits::default())?;
+                let listing = list(&self.watch, &self.scan_limits())?;
                 let (layout, explanation) = match all_written {
                     true => Layout::guess(&listing, &self.watch, self.ranks),
                     false => Layout::guess_while_running(&listing, &self.watch, self.ranks),
@@ -700,8 +700,13 @@ impl CncConfig {
     /// The options of the watcher.
     pub fn watch_options(&self) -> WatchOptions {
         let (local, own) = (self.shared_directory.map(|shared| !shared), self.own.clone());
-        let limits = ScanLimits { leave_out: self.leave_out.clone(), ..ScanLimits::default() };
+        let limits = self.scan_limits();
         WatchOptions { rules: self.rules, rescan: self.rescan, own, local, limits, ..WatchOptions::default() }
+    }
+
+    /// The limits of a scan of the watched directory.
+    pub fn scan_limits(&self) -> ScanLimits {
+        ScanLimits { leave_out: self.leave_out.clone(), ..ScanLimits::default() }
     }
 }
 

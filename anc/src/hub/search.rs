@@ -170,8 +170,8 @@ impl Hub {
 }
 
 /// The newest manifest of the group that has exactly these files of these ranks. If the times of writing count, the
-/// manifest belongs to this incarnation, or its checkpoint is complete. Otherwise only the newest manifest is considered, and only if its
-/// checkpoint is complete and may be restored.
+/// manifest belongs to this incarnation, or its checkpoint is complete. Otherwise only the newest manifest is
+/// considered, and only if its checkpoint is complete and may be restored.
 fn find(store: &dyn Store, shared: &Shared, wanted: &Wanted) -> Result<Option<(Box<Manifest>, bool)>, FlushError> {
     let Wanted { key, ranks, announced, any_time } = wanted;
     let incarnation = incarnation::newest_number(store, &key.job).map_err(mcrengine::store::StoreError::from)?;

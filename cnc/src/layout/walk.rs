@@ -51,13 +51,13 @@ pub struct ScanLimits {
     pub depth: usize,
     /// Maximum number of files and directories. Default 4,194,304.
     pub entries: usize,
-    /// A directory that is left out with everything below, relative to the root of the walk. Default: none.
-    pub leave_out: Option<PathBuf>,
+    /// Files, and directories with everything below, that are left out. Relative to the root of the walk. Default: none.
+    pub leave_out: Vec<PathBuf>,
 }
 
 impl Default for ScanLimits {
     fn default() -> Self {
-        Self { depth: FILE_PATH_MAX / 2, entries: 4 << 20, leave_out: None }
+        Self { depth: FILE_PATH_MAX / 2, entries: 4 << 20, leave_out: Vec::new() }
     }
 }
 
@@ -538,7 +538,7 @@ pub(crate) fn walk(
             }
             let path = directory.join(entry.file_name());
             let bytes = path.as_os_str().as_bytes();
-            if is_own_name(entry.file_name().as_bytes()) || limits.leave_out.as_ref() == Some(&path) {
+            if is_own_name(entry.file_name().as_bytes()) || limits.leave_out.contains(&path) {
                 continue;
             }
             let kind = match entry.file_type() {

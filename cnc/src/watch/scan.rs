@@ -67,7 +67,7 @@ impl Core {
             }
             return;
         };
-        let is_left_out = self.options.limits.leave_out.as_ref().is_some_and(|dir| path.starts_with(dir));
+        let is_left_out = self.options.limits.leave_out.iter().any(|left| path.starts_with(left));
         if is_left_out || is_ours(name.as_bytes()) || is_settings(path.as_os_str().as_bytes()) {
             return;
         }

@@ -41,10 +41,7 @@ fn a_run_that_saves_nothing_says_so() {
     let dir = tempfile::tempdir().expect("a directory");
     let output = run(&mut run_with(dir.path(), &["--", "true"]), 0);
     let log = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        log.contains("this run saved no checkpoint; if the application has written one, give its directory"),
-        "{log}"
-    );
+    assert!(log.contains("this run saved no checkpoint, and wrote no file below the watched directory"), "{log}");
     let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", WRITE]), 0);
     assert!(!String::from_utf8_lossy(&output.stderr).contains("saved no checkpoint"), "{output:?}");
 }
@@ -58,7 +55,7 @@ fn a_store_below_the_watched_directory_is_not_saved_and_a_watched_directory_in_t
     let run_in = |watch: &Path, status: i32| {
         let mut command = mcr();
         command.args(["run", "--job", "job", "--ranks", "1", "--layout", "single", "--store"]).arg(&store);
-        command.arg("--watch").arg(watch).arg("--state").arg(dir.path().join("state")).current_dir(dir.path());
+        command.arg("--watch").arg(watch).arg("--state").arg(dir.path().join("out/state")).current_dir(dir.path());
         run(command.args(["--", "sh", "-c", "echo 1 > out/a; sleep 4; echo 2 > out/a; sleep 2"]), status)
     };
     run_in(&watch, 0);
@@ -88,4 +85,14 @@ fn restored_files_are_saved_if_the_store_has_no_checkpoint_of_the_job_and_only_t
     restart();
     run(&mut run_with(dir.path(), &["--", "sh", "-c", "sleep 1"]), 0);
     assert_eq!(list(&store).len(), 2, "the store has the restored checkpoint");
+}
+
+#[test]
+fn a_first_checkpoint_that_a_new_start_writes_at_once_belongs_to_this_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (start, id) in [("first", "s1"), ("second", "s2"), ("third", "s3")] {
+        let mut command = run_with(dir.path(), &["--", "sh", "-c", &WRITE.replace("s1", id)]);
+        run(command.env("MCR_INCARNATION", start), 0);
+        assert!(is_complete(dir.path(), id), "{id}");
+    }
 }
