@@ -315,8 +315,9 @@ impl<'a> Gathering<'a> {
             let earlier: Vec<&Candidate> = versions.of_directory(&dir).collect();
             let now = beside.directories.entry(dir.clone()).or_insert_with_key(|dir| candidates(root, layout, dir));
             // For a pointer file whose content names no checkpoint, only the time says to which checkpoint it belongs.
-            // The first content after the begin of the checkpoint is taken. Otherwise the last content is taken.
-            let mut by_time: BTreeSet<&FilePath> = BTreeSet::new();
+            // The first content is taken that was written after the files of the checkpoint. If there is none, the last
+            // content is taken. The value says whether the taken content was written after the files.
+            let mut by_time: BTreeMap<&FilePath, bool> = BTreeMap::new();
             for candidate in earlier.into_iter().chain(&*now) {
                 match candidate {
                     Candidate::Link { path, stat, text, end } => {
@@ -329,9 +330,13 @@ impl<'a> Gathering<'a> {
                             Some(names_it) => names_it,
                             None => continue,
                         };
-                        if names_it || by_time.insert(path) {
-                            self.take(path.as_path(), FileKind::Pointer, stat, content);
+                        if !names_it && by_time.get(path) == Some(&true) {
+                            continue;
                         }
+                        if !names_it {
+                            by_time.insert(path, Some(Fingerprint::of(stat).written_ns()) >= self.oldest_ns());
+                        }
+                        self.take(path.as_path(), FileKind::Pointer, stat, content);
                     }
                     Candidate::Attendant { path, stat, content } => {
                         self.take(path.as_path(), FileKind::Pointer, stat, content);
@@ -404,6 +409,16 @@ impl<'a> Gathering<'a> {
         };
         let limits = ScanLimits { entries: ENTRIES_OF_ONE_MAX, ..ScanLimits::default() };
         walk(self.root, dir, &limits, &mut see).is_ok() && !is_shared
+    }
+
+    /// When the oldest of the files was last written, in nanoseconds since 1970. An application may write all files
+    /// again under the same names, so the time at which the checkpoint began is too early.
+    fn oldest_ns(&self) -> Option<i64> {
+        let written = |path: &&FilePath| {
+            let stat = std::fs::metadata(self.root.join(path.as_path())).ok()?;
+            Some(Fingerprint::of(&stat).written_ns())
+        };
+        self.files.iter().filter_map(written).min()
     }
 
     /// Whether this is a pointer file of this checkpoint. `Some(true)` if its content names the checkpoint as the newest
@@ -809,6 +824,38 @@ mod tests {
             versions.note(root.path(), &layout, Path::new("latest"));
         }
         assert!(versions.0.values().all(|versions| versions.len() <= VERSIONS_MAX));
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_written_again_under_its_name_gets_the_pointer_of_its_last_content() {
+        let root = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| root.path().join(name);
+        let layout = Layout::from_patterns(&["{checkpoint}.{rank}"], 0).expect("valid");
+        let (mut versions, mut timeline) = (Versions::default(), Timeline::default());
+        let (id, file) = ("state".parse().expect("valid"), FilePath::new(&b"state.0"[..]).expect("valid"));
+        let (links, step) = (BTreeSet::new(), std::time::Duration::from_millis(30));
+        let pointer_of = |versions: &Versions, timeline: &Timeline| {
+            let surroundings = Surroundings { timeline, links: &links, versions };
+            let files = [file.clone()];
+            let found = gather(root.path(), &layout, &id, &files, Rank(0), surroundings, &mut Beside::default());
+            let pointer = found.found.into_iter().find(|one| one.path.name() == b"restart_timestamp");
+            pointer.map(|one| String::from_utf8_lossy(&one.content).into_owned())
+        };
+        for time in 1..=3 {
+            std::fs::write(at("state.0"), format!("state {time}")).expect("written");
+            let stat = std::fs::metadata(at("state.0")).expect("there");
+            timeline.add(&id, Fingerprint::of(&stat).written_ns());
+            std::thread::sleep(step);
+            std::fs::write(at("restart_timestamp"), format!("time {time}")).expect("written");
+            versions.note(root.path(), &layout, Path::new("restart_timestamp"));
+            std::thread::sleep(step);
+            assert_eq!(pointer_of(&versions, &timeline), Some(format!("time {time}")));
+        }
+        // The next pointer is written before the checkpoint is saved.
+        std::fs::write(at("restart_timestamp"), "time 4").expect("written");
+        assert_eq!(pointer_of(&versions, &timeline).as_deref(), Some("time 3"));
+        std::fs::write(at("state.0"), "state 4").expect("written");
+        assert_eq!(pointer_of(&versions, &timeline).as_deref(), Some("time 4"), "the last one, without a later one");
     }
 
     #[test]
