@@ -28,6 +28,7 @@ use crate::layout::{Layout, Listing, ScanLimits, is_own_name};
 use crate::timeline::Timeline;
 use mcrengine::header::{FileHeader, FileKind, LINK_BYTES_MAX};
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank, shape_of};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -318,6 +319,7 @@ impl<'a> Gathering<'a> {
             // The first content is taken that was written after the files of the checkpoint. If there is none, the last
             // content is taken. The value says whether the taken content was written after the files.
             let mut by_time: BTreeMap<&FilePath, bool> = BTreeMap::new();
+            let oldest_ns = OnceCell::new();
             for candidate in earlier.into_iter().chain(&*now) {
                 match candidate {
                     Candidate::Link { path, stat, text, end } => {
@@ -334,7 +336,10 @@ impl<'a> Gathering<'a> {
                             continue;
                         }
                         if !names_it {
-                            by_time.insert(path, Some(Fingerprint::of(stat).written_ns()) >= self.oldest_ns());
+                            by_time.insert(
+                                path,
+                                Some(Fingerprint::of(stat).written_ns()) >= *oldest_ns.get_or_init(|| self.oldest_ns()),
+                            );
                         }
                         self.take(path.as_path(), FileKind::Pointer, stat, content);
                     }
@@ -431,12 +436,20 @@ impl<'a> Gathering<'a> {
         is_named: bool,
         timeline: &Timeline,
     ) -> Option<bool> {
+        let known = |word: &String| self.named(path.as_path(), word).filter(|label| timeline.contains(label));
+        // Most short files are no pointer files, so no files are looked up for them.
+        if !is_named && !words.iter().any(|word| known(word).is_some()) {
+            return None;
+        }
         let mut labels = Vec::new();
         for (nth, word) in words.iter().enumerate() {
-            let mut label = self.named(path.as_path(), word).filter(|label| timeline.contains(label));
+            let mut label = known(word);
             // The newest checkpoint is named at the beginning or at the end of a list.
             let is_at_end = nth < LOOKED_UP_MAX || nth + LOOKED_UP_MAX >= words.len();
-            if let (None, true, Some((of_files, file))) = (&label, is_at_end, self.files_named(path.as_path(), word)) {
+            if label.is_none()
+                && is_at_end
+                && let Some((of_files, file)) = self.files_named(path.as_path(), word)
+            {
                 let is_newer = || {
                     let stat = std::fs::metadata(self.root.join(&file)).ok();
                     stat.is_some_and(|stat| Some(Fingerprint::of(&stat).written_ns()) > timeline.begun_ns(self.label))
