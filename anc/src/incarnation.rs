@@ -90,12 +90,17 @@ pub fn check_directory(store: &dyn Store, job: &JobId, node: &str) -> Result<(),
     )))
 }
 
+/// The current time in milliseconds since 1970.
+pub(crate) fn now_unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
+}
+
 /// Begins the incarnation with the number after `after`, without a restart. The new incarnation continues from the
 /// newest complete checkpoint that is not marked as bad. If another process begins this incarnation first, the
 /// function returns no error.
 pub fn begin_anew(store: &dyn Store, job: &JobId, after: u32, draft: Draft) -> Result<(), StoreError> {
     let all: Vec<CheckpointState> = manifest::newest_restorable(store, job)?.collect();
-    let began_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
+    let began_unix_ms = now_unix_ms();
     // As in a restart, a checkpoint that was set aside counts only if every complete checkpoint was set aside.
     let are_all_aside = all.iter().all(|state| state.is_set_aside);
     let may_continue = |state: &&CheckpointState| state.bad.is_none() && (are_all_aside || !state.is_set_aside);

@@ -10,7 +10,7 @@ use crate::fetch::{AgentLink, Announced, Doubt, RemoteSource};
 use crate::flush::{Flush, FlushOptions};
 use crate::flush_error::FlushError;
 use crate::group::Key;
-use crate::incarnation::{Claim, Current, Refused, begin_anew};
+use crate::incarnation::{Claim, Current, Refused, begin_anew, now_unix_ms};
 use crate::instance::{Instance, Written, choose_instance, has_saved, mixed_attempts};
 use crate::spare::Spare;
 use crate::unpanicked::unpanicked;
@@ -26,7 +26,7 @@ use mcrengine::watched::Watched;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Runs a flush on a new thread. The end of the flush becomes an event, even after a panic.
@@ -375,11 +375,6 @@ impl FlushWork {
         }
         Ok(None)
     }
-}
-
-/// The current time in milliseconds since 1970.
-fn now_unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
 /// A rank of a flush, without its files.
