@@ -552,18 +552,8 @@ fn a_code_that_writes_a_step_each_second_gets_back_each_step_with_its_own_pointe
     let script = "for s in 1 2 3 4 5 6; do d=DD000$s; mkdir $d; echo $s > $d/data.0; echo $s > $d/data.1; \
                   echo $d >> checkpoints.txt; ln -s $d new; mv -T new latest; sleep 1; done";
     let (store, back) = (site.dir.path().join("store"), site.back());
-    let mut run_it = mcr();
-    run_it.args([
-        "run",
-        "--create",
-        "--job",
-        "job",
-        "--ranks",
-        "2",
-        "--layout",
-        "DD{checkpoint}/data.{rank}",
-        "--store",
-    ]);
+    let mut run_it = mcr_run("DD{checkpoint}/data.{rank}");
+    run_it.arg("--store");
     run_it.arg(&store).arg("--watch").arg(site.run()).arg("--state").arg(site.dir.path().join("state"));
     run(run_it.args(["--", "sh", "-c", script]).current_dir(site.run()), 0);
     let saved = list(&store);

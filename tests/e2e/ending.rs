@@ -292,19 +292,9 @@ fn a_flush_returns_once_everything_written_so_far_is_committed() {
 
 /// `mcr run` with a directory, a store and a state file below `dir`, with two ranks.
 fn run_with(dir: &Path, more: &[&str]) -> std::process::Command {
-    let mut command = mcr();
+    let mut command = mcr_run("{checkpoint}.rank_{rank}.txt");
     std::fs::create_dir_all(dir.join("out")).expect("made");
-    command.args([
-        "run",
-        "--create",
-        "--job",
-        "job",
-        "--ranks",
-        "2",
-        "--layout",
-        "{checkpoint}.rank_{rank}.txt",
-        "--watch",
-    ]);
+    command.arg("--watch");
     command.arg(dir.join("out")).arg("--store").arg(dir.join("store")).arg("--state").arg(dir.join("state"));
     command.args(more).current_dir(dir.join("out"));
     command

@@ -15,6 +15,13 @@ pub fn mcr() -> Command {
     clean(Command::new(env!("CARGO_BIN_EXE_mcr")))
 }
 
+/// `mcr run` for job `job` with two ranks, without its directories and its command.
+pub fn mcr_run(layout: &str) -> Command {
+    let mut command = mcr();
+    command.args(["run", "--create", "--job", "job", "--ranks", "2", "--layout", layout]);
+    command
+}
+
 /// The binary under test with a limit of open files.
 pub fn mcr_with_files(most: u32) -> Command {
     let mut command = Command::new("sh");
