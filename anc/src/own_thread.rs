@@ -1,4 +1,4 @@
-//! Runs work that waits for the store on threads of its own. The hub does not wait for this work, except at its end.
+//! Runs work that waits for the store on separate threads. The hub waits for this work only at its end.
 
 use crate::flush_error::FlushError;
 use crate::unpanicked::unpanicked;

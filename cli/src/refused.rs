@@ -1,4 +1,4 @@
-//! Errors that have an exit status of their own.
+//! The types of errors that decide the exit status of a command.
 
 use std::path::{Path, PathBuf};
 

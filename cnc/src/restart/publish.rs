@@ -11,8 +11,8 @@
 //!    all restored files of its shape, or its name is later (`later.rs`). An application that starts from the newest
 //!    file, or from the file with the largest number, would use such a file. The shape of a file is its path with
 //!    every run of digits replaced by `#`. A newer pointer file that is not part of the checkpoint is moved, too
-//!    (`stale.rs`), and a link to a moved file or directory. If the checkpoints of a job have names such as `a` and `b`, newer files of the other checkpoints
-//!    are moved, too.
+//!    (`stale.rs`), and a link to a moved file or directory. If the checkpoints of a job have names such as `a` and
+//!    `b`, newer files of the other checkpoints are moved, too.
 //!
 //!    The user's settings `mcr.toml` are an exception: an existing file stays, because an older version may name
 //!    another store.
