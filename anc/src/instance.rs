@@ -65,6 +65,9 @@ pub struct Written<'a> {
     pub is_final: bool,
     /// Whether the caller can wait and ask again.
     pub may_wait: bool,
+    /// Whether the incarnation began without a restart, and all files were created since. A content of an earlier
+    /// incarnation with the same bytes is then another content.
+    pub is_anew: bool,
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
     pub unseen: Option<Rank>,
     /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
@@ -102,7 +105,8 @@ pub fn choose_instance(
                 if has_saved(&manifest, grouping, files) {
                     return Ok(Instance::There(Box::new(manifest)));
                 }
-                if same_content(&manifest, grouping, files) {
+                let is_of_run_before = written.is_anew && manifest.incarnation < written.incarnation;
+                if !is_of_run_before && same_content(&manifest, grouping, files) {
                     same = Some(manifest.checkpoint.clone());
                 }
                 let groups = manifest.groups;
@@ -716,6 +720,7 @@ mod tests {
         is_late_part: false,
         is_final: false,
         may_wait: false,
+        is_anew: false,
         unseen: None,
         set_back: None,
     };

@@ -494,13 +494,14 @@ impl Service {
         });
         let parsed = parsed.await.map_err(|_| "reading an announcement failed".to_owned())??;
         let (files, room) = (Arc::new(parsed.files), Some(Arc::new(room)));
-        let Parsed { written_unix_ns, changed_clock_ns, kept_time_ns, doubt, is_final, .. } = parsed;
+        let Parsed { written_unix_ns, changed_clock_ns, created_clock_ns, kept_time_ns, doubt, is_final, .. } = parsed;
         let announced = Announced {
             link: Arc::clone(link),
             announce_id,
             files,
             written_unix_ns,
             changed_clock_ns,
+            created_clock_ns,
             kept_time_ns,
             doubt,
             is_final,
@@ -516,6 +517,7 @@ struct Parsed {
     files: Vec<FileHeader>,
     written_unix_ns: i64,
     changed_clock_ns: i64,
+    created_clock_ns: i64,
     kept_time_ns: i64,
     doubt: Option<Doubt>,
     is_final: bool,
@@ -524,7 +526,8 @@ struct Parsed {
 fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
     let announcement =
         v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
-    let v1::Announcement { written_unix_ns, changed_clock_ns, kept_time_ns, is_final, .. } = announcement;
+    let v1::Announcement { written_unix_ns, changed_clock_ns, created_clock_ns, kept_time_ns, is_final, .. } =
+        announcement;
     let left_out = announcement.left_out.as_ref().map(|left| LeftOut {
         files: left.files,
         of_files: left.of_files,
@@ -556,7 +559,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         ));
     }
     files.shrink_to_fit();
-    Ok(Parsed { files, written_unix_ns, changed_clock_ns, kept_time_ns, doubt, is_final })
+    Ok(Parsed { files, written_unix_ns, changed_clock_ns, created_clock_ns, kept_time_ns, doubt, is_final })
 }
 
 async fn goodbye(out: &mpsc::Sender<Result<v1::ToAgent, Status>>, end: End) {

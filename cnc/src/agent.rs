@@ -16,7 +16,7 @@ pub use ending::{DrainOrder, Drained, FlushRequest, Flushed, Processes};
 pub use left_out::Look;
 
 use crate::capture::{CaptureError, CaptureMode, Verdicts, capture, capture_keeping};
-use crate::clock::ahead_ns;
+use crate::clock::{age_ns, ahead_ns};
 use crate::companions::mark_hard_links;
 use crate::config::{CncConfig, real_path};
 use crate::fingerprint::Fingerprint;
@@ -686,7 +686,7 @@ fn describe(
     paths.sort_unstable();
     paths.dedup();
     let (mut captured, mut wire, mut wire_bytes) = (Vec::with_capacity(paths.len()), v1::Announcement::default(), 0);
-    let mut newest: Option<Fingerprint> = None;
+    let (mut newest, mut first_created_ns): (Option<Fingerprint>, _) = (None, Some(i64::MAX));
     for path in paths {
         let fail = |error| (path.clone(), error);
         let file = capture_keeping(root, path, ready.rank, mode, verdicts, maps, &mut |_| false);
@@ -704,6 +704,7 @@ fn describe(
         if newest.is_none_or(|newest| newest.changed_ns < file.fingerprint.changed_ns) {
             newest = Some(file.fingerprint);
         }
+        first_created_ns = first_created_ns.zip(file.created_ns).map(|(first, this)| first.min(this));
         wire.written_unix_ns = wire.written_unix_ns.max(file.fingerprint.written_ns());
         captured.push(file);
     }
@@ -719,10 +720,10 @@ fn describe(
     wire.doubt = doubt.into();
     (wire.left_out, wire.is_final) = (left_out, is_final);
     wire.kept_time_ns = newest.map_or(0, |newest| newest.changed_ns.saturating_sub(wire.written_unix_ns));
-    wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| {
-        let age_ns = newest.age_ns(ahead_ns(root));
-        steady_ns().saturating_sub(age_ns.max(0))
-    });
+    let ahead_ns = ahead_ns(root);
+    let on_steady_clock = |file_ns: i64| steady_ns().saturating_sub(age_ns(file_ns, ahead_ns).max(0));
+    wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| on_steady_clock(newest.changed_ns));
+    wire.created_clock_ns = first_created_ns.filter(|_| newest.is_some()).map_or(0, on_steady_clock);
     let announcement = wire.encode_to_vec().into();
     Ok(Held { announce_id, label: ready.checkpoint.clone(), rank: ready.rank, files, announcement })
 }

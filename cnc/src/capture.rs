@@ -45,6 +45,8 @@ pub struct CapturedFile {
     pub header: FileHeader,
     /// Fingerprint of the described content.
     pub fingerprint: Fingerprint,
+    /// When the file was created, in nanoseconds since 1970. `None` if the file system does not record it.
+    pub created_ns: Option<i64>,
     /// Whether the file is HDF5 and longer than its superblock states, see [`End::Longer`].
     pub is_longer: bool,
 }
@@ -52,6 +54,11 @@ pub struct CapturedFile {
 /// Maximum number of consecutive variables for which no chunk could be described without its filters. When this
 /// number is reached, no further variables of the file with the same filters are tried.
 const FAILED_VARIABLES_MAX: u32 = 2;
+
+fn created_ns(metadata: &std::fs::Metadata) -> Option<i64> {
+    let since_1970 = metadata.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    i64::try_from(since_1970.as_nanos()).ok()
+}
 
 /// Reads a file below `root` and describes it.
 pub fn capture(
@@ -125,7 +132,7 @@ pub fn capture_keeping(
         chunks.clear();
     }
     let image = input.whole.take_if(|_| input.keep.is_some()).map(|bytes| Image { bytes, chunks });
-    Ok((CapturedFile { header, fingerprint, is_longer }, image))
+    Ok((CapturedFile { header, fingerprint, created_ns: created_ns(&metadata), is_longer }, image))
 }
 
 /// The only variable of a file that is not split. The digest of this variable is the digest of the file.

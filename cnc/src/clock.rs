@@ -48,6 +48,14 @@ pub fn ahead_ns(dir: &Path) -> i64 {
     ahead_ns
 }
 
+/// Time since `file_ns`, in nanoseconds. `file_ns` is a time of the file system's clock, in nanoseconds since 1970.
+/// `ahead_ns` is the result of [`ahead_ns`].
+pub fn age_ns(file_ns: i64, ahead_ns: i64) -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ns = now.map_or(0, |now| i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
+    now_ns.saturating_sub(ahead_ns).saturating_sub(file_ns)
+}
+
 fn measure(dir: &Path) -> io::Result<i64> {
     // An unnamed file is invisible, and closing its descriptor removes it.
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;

@@ -57,9 +57,7 @@ impl Fingerprint {
     /// Time since the last change, in nanoseconds. The argument `ahead_ns` is the result of
     /// [`ahead_ns`](crate::clock::ahead_ns).
     pub fn age_ns(&self, ahead_ns: i64) -> i64 {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let now_ns = now.map_or(0, |now| i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
-        now_ns.saturating_sub(ahead_ns).saturating_sub(self.changed_ns)
+        crate::clock::age_ns(self.changed_ns, ahead_ns)
     }
 
     /// Whether both fingerprints belong to the same content. The change time is not compared, because a new mode or

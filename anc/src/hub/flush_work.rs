@@ -99,6 +99,8 @@ impl FlushWork {
             is_late_part: self.is_late_part,
             is_final: self.ranks.iter().all(|rank| rank.is_final),
             may_wait: self.may_wait,
+            is_anew: current.as_ref().is_some_and(|current| !current.record.is_restart)
+                && self.ranks.iter().all(|rank| rank.is_created),
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
                 .max_by_key(|rank| rank.kept_time_ns)
@@ -389,6 +391,8 @@ pub(super) struct RankOfFlush {
     /// nanoseconds. The difference is large if the files are copies that kept the modification times of the
     /// originals.
     kept_time_ns: i64,
+    /// Whether all files of the rank were created while the rank's agent was watching. `false` if this is unknown.
+    is_created: bool,
     doubt: Option<Doubt>,
     is_final: bool,
 }
@@ -402,6 +406,8 @@ impl RankOfFlush {
             changed_clock_ns: announced.changed_clock_ns,
             was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
             kept_time_ns: announced.kept_time_ns,
+            is_created: announced.created_clock_ns != 0
+                && announced.created_clock_ns >= announced.link.about.began_clock_ns,
             doubt: announced.doubt,
             is_final: announced.is_final,
         }

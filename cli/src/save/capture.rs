@@ -119,7 +119,10 @@ impl Capturer<'_> {
             let (header, fingerprint) = (companion.header(Rank(0)), companion.fingerprint());
             // No memory is leased for the bytes of companions, because these bytes are few.
             let image = Some(KeptImage { image: companion.image(), leases: Vec::new() });
-            files.push(KeptFile { file: CapturedFile { header, fingerprint, is_longer: false }, image });
+            files.push(KeptFile {
+                file: CapturedFile { header, fingerprint, created_ns: None, is_longer: false },
+                image,
+            });
         }
         files.sort_by(|a, b| {
             let (a, b) = (&a.file.header, &b.file.header);

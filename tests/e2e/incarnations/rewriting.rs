@@ -77,10 +77,12 @@ fn a_step_that_is_begun_again_without_a_restart_is_doubtful_if_groups_of_both_at
     // The first attempt to write step 2 ended after one group. The second attempt writes all files.
     site.write(1, 2, 2..4);
     site.wait_group(&id(2), 1);
-    std::thread::sleep(Duration::from_millis(2500));
-    site.write(2, 2, 0..RANKS);
-    site.wait_group(&format!("{}~2", id(2)), 1);
+    std::thread::sleep(Duration::from_secs(5));
+    // If group 1 were committed first, group 0 would join it under the second name.
+    site.write(2, 2, 0..2);
     site.wait_group(&id(2), 0);
+    site.write(2, 2, 2..4);
+    site.wait_group(&format!("{}~2", id(2)), 1);
     let (found, said) = site.restart(&["--copy", "--checkpoint", &id(2)], 2);
     assert_eq!(found, [(1, 2), (2, 2)].into());
     assert!(said.contains("DOUBTFUL"), "{said}");
@@ -112,4 +114,37 @@ fn a_run_with_more_ranks_than_configured_never_undoes_a_checkpoint_of_the_run_be
     assert_eq!(complete(), before);
     run(mcr().args(["restart", "--copy", "--store"]).arg(&store).arg("--to").arg(&to), 0);
     assert_eq!(std::fs::read_to_string(to.join("restart.1")).expect("text"), "step 2\n");
+}
+
+#[test]
+fn a_new_start_that_writes_the_bytes_of_an_older_run_again_has_the_newest_checkpoint() {
+    let mut site = Site::empty();
+    (0..2).for_each(|_| site.start_aggregator("127.0.0.1:0"));
+    let start = |site: &mut Site, identity: &str| {
+        (0..2).for_each(|node| site.start_agent(node, &format!("ranks = 4\nincarnation = \"{identity}\"")));
+        site.agents.iter().for_each(|agent| drop(agent.wait_for_log("session began")));
+    };
+    let end = |site: &mut Site| site.agents.drain(..).for_each(|agent| assert_eq!(agent.stop(), Some(0)));
+    start(&mut site, "first");
+    for step in 1..=3 {
+        site.write(1, step, 0..RANKS);
+        wait_complete(&site.store(), &id(step));
+    }
+    end(&mut site);
+    // The second run begins without a restart. A user gives the old files new times, and thereby makes no checkpoint.
+    start(&mut site, "second");
+    for file in contents(&site.run_dir()).keys() {
+        let file = std::fs::File::options().write(true).open(site.run_dir().join(file)).expect("opened");
+        file.set_modified(SystemTime::now()).expect("set");
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(list(&site.store()).len(), 3);
+    // The second run computes step 1 again, and dies.
+    std::fs::remove_dir_all(site.run_dir().join(id(1))).expect("removed");
+    site.write(1, 1, 0..RANKS);
+    let again = format!("{}~2", id(1));
+    wait_complete(&site.store(), &again);
+    end(&mut site);
+    assert_eq!(list(&site.store())[0]["checkpoint"], again.as_str());
+    assert_eq!(site.restart(&["--copy"], 0).0, [(1, 1)].into());
 }
