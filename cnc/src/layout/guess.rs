@@ -121,7 +121,13 @@ fn guess_of(
         let of_state = if of_state.is_empty() { &paths } else { &of_state };
         from_numbers(of_state, &times, &label_of_directory(directory), ranks)
     });
-    let Some((layout, explanation)) = guessed else { return all_one_checkpoint(label_of_directory(directory)) };
+    let Some((layout, explanation)) = guessed else {
+        let (layout, mut explanation) = all_one_checkpoint(label_of_directory(directory));
+        if listing.files.is_empty() {
+            explanation.lines = vec!["there are no files yet".to_owned()];
+        }
+        return (layout, explanation);
+    };
     if explanation.asks.is_some() {
         return (layout, explanation);
     }

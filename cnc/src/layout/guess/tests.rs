@@ -793,3 +793,9 @@ fn older_copies_that_an_application_keeps_are_neither_ranks_nor_steps() {
     let running = guess(&listing_of(&names), Path::new("/data/run7"), Rest::IsLeft, Some(4)).0;
     assert_eq!(running.unplaced(&listing_of(&names)), None, "no checkpoint lacks the older copies");
 }
+
+#[test]
+fn the_explanation_of_an_empty_directory_says_that_there_are_no_files() {
+    let (_, explanation) = guess_at(&[], Path::new("/data/run7"));
+    assert_eq!(explanation.lines, ["there are no files yet"]);
+}
