@@ -23,12 +23,25 @@ pub struct Advised {
     between: &'static str,
     advice: String,
     path: Option<PathBuf>,
+    /// Whether the error is about a setting in a file.
+    is_setting: bool,
 }
 
 impl Advised {
     /// An error with what went wrong, and what the user can do. A semicolon separates the two texts.
     pub fn new(what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { what: what.into(), between: "; ", advice: advice.into(), path: None }
+        Self { what: what.into(), between: "; ", advice: advice.into(), path: None, is_setting: false }
+    }
+
+    /// Declares that the error is about a setting in a file. A daemon then ends with
+    /// [`crate::exit::Exit::Configuration`].
+    pub fn of_setting(self) -> Self {
+        Self { is_setting: true, ..self }
+    }
+
+    /// Whether the error is about a setting in a file.
+    pub fn is_setting(&self) -> bool {
+        self.is_setting
     }
 
     /// An error whose advice is a separate sentence. A full stop separates the two texts.
@@ -250,7 +263,7 @@ fn of_copy(error: &CopyError) -> Option<&'static str> {
 fn of_agent_config(error: &ConfigError) -> String {
     match error {
         ConfigError::Unreadable { source, .. } => {
-            of_system(source.kind()).unwrap_or("name a file of your own that mcr can read with --config").into()
+            of_system(source.kind()).unwrap_or("name a file of your own that mcr can read").into()
         }
         ConfigError::Syntax { .. } => "correct the line; mcr config defaults prints all keys with their values".into(),
         ConfigError::UnknownKey(unknown) if unknown.others.is_empty() => of_unknown_key(unknown),
@@ -289,7 +302,7 @@ fn of_aggregator_config(error: &AncConfigError) -> String {
     error.expected.clone()
 }
 
-fn of_layout(error: &LayoutError) -> String {
+pub fn of_layout(error: &LayoutError) -> String {
     match error {
         LayoutError::Empty | LayoutError::NoCheckpoint { .. } | LayoutError::Glob { .. } => {
             "write a pattern like {checkpoint}/rank{rank}.h5, or a preset; mcr layouts lists the presets".into()

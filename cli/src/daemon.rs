@@ -108,7 +108,7 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
 /// line names the job.
 fn settings_of_the_job(log: &LogArgs, has_name: bool) -> anyhow::Result<(ConfigFile, Served)> {
     let settings = Settings::find(&Facts::of_this_process())?.unwrap_or_default();
-    let mut file = settings.config_file()?;
+    let mut file = settings.checked()?;
     let served = log.start(file.metrics_of_both()?, true);
     if !has_name && settings.job_is_from() == Some(DEFAULT) {
         tracing::warn!(

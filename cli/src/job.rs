@@ -141,7 +141,7 @@ fn show(comment: Option<OsString>, json: bool) -> anyhow::Result<()> {
         let way_out = "write mcr.toml in this directory, with the keys job, watch and store, or give --comment";
         return Err(Advised::new(what, way_out).into());
     };
-    settings.config_file()?;
+    settings.checked()?;
     let places = settings.aggregator_places();
     let mut values = settings.by_key();
     values.insert("aggregator-places".to_owned(), &places);

@@ -74,6 +74,7 @@ mod verify;
 mod which;
 mod worker;
 
+use advice::Advised;
 use args::{Cli, Command};
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
@@ -199,13 +200,17 @@ fn is_configuration(error: &anyhow::Error) -> bool {
             || cause.is::<AncConfigError>()
             || cause.is::<WrongMetrics>()
             || cause.is::<LayoutError>()
+            || cause.downcast_ref::<Advised>().is_some_and(Advised::is_setting)
     })
 }
 
 /// Finds the settings of the job in this directory. Creates the store if the user may create it.
 fn settings() -> anyhow::Result<Option<Settings>> {
     let settings = Settings::find(&Facts::of_this_process())?;
-    settings.as_ref().map_or(Ok(()), Settings::create_store)?;
+    if let Some(settings) = &settings {
+        settings.check_job()?;
+        settings.create_store()?;
+    }
     Ok(settings)
 }
 

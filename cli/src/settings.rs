@@ -9,13 +9,14 @@
 //! comment. All commands resolve the settings here, so a restart finds the store to which the agents save.
 
 use self::comment::COMMENT;
-use crate::advice::Advised;
+use crate::advice::{Advised, of_layout};
 use crate::config::ConfigFile;
 use crate::metrics::metrics_address;
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
-use mcr_cnc::config::{is_host_and_port, load_found_toml, load_toml, nearest, plain_words};
+use mcr_cnc::config::{ConfigError, is_host_and_port, load_found_toml, load_toml, nearest, plain_words};
 use mcr_proto::GATES_MAX;
+use mcrengine::ids::JobId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -270,7 +271,8 @@ impl Settings {
         for (table, values) in [("cnc", cnc), ("anc", anc), (NODE, node)] {
             values.into_iter().for_each(|(key, value)| self.set(table, &key, value, &file.display().to_string()));
         }
-        self.config_file().and_then(|_| self.node_options()).with_context(|| file.display().to_string())?;
+        self.config_file()?;
+        self.check_node_options(&file.display().to_string())?;
         Ok(limits)
     }
 
@@ -291,7 +293,8 @@ impl Settings {
         }
         let values = load_found_toml::<UserFile>(file)?.values();
         values.into_iter().try_for_each(|(key, value)| self.set_by_user(&key, value, &from, limits))?;
-        self.config_file().and_then(|_| self.node_options()).map(drop).context(from)
+        self.config_file()?;
+        self.check_node_options(&from)
     }
 
     fn add_comment(&mut self, comment: &JobComment, limits: &Table) -> anyhow::Result<()> {
@@ -310,7 +313,7 @@ impl Settings {
         check_limit(key, &value, from, limits)?;
         if key == "aggregators" && !self.texts("cnc", key).is_empty() {
             let what = format!("{key} = {value}, but the cluster's file names the aggregators");
-            return Err(wrong(from, &what, "remove the line"));
+            return Err(wrong(from, from, &what, "remove the line"));
         }
         for table in tables_of(key).unwrap_or_default() {
             self.set(table, key, value.clone(), from);
@@ -331,7 +334,7 @@ impl Settings {
                 text = path.to_owned();
             } else if key == "store" && !Path::new(&text).is_absolute() {
                 let what = format!("store = {text:?} is a relative path");
-                return Err(wrong(&setting.from, &what, "write it from the root"));
+                return Err(wrong(&place_of(table, key, setting), &setting.from, &what, "write it from the root"));
             }
             setting.value = Value::String(text);
         }
@@ -398,24 +401,109 @@ impl Settings {
 
     /// The options of the aggregators that run on nodes of the job.
     pub fn node_options(&self) -> anyhow::Result<NodeOptions> {
-        let of_node = self.values.iter().filter(|((table, _), _)| table == NODE);
-        let table: Table = of_node.map(|((_, key), setting)| (key.clone(), setting.value.clone())).collect();
-        let options: Result<NodeOptions, toml::de::Error> = table.try_into();
-        options.map_err(|error| anyhow::anyhow!(plain_words(error.message())))?.check()
+        self.parsed::<OfNode>(&[NODE])?.node.check()
     }
 
-    /// The options of agents and aggregators.
+    /// `from`: the file that was read last.
+    fn check_node_options(&self, from: &str) -> anyhow::Result<()> {
+        self.parsed::<OfNode>(&[NODE])?.node.check().map(drop).with_context(|| from.to_owned())
+    }
+
+    /// The options of agents and aggregators. The types of all values are checked, but not the values, see
+    /// [`Settings::checked`].
     pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
+        self.parsed(&["cnc", ANC])
+    }
+
+    /// The values of these tables. The error names the first key whose value has a wrong type.
+    fn parsed<T: serde::de::DeserializeOwned>(&self, tables: &[&str]) -> anyhow::Result<T> {
         let mut file = Table::new();
-        let is_of_file = |table: &str| ![NODE, JOB].contains(&table);
-        for ((table, key), setting) in self.values.iter().filter(|((table, _), _)| is_of_file(table)) {
-            let table = file.entry(table).or_insert_with(|| Value::Table(Table::new()));
-            if let Value::Table(table) = table {
+        for ((table, key), setting) in self.values.iter().filter(|((table, _), _)| tables.contains(&table.as_str())) {
+            let value = Table::from_iter([(key.clone(), setting.value.clone())]);
+            let alone = Table::from_iter([(table.clone(), Value::Table(value))]);
+            if let Err(error) = alone.try_into::<T>() {
+                let what = format!("{key}: {}", plain_words(error.message()));
+                let way_out = "correct the value; mcr config defaults prints all keys with their values";
+                return Err(wrong(&place_of(table, key, setting), &setting.from, &what, way_out));
+            }
+            if let Value::Table(table) = file.entry(table).or_insert_with(|| Value::Table(Table::new())) {
                 table.insert(key.to_owned(), setting.value.clone());
             }
         }
         file.try_into().map_err(|error: toml::de::Error| anyhow::anyhow!(plain_words(error.message())))
     }
+
+    /// Refuses a name that no job can have.
+    pub fn check_job(&self) -> anyhow::Result<()> {
+        let Some(setting) = self.values.get(&("cnc".to_owned(), "job".to_owned())) else { return Ok(()) };
+        match setting.value.as_str().map(str::parse::<JobId>) {
+            Some(Err(error)) => {
+                let what = format!("job is {}", setting.value);
+                let way_out = format!("it names a directory in the store: {error}");
+                Err(wrong(&place_of("cnc", "job", setting), &setting.from, &what, &way_out))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The options of agents and aggregators like [`Settings::config_file`]. Also refuses wrong values. A missing
+    /// value is no error, because the command line may set it.
+    pub fn checked(&self) -> anyhow::Result<ConfigFile> {
+        let file = self.config_file()?;
+        let (mut cnc, mut anc) = (file.cnc.clone(), file.anc.clone());
+        cnc.job.get_or_insert_with(|| "job".into());
+        cnc.watch.get_or_insert_with(|| "/".into());
+        if cnc.aggregators.is_empty() {
+            cnc.aggregators = vec!["127.0.0.1:7117".into()];
+        }
+        if anc.store.as_os_str().is_empty() {
+            anc.store = "/".into();
+        }
+        let of_agent = match cnc.check() {
+            Err(ConfigError::Value { key, value, way_out }) => Some(("cnc", key, format!("is {value}"), way_out)),
+            Err(ConfigError::Layout(error)) => {
+                Some(("cnc", "layout", format!("cannot be used: {error}"), of_layout(&error)))
+            }
+            _ => None,
+        };
+        let of_aggregator =
+            anc.check().err().map(|error| (ANC, error.key, format!("is {}", error.found), error.expected));
+        for (table, key, what, way_out) in [of_agent, of_aggregator].into_iter().flatten() {
+            let key = key.trim_start_matches("anc.");
+            let of_file = key.split('.').next().unwrap_or(key);
+            // A value from another variable is not one of these settings.
+            let Some(setting) = self.values.get(&(table.to_owned(), of_file.to_owned())) else { continue };
+            let place = place_of(table, of_file, setting);
+            return Err(wrong(&place, &setting.from, &format!("{key} {what}"), &way_out));
+        }
+        Ok(file)
+    }
+}
+
+/// The table [`NodeOptions`] in a file.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct OfNode {
+    node: NodeOptions,
+}
+
+/// The place of a setting: `FILE:LINE`, or the source of the setting if it is not a line of a file.
+fn place_of(table: &str, key: &str, setting: &Setting) -> String {
+    let text = match Path::new(&setting.from).is_absolute() {
+        true => std::fs::read_to_string(&setting.from).unwrap_or_default(),
+        false => String::new(),
+    };
+    let mut of_table = "";
+    for (line, number) in text.lines().map(str::trim_start).zip(1..) {
+        if let Some(header) = line.strip_prefix('[') {
+            of_table = header.split(']').next().unwrap_or_default();
+        } else if (of_table.is_empty() || of_table == table)
+            && line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
+        {
+            return format!("{}:{number}", setting.from);
+        }
+    }
+    setting.from.clone()
 }
 
 /// The limits, in which the variables in the permitted stores have the values of one user. A store whose variables
@@ -519,15 +607,16 @@ fn check_limit(key: &str, value: &Value, from: &str, limits: &Table) -> anyhow::
     match limits.get(key) {
         Some(limit) if !is_within(value, limit) => {
             let what = format!("{key} = {value}, but the cluster's file permits only {limit} ([limits])");
-            Err(wrong(from, &what, "write a permitted value, or remove the line"))
+            Err(wrong(from, from, &what, "write a permitted value, or remove the line"))
         }
         _ => Ok(()),
     }
 }
 
-/// The error for a wrong setting. `from` is the file, or describes another source of the setting.
-fn wrong(from: &str, what: &str, advice: &str) -> anyhow::Error {
-    let error = Advised::new(format!("{from}: {what}"), advice);
+/// The error for a wrong setting. `place` is the beginning of the message. `from` is the file, or describes another
+/// source of the setting.
+fn wrong(place: &str, from: &str, what: &str, advice: &str) -> anyhow::Error {
+    let error = Advised::new(format!("{place}: {what}"), advice).of_setting();
     let file = Path::new(from);
     if file.is_absolute() { error.at(file).into() } else { error.into() }
 }
@@ -625,11 +714,37 @@ mod tests {
         assert!(refusal("", "profil = \"max\"", &facts).contains("mcr.toml:1: unknown key \"profil\""));
         assert!(refusal("", "profil = \"max\"", &facts).contains("did you mean \"profile\"?"));
         assert!(refusal("", "listen = \"0.0.0.0:1\"", &facts).contains("unknown key \"listen\""));
-        assert!(refusal("", "keep = \"many\"", &facts).contains("mcr.toml"));
+        let text = refusal("", "profile = \"fast\"\nkeep = \"many\"", &facts);
+        assert!(
+            text.contains("mcr.toml:2: keep: the value is the text \"many\", and it must be a whole number"),
+            "{text}"
+        );
+        let text = refusal("", "aggregators = \"x\"", &facts);
+        assert!(text.contains("mcr.toml:1: aggregators: the value is the text") && text.matches(".toml").count() == 1);
         assert!(refusal("", "store = \"here\"", &facts).contains("is a relative path"));
         // A whole configuration file is used without changes.
         let (settings, _dir) = resolve("", "[anc]\nstore = \"/s\"\nthreads = 2\n", &facts).expect("resolved");
         assert_eq!(settings.config_file().expect("options").anc.threads, 2);
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_with_its_file_line_and_key_and_a_missing_one_is_not() {
+        let facts = facts(&[("SLURM_JOB_ID", "7")]);
+        let refusal = |user: &str| {
+            let (settings, _dir) = resolve("", user, &facts).expect("resolved");
+            settings.checked().map(drop).map_err(|error| format!("{error:#}"))
+        };
+        assert_eq!(refusal("keep = 2\n"), Ok(()));
+        for (user, expected) in [
+            ("keep = 2\ngroup-size = 0\n", "mcr.toml:2: group-size is 0; it must be "),
+            ("layout = \"foo\"\n", "mcr.toml:1: layout cannot be used: "),
+            ("keep-within = \"2x\"\n", "mcr.toml:1: keep-within is 2x; "),
+            ("[anc]\nstore = \"/s\"\nparity-percent = 200\n", "mcr.toml:3: parity-percent is 200; "),
+            ("job = \"a/b\"\n", "mcr.toml:1: job is \"a/b\"; it names a directory in the store: "),
+        ] {
+            let text = refusal(user).expect_err("refused");
+            assert!(text.contains(expected), "{text}");
+        }
     }
 
     #[test]

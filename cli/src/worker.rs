@@ -174,7 +174,7 @@ fn resolve(
         facts.comment = Some(Comment { uid: job.uid, words, work_dir });
     }
     let Some(settings) = Settings::find(&facts)? else { bail!("{USER_FILE} was removed") };
-    let mut file = settings.config_file()?;
+    let mut file = settings.checked()?;
     file.anc.create |= may_create(&file.anc.store);
     let options = settings.node_options()?;
     let placement = Placement::of(job, &options)?;

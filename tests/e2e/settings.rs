@@ -117,3 +117,20 @@ fn a_file_of_the_user_that_cannot_be_used_is_named_with_its_line_and_the_command
     // If a command line names the store, the command does not read the unusable `mcr.toml`.
     run(site.mcr(&["list", "--store"]).arg(site.path("lustre/store")), 0);
 }
+
+#[test]
+fn a_wrong_value_of_the_job_is_named_with_its_line_by_mcr_job_show_and_by_mcr_run() {
+    for (line, expected) in [
+        ("keep = \"three\"", "mcr.toml:2: keep: the value is the text \"three\""),
+        ("group-size = 0", "mcr.toml:2: group-size is 0; it must be "),
+        ("scheme = \"awre\"", "did you mean \"aware\"?"),
+    ] {
+        let site = Site::new(CLUSTER, &format!("job = \"melt\"\n{line}\n"));
+        for args in [&["job", "show"][..], &["run", "--", "true"]] {
+            let said = site.refusal(args);
+            assert!(said.contains(expected), "{args:?}: {said}");
+        }
+    }
+    let said = Site::new(CLUSTER, "job = \"a/b\"\n").refusal(&["list"]);
+    assert!(said.contains("mcr.toml:1: job is \"a/b\"") && !said.contains("--job"), "{said}");
+}

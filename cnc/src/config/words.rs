@@ -1,5 +1,7 @@
 //! Plain words for the errors of the parser of configuration files.
 
+use super::nearest;
+
 /// The message of the parser without the words of the programming language. An unknown message stays as it is.
 pub fn plain_words(message: &str) -> String {
     let message = message.trim();
@@ -9,8 +11,9 @@ pub fn plain_words(message: &str) -> String {
     }
     let unknown = message.strip_prefix("unknown variant `").and_then(|rest| rest.split_once("`, expected "));
     if let Some((word, known)) = unknown {
-        let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
-        return format!("the word {word:?} is not known here, and the known words are {}", known.join(", "));
+        let known: Vec<String> = known.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        let near = nearest(word, &known).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+        return format!("the word {word:?} is not known here, and the known words are {}{near}", known.join(", "));
     }
     message.to_owned()
 }
@@ -72,7 +75,8 @@ mod tests {
             ),
             (
                 "unknown variant `awre`, expected one of `agnostic`, `aware`",
-                "the word \"awre\" is not known here, and the known words are agnostic, aware",
+                "the word \"awre\" is not known here, and the known words are agnostic, aware; did you mean \
+                 \"aware\"?",
             ),
             (
                 "unknown variant `x`, expected `a` or `b`",
