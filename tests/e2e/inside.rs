@@ -19,12 +19,14 @@ impl Site {
             for rank in 0..RANKS {
                 let file = begin_rank(&site.data(), step, rank, LEN);
                 let group = file.create_group("Grid00000001").expect("created");
-                // The last chunks extend beyond the edge of the array. Only one of the datasets has filters.
+                // The last chunks extend beyond the edge of the array. Two of the datasets have filters.
                 let values = ndarray_of(step, rank);
                 let dataset = || group.new_dataset::<f32>().shape((30, 50));
                 let plain = dataset().chunk((8, 16)).create("Plain").expect("created");
                 let filtered = dataset().chunk((16, 7)).shuffle().deflate(4).create("Filtered").expect("created");
-                [plain, filtered].iter().for_each(|dataset| dataset.write_raw(&values).expect("written"));
+                // The filter N-bit cannot be removed, so the chunks are stored as they are.
+                let stored = dataset().chunk((16, 7)).nbit().create("Stored").expect("created");
+                [plain, filtered, stored].iter().for_each(|dataset| dataset.write_raw(&values).expect("written"));
                 file.close().expect("closed");
             }
         }
@@ -149,7 +151,7 @@ fn a_group_whose_container_is_cut_does_not_count_as_readable() {
 #[test]
 fn extract_gives_the_numbers_of_all_ranks_whatever_the_chunks_and_filters_are() {
     let site = Site::new();
-    for name in ["Plain", "Filtered"] {
+    for name in ["Plain", "Filtered", "Stored"] {
         let (report, npy) = site.extract(&format!("Grid*/{name}"), &format!("{name}.npy"));
         let (header, bytes) = read_npy(&npy);
         assert!(header.contains("'<f4'") && header.contains("(4, 30, 50)"), "{header}");

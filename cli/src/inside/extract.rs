@@ -37,6 +37,10 @@ struct Piece {
     at: Place,
     #[serde(skip)]
     raw_bytes: u64,
+    /// Whether the chunks are stored as they are in the file. The variable's header then has the number of stored
+    /// bytes instead of the shape.
+    #[serde(skip)]
+    has_stored_chunks: bool,
     #[serde(skip)]
     at_variable: (usize, VariableRef),
 }
@@ -178,6 +182,7 @@ fn pieces(sets: &[Arc<ContainerSet>], patterns: &[GlobMatcher], args: &ExtractAr
                     shape: header.shape.0.to_vec(),
                     at: Place::Index(0),
                     raw_bytes: header.raw_bytes.0,
+                    has_stored_chunks: header.role == Role::StoredChunks,
                     at_variable: (group, at),
                 });
             }
@@ -307,6 +312,15 @@ fn write_npy(
     pieces: &mut [Piece],
     args: &ExtractArgs,
 ) -> anyhow::Result<(Joined, Vec<u64>)> {
+    // The header comes first in the file, so all shapes must be known before.
+    if pieces.iter().any(|piece| piece.has_stored_chunks) {
+        let (mut reading, mut shapes) = (Reading::new(sets, args, pieces), Vec::new());
+        while let Some((_, array)) = reading.next()? {
+            shapes.push(array.shape);
+        }
+        drop(reading);
+        set_shapes(pieces, shapes);
+    }
     let shapes: Vec<&[u64]> = pieces.iter().map(|piece| &*piece.shape).collect();
     let joined = Joined::of(&shapes);
     let (shape, begins) = joined.shape(&shapes);
@@ -320,8 +334,12 @@ fn write_npy(
         out.write_all(&npy::header(descr, &shape))?;
         while let Some((piece, array)) = next.take() {
             let (name, found) = (&piece.variable, array.numbers.descr());
-            if found != descr || array.shape.iter().product::<u64>() != piece.shape.iter().product::<u64>() {
+            if found != descr {
                 bail!("{name} of {} has the type {found}, others have {descr}; use --to FILE.h5", piece.file);
+            }
+            if array.shape.iter().product::<u64>() != piece.shape.iter().product::<u64>() {
+                let (read, listed) = (shape_of(&array.shape), shape_of(&piece.shape));
+                bail!("{name} of {} has the shape {read} in the file, and {listed} in the index", piece.file);
             }
             out.write_all(&array.numbers.to_le_bytes())?;
             next = reading.next()?;
@@ -335,13 +353,19 @@ fn write_npy(
 fn write_h5(sets: &[Arc<ContainerSet>], pieces: &mut [Piece], args: &ExtractArgs) -> anyhow::Result<()> {
     let name = |piece: &Piece| format!("{}/{}", piece.file.trim_matches('/'), piece.variable.trim_start_matches('/'));
     let out = NewArrays::create(&args.to).with_context(|| At::new(&args.to, "cannot be created"))?;
-    let mut reading = Reading::new(sets, args, pieces);
+    let (mut reading, mut shapes) = (Reading::new(sets, args, pieces), Vec::new());
     while let Some((piece, array)) = reading.next()? {
         out.add(&name(piece), &array, piece.rank).with_context(|| format!("{}: cannot be written", name(piece)))?;
+        shapes.push(array.shape);
     }
     drop(reading);
+    set_shapes(pieces, shapes);
     pieces.iter_mut().for_each(|piece| piece.at = Place::Dataset(name(piece)));
     Ok(())
+}
+
+fn set_shapes(pieces: &mut [Piece], shapes: Vec<Vec<u64>>) {
+    pieces.iter_mut().zip(shapes).for_each(|(piece, shape)| piece.shape = shape);
 }
 
 fn report(
