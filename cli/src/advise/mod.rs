@@ -11,7 +11,7 @@ mod sample;
 
 use crate::common::{one_job, open_store, threads_of};
 use crate::exit::Exit;
-use crate::output::print_json;
+use crate::output::{human_time, print_json};
 use crate::plot::write_svg;
 use crate::settings::{Facts, Settings};
 use anyhow::bail;
@@ -27,7 +27,7 @@ use mcrengine::retention::Rules;
 use sample::{Sample, measure};
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The days after which the size of the store is estimated.
 const DAYS: [u32; 3] = [1, 7, 30];
@@ -142,6 +142,14 @@ fn times(args: &AdviseArgs, job: &JobId, measured: &Measured, restarts: &Restart
              --write-seconds SECONDS"
         );
     };
+    if args.mtbf.is_none() && mtbf_s < write_s {
+        bail!(
+            "the time between failures was measured as {}, because job {job} was restarted soon after it had begun. This \
+             is less than the {} to write a checkpoint, so no interval can be computed; give --mtbf HOURS",
+            human_time(Duration::from_secs_f64(mtbf_s)),
+            human_time(Duration::from_secs_f64(write_s)),
+        );
+    }
     let restart_s = args.restart_seconds.or(measured.restart_ms.map(seconds)).unwrap_or(0.0);
     Ok(Times { write_s, mtbf_s, restart_s, commit_s: seconds(measured.commit_ms) })
 }
