@@ -75,12 +75,14 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
     let records = copy_records(&route, args.dry_run)?;
     let (mut lines, mut planned) = (Vec::new(), BTreeSet::new());
     let count = chosen.len();
+    if !args.json && !args.dry_run {
+        progress.expect(bytes_of_all(&route, &chosen), 1);
+    }
     for (nth, state) in (1..).zip(chosen) {
-        // The bytes of later checkpoints are known only when they are planned.
         let place = if count > 1 { format!("{} ({nth} of {count})", state.id) } else { state.id.to_string() };
         progress.message(place);
         lines.push(match state.is_complete() {
-            true => copy_one(&route, state.id, args.dry_run, &progress, count == 1, &mut planned),
+            true => copy_one(&route, state.id, args.dry_run, &progress, &mut planned),
             false => {
                 let reason = format!("it is {}: {}", state.condition(), state.problems.join("; "));
                 Line::left_out(state.id, if state.is_damaged { FAILED } else { INCOMPLETE }, reason)
@@ -149,20 +151,26 @@ fn chosen(from: &dyn Store, job: &JobId, args: &CopyArgs) -> anyhow::Result<Vec<
     Ok(all)
 }
 
-/// Copies a checkpoint. `is_only`: no other checkpoint is copied, so the bytes of this one are all bytes.
+/// Number of bytes that are copied for all these checkpoints. A checkpoint that cannot be copied does not count.
+fn bytes_of_all(route: &Route<'_>, chosen: &[CheckpointState]) -> u64 {
+    let mut planned = BTreeSet::new();
+    let bytes_of = |state: &CheckpointState| {
+        let plan = plan_checkpoint(route, &state.id, &planned).ok()?;
+        planned.extend(plan.containers.iter().map(|need| (need.checkpoint.clone(), need.group)));
+        Some(plan.bytes())
+    };
+    chosen.iter().filter(|state| state.is_complete()).filter_map(bytes_of).sum()
+}
+
 fn copy_one(
     route: &Route<'_>,
     id: CheckpointId,
     dry_run: bool,
     progress: &Progress,
-    is_only: bool,
     planned: &mut BTreeSet<(CheckpointId, GroupId)>,
 ) -> Line {
     let mut attempt = || -> Result<Line, CopyError> {
         let plan = plan_checkpoint(route, &id, planned)?;
-        if is_only {
-            progress.expect(plan.bytes(), 1);
-        }
         let containers = plan.containers.len();
         tracing::info!(checkpoint = %id, containers, bytes = plan.bytes(), dry_run, "copying");
         if !dry_run {
