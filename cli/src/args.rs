@@ -176,7 +176,7 @@ pub enum Command {
     #[command(after_help = exit::BENCH)]
     Bench(BenchArgs),
     /// Write the manual pages and the shell completions below a directory like /usr/share
-    #[command(hide = true)] // for packages
+    #[command(hide = true, after_help = exit::ALL_OR_NOTHING)] // for packages
     Manual(ManualArgs),
 }
 

@@ -150,9 +150,10 @@ fn named_or_only_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<Opti
 
 /// Does the same as [`job_of`], but fails if the job has no checkpoint.
 pub fn one_job(store: &dyn Store, args: &StoreArgs) -> anyhow::Result<JobId> {
-    let saves = "mcr save and mcr run save checkpoints; --store names another store";
+    let saves =
+        "mcr list shows incomplete checkpoints; mcr save and mcr run save checkpoints; --store names another store";
     let Some(job) = job_of(store, args)? else {
-        return Err(Advised::new(format!("{} holds no checkpoint", name_of(&args.store)), saves)
+        return Err(Advised::new(format!("{} holds no complete checkpoint", name_of(&args.store)), saves)
             .at(&args.store)
             .into());
     };

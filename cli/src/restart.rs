@@ -630,13 +630,13 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
         && let Loaded::Found(AgentState { committed: Some(committed), .. }) = AgentState::load(file, job)
     {
         bail!(
-            "{} holds no checkpoint, but {} says that {committed} was committed: is this the right store?",
+            "{} holds no complete checkpoint, but {} says that {committed} was committed: is this the right store?",
             args.store.store.display(),
             file.display()
         );
     }
     if let Some(wanted) = &args.checkpoint {
-        bail!("{} holds no checkpoint, so no {wanted}", args.store.store.display());
+        bail!("{} holds no complete checkpoint, so no {wanted}", args.store.store.display());
     }
     let why = match &job {
         Some(job) => match no_checkpoint_of(&open_store(&args.store)?, &args.store, job)? {
@@ -648,7 +648,7 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
             }
             None => format!("job {:?} has no complete checkpoint", job.as_str()),
         },
-        None => format!("{} holds no checkpoint", name_of(&args.store.store)),
+        None => format!("{} holds no complete checkpoint", name_of(&args.store.store)),
     };
     if args.json {
         tell(format!("{why}: new run, exit 3"));

@@ -110,7 +110,7 @@ pub fn text(report: &Report) -> String {
         passes.row([scheme_name(pair[0].1.cell.scheme).to_owned()].into_iter().chain(ratios));
     }
     for (name, point) in &report.figure_6_ours {
-        passes.row([name.clone(), ratio_of(point), String::new()]);
+        passes.row([name.clone(), ratio_of(point), "-".to_owned()]);
     }
     part(format!("Figure 6: ratio with one pass of compression and with two, GROUP_SIZE {largest}"), passes);
 
