@@ -177,6 +177,43 @@ fn restart_in_place(site: &Site) -> Command {
 }
 
 #[test]
+fn files_and_links_below_a_link_to_another_file_system_are_moved_aside_and_restored() {
+    // On many machines /dev/shm is another file system than the temporary directory.
+    let shared = Path::new("/dev/shm");
+    let below = if shared.is_dir() { shared } else { Path::new("/tmp") };
+    let scratch = tempfile::tempdir_in(below).expect("a directory");
+    let site = Site::empty();
+    let (data, out) = (site.data(), site.data().join("out"));
+    std::os::unix::fs::symlink(scratch.path(), &out).expect("linked");
+    let point_to = |step: u32| {
+        let _ = std::fs::remove_file(out.join("latest"));
+        std::os::unix::fs::symlink(format!("it_{step}"), out.join("latest")).expect("linked");
+    };
+    for step in 1..=2 {
+        (0..2).for_each(|rank| site.write(&out, step, rank));
+        point_to(step);
+        std::thread::sleep(Duration::from_millis(50)); // so that the times of the files differ
+    }
+    site.save("out/{checkpoint}/rank_{rank}.dat", 2);
+    // The application dies in step 3, and has overwritten one file of step 2.
+    site.write(&out, 3, 0);
+    point_to(3);
+    std::fs::write(out.join("it_2/rank_1.dat"), "broken").expect("written");
+    for nth in 1..=2 {
+        let report = run_json(&mut restart_in_place(&site), 0);
+        assert_eq!(report["checkpoint"], "it_2");
+        let aside = data.join(format!(".mcr-aside-{nth}"));
+        assert_eq!(report["moved_aside"]["to"], aside.display().to_string());
+        assert_eq!(std::fs::read(aside.join("out/it_2/rank_1.dat")).expect("there"), b"broken");
+        assert_eq!(aside.join("out/it_3/rank_0.dat").exists(), nth == 1);
+        assert_eq!(std::fs::read_link(out.join("latest")).expect("a link"), Path::new("it_2"));
+        assert!(std::fs::read(out.join("latest/rank_1.dat")).expect("there") == bytes_of(2, 1));
+        assert!(!out.join("it_3").exists());
+        std::fs::write(out.join("it_2/rank_1.dat"), "broken").expect("written");
+    }
+}
+
+#[test]
 fn newer_files_of_another_name_that_the_application_uses_in_turn_are_moved_aside() {
     for names in [["a", "b"], ["slot_even", "slot_odd"]] {
         let site = Site::empty();

@@ -73,12 +73,16 @@ fn through_link(to: &Path, holder: &OwnedFd, name: &OsStr) -> Option<OwnedFd> {
 }
 
 /// Whether a link with the target `text` would lead out of `to`, to a directory through which later restarts would
-/// write.
-pub(super) fn would_lead_out(to: &Path, path: &FilePath, text: &OsStr) -> bool {
+/// write. If a directory above the link leads out already, the link may lead to any place in that directory. `through`:
+/// the real paths of the directories outside `to` into which this restart writes; the link may lead there, too.
+pub(super) fn would_lead_out(to: &Path, path: &FilePath, text: &OsStr, through: &[PathBuf]) -> bool {
     let link = to.join(path.as_path());
     let end = link.parent().unwrap_or(to).join(text);
-    let (Ok(end), Ok(to_real), Ok(to_stat)) = (end.canonicalize(), to.canonicalize(), stat(to)) else { return false };
-    !end.starts_with(to_real) && stat(&end).is_ok_and(|is| is_directory(&is) && is.st_uid == to_stat.st_uid)
+    let (Ok(end), Ok(to_stat)) = (end.canonicalize(), stat(to)) else { return false };
+    let is_below = |dir: &Path| to.join(dir).canonicalize().is_ok_and(|dir| end.starts_with(dir));
+    !path.as_path().ancestors().skip(1).any(is_below)
+        && !through.iter().any(|dir| end.starts_with(dir))
+        && stat(&end).is_ok_and(|is| is_directory(&is) && is.st_uid == to_stat.st_uid)
 }
 
 fn is_directory(stat: &FileStat) -> bool {

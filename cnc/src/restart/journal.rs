@@ -5,7 +5,7 @@
 //! digest of the first two lines. In paths, a backslash and each byte that is not printable ASCII are written as
 //! `\xNN`.
 
-use super::aside::{ASIDE_PREFIX, move_file, remove_empty};
+use super::aside::{ASIDE_PREFIX, move_file, remove_elsewhere, remove_empty};
 use super::directories::{directory, failed};
 use super::existing::{find_existing, kind};
 use super::leftovers::{self, JOURNAL_PREFIX};
@@ -189,7 +189,8 @@ impl Steps {
                 remove_empty(&aside, path);
             }
         }
-        if self.aside.is_some() {
+        if let Some(name) = &self.aside {
+            self.moves.iter().for_each(|path| remove_elsewhere(to, name, path));
             let _ = std::fs::remove_dir(&aside); // if the directory is not empty, it stays
         }
         Ok(())

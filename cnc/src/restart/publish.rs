@@ -159,12 +159,12 @@ pub fn publish_all(
             (file.header.path.clone(), file.temporary.name().clone(), is)
         })
         .collect();
+    let moves: Vec<FilePath> = plan.aside.iter().map(|aside| aside.path.clone()).collect();
     let (aside, links) = match target.moved_links() {
         Some((name, links)) => (Some(name), links),
-        None if plan.aside.is_empty() => (None, Vec::new()),
-        None => (Some(make_aside(to)?), Vec::new()),
+        None if moves.is_empty() => (None, Vec::new()),
+        None => (Some(make_aside(to, &moves)?), Vec::new()),
     };
-    let moves: Vec<FilePath> = plan.aside.iter().map(|aside| aside.path.clone()).collect();
     let steps = Steps { synced: how.sync, aside: aside.clone(), moves, renames };
     if !steps.renames.is_empty() || !steps.moves.is_empty() {
         let name = steps.write_journal(to)?;
@@ -204,10 +204,12 @@ fn with_links(mut aside: Vec<Aside>, links: impl IntoIterator<Item = FilePath>) 
 /// the next restart would write. The second kind has the name of a directory, and cannot be created. So a link never
 /// makes the restore of a checkpoint fail.
 fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>, Vec<FilePath>) {
+    let links: BTreeSet<FilePath> = files.iter().filter_map(|file| link_above(to, &file.header.path)).collect();
+    let through: Vec<PathBuf> = links.iter().filter_map(|link| to.join(link.as_path()).canonicalize().ok()).collect();
     let cannot_be = |file: &VerifiedFile| {
         let text = (file.header.kind == FileKind::SymbolicLink).then(|| file.temporary.link_text()).flatten();
         let is_taken = || find_existing(to, &file.header.path).is_err();
-        text.is_some_and(|text| would_lead_out(to, &file.header.path, &text) || is_taken())
+        text.is_some_and(|text| would_lead_out(to, &file.header.path, &text, &through) || is_taken())
     };
     let (out, files): (Vec<_>, Vec<_>) = files.into_iter().partition(cannot_be);
     (files, out.into_iter().map(|file| file.header.path.clone()).collect())

@@ -153,7 +153,7 @@ impl Target {
         let Some(link) = link_above(&self.to, path) else { return Ok(()) };
         let name = match &moved.aside {
             Some(name) => name.clone(),
-            None => make_aside(&self.to)?,
+            None => make_aside(&self.to, &[])?,
         };
         moved.aside = Some(name.clone());
         move_file(&self.to, &self.to.join(name), &link)?;
