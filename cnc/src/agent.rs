@@ -597,6 +597,7 @@ impl Core {
         }
         if exists {
             self.ending.exists(&checkpoint);
+            self.state_changed = true;
             self.delete_committed(&checkpoint);
         }
     }
@@ -626,8 +627,8 @@ impl Core {
             self.state.files.retain(|path, _| self.config.watch.join(path.as_path()).symlink_metadata().is_ok());
             self.state_files_max = STATE_FILES.max(2 * self.state.files.len());
         }
-        let (state, config) = (&self.state, &self.config);
-        if let Err(error) = tokio::task::block_in_place(|| state.save(&config.state_file, &config.job)) {
+        let (state, config, except) = (&self.state, &self.config, self.ending.files_of_parts());
+        if let Err(error) = tokio::task::block_in_place(|| state.save(&config.state_file, &config.job, &except)) {
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             tracing::warn!(
                 %error, cause,

@@ -8,7 +8,7 @@
 
 use crate::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, JobId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -94,10 +94,14 @@ impl AgentState {
         }
     }
 
-    /// Writes the state of a job. Creates the directory of the file if necessary. The old file is replaced
-    /// atomically.
-    pub fn save(&self, path: &Path, job: &JobId) -> Result<(), StateError> {
-        let files = self.files.iter().map(|(path, was)| WrittenFile { path: escape(path.as_bytes()), was: *was });
+    /// Writes the state of a job without the files in `except`. Creates the directory of the file if necessary. The old
+    /// file is replaced atomically.
+    pub fn save(&self, path: &Path, job: &JobId, except: &BTreeSet<&FilePath>) -> Result<(), StateError> {
+        let files = self
+            .files
+            .iter()
+            .filter(|(path, _)| !except.contains(path))
+            .map(|(path, was)| WrittenFile { path: escape(path.as_bytes()), was: *was });
         let (committed, files) = (self.committed.clone(), files.collect());
         let written = Written { version: VERSION, job: job.clone(), committed, files };
         put(path, &written).map_err(|source| StateError { path: path.to_owned(), source })
@@ -207,7 +211,7 @@ mod tests {
         let path = directory.path().join("state");
         assert_eq!(AgentState::load(&path, &job("a")), Loaded::New);
         for state in [AgentState::default(), sample()] {
-            state.save(&path, &job("a")).expect("saved");
+            state.save(&path, &job("a"), &BTreeSet::new()).expect("saved");
             assert_eq!(AgentState::load(&path, &job("a")), Loaded::Found(state));
         }
         assert_eq!(AgentState::load(&path, &job("b")), Loaded::New, "the state of another job is not used");
@@ -223,7 +227,7 @@ mod tests {
     fn every_cut_and_every_flipped_bit_is_noticed() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("state");
-        sample().save(&path, &job("a")).expect("saved");
+        sample().save(&path, &job("a"), &BTreeSet::new()).expect("saved");
         let whole = std::fs::read(&path).expect("read");
         let last = whole.len() - 1; // the file is also valid without the last newline
         for len in 1..last {
@@ -240,7 +244,10 @@ mod tests {
 
     #[test]
     fn a_state_that_cannot_be_written_says_where_and_what_to_do() {
-        let error = sample().save(Path::new("/proc/none/state"), &job("a")).expect_err("no such directory").to_string();
+        let error = sample()
+            .save(Path::new("/proc/none/state"), &job("a"), &BTreeSet::new())
+            .expect_err("no such directory")
+            .to_string();
         assert!(error.contains("/proc/none/state") && error.contains("state-file"), "{error}");
     }
 }

@@ -4,7 +4,7 @@
 use crate::drain::{Drain, Uncommitted};
 use crate::settle::ReadyRank;
 use crate::watch::{Pending, Unreadable};
-use mcrengine::ids::{CheckpointId, Rank};
+use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -142,6 +142,8 @@ pub(super) struct Partly {
     pub(super) label: CheckpointId,
     pub(super) ranks: BTreeSet<Rank>,
     pub(super) modified_ns: i64,
+    /// The files of these ranks.
+    files: Vec<FilePath>,
 }
 
 fn modified_ns(ready: &ReadyRank) -> i64 {
@@ -225,12 +227,21 @@ impl Ending {
             label: ready.checkpoint.clone(),
             ranks: BTreeSet::new(),
             modified_ns,
+            files: Vec::new(),
         });
         partly.ranks.insert(ready.rank);
+        partly.files.extend(ready.files.iter().map(|file| file.path.clone()));
         partly.modified_ns = partly.modified_ns.max(modified_ns);
         if exists {
             self.exists(checkpoint);
         }
+    }
+
+    /// The committed files of checkpoints that are newer than every whole checkpoint, and that are not whole. The next
+    /// agent announces these files again. Otherwise it would not know that the newest checkpoint is not whole.
+    pub(super) fn files_of_parts(&self) -> BTreeSet<&FilePath> {
+        let newest = self.partly.values().filter(|partly| partly.modified_ns >= self.newest_ns);
+        newest.flat_map(|partly| &partly.files).collect()
     }
 
     /// Records that all groups of a checkpoint are committed.
