@@ -19,7 +19,7 @@ use crate::overlooked;
 use crate::page::Served;
 use crate::placement::Placement;
 use crate::remembered;
-use crate::settings::{DEFAULT, Facts, Settings, may_create};
+use crate::settings::{DEFAULT, Facts, Settings};
 use crate::signals::Signals;
 use anyhow::Context;
 use mcr_anc::Aggregator;
@@ -104,11 +104,11 @@ pub fn run_anc(args: AncArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The settings of the job, or the defaults if there are no settings. Also starts the log. `has_name`: the command
-/// line names the job.
-fn settings_of_the_job(log: &LogArgs, has_name: bool) -> anyhow::Result<(ConfigFile, Served)> {
+/// The settings of the job, or the defaults if there are no settings, and whether the store of the settings may be
+/// created. Also starts the log. `has_name`: the command line names the job.
+fn settings_of_the_job(log: &LogArgs, has_name: bool) -> anyhow::Result<(ConfigFile, Served, bool)> {
     let settings = Settings::find(&Facts::of_this_process())?.unwrap_or_default();
-    let mut file = settings.checked()?;
+    let file = settings.checked()?;
     let served = log.start(file.metrics_of_both()?, true);
     if !has_name && settings.job_is_from() == Some(DEFAULT) {
         tracing::warn!(
@@ -117,24 +117,24 @@ fn settings_of_the_job(log: &LogArgs, has_name: bool) -> anyhow::Result<(ConfigF
              checkpoints. Write job = \"NAME\" in mcr.toml"
         );
     }
-    file.anc.create |= may_create(&file.anc.store);
-    Ok((file, served))
+    Ok((file, served, settings.may_create_store()))
 }
 
 pub fn run_both(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let (mut file, served) = match &args.config {
+    let (mut file, served, may_create) = match &args.config {
         Some(config) => {
             let file = ConfigFile::load(config)?;
             let served = args.log.start(file.metrics_of_both()?, true);
-            (file, served)
+            (file, served, false)
         }
         None => settings_of_the_job(&args.log, args.job.is_some())?,
     };
     // In one process, agent and aggregator use a socket that only this user can open, unless the user names a port.
     let by_socket = args.listen.is_none() && !needs_tls(LOOPBACK);
     file.anc.listen = args.listen.unwrap_or_else(|| LOOPBACK.into());
+    // A store of the command line or of MCR_STORE is created only with --create.
+    file.anc.create |= args.create || args.store.is_none() && may_create;
     file.anc.store = args.store.unwrap_or(file.anc.store);
-    file.anc.create |= args.create;
     file.anc.shared_store |= args.shared_store;
     file.anc.group_size = args.group_size.unwrap_or(file.anc.group_size);
     file.anc.parity_percent = args.parity_percent.unwrap_or(file.anc.parity_percent);

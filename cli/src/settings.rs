@@ -11,10 +11,12 @@
 use self::comment::COMMENT;
 use crate::advice::{Advised, of_layout};
 use crate::config::ConfigFile;
+use crate::flush::state_file;
 use crate::metrics::metrics_address;
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
 use mcr_cnc::config::{ConfigError, is_host_and_port, load_found_toml, load_toml, nearest, plain_words};
+use mcr_cnc::state::{AgentState, Loaded};
 use mcr_proto::GATES_MAX;
 use mcrengine::ids::JobId;
 use std::collections::BTreeMap;
@@ -344,10 +346,27 @@ impl Settings {
     /// Creates the directory of the store, with mode 0700, if the user may create it.
     pub fn create_store(&self) -> anyhow::Result<()> {
         let Some(store) = self.text("anc", "store").map(Path::new) else { return Ok(()) };
-        if store.exists() || !may_create(store) {
+        if store.exists() || !self.may_create_store() {
             return Ok(());
         }
         std::fs::DirBuilder::new().mode(0o700).create(store).with_context(|| store.display().to_string())
+    }
+
+    /// Whether the directory of the store may be created: a file names the store, the parent directory belongs to the
+    /// user, and nothing was ever saved to the store. If the agent's state file names a committed checkpoint, the store
+    /// existed before, and now its file system is probably not mounted.
+    pub fn may_create_store(&self) -> bool {
+        let store = self.values.get(&(ANC.to_owned(), "store".to_owned()));
+        let of_file = store.filter(|store| Path::new(&store.from).is_absolute()).and_then(|store| store.value.as_str());
+        of_file.is_some_and(|store| may_create(Path::new(store))) && !self.has_saved()
+    }
+
+    /// Whether the agent's state file on this node names a committed checkpoint of the job.
+    fn has_saved(&self) -> bool {
+        let job = self.text("cnc", "job").and_then(|job| job.parse::<JobId>().ok());
+        let file = self.config_file().and_then(|file| state_file(file, None)).ok();
+        let state = job.zip(file).map(|(job, file)| AgentState::load(&file, &job));
+        matches!(state, Some(Loaded::Found(AgentState { committed: Some(_), .. })))
     }
 
     /// A value as text. `None` if the value is not set or is not a text.

@@ -12,7 +12,7 @@ use crate::orphan::Watch;
 use crate::output::print;
 use crate::placement::Placement;
 use crate::reporter::Reporter;
-use crate::settings::{Facts, JobComment, Settings, USER_FILE, gate_options, may_create};
+use crate::settings::{Facts, JobComment, Settings, USER_FILE, gate_options};
 use crate::standing;
 use anyhow::{Context, bail};
 use mcr_cnc::settle::NodeRanks;
@@ -175,7 +175,7 @@ fn resolve(
     }
     let Some(settings) = Settings::find(&facts)? else { bail!("{USER_FILE} was removed") };
     let mut file = settings.checked()?;
-    file.anc.create |= may_create(&file.anc.store);
+    file.anc.create |= settings.may_create_store();
     let options = settings.node_options()?;
     let placement = Placement::of(job, &options)?;
     let of_node = |placement: &Placement| {

@@ -134,3 +134,30 @@ fn a_wrong_value_of_the_job_is_named_with_its_line_by_mcr_job_show_and_by_mcr_ru
     let said = Site::new(CLUSTER, "job = \"a/b\"\n").refusal(&["list"]);
     assert!(said.contains("mcr.toml:1: job is \"a/b\"") && !said.contains("--job"), "{said}");
 }
+
+#[test]
+fn a_store_that_is_gone_or_that_no_file_names_is_not_created_again() {
+    let site = Site::new(CLUSTER, FOUR_LINES);
+    std::fs::create_dir(site.path("work/out")).expect("made");
+    run(&mut site.mcr(&["run", "--", "sh", "-c", APPLICATION]), 0);
+    // The file system of the store is not mounted.
+    let store = site.path("lustre/store");
+    std::fs::rename(&store, site.path("elsewhere")).expect("renamed");
+    for args in [&["restart"][..], &["list"], &["run", "--", "true"]] {
+        let said = String::from_utf8(run(&mut site.mcr(args), 1).stderr).expect("UTF-8");
+        assert!(said.contains("no store at ") && !store.exists(), "{args:?}: {said}");
+    }
+    std::fs::rename(site.path("elsewhere"), &store).expect("renamed");
+    let other = site.path("lustre/other");
+    for variable in [false, true] {
+        let mut command = match variable {
+            true => site.mcr(&["run", "--", "true"]),
+            false => site.mcr(&["run", "--store", other.to_str().expect("UTF-8"), "--", "true"]),
+        };
+        if variable {
+            command.env("MCR_STORE", &other);
+        }
+        run(&mut command, 1);
+        assert!(!other.exists());
+    }
+}
