@@ -224,7 +224,7 @@ fn a_damaged_container_gives_an_error_for_its_files_and_no_wrong_byte() {
         }
     }
     assert!(damaged > 0, "no file needs the changed byte");
-    assert!(daemon.log().contains("damaged"), "{}", daemon.log());
+    daemon.wait_for_log("damaged");
     run(Command::new("diff").arg("-r").arg(site.path("data/it_1")).arg(site.path("mounted/sim/it_1/it_1")), 0);
     assert_eq!(daemon.stop(), Some(0));
 }
