@@ -329,9 +329,11 @@ fn restored_files_that_some_ranks_write_again_without_a_change_are_not_reported_
 #[test]
 fn what_a_rank_appends_to_its_file_after_the_commit_is_saved_with_the_other_ranks_of_its_step() {
     let dir = tempfile::tempdir().expect("a directory");
+    // Most of the bytes come first. So the rank is ready without the rest.
+    let long = "-".repeat(80);
     let step = |n: u32| {
         format!(
-            "echo zero{n} > s{n}.rank_0.txt; echo one{n} > s{n}.rank_1.txt; sleep 2.5; \
+            "echo zero{n} > s{n}.rank_0.txt; echo one{n}{long} > s{n}.rank_1.txt; sleep 2.5; \
              echo more{n} >> s{n}.rank_1.txt; sleep 2;"
         )
     };
@@ -350,7 +352,7 @@ fn what_a_rank_appends_to_its_file_after_the_commit_is_saved_with_the_other_rank
     }
     let to = dir.path().join("back");
     run(mcr().args(["restart", "--copy", "--store"]).arg(&store).arg("--to").arg(&to), 0);
-    assert_eq!(std::fs::read_to_string(to.join("s3.rank_1.txt")).expect("restored"), "one3\nmore3\n");
+    assert_eq!(std::fs::read_to_string(to.join("s3.rank_1.txt")).expect("restored"), format!("one3{long}\nmore3\n"));
     assert_eq!(std::fs::read_to_string(to.join("s3.rank_0.txt")).expect("restored"), "zero3\n");
 }
 

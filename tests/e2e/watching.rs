@@ -230,3 +230,23 @@ fn a_checkpoint_in_a_renamed_directory_that_cannot_be_saved_is_named_at_the_end_
     assert!(log.contains("not committed checkpoint=it_1"), "{log}");
     assert!(list(&site.store()).iter().any(|c| c["checkpoint"] == "it_2" && c["complete"] == true), "{log}");
 }
+
+#[test]
+fn a_step_that_the_application_was_appending_to_when_it_died_is_not_saved_as_whole() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, data) = (dir.path().join("store"), dir.path().join("run"));
+    std::fs::create_dir(&data).expect("made");
+    let script = "for step in 1 2 3; do for part in 1 2 3; do \
+                  for rank in 0 1; do echo $step $rank part $part >> ck_$step.$rank; done; \
+                  if [ $step$part = 32 ]; then sleep 2.5; kill -9 $$; fi; sleep 1; done; done";
+    let mut job_run = mcr();
+    job_run.args(["run", "--create", "--job", "job", "--ranks", "2", "--layout", "{checkpoint}.{rank}", "--store"]);
+    job_run.arg(&store).arg("--state").arg(dir.path().join("state")).arg("--watch").arg(&data);
+    let said = run(job_run.current_dir(&data).args(["--", "sh", "-c", script]), 137).stderr;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("the rank wrote fewer files or bytes than for the checkpoint before"), "{said}");
+    let to = dir.path().join("to");
+    run(mcr().args(["restart", "--copy", "--store"]).arg(&store).arg("--to").arg(&to), 0);
+    let whole = "2 1 part 1\n2 1 part 2\n2 1 part 3\n";
+    assert_eq!(std::fs::read_to_string(to.join("ck_2.1")).expect("restored"), whole);
+}

@@ -64,7 +64,7 @@ pub enum Why {
     /// The checkpoint or its pointer file changed a short time ago, and must first be at rest. A rank that becomes
     /// ready at the next look has this value too.
     Quiet,
-    /// The rank has fewer files than in the previous checkpoint, or less than half of the bytes.
+    /// The rank has fewer files than in the previous checkpoint, or clearly fewer bytes.
     Fewer,
 }
 
@@ -124,18 +124,23 @@ struct Usual {
     bytes: u64,
     /// Number of successive checkpoints with this number of files.
     checkpoints: u32,
+    /// Whether the rank wrote more bytes of a checkpoint after its report. The application then pauses while it writes.
+    appends: bool,
 }
 
 impl Usual {
     fn of(files: &[SettledFile]) -> Self {
         let bytes = files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum));
-        Self { files: files.len(), bytes, checkpoints: 1 }
+        Self { files: files.len(), bytes, checkpoints: 1, appends: false }
     }
 
     /// Whether the rank has fewer files than `before`, or less than half of the bytes. Such a rank may still be
-    /// writing.
+    /// writing. If the application pauses while it writes, the rank needs nine tenths of the bytes.
     fn lacks(&self, before: Option<&Self>) -> bool {
-        before.is_some_and(|before| self.files < before.files || self.bytes < before.bytes / 2)
+        before.is_some_and(|before| {
+            let least = if before.appends { before.bytes / 10 * 9 } else { before.bytes / 2 };
+            self.files < before.files || self.bytes < least
+        })
     }
 
     /// Whether the rank has fewer files than `before`, although the number of files was the same in several
@@ -443,6 +448,10 @@ impl Readiness {
     /// Records that this rank was reported with these files.
     pub fn announced(&mut self, ready: &ReadyRank) {
         let mut usual = Usual::of(&ready.files);
+        usual.appends = self
+            .usual
+            .get(&ready.rank)
+            .is_some_and(|before| before.appends || ready.again && before.bytes < usual.bytes);
         if let Some(before) = self.usual.get(&ready.rank).filter(|before| before.files == usual.files) {
             usual.checkpoints = before.checkpoints.saturating_add(1);
         }
@@ -645,6 +654,27 @@ mod tests {
         r.put(40_000, &id("d"), Some(Rank(1)), &path("d/1"), Some(print(40, 1)));
         r.put(40_000, &id("d"), Some(Rank(1)), &path("d/1b"), Some(print(40, 1)));
         assert_eq!(announce(&mut r, 40_500), [(1, 2, false)], "the small size has become the usual size");
+    }
+
+    #[test]
+    fn a_rank_that_pauses_while_it_appends_is_ready_when_it_has_about_as_much_as_last_time() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        let put = |r: &mut Readiness, label: &str, at_ms: u64, bytes: u64| {
+            r.put(at_ms, &id(label), Some(Rank(1)), &path(&format!("{label}/1")), Some(print(bytes, at_ms as i64)));
+        };
+        for (at_ms, bytes, again) in [(0, 100, false), (1_000, 200, true), (2_000, 300, true)] {
+            put(&mut r, "a", at_ms, bytes);
+            assert_eq!(announce(&mut r, at_ms + 500), [(1, 1, again)], "it is not known yet that the rank appends");
+        }
+        put(&mut r, "b", 9_000, 200);
+        assert_eq!(r.due(9_500, 9), (vec![], Some(39_000)), "two thirds of the bytes");
+        put(&mut r, "b", 10_000, 280);
+        assert_eq!(announce(&mut r, 10_500), [(1, 1, false)], "a step may be a little shorter");
+        // The application dies after the second of three parts.
+        put(&mut r, "c", 20_000, 200);
+        r.without_quiet_times(false);
+        assert_eq!(announce(&mut r, 60_000), []);
+        assert_eq!(r.waiting(60_000, 9).iter().map(|waiting| waiting.why).collect::<Vec<_>>(), [Why::Fewer]);
     }
 
     #[test]
