@@ -136,3 +136,29 @@ fn an_agent_that_still_saves_the_run_before_never_completes_a_checkpoint_of_the_
         assert_eq!(site.restart(&["--copy", "--checkpoint", &id(3)], 0).0, [(2, 3)].into());
     }
 }
+
+#[test]
+fn a_newest_checkpoint_that_is_not_whole_is_named_at_the_end_although_the_agents_were_killed() {
+    let mut site = Site::empty();
+    (0..2).for_each(|_| site.start_aggregator("127.0.0.1:0"));
+    let start = |site: &mut Site| {
+        (0..2).for_each(|node| site.start_agent(node, "ranks = 4\ndrain-seconds = 2"));
+        site.agents.iter().for_each(|agent| drop(agent.wait_for_log("session began")));
+    };
+    start(&mut site);
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    site.write(1, 2, 0..2);
+    site.wait_group(&id(2), 0);
+    // The agent writes its state file after the answer of the aggregator.
+    std::thread::sleep(Duration::from_secs(1));
+    site.agents.drain(..).for_each(Daemon::kill);
+    start(&mut site);
+    std::thread::sleep(Duration::from_secs(1));
+    let ended = site.agents.pop().and_then(Daemon::stop);
+    assert_eq!(ended, Some(0), "the agent of ranks 2 and 3 has committed all that they wrote");
+    let agent = site.agents.pop().expect("the agent of ranks 0 and 1");
+    agent.signal("TERM");
+    let (status, log) = agent.end();
+    assert!(status == Some(5) && log.contains(&format!("not committed checkpoint={}", id(2))), "{status:?} {log}");
+}
