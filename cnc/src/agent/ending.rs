@@ -142,7 +142,7 @@ pub(super) struct Partly {
     pub(super) label: CheckpointId,
     pub(super) ranks: BTreeSet<Rank>,
     pub(super) modified_ns: i64,
-    /// The files of these ranks.
+    /// The files of these ranks. Empty if another checkpoint that is not whole is newer.
     files: Vec<FilePath>,
 }
 
@@ -232,13 +232,17 @@ impl Ending {
         partly.ranks.insert(ready.rank);
         partly.files.extend(ready.files.iter().map(|file| file.path.clone()));
         partly.modified_ns = partly.modified_ns.max(modified_ns);
+        let newest_ns = self.partly.values().map(|partly| partly.modified_ns).max();
+        for partly in self.partly.values_mut().filter(|partly| Some(partly.modified_ns) < newest_ns) {
+            partly.files = Vec::new();
+        }
         if exists {
             self.exists(checkpoint);
         }
     }
 
-    /// The committed files of checkpoints that are newer than every whole checkpoint, and that are not whole. The next
-    /// agent announces these files again. Otherwise it would not know that the newest checkpoint is not whole.
+    /// The committed files of the newest checkpoint, if this checkpoint is not whole. The next agent announces these
+    /// files again. Otherwise it would not know that the newest checkpoint is not whole.
     pub(super) fn files_of_parts(&self) -> BTreeSet<&FilePath> {
         let newest = self.partly.values().filter(|partly| partly.modified_ns >= self.newest_ns);
         newest.flat_map(|partly| &partly.files).collect()
