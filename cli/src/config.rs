@@ -8,7 +8,7 @@ use anyhow::Context;
 use mcr_anc::config::AncOptions;
 use mcr_cnc::config::{CncOptions, load_toml};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The shipped configuration file, which has every key with its default and meaning. A test loads this file.
@@ -55,6 +55,17 @@ impl ConfigFile {
             Some((_, (what, way_out))) => Err(WrongSetting(format!("{what}; {way_out}"))),
             None => Ok(()),
         }
+    }
+
+    /// The state file of the agent with this configuration. `job`: the name of the job on the command line.
+    pub fn state_file(mut self, job: Option<String>) -> anyhow::Result<PathBuf> {
+        // Only the name of the state file is needed. These values are placeholders for the check of the configuration.
+        self.cnc.watch.get_or_insert_with(|| Path::new("/").to_owned());
+        self.cnc.aggregators = vec!["127.0.0.1:7117".into()];
+        self.cnc.job = job.or(self.cnc.job);
+        let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let checked = self.cnc.check_with(&|name| if name == "MCR_JOB" { None } else { environment(name) })?;
+        Ok(checked.state_file)
     }
 
     /// The address at which an agent serves metrics.

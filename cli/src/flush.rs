@@ -9,7 +9,7 @@ use crate::output::{print, print_json};
 use crate::settings::{Facts, Settings};
 use mcr_cnc::control::{CLIENT_PATIENCE, Reply, ask_to_flush, socket_of};
 use mcr_proto::unix::connect;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -154,16 +154,5 @@ fn state_files(args: &FlushArgs) -> anyhow::Result<Vec<PathBuf>> {
             None => ConfigFile::default(),
         },
     };
-    Ok(vec![state_file(file, args.job.clone())?])
-}
-
-/// The state file of the agent with this configuration. `job`: the name of the job on the command line.
-pub fn state_file(mut file: ConfigFile, job: Option<String>) -> anyhow::Result<PathBuf> {
-    // Only the name of the state file is needed. These values are placeholders for the check of the configuration.
-    file.cnc.watch.get_or_insert_with(|| Path::new("/").to_owned());
-    file.cnc.aggregators = vec!["127.0.0.1:7117".into()];
-    file.cnc.job = job.or(file.cnc.job);
-    let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let checked = file.cnc.check_with(&|name| if name == "MCR_JOB" { None } else { environment(name) })?;
-    Ok(checked.state_file)
+    Ok(vec![file.state_file(args.job.clone())?])
 }

@@ -262,7 +262,7 @@ fn own_aggregator(settings: &Settings) -> Option<String> {
     if !settings.texts("cnc", "aggregators").is_empty() {
         return None;
     }
-    let state_file = flush::state_file(settings.config_file().ok()?, None).ok()?;
+    let state_file = settings.config_file().and_then(|file| file.state_file(None)).ok()?;
     let socket = daemon::aggregator_socket_of(&state_file);
     socket.exists().then(|| mcr_proto::unix::address_of(&socket))
 }

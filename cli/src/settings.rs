@@ -11,7 +11,6 @@
 use self::comment::COMMENT;
 use crate::advice::{Advised, of_layout};
 use crate::config::ConfigFile;
-use crate::flush::state_file;
 use crate::metrics::metrics_address;
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
@@ -364,7 +363,7 @@ impl Settings {
     /// Whether the agent's state file on this node names a committed checkpoint of the job.
     fn has_saved(&self) -> bool {
         let job = self.text("cnc", "job").and_then(|job| job.parse::<JobId>().ok());
-        let file = self.config_file().and_then(|file| state_file(file, None)).ok();
+        let file = self.config_file().and_then(|file| file.state_file(None)).ok();
         let state = job.zip(file).map(|(job, file)| AgentState::load(&file, &job));
         matches!(state, Some(Loaded::Found(AgentState { committed: Some(_), .. })))
     }

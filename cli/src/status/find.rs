@@ -4,7 +4,6 @@ use super::args::StatusArgs;
 use super::model::SilentAgent;
 use crate::advice::Advised;
 use crate::daemon::aggregator_socket_of;
-use crate::flush::state_file;
 use crate::settings::{Facts, Settings, USER_FILE};
 use mcr_cnc::control::{ask_for_aggregators, socket_of};
 use mcr_node::client::{SOCKET, ask};
@@ -109,7 +108,7 @@ async fn of_settings(tried: &mut Vec<String>) -> anyhow::Result<Vec<String>> {
         return Ok(configured.into_iter().map(str::to_owned).collect());
     }
     tried.push("the settings of the job name no aggregators".to_owned());
-    let state_file = match state_file(settings.config_file()?, None) {
+    let state_file = match settings.config_file()?.state_file(None) {
         Ok(state_file) => state_file,
         Err(error) => {
             tried.push(format!("the agent of the job is not known ({error:#})"));
