@@ -274,7 +274,7 @@ hostile_comments_name_the_job_or_are_refused_and_change_nothing_else() {
         [key]='mcr:store=/tmp/x' [bytes]=$'mcr:job=not-\xff' [off]='mcr:job=other,off'
         [long]="mcr:job=$(printf 'x%.0s' {1..1000})" # SLURM permits 1024 bytes
     ) says=(
-        [long]='cnc.job is' [key]='--comment: unknown key .*store' [bytes]='not UTF-8' [off]='has mcr:off'
+        [long]='--comment: job is' [key]='--comment: unknown key .*store' [bytes]='not UTF-8' [off]='has mcr:off'
     )
     local -A numbers=()
     local name said
