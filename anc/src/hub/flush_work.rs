@@ -11,7 +11,7 @@ use crate::flush::{Flush, FlushOptions};
 use crate::flush_error::FlushError;
 use crate::group::Key;
 use crate::incarnation::{Claim, Current, Refused, begin_anew, now_unix_ms};
-use crate::instance::{Instance, Written, choose_instance, has_saved, may_be_reused, mixed_attempts};
+use crate::instance::{Instance, Written, choose_instance, has_saved, mixed_attempts};
 use crate::spare::Spare;
 use crate::unpanicked::unpanicked;
 use mcr_proto::clock::steady_ns;
@@ -95,12 +95,12 @@ impl FlushWork {
             incarnation: place.incarnation,
             newest_ms: place.written_unix_ms,
             ranks_ms: &ranks_ms,
-            doubtful: self.ranks.iter().find_map(|rank| Some((rank.rank, self.doubt_of(rank, began_ns)?))),
+            doubtful: self.ranks.iter().find_map(|rank| Some((rank.rank, rank.doubt?))),
             is_late_part: self.is_late_part,
             is_final: self.ranks.iter().all(|rank| rank.is_final),
             may_wait: self.may_wait,
             is_anew: current.as_ref().is_some_and(|current| !current.record.is_restart)
-                && self.ranks.iter().all(RankOfFlush::was_created),
+                && self.ranks.iter().all(|rank| rank.is_created),
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
                 .max_by_key(|rank| rank.kept_time_ns)
@@ -152,15 +152,6 @@ impl FlushWork {
         // now, the value is `false`, and the hub asks the store again later.
         let exists = self.shared.completes.of(store, &job, &id, manifest.groups);
         Ok(Flushed { id, manifest, exists, was_there })
-    }
-
-    /// The doubt of the agent. The agent does not know when an incarnation began. If a name has a number, only the run
-    /// before can have written files under this name before. So files that were created since the incarnation began
-    /// are of one step.
-    fn doubt_of(&self, rank: &RankOfFlush, began_ns: Option<i64>) -> Option<Doubt> {
-        let created_ns = rank.link.clock.to_ours(rank.created_clock_ns).filter(|_| rank.created_clock_ns != 0);
-        let is_of_this_run = began_ns.zip(created_ns).is_some_and(|(began_ns, created_ns)| created_ns >= began_ns);
-        rank.doubt.filter(|doubt| *doubt != Doubt::Rewriting || !is_of_this_run || may_be_reused(&self.key.label))
     }
 
     /// Refuses to commit if another aggregator saves a run with the same name and identity.
@@ -400,8 +391,8 @@ pub(super) struct RankOfFlush {
     /// nanoseconds. The difference is large if the files are copies that kept the modification times of the
     /// originals.
     kept_time_ns: i64,
-    /// When the first of the rank's files was created, by the agent's steady clock. 0 if this is unknown.
-    created_clock_ns: i64,
+    /// Whether all files of the rank were created while the rank's agent was watching. `false` if this is unknown.
+    is_created: bool,
     doubt: Option<Doubt>,
     is_final: bool,
 }
@@ -415,15 +406,11 @@ impl RankOfFlush {
             changed_clock_ns: announced.changed_clock_ns,
             was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
             kept_time_ns: announced.kept_time_ns,
-            created_clock_ns: announced.created_clock_ns,
+            is_created: announced.created_clock_ns != 0
+                && announced.created_clock_ns >= announced.link.about.began_clock_ns,
             doubt: announced.doubt,
             is_final: announced.is_final,
         }
-    }
-
-    /// Whether all files of the rank were created while the rank's agent was watching. `false` if this is unknown.
-    fn was_created(&self) -> bool {
-        self.created_clock_ns != 0 && self.created_clock_ns >= self.link.about.began_clock_ns
     }
 
     /// Whether the files are copies that kept the modification times of the originals.
