@@ -124,7 +124,7 @@ struct Usual {
     bytes: u64,
     /// Number of successive checkpoints with this number of files.
     checkpoints: u32,
-    /// Whether the rank wrote more bytes of a checkpoint after its report. The application then pauses while it writes.
+    /// Whether a reported checkpoint of the rank grew after its report. The application then pauses while it writes.
     appends: bool,
 }
 
@@ -138,7 +138,7 @@ impl Usual {
     /// writing. If the application pauses while it writes, the rank needs nine tenths of the bytes.
     fn lacks(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| {
-            let least = if before.appends { before.bytes / 10 * 9 } else { before.bytes / 2 };
+            let least = if before.appends { before.bytes - before.bytes / 10 } else { before.bytes / 2 };
             self.files < before.files || self.bytes < least
         })
     }
@@ -148,6 +148,13 @@ impl Usual {
     fn lacks_files(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| self.files < before.files && before.checkpoints >= REGULAR_MIN)
     }
+}
+
+/// The files of a rank when it was reported. A digest takes less memory than the list of files.
+#[derive(Clone, Copy, Debug)]
+struct Reported {
+    digest: Digest,
+    bytes: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -160,8 +167,8 @@ struct Gathered {
     /// settled. The files are in sorted lists, which need less memory than maps. Most ranks have one file, and there
     /// may be very many ranks.
     files: BTreeMap<Option<Rank>, Vec<(FilePath, Option<Fingerprint>)>>,
-    /// For each reported rank: the digest of the reported files. A digest takes less memory than the list of files.
-    announced: BTreeMap<Rank, Digest>,
+    /// The last report of each reported rank.
+    announced: BTreeMap<Rank, Reported>,
     /// Ranks that have changed since their report. Only these ranks are checked again.
     changed: BTreeSet<Rank>,
     /// The earliest last write to a settled file of the checkpoint, in nanoseconds since 1970.
@@ -351,9 +358,9 @@ impl Readiness {
                     continue;
                 }
                 let files = files.filter(|_| own == Answer::Yes);
-                let before = gathered.announced.get(&rank);
+                let before = gathered.announced.get(&rank).map(|reported| reported.digest);
                 let is_late = gathered.is_late(rank);
-                let Some(files) = files.filter(|files| before != Some(&digest_of(files, is_late))) else {
+                let Some(files) = files.filter(|files| before != Some(digest_of(files, is_late))) else {
                     gathered.changed.remove(&rank);
                     continue;
                 };
@@ -429,7 +436,8 @@ impl Readiness {
                 if !self.own.takes(*rank) {
                     continue;
                 }
-                if gathered.announced.get(rank) == Some(&digest_of(&files, gathered.is_late(*rank))) {
+                let reported = gathered.announced.get(rank).map(|reported| reported.digest);
+                if reported == Some(digest_of(&files, gathered.is_late(*rank))) {
                     continue;
                 }
                 let is_fewer = || !self.needs_marker && Usual::of(&files).lacks(self.usual.get(rank));
@@ -447,16 +455,17 @@ impl Readiness {
 
     /// Records that this rank was reported with these files.
     pub fn announced(&mut self, ready: &ReadyRank) {
+        let gathered = self.checkpoints.entry(ready.checkpoint.clone()).or_default();
         let mut usual = Usual::of(&ready.files);
-        usual.appends = self
-            .usual
-            .get(&ready.rank)
-            .is_some_and(|before| before.appends || ready.again && before.bytes < usual.bytes);
-        if let Some(before) = self.usual.get(&ready.rank).filter(|before| before.files == usual.files) {
-            usual.checkpoints = before.checkpoints.saturating_add(1);
+        let bytes = usual.bytes;
+        usual.appends = gathered.announced.get(&ready.rank).is_some_and(|reported| reported.bytes < bytes);
+        if let Some(before) = self.usual.get(&ready.rank) {
+            usual.appends |= before.appends;
+            if before.files == usual.files {
+                usual.checkpoints = before.checkpoints.saturating_add(1);
+            }
         }
         self.usual.insert(ready.rank, usual);
-        let gathered = self.checkpoints.entry(ready.checkpoint.clone()).or_default();
         let missing = self.pointers.iter_mut().filter(|(shape, _)| !gathered.pointers.contains_key(*shape));
         for (_, pointer) in missing.filter(|_| ready.rank == Rank(0)) {
             if pointer.after_ms.take().is_some() {
@@ -464,7 +473,7 @@ impl Readiness {
             }
         }
         let is_late = gathered.is_late(ready.rank);
-        gathered.announced.insert(ready.rank, digest_of(&ready.files, is_late));
+        gathered.announced.insert(ready.rank, Reported { digest: digest_of(&ready.files, is_late), bytes });
         gathered.rewrites.announced();
         gathered.changed.remove(&ready.rank);
     }
