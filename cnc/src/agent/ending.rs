@@ -248,13 +248,14 @@ impl Ending {
         newest.flat_map(|partly| &partly.files).collect()
     }
 
-    /// Records that all groups of a checkpoint are committed.
-    pub(super) fn exists(&mut self, checkpoint: &CheckpointId) {
-        let Some(partly) = self.partly.remove(checkpoint) else { return };
+    /// Records that all groups of a checkpoint are committed. Returns whether this was not known before.
+    pub(super) fn exists(&mut self, checkpoint: &CheckpointId) -> bool {
+        let Some(partly) = self.partly.remove(checkpoint) else { return false };
         self.newest_ns = self.newest_ns.max(partly.modified_ns);
         for wait in &mut self.waits {
             wait.committed.entry(checkpoint.clone()).or_default().extend(&partly.ranks);
         }
+        true
     }
 
     /// The latest time of the next step of a wait. If a step was left out, the time may have passed.
