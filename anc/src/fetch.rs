@@ -432,8 +432,8 @@ pub struct Announced {
     pub written_unix_ns: i64,
     /// When the newest file was changed, by the agent's steady clock.
     pub changed_clock_ns: i64,
-    /// When the first of the files was created, by the agent's steady clock. 0 if it is unknown.
-    pub created_clock_ns: i64,
+    /// When the first of the files was created, by the agent's steady clock. `None` if this is unknown.
+    pub created_clock_ns: Option<i64>,
     /// Time from the newest modification time to the last change of any file, in nanoseconds. The time is long for
     /// files that were copied together with their modification times.
     pub kept_time_ns: i64,

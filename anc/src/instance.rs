@@ -65,8 +65,8 @@ pub struct Written<'a> {
     pub is_final: bool,
     /// Whether the caller can wait and ask again.
     pub may_wait: bool,
-    /// Whether the incarnation began without a restart, and all files were created since. A content of an earlier
-    /// incarnation with the same bytes is then another content.
+    /// Whether the incarnation began without a restart, and all files were created while their agents were watching. A
+    /// content of an earlier incarnation with the same bytes is then another content.
     pub is_anew: bool,
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
     pub unseen: Option<Rank>,

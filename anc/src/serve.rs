@@ -517,7 +517,7 @@ struct Parsed {
     files: Vec<FileHeader>,
     written_unix_ns: i64,
     changed_clock_ns: i64,
-    created_clock_ns: i64,
+    created_clock_ns: Option<i64>,
     kept_time_ns: i64,
     doubt: Option<Doubt>,
     is_final: bool,

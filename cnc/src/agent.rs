@@ -596,8 +596,7 @@ impl Core {
             self.saved.exists(&checkpoint);
         }
         if exists {
-            self.ending.exists(&checkpoint);
-            self.state_changed = true;
+            self.state_changed |= self.ending.exists(&checkpoint);
             self.delete_committed(&checkpoint);
         }
     }
@@ -687,7 +686,7 @@ fn describe(
     paths.sort_unstable();
     paths.dedup();
     let (mut captured, mut wire, mut wire_bytes) = (Vec::with_capacity(paths.len()), v1::Announcement::default(), 0);
-    let (mut newest, mut first_created_ns): (Option<Fingerprint>, _) = (None, Some(i64::MAX));
+    let mut newest: Option<Fingerprint> = None;
     for path in paths {
         let fail = |error| (path.clone(), error);
         let file = capture_keeping(root, path, ready.rank, mode, verdicts, maps, &mut |_| false);
@@ -705,10 +704,11 @@ fn describe(
         if newest.is_none_or(|newest| newest.changed_ns < file.fingerprint.changed_ns) {
             newest = Some(file.fingerprint);
         }
-        first_created_ns = first_created_ns.zip(file.created_ns).map(|(first, this)| first.min(this));
         wire.written_unix_ns = wire.written_unix_ns.max(file.fingerprint.written_ns());
         captured.push(file);
     }
+    // `None` is the minimum, if it is not known of all files.
+    let created_ns = captured.iter().map(|file| file.created_ns).min().flatten();
     let mut described: Vec<_> = captured.into_iter().map(|file| (file.header, file.fingerprint, None)).collect();
     let companions = ready.companions.iter().filter(|companion| !ready.files.iter().any(|f| f.path == companion.path));
     described.extend(companions.map(|one| (one.header(ready.rank), one.fingerprint(), Some(one.image()))));
@@ -724,7 +724,7 @@ fn describe(
     let ahead_ns = ahead_ns(root);
     let on_steady_clock = |file_ns: i64| steady_ns().saturating_sub(age_ns(file_ns, ahead_ns).max(0));
     wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| on_steady_clock(newest.changed_ns));
-    wire.created_clock_ns = first_created_ns.filter(|_| newest.is_some()).map_or(0, on_steady_clock);
+    wire.created_clock_ns = created_ns.map(on_steady_clock);
     let announcement = wire.encode_to_vec().into();
     Ok(Held { announce_id, label: ready.checkpoint.clone(), rank: ready.rank, files, announcement })
 }

@@ -406,8 +406,7 @@ impl RankOfFlush {
             changed_clock_ns: announced.changed_clock_ns,
             was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
             kept_time_ns: announced.kept_time_ns,
-            is_created: announced.created_clock_ns != 0
-                && announced.created_clock_ns >= announced.link.about.began_clock_ns,
+            is_created: announced.created_clock_ns.is_some_and(|at| at >= announced.link.about.began_clock_ns),
             doubt: announced.doubt,
             is_final: announced.is_final,
         }
