@@ -204,6 +204,9 @@ fn with_links(mut aside: Vec<Aside>, links: impl IntoIterator<Item = FilePath>) 
 /// the next restart would write. The second kind has the name of a directory, and cannot be created. So a link never
 /// makes the restore of a checkpoint fail.
 fn without_links_out(to: &Path, files: Vec<VerifiedFile>) -> (Vec<VerifiedFile>, Vec<FilePath>) {
+    if files.iter().all(|file| file.header.kind != FileKind::SymbolicLink) {
+        return (files, Vec::new());
+    }
     let links: BTreeSet<FilePath> = files.iter().filter_map(|file| link_above(to, &file.header.path)).collect();
     let through: Vec<PathBuf> = links.iter().filter_map(|link| to.join(link.as_path()).canonicalize().ok()).collect();
     let cannot_be = |file: &VerifiedFile| {
