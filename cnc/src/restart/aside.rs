@@ -26,15 +26,15 @@ const ASIDE_MAX: u32 = 10_000;
 /// A file cannot be renamed to another file system. Therefore a file below a link or a mount point `out` that leads to
 /// another file system is moved to `out/.mcr-aside-N`, and `.mcr-aside-N/out` becomes a link to that directory.
 pub(super) fn make_aside(to: &Path, moves: &[FilePath]) -> Result<String, RestoreError> {
-    let elsewhere: BTreeSet<PathBuf> = moves.iter().filter_map(|path| elsewhere(to, path)).collect();
+    let tops: BTreeSet<PathBuf> = moves.iter().filter_map(|path| elsewhere(to, path)).collect();
     for n in 1..=ASIDE_MAX {
         let name = format!("{ASIDE_PREFIX}{n}");
-        if elsewhere.iter().any(|top| to.join(top).join(&name).symlink_metadata().is_ok()) {
+        if tops.iter().any(|top| to.join(top).join(&name).symlink_metadata().is_ok()) {
             continue;
         }
         match std::fs::create_dir(to.join(&name)) {
             Ok(()) => {
-                elsewhere.iter().try_for_each(|top| make_elsewhere(to, top, &name))?;
+                tops.iter().try_for_each(|top| make_elsewhere(to, top, &name))?;
                 return Ok(name);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -101,5 +101,37 @@ pub(super) fn remove_empty(to: &Path, path: &FilePath) {
         if std::fs::remove_dir(to.join(dir)).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_on_another_file_system_is_removed_again() {
+        let to = tempfile::tempdir().expect("a directory");
+        let device = |dir: &Path| dir.metadata().map(|about| about.dev());
+        let shared = Path::new("/dev/shm");
+        if device(shared).is_ok_and(|shared| Some(shared) == device(to.path()).ok()) || !shared.is_dir() {
+            eprintln!("SKIPPED: this machine has no second file system in /dev/shm");
+            return;
+        }
+        let other = tempfile::tempdir_in(shared).expect("a directory");
+        std::fs::create_dir_all(other.path().join("step")).expect("made");
+        std::fs::write(other.path().join("step/file"), "bytes").expect("written");
+        std::fs::create_dir(to.path().join("a")).expect("made");
+        std::os::unix::fs::symlink(other.path(), to.path().join("a/out")).expect("linked");
+        let path = FilePath::new(&b"a/out/step/file"[..]).expect("valid");
+        let name = make_aside(to.path(), std::slice::from_ref(&path)).expect("made");
+        let aside = to.path().join(&name);
+        move_file(to.path(), &aside, &path).expect("moved");
+        assert!(other.path().join(&name).join("step/file").exists() && !other.path().join("step/file").exists());
+        assert_eq!(std::fs::read(aside.join(path.as_path())).expect("there"), b"bytes");
+        move_file(&aside, to.path(), &path).expect("moved back");
+        remove_empty(&aside, &path);
+        remove_elsewhere(to.path(), &name, &path);
+        assert!(other.path().join("step/file").exists() && !other.path().join(&name).exists());
+        assert_eq!(std::fs::read_dir(&aside).expect("there").count(), 0);
     }
 }
