@@ -435,20 +435,27 @@ impl Settings {
 
     /// The values of these tables. The error names the first key whose value has a wrong type.
     fn parsed<T: serde::de::DeserializeOwned>(&self, tables: &[&str]) -> anyhow::Result<T> {
+        let values = || self.values.iter().filter(|((table, _), _)| tables.contains(&table.as_str()));
         let mut file = Table::new();
-        for ((table, key), setting) in self.values.iter().filter(|((table, _), _)| tables.contains(&table.as_str())) {
-            let value = Table::from_iter([(key.clone(), setting.value.clone())]);
-            let alone = Table::from_iter([(table.clone(), Value::Table(value))]);
-            if let Err(error) = alone.try_into::<T>() {
-                let what = format!("{key}: {}", plain_words(error.message()));
-                let way_out = "correct the value; mcr config defaults prints all keys with their values";
-                return Err(wrong(&place_of(table, key, setting), &setting.from, &what, way_out));
-            }
+        for ((table, key), setting) in values() {
             if let Value::Table(table) = file.entry(table).or_insert_with(|| Value::Table(Table::new())) {
                 table.insert(key.to_owned(), setting.value.clone());
             }
         }
-        file.try_into().map_err(|error: toml::de::Error| anyhow::anyhow!(plain_words(error.message())))
+        let error = match file.try_into::<T>() {
+            Ok(parsed) => return Ok(parsed),
+            Err(error) => error,
+        };
+        // The error does not name the key. Therefore each key is parsed alone.
+        for ((table, key), setting) in values() {
+            let value = Table::from_iter([(key.clone(), setting.value.clone())]);
+            if let Err(error) = Table::from_iter([(table.clone(), Value::Table(value))]).try_into::<T>() {
+                let what = format!("{key}: {}", plain_words(error.message()));
+                let way_out = "correct the value; mcr config defaults prints all keys with their values";
+                return Err(wrong(&place_of(table, key, setting), &setting.from, &what, way_out));
+            }
+        }
+        bail!(plain_words(error.message()))
     }
 
     /// Refuses a name that no job can have.
@@ -487,7 +494,7 @@ impl Settings {
         let of_aggregator =
             anc.check().err().map(|error| (ANC, error.key, format!("is {}", error.found), error.expected));
         for (table, key, what, way_out) in [of_agent, of_aggregator].into_iter().flatten() {
-            let key = key.trim_start_matches("anc.");
+            let key = key.strip_prefix("anc.").unwrap_or(key);
             let of_file = key.split('.').next().unwrap_or(key);
             // A value from another variable is not one of these settings.
             let Some(setting) = self.values.get(&(table.to_owned(), of_file.to_owned())) else { continue };
