@@ -151,7 +151,8 @@ fn chosen(from: &dyn Store, job: &JobId, args: &CopyArgs) -> anyhow::Result<Vec<
     Ok(all)
 }
 
-/// Number of bytes that are copied for all these checkpoints. A checkpoint that cannot be copied does not count.
+/// Number of bytes that are copied for all these checkpoints. A checkpoint that cannot be copied does not count. These
+/// plans are only for the progress, because a copy may fail, and then the plans of later checkpoints are wrong.
 fn bytes_of_all(route: &Route<'_>, chosen: &[CheckpointState]) -> u64 {
     let mut planned = BTreeSet::new();
     let bytes_of = |state: &CheckpointState| {
@@ -162,6 +163,7 @@ fn bytes_of_all(route: &Route<'_>, chosen: &[CheckpointState]) -> u64 {
     chosen.iter().filter(|state| state.is_complete()).filter_map(bytes_of).sum()
 }
 
+/// Plans and copies a checkpoint.
 fn copy_one(
     route: &Route<'_>,
     id: CheckpointId,
