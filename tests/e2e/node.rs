@@ -126,7 +126,7 @@ impl Node<'_> {
     fn task(&self, rank: u32, first: u32, last: u32) -> Child {
         let script = format!(
             "for step in $(seq {first} {last}); do mkdir -p out/it_$step; echo $step {rank} > out/it_$step/rank_{rank}.dat; \
-             sleep 1; done"
+             sleep 0.4; done"
         );
         let mut command = Command::new("sh");
         command.args(["-c", &script]).current_dir(self.site.path("work"));
