@@ -131,9 +131,10 @@ fn a_new_start_that_writes_the_bytes_of_an_older_run_again_has_the_newest_checkp
         wait_complete(&site.store(), &id(step));
     }
     end(&mut site);
-    // The second run begins without a restart. A user gives the old files new times, and thereby makes no checkpoint.
+    // The second run begins without a restart. A user gives old files new times, and thereby makes no checkpoint. The
+    // files of step 1 keep their times, because an aggregator waits for other groups after identical bytes.
     start(&mut site, "second");
-    for file in contents(&site.run_dir()).keys() {
+    for file in contents(&site.run_dir()).keys().filter(|file| !file.starts_with(id(1))) {
         let file = std::fs::File::options().write(true).open(site.run_dir().join(file)).expect("opened");
         file.set_modified(SystemTime::now()).expect("set");
     }
