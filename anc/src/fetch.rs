@@ -439,6 +439,9 @@ pub struct Announced {
     pub kept_time_ns: i64,
     /// Why the agent doubts that the files are all files of one step.
     pub doubt: Option<Doubt>,
+    /// With [`Doubt::Rewriting`]: when the newest of the replaced contents was written, by the agent's steady clock.
+    /// `None` if this is unknown.
+    pub replaced_clock_ns: Option<i64>,
     /// Whether the application had ended with success before the agent read the files.
     pub is_final: bool,
     /// The lease for the memory of the announcement. The bytes are returned when the last copy is dropped.

@@ -109,6 +109,7 @@ impl Site {
             created_clock_ns: None,
             kept_time_ns: 0,
             doubt: None,
+            replaced_clock_ns: None,
             is_final: false,
             room: None,
         };
@@ -304,6 +305,7 @@ fn the_checkpoints_that_the_application_wrote_first_make_room_and_not_those_that
             created_clock_ns: None,
             kept_time_ns: 0,
             doubt: None,
+            replaced_clock_ns: None,
             is_final: false,
             room: None,
         };

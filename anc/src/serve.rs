@@ -494,7 +494,7 @@ impl Service {
         });
         let parsed = parsed.await.map_err(|_| "reading an announcement failed".to_owned())??;
         let (files, room) = (Arc::new(parsed.files), Some(Arc::new(room)));
-        let Parsed { written_unix_ns, changed_clock_ns, created_clock_ns, kept_time_ns, doubt, is_final, .. } = parsed;
+        let Parsed { written_unix_ns, changed_clock_ns, created_clock_ns, kept_time_ns, doubt, .. } = parsed;
         let announced = Announced {
             link: Arc::clone(link),
             announce_id,
@@ -504,7 +504,8 @@ impl Service {
             created_clock_ns,
             kept_time_ns,
             doubt,
-            is_final,
+            replaced_clock_ns: parsed.replaced_clock_ns,
+            is_final: parsed.is_final,
             room,
         };
         let event = HubEvent::Announced { announced, job: job.clone(), ranks, label, rank };
@@ -520,6 +521,7 @@ struct Parsed {
     created_clock_ns: Option<i64>,
     kept_time_ns: i64,
     doubt: Option<Doubt>,
+    replaced_clock_ns: Option<i64>,
     is_final: bool,
 }
 
@@ -528,6 +530,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
     let v1::Announcement { written_unix_ns, changed_clock_ns, created_clock_ns, kept_time_ns, is_final, .. } =
         announcement;
+    let replaced_clock_ns = announcement.replaced_clock_ns;
     let left_out = announcement.left_out.as_ref().map(|left| LeftOut {
         files: left.files,
         of_files: left.of_files,
@@ -559,7 +562,16 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         ));
     }
     files.shrink_to_fit();
-    Ok(Parsed { files, written_unix_ns, changed_clock_ns, created_clock_ns, kept_time_ns, doubt, is_final })
+    Ok(Parsed {
+        files,
+        written_unix_ns,
+        changed_clock_ns,
+        created_clock_ns,
+        kept_time_ns,
+        doubt,
+        replaced_clock_ns,
+        is_final,
+    })
 }
 
 async fn goodbye(out: &mpsc::Sender<Result<v1::ToAgent, Status>>, end: End) {

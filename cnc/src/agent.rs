@@ -373,11 +373,13 @@ impl Core {
         let (done, is_final) = (self.done_to.clone(), self.has_ended_well);
         tokio::task::spawn_blocking(move || {
             let left = left_out.and_then(|left_out| left_out.doubt());
-            let doubt = match (ready.is_doubtful && !is_final) || before.is_mixed(&ready) {
-                true => v1::Doubt::Rewriting,
-                false if ready.has_fewer_files => v1::Doubt::Fewer,
-                false if left.is_some() => v1::Doubt::LeftOut,
-                false => v1::Doubt::None,
+            let replaced_ns = ready.doubt_ns.filter(|_| !is_final);
+            let (doubt, replaced_ns) = match () {
+                () if before.is_mixed(&ready) => (v1::Doubt::Rewriting, None),
+                () if replaced_ns.is_some() => (v1::Doubt::Rewriting, replaced_ns),
+                () if ready.has_fewer_files => (v1::Doubt::Fewer, None),
+                () if left.is_some() => (v1::Doubt::LeftOut, None),
+                () => (v1::Doubt::None, None),
             };
             let left_out = left.map(|left| v1::LeftOut {
                 files: left.files as u64,
@@ -385,7 +387,7 @@ impl Core {
                 bytes: left.bytes,
                 of_bytes: left.of_bytes,
             });
-            let known = Known { doubt, left_out, is_final };
+            let known = Known { doubt, replaced_ns, left_out, is_final };
             let result = describe(&root, &ready, known, announce_id, mode, &verdicts, &*maps, &descriptors);
             // Sending fails only if the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
@@ -664,6 +666,9 @@ impl Core {
 struct Known {
     /// Why the files may not be all files of one step.
     doubt: v1::Doubt,
+    /// When the newest content that the application has replaced was written, if this is the reason for doubt. In
+    /// nanoseconds since 1970.
+    replaced_ns: Option<i64>,
     /// The files that a guessed layout leaves out, if they are a reason for doubt.
     left_out: Option<v1::LeftOut>,
     /// Whether no file is written again.
@@ -675,7 +680,7 @@ struct Known {
 fn describe(
     root: &std::path::Path,
     ready: &ReadyRank,
-    Known { mut doubt, left_out, is_final }: Known,
+    Known { mut doubt, replaced_ns, left_out, is_final }: Known,
     announce_id: u64,
     mode: CaptureMode,
     verdicts: &Verdicts,
@@ -725,6 +730,7 @@ fn describe(
     let on_steady_clock = |file_ns: i64| steady_ns().saturating_sub(age_ns(file_ns, ahead_ns).max(0));
     wire.changed_clock_ns = newest.map_or(i64::MIN, |newest| on_steady_clock(newest.changed_ns));
     wire.created_clock_ns = created_ns.map(on_steady_clock);
+    wire.replaced_clock_ns = replaced_ns.map(on_steady_clock);
     let announcement = wire.encode_to_vec().into();
     Ok(Held { announce_id, label: ready.checkpoint.clone(), rank: ready.rank, files, announcement })
 }

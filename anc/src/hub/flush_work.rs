@@ -95,12 +95,12 @@ impl FlushWork {
             incarnation: place.incarnation,
             newest_ms: place.written_unix_ms,
             ranks_ms: &ranks_ms,
-            doubtful: self.ranks.iter().find_map(|rank| Some((rank.rank, rank.doubt?))),
+            doubtful: self.ranks.iter().find_map(|rank| Some((rank.rank, rank.doubt_since(began_ns)?))),
             is_late_part: self.is_late_part,
             is_final: self.ranks.iter().all(|rank| rank.is_final),
             may_wait: self.may_wait,
             is_anew: current.as_ref().is_some_and(|current| !current.record.is_restart)
-                && self.ranks.iter().all(|rank| rank.is_created),
+                && self.ranks.iter().all(RankOfFlush::is_created),
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
                 .max_by_key(|rank| rank.kept_time_ns)
@@ -391,9 +391,11 @@ pub(super) struct RankOfFlush {
     /// nanoseconds. The difference is large if the files are copies that kept the modification times of the
     /// originals.
     kept_time_ns: i64,
-    /// Whether all files of the rank were created while the rank's agent was watching. `false` if this is unknown.
-    is_created: bool,
+    /// When the first of the rank's files was created, by the agent's steady clock. `None` if this is unknown.
+    created_clock_ns: Option<i64>,
     doubt: Option<Doubt>,
+    /// When the newest of the replaced contents was written, by the agent's steady clock. `None` if this is unknown.
+    replaced_clock_ns: Option<i64>,
     is_final: bool,
 }
 
@@ -406,10 +408,28 @@ impl RankOfFlush {
             changed_clock_ns: announced.changed_clock_ns,
             was_seen: announced.changed_clock_ns >= announced.link.about.began_clock_ns,
             kept_time_ns: announced.kept_time_ns,
-            is_created: announced.created_clock_ns.is_some_and(|at| at >= announced.link.about.began_clock_ns),
+            created_clock_ns: announced.created_clock_ns,
             doubt: announced.doubt,
+            replaced_clock_ns: announced.replaced_clock_ns,
             is_final: announced.is_final,
         }
+    }
+
+    /// Whether all files of the rank were created while the rank's agent was watching. `false` if this is unknown.
+    fn is_created(&self) -> bool {
+        self.created_clock_ns.is_some_and(|at| at >= self.link.about.began_clock_ns)
+    }
+
+    /// The doubt of the agent. The agent does not know when the incarnation began. If the incarnation wrote each file
+    /// only once, and the run before wrote all contents that were replaced, then the files are of one step. The times
+    /// of the run before are then no reason for doubt. `began_ns`: the beginning of the incarnation, by this process's
+    /// steady clock.
+    fn doubt_since(&self, began_ns: Option<i64>) -> Option<Doubt> {
+        let ours = |clock_ns: Option<i64>| self.link.clock.to_ours(clock_ns?);
+        let times = began_ns.zip(ours(self.replaced_clock_ns)).zip(ours(self.created_clock_ns));
+        let is_once =
+            times.is_some_and(|((began_ns, replaced_ns), created_ns)| replaced_ns < began_ns && began_ns <= created_ns);
+        self.doubt.filter(|doubt| *doubt != Doubt::Rewriting || !is_once)
     }
 
     /// Whether the files are copies that kept the modification times of the originals.

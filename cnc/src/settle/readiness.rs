@@ -37,8 +37,9 @@ pub struct ReadyRank {
     /// Whether the rank was announced before and has changed since. If the rank was announced before, the new
     /// announcement replaces the earlier announcement.
     pub again: bool,
-    /// Whether the application was writing files again under the same names, so that the files may be of two steps.
-    pub is_doubtful: bool,
+    /// If the application was writing files again under the same names, so that the files may be of two steps: when the
+    /// newest of the replaced contents was written. This is the change time (ctime), in nanoseconds since 1970.
+    pub doubt_ns: Option<i64>,
     /// Whether the rank has fewer files than usual, although it waited for more files.
     pub has_fewer_files: bool,
 }
@@ -245,7 +246,7 @@ impl Readiness {
             Ok(at) => {
                 let before = std::mem::replace(&mut files[at].1, settled);
                 if let (Some(before), true) = (before, before != settled) {
-                    gathered.rewrites.replaced(path, before.modified_ns);
+                    gathered.rewrites.replaced(path, before.modified_ns, before.changed_ns);
                 }
                 is_written = before.is_some();
                 before != settled
@@ -333,11 +334,11 @@ impl Readiness {
             if gathered.changed.is_empty() {
                 continue;
             }
-            let mut is_doubtful = false;
+            let mut doubt_ns = None;
             if quiet_at_ms <= now_ms {
                 let rest = gathered.rest(now_ms, self.doubt_quiet_ms);
                 quiet_at_ms = quiet_at_ms.max(rest.until_ms);
-                is_doubtful = rest.is_doubtful && !self.have_ended_well && !self.needs_marker;
+                doubt_ns = rest.doubt_ns.filter(|_| !self.have_ended_well && !self.needs_marker);
             }
             let complete = if self.needs_marker { gathered.marked } else { quiet_at_ms <= now_ms };
             if !complete && !self.needs_marker {
@@ -393,7 +394,7 @@ impl Readiness {
                         companions: Vec::new(),
                         root: None,
                         again: before.is_some(),
-                        is_doubtful,
+                        doubt_ns,
                         has_fewer_files,
                     });
                 }

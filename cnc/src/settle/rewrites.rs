@@ -19,6 +19,8 @@ const POSTPONED_MAX: u64 = 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rewrites {
     versions: BTreeMap<FilePath, Version>,
+    /// When the newest of all replaced contents was written. This is the change time (ctime), in nanoseconds since 1970.
+    newest_ns: Option<i64>,
     /// Since when the checkpoint has waited for a longer time at rest, in milliseconds of the caller's clock.
     waits_since_ms: Option<u64>,
 }
@@ -47,13 +49,16 @@ pub(super) struct Clock {
 pub(super) struct Rest {
     /// The time until which the checkpoint must be at rest, in milliseconds of the caller's clock.
     pub(super) until_ms: u64,
-    /// Whether the files may be of two steps, if they are taken now.
-    pub(super) is_doubtful: bool,
+    /// If the files may be of two steps when they are taken now: when the newest of the replaced contents was written.
+    /// This is the change time (ctime), in nanoseconds since 1970.
+    pub(super) doubt_ns: Option<i64>,
 }
 
 impl Rewrites {
-    /// Records that a content is replaced, or is about to be replaced.
-    pub(super) fn replaced(&mut self, path: &FilePath, at_ns: i64) {
+    /// Records that a content is replaced, or is about to be replaced. `at_ns` is the modification time of the content,
+    /// and `changed_ns` its change time.
+    pub(super) fn replaced(&mut self, path: &FilePath, at_ns: i64, changed_ns: i64) {
+        self.newest_ns = self.newest_ns.max(Some(changed_ns));
         let first = || Version { last_ns: at_ns, before_ns: None };
         let version = self.versions.entry(path.clone()).or_insert_with(first);
         if version.last_ns != at_ns {
@@ -80,7 +85,7 @@ impl Rewrites {
     /// Judges the files of the checkpoint. If no file was written again, the checkpoint needs no rest.
     pub(super) fn rest<'a>(&mut self, clock: Clock, files: impl Iterator<Item = WrittenFile<'a>> + Clone) -> Rest {
         let Clock { now_ms, written_ms, longest_ms } = clock;
-        let none = Rest { until_ms: written_ms, is_doubtful: false };
+        let none = Rest { until_ms: written_ms, doubt_ns: None };
         if self.versions.is_empty() {
             return none;
         }
@@ -109,7 +114,7 @@ impl Rewrites {
         let was_pause = before_ns > longest_ns && !is_regular;
         Rest {
             until_ms: until_ms.min(since_ms.saturating_add(postponed_ms)),
-            is_doubtful: !are_in_turn && !was_pause && rested_ms < needed_ms,
+            doubt_ns: self.newest_ns.filter(|_| !are_in_turn && !was_pause && rested_ms < needed_ms),
         }
     }
 }
@@ -130,14 +135,14 @@ mod tests {
         for (name, at_ms) in writes {
             let path = FilePath::new(name.as_bytes()).expect("valid");
             if let Some(before_ns) = now.insert(path.clone(), at_ms * 1_000_000) {
-                rewrites.replaced(&path, before_ns);
+                rewrites.replaced(&path, before_ns, before_ns);
             }
         }
         let files =
             now.iter().map(|(path, at_ns)| WrittenFile { rank: Some(Rank(0)), path, at_ns: i128::from(*at_ns) });
         let clock = Clock { now_ms: 100, written_ms: 100, longest_ms: 30_000 };
-        let Rest { until_ms, is_doubtful } = rewrites.rest(clock, files);
-        (until_ms - 100, is_doubtful)
+        let Rest { until_ms, doubt_ns } = rewrites.rest(clock, files);
+        (until_ms - 100, doubt_ns.is_some())
     }
 
     #[test]
@@ -174,7 +179,7 @@ mod tests {
     fn a_checkpoint_that_is_never_at_rest_is_announced_after_a_cycle() {
         let paths = ["w", "coor"].map(|name| FilePath::new(name.as_bytes()).expect("valid"));
         let (mut rewrites, mut until) = (Rewrites::default(), Vec::new());
-        rewrites.replaced(&paths[0], 0);
+        rewrites.replaced(&paths[0], 0, 0);
         for now_ms in [50_000, 70_000, 90_000] {
             let clock = Clock { now_ms, written_ms: now_ms, longest_ms: 30_000 };
             let files = [(0, 50_000_000_000), (1, 10_000_000_000)];

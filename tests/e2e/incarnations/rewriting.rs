@@ -149,3 +149,23 @@ fn a_new_start_that_writes_the_bytes_of_an_older_run_again_has_the_newest_checkp
     assert_eq!(list(&site.store())[0]["checkpoint"], again.as_str());
     assert_eq!(site.restart(&["--copy"], 0).0, [(1, 1)].into());
 }
+
+#[test]
+fn a_step_that_a_restart_repeats_is_not_doubtful_if_all_its_files_were_created_since() {
+    let site = Site::new();
+    site.agents.iter().for_each(|agent| drop(agent.wait_for_log("session began")));
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    // The first run wrote only a part of step 2. The times between the files do not show which files belong to one
+    // step, because the second run makes the same pause between two files as there was between the runs.
+    let began = std::time::Instant::now();
+    site.write(1, 2, [2]);
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
+    let pause = began.elapsed();
+    site.write(2, 2, [3]);
+    std::thread::sleep(pause);
+    site.write(2, 2, [2, 0, 1]);
+    wait_for("step 2", Duration::from_secs(30), || (site.complete().len() == 2).then_some(()));
+    assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
+}
