@@ -248,7 +248,8 @@ const STEPS_MAX: usize = 8;
 ///
 /// Files that have not changed since the last commit belong to the committed step. Files also belong to an earlier
 /// step if they were written nearer to the committed step than to the newest file, or at least half a step before the
-/// newest file. The length of a step is the median of the previous steps.
+/// newest file. The length of a step is the median of the previous steps. The time since the last committed step is used
+/// only if this step belongs to the same run, because between two runs the application does not compute.
 fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> Vec<(Rank, String)> {
     let Some(last) = own.last() else { return Vec::new() };
     let was = |file: &FileHeader| {
@@ -259,8 +260,10 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
     };
     let of_rank = |rank: Rank| files.iter().filter(move |file| file.rank == rank && !file.kind.is_companion());
     let unchanged = |rank: Rank| of_rank(rank).next().is_some() && of_rank(rank).all(was);
+    let is_of_run = last.incarnation == written.incarnation;
     let since_last_ms = written.newest_ms.saturating_sub(last.written_unix_ms);
-    let apart_ms = step_ms(own, written.newest_ms).unwrap_or(0) / 2;
+    let step_ms = if is_of_run { step_ms(own, written.newest_ms) } else { usual_step_ms(own) };
+    let apart_ms = step_ms.map_or(i64::MAX, |step_ms| step_ms / 2);
     let mut stale = Vec::new();
     for (rank, rank_ms) in written.ranks_ms {
         let before_ms = written.newest_ms.saturating_sub(*rank_ms);
@@ -289,14 +292,19 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
 /// content under the name.
 fn step_ms(own: &[Manifest], newest_ms: i64) -> Option<i64> {
     let since_last_ms = newest_ms.saturating_sub(own.last()?.written_unix_ms);
+    let usual = usual_step_ms(own).filter(|length| since_last_ms <= length.saturating_mul(STEPS_MISSED_MAX));
+    Some(usual.map_or(since_last_ms, |usual| since_last_ms.min(usual)))
+}
+
+/// The median of the previous steps, in milliseconds. `None` if no run has committed two contents.
+fn usual_step_ms(own: &[Manifest]) -> Option<i64> {
     let mut lengths: Vec<i64> = (own.windows(2).rev().take(STEPS_MAX))
         .filter(|pair| pair[0].incarnation == pair[1].incarnation)
         .map(|pair| pair[1].written_unix_ms - pair[0].written_unix_ms)
         .filter(|length| *length > 0)
         .collect();
     lengths.sort_unstable();
-    let usual = lengths.get(lengths.len() / 2).filter(|length| since_last_ms <= *length * STEPS_MISSED_MAX);
-    Some(usual.map_or(since_last_ms, |usual| since_last_ms.min(*usual)))
+    lengths.get(lengths.len() / 2).copied()
 }
 
 /// A rank whose files the aggregator refuses.

@@ -587,9 +587,9 @@ fn the_first_step_after_a_restart_is_complete_although_the_run_before_had_begun_
     let site = restarted_after_half_of_step_2();
     // The pauses are longer than the time between the previous run and the restart. Ranks 0 and 1 belong to one
     // group.
-    for ranks in [2..RANKS, 0..1, 1..2] {
+    for (ranks, pause_ms) in [(2..RANKS, 1500), (0..1, 4000), (1..2, 0)] {
         site.write(2, 2, ranks);
-        std::thread::sleep(Duration::from_millis(1500));
+        std::thread::sleep(Duration::from_millis(pause_ms));
     }
     wait_complete(&site.store(), &format!("{}~2", id(2)));
     assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());

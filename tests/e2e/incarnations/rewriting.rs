@@ -152,20 +152,24 @@ fn a_new_start_that_writes_the_bytes_of_an_older_run_again_has_the_newest_checkp
 
 #[test]
 fn a_step_that_a_restart_repeats_is_not_doubtful_if_all_its_files_were_created_since() {
-    let site = Site::new();
+    let mut site = Site::new();
     site.agents.iter().for_each(|agent| drop(agent.wait_for_log("session began")));
     site.write(1, 1, 0..RANKS);
     wait_complete(&site.store(), &id(1));
-    // The first run wrote only a part of step 2. The times between the files do not show which files belong to one
-    // step, because the second run makes the same pause between two files as there was between the runs.
+    // The first run wrote only a part of step 2, and these files stay. The second run makes a longer pause between two
+    // files than there was between the runs, and the agents end before the files have been at rest for this long. So
+    // the times do not show which files belong to one step.
     let began = std::time::Instant::now();
-    site.write(1, 2, [2]);
-    std::thread::sleep(Duration::from_millis(400));
+    site.write(1, 2, 2..4);
+    site.wait_group(&id(2), 1);
     assert_eq!(site.restart(&[], 0).0, [(1, 1)].into());
-    let pause = began.elapsed();
+    let pause = 2 * began.elapsed();
     site.write(2, 2, [3]);
     std::thread::sleep(pause);
     site.write(2, 2, [2, 0, 1]);
-    wait_for("step 2", Duration::from_secs(30), || (site.complete().len() == 2).then_some(()));
+    for agent in site.agents.drain(..) {
+        assert_eq!(agent.stop(), Some(0));
+    }
+    wait_complete(&site.store(), &format!("{}~2", id(2)));
     assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
 }
