@@ -5,8 +5,8 @@
 //! if the command has ended with success.
 
 use mcr_cnc::config::CncConfig;
-use mcr_cnc::layout::{Layout, Listing, list, sort};
-use mcrengine::ids::{CheckpointId, GroupId};
+use mcr_cnc::layout::{CheckpointLabel, Layout, Linked, Listing, linked, list, sort};
+use mcrengine::ids::{CheckpointId, GroupId, Rank};
 use mcrengine::manifest;
 use mcrengine::store::PosixStore;
 use std::collections::BTreeSet;
@@ -54,7 +54,9 @@ pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> 
     let (watch, limits, layout) = (config.watch.clone(), config.scan_limits(), layout.clone());
     let shown = tokio::task::spawn_blocking(move || {
         // A directory that cannot be read now may be readable at the next scan. The agent reports such a directory.
-        ranks_shown(list(&watch, &limits).ok()?, &layout, all_written)
+        let listing = list(&watch, &limits).ok()?;
+        let linked = linked(&listing, &layout, &watch);
+        ranks_shown(listing, &linked, &layout, all_written)
     });
     let Ok(Some((ranks, checkpoint))) = shown.await else { return false };
     tracing::warn!(ranks, %checkpoint, "number of ranks counted in the files; to be sure, give ranks");
@@ -63,12 +65,17 @@ pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> 
 }
 
 /// The number of ranks of the completely written checkpoint with the highest rank. `None` if no checkpoint is
-/// completely written, or if a rank is missing from this checkpoint.
-fn ranks_shown(listing: Listing, layout: &Layout, all_written: bool) -> Option<(u32, CheckpointId)> {
+/// completely written, or if a rank is missing from this checkpoint. A rank whose file is a link counts, too, although
+/// this file is not saved.
+fn ranks_shown(listing: Listing, linked: &[Linked], layout: &Layout, all_written: bool) -> Option<(u32, CheckpointId)> {
     let scan = sort(listing, layout);
     let last = scan.modified.iter().max_by_key(|(_, at)| **at).map(|(label, _)| label.clone())?;
     let written = scan.checkpoints.iter().filter(|(label, _)| all_written || **label != last);
-    let of = |(label, files): (_, &Vec<_>)| (files.iter().map(|(_, rank)| *rank).collect::<BTreeSet<_>>(), label);
+    let of = |(label, files): (&CheckpointLabel, &Vec<(_, Rank)>)| {
+        let linked = linked.iter().filter(|linked| linked.is_missing && linked.checkpoint == label.0);
+        let ranks = files.iter().map(|(_, rank)| *rank).chain(linked.map(|linked| linked.rank));
+        (ranks.collect::<BTreeSet<_>>(), label.clone())
+    };
     let (ranks, label) = written.map(of).max_by_key(|(ranks, _)| ranks.last().copied())?;
     let count = u32::try_from(ranks.len()).ok()?;
     (ranks.last()?.0 + 1 == count).then(|| (count, label.0.clone()))
@@ -86,7 +93,7 @@ mod tests {
         let bytes = vec![1; names.len()];
         let layout = Layout::from_patterns(&["{checkpoint}.r{rank}"], 0).expect("valid");
         let listing = Listing { files, modified, bytes, ..Listing::default() };
-        ranks_shown(listing, &layout, all_written).map(|(ranks, label)| (ranks, label.to_string()))
+        ranks_shown(listing, &[], &layout, all_written).map(|(ranks, label)| (ranks, label.to_string()))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::output::{counted, name_of, note, tell};
 use anyhow::bail;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, Versions, gather};
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
-use mcr_cnc::layout::{Labelled, Layout, Listing, Scan, ScanLimits, list, mixed, sort};
+use mcr_cnc::layout::{Labelled, Layout, Linked, Listing, Scan, ScanLimits, linked, list, mixed, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
@@ -22,8 +22,9 @@ pub struct Found {
     pub companions: BTreeMap<CheckpointId, Vec<Companion>>,
     /// Bytes of the files of all checkpoints.
     pub bytes: u64,
-    /// A checkpoint that must not be saved yet, because the application may still be writing it.
-    pub not_whole: Option<NotWhole>,
+    /// Checkpoints that are not saved, because the application may still be writing them, or because files of ranks
+    /// are links.
+    pub not_whole: Vec<NotWhole>,
     /// Checkpoints of which it is uncertain whether their files are all files of one step, each with the reason.
     pub doubts: BTreeMap<CheckpointId, String>,
     /// Age of the newest file, if it is younger than [`YOUNG`].
@@ -33,7 +34,7 @@ pub struct Found {
     pub left_out: LeftOut,
 }
 
-/// A checkpoint that the application may still be writing.
+/// A checkpoint that is not saved, and the reason.
 pub struct NotWhole {
     pub checkpoint: CheckpointId,
     pub why: String,
@@ -130,6 +131,7 @@ pub fn find_checkpoints(
     let mut doubts = mixed(&listing, &layout);
     let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let searched: Vec<PathBuf> = listing.through.iter().map(|(_, real)| real.clone()).chain([real]).collect();
+    let linked = linked(&listing, &layout, dir);
     let scan = sort(listing, &layout);
 
     let companions = companions_of(dir, &layout, &scan);
@@ -207,7 +209,20 @@ pub fn find_checkpoints(
         doubts.entry(label).or_insert(why);
     }
     let (newest_age, has_ranks) = (newest.map(|(_, age)| age), layout.has_ranks());
+    let not_whole = not_whole.into_iter().chain(without_links(linked)).collect();
     Ok(Found { checkpoints, companions, bytes, not_whole, doubts, newest_age, has_ranks, left_out })
+}
+
+/// The checkpoints that lack files of ranks, because these files are links to files elsewhere.
+fn without_links(linked: Vec<Linked>) -> impl Iterator<Item = NotWhole> {
+    linked.into_iter().filter(|linked| linked.is_missing).map(|Linked { checkpoint, rank, link, .. }| {
+        let why = format!(
+            "{rank} NOT SAVED: {} is a symbolic link to a file elsewhere, and only links to directories are followed; let \
+             {rank} write a file, or copy the file here",
+            name_of(&link)
+        );
+        NotWhole { checkpoint, why }
+    })
 }
 
 /// The newest checkpoint, if this checkpoint has the same ranks as the previous checkpoint, but fewer files, or a

@@ -9,9 +9,9 @@ use mcr_cnc::companions::is_pointer_name;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::layout::of_job::is_batch_output;
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
-use mcr_cnc::layout::{Layout, Listing, Skipped, list};
+use mcr_cnc::layout::{Layout, Linked, Listing, Skipped, linked, list};
 use mcr_cnc::watch::Unreadable;
-use mcrengine::ids::{CheckpointId, FilePath};
+use mcrengine::ids::FilePath;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -39,22 +39,23 @@ pub fn report(config: &CncConfig, store: &Path, used: Option<&Layout>, known: &[
         );
         return false;
     }
-    let layout = match &config.layout {
-        LayoutChoice::Known(layout) => layout,
-        LayoutChoice::Whole | LayoutChoice::Guess => return true,
+    let known = match &config.layout {
+        LayoutChoice::Known(layout) => Some(layout),
+        LayoutChoice::Whole | LayoutChoice::Guess => None,
     };
-    let unnamed = unnamed(layout, &listing);
+    let unnamed = known.map(|layout| unnamed(layout, &listing)).unwrap_or_default();
     if let Some(first) = unnamed.first() {
         tracing::warn!(
             files = unnamed.len(), %first,
             "files in the directories of checkpoints match no pattern of the layout, and are not saved"
         );
     }
-    if let Some((checkpoint, link)) = linked(layout, &listing) {
+    let linked = used.or(known).map(|layout| written_through(config, &listing, layout)).unwrap_or_default();
+    if let Some(Linked { checkpoint, rank, link, .. }) = linked.first() {
         tracing::error!(
-            exit_status = NOT_COMMITTED, %checkpoint, first = %link.display(),
-            "not committed: all files of this checkpoint are symbolic links, and only links to directories of the \
-             same owner are followed; let the application write files, or watch the directory to which the links lead"
+            exit_status = NOT_COMMITTED, %checkpoint, rank = rank.0, links = linked.len(), first = %link.display(),
+            "not committed: the files of ranks are symbolic links to files elsewhere, and only links to directories of \
+             the same owner are followed; let the application write files, or watch the directory to which the links lead"
         );
         return false;
     }
@@ -174,19 +175,13 @@ fn unnamed<'a>(layout: &Layout, listing: &'a Listing) -> Vec<&'a FilePath> {
     listing.files.iter().filter(is_in_one).filter(is_unnamed).collect()
 }
 
-/// A checkpoint whose files are all symbolic links, and the first of these links.
-fn linked(layout: &Layout, listing: &Listing) -> Option<(CheckpointId, PathBuf)> {
-    let mut links: BTreeMap<CheckpointId, &PathBuf> = BTreeMap::new();
-    for link in &listing.links {
-        if let Some(placed) = FilePath::new(link.as_os_str().as_bytes()).ok().and_then(|path| layout.place(&path)) {
-            links.entry(placed.checkpoint).or_insert(link);
-        }
-    }
-    if links.is_empty() {
-        return None;
-    }
-    for placed in listing.files.iter().filter_map(|path| layout.place(path)) {
-        links.remove(&placed.checkpoint);
-    }
-    links.into_iter().next().map(|(checkpoint, link)| (checkpoint, link.clone()))
+/// The links in place of ranks' files that lead to files which the application has written since this process began, or
+/// whose rank is missing from a checkpoint. A link to a file of an earlier run is an input of the application.
+fn written_through(config: &CncConfig, listing: &Listing, layout: &Layout) -> Vec<Linked> {
+    let began = began(config);
+    let mut linked = linked(listing, layout, &config.watch);
+    linked.retain(|linked| {
+        (linked.is_missing || linked.modified >= began) && !may_be_left(linked.link.as_os_str().as_bytes())
+    });
+    linked
 }

@@ -7,6 +7,7 @@
 //! [`guess`] guesses patterns from file names, and [`walk`] finds the files below a directory.
 
 pub mod guess;
+mod linked;
 mod mixed;
 pub mod of_job;
 pub mod pointers;
@@ -14,6 +15,7 @@ pub mod presets;
 pub mod walk;
 
 pub use guess::{Explanation, Unplaced};
+pub use linked::{Linked, linked};
 pub use mixed::mixed;
 pub use walk::{CheckpointLabel, Labelled, Listing, Scan, ScanError, ScanLimits, Skipped, list, scan, sort};
 

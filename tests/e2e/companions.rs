@@ -572,3 +572,54 @@ fn a_code_that_writes_a_step_each_second_gets_back_each_step_with_its_own_pointe
     // On a machine that stands still for more than a second, a pointer may be written again before it was read.
     assert!(with_both >= 3, "only {with_both} of 6 checkpoints have their pointer and their link");
 }
+
+#[test]
+fn a_checkpoint_in_which_a_link_takes_the_place_of_a_ranks_file_is_never_complete() {
+    let site = Site::new();
+    fs::create_dir(site.scratch()).expect("made");
+    for (step, rank) in (1..=2).flat_map(|step| (0..4).map(move |rank| (step, rank))) {
+        let of_link = step == 2 && rank == 3;
+        let name = format!("rst.{step}.{rank}");
+        let path = if of_link { site.scratch() } else { site.run() }.join(&name);
+        fs::write(&path, format!("step {step} of rank {rank}\n").repeat(300)).expect("written");
+        set_time(&path, 1_000_000_000 + 100 * step);
+        if of_link {
+            symlink(path, site.run().join(name)).expect("linked");
+        }
+    }
+    for layout in ["guess", "{checkpoint}.{rank}"] {
+        let output = site.save(4, &["--layout", layout]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("rank 3 NOT SAVED: rst.2.3 is a symbolic link to a file elsewhere"), "{said}");
+        assert_eq!(site.labels(), ["rst.1"]);
+    }
+}
+
+#[test]
+fn a_run_that_writes_through_links_to_files_elsewhere_gives_5_and_a_run_that_only_reads_through_them_gives_0() {
+    let write = |step: u32, elsewhere: &str| {
+        format!(
+            "for r in 0 1 2; do if [ $r = {elsewhere} ]; then at=../scratch; else at=.; fi; echo {step} of $r > \
+             $at/rst.{step}.$r; [ $at = . ] || ln -s $at/rst.{step}.$r .; done; sleep 0.5; "
+        )
+    };
+    let (one, all) =
+        ([write(1, "2"), write(2, "2")].concat(), [write(1, "$r"), write(2, "$r")].concat() + "echo note > notes.dat");
+    let reads = "ln -s ../scratch/rst.0.* .; cat rst.0.1; ".to_owned() + &write(1, "none") + &write(2, "none");
+    for (script, status, complete) in [(one, 5, 0), (all, 5, 1), (reads, 0, 2)] {
+        let site = Site::new();
+        fs::create_dir(site.scratch()).expect("made");
+        for rank in 0..4 {
+            let path = site.scratch().join(format!("rst.0.{rank}"));
+            fs::write(&path, "of an earlier run").expect("written");
+            set_time(&path, 1_000_000_000);
+        }
+        let mut command = mcr();
+        command.args(["run", "--create", "--job", "job", "--watch", ".", "--store"]).arg(site.dir.path().join("store"));
+        command.arg("--state").arg(site.dir.path().join("state")).current_dir(site.run());
+        let output = run(command.args(["--", "sh", "-c", &script]), status);
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(log.contains("symbolic links to files elsewhere"), status == 5, "{script}: {log}");
+        assert_eq!(site.labels().len(), complete, "{script}: {log}");
+    }
+}

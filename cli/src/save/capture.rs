@@ -75,15 +75,15 @@ pub struct Capturer<'a> {
     pub companions: &'a BTreeMap<CheckpointId, Vec<Companion>>,
     /// The reason why the number of ranks is higher than in the files, and what the user can do.
     pub ranks_from: Option<String>,
-    /// A checkpoint that is not saved, because the application may still be writing it.
-    pub not_whole: Option<&'a NotWhole>,
+    /// Checkpoints that are not saved, each with the reason.
+    pub not_whole: &'a [NotWhole],
 }
 
 impl Capturer<'_> {
     /// Describes the files of one checkpoint, or gives the reason why the checkpoint is not saved.
     pub fn capture(&self, (label, files): &Labelled, progress: &Progress) -> Captured {
         let (started, label) = (Instant::now(), label.clone());
-        let captured = match self.not_whole.filter(|not_whole| not_whole.checkpoint == label) {
+        let captured = match self.not_whole.iter().find(|not_whole| not_whole.checkpoint == label) {
             Some(not_whole) => Err(NotCaptured::incomplete(not_whole.why.clone())),
             None => self.are_all_ranks_there(files).and_then(|()| self.capture_all(files, progress)),
         };

@@ -114,7 +114,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         verdicts: Verdicts::default(),
         companions: &found.companions,
         ranks_from,
-        not_whole: found.not_whole.as_ref(),
+        not_whole: &found.not_whole,
     };
     let committer = Committer {
         dir: &dir,
