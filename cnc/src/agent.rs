@@ -372,7 +372,7 @@ impl Core {
             (Arc::clone(&self.verdicts), self.left_out.clone(), Arc::clone(&self.before));
         let (done, is_final) = (self.done_to.clone(), self.has_ended_well);
         tokio::task::spawn_blocking(move || {
-            let left = left_out.and_then(|left_out| left_out.doubt());
+            let left = left_out.and_then(|left_out| left_out.doubt(&ready.checkpoint));
             let replaced_ns = ready.doubt_ns.filter(|_| !is_final);
             let (doubt, replaced_ns) = match () {
                 () if before.is_mixed(&ready) => (v1::Doubt::Rewriting, None),

@@ -1,13 +1,14 @@
 //! Finds out whether a guessed layout leaves out files that the application writes.
 
 use crate::layout::Unplaced;
+use mcrengine::ids::CheckpointId;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Lists the files that belong to no checkpoint.
 pub type Look = Arc<dyn Fn() -> Option<Unplaced> + Send + Sync>;
 
-/// Minimum pause between two looks at the directory.
+/// Minimum pause between two looks at the directory for ranks of the same checkpoint.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// The pause between two looks is at least this factor times the duration of the last look.
 const PAUSE_FACTOR: u32 = 20;
@@ -19,6 +20,8 @@ pub(super) struct LeftOut {
 }
 
 struct Looked {
+    /// The checkpoint that was the reason for the look.
+    of: CheckpointId,
     at: Instant,
     took: Duration,
     left: Option<Unplaced>,
@@ -29,16 +32,24 @@ impl LeftOut {
         Arc::new(Self { look, last: Mutex::new(None) })
     }
 
-    /// The files that the layout leaves out, if they make the checkpoints doubtful, see [`Unplaced::makes_doubt`].
-    /// The answer is at most as old as the pause between two looks. Must run on a thread that may block.
-    pub(super) fn doubt(&self) -> Option<Unplaced> {
+    /// The files that the layout leaves out, if they make a checkpoint doubtful, see [`Unplaced::makes_doubtful`]. The
+    /// answer is at most as old as the pause between two looks. Must run on a thread that may block.
+    pub(super) fn doubt(&self, label: &CheckpointId) -> Option<Unplaced> {
+        self.left(label).filter(|left| left.makes_doubtful(label))
+    }
+
+    fn left(&self, label: &CheckpointId) -> Option<Unplaced> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = last.as_ref().filter(|last| last.at.elapsed() < PAUSE_MIN.max(last.took * PAUSE_FACTOR)) {
+        let pause = |last: &Looked| match last.of == *label {
+            true => PAUSE_MIN.max(last.took * PAUSE_FACTOR),
+            false => last.took * PAUSE_FACTOR,
+        };
+        if let Some(known) = last.as_ref().filter(|last| last.at.elapsed() < pause(last)) {
             return known.left.clone();
         }
         let began = Instant::now();
-        let left = (self.look)().filter(|left| left.makes_doubt);
-        *last = Some(Looked { at: Instant::now(), took: began.elapsed(), left: left.clone() });
+        let left = (self.look)();
+        *last = Some(Looked { of: label.clone(), at: Instant::now(), took: began.elapsed(), left: left.clone() });
         left
     }
 }

@@ -25,6 +25,7 @@ use words::{CHECKPOINT_WORDS, PART_WORDS, RANK_WORDS};
 
 mod beside;
 mod dates;
+mod each_rank;
 mod runs;
 mod steps;
 mod words;

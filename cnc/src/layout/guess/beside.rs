@@ -1,10 +1,11 @@
 //! Files that are not part of a state: files that belong to no checkpoint, and files with names of logs, pointer files,
 //! older copies and unfinished files.
 
+use super::each_rank::{numbers_of, of_each_rank};
 use crate::layout::of_job::{is_batch_output, is_settings};
 use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary, may_be_left};
 use crate::layout::{Layout, Listing, is_of_a_store, is_ours};
-use mcrengine::ids::{CheckpointId, FilePath};
+use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::BTreeSet;
 
 /// Minimum percentage of the files and of the bytes that must belong to the checkpoints of a guess. The other files
@@ -22,7 +23,7 @@ pub struct Unplaced {
     /// Number of all files.
     pub of: usize,
     /// Whether a part of a checkpoint may be among these files: they are more than a quarter of all files, or have
-    /// more than a quarter of all bytes, or one of them is named after a checkpoint.
+    /// more than a quarter of all bytes, or one of them is named after a checkpoint, or each rank has such a file.
     pub are_many: bool,
     /// Bytes of these files.
     pub bytes: u64,
@@ -31,8 +32,17 @@ pub struct Unplaced {
     /// Whether the checkpoints of this layout are doubtful: these files are more than a quarter of all files and have
     /// more than a quarter of all bytes, or one of them is named after a checkpoint.
     pub makes_doubt: bool,
+    /// The numbers of the checkpoints of which each rank has such a file. These checkpoints are doubtful, too.
+    pub steps: BTreeSet<u64>,
     /// The first of these files whose name says that it is a restart file.
     pub restart: Option<FilePath>,
+}
+
+impl Unplaced {
+    /// Whether a checkpoint of the layout is doubtful because of these files.
+    pub fn makes_doubtful(&self, label: &CheckpointId) -> bool {
+        self.makes_doubt || numbers_of(label).any(|number| self.steps.contains(&number))
+    }
 }
 
 pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<Unplaced> {
@@ -46,8 +56,10 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
     let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
     let shares: [(u128, u128); 2] =
         [(left.len() as u128, all.len() as u128), (bytes_of(&mut left.iter().copied()), bytes_of(&mut all.iter()))];
-    let labels: BTreeSet<CheckpointId> =
-        all.iter().filter_map(|(path, _)| Some(layout.place(path)?.checkpoint)).collect();
+    let placed = || all.iter().filter_map(|(path, _)| layout.place(path));
+    let labels: BTreeSet<CheckpointId> = placed().map(|placed| placed.checkpoint).collect();
+    let ranks: BTreeSet<Rank> = placed().filter_map(|placed| placed.rank).collect();
+    let each_rank = of_each_rank(left.iter().map(|(path, _)| *path), &ranks, &labels);
     let is_large = |(left, all): &(u128, u128)| left * 100 > all * (100 - MOST_PERCENT);
     let is_part = left.iter().any(|(path, _)| is_named_after(path, &labels));
     let restart = left.iter().find(|(path, _)| is_restart_name(path.as_bytes()));
@@ -59,10 +71,11 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         first: FilePath::clone(first),
         files: left.len(),
         of: all.len(),
-        are_many: is_part || shares.iter().any(is_large),
+        are_many: is_part || each_rank.are_there || shares.iter().any(is_large),
         bytes,
         of_bytes,
         makes_doubt: is_part || shares.iter().all(is_large),
+        steps: each_rank.steps,
         restart: restart.map(|(path, _)| FilePath::clone(path)),
     })
 }
