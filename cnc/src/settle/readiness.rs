@@ -125,6 +125,8 @@ struct Usual {
     bytes: u64,
     /// Number of successive checkpoints with this number of files.
     checkpoints: u32,
+    /// Number of successive checkpoints with this number of bytes.
+    same_bytes: u32,
     /// Whether a reported checkpoint of the rank grew after its report. The application then pauses while it writes.
     appends: bool,
 }
@@ -132,7 +134,7 @@ struct Usual {
 impl Usual {
     fn of(files: &[SettledFile]) -> Self {
         let bytes = files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum));
-        Self { files: files.len(), bytes, checkpoints: 1, appends: false }
+        Self { files: files.len(), bytes, checkpoints: 1, same_bytes: 1, appends: false }
     }
 
     /// Whether the rank has fewer files than `before`, or less than half of the bytes. Such a rank may still be
@@ -142,6 +144,12 @@ impl Usual {
             let least = if before.appends { before.bytes - before.bytes / 10 } else { before.bytes / 2 };
             self.files < before.files || self.bytes < least
         })
+    }
+
+    /// Whether the rank has fewer bytes than `before`, although the number of bytes was the same in several checkpoints. If
+    /// a process was killed, its last file is probably cut.
+    fn is_cut(&self, before: Option<&Self>) -> bool {
+        before.is_some_and(|before| self.bytes < before.bytes && before.same_bytes >= REGULAR_MIN)
     }
 
     /// Whether the rank has fewer files than `before`, although the number of files was the same in several
@@ -366,7 +374,9 @@ impl Readiness {
                     continue;
                 };
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
-                if complete && !self.needs_marker && !enough && Usual::of(&files).lacks(self.usual.get(&rank)) {
+                let usual = self.usual.get(&rank);
+                let is_cut = self.may_be_cut && Usual::of(&files).is_cut(usual);
+                if complete && !self.needs_marker && (is_cut || !enough && Usual::of(&files).lacks(usual)) {
                     // The rank waits for a file that may be missing. If the file appeared after the announcement of
                     // the rank, the rank would have to be announced again under the same name.
                     if self.may_be_cut {
@@ -441,7 +451,9 @@ impl Readiness {
                 if reported == Some(digest_of(&files, gathered.is_late(*rank))) {
                     continue;
                 }
-                let is_fewer = || !self.needs_marker && Usual::of(&files).lacks(self.usual.get(rank));
+                let (of_files, usual) = (Usual::of(&files), self.usual.get(rank));
+                let is_fewer =
+                    || !self.needs_marker && (of_files.lacks(usual) || self.may_be_cut && of_files.is_cut(usual));
                 let why = match () {
                     () if self.needs_marker && !gathered.marked => Why::Marker,
                     () if is_quiet && is_fewer() => Why::Fewer,
@@ -464,6 +476,9 @@ impl Readiness {
             usual.appends |= before.appends;
             if before.files == usual.files {
                 usual.checkpoints = before.checkpoints.saturating_add(1);
+            }
+            if before.bytes == usual.bytes {
+                usual.same_bytes = before.same_bytes.saturating_add(1);
             }
         }
         self.usual.insert(ready.rank, usual);
