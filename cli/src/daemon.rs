@@ -21,6 +21,7 @@ use crate::placement::Placement;
 use crate::remembered;
 use crate::settings::{DEFAULT, Facts, Settings};
 use crate::signals::Signals;
+use crate::uncommitted::{last_error, report_agent, report_aggregator};
 use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
@@ -28,7 +29,6 @@ use mcr_anc::hub::OfJob;
 use mcr_anc::incarnation::{Claim, Currents};
 use mcr_cnc::agent::{FlushRequest, Processes};
 use mcr_cnc::config::{CncConfig, ConfigError, LayoutChoice, LayoutOptions, LayoutTable, real_path};
-use mcr_cnc::drain::RankRanges;
 use mcr_cnc::layout::{Explanation, Layout, list};
 use mcr_cnc::settle::{NodeRanks, OwnRanks};
 use mcr_node::protocol::Places;
@@ -48,8 +48,6 @@ use std::time::{Duration, Instant};
 
 /// An address of this node, with a port that the system picks.
 pub const LOOPBACK: &str = "127.0.0.1:0";
-/// Maximum number of log lines at the end that name ranks or groups that are not committed.
-const NAMED_MAX: usize = 64;
 
 pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     let file = ConfigFile::load(&args.config)?;
@@ -79,7 +77,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
             return Ok(at_once());
         };
         let are_few = misnamed::report_unplaced(left);
-        Ok(if report_agent(&drained) && are_few { ExitCode::SUCCESS } else { ExitCode::from(NOT_COMMITTED) })
+        Ok(if report_agent(&drained, None) && are_few { ExitCode::SUCCESS } else { ExitCode::from(NOT_COMMITTED) })
     })
 }
 
@@ -359,7 +357,8 @@ fn run_in_one_process(
             tokio::spawn(watch.clone().report(places, agent.state_file.clone()));
         }
         let start = Start { store: store.clone(), job: agent.job.clone(), identity: agent.incarnation.clone() };
-        let mut both = Both { config: agent, store, sees_all_ranks: is_here, node: None, aggregator };
+        let has_seen_files = false;
+        let mut both = Both { config: agent, store, sees_all_ranks: is_here, has_seen_files, node: None, aggregator };
         let ended = match command.is_empty() {
             false => both.accompany(command, &mut signals, bound).await?,
             true => {
@@ -438,6 +437,8 @@ struct Both {
     store: PathBuf,
     /// Whether all ranks of the job are on this node, or share one directory.
     sees_all_ranks: bool,
+    /// Whether files of checkpoints of this run were there when the agent's layout became known.
+    has_seen_files: bool,
     node: Option<NodeAgent>,
     /// `None`: the aggregators are in other processes.
     aggregator: Option<Aggregator>,
@@ -465,6 +466,11 @@ impl Both {
             warn_of_unknown_ranks(&self.config);
         }
         let layout = agent_layout(&self.config, self.sees_all_ranks.then_some(&*self.store)).await?;
+        let listing = list(&self.config.watch, &self.config.scan_limits()).ok();
+        self.has_seen_files = listing.is_some_and(|listing| {
+            listing.files.iter().any(|path| layout.place(path).is_some())
+                && overlooked::was_written(&self.config, &listing)
+        });
         if must_count_ranks {
             counted::wait(&mut self.config, &layout).await;
         }
@@ -622,12 +628,16 @@ impl Both {
             }
             None => (None, None),
         };
+        let error = match (&by_agent, &self.aggregator) {
+            (Some(drained), Some(aggregator)) => last_error(aggregator, drained, &self.config.job).await,
+            _ => None,
+        };
         let by_aggregator = match self.aggregator {
             Some(aggregator) => Some(aggregator.drain(until).await),
             None => None,
         };
         // On several nodes, other nodes may still commit a newer checkpoint.
-        let is_sure = !self.sees_all_ranks || doubted::report(&self.config, &self.store);
+        let is_sure = !self.sees_all_ranks || doubted::report(&self.config, &self.store, self.has_seen_files);
         let are_named = misnamed::report_unplaced(left)
             && !misnamed::report_misnamed(&self.config, &self.store)
             && overlooked::report(
@@ -638,58 +648,13 @@ impl Both {
             );
         // The agent logs all ranks of this node that are not committed, including ranks that the aggregator lacks.
         Ok(match (by_agent, by_aggregator) {
-            (Some(drained), _) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained),
+            (Some(drained), _) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained, error),
             (_, Some(drained)) => report_aggregator(&drained),
-            (Some(drained), None) => report_agent(&drained),
+            (Some(drained), None) => report_agent(&drained, None),
             (None, None) => true,
         } && are_named
             && is_sure)
     }
-}
-
-/// Logs the ranks that the agent did not commit. Returns whether all written files are committed.
-fn report_agent(drained: &mcr_cnc::agent::Drained) -> bool {
-    for left in drained.uncommitted.iter().take(NAMED_MAX) {
-        let (checkpoint, ranks, why) = (&left.checkpoint, RankRanges(&left.ranks), &left.why);
-        tracing::error!(%checkpoint, %ranks, why, "not committed");
-    }
-    if let Some(first) = drained.unreadable.first() {
-        tracing::error!(
-            exit_status = NOT_COMMITTED, paths = drained.unreadable.len(), first = %first.path.display(),
-            why = first.why, "not committed: these paths cannot be read"
-        );
-    }
-    report(drained.uncommitted.len() + drained.unreadable.len(), drained.failed)
-}
-
-/// Logs the groups that the aggregator did not commit. Returns whether all written files are committed.
-pub fn report_aggregator(drained: &mcr_anc::Drained) -> bool {
-    for left in drained.uncommitted.iter().take(NAMED_MAX) {
-        let (job, checkpoint, group, why) = (&left.job, &left.checkpoint, left.group.0, &left.why);
-        let missing = RankRanges(&left.missing);
-        tracing::error!(%job, %checkpoint, group, missing_ranks = %missing, why, "not committed");
-    }
-    report(drained.uncommitted.len(), drained.failed)
-}
-
-fn report(named: usize, failed: bool) -> bool {
-    if failed {
-        tracing::error!(
-            exit_status = NOT_COMMITTED,
-            "ended early: it is not known whether everything that was written is committed"
-        );
-    } else if named > 0 {
-        let not_shown = named.saturating_sub(NAMED_MAX);
-        tracing::error!(
-            exit_status = NOT_COMMITTED,
-            not_shown,
-            "ended; not everything that was written was committed. Files that still exist are announced at the next \
-             start"
-        );
-    } else {
-        tracing::info!("ended; all announced files are committed");
-    }
-    named == 0 && !failed
 }
 
 /// Logs that a second signal ended the daemon, and returns the exit status.
@@ -762,7 +727,7 @@ const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 /// The configured layout. If no layout is configured, waits until the file names show the layout. `store`: the store,
 /// if all ranks of the job are on this node.
 async fn agent_layout(config: &CncConfig, store: Option<&Path>) -> anyhow::Result<Layout> {
-    let mut is_reported = false;
+    let mut reported = None;
     loop {
         let (layout, guessed) = config.resolve_layout(false)?;
         let Some(mut explanation) = guessed else { return Ok(layout) };
@@ -781,13 +746,14 @@ async fn agent_layout(config: &CncConfig, store: Option<&Path>) -> anyhow::Resul
             }
             return Ok(layout);
         }
-        if let (Some(store), false) = (store, is_reported)
+        if let (Some(store), None) = (store, reported)
             && let Some(layout) = remembered::layout_of_newest(config, store).await
         {
             tracing::warn!(layout = layout.name(), "no layout is configured; the newest checkpoint shows it");
             return Ok(layout);
         }
-        if !is_reported {
+        if reported != Some(explanation.asks.is_some()) {
+            reported = Some(explanation.asks.is_some());
             let at_the_end = match explanation.asks {
                 None if may_be_whole(config, store.is_some()) => {
                     "; if they never do, all files are saved as one checkpoint at the end; to save them earlier, give \
@@ -801,7 +767,6 @@ async fn agent_layout(config: &CncConfig, store: Option<&Path>) -> anyhow::Resul
                 why,
                 "no layout is configured, and the file names do not show it yet{at_the_end}"
             );
-            is_reported = true;
         }
         tokio::time::sleep(GUESS_INTERVAL).await;
     }

@@ -9,8 +9,9 @@ use mcrengine::store::PosixStore;
 use std::path::Path;
 
 /// Logs an error if the newest checkpoint that this run has saved is doubtful. Returns `true` if it is not doubtful,
-/// or if the run has saved no checkpoint.
-pub fn report(config: &CncConfig, store: &Path) -> bool {
+/// or if the run has saved no checkpoint. `has_seen_files`: whether files of checkpoints were below the watched directory
+/// during the run. If no checkpoint was saved and the files are gone, logs an error and returns `false`.
+pub fn report(config: &CncConfig, store: &Path, has_seen_files: bool) -> bool {
     // A store that does not exist has no checkpoint.
     let states = match PosixStore::open(store).map(|open| manifest::list(&open, &config.job)) {
         Err(_) => Vec::new(),
@@ -22,7 +23,17 @@ pub fn report(config: &CncConfig, store: &Path) -> bool {
     };
     if !states.iter().any(|state| is_of_run(state, config.began_ns)) {
         let listing = list(&config.watch, &config.scan_limits()).ok();
-        if !listing.is_some_and(|listing| overlooked::was_written(config, &listing)) {
+        let is_written = listing.is_some_and(|listing| overlooked::was_written(config, &listing));
+        if has_seen_files && !is_written {
+            tracing::error!(
+                exit_status = NOT_COMMITTED,
+                watch = %config.watch.display(),
+                "this run saved no checkpoint: the files of a checkpoint were removed before they were saved; to save \
+                 from the first checkpoint on, give --ranks and --layout"
+            );
+            return false;
+        }
+        if !is_written {
             tracing::warn!(
                 watch = %config.watch.display(),
                 "this run saved no checkpoint, and wrote no file below the watched directory; if the application has \

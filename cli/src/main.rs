@@ -70,6 +70,7 @@ mod standing;
 mod stats;
 mod status;
 mod store_args;
+mod uncommitted;
 mod verify;
 mod which;
 mod worker;
@@ -77,7 +78,7 @@ mod worker;
 use advice::Advised;
 use args::{Cli, Command};
 use clap::FromArgMatches;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use exit::Exit;
 use mcr_anc::config::AncConfigError;
 use mcr_cnc::config::ConfigError;
@@ -253,8 +254,21 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
 }
 
 fn parse(mut command: clap::Command) -> Result<Cli, clap::Error> {
-    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    let matches = command.try_get_matches_from_mut(std::env::args_os()).map_err(with_tip)?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// Adds a tip to the error about a command of `mcr run` without `--` before it.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    if let (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+        && std::env::args_os().nth(1).is_some_and(|name| name == "run")
+        && !word.starts_with('-')
+    {
+        let tip = format!("write -- before the command: mcr run [OPTIONS] -- {word} ...");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// The address of the aggregator that runs together with the agent of this node, if no aggregator is configured.

@@ -5,10 +5,11 @@
 //! or when no agent was connected for [`GateOptions::idle_seconds`](crate::settings::GateOptions::idle_seconds).
 
 use crate::cert::security;
-use crate::daemon::{at_once, report_aggregator, start_aggregator, within_runtime};
+use crate::daemon::{at_once, start_aggregator, within_runtime};
 use crate::exit::{Exit, NOT_COMMITTED};
 use crate::settings::{Facts, Settings, gate_options, may_create};
 use crate::signals::Signals;
+use crate::uncommitted::report_aggregator;
 use anyhow::Context;
 use mcr_anc::attendance::Attendance;
 use mcr_anc::config::AncConfig;

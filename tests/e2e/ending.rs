@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+mod partly;
 mod stored;
 
 /// Each node and each group has two ranks. The quiet times have their default values. The end of a daemon must not
@@ -510,7 +511,7 @@ fn links_that_are_not_followed_are_named_at_the_end_and_give_5() {
         (
             "mkdir ../data; for rank in 0 1; do echo $rank > ../data/$rank; \
              ln -s ../data/$rank s1.rank_$rank.txt; done",
-            "all files of this checkpoint are symbolic links",
+            "the files of ranks are symbolic links to files elsewhere",
         ),
         ("ln -s ../nowhere out", "holds no files, only symbolic links that are not followed"),
     ] {

@@ -221,3 +221,17 @@ fn a_command_whose_result_cannot_be_printed_says_that_its_work_is_done() {
     }
     assert!(dir.path().join("ids.npy").is_file() && list(&dir.path().join("s")).len() == 1);
 }
+
+#[test]
+fn a_run_whose_store_is_full_names_this_as_the_reason_at_the_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = SmallDisk::mount(dir.path().join("disk"), 1) else { return };
+    std::fs::create_dir(dir.path().join("run")).expect("made");
+    let mut command = mcr();
+    command.args(["run", "--create", "--job", "job", "--ranks", "1", "--layout", "{checkpoint}.{rank}", "--store"]);
+    command.arg(disk.0.join("store")).args(["--state", "state", "--watch", "run", "--drain-seconds", "3", "--"]);
+    command.args(["sh", "-c", "head -c 3000000 /dev/urandom > run/s1.0"]).current_dir(dir.path());
+    let said = String::from_utf8_lossy(&run(&mut command, 5).stderr).into_owned();
+    let last = said.lines().find(|line| line.contains("ERROR not committed")).unwrap_or_default();
+    assert!(last.contains("No space left on device"), "{said}");
+}

@@ -1,0 +1,68 @@
+//! What `mcr run` says and saves if a guess leaves out files of the ranks, or if files were removed or cut.
+
+use super::*;
+
+/// Runs a shell script under `mcr run` without a layout and without the number of ranks. Returns the log.
+fn run_guessing(dir: &Path, script: &str, status: i32) -> String {
+    let watch = dir.join("out");
+    std::fs::create_dir_all(&watch).expect("made");
+    let mut command = mcr();
+    command.args(["run", "--job", "job", "--create", "--store"]).arg(dir.join("store")).arg("--state");
+    command.arg(dir.join("state")).arg("--watch").arg(&watch).current_dir(watch).args(["--", "sh", "-c", script]);
+    String::from_utf8_lossy(&run(&mut command, status).stderr).into_owned()
+}
+
+fn doubtful(dir: &Path) -> Vec<String> {
+    let all = list(&dir.join("store"));
+    all.iter()
+        .filter(|c| c["doubt"].is_string())
+        .map(|c| c["checkpoint"].as_str().expect("a name").to_owned())
+        .collect()
+}
+
+#[test]
+fn a_run_whose_guess_leaves_out_a_file_of_each_rank_gives_5_and_steps_without_such_files_of_their_own_are_doubtful() {
+    let each_rank = |of_rank: &str| {
+        format!(
+            "for s in 0001 0002 0003 0004; do for r in 0 1 2; do head -c 20000 /dev/urandom > ckpt_${{s}}_r$r.bin; {of_rank}; \
+             done; sleep 2.5; done"
+        )
+    };
+    // The files of the ranks are small, and appear after the layout was guessed.
+    let beside = each_rank("[ $s -lt 3 ] || echo $s > part_${s}_r$r.bin");
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = run_guessing(dir.path(), &beside, 5);
+    assert!(log.contains("first=part_0003_r0.bin"), "{log}");
+    assert_eq!(doubtful(dir.path()), ["ckpt_0004", "ckpt_0003"], "{log}");
+    // Files that each rank overwrites in each step.
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = run_guessing(dir.path(), &each_rank("echo $s > rng_rank$r.bin"), 5);
+    assert!(log.contains("not committed") && log.contains("first=rng_rank0.bin"), "{log}");
+    // A log of the application is no part of its state.
+    let dir = tempfile::tempdir().expect("a directory");
+    run_guessing(dir.path(), &each_rank("echo $s >> energy.dat"), 0);
+}
+
+#[test]
+fn a_run_whose_files_were_removed_before_they_were_saved_says_this_and_gives_5() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for r in 0 1 2; do echo $r > d001.$r; done; sleep 4; rm d001.*";
+    let log = run_guessing(dir.path(), script, 5);
+    assert!(log.contains("the files of a checkpoint were removed before they were saved"), "{log}");
+}
+
+#[test]
+fn the_last_file_of_a_killed_process_is_not_taken_if_all_its_files_before_were_longer() {
+    for (end, status, is_taken) in [("kill -KILL $$", 137, false), ("exit 0", 0, true)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = format!(
+            "for s in 1 2 3; do head -c 20000 /dev/urandom > s$s.rank_0.txt; head -c 20000 /dev/urandom > s$s.rank_1.txt; \
+             sleep 1.5; done; head -c 20000 /dev/urandom > s4.rank_0.txt; head -c 19000 /dev/urandom > s4.rank_1.txt; {end}"
+        );
+        let log = run(&mut run_with(dir.path(), &["--", "sh", "-c", &script]), status).stderr;
+        let log = String::from_utf8_lossy(&log).into_owned();
+        assert!(is_complete(dir.path(), "s3"), "{log}");
+        assert_eq!(is_complete(dir.path(), "s4"), is_taken, "{log}");
+        assert_eq!(log.contains("checkpoint=s4 ranks=1"), !is_taken, "{log}");
+    }
+}
