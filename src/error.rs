@@ -273,6 +273,24 @@ impl ReadError {
         )
     }
 
+    /// A copy of an error about damaged bytes, for a caller that does not read the same bytes again. `None` for other
+    /// errors, because another attempt may succeed.
+    pub(crate) fn of_damage(&self) -> Option<Self> {
+        Some(match self {
+            Self::Cut { path, what, needed, found } => {
+                Self::Cut { path: path.clone(), what, needed: *needed, found: *found }
+            }
+            Self::Damaged { path, part, at, found, recorded } => {
+                Self::Damaged { path: path.clone(), part: part.clone(), at: *at, found: *found, recorded: *recorded }
+            }
+            Self::Digest { path, what, found, recorded } => {
+                Self::Digest { path: path.clone(), what: what.clone(), found: *found, recorded: *recorded }
+            }
+            Self::Invalid { path, part, what } => Self::Invalid { path: path.clone(), part, what: what.clone() },
+            _ => return None,
+        })
+    }
+
     /// The file or directory that cannot be read.
     pub fn path(&self) -> &std::path::Path {
         match self {

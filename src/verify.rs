@@ -95,7 +95,12 @@ impl VerifyReport {
         self.raw_bytes += part.raw_bytes;
         self.stored_bytes += part.stored_bytes;
         self.damaged_parity.extend(part.damaged_parity);
-        self.problems.extend(part.problems);
+        for problem in part.problems {
+            let is_same = |known: &Problem| known.what == problem.what && known.group == problem.group;
+            if !self.problems.iter().any(is_same) {
+                self.problems.push(problem);
+            }
+        }
         self.problems.truncate(PROBLEMS_MAX);
     }
 

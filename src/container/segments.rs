@@ -13,7 +13,7 @@ use crate::partition::{
     Partition, PartitionId, PartitionList, Policy, SharedBuffer, SharedLoader, SubBufferId, TraceEvent, Use,
 };
 use crate::plan::Piece;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -39,6 +39,9 @@ pub struct SegmentBuffer {
     has_spare_room: bool,
     buffer: Arc<SharedBuffer<Order, Decoded>>,
     spool: Option<Box<dyn Spool>>,
+    /// The damaged segments, each with its error. A damaged segment is not read again for each of its variables. `None`
+    /// if the files may be repaired while the buffer is in use.
+    damaged: Option<Mutex<BTreeMap<SegmentKey, ReadError>>>,
 }
 
 /// Keeps decoded segments outside of the memory of a buffer, for example in a file, so that the segments need not be
@@ -96,7 +99,8 @@ impl SegmentBuffer {
             ReadOrder::Unknown => (Order::Flat(ClockPro::new(layout.sub_buffers())), AfterUse::Keep),
         };
         let buffer = SharedBuffer::new(list.map_err(refuse)?, layout, policy, after_use).map_err(refuse)?;
-        Ok(Self { set, keys, bytes, has_spare_room, buffer, spool: None })
+        let damaged = (order != ReadOrder::Unknown).then(Default::default);
+        Ok(Self { set, keys, bytes, has_spare_room, buffer, spool: None, damaged })
     }
 
     /// Keeps decoded segments that several files need in `spool`. A file with bytes in few of many segments can then
@@ -139,11 +143,16 @@ impl SegmentBuffer {
         let own = &self.set.readers()[0];
         let known = self.partition_of(key);
         let partition = known.ok_or_else(|| own.invalid("the request", "the segment was not asked for".into()))?;
+        if let Some(error) = self.damage_of(key) {
+            self.withdraw(std::iter::once(key));
+            return Err(error);
+        }
         let accessed = self.buffer.access(partition, &mut Decoder { of: self, scratch });
         let decoded = accessed.map_err(|error| match error {
             AccessError::Load { source, .. } => source,
             AccessError::Partition(error) => own.invalid("the partition buffer", error.to_string()),
-        })?;
+        });
+        let decoded = decoded.inspect_err(|error| self.remember_damage(key, error))?;
         if !decoded.is_loaded()
             && let Some(base) = self.base_of(partition)
         {
@@ -151,6 +160,17 @@ impl SegmentBuffer {
             self.buffer.with_policy(|policy| policy.withdraw(base));
         }
         Ok(decoded)
+    }
+
+    fn damage_of(&self, key: SegmentKey) -> Option<ReadError> {
+        let damaged = self.damaged.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        damaged.get(&key).and_then(ReadError::of_damage)
+    }
+
+    fn remember_damage(&self, key: SegmentKey, error: &ReadError) {
+        if let (Some(damaged), Some(error)) = (&self.damaged, error.of_damage()) {
+            damaged.lock().unwrap_or_else(PoisonError::into_inner).insert(key, error);
+        }
     }
 
     /// Decodes a segment in advance, if the buffer has spare room and the segment is neither in the buffer nor in the

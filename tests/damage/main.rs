@@ -9,7 +9,8 @@ mod mutate;
 mod parity;
 mod records;
 
-use mcrengine::container::{ContainerReader, ContainerSet, ReadError, ReadOrder, SegmentBuffer};
+use mcrengine::codec::Scratch;
+use mcrengine::container::{ContainerReader, ContainerSet, ReadError, ReadOrder, SegmentBuffer, SegmentTask};
 use mcrengine::ids::GroupId;
 use mcrengine::manifest::{list, newest_restorable};
 use mcrengine::store::{Advice, MemoryStore, Survival};
@@ -386,4 +387,28 @@ fn formats_of_the_future_ask_for_an_upgrade() {
     assert!(text.starts_with("mcr-manifest 7"));
     let error = mcrengine::manifest::Manifest::parse(text.as_bytes(), path).expect_err("too new");
     assert_eq!(error.advice(), Advice::Upgrade, "{error}");
+}
+
+#[test]
+fn a_damaged_segment_is_read_once_however_many_variables_need_it() {
+    let store = whole();
+    let path = Path::new("wave/DD0002/group-0001.mcr");
+    let mut bytes = store.get(path).expect("there");
+    let at = bytes.len() / 4;
+    bytes[at] ^= 1; // this byte is in a segment
+    store.put(path, &bytes);
+    let set = Arc::new(ContainerSet::open(&store, &job(), &step_id(2), GroupId(1)).expect("opens"));
+    let tasks = set.tasks(|_| true);
+    let run_all = |buffer: &SegmentBuffer| {
+        let mut scratch = Scratch::default();
+        let failed = |task: &&SegmentTask| buffer.run(task, &mut scratch, |_, _, _| Ok::<_, ReadError>(())).is_err();
+        (tasks.iter().filter(failed).count(), buffer.counters().calls)
+    };
+    for (order, is_read_again) in [(ReadOrder::Announced, false), (ReadOrder::Unknown, true)] {
+        let buffer = SegmentBuffer::new(Arc::clone(&set), &tasks, 1 << 20, order).expect("a buffer");
+        let (failed, calls) = run_all(&buffer);
+        let (failed_again, calls_of_both) = run_all(&buffer);
+        assert!(failed > 0 && failed_again == failed, "{order:?}: {failed}, {failed_again}");
+        assert_eq!(calls_of_both == 2 * calls, is_read_again, "{order:?}: {calls}, then {calls_of_both}");
+    }
 }
