@@ -79,7 +79,10 @@ pub async fn bind(config: &AncConfig) -> io::Result<Listener> {
             bound => return bound.map(Listener::Tcp),
         }
     }
-    let why = format!("other processes use all ports of {listen}");
+    let why = match listen.ports.clone().count() {
+        1 => format!("another process uses {listen}"),
+        _ => format!("other processes use all ports of {listen}"),
+    };
     Err(io::Error::new(io::ErrorKind::AddrInUse, why))
 }
 

@@ -152,7 +152,7 @@ of_two_users_with_one_port_one_saves_and_the_job_of_the_other_is_not_touched() {
     submit_for_both "$name" 5
     job=${jobs[1]}
     await_end COMPLETED
-    log_has n1 "other processes use all ports of 0.0.0.0:7117" || fail "the log does not name the port"
+    log_has n1 "another process uses 0.0.0.0:7117" || fail "the log does not name the port"
     [ -z "$(find "$work/shared/home/alice/$name" -user 6002)" ] || fail "alice has files of bob"
     user=alice home=/shared/home/alice/$name job=${jobs[0]}
     await_end COMPLETED

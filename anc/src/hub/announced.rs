@@ -62,8 +62,11 @@ impl Hub {
         };
         if rank.0 >= grouping.ranks() {
             let (ranks, from) = (grouping.ranks(), from(about));
-            let why =
-                format!("{rank} NOT SAVED: ranks = {ranks} (from {from}) means ranks 0 to {}; set ranks", ranks - 1);
+            let why = format!(
+                "{rank} NOT SAVED: ranks = {ranks} (from {from}) means ranks 0 to {}; set ranks, or give --layout if \
+                     the number in the file name is no rank",
+                ranks - 1
+            );
             self.beyond(&job, &label, rank, &announced, &why);
             return refuse(self, &announced, &label, why, false);
         }

@@ -240,7 +240,13 @@ impl FlushWork {
         {
             return Ok(place);
         }
-        Ok(newest.place_of_older(written_unix_ms).unwrap_or(place))
+        let Some(older) = newest.place_of_older(written_unix_ms) else { return Ok(place) };
+        tracing::warn!(
+            job = %self.key.job, checkpoint = %self.key.label, group = self.key.group.0,
+            "the modification times of these files are earlier than the start of this run, as `cp -p` leaves them: the \
+             checkpoint counts as a checkpoint of an earlier run. If this run wrote the files, a clock is behind"
+        );
+        Ok(older)
     }
 
     /// Refuses ranks of older agents. If a job was restarted by hand, an older agent still saves the previous run. An
