@@ -3,6 +3,7 @@
 //! The list of the files of a checkpoint is read from the indexes of its containers when a process first looks into
 //! the checkpoint. The list stays in memory, because a committed checkpoint never changes.
 
+use crate::output::tell;
 use mcrengine::container::ContainerReader;
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, Digest, GroupId, JobId};
@@ -82,12 +83,17 @@ pub struct Tree {
     job: Option<JobId>,
     /// The node with the number n has the index n - 1.
     nodes: Vec<Node>,
+    /// Damaged checkpoints that were reported, at most [`TOLD_MAX`].
+    told: BTreeSet<(JobId, CheckpointId)>,
 }
+
+/// Maximum number of damaged checkpoints that are reported.
+const TOLD_MAX: usize = 1024;
 
 impl Tree {
     /// A tree with only the root.
     pub fn new(job: Option<JobId>) -> Self {
-        Self { job, nodes: vec![Node::directory(Kind::Root, ROOT, 0)] }
+        Self { job, nodes: vec![Node::directory(Kind::Root, ROOT, 0)], told: BTreeSet::new() }
     }
 
     /// A node that was looked up before.
@@ -155,6 +161,9 @@ impl Tree {
     /// Sets one checkpoint of a job. `state` is `None` if the checkpoint does not exist.
     pub fn set_checkpoint(&mut self, parent: u64, job: &JobId, id: &CheckpointId, state: Option<&CheckpointState>) {
         let name = OsString::from(id.as_str());
+        if let Some(state) = state.filter(|state| state.is_damaged && !state.is_pruned) {
+            self.tell_of_damage(job, state);
+        }
         let Some(state) = state.filter(|state| is_shown(state)) else {
             return self.retain(parent, |other| other != name);
         };
@@ -164,6 +173,14 @@ impl Tree {
         if known.is_none_or(|known| known.modified_ns != created_ns) {
             let kind = Kind::Checkpoint { job: job.clone(), id: id.clone(), groups: state.groups, is_loaded: false };
             self.add(parent, &name, Node::directory(kind, parent, created_ns));
+        }
+    }
+
+    /// Says once why a damaged checkpoint is not shown.
+    fn tell_of_damage(&mut self, job: &JobId, state: &CheckpointState) {
+        if self.told.len() < TOLD_MAX && self.told.insert((job.clone(), state.id.clone())) {
+            let why = state.problems.first().map(|why| format!(": {why}")).unwrap_or_default();
+            tell(format!("{job}/{} is not shown, because it is damaged{why}", state.id));
         }
     }
 
