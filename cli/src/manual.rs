@@ -26,10 +26,19 @@ pub fn run(args: ManualArgs) -> anyhow::Result<ExitCode> {
     }
     for (shell, file) in COMPLETIONS {
         let mut text = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "mcr", &mut text);
+        clap_complete::generate(shell, &mut shown(&Cli::command()), "mcr", &mut text);
         write(&args.dir.join(file), &text)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A command without its hidden subcommands. clap cannot remove a subcommand, and clap_complete shows hidden ones.
+fn shown(command: &Command) -> Command {
+    let name = command.get_name().to_owned();
+    let bare = Command::new(name).args(command.get_arguments().cloned());
+    let bare = command.get_version().into_iter().fold(bare, |bare, version| bare.version(version.to_owned()));
+    let bare = command.get_about().into_iter().fold(bare, |bare, about| bare.about(about.clone()));
+    bare.subcommands(shown_subcommands(command).map(shown))
 }
 
 fn write(file: &Path, text: &[u8]) -> anyhow::Result<()> {
