@@ -5,7 +5,7 @@ use crate::common::{no_checkpoint_of, open_existing, open_store, renamed};
 use crate::exit::Exit;
 use crate::ours;
 use crate::output::{
-    Paint, Table, counted, human_time, json_word, or_dash, print, print_json, ratio, tell, tell_error, utc,
+    Paint, Table, counted, human_time, json_word, name_of, or_dash, print, print_json, ratio, tell, tell_error, utc,
 };
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::manifest::{self, CheckpointState};
@@ -95,13 +95,22 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         return Err(none.advised(&args.store.store).into());
     }
     if args.json {
-        print_json(&serde_json::json!({ "checkpoints": lines }))?;
+        let mut json = serde_json::json!({ "checkpoints": lines });
+        add_unreadable(&mut json, &failed);
+        print_json(&json)?;
     } else if lines.is_empty() {
-        print("no checkpoint\n")?;
+        print(&format!("no checkpoint in {}\n", name_of(&args.store.store)))?;
     } else {
         table.print_with(&(reasons.concat() + &held_lines.concat()))?;
     }
     Ok(partly(jobs.len(), &failed))
+}
+
+/// Adds the jobs that could not be read to the JSON of a command, if there are such jobs.
+pub fn add_unreadable(json: &mut serde_json::Value, failed: &[JobId]) {
+    if !failed.is_empty() {
+        json["unreadable_jobs"] = failed.iter().map(JobId::as_str).collect();
+    }
 }
 
 /// The exit status of a command that looked at several jobs and could not read some of them. Names these jobs on

@@ -2,7 +2,7 @@
 
 use crate::args::{KeepArgs, StatsArgs};
 use crate::common::{no_checkpoint_of, now_unix_ms, open_store, renamed};
-use crate::list::partly;
+use crate::list::{add_unreadable, partly};
 use crate::ours;
 use crate::output::{Progress, Table, counted, name_of, note, or_dash, print, print_json, ratio, tell_error};
 use crate::plot::{self, Figure, Scale};
@@ -112,7 +112,10 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
         None => bytes_of_store(&store, &jobs)?,
     };
     if args.json {
-        print_json(&serde_json::json!({ "store": name_of(&args.store.store), "disk_bytes": bytes, "jobs": jobs }))?;
+        let store = name_of(&args.store.store);
+        let mut json = serde_json::json!({ "store": store, "disk_bytes": bytes, "jobs": jobs });
+        add_unreadable(&mut json, &failed);
+        print_json(&json)?;
     } else {
         print_text(&jobs, bytes, &args)?;
     }
