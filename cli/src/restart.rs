@@ -11,14 +11,14 @@ use crate::mendable::tell_if_mendable;
 use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
-use crate::which::{checkpoint_of, skips_doubtful, steps_before_latest};
+use crate::which::{checkpoint_of, skips_doubtful, steps_before_latest, tell_of_newer};
 use anyhow::bail;
 use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ReadError;
 use mcrengine::error_chain::error_chain;
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::{Incarnation, Incarnations, PassedOver};
-use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::manifest::{self, CheckpointState, Condition};
 use mcrengine::marks::{mark_bad, mark_damaged};
 use mcrengine::store::{Advice, PosixStore, Store};
 use std::path::Path;
@@ -209,6 +209,9 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
                 Ok(preview) => {
                     preview.print(&job, &state.id, &args)?;
                     tell_marks(state, &args);
+                    if args.checkpoint.is_none() {
+                        tell_of_newer(&all, &state.id, |condition| condition == Condition::Incomplete);
+                    }
                     return Ok(exit_of(outcome_of(state, &args, wanted.as_ref() != Some(&state.id))));
                 }
                 Err(Failure::Receiver(error)) => return Err(error),

@@ -3,7 +3,7 @@
 use crate::args::ShowArgs;
 use crate::common::{no_checkpoint_named, one_job, open_store};
 use crate::output::{Table, counted, print, print_json, ratio, utc};
-use crate::which::checkpoint_of;
+use crate::which::{checkpoint_of, is_lost, tell_of_newer};
 use anyhow::{Context, bail};
 use mcrengine::classify::VariableRef;
 use mcrengine::codec::{Chain, Decision, shared_name, since_name};
@@ -89,6 +89,9 @@ pub fn run(args: ShowArgs) -> anyhow::Result<ExitCode> {
             .find(|state| state.is_complete())
             .with_context(|| format!("job {job} has no complete checkpoint; mcr list shows what is missing"))?,
     };
+    if args.checkpoint.is_none() {
+        tell_of_newer(&all, &state.id, is_lost);
+    }
     if state.is_pruned {
         bail!(
             "{} was pruned, and only containers that other checkpoints need are left; mcr list shows the others",

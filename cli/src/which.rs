@@ -1,10 +1,10 @@
 //! Finds the checkpoint that the user means: by its ID, by the beginning of its ID, or by `latest` and `latest~N`.
 
 use crate::advice::Advised;
-use crate::output::counted;
+use crate::output::{counted, note};
 use anyhow::bail;
 use mcrengine::ids::CheckpointId;
-use mcrengine::manifest::CheckpointState;
+use mcrengine::manifest::{CheckpointState, Condition};
 
 /// Maximum number of IDs in an error message.
 const NAMED_MAX: usize = 5;
@@ -32,6 +32,21 @@ pub fn checkpoint_of(all: &[CheckpointState], asked: &CheckpointId) -> anyhow::R
         return Ok(asked.clone());
     }
     meant(latest, there, asked)
+}
+
+/// Whether a checkpoint of this condition cannot be restored, or not whole, although nobody wanted this.
+pub fn is_lost(condition: Condition) -> bool {
+    matches!(condition, Condition::Unreadable | Condition::Damaged | Condition::Incomplete)
+}
+
+/// Tells that a checkpoint is newer than `chosen`, but has this condition: the newest such checkpoint of `all`, which are
+/// the checkpoints of the job, newest first.
+pub fn tell_of_newer(all: &[CheckpointState], chosen: &CheckpointId, is_told: impl Fn(Condition) -> bool) {
+    let newer = all.iter().take_while(|state| state.id != *chosen);
+    if let Some(newer) = newer.into_iter().find(|state| is_told(state.condition())) {
+        let why = newer.problems.first().map(|why| format!(": {why}")).unwrap_or_default();
+        note(format!("{} is newer than {chosen}, but {}{why}", newer.id, newer.condition()));
+    }
 }
 
 /// Whether a restart skips doubtful checkpoints. If all of the newest checkpoints are doubtful, the doubt concerns the

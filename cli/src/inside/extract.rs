@@ -126,6 +126,11 @@ pub fn run(args: ExtractArgs) -> anyhow::Result<ExitCode> {
         let what = format!("--to {}: the {kind} exists already", name_of(&args.to));
         return Err(Advised::new(what, "give another name").at(&args.to).into());
     }
+    let directory = args.to.parent().filter(|directory| !directory.as_os_str().is_empty());
+    if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
+        let what = format!("--to {}: there is no directory {}", name_of(&args.to), name_of(directory));
+        return Err(Advised::new(what, "make this directory, or name another path").at(&args.to).into());
+    }
     let patterns = args.variable.iter().map(|text| pattern(text)).collect::<anyhow::Result<Vec<_>>>()?;
     let opened = Opened::whole(&args.store, &args.checkpoint)?;
     if !opened.state.is_complete() {

@@ -4,7 +4,7 @@ use crate::advice::Advised;
 use crate::args::StoreArgs;
 use crate::common::{no_checkpoint_named, one_job, open_store};
 use crate::output::tell;
-use crate::which::checkpoint_of;
+use crate::which::{checkpoint_of, is_lost, steps_before_latest, tell_of_newer};
 use anyhow::bail;
 use mcrengine::container::{ContainerReader, ContainerSet, ReadError, ReadOrder, SegmentBuffer, VariableReader};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
@@ -31,6 +31,9 @@ impl Opened {
         let Some(state) = all.iter().find(|state| state.id == id).cloned() else {
             return Err(no_checkpoint_named(&args.store, &job, &id, &all).into());
         };
+        if steps_before_latest(&all, asked) == Some(0) {
+            tell_of_newer(&all, &id, is_lost);
+        }
         if state.is_pruned {
             bail!("{id} was removed by prune; only containers that other checkpoints need are left");
         }
@@ -43,7 +46,12 @@ impl Opened {
             }
         }
         if manifests.is_empty() {
-            bail!("{id} has no committed group");
+            let problems = state.problems.join("; ");
+            let advice = match state.is_damaged {
+                true => "mcr verify shows what is damaged, and mcr verify --repair repairs what can be repaired",
+                false => "mcr list shows the checkpoints that are complete",
+            };
+            return Err(Advised::new(format!("{id} is {}: {problems}", state.condition()), advice).into());
         }
         if !state.is_complete() {
             let is_readable = |manifest: &&Manifest| ContainerReader::open(&store, &job, &id, manifest.group).is_ok();
