@@ -82,7 +82,7 @@ pub fn start_logging_of_command() {
     match verbosity() {
         Verbosity::Quiet | Verbosity::Normal => {}
         Verbosity::Verbose => start(EnvFilter::new("info"), false, None),
-        Verbosity::VeryVerbose => start(EnvFilter::new("debug"), false, None),
+        Verbosity::VeryVerbose => start(EnvFilter::new(OWN_DEBUG), false, None),
     }
 }
 
@@ -91,10 +91,13 @@ fn level() -> EnvFilter {
     match verbosity() {
         Verbosity::Quiet => EnvFilter::new("warn"),
         Verbosity::Normal => EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
-        Verbosity::Verbose => EnvFilter::new("debug"),
+        Verbosity::Verbose => EnvFilter::new(OWN_DEBUG),
         Verbosity::VeryVerbose => EnvFilter::new("trace"),
     }
 }
+
+/// The lines of this software down to the level `debug`. The libraries for the network write a line for each frame.
+const OWN_DEBUG: &str = "info,mcr=debug";
 
 /// The events that metrics count: all events of this software of the level `debug` or higher, and all warnings.
 const COUNTED: &str = "warn,mcr=debug";

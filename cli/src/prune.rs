@@ -217,13 +217,13 @@ fn summary(pruned: &Pruned, dry_run: bool) -> String {
         let bytes: StoredBytes = pruned.still_needed.iter().map(|needed| needed.bytes).sum();
         let needed = pruned.still_needed.iter().map(|one| one.needed_bytes.unwrap_or(one.bytes).0).sum::<u64>();
         let (n, verb) = (pruned.still_needed.len(), if pruned.still_needed.len() == 1 { "stays" } else { "stay" });
-        text.push_str(&format!(
-            "{} ({}) {verb}, because kept checkpoints refer to {} of {}\n",
-            counted(n as u64, "container"),
-            human_bytes(bytes.0),
-            human_bytes(needed),
-            if n == 1 { "it" } else { "them" }
-        ));
+        let (containers, it) = (counted(n as u64, "container"), if n == 1 { "it" } else { "them" });
+        // Kept checkpoints may name a container without a part of it, for example for an empty variable.
+        let refer = match needed {
+            0 => format!("name {it}"),
+            needed => format!("refer to {} of {it}", human_bytes(needed)),
+        };
+        text.push_str(&format!("{containers} ({}) {verb}, because kept checkpoints {refer}\n", human_bytes(bytes.0)));
     }
     if !pruned.repacked.is_empty() {
         let sum = |bytes: fn(&Repacked) -> StoredBytes| pruned.repacked.iter().map(bytes).sum::<StoredBytes>();

@@ -2,7 +2,7 @@
 
 pub mod args;
 
-use crate::advice::{Advised, message_of};
+use crate::advice::{Advised, message_of, missing_advice};
 use crate::common::{no_checkpoint_named, one_job, open_own, open_store};
 use crate::exit::Exit;
 use crate::output::{Progress, counted, name_of, print, print_json, printed};
@@ -93,7 +93,8 @@ pub fn run(args: CopyArgs) -> anyhow::Result<ExitCode> {
     let done = lines.iter().filter(|line| line.is_there()).count();
     let exit = Exit::of(done, done < lines.len());
     printed(print_result(&lines, &args, &job, &to_job, records, exit), || {
-        let there = format!("{done} of {} ARE in", counted(lines.len() as u64, "chosen checkpoint"));
+        let are = if lines.len() == 1 { "IS" } else { "ARE" };
+        let there = format!("{done} of {} {are} in", counted(lines.len() as u64, "chosen checkpoint"));
         (done > 0 && !args.dry_run).then(|| format!("{there} {} (job {to_job})", name_of(&args.store.store)))
     })?;
     Ok(exit.into())
@@ -188,7 +189,12 @@ fn copy_one(
         }
         Ok(Line { checkpoint: id.clone(), outcome, containers, bytes: plan.bytes(), reason: None })
     };
-    attempt().unwrap_or_else(|error| Line::left_out(id.clone(), FAILED, message_of(&error.into())))
+    attempt().unwrap_or_else(|error| {
+        let error = anyhow::Error::from(error);
+        let (message, advice) = (message_of(&error), missing_advice(&error));
+        let reason = advice.map_or_else(|| message.clone(), |advice| format!("{message}; {advice}"));
+        Line::left_out(id.clone(), FAILED, reason)
+    })
 }
 
 /// Whether two paths name one directory.

@@ -14,7 +14,7 @@ mod view;
 
 use crate::cert::security;
 use crate::exit::Exit;
-use crate::output::{note, print, print_json, print_json_line};
+use crate::output::{counted, note, print, print_json, print_json_line};
 use crate::signals::Signals;
 use args::StatusArgs;
 use asking::{ONCE_MAX, REPEATED_MAX, ask_all};
@@ -76,14 +76,16 @@ async fn print_once(args: &StatusArgs, mut model: Model) -> anyhow::Result<ExitC
         return Ok(exit.into());
     }
     print_tables(&model, now)?;
-    if asked > 1 && answered < asked {
+    if answered < asked {
         let silent: Vec<&str> = (model.aggregators.iter())
             .filter(|aggregator| aggregator.error.is_some())
             .map(|aggregator| aggregator.address.as_str())
             .collect();
         let word = if exit == Exit::Partly { "PARTLY" } else { "FAILED" };
         let silent = silent.join(", ");
-        print(&format!("\n{word}: {answered} of {asked} aggregators answered; no answer from {silent}\n"))?;
+        let of = counted(asked as u64, "aggregator");
+        let advice = "look at its log, and start it again";
+        print(&format!("\n{word}: {answered} of {of} answered; no answer from {silent}; {advice}\n"))?;
     }
     Ok(exit.into())
 }

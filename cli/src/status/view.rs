@@ -292,7 +292,7 @@ fn jobs(model: &Model, now: Instant) -> Option<Section> {
     for (job, row) in rows.iter().take(ROWS_MAX) {
         let (when, checkpoint) = match row.commit {
             Some((ago_ms, checkpoint)) => (format!("{} ago", ago(ago_ms)), checkpoint.to_owned()),
-            None => ("none".to_owned(), "-".to_owned()),
+            None => ("none since its start".to_owned(), "-".to_owned()),
         };
         let of =
             if row.stored_bytes == 0 { "-".into() } else { format!("{:.2}", ratio(row.raw_bytes, row.stored_bytes)) };
