@@ -217,8 +217,8 @@ pub fn find_checkpoints(
 fn without_links(linked: Vec<Linked>) -> impl Iterator<Item = NotWhole> {
     linked.into_iter().filter(|linked| linked.is_missing).map(|Linked { checkpoint, rank, link, .. }| {
         let why = format!(
-            "{rank} NOT SAVED: {} is a symbolic link to a file elsewhere, and only links to directories are followed; let \
-             {rank} write a file, or copy the file here",
+            "{rank} NOT SAVED: {} is a symbolic link to a file elsewhere, and only links to directories are followed; \
+             let {rank} write a file, or copy the file here",
             name_of(&link)
         );
         NotWhole { checkpoint, why }
