@@ -9,8 +9,8 @@ use mcrengine::store::PosixStore;
 use std::path::Path;
 
 /// Logs an error if the newest checkpoint that this run has saved is doubtful. Returns `true` if it is not doubtful,
-/// or if the run has saved no checkpoint. `has_seen_files`: whether files of checkpoints were below the watched directory
-/// during the run. If no checkpoint was saved and the files are gone, logs an error and returns `false`.
+/// or if the run has saved no checkpoint. `has_seen_files`: whether files of checkpoints were below the watched
+/// directory during the run. If no checkpoint was saved and the files are gone, logs an error and returns `false`.
 pub fn report(config: &CncConfig, store: &Path, has_seen_files: bool) -> bool {
     // A store that does not exist has no checkpoint.
     let states = match PosixStore::open(store).map(|open| manifest::list(&open, &config.job)) {

@@ -55,7 +55,8 @@ pub fn report(config: &CncConfig, store: &Path, used: Option<&Layout>, known: &[
         tracing::error!(
             exit_status = NOT_COMMITTED, %checkpoint, rank = rank.0, links = linked.len(), first = %link.display(),
             "not committed: the files of ranks are symbolic links to files elsewhere, and only links to directories of \
-             the same owner are followed; let the application write files, or watch the directory to which the links lead"
+             the same owner are followed; let the application write files, or watch the directory to which the links \
+             lead"
         );
         return false;
     }

@@ -39,8 +39,8 @@ pub fn is_lost(condition: Condition) -> bool {
     matches!(condition, Condition::Unreadable | Condition::Damaged | Condition::Incomplete)
 }
 
-/// Tells that a checkpoint is newer than `chosen`, but has this condition: the newest such checkpoint of `all`, which are
-/// the checkpoints of the job, newest first.
+/// Tells that a checkpoint is newer than `chosen`, but has this condition: the newest such checkpoint of `all`, which
+/// are the checkpoints of the job, newest first.
 pub fn tell_of_newer(all: &[CheckpointState], chosen: &CheckpointId, is_told: impl Fn(Condition) -> bool) {
     let newer = all.iter().take_while(|state| state.id != *chosen);
     if let Some(newer) = newer.into_iter().find(|state| is_told(state.condition())) {

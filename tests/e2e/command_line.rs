@@ -40,7 +40,8 @@ fn a_directory_of_other_programs_is_no_store_and_its_directories_are_no_checkpoi
 #[test]
 fn an_incomplete_checkpoint_without_a_manifest_is_listed_by_the_time_of_its_directory() {
     let saved = Saved::new(&[1, 2]);
-    std::thread::sleep(std::time::Duration::from_millis(50)); // the times of files have a resolution of some milliseconds
+    // The times of files have a resolution of some milliseconds.
+    std::thread::sleep(std::time::Duration::from_millis(50));
     let begun = saved.store().join("job/it_0");
     std::fs::create_dir(&begun).expect("made");
     std::fs::write(begun.join(".group-0000.mcr.1f"), "begun").expect("written");

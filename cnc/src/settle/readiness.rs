@@ -146,8 +146,8 @@ impl Usual {
         })
     }
 
-    /// Whether the rank has fewer bytes than `before`, although the number of bytes was the same in several checkpoints.
-    /// If a process was killed, its last file is probably cut.
+    /// Whether the rank has fewer bytes than `before`, although the number of bytes was the same in several
+    /// checkpoints. If a process was killed, its last file is probably cut.
     fn is_cut(&self, before: Option<&Self>) -> bool {
         before.is_some_and(|before| self.bytes < before.bytes && before.same_bytes >= REGULAR_MIN)
     }

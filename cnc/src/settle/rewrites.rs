@@ -19,7 +19,8 @@ const POSTPONED_MAX: u64 = 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rewrites {
     versions: BTreeMap<FilePath, Version>,
-    /// When the newest of all replaced contents was written. This is the change time (ctime), in nanoseconds since 1970.
+    /// When the newest of all replaced contents was written. This is the change time (ctime), in nanoseconds since
+    /// 1970.
     newest_ns: Option<i64>,
     /// Since when the checkpoint has waited for a longer time at rest, in milliseconds of the caller's clock.
     waits_since_ms: Option<u64>,

@@ -24,8 +24,8 @@ fn doubtful(dir: &Path) -> Vec<String> {
 fn a_run_whose_guess_leaves_out_a_file_of_each_rank_gives_5_and_steps_without_such_files_of_their_own_are_doubtful() {
     let each_rank = |of_rank: &str| {
         format!(
-            "for s in 0001 0002 0003 0004; do for r in 0 1 2; do head -c 20000 /dev/urandom > ckpt_${{s}}_r$r.bin; {of_rank}; \
-             done; sleep 2.5; done"
+            "for s in 0001 0002 0003 0004; do for r in 0 1 2; do head -c 20000 /dev/urandom > ckpt_${{s}}_r$r.bin; \
+             {of_rank}; done; sleep 2.5; done"
         )
     };
     // The files of the ranks are small, and appear after the layout was guessed.
@@ -56,8 +56,8 @@ fn the_last_file_of_a_killed_process_is_not_taken_if_all_its_files_before_were_l
     for (end, status, is_taken) in [("kill -KILL $$", 137, false), ("exit 0", 0, true)] {
         let dir = tempfile::tempdir().expect("a directory");
         let script = format!(
-            "for s in 1 2 3; do head -c 20000 /dev/urandom > s$s.rank_0.txt; head -c 20000 /dev/urandom > s$s.rank_1.txt; \
-             sleep 1.5; done; head -c 20000 /dev/urandom > s4.rank_0.txt; head -c 19000 /dev/urandom > s4.rank_1.txt; {end}"
+            "write() {{ head -c $3 /dev/urandom > s$1.rank_$2.txt; }}; for s in 1 2 3; do write $s 0 20000; \
+             write $s 1 20000; sleep 1.5; done; write 4 0 20000; write 4 1 19000; {end}"
         );
         let log = run(&mut run_with(dir.path(), &["--", "sh", "-c", &script]), status).stderr;
         let log = String::from_utf8_lossy(&log).into_owned();

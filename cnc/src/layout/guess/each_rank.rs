@@ -1,5 +1,5 @@
-//! Finds files that each rank has written, and that a layout leaves out. The ranks need such files for a restart, also if
-//! the files are few and small.
+//! Finds files that each rank has written, and that a layout leaves out. The ranks need such files for a restart, also
+//! if the files are few and small.
 
 use super::words::RANK_WORDS;
 use mcrengine::ids::{CheckpointId, FilePath, Rank, shape_of};
@@ -25,7 +25,8 @@ struct Family {
     has_none: bool,
 }
 
-/// `left`: the files that the layout leaves out. `ranks` and `labels`: the ranks and the checkpoints of the other files.
+/// `left`: the files that the layout leaves out. `ranks` and `labels`: the ranks and the checkpoints of the other
+/// files.
 pub(super) fn of_each_rank<'a>(
     left: impl Iterator<Item = &'a FilePath>,
     ranks: &BTreeSet<Rank>,
