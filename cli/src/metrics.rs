@@ -601,7 +601,9 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut text = String::new();
         ["anc/src", "cnc/src", "node/src"].iter().for_each(|dir| collect(&root.join(dir), &mut text));
-        text.push_str(&std::fs::read_to_string(root.join("cli/src/daemon.rs")).expect("read"));
+        for file in ["cli/src/daemon.rs", "cli/src/uncommitted.rs"] {
+            text.push_str(&std::fs::read_to_string(root.join(file)).expect("read"));
+        }
         text
     }
 
