@@ -271,8 +271,10 @@ fn an_aggregator_that_keeps_some_removes_older_ones_after_each_commit() {
                 .find(|c| c["complete"] == true && c["checkpoint"].as_str().is_some_and(|c| c.ends_with(&id)))
         });
     }
-    wait_for("older ones are removed", Duration::from_secs(30), || (names(&dir).len() == 2).then_some(()));
-    assert!(names(&dir)[0].ends_with('4') && names(&dir)[1].ends_with('3'), "{:?}", names(&dir));
+    wait_for("older ones are removed", Duration::from_secs(30), || {
+        let left = names(&dir); // the order may change while a checkpoint is removed
+        (left.len() == 2 && left[0].ends_with('4') && left[1].ends_with('3')).then_some(())
+    });
     run(mcr().args(["verify", "--store"]).arg(store(&dir)), 0);
     anc.wait_for_log("removed old checkpoints");
     drop((cnc, anc));
