@@ -2,7 +2,7 @@
 //! used only here and in [`crate::fetch`].
 
 use crate::announcing::{Arriving, Assembly, Turned};
-use crate::budget::Budget;
+use crate::budget::{Budget, Lease};
 use crate::fetch::{About, AgentLink, Announced, Doubt, LINK_QUEUE, LeftOut};
 use crate::hub::{HubEvent, OfJob, Shared, StatusAsker};
 use crate::incarnation::{Claim, Refused, check_directory};
@@ -488,49 +488,27 @@ impl Service {
         let Assembly { announce_id, label, rank, bytes, room, .. } = whole;
         // Fails only if the semaphore is closed, which never happens.
         let reading = Arc::clone(&self.parses).acquire_owned().await;
-        let parsed = tokio::task::spawn_blocking(move || {
+        let link = Arc::clone(link);
+        let announced = tokio::task::spawn_blocking(move || {
             let _reading = reading;
-            files_of(bytes.freeze(), rank)
+            announced(bytes.freeze(), rank, announce_id, link, room)
         });
-        let parsed = parsed.await.map_err(|_| "reading an announcement failed".to_owned())??;
-        let (files, room) = (Arc::new(parsed.files), Some(Arc::new(room)));
-        let Parsed { written_unix_ns, changed_clock_ns, created_clock_ns, kept_time_ns, doubt, .. } = parsed;
-        let announced = Announced {
-            link: Arc::clone(link),
-            announce_id,
-            files,
-            written_unix_ns,
-            changed_clock_ns,
-            created_clock_ns,
-            kept_time_ns,
-            doubt,
-            replaced_clock_ns: parsed.replaced_clock_ns,
-            is_final: parsed.is_final,
-            room,
-        };
+        let announced = announced.await.map_err(|_| "reading an announcement failed".to_owned())??;
         let event = HubEvent::Announced { announced, job: job.clone(), ranks, label, rank };
         self.hub.send(event).await.map_err(|_| "the aggregator is shutting down".to_owned())
     }
 }
 
-/// A checked announcement.
-struct Parsed {
-    files: Vec<FileHeader>,
-    written_unix_ns: i64,
-    changed_clock_ns: i64,
-    created_clock_ns: Option<i64>,
-    kept_time_ns: i64,
-    doubt: Option<Doubt>,
-    replaced_clock_ns: Option<i64>,
-    is_final: bool,
-}
-
-fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
+/// Checks an announcement. `room` is the lease for its memory.
+fn announced(
+    bytes: Bytes,
+    rank: Rank,
+    announce_id: u64,
+    link: Arc<AgentLink>,
+    room: Lease,
+) -> Result<Announced, String> {
     let announcement =
         v1::Announcement::decode(bytes).map_err(|error| format!("an announcement does not parse: {error}"))?;
-    let v1::Announcement { written_unix_ns, changed_clock_ns, created_clock_ns, kept_time_ns, is_final, .. } =
-        announcement;
-    let replaced_clock_ns = announcement.replaced_clock_ns;
     let left_out = announcement.left_out.as_ref().map(|left| LeftOut {
         files: left.files,
         of_files: left.of_files,
@@ -545,8 +523,9 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         // The reason of a newer agent may not be known here.
         v1::Doubt::Rewriting | v1::Doubt::None => Some(Doubt::Rewriting),
     };
-    let files: Result<Vec<FileHeader>, _> =
-        announcement.files.into_iter().map(|file| file_from_wire(file, rank)).collect();
+    let v1::Announcement { files, written_unix_ns, changed_clock_ns, created_clock_ns, .. } = announcement;
+    let v1::Announcement { kept_time_ns, replaced_clock_ns, is_final, .. } = announcement;
+    let files: Result<Vec<FileHeader>, _> = files.into_iter().map(|file| file_from_wire(file, rank)).collect();
     let mut files = files.map_err(|error| error_chain(&error))?;
     if files.is_empty() {
         return Err("an announcement without files".into());
@@ -562,8 +541,10 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         ));
     }
     files.shrink_to_fit();
-    Ok(Parsed {
-        files,
+    Ok(Announced {
+        link,
+        announce_id,
+        files: Arc::new(files),
         written_unix_ns,
         changed_clock_ns,
         created_clock_ns,
@@ -571,6 +552,7 @@ fn files_of(bytes: Bytes, rank: Rank) -> Result<Parsed, String> {
         doubt,
         replaced_clock_ns,
         is_final,
+        room: Some(Arc::new(room)),
     })
 }
 
