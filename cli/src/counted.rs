@@ -67,13 +67,13 @@ pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> 
 /// The number of ranks of the completely written checkpoint with the highest rank. `None` if no checkpoint is
 /// completely written, or if a rank is missing from this checkpoint. A rank whose file is a link counts, too, although
 /// this file is not saved.
-fn ranks_shown(listing: Listing, linked: &[Linked], layout: &Layout, all_written: bool) -> Option<(u32, CheckpointId)> {
+fn ranks_shown(listing: Listing, links: &[Linked], layout: &Layout, all_written: bool) -> Option<(u32, CheckpointId)> {
     let scan = sort(listing, layout);
     let last = scan.modified.iter().max_by_key(|(_, at)| **at).map(|(label, _)| label.clone())?;
     let written = scan.checkpoints.iter().filter(|(label, _)| all_written || **label != last);
     let of = |(label, files): (&CheckpointLabel, &Vec<(_, Rank)>)| {
-        let linked = linked.iter().filter(|linked| linked.is_missing && linked.checkpoint == label.0);
-        let ranks = files.iter().map(|(_, rank)| *rank).chain(linked.map(|linked| linked.rank));
+        let links = links.iter().filter(|link| link.is_missing && link.checkpoint == label.0);
+        let ranks = files.iter().map(|(_, rank)| *rank).chain(links.map(|link| link.rank));
         (ranks.collect::<BTreeSet<_>>(), label.clone())
     };
     let (ranks, label) = written.map(of).max_by_key(|(ranks, _)| ranks.last().copied())?;

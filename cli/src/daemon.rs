@@ -466,11 +466,11 @@ impl Both {
             warn_of_unknown_ranks(&self.config);
         }
         let layout = agent_layout(&self.config, self.sees_all_ranks.then_some(&*self.store)).await?;
-        let listing = list(&self.config.watch, &self.config.scan_limits()).ok();
-        self.has_seen_files = listing.is_some_and(|listing| {
-            listing.files.iter().any(|path| layout.place(path).is_some())
-                && overlooked::was_written(&self.config, &listing)
-        });
+        if self.sees_all_ranks {
+            let (config, layout) = (self.config.clone(), layout.clone());
+            let looked = tokio::task::spawn_blocking(move || overlooked::has_written(&config, &layout));
+            self.has_seen_files = looked.await.unwrap_or(false);
+        }
         if must_count_ranks {
             counted::wait(&mut self.config, &layout).await;
         }

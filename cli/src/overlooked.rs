@@ -141,6 +141,12 @@ pub fn was_written(config: &CncConfig, listing: &Listing) -> bool {
     files.any(|(path, modified)| *modified >= began && !is_before(path, modified))
 }
 
+/// Whether a file of a checkpoint was written after this process began. Must run on a thread that may block.
+pub fn has_written(config: &CncConfig, layout: &Layout) -> bool {
+    let Ok(listing) = list(&config.watch, &config.scan_limits()) else { return false };
+    was_written(config, &listing) && listing.files.iter().any(|path| layout.place(path).is_some())
+}
+
 /// Leaves out the files that were not written since this process began.
 pub fn only_written(config: &CncConfig, listing: &mut Listing) {
     listing.only_since(began(config));
