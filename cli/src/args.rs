@@ -75,7 +75,7 @@ pub enum Command {
     /// Compare two checkpoints, or a checkpoint and a directory
     ///
     /// Elements are compared in the order of the chunks of a dataset. The filters and the places of the chunks in the
-    /// file do not matter, unless the store keeps the chunks as they are in the file (mcr ls: #stored). If the
+    /// file do not matter, unless the store keeps the chunks as they are in the file (#stored in mcr show). If the
     /// dimensions of the chunks differ, different elements are compared; the result says if both have the same in
     /// another order.
     #[command(after_help = args::DIFF)]

@@ -34,7 +34,7 @@ pub fn checkpoint_of(all: &[CheckpointState], asked: &CheckpointId) -> anyhow::R
     meant(latest, there, asked)
 }
 
-/// Whether a checkpoint of this condition cannot be restored, or not whole, although nobody wanted this.
+/// Whether a checkpoint of this condition cannot be restored, although nobody removed it or marked it.
 pub fn is_lost(condition: Condition) -> bool {
     matches!(condition, Condition::Unreadable | Condition::Damaged | Condition::Incomplete)
 }
@@ -42,8 +42,8 @@ pub fn is_lost(condition: Condition) -> bool {
 /// Tells that a checkpoint is newer than `chosen`, but has this condition: the newest such checkpoint of `all`, which
 /// are the checkpoints of the job, newest first.
 pub fn tell_of_newer(all: &[CheckpointState], chosen: &CheckpointId, is_told: impl Fn(Condition) -> bool) {
-    let newer = all.iter().take_while(|state| state.id != *chosen);
-    if let Some(newer) = newer.into_iter().find(|state| is_told(state.condition())) {
+    let mut newer = all.iter().take_while(|state| state.id != *chosen);
+    if let Some(newer) = newer.find(|state| is_told(state.condition())) {
         let why = newer.problems.first().map(|why| format!(": {why}")).unwrap_or_default();
         note(format!("{} is newer than {chosen}, but {}{why}", newer.id, newer.condition()));
     }

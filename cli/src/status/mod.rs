@@ -82,9 +82,11 @@ async fn print_once(args: &StatusArgs, mut model: Model) -> anyhow::Result<ExitC
             .map(|aggregator| aggregator.address.as_str())
             .collect();
         let word = if exit == Exit::Partly { "PARTLY" } else { "FAILED" };
-        let silent = silent.join(", ");
-        let of = counted(asked as u64, "aggregator");
-        let advice = "look at its log, and start it again";
+        let advice = match silent.len() {
+            1 => "look at its log, and start it again",
+            _ => "look at their logs, and start them again",
+        };
+        let (of, silent) = (counted(asked as u64, "aggregator"), silent.join(", "));
         print(&format!("\n{word}: {answered} of {of} answered; no answer from {silent}; {advice}\n"))?;
     }
     Ok(exit.into())

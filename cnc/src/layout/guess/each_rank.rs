@@ -38,14 +38,13 @@ pub(super) fn of_each_rank<'a>(
     let steps: BTreeSet<u64> = labels.iter().flat_map(numbers_of).collect();
     let mut families: BTreeMap<(Vec<u8>, usize), Family> = BTreeMap::new();
     for path in left {
-        let numbers = numbers(path.as_bytes());
+        let (numbers, shape) = (numbers(path.as_bytes()), shape_of(&String::from_utf8_lossy(path.as_bytes())));
         for (nth, (at, value)) in numbers.iter().enumerate() {
             let mut others =
                 numbers.iter().enumerate().filter(|(other, _)| *other != nth).map(|(_, (_, value))| *value);
             let step = others.find(|value| steps.contains(value));
             if step.is_some() || is_rank_word(&path.as_bytes()[..at.start]) {
-                let shape = shape_of(&String::from_utf8_lossy(path.as_bytes()));
-                let family = families.entry((shape, nth)).or_default();
+                let family = families.entry((shape.clone(), nth)).or_default();
                 family.values.insert(*value);
                 family.steps.extend(step);
                 family.has_none |= step.is_none();
@@ -67,7 +66,7 @@ pub(super) fn numbers_of(label: &CheckpointId) -> impl Iterator<Item = u64> {
     numbers(label.label().as_bytes()).into_iter().map(|(_, value)| value)
 }
 
-/// The numbers in a name, and where they are. Numbers of more than 19 digits are left out.
+/// The numbers in a name, and where they are. Numbers that need more than 64 bits are left out.
 fn numbers(name: &[u8]) -> Vec<(Range<usize>, u64)> {
     let (mut found, mut at) = (Vec::new(), 0);
     while at < name.len() {
