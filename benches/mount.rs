@@ -9,7 +9,7 @@
 //! original files in the first round.
 //!
 //! Command: `cargo bench -p mcr-cli --bench mount`. MCR_BENCH_REPETITIONS sets the repetitions (default 5), and
-//! MCR_BENCH_BUDGET_MIB the budget of the mount (default 256).
+//! MCR_BENCH_BUDGET_MIB the budget of the mount (default 512).
 
 #[path = "size/generate.rs"]
 mod generate;
@@ -30,7 +30,7 @@ fn main() {
         return;
     }
     let number = |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
-    let (mib, budget_mib) = (number("MCR_BENCH_MIB", 1024u64), number("MCR_BENCH_BUDGET_MIB", 256u64));
+    let (mib, budget_mib) = (number("MCR_BENCH_MIB", 1024u64), number("MCR_BENCH_BUDGET_MIB", 512u64));
     let profile = std::env::var("MCR_BENCH_PROFILE").unwrap_or_else(|_| "fast".into());
     let dir = tempfile::tempdir().expect("a directory");
     println!(

@@ -176,6 +176,7 @@ impl Bases {
     /// the index stores.
     pub fn read(&self, base: &Base, scratch: &mut Scratch) -> Result<(Older, BaseSegment), ReadError> {
         let Holder { container, reader, .. } = &self.holders[base.holder];
+        scratch.set_older(None); // a base has no base
         let raw = reader.decode_segment(base.segment, scratch)?;
         let named = BaseSegment { container: Arc::clone(container), segment: base.segment, digest: Digest::of(&raw) };
         Ok((Older { raw, places: base.places.clone() }, named))

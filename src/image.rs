@@ -2,7 +2,6 @@
 //! of its variables, as a restart would write them.
 
 use crate::classify::VariableRef;
-use crate::codec::Scratch;
 use crate::container::{ReadError, VariableReader, segments_of};
 use crate::filter::put_on;
 use crate::gathered::Gathered;
@@ -121,11 +120,6 @@ impl FileReader {
     /// The reader of the variables.
     pub fn reader(&self) -> &VariableReader {
         &self.reader
-    }
-
-    /// The buffers of the codecs. Readers that work one after the other can share them.
-    pub fn scratch_mut(&mut self) -> &mut Scratch {
-        self.reader.scratch_mut()
     }
 
     /// Memory of the filtered chunk that was used last, in bytes.

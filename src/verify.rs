@@ -2,9 +2,9 @@
 //! memory.
 
 use crate::classify::VariableRef;
-use crate::codec::{SegmentMemory, threads_of_each};
 use crate::container::{
-    ContainerSet, DIGEST_BYTES_MIN, ReadError, ReadOrder, SegmentBuffer, SegmentKey, VariableReader, segments_of,
+    ContainerSet, DIGEST_BYTES_MIN, DecodingMemory, ReadError, ReadOrder, SegmentBuffer, SegmentKey, VariableReader,
+    segments_of,
 };
 use crate::error_chain::error_chain;
 use crate::filter::put_on;
@@ -37,10 +37,9 @@ pub struct VerifyReport {
     pub raw_bytes: RawBytes,
     /// Total length of the containers.
     pub stored_bytes: StoredBytes,
-    /// Length of the largest segment or filtered chunk, in bytes. Decoding it takes at least
-    /// [`DECODING_BYTES_MIN_FACTOR`] times this memory, whatever the limit is.
+    /// Memory that the segment with the largest need takes while it is decoded, in bytes, whatever the limit is.
     #[serde(skip)]
-    pub largest_bytes: u64,
+    pub decoding_bytes: u64,
     /// The parity files that are damaged or belong to other containers, as sentences. The checkpoint can be restored
     /// nevertheless.
     pub damaged_parity: Vec<String>,
@@ -62,19 +61,13 @@ pub struct Problem {
 /// The resources that verifying may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifyOptions {
-    /// Maximum bytes of decoded segments in memory.
-    pub cache_bytes: u64,
-    /// Maximum number of files that are verified at the same time. If decoding `threads` segments at once would take
-    /// more than `cache_bytes`, fewer files are verified at the same time.
+    /// Maximum memory in bytes. One half is for decoded segments, and the other half for the codecs. A segment that
+    /// needs more memory is decoded nevertheless.
+    pub memory_bytes: u64,
+    /// Maximum number of files that are verified at the same time.
     pub threads: usize,
 }
 
-/// Bytes of memory that decoding a segment takes for each raw byte. The measured values are 3 to 7. The largest value
-/// was measured with 4-byte floats and the profile `max`. A codec that uses several threads takes one additional byte
-/// for each raw byte.
-const DECODING_BYTES_PER_RAW_BYTE: u64 = 8;
-/// The smallest measured value of `DECODING_BYTES_PER_RAW_BYTE`.
-pub const DECODING_BYTES_MIN_FACTOR: u64 = 3;
 /// Maximum number of problems in one report. Verifying stops after about this number.
 pub const PROBLEMS_MAX: usize = 1000;
 /// Number of bytes that are read and hashed at once.
@@ -189,23 +182,21 @@ fn verify_group(
     if !described.eq(manifest.files.iter().map(|f| (&f.path, f.rank, f.bytes, f.kind, f.digest))) {
         return Err(own_error(&set, "the list of files", "it differs from the list in the manifest".into()));
     }
-    // The largest segment or chunk determines the memory of a thread. Segments of older containers, and chunks whose
-    // filters are applied again, are included.
-    let segments = set.readers().iter().flat_map(|reader| reader.index().segments()).map(|segment| segment.raw_bytes.0);
-    let filtered = files.iter().flat_map(|file| &file.variables).filter(|variable| !variable.filters.is_empty());
-    let chunks = filtered.flat_map(|variable| &variable.extents).map(|extent| extent.raw_bytes);
-    let largest = segments.chain(chunks).max().unwrap_or(0);
-    report.largest_bytes = report.largest_bytes.max(largest);
-    let fit = options.cache_bytes / (largest * DECODING_BYTES_PER_RAW_BYTE).max(1);
-    let threads = options.threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).clamp(1, files.len().max(1));
-    let memory = SegmentMemory { bytes: options.cache_bytes, per_raw_byte: DECODING_BYTES_PER_RAW_BYTE };
-    let of_each =
-        threads_of_each(options.threads, memory, own.index().segments().iter().map(|segment| segment.raw_bytes));
+    let cache_bytes = options.memory_bytes / 2;
+    let decoding = DecodingMemory::new(options.memory_bytes - cache_bytes);
     let tasks = set.tasks(|_| true);
-    let segments = Arc::new(SegmentBuffer::new(Arc::clone(&set), &tasks, options.cache_bytes, ReadOrder::Announced)?);
+    let segments = SegmentBuffer::new(Arc::clone(&set), &tasks, cache_bytes, ReadOrder::Announced)?;
+    let segments = Arc::new(segments.with_decoding(decoding));
+    report.decoding_bytes = report.decoding_bytes.max(segments.largest_need());
+    let of_each = segments.threads_of_each(options.threads, &tasks);
     drop(tasks);
+    // A thread keeps a filtered chunk twice: without its filters, and after the filters were applied again.
+    let filtered = files.iter().flat_map(|file| &file.variables).filter(|variable| !variable.filters.is_empty());
+    let largest = filtered.flat_map(|variable| &variable.extents).map(|extent| extent.raw_bytes).max().unwrap_or(0);
+    let fit = usize::try_from(cache_bytes / (2 * largest).max(1)).unwrap_or(usize::MAX);
+    let threads = options.threads.min(fit).clamp(1, files.len().max(1));
     let checks: Vec<FileCheck<'_>> = (0..).zip(files).map(|(f, file)| FileCheck::new(f, file, group)).collect();
-    let in_order = best_order(&checks, &set, options.cache_bytes);
+    let in_order = best_order(&checks, &set, cache_bytes);
     in_order.iter().for_each(|(steps, check)| segments.announce(check.uses_of_steps(&set, steps.clone())));
     let (left, problems) = (Mutex::new(in_order.into_iter()), AtomicUsize::new(report.problems.len()));
     if recording.is_some() {

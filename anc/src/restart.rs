@@ -7,7 +7,6 @@ use crate::served::ServedGroup;
 use bytes::{Bytes, BytesMut};
 use mcr_proto::convert::file_to_wire;
 use mcr_proto::{FRAME_BYTES, v1};
-use mcrengine::codec::{Scratch, SegmentMemory, threads_of_each};
 use mcrengine::container::{ReadError, SegmentBuffer, SegmentTask};
 use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
@@ -45,7 +44,7 @@ pub enum RestartError {
 }
 
 /// Decodes the segments of all tasks through a buffer, and passes the pieces to `sink`. Uses several threads.
-/// `stored` is the budget for stored bytes. The length of the buffer limits the decoded bytes.
+/// `stored` is the budget for stored bytes. The buffer limits the decoded bytes and the memory of the codecs.
 pub fn restore_files(
     segments: &SegmentBuffer,
     tasks: &[SegmentTask],
@@ -55,19 +54,16 @@ pub fn restore_files(
     sink: &dyn Sink,
 ) -> Result<(), RestartError> {
     observer.planned(tasks.len(), tasks.iter().map(|task| task.raw_bytes).sum());
-    let memory = SegmentMemory { bytes: segments.bytes(), per_raw_byte: 1 };
-    let threads_of_each = threads_of_each(threads, memory, tasks.iter().map(|task| task.raw_bytes));
+    let threads_of_each = segments.threads_of_each(threads, tasks);
     let (queue, stopped) = (segments.queue(tasks), AtomicBool::new(false));
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, tasks.len().max(1)) {
             scope.spawn(|| {
-                let mut scratch = Scratch::default();
-                scratch.set_threads(threads_of_each);
                 while !stopped.load(Ordering::Relaxed) {
                     let Some(task) = queue.take() else { break };
                     let _lease = stored.lease(segments.set().stored_bytes_of(task));
-                    let result = segments.run(task, &mut scratch, |variable, offset, bytes| {
+                    let result = segments.run(task, threads_of_each, |variable, offset, bytes| {
                         sink.write(variable.file, variable.variable, offset, bytes).map_err(RestartError::Sink)
                     });
                     match result {

@@ -2,7 +2,7 @@
 //! segment is decoded once for all nodes of the group, as long as the budget allows.
 
 use crate::budget::{Budget, Lease, Shares};
-use mcrengine::container::{ContainerSet, ReadError, ReadOrder, SegmentBuffer};
+use mcrengine::container::{ContainerSet, DecodingMemory, ReadError, ReadOrder, SegmentBuffer};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::store::Store;
 use std::collections::HashMap;
@@ -116,11 +116,14 @@ impl ServedGroup {
         let tasks = set.tasks(|_| true);
         let all = tasks.iter().map(|task| task.raw_bytes.0 + set.stored_bytes_of(task)).sum::<u64>();
         let most = tasks.iter().map(|task| set.task_bytes(task)).max().unwrap_or(0);
-        // Segments and their bases must fit, however small the budget is.
-        let wanted = (budget.total_bytes() / GROUP_DIVISOR).min(all).max(most);
-        let lease = budget.lease(wanted);
-        let Shares { decoded_bytes, stored_bytes } = Shares::of(wanted, &tasks);
+        let need = tasks.iter().map(|task| set.decoding_bytes(task)).max().unwrap_or(0);
+        // One half is for the codecs. Segments and their bases must fit, however small the budget is.
+        let half = budget.total_bytes() / GROUP_DIVISOR / 2;
+        let (of_segments, of_codecs) = (half.min(all).max(most), half.max(need));
+        let lease = budget.lease(of_segments + of_codecs);
+        let Shares { decoded_bytes, stored_bytes } = Shares::of(of_segments, &tasks);
         let segments = SegmentBuffer::new(set, &tasks, decoded_bytes, ReadOrder::Shared)?;
+        let segments = segments.with_decoding(DecodingMemory::new(of_codecs));
         let made = Arc::new(OpenGroup { segments, stored: Budget::new(stored_bytes), _lease: lease });
         *open = Some(Arc::clone(&made));
         Ok(made)

@@ -174,7 +174,7 @@ fn a_flush_on_several_threads_that_dies_anywhere_leaves_nothing_or_all() {
             assert!(complete <= 1 && (complete == 1 || saved.is_err()), "{before} of {count}, {survival:?}: {saved:?}");
             if complete == 1 {
                 let id = "c1".parse().expect("a name");
-                let how = VerifyOptions { cache_bytes: 1 << 20, threads: 1 };
+                let how = VerifyOptions { memory_bytes: 2 << 20, threads: 1 };
                 let report = verify(&after, &job, &id, how, &|_| ());
                 assert!(report.is_good(), "{before} of {count}, {survival:?}: {:?}", report.problems);
             }

@@ -303,8 +303,8 @@ pub struct RestartArgs {
     /// Do not wait until the files are on the disk
     #[arg(long)]
     pub no_sync: bool,
-    /// Maximum memory for checkpoint data, in MiB
-    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    /// Maximum memory for checkpoint data and codecs, in MiB
+    #[arg(long, default_value_t = 1024, value_name = "MIB")]
     pub budget_mib: u64,
     /// Number of threads; 0: one thread for each core that the process may use
     #[arg(long, default_value_t = 0)]
@@ -355,8 +355,8 @@ pub struct VerifyArgs {
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Maximum memory for decoded data, in MiB
-    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    /// Maximum memory for decoded data and codecs, in MiB
+    #[arg(long, default_value_t = 1024, value_name = "MIB")]
     pub budget_mib: u64,
     /// Maximum number of threads; fewer threads are used if the memory does not suffice. 0: one thread for each core
     /// that the process may use

@@ -15,7 +15,7 @@ use mcr_anc::restart::{RestartError, restore_files};
 use mcr_cnc::restart::{
     Aside, Publish, Recovered, Target, VerifiedFile, Why, descriptors_share, is_interrupted, publish_all, recover,
 };
-use mcrengine::container::{ContainerSet, ReadOrder, SegmentBuffer};
+use mcrengine::container::{ContainerSet, DecodingMemory, ReadOrder, SegmentBuffer};
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, Rank, natural_cmp, shape_of};
 use mcrengine::manifest::{self, CheckpointState};
@@ -271,8 +271,11 @@ fn direct(
     let restorers = Restorers::create(target, set.index().files(), wanted)?;
     let chosen: Vec<bool> = set.index().files().iter().map(wanted).collect();
     let tasks = set.tasks(|variable| chosen[variable.file as usize]);
-    let Shares { decoded_bytes, stored_bytes } = Shares::of(args.budget_mib.max(16) << 20, &tasks);
+    // One half of the budget is for the codecs.
+    let half = args.budget_mib.max(16) << 19;
+    let Shares { decoded_bytes, stored_bytes } = Shares::of(half, &tasks);
     let segments = SegmentBuffer::new(set, &tasks, decoded_bytes, ReadOrder::Announced).map_err(unread)?;
+    let segments = segments.with_decoding(DecodingMemory::new(half));
     if recording.is_some() {
         segments.record();
     }
@@ -309,7 +312,7 @@ pub fn preview(
     let progress = Progress::new("verifying", args.json);
     progress.message(state.id.to_string());
     progress.expect(state.raw_bytes.0, 1);
-    let options = VerifyOptions { cache_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
+    let options = VerifyOptions { memory_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
     let report = verify(store, job, &state.id, options, &|raw_bytes| progress.done(raw_bytes.0));
     if let Some(problem) = report.problems.first() {
         return Err(of_advice(problem.advice, anyhow!("{}", problem.what)));

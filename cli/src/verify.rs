@@ -16,7 +16,7 @@ use mcrengine::marks::{mark_damaged, unmark_damaged};
 use mcrengine::partition::Recording;
 use mcrengine::store::{Advice, PosixStore, Store};
 use mcrengine::units::{RawBytes, human_bytes};
-use mcrengine::verify::{DECODING_BYTES_MIN_FACTOR, VerifyOptions, VerifyReport, verify_recorded};
+use mcrengine::verify::{VerifyOptions, VerifyReport, verify_recorded};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -53,7 +53,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         let CheckpointState { id, raw_bytes, is_unreadable, doubt, references, .. } = state;
         tracing::info!(checkpoint = %id, raw_bytes = raw_bytes.0, is_complete, "verifying");
         let started = Instant::now();
-        let options = VerifyOptions { cache_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
+        let options = VerifyOptions { memory_bytes: args.budget_mib << 20, threads: threads_of(args.threads) };
         let read = |stage: String, recording: &mut Option<Recording>| {
             let progress = Progress::new("verifying", args.json);
             progress.message(stage);
@@ -166,13 +166,10 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
 
 /// A sentence if the checkpoint cannot be verified within the memory budget. It is verified nevertheless.
 fn needs_more(report: &VerifyReport, budget_mib: u64) -> Option<String> {
-    let least = report.largest_bytes.saturating_mul(DECODING_BYTES_MIN_FACTOR);
-    (least > budget_mib.saturating_mul(1 << 20)).then(|| {
-        format!(
-            "the largest segment has {}, so decoding it took at least {}, more than --budget-mib {budget_mib}",
-            human_bytes(report.largest_bytes),
-            human_bytes(least)
-        )
+    let need = report.decoding_bytes;
+    (need > budget_mib.saturating_mul(1 << 20)).then(|| {
+        let need = human_bytes(need);
+        format!("decoding one of the segments takes up to {need}, more than --budget-mib {budget_mib}")
     })
 }
 

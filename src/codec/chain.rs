@@ -6,6 +6,7 @@ use super::table::Codec;
 use super::traits::BIG_ENDIAN;
 use super::{ArrayCodec, ArrayJob, ArrayShape, BytesCodec, CodecError, CodecId, SEGMENT_BYTES_MAX, Scratch, ids};
 use crate::header::{ByteOrder, ELEMENT_WIDTH_MAX, ElementType, Member};
+use crate::units::RawBytes;
 use std::fmt;
 use std::sync::Arc;
 
@@ -159,6 +160,16 @@ impl Chain {
         let mut raw = std::mem::take(&mut scratch.front);
         raw.shrink_to_fit(); // frees the additional memory of an earlier, longer segment
         Ok(raw)
+    }
+
+    /// Memory that decoding a segment of this length takes, in bytes, with the result and without the stored bytes.
+    pub fn decoding_bytes(&self, raw_bytes: RawBytes) -> u64 {
+        let of_step = |step: &Step| match Codec::find(step.codec) {
+            Ok(Codec::Array(codec)) => codec.memory_to_decode(step.param),
+            Ok(Codec::Bytes(codec)) => codec.memory_to_decode(),
+            Err(_) => 0, // such a chain is refused before anything is decoded
+        };
+        raw_bytes.0.saturating_mul(self.working_steps().iter().map(of_step).max().unwrap_or(1))
     }
 
     /// Whether the stored bytes decode to exactly the bytes in `raw`.

@@ -33,6 +33,11 @@ pub trait ArrayCodec: Send + Sync {
     fn takes(&self, param: u32) -> bool;
     /// The most bytes that `encode` can produce for `raw_bytes` bytes of input.
     fn max_encoded_bytes(&self, param: u32, raw_bytes: usize) -> usize;
+    /// Memory that decoding takes for each raw byte, in bytes: the result, the buffers, and the input if another codec
+    /// made it. The values are measured maxima, rounded up.
+    fn memory_to_decode(&self, _param: u32) -> u64 {
+        2
+    }
     /// Encodes the bytes of `job` and replaces the contents of `stored` with the result.
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError>;
     /// Decodes `stored` and replaces the contents of `raw` with exactly `raw_bytes` bytes, or fails.
@@ -71,6 +76,10 @@ pub trait BytesCodec: Send + Sync {
     fn takes(&self, param: u32) -> bool;
     /// The most bytes that `encode` can produce for `raw_bytes` bytes of input.
     fn max_encoded_bytes(&self, raw_bytes: usize) -> usize;
+    /// Memory that decoding takes for each raw byte, in bytes, like [`ArrayCodec::memory_to_decode`].
+    fn memory_to_decode(&self) -> u64 {
+        2
+    }
     /// Encodes `raw` and replaces the contents of `stored` with the result.
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError>;
     /// Decodes `stored` and replaces the contents of `raw` with at most `limit` bytes, or fails.

@@ -2,6 +2,7 @@
 
 mod columns;
 mod decode;
+mod decoding;
 mod encode;
 mod index;
 pub mod layout;
@@ -15,6 +16,7 @@ mod variables;
 mod writer;
 
 pub use crate::error::ReadError;
+pub use decoding::DecodingMemory;
 pub use index::{
     BaseRef, BaseSegment, ContainerRef, Contents, Dependency, EXTENTS_MAX, Index, NO_DIGEST, PIECES_MAX, Placement,
     REFERENCES_MAX, SegmentEntry, Source, StoredSegment, VARIABLES_MAX,

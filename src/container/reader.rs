@@ -7,7 +7,7 @@ use super::index::{BaseSegment, Index, Placement, SegmentEntry, StoredSegment};
 use super::layout::*;
 use super::repacked::{Kept, KeptSegment, TABLE_END_LEN, apply, decode as decode_table};
 use crate::classify::VariableRef;
-use crate::codec::{CodecError, Older, Scratch};
+use crate::codec::{CodecError, Scratch};
 use crate::error::ReadError;
 use crate::ids::{CheckpointId, Digest, GroupId, JobId};
 use crate::store::{Store, StoredFile};
@@ -189,27 +189,14 @@ impl ContainerReader {
         Ok(StoredSegment { chain: header.chain, raw_bytes: entry.raw_bytes, stored: buffer, base })
     }
 
-    /// Reads and decodes a segment that has no base. Returns its raw bytes, still merged.
+    /// Reads and decodes a segment. Returns its raw bytes, still merged. If the segment has a base, `scratch` must have
+    /// the raw bytes of the base ([`Scratch::set_older`]).
     pub fn decode_segment(&self, segment: u32, scratch: &mut Scratch) -> Result<Vec<u8>, ReadError> {
-        self.decode_since(segment, None, scratch)
-    }
-
-    /// Reads and decodes a segment like [`ContainerReader::decode_segment`]. `base` has the raw bytes of the
-    /// segment's base, if the segment has a base.
-    pub(super) fn decode_since(
-        &self,
-        segment: u32,
-        base: Option<Arc<Older>>,
-        scratch: &mut Scratch,
-    ) -> Result<Vec<u8>, ReadError> {
         let stored = self.read_segment(segment, Vec::new())?;
         let RawBytes(raw_bytes) = stored.raw_bytes;
         let codec = |source| ReadError::Codec { path: self.path.clone(), segment, source };
         let raw_bytes = usize::try_from(raw_bytes).map_err(|_| too_long(&self.path, "a segment"))?;
-        scratch.set_older(base);
-        let decoded = stored.chain.decode(&stored.stored, raw_bytes, scratch);
-        scratch.set_older(None);
-        let raw = decoded.map_err(codec)?;
+        let raw = stored.chain.decode(&stored.stored, raw_bytes, scratch).map_err(codec)?;
         if raw.len() != raw_bytes {
             return Err(self.invalid("a segment", format!("{} bytes were decoded, not {raw_bytes}", raw.len())));
         }

@@ -2,9 +2,10 @@
 //! size. Several threads use the buffer. A segment that several threads, ranks or other segments need is decoded only
 //! once, as long as the buffer has room for the segment.
 
+use super::decoding::DecodingMemory;
 use super::index::BaseRef;
 use super::set::{ContainerSet, Delivery, SegmentKey, SegmentTask};
-use crate::codec::{Older, Scratch};
+use crate::codec::{Older, SegmentMemory, threads_of_each};
 use crate::error::ReadError;
 use crate::ids::Digest;
 use crate::merge::{Layout, merge, runs};
@@ -13,6 +14,7 @@ use crate::partition::{
     Partition, PartitionId, PartitionList, Policy, SharedBuffer, SharedLoader, SubBufferId, TraceEvent, Use,
 };
 use crate::plan::Piece;
+use crate::units::RawBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -38,6 +40,8 @@ pub struct SegmentBuffer {
     /// Whether there is room for segments that are decoded in advance.
     has_spare_room: bool,
     buffer: Arc<SharedBuffer<Order, Decoded>>,
+    /// The memory of the codecs.
+    decoding: Arc<DecodingMemory>,
     spool: Option<Box<dyn Spool>>,
     /// The damaged segments, each with its error. A damaged segment is not read again for each of its variables. `None`
     /// if the files may be repaired while the buffer is in use.
@@ -73,15 +77,14 @@ pub(super) struct Decoded {
 }
 
 impl SegmentBuffer {
-    /// An empty buffer for these segments and their bases.
+    /// An empty buffer for these segments and their bases. The codecs may take as much memory as the buffer.
     pub fn new<'a>(
         set: Arc<ContainerSet>,
         tasks: impl IntoIterator<Item = &'a SegmentTask>,
         bytes: u64,
         order: ReadOrder,
     ) -> Result<Self, ReadError> {
-        let own = tasks.into_iter().map(|task| SegmentKey { container: task.container, segment: task.segment });
-        let mut keys: Vec<SegmentKey> = own.collect();
+        let mut keys: Vec<SegmentKey> = tasks.into_iter().map(SegmentKey::from).collect();
         let bases: Vec<SegmentKey> = keys.iter().filter_map(|key| set.base_of(*key)).collect();
         let together = if bases.is_empty() { 1 } else { 2 };
         keys.extend(bases);
@@ -100,7 +103,14 @@ impl SegmentBuffer {
         };
         let buffer = SharedBuffer::new(list.map_err(refuse)?, layout, policy, after_use).map_err(refuse)?;
         let damaged = (order != ReadOrder::Unknown).then(Default::default);
-        Ok(Self { set, keys, bytes, has_spare_room, buffer, spool: None, damaged })
+        let decoding = DecodingMemory::new(bytes);
+        Ok(Self { set, keys, bytes, has_spare_room, buffer, decoding, spool: None, damaged })
+    }
+
+    /// Decodes segments within `decoding`. Several buffers may share the memory.
+    pub fn with_decoding(mut self, decoding: Arc<DecodingMemory>) -> Self {
+        self.decoding = decoding;
+        self
     }
 
     /// Keeps decoded segments that several files need in `spool`. A file with bytes in few of many segments can then
@@ -115,20 +125,31 @@ impl SegmentBuffer {
         self.bytes
     }
 
+    /// Memory that the segment with the largest need takes while it is decoded, in bytes.
+    pub fn largest_need(&self) -> u64 {
+        self.keys.iter().map(|key| self.set.need_of(*key)).max().unwrap_or(0)
+    }
+
     /// The containers of the segments.
     pub fn set(&self) -> &Arc<ContainerSet> {
         &self.set
     }
 
-    /// Decodes one segment, or finds it in the buffer. Calls `each` for each wanted piece of the segment with the
-    /// variable, the offset in its raw bytes, and the bytes.
+    /// How many of `threads` threads to use inside each segment of these tasks. 0 and 1 mean no additional threads.
+    pub fn threads_of_each(&self, threads: usize, tasks: &[SegmentTask]) -> usize {
+        let memory = SegmentMemory { bytes: self.decoding.limit_bytes(), per_raw_byte: 1 };
+        threads_of_each(threads, memory, tasks.iter().map(|task| RawBytes(self.set.decoding_bytes(task))))
+    }
+
+    /// Decodes one segment on `threads` threads, or finds it in the buffer. Calls `each` for each wanted piece of the
+    /// segment with the variable, the offset in its raw bytes, and the bytes.
     pub fn run<E: From<ReadError>>(
         &self,
         task: &SegmentTask,
-        scratch: &mut Scratch,
+        threads: usize,
         mut each: impl FnMut(crate::classify::VariableRef, u64, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let decoded = self.decoded(SegmentKey { container: task.container, segment: task.segment }, scratch)?;
+        let decoded = self.decoded(task.into(), threads)?;
         let pieces = self.set.readers()[task.container as usize].index().pieces(task.segment);
         for Delivery { piece, variable } in &task.deliveries {
             let piece = *piece as usize;
@@ -139,7 +160,7 @@ impl SegmentBuffer {
 
     /// Decodes a segment, or finds it in the buffer. While a thread has the result, the thread must not ask for
     /// another segment.
-    pub(super) fn decoded(&self, key: SegmentKey, scratch: &mut Scratch) -> Result<DecodedInUse, ReadError> {
+    pub(super) fn decoded(&self, key: SegmentKey, threads: usize) -> Result<DecodedInUse, ReadError> {
         let own = &self.set.readers()[0];
         let known = self.partition_of(key);
         let partition = known.ok_or_else(|| own.invalid("the request", "the segment was not asked for".into()))?;
@@ -147,7 +168,7 @@ impl SegmentBuffer {
             self.withdraw(std::iter::once(key));
             return Err(error);
         }
-        let accessed = self.buffer.access(partition, &mut Decoder { of: self, scratch });
+        let accessed = self.buffer.access(partition, &mut Decoder { of: self, threads });
         let decoded = accessed.map_err(|error| match error {
             AccessError::Load { source, .. } => source,
             AccessError::Partition(error) => own.invalid("the partition buffer", error.to_string()),
@@ -175,13 +196,13 @@ impl SegmentBuffer {
 
     /// Decodes a segment in advance, if the buffer has spare room and the segment is neither in the buffer nor in the
     /// spool. `segment` is a number of [`crate::image::FileReader::upcoming`].
-    pub fn fetch(&self, segment: u32, scratch: &mut Scratch) -> Result<(), ReadError> {
+    pub fn fetch(&self, segment: u32) -> Result<(), ReadError> {
         let is_kept = || self.spool.as_ref().is_some_and(|spool| spool.holds(segment));
         let Some(key) = self.keys.get(segment as usize).filter(|_| self.has_spare_room) else { return Ok(()) };
         if self.buffer.holds(PartitionId(segment)) || is_kept() {
             return Ok(());
         }
-        self.decoded(*key, scratch).map(drop)
+        self.decoded(*key, 1).map(drop)
     }
 
     /// The number of a segment.
@@ -210,9 +231,8 @@ impl SegmentBuffer {
 
     /// Announces all tasks, and returns the queue from which several threads take the tasks.
     pub fn queue<'a>(&'a self, tasks: &'a [SegmentTask]) -> TaskQueue<'a> {
-        let key = |task: &SegmentTask| SegmentKey { container: task.container, segment: task.segment };
-        self.announce(tasks.iter().map(key));
-        let left = tasks.iter().filter_map(|task| self.partition_of(key(task))).collect();
+        self.announce(tasks.iter().map(SegmentKey::from));
+        let left = tasks.iter().filter_map(|task| self.partition_of(task.into())).collect();
         TaskQueue { buffer: self, tasks, left: Mutex::new(left) }
     }
 
@@ -244,11 +264,12 @@ impl SegmentBuffer {
         partition.and_then(|partition| self.base_of(partition)).into_iter().chain(partition)
     }
 
-    fn load(&self, key: SegmentKey, base: Option<&Decoded>, scratch: &mut Scratch) -> Result<Decoded, ReadError> {
+    fn load(&self, key: SegmentKey, base: Option<&Decoded>, threads: usize) -> Result<Decoded, ReadError> {
         let reader = &self.set.readers()[key.container as usize];
         let entry = &reader.index().segments()[key.segment as usize];
         let base = entry.base().zip(base).map(|(named, base)| self.raw_base(named, base)).transpose()?;
-        let raw = reader.decode_since(key.segment, base, scratch)?;
+        let mut decoding = self.decoding.take(self.set.need_of(key));
+        let raw = reader.decode_segment(key.segment, decoding.scratch(threads, base))?;
         let pieces = reader.index().pieces(key.segment);
         let decoded = Decoded::new(raw, pieces, entry.layout);
         let is_shared = || pieces.windows(2).any(|two| two[0].variable.file != two[1].variable.file);
@@ -292,9 +313,7 @@ impl<'a> TaskQueue<'a> {
         let next = self.buffer.buffer.next_of(&left)?;
         left.remove(&next);
         let key = self.buffer.keys.get(next.index())?;
-        let at = self
-            .tasks
-            .binary_search_by_key(key, |task| SegmentKey { container: task.container, segment: task.segment });
+        let at = self.tasks.binary_search_by_key(key, SegmentKey::from);
         at.ok().and_then(|at| self.tasks.get(at))
     }
 }
@@ -355,7 +374,8 @@ impl Decoded {
 /// Reads and decodes segments for one thread.
 struct Decoder<'a> {
     of: &'a SegmentBuffer,
-    scratch: &'a mut Scratch,
+    /// Number of threads that a codec may use.
+    threads: usize,
 }
 
 impl SharedLoader<Decoded> for Decoder<'_> {
@@ -366,7 +386,7 @@ impl SharedLoader<Decoded> for Decoder<'_> {
     }
 
     fn load(&mut self, partition: PartitionId, base: Option<&Decoded>) -> Result<Decoded, ReadError> {
-        self.of.load(self.of.keys[partition.index()], base, self.scratch)
+        self.of.load(self.of.keys[partition.index()], base, self.threads)
     }
 }
 

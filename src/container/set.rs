@@ -51,6 +51,12 @@ pub struct Delivery {
     pub variable: VariableRef,
 }
 
+impl From<&SegmentTask> for SegmentKey {
+    fn from(task: &SegmentTask) -> Self {
+        Self { container: task.container, segment: task.segment }
+    }
+}
+
 impl ContainerSet {
     /// Opens the containers of a committed group and compares each container with the digest in the manifest or in
     /// the reference.
@@ -187,7 +193,7 @@ impl ContainerSet {
 
     /// Stored bytes of a task's segment, plus the stored bytes of the segment's base.
     pub fn stored_bytes_of(&self, task: &SegmentTask) -> u64 {
-        let of_base = self.base_of(SegmentKey { container: task.container, segment: task.segment }).map(|base| {
+        let of_base = self.base_of(task.into()).map(|base| {
             let older = self.readers[base.container as usize].index();
             older.segments()[base.segment as usize].stored_bytes.0
         });
@@ -196,8 +202,20 @@ impl ContainerSet {
 
     /// Raw and stored bytes of a task's segment, plus the raw and stored bytes of the segment's base.
     pub fn task_bytes(&self, task: &SegmentTask) -> u64 {
-        let base = self.base_of(SegmentKey { container: task.container, segment: task.segment });
+        let base = self.base_of(task.into());
         task.raw_bytes.0 + base.map_or(0, |base| self.raw_bytes_of(base).0) + self.stored_bytes_of(task)
+    }
+
+    /// Memory that decoding a segment takes, in bytes, with its stored bytes and without its base.
+    pub(super) fn need_of(&self, key: SegmentKey) -> u64 {
+        let entry = &self.readers[key.container as usize].index().segments()[key.segment as usize];
+        entry.chain.decoding_bytes(entry.raw_bytes).saturating_add(entry.stored_bytes.0)
+    }
+
+    /// Memory that decoding a task's segment or its base takes, in bytes, with the stored bytes.
+    pub fn decoding_bytes(&self, task: &SegmentTask) -> u64 {
+        let base = self.base_of(task.into()).map_or(0, |base| self.need_of(base));
+        self.need_of(task.into()).max(base)
     }
 
     /// Raw bytes of a segment.

@@ -3,7 +3,6 @@
 use super::segments::{DecodedInUse, ReadOrder, SegmentBuffer};
 use super::set::{ContainerSet, SegmentKey};
 use crate::classify::VariableRef;
-use crate::codec::Scratch;
 use crate::error::ReadError;
 use std::sync::Arc;
 
@@ -11,7 +10,8 @@ use std::sync::Arc;
 /// segments. The reader keeps the segment that it used last.
 pub struct VariableReader {
     segments: Arc<SegmentBuffer>,
-    scratch: Scratch,
+    /// Number of threads that a codec may use.
+    threads: usize,
     last: Option<(SegmentKey, DecodedInUse)>,
 }
 
@@ -36,15 +36,13 @@ impl VariableReader {
 
     /// A reader of the variables that are in the segments of the buffer.
     pub fn of(segments: Arc<SegmentBuffer>) -> Self {
-        Self { segments, scratch: Scratch::default(), last: None }
+        Self { segments, threads: 1, last: None }
     }
 
     /// Makes a reader for another thread, with the same buffer. The codecs of the new reader may use `threads`
     /// threads.
     pub fn beside(&self, threads: usize) -> Self {
-        let mut scratch = Scratch::default();
-        scratch.set_threads(threads);
-        Self { segments: Arc::clone(&self.segments), scratch, last: None }
+        Self { segments: Arc::clone(&self.segments), threads, last: None }
     }
 
     /// The containers from which this reader reads.
@@ -66,7 +64,7 @@ impl VariableReader {
                     continue;
                 }
                 self.last = None; // the other segment must not be in use while this thread waits
-                self.last = Some((part.key, self.segments.decoded(part.key, &mut self.scratch)?));
+                self.last = Some((part.key, self.segments.decoded(part.key, self.threads)?));
             }
             if let Some((_, decoded)) = &self.last {
                 let to = (part.offset - offset) as usize;
@@ -75,11 +73,6 @@ impl VariableReader {
             }
         }
         Ok(())
-    }
-
-    /// The buffers of the codecs. Readers that work one after the other can share them.
-    pub fn scratch_mut(&mut self) -> &mut Scratch {
-        &mut self.scratch
     }
 
     /// Gives back the segment that was used last.

@@ -9,7 +9,6 @@ mod mutate;
 mod parity;
 mod records;
 
-use mcrengine::codec::Scratch;
 use mcrengine::container::{ContainerReader, ContainerSet, ReadError, ReadOrder, SegmentBuffer, SegmentTask};
 use mcrengine::ids::GroupId;
 use mcrengine::manifest::{list, newest_restorable};
@@ -293,12 +292,12 @@ fn a_report_is_the_same_with_any_memory_and_any_number_of_threads() {
     flipped[whole.len() / 4] ^= 1; // this byte is in a segment
     for (bytes, is_good) in [(&whole, true), (&flipped, false)] {
         store.put(path, bytes);
-        let reports = [(1, 1), (1 << 20, 1), (1 << 20, 2), (1 << 20, 5)].map(|(cache_bytes, threads)| {
+        let reports = [(1, 1), (1 << 20, 1), (1 << 20, 2), (1 << 20, 5)].map(|(memory_bytes, threads)| {
             let done = std::sync::atomic::AtomicU64::new(0);
             let progress = |raw: RawBytes| {
                 done.fetch_add(raw.0, std::sync::atomic::Ordering::Relaxed);
             };
-            let report = verify(&store, &job(), &step_id(2), VerifyOptions { cache_bytes, threads }, &progress);
+            let report = verify(&store, &job(), &step_id(2), VerifyOptions { memory_bytes, threads }, &progress);
             assert_eq!(report.raw_bytes.0, done.into_inner(), "the progress reports add up to all bytes");
             report
         });
@@ -354,7 +353,7 @@ fn every_flipped_bit_of_a_container_is_noticed_before_wrong_bytes_are_given() {
         let tasks = set.tasks(|_| true);
         let segments = SegmentBuffer::new(Arc::clone(&set), &tasks, 1, ReadOrder::Announced).expect("a buffer");
         for task in &tasks {
-            let result = segments.run(task, &mut Default::default(), |variable, offset, bytes| {
+            let result = segments.run(task, 1, |variable, offset, bytes| {
                 let from = offset as usize;
                 assert_eq!(bytes, &group.raw(variable)[from..from + bytes.len()], "byte {at}: wrong bytes");
                 Ok::<(), ReadError>(())
@@ -400,8 +399,7 @@ fn a_damaged_segment_is_read_once_however_many_variables_need_it() {
     let set = Arc::new(ContainerSet::open(&store, &job(), &step_id(2), GroupId(1)).expect("opens"));
     let tasks = set.tasks(|_| true);
     let run_all = |buffer: &SegmentBuffer| {
-        let mut scratch = Scratch::default();
-        let failed = |task: &&SegmentTask| buffer.run(task, &mut scratch, |_, _, _| Ok::<_, ReadError>(())).is_err();
+        let failed = |task: &&SegmentTask| buffer.run(task, 1, |_, _, _| Ok::<_, ReadError>(())).is_err();
         (tasks.iter().filter(failed).count(), buffer.counters().calls)
     };
     for (order, is_read_again) in [(ReadOrder::Announced, false), (ReadOrder::Unknown, true)] {

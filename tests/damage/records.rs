@@ -35,7 +35,7 @@ fn read_all(store: &MemoryStore, at: &str) -> Result<(), ReadError> {
     let segments = SegmentBuffer::new(Arc::clone(&set), &tasks, u64::MAX, ReadOrder::Announced)?;
     let mut first = Ok(());
     for task in &tasks {
-        let result = segments.run(task, &mut Default::default(), |variable, offset, bytes| {
+        let result = segments.run(task, 1, |variable, offset, bytes| {
             let from = offset as usize;
             assert!(bytes == &group.raw(variable)[from..from + bytes.len()], "{at}: wrong bytes");
             Ok::<(), ReadError>(())

@@ -353,3 +353,37 @@ fn a_sparse_file_far_larger_than_the_memory_is_saved_and_restored_and_stays_spar
         assert!(pieces[0] == pieces[1], "a byte after byte {at} differs");
     }
 }
+
+#[test]
+fn decoding_takes_no_more_memory_than_the_budget_or_than_one_segment() {
+    const RANKS: u32 = 4;
+    const BUDGET_MIB: u64 = 256;
+    // A segment of 4-byte floats takes 8 times its 32 MiB while it is decoded. The program takes the rest.
+    const PEAK_KIB: u64 = (8 * 32 + BUDGET_MIB / 2 + 32 + 64) << 10;
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, store) = (dir.path().join("data"), dir.path().join("store"));
+    std::fs::create_dir(&data).expect("made");
+    for rank in 0..RANKS {
+        let numbers: Vec<f32> = (0..8u32 << 20).map(|n| ((n + rank * 977) as f32 * 1e-4).sin() * 100.0).collect();
+        let file = hdf5::File::create(data.join(format!("sim.1.{rank}.h5"))).expect("created");
+        let array = file.new_dataset_builder().with_data(&numbers).create("temperature");
+        array.and_then(|_| file.close()).expect("written");
+    }
+    let mut save = mcr();
+    save.arg("save").arg(&data).args(["--create", "--layout", "sim.{checkpoint}.{rank}.h5", "--profile", "balanced"]);
+    run(save.arg("--store").arg(&store), 0);
+    let budget = BUDGET_MIB.to_string();
+    let small = |command: &str, more: &[&Path]| {
+        let mut mcr = mcr();
+        mcr.args([command, "--threads", "4", "--budget-mib", &budget, "--store"]).arg(&store).args(more);
+        peak_kib(&mut mcr)
+    };
+    let peaks =
+        [small("verify", &[]), small("restart", &[Path::new("--copy"), Path::new("--to"), &dir.path().join("back")])];
+    assert!(peaks.iter().all(|kib| (1..PEAK_KIB).contains(kib)), "{peaks:?} KiB, at most {PEAK_KIB}");
+    for rank in 0..RANKS {
+        let file = format!("sim.1.{rank}.h5");
+        let read = |dir: &Path| std::fs::read(dir.join(&file)).expect("read");
+        assert!(read(&data) == read(&dir.path().join("back")), "{file}");
+    }
+}

@@ -2,7 +2,6 @@
 
 use super::support::*;
 use mcrengine::classify::VariableRef;
-use mcrengine::codec::Scratch;
 use mcrengine::container::{ContainerSet, ReadError, ReadOrder, SegmentBuffer, SegmentTask};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{GroupId, Rank};
@@ -66,14 +65,13 @@ fn run_all(segments: &SegmentBuffer, tasks: &[SegmentTask], threads: usize) {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let mut scratch = Scratch::default();
                 while let Some(task) = queue.take() {
                     let compare = |at: VariableRef, offset: u64, bytes: &[u8]| {
                         let from = offset as usize;
                         assert!(bytes == &group.raw(at)[from..from + bytes.len()], "other bytes");
                         Ok::<(), ReadError>(())
                     };
-                    segments.run(task, &mut scratch, compare).expect("runs");
+                    segments.run(task, 1, compare).expect("runs");
                 }
             });
         }
@@ -167,7 +165,7 @@ fn verify_reads_each_segment_once_even_if_the_budget_is_a_small_part_of_the_chec
         let raw: u64 = set.tasks(|_| true).iter().map(|task| task.raw_bytes.0).sum();
         for cache_bytes in [raw * 2, raw / 3] {
             store.take_reads();
-            let options = VerifyOptions { cache_bytes, threads: 2 };
+            let options = VerifyOptions { memory_bytes: cache_bytes * 2, threads: 2 };
             let report = verify(&store, &job(), &step_id(2), options, &|_| ());
             assert!(report.is_good() && report.files == u64::from(RANKS), "{report:?}");
             let counts = segment_reads(&set, store.take_reads());

@@ -85,7 +85,7 @@ fn check(store: &MemoryStore, id: &str, group: &Group) -> Result<(), TestCaseErr
             whole[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
             Ok::<(), ReadError>(())
         };
-        segments.run(task, &mut Default::default(), put).expect("runs");
+        segments.run(task, 1, put).expect("runs");
     }
     prop_assert_eq!(segments.counters().loads, tasks.len() as u64);
     // Read any range, with a buffer that holds almost nothing.

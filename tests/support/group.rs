@@ -18,7 +18,7 @@ use mcrengine::verify::VerifyOptions;
 use std::num::NonZeroU32;
 
 /// Limits for tests: 1 MiB of decoded segments, and two files at the same time.
-pub const VERIFYING: VerifyOptions = VerifyOptions { cache_bytes: 1 << 20, threads: 2 };
+pub const VERIFYING: VerifyOptions = VerifyOptions { memory_bytes: 2 << 20, threads: 2 };
 
 pub fn job() -> JobId {
     "wave".parse().expect("valid")

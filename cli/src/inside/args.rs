@@ -44,8 +44,8 @@ pub struct CatArgs {
     pub file: OsString,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Maximum memory for decoded data, in MiB
-    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    /// Maximum memory for decoded data and codecs, in MiB
+    #[arg(long, default_value_t = 512, value_name = "MIB")]
     pub budget_mib: u64,
     /// Print a description of the file as JSON, and not its bytes
     #[arg(long)]
@@ -70,8 +70,8 @@ pub struct ExtractArgs {
     // job.
     #[arg(id = "output", long = "to", value_name = "FILE")]
     pub to: PathBuf,
-    /// Maximum memory for decoded data, in MiB. Each piece must fit
-    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    /// Maximum memory for decoded data and codecs, in MiB. Each piece must fit
+    #[arg(long, default_value_t = 512, value_name = "MIB")]
     pub budget_mib: u64,
     /// Print JSON
     #[arg(long)]
@@ -87,8 +87,8 @@ pub struct DiffArgs {
     pub b: String,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Maximum memory for decoded data, in MiB
-    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    /// Maximum memory for decoded data and codecs, in MiB
+    #[arg(long, default_value_t = 512, value_name = "MIB")]
     pub budget_mib: u64,
     /// Print JSON
     #[arg(long)]

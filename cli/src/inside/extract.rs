@@ -7,7 +7,7 @@
 use super::args::ExtractArgs;
 use super::ls::shape_of;
 use super::npy;
-use super::open::Opened;
+use super::open::{Opened, reader_of};
 use crate::advice::{Advised, At};
 use crate::output::{Table, counted, name_of, print, print_json, printed};
 use crate::ranks::RankSet;
@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use globset::{GlobBuilder, GlobMatcher};
 use mcr_cnc::h5::{Array, Arrays, NewArrays};
 use mcrengine::classify::VariableRef;
-use mcrengine::container::{ContainerSet, ReadOrder, SegmentBuffer, VariableReader};
+use mcrengine::container::{ContainerSet, VariableReader};
 use mcrengine::filter::put_on;
 use mcrengine::header::{FileHeader, Role, VariableHeader};
 use std::collections::{BTreeSet, VecDeque};
@@ -249,8 +249,7 @@ impl<'a> Reading<'a> {
             self.wanted.contains(&(group, at.file, at.variable))
                 || is_skeleton && self.wanted.range(of_file).next().is_some()
         });
-        let bytes = self.args.budget_mib << 20;
-        Ok(VariableReader::of(Arc::new(SegmentBuffer::new(Arc::clone(set), &tasks, bytes, ReadOrder::Unknown)?)))
+        reader_of(Arc::clone(set), &tasks, self.args.budget_mib << 20)
     }
 }
 

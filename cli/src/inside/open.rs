@@ -6,7 +6,9 @@ use crate::common::{no_checkpoint_named, one_job, open_store};
 use crate::output::tell;
 use crate::which::{checkpoint_of, is_lost, steps_before_latest, tell_of_newer};
 use anyhow::bail;
-use mcrengine::container::{ContainerReader, ContainerSet, ReadError, ReadOrder, SegmentBuffer, VariableReader};
+use mcrengine::container::{
+    ContainerReader, ContainerSet, ReadError, ReadOrder, SegmentBuffer, SegmentTask, VariableReader,
+};
 use mcrengine::ids::{CheckpointId, GroupId, JobId};
 use mcrengine::manifest::{self, CheckpointState, Manifest};
 use mcrengine::store::PosixStore;
@@ -82,5 +84,10 @@ impl Opened {
 /// A reader for the variables of one file, within a number of bytes.
 pub fn reader_of_file(set: Arc<ContainerSet>, file: u32, bytes: u64) -> anyhow::Result<VariableReader> {
     let tasks = set.tasks(|variable| variable.file == file);
-    Ok(VariableReader::of(Arc::new(SegmentBuffer::new(set, &tasks, bytes, ReadOrder::Unknown)?)))
+    reader_of(set, &tasks, bytes)
+}
+
+/// A reader for the variables of these segments, within a number of bytes. One half is for the codecs.
+pub fn reader_of(set: Arc<ContainerSet>, tasks: &[SegmentTask], bytes: u64) -> anyhow::Result<VariableReader> {
+    Ok(VariableReader::of(Arc::new(SegmentBuffer::new(set, tasks, bytes / 2, ReadOrder::Unknown)?)))
 }

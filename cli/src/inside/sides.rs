@@ -1,6 +1,6 @@
 //! The two sides of `mcr diff`: the files of a checkpoint, or the files of a directory.
 
-use super::open::Opened;
+use super::open::{Opened, reader_of};
 use crate::advice::{Advised, At};
 use crate::output::name_of;
 use anyhow::Context;
@@ -119,7 +119,8 @@ impl Side {
             Self::Stored(stored) => {
                 if stored.reader.as_ref().is_none_or(|(group, _)| *group != at.group) {
                     stored.reader = None; // the memory of the other group is free first
-                    let reader = VariableReader::new(Arc::clone(&stored.sets[at.group]), stored.bytes)?;
+                    let set = &stored.sets[at.group];
+                    let reader = reader_of(Arc::clone(set), &set.tasks(|_| true), stored.bytes)?;
                     stored.reader = Some((at.group, Box::new(reader)));
                 }
                 if let Some((_, reader)) = &mut stored.reader {

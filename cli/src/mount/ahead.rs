@@ -1,7 +1,6 @@
 //! Decodes segments before they are needed, if a file is read from its beginning to its end.
 
 use super::tree::FileAt;
-use mcrengine::codec::Scratch;
 use mcrengine::container::SegmentBuffer;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -93,12 +92,11 @@ impl Ahead {
 
 /// Takes segments until the sender is dropped.
 fn work(receiver: &Mutex<Receiver<Wanted>>) {
-    let mut scratch = Scratch::default();
     loop {
         let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((segments, number)) = next else { return };
         // A process that needs the segment gets the error.
-        let _ = segments.fetch(number, &mut scratch);
+        let _ = segments.fetch(number);
     }
 }
 

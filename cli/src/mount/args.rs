@@ -13,8 +13,8 @@ pub struct MountArgs {
     pub dir: PathBuf,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Maximum memory for decoded data, in MiB; decoding needs more, several times the length of each segment
-    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    /// Maximum memory for decoded data and codecs, in MiB
+    #[arg(long, default_value_t = 512, value_name = "MIB")]
     pub budget_mib: u64,
     /// Directory of a temporary file for decoded data that several files need [default: TMPDIR, unless it is in memory]
     #[arg(long, value_name = "DIR")]

@@ -3,8 +3,7 @@
 use super::ahead::Ahead;
 use super::spool::SpoolPlace;
 use super::tree::{FileAt, GroupAt};
-use mcrengine::codec::Scratch;
-use mcrengine::container::{ContainerSet, ReadError, ReadOrder, SegmentBuffer, VariableReader};
+use mcrengine::container::{ContainerSet, DecodingMemory, ReadError, ReadOrder, SegmentBuffer, VariableReader};
 use mcrengine::image::FileReader;
 use mcrengine::manifest::read_manifest;
 use mcrengine::store::PosixStore;
@@ -14,14 +13,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub const GROUPS_MAX: u64 = 4;
 /// Maximum number of readers of files that are kept for the next read.
 const READERS_MAX: usize = 32;
+/// The part of the budget that the codecs may take.
+const DECODING_DIVISOR: u64 = 2;
 /// The part of the budget that the filtered chunks of the readers may take. The segments take the rest.
-const CHUNKS_DIVISOR: u64 = 4;
+const CHUNKS_DIVISOR: u64 = 8;
 
 /// Reads files. Several threads may read at the same time.
 pub struct Data {
     store: Arc<PosixStore>,
     bytes_of_segments: u64,
     bytes_of_chunks: u64,
+    /// The memory of the codecs for all groups.
+    decoding: Arc<DecodingMemory>,
     spool: Option<SpoolPlace>,
     ahead: Ahead,
     recent: Mutex<Recent>,
@@ -36,8 +39,6 @@ struct Recent {
     groups: Vec<(Arc<GroupAt>, Slot)>,
     /// Readers that no thread uses.
     readers: Vec<(Arc<FileAt>, FileReader)>,
-    /// Buffers of codecs that no thread uses.
-    scratch: Vec<Scratch>,
 }
 
 /// Why a file cannot be read.
@@ -52,17 +53,24 @@ pub enum DataError {
 }
 
 impl Data {
-    /// Keeps at most `bytes` bytes of decoded data, and decodes in advance with `threads` threads.
+    /// Takes at most `bytes` bytes of memory, or as much as one segment needs, and decodes in advance with `threads`
+    /// threads.
     pub fn new(store: Arc<PosixStore>, bytes: u64, spool: Option<SpoolPlace>, threads: usize) -> Self {
-        let bytes_of_chunks = bytes / CHUNKS_DIVISOR;
-        let (bytes_of_segments, ahead) = (bytes - bytes_of_chunks, Ahead::new(threads));
-        Self { store, bytes_of_segments, bytes_of_chunks, spool, ahead, recent: Mutex::default() }
+        let (bytes_of_chunks, of_decoding) = (bytes / CHUNKS_DIVISOR, bytes / DECODING_DIVISOR);
+        Self {
+            store,
+            bytes_of_segments: bytes - bytes_of_chunks - of_decoding,
+            bytes_of_chunks,
+            decoding: DecodingMemory::new(of_decoding),
+            spool,
+            ahead: Ahead::new(threads),
+            recent: Mutex::default(),
+        }
     }
 
     /// Reads up to `bytes` bytes of a file, fewer at its end.
     pub fn read(&self, at: &Arc<FileAt>, offset: u64, bytes: u32) -> Result<Vec<u8>, DataError> {
-        let (mut reader, mut scratch) = self.reader(at)?;
-        std::mem::swap(reader.scratch_mut(), &mut scratch);
+        let mut reader = self.reader(at)?;
         let left = reader.header().bytes.saturating_sub(offset);
         let mut into = vec![0; u64::from(bytes).min(left) as usize];
         let wanted = self.ahead.note(at, offset, into.len() as u64);
@@ -71,30 +79,27 @@ impl Data {
         }
         let read = reader.read(offset, &mut into);
         reader.rest(); // other readers may need the memory of the last segment
-        std::mem::swap(reader.scratch_mut(), &mut scratch);
-        self.put_back(at, reader, scratch);
+        self.put_back(at, reader);
         Ok(read.map(|()| into)?)
     }
 
-    /// A reader of the file for this thread, and buffers for its codecs.
-    fn reader(&self, at: &Arc<FileAt>) -> Result<(FileReader, Scratch), DataError> {
-        let (slot, scratch) = {
+    /// A reader of the file for this thread.
+    fn reader(&self, at: &Arc<FileAt>) -> Result<FileReader, DataError> {
+        let slot = {
             let mut recent = self.recent();
-            let scratch = recent.scratch.pop().unwrap_or_default();
             if let Some(known) = recent.readers.iter().rposition(|(file, _)| file == at) {
-                return Ok((recent.readers.remove(known).1, scratch));
+                return Ok(recent.readers.remove(known).1);
             }
-            (self.slot(&mut recent, &at.group), scratch)
+            self.slot(&mut recent, &at.group)
         };
         let segments = self.segments(&slot, &at.group)?;
         let reader = FileReader::new(VariableReader::of(Arc::clone(&segments)), at.file);
-        Ok((reader.ok_or_else(|| segments.set().no_file(at.file))?, scratch))
+        Ok(reader.ok_or_else(|| segments.set().no_file(at.file))?)
     }
 
     /// Keeps a reader for the next read, and drops the oldest readers if all readers take too much memory.
-    fn put_back(&self, at: &Arc<FileAt>, reader: FileReader, scratch: Scratch) {
+    fn put_back(&self, at: &Arc<FileAt>, reader: FileReader) {
         let mut recent = self.recent();
-        recent.scratch.push(scratch);
         if !recent.groups.iter().any(|(group, _)| *group == at.group) {
             return; // the reader would keep the memory of its group
         }
@@ -140,7 +145,8 @@ impl Data {
         }
         let tasks = set.tasks(|_| true);
         let bytes = self.bytes_of_segments / GROUPS_MAX;
-        let mut segments = SegmentBuffer::new(set, &tasks, bytes, ReadOrder::Unknown)?;
+        let segments = SegmentBuffer::new(set, &tasks, bytes, ReadOrder::Unknown)?;
+        let mut segments = segments.with_decoding(Arc::clone(&self.decoding));
         if let Some(spool) = self.spool.as_ref().and_then(SpoolPlace::make) {
             segments = segments.with_spool(Box::new(spool));
         }

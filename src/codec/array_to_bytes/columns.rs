@@ -49,6 +49,10 @@ impl ArrayCodec for Columns {
         raw_bytes + VARINT_BYTES_MAX + columns * (2 * VARINT_BYTES_MAX + CHAIN_BYTES_MAX)
     }
 
+    fn memory_to_decode(&self, _: u32) -> u64 {
+        5
+    }
+
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         let width = job.param as usize;
         let (whole, tail) = job.raw.split_at(job.raw.len() / width * width);

@@ -26,6 +26,12 @@ impl ArrayCodec for Since {
         predict::Predict.max_encoded_bytes(param, raw_bytes) * 2
     }
 
+    fn memory_to_decode(&self, param: u32) -> u64 {
+        // The older segment is rearranged, and its elements are kept as bits and as numbers.
+        const OF_OLDER: u64 = 8;
+        predict::Predict.memory_to_decode(param) + OF_OLDER
+    }
+
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         let older = work.older.clone().ok_or(CodecError::NothingOlder)?;
         predict::encode_since(job, &older, stored, work)

@@ -135,6 +135,10 @@ impl BytesCodec for Lzma {
         max_piece_bytes(raw_bytes) + pieces * (max_piece_bytes(0) + 2 * VARINT_BYTES_MAX) + VARINT_BYTES_MAX
     }
 
+    fn memory_to_decode(&self) -> u64 {
+        3
+    }
+
     fn encode(&self, param: u32, raw: &[u8], stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         let properties = properties(param)?;
         let pieces: Vec<&[u8]> = raw.chunks(piece_bytes(raw.len())).collect();

@@ -107,6 +107,10 @@ impl ArrayCodec for Mixed {
         raw_bytes + (2 + 3 * regions) * VARINT_BYTES_MAX + STREAMS_MAX * (VARINT_BYTES_MAX + CHAIN_BYTES_MAX)
     }
 
+    fn memory_to_decode(&self, _: u32) -> u64 {
+        11
+    }
+
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         let effort = Effort::of(job.param >> EFFORT_SHIFT);
         let regions = shape::shaped(find::find(job.raw, &predict::file_lengths(job.arrays)), job.raw);

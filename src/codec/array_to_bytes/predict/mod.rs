@@ -127,6 +127,14 @@ impl ArrayCodec for Predict {
         raw_bytes * 12 + MORE_BYTES
     }
 
+    fn memory_to_decode(&self, param: u32) -> u64 {
+        match (param & BYTES, param & 0xFF) {
+            (0, 4) => 8,
+            (0, _) => 5,
+            _ => 3,
+        }
+    }
+
     fn encode(&self, job: ArrayJob<'_>, stored: &mut Vec<u8>, work: &mut Work) -> Result<(), CodecError> {
         let effort = Effort::of(job.param >> EFFORT_SHIFT);
         stored.clear();
