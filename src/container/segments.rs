@@ -17,6 +17,7 @@ use crate::plan::Piece;
 use crate::units::RawBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What is known about the order in which segments are used.
@@ -43,6 +44,8 @@ pub struct SegmentBuffer {
     /// The memory of the codecs.
     decoding: Arc<DecodingMemory>,
     spool: Option<Box<dyn Spool>>,
+    /// For each partition, whether it was decoded, if there is a spool.
+    was_decoded: Vec<AtomicBool>,
     /// The damaged segments, each with its error. A damaged segment is not read again for each of its variables. `None`
     /// if the files may be repaired while the buffer is in use.
     damaged: Option<Mutex<BTreeMap<SegmentKey, ReadError>>>,
@@ -104,7 +107,8 @@ impl SegmentBuffer {
         let buffer = SharedBuffer::new(list.map_err(refuse)?, layout, policy, after_use).map_err(refuse)?;
         let damaged = (order != ReadOrder::Unknown).then(Default::default);
         let decoding = DecodingMemory::new(bytes);
-        Ok(Self { set, keys, bytes, has_spare_room, buffer, decoding, spool: None, damaged })
+        let (spool, was_decoded) = (None, Vec::new());
+        Ok(Self { set, keys, bytes, has_spare_room, buffer, decoding, spool, was_decoded, damaged })
     }
 
     /// Decodes segments within `decoding`. Several buffers may share the memory.
@@ -113,10 +117,11 @@ impl SegmentBuffer {
         self
     }
 
-    /// Keeps decoded segments that several files need in `spool`. A file with bytes in few of many segments can then
-    /// be read without decoding the segments again.
+    /// Keeps decoded segments in `spool`, if several files need the segment or if it was decoded a second time. So files
+    /// with bytes in few of many segments, and many readers at the same time, do not decode a segment again and again.
     pub fn with_spool(mut self, spool: Box<dyn Spool>) -> Self {
         self.spool = Some(spool);
+        self.was_decoded = self.keys.iter().map(|_| AtomicBool::new(false)).collect();
         self
     }
 
@@ -274,7 +279,7 @@ impl SegmentBuffer {
         let decoded = Decoded::new(raw, pieces, entry.layout);
         let is_shared = || pieces.windows(2).any(|two| two[0].variable.file != two[1].variable.file);
         if let (Some(spool), Some(number)) = (&self.spool, self.number_of(key))
-            && is_shared()
+            && (self.was_decoded[number as usize].swap(true, Ordering::Relaxed) || is_shared())
         {
             spool.put(number, &decoded.bytes.raw);
         }

@@ -2,7 +2,7 @@
 
 use super::support::*;
 use mcrengine::classify::VariableRef;
-use mcrengine::container::{ContainerSet, ReadError, ReadOrder, SegmentBuffer, SegmentTask};
+use mcrengine::container::{ContainerSet, ReadError, ReadOrder, SegmentBuffer, SegmentTask, Spool, VariableReader};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{GroupId, Rank};
 use mcrengine::partition::{BufferLayout, LookAhead, Trace, VictimLimits, replay};
@@ -10,7 +10,7 @@ use mcrengine::reuse::ReuseIndex;
 use mcrengine::store::{Fault, FaultyStore, MemoryStore, Read};
 use mcrengine::verify::{VerifyOptions, verify};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const RANKS: u32 = 12;
 
@@ -155,6 +155,48 @@ fn in_a_small_buffer_segments_are_read_at_most_a_tenth_more_often_than_the_choic
     let best = replay(&trace, &layout, LookAhead::new(trace.uses()), VictimLimits::NONE).expect("replays").loads;
     let loads = segments.counters().loads;
     assert!(loads >= tasks.len() as u64 && loads * 10 <= best * 11, "{loads} loads, Belady needs {best}");
+}
+
+/// Keeps all segments in memory.
+#[derive(Default)]
+struct Kept(Mutex<BTreeMap<u32, Vec<u8>>>);
+
+impl Spool for Kept {
+    fn put(&self, segment: u32, bytes: &[u8]) {
+        self.0.lock().expect("not poisoned").insert(segment, bytes.into());
+    }
+
+    fn read(&self, segment: u32, offset: u64, into: &mut [u8]) -> bool {
+        let kept = self.0.lock().expect("not poisoned");
+        let found = kept.get(&segment).and_then(|bytes| bytes.get(offset as usize..offset as usize + into.len()));
+        found.map(|bytes| into.copy_from_slice(bytes)).is_some()
+    }
+
+    fn holds(&self, segment: u32) -> bool {
+        self.0.lock().expect("not poisoned").contains_key(&segment)
+    }
+}
+
+#[test]
+fn with_a_spool_files_that_are_read_at_the_same_time_decode_no_segment_more_than_twice() {
+    let store = counted(false);
+    let set = open(&store);
+    let tasks = set.tasks(|_| true);
+    let segments = SegmentBuffer::new(Arc::clone(&set), &tasks, 0, ReadOrder::Unknown).expect("a buffer");
+    let segments = Arc::new(segments.with_spool(Box::new(Kept::default())));
+    let (group, mut reader) = (group(0..RANKS, 2), VariableReader::of(segments));
+    store.take_reads();
+    for round in 0..4u64 {
+        for (at, header) in set.index().variables().filter(|(_, header)| header.raw_bytes.0 >= 4) {
+            let part = header.raw_bytes.0 / 4;
+            let (from, mut into) = (round * part, vec![0; part as usize]);
+            reader.read(at, from, &mut into).expect("reads");
+            assert!(into == group.raw(at)[from as usize..][..into.len()], "other bytes");
+        }
+    }
+    let counts = segment_reads(&set, store.take_reads());
+    assert!(counts.len() == tasks.len() && counts.values().all(|reads| *reads <= 2), "{counts:?}");
+    assert!(counts.values().any(|reads| *reads == 2), "the buffer has room for all segments");
 }
 
 #[test]
