@@ -55,7 +55,7 @@ picture: ## make docs/page.png again, from daemons that run for a minute; needs 
 	MCR_PICTURE="$(CURDIR)/docs/page.png" cargo test --locked -p mcr-cli --test e2e -- page::a_picture --nocapture
 
 test-reader: ## save checkpoints with mcr, restore them with the reader in Python (tests/reader), compare every byte
-	@cargo build --locked --quiet -p mcr-cli
+	@cargo test --locked --quiet --workspace --test e2e --no-run # builds mcr, from the libraries of `make test`
 	@python=target/reader/bin/python; if python3 -m venv target/reader >&2 && \
 	        $$python -m pip install --quiet --disable-pip-version-check -r tests/reader/requirements.txt; then \
 	    MCR="$$PWD/target/debug/mcr" $$python tests/reader/test_reader.py tests/data/checkpoints; \

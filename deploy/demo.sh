@@ -137,9 +137,10 @@ same_state() { # prints the line with the digest of the final state
 
 step "0. Building"
 if [ -z "${MCR-}" ] || [ -z "${HEAT-}" ]; then
-    cargo build --release --locked -p mcr-cli -p mcr-cnc --bin mcr --example heat
+    # `make test` uses these files too, because the profile and the packages are the same.
+    cargo build --locked --workspace --bin mcr --example heat
     target=$(cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-    MCR=$target/release/mcr HEAT=$target/release/examples/heat
+    MCR=$target/debug/mcr HEAT=$target/debug/examples/heat
 fi
 MCR=$(realpath "$MCR") HEAT=$(realpath "$HEAT")
 mkdir -m 700 "$work/sockets" "$work/store" "$work/run"
