@@ -75,9 +75,9 @@ pub enum Command {
     /// Compare two checkpoints, or a checkpoint and a directory
     ///
     /// Elements are compared in the order of the chunks of a dataset. The filters and the places of the chunks in the
-    /// file do not matter, unless the store keeps the chunks as they are in the file (#stored in mcr show). If the
-    /// dimensions of the chunks differ, different elements are compared; the result says if both have the same in
-    /// another order.
+    /// file do not matter. If the dimensions of the chunks differ, different elements are compared; the result says if
+    /// both have the same in another order. Chunks that the store keeps as they are in the file (#stored in mcr show)
+    /// are decoded if the dataset has at most an eighth of --budget-mib, or else compared as bytes.
     #[command(after_help = args::DIFF)]
     Diff(DiffArgs),
     /// Show all checkpoints as read-only files and directories

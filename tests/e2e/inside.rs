@@ -215,6 +215,9 @@ fn diff_says_which_classes_differ_and_by_how_much() {
     assert_eq!(temperature["elements"].as_u64(), Some(u64::from(RANKS) * LEN as u64));
     assert_eq!(class(&report, "mesh")["changed"], 0);
     assert_eq!((&report["same"], &report["only_in_a"]), (&false.into(), &serde_json::json!([])));
+    let stored = class(&report, "Stored");
+    assert_eq!((&stored["element"], &stored["elements"]), (&"F32LE".into(), &(RANKS * 30 * 50).into()), "decoded");
+    assert_eq!((&stored["changed"], &stored["largest_absolute"]), (&(RANKS * 30 * 50).into(), &1000.0.into()));
     let text = site.text(&["diff", "sim.it_1", "latest"]);
     assert!(text.contains("0 files are the same, 4 are changed") && text.contains("temperature"), "{text}");
     let same = run_json(&mut site.command(&["diff", "latest", "sim.it_2"]), 0);

@@ -7,11 +7,12 @@ use super::ls::name_of;
 use super::open::Opened;
 use super::sides::{FilePlace, Paired, Side, paired};
 use crate::output::{Table, counted, print, print_json};
-use mcrengine::header::{FileHeader, FileKind, VariableHeader};
+use mcrengine::header::{ElementType, FileHeader, FileKind, Role, VariableHeader};
 use mcrengine::ids::CheckpointId;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
+use tempfile::TempDir;
 
 /// Number of bytes that are compared at once.
 const STEP_BYTES: u64 = 1 << 20;
@@ -57,7 +58,7 @@ pub fn run(args: DiffArgs) -> anyhow::Result<ExitCode> {
     };
     // The entries of directories have no bytes. Links are not compared with a directory.
     let is_compared = |header: &FileHeader| match b {
-        Side::Directory(_) => header.kind.is_file(),
+        Side::Directory(..) => header.kind.is_file(),
         Side::Stored(_) => header.kind != FileKind::Directory,
     };
     let compared = |side: &Side| -> Vec<_> {
@@ -76,7 +77,8 @@ pub fn run(args: DiffArgs) -> anyhow::Result<ExitCode> {
             at: (a.content_of(at_a), b.content_of(at_b)),
         });
     }
-    compare_all(&mut pairs, &mut classes, &mut a, &mut b)?;
+    let decoding = Decoding { most: share / 4, scratch: tempfile::tempdir()? };
+    compare_all(&mut pairs, &mut classes, &mut a, &mut b, &decoding)?;
     let names = |side: &Side, places: &[FilePlace]| -> Vec<String> {
         places.iter().map(|place| side.header(*place).path.to_string()).collect()
     };
@@ -110,6 +112,7 @@ fn compare_all(
     classes: &mut BTreeMap<String, Class>,
     a: &mut Side,
     b: &mut Side,
+    decoding: &Decoding,
 ) -> anyhow::Result<()> {
     /// Variables of both sides with the same name. Equal names are numbered.
     type Names = BTreeMap<(String, u32), [Option<u32>; 2]>;
@@ -153,10 +156,16 @@ fn compare_all(
             continue;
         };
         let mut change = Change::default();
-        if pair.same {
+        let at = [both[0].unwrap_or(0), both[1].unwrap_or(0)];
+        let has_stored_chunks = [of_a, of_b].iter().any(|of| of.role == Role::StoredChunks);
+        let decoded = |a: &mut Side, b: &mut Side| decoding.compare(pair.at, at, a, b);
+        if pair.same && !has_stored_chunks {
             change.elements = of_a.raw_bytes.0 / u64::from(of_a.element.width());
+        } else if pair.same {
+            // The number of elements is not known without decoding.
+        } else if has_stored_chunks && let Some((element, found)) = decoded(a, b) {
+            (class.element, change) = (element.to_string(), found);
         } else if is_comparable(of_a, of_b) {
-            let at = [both[0].unwrap_or(0), both[1].unwrap_or(0)];
             change = compare(of_a, pair.at, at, a, b)?;
         } else {
             class.not_comparable += 1;
@@ -168,6 +177,35 @@ fn compare_all(
         class.change.add(&change);
     }
     Ok(())
+}
+
+/// How datasets whose chunks are stored as they are in the file are decoded.
+struct Decoding {
+    /// Maximum length of a dataset in bytes. A longer dataset is compared as it is stored.
+    most: u64,
+    /// The directory of temporary files.
+    scratch: TempDir,
+}
+
+impl Decoding {
+    /// Compares the numbers of two datasets. `None` if a dataset cannot be decoded, or if types or shapes differ.
+    fn compare(
+        &self,
+        (at_a, at_b): (FilePlace, FilePlace),
+        [variable_a, variable_b]: [u32; 2],
+        a: &mut Side,
+        b: &mut Side,
+    ) -> Option<(ElementType, Change)> {
+        let scratch = self.scratch.path().join("sparse.h5");
+        let of_a = a.decoded(at_a, variable_a, self.most, &scratch)?;
+        let of_b = b.decoded(at_b, variable_b, self.most, &scratch)?;
+        let (element, mut change) = (of_a.numbers.element(), Change::default());
+        if (&of_a.shape, &element) != (&of_b.shape, &of_b.numbers.element()) {
+            return None;
+        }
+        change.compare(&element, &of_a.numbers.to_le_bytes(), &of_b.numbers.to_le_bytes());
+        Some((element, change))
+    }
 }
 
 fn is_comparable(a: &VariableHeader, b: &VariableHeader) -> bool {

@@ -1,13 +1,13 @@
 //! `mcr extract`: one variable of all ranks, as a NumPy array or an HDF5 file.
 //!
-//! The raw bytes of a chunked dataset are stored chunk by chunk, and only the skeleton of its file says where each
-//! chunk belongs. Therefore a sparse file is made from the skeleton and the wanted variables of each file, and the
-//! HDF5 library reads the datasets from it. The bytes of other variables are neither read nor written.
+//! A sparse file is made from the skeleton and the wanted variables of each file, and the HDF5 library reads the
+//! datasets from it.
 
 use super::args::ExtractArgs;
 use super::ls::shape_of;
 use super::npy;
 use super::open::{Opened, reader_of};
+use super::sparse::Sparse;
 use crate::advice::{Advised, At};
 use crate::output::{Table, counted, name_of, print, print_json, printed};
 use crate::ranks::RankSet;
@@ -16,12 +16,10 @@ use globset::{GlobBuilder, GlobMatcher};
 use mcr_cnc::h5::{Array, Arrays, NewArrays};
 use mcrengine::classify::VariableRef;
 use mcrengine::container::{ContainerSet, VariableReader};
-use mcrengine::filter::put_on;
-use mcrengine::header::{FileHeader, Role, VariableHeader};
+use mcrengine::header::Role;
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -229,7 +227,7 @@ impl<'a> Reading<'a> {
                 self.reader = Some((group, self.reader_of(group)?));
             }
             let Some((_, reader)) = &mut self.reader else { return Ok(None) };
-            let sparse = Sparse::new(&self.args.to, reader, at.file, &variables)
+            let sparse = Sparse::new(beside(&self.args.to), reader, at.file, &variables)
                 .with_context(|| format!("{}: its variables cannot be read", piece.file))?;
             let arrays = Arrays::open(&sparse.path).with_context(|| piece.file.clone())?;
             self.open = Some(((group, at.file), arrays, sparse));
@@ -253,62 +251,12 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// A file that has only the skeleton and some variables. The file is removed when this value is dropped.
-struct Sparse {
-    path: PathBuf,
-}
-
-impl Sparse {
-    fn new(next_to: &Path, reader: &mut VariableReader, file: u32, variables: &[u32]) -> anyhow::Result<Self> {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(next_to.file_name().unwrap_or_default());
-        name.push(format!(".{}.part", std::process::id()));
-        let sparse = Self { path: next_to.with_file_name(name) };
-        let out = File::options().write(true).create_new(true).open(&sparse.path);
-        let out = out.with_context(|| At::new(&sparse.path, "cannot be created"))?;
-        let set = Arc::clone(reader.set());
-        let header: &FileHeader = &set.index().files()[file as usize];
-        out.set_len(header.bytes)?;
-        for (number, variable) in (0..).zip(&header.variables) {
-            if variable.role == Role::Skeleton || variables.contains(&number) {
-                write_variable(&out, reader, VariableRef { file, variable: number }, variable)?;
-            }
-        }
-        Ok(sparse)
-    }
-}
-
-impl Drop for Sparse {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// Writes the bytes of a variable to their places.
-fn write_variable(
-    out: &File,
-    reader: &mut VariableReader,
-    at: VariableRef,
-    variable: &VariableHeader,
-) -> anyhow::Result<()> {
-    const STEP_BYTES: u64 = 1 << 20;
-    let mut raw_offset = 0;
-    for extent in &variable.extents {
-        if !variable.filters.is_empty() {
-            let mut raw = vec![0; extent.raw_bytes as usize];
-            reader.read(at, raw_offset, &mut raw)?;
-            out.write_all_at(&put_on(&variable.filters, &raw)?, extent.offset)?;
-        }
-        let mut done = if variable.filters.is_empty() { 0 } else { extent.raw_bytes };
-        while done < extent.raw_bytes {
-            let mut part = vec![0; STEP_BYTES.min(extent.raw_bytes - done) as usize];
-            reader.read(at, raw_offset + done, &mut part)?;
-            out.write_all_at(&part, extent.offset + done)?;
-            done += part.len() as u64;
-        }
-        raw_offset += extent.raw_bytes;
-    }
-    Ok(())
+/// The path of a temporary file in the same directory.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.part", std::process::id()));
+    path.with_file_name(name)
 }
 
 fn write_npy(

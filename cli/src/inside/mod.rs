@@ -10,6 +10,7 @@ mod ls;
 mod npy;
 mod open;
 mod sides;
+mod sparse;
 
 pub use cat::run as cat;
 pub use diff::run as diff;

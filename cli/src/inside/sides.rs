@@ -1,11 +1,12 @@
 //! The two sides of `mcr diff`: the files of a checkpoint, or the files of a directory.
 
 use super::open::{Opened, reader_of};
+use super::sparse::Sparse;
 use crate::advice::{Advised, At};
 use crate::output::name_of;
 use anyhow::Context;
 use mcr_cnc::capture::{CaptureMode, capture};
-use mcr_cnc::h5::Maps;
+use mcr_cnc::h5::{Array, Arrays, Maps};
 use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::classify::VariableRef;
 use mcrengine::codec::Profile;
@@ -13,13 +14,13 @@ use mcrengine::container::{ContainerSet, VariableReader};
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{FilePath, Rank, shape_of};
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Where the files of a side are.
 pub enum Side {
     Stored(Stored),
-    Directory(Vec<OpenFile<Arc<FileHeader>>>),
+    Directory(PathBuf, Vec<OpenFile<Arc<FileHeader>>>),
 }
 
 /// The groups of a checkpoint.
@@ -30,6 +31,21 @@ pub struct Stored {
     /// The reader of the group that was read last.
     reader: Option<(usize, Box<VariableReader>)>,
     bytes: u64,
+}
+
+impl Stored {
+    /// The reader of a group.
+    fn reader(&mut self, group: usize) -> anyhow::Result<&mut VariableReader> {
+        let known = self.reader.take().filter(|(of, _)| *of == group); // the memory of another group is free first
+        let reader = match known {
+            Some((_, reader)) => reader,
+            None => {
+                let set = &self.sets[group];
+                Box::new(reader_of(Arc::clone(set), &set.tasks(|_| true), self.bytes)?)
+            }
+        };
+        Ok(&mut self.reader.insert((group, reader)).1)
+    }
 }
 
 /// Place of a file in its side.
@@ -74,7 +90,7 @@ impl Side {
             let captured = captured.with_context(|| At::new(&path, "cannot be read"))?;
             files.push(OpenFile::new(dir, Arc::new(captured.header), captured.fingerprint, &descriptors));
         }
-        Ok(Self::Directory(files))
+        Ok(Self::Directory(dir.into(), files))
     }
 
     /// The places of all files.
@@ -85,7 +101,7 @@ impl Side {
                 let groups = sets.iter().enumerate();
                 groups.flat_map(|(group, set)| of_group(group, set.index().files().len())).collect()
             }
-            Self::Directory(files) => of_group(0, files.len()).collect(),
+            Self::Directory(_, files) => of_group(0, files.len()).collect(),
         }
     }
 
@@ -93,7 +109,7 @@ impl Side {
     pub fn header(&self, at: FilePlace) -> &FileHeader {
         match self {
             Self::Stored(stored) => &stored.sets[at.group].index().files()[at.file as usize],
-            Self::Directory(files) => files[at.file as usize].header(),
+            Self::Directory(_, files) => files[at.file as usize].header(),
         }
     }
 
@@ -113,22 +129,36 @@ impl Side {
         class.map_or("", |class| &class.key)
     }
 
+    /// Reads a dataset with the HDF5 library, which removes all filters. `None` if the dataset is not an array of
+    /// numbers, is in several variables, or has more than `most` bytes. `scratch` is the path of a temporary file.
+    pub fn decoded(&mut self, at: FilePlace, variable: u32, most: u64, scratch: &Path) -> Option<Array> {
+        let header = self.header(at);
+        let name = header.variables.get(variable as usize)?.path.clone();
+        if header.variables.iter().filter(|other| other.path == name).count() > 1 {
+            return None;
+        }
+        let read = |path: &Path| {
+            let arrays = Arrays::open(path).ok()?;
+            arrays.bytes(&name).ok().filter(|bytes| *bytes <= most)?;
+            arrays.read(&name).ok()
+        };
+        match self {
+            Self::Stored(stored) => {
+                let reader = stored.reader(at.group).ok()?;
+                read(&Sparse::new(scratch.into(), reader, at.file, &[variable]).ok()?.path)
+            }
+            Self::Directory(dir, files) => read(&dir.join(files[at.file as usize].header().path.as_path())),
+        }
+    }
+
     /// Fills `into` with raw bytes of a variable.
     pub fn read(&mut self, at: FilePlace, variable: u32, offset: u64, into: &mut [u8]) -> anyhow::Result<()> {
         match self {
             Self::Stored(stored) => {
-                if stored.reader.as_ref().is_none_or(|(group, _)| *group != at.group) {
-                    stored.reader = None; // the memory of the other group is free first
-                    let set = &stored.sets[at.group];
-                    let reader = reader_of(Arc::clone(set), &set.tasks(|_| true), stored.bytes)?;
-                    stored.reader = Some((at.group, Box::new(reader)));
-                }
-                if let Some((_, reader)) = &mut stored.reader {
-                    reader.read(VariableRef { file: at.file, variable }, offset, into)?;
-                }
-                Ok(())
+                let reader = stored.reader(at.group)?;
+                Ok(reader.read(VariableRef { file: at.file, variable }, offset, into)?)
             }
-            Self::Directory(files) => Ok(files[at.file as usize].read_raw(variable as usize, offset, into)?),
+            Self::Directory(_, files) => Ok(files[at.file as usize].read_raw(variable as usize, offset, into)?),
         }
     }
 }

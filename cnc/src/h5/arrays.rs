@@ -1,7 +1,8 @@
-//! Reads and writes whole datasets with the HDF5 library, for `mcr extract`. Only datasets of numbers are supported.
+//! Reads and writes whole datasets with the HDF5 library, for `mcr extract` and `mcr diff`. Only datasets of numbers are supported.
 
 use hdf5::types::{FloatSize, IntSize, TypeDescriptor};
 use hdf5::{Dataset, File, H5Type};
+use mcrengine::header::{ByteOrder, ElementType};
 use std::path::Path;
 
 /// The numbers of a dataset, in the byte order of the processor.
@@ -85,6 +86,24 @@ impl Numbers {
         }
     }
 
+    /// The type of the bytes of [`Self::to_le_bytes`].
+    pub fn element(&self) -> ElementType {
+        let order = ByteOrder::Little;
+        let int = |width, signed| ElementType::Int { width, signed, order };
+        match self {
+            Self::I8(_) => int(1, true),
+            Self::I16(_) => int(2, true),
+            Self::I32(_) => int(4, true),
+            Self::I64(_) => int(8, true),
+            Self::U8(_) => int(1, false),
+            Self::U16(_) => int(2, false),
+            Self::U32(_) => int(4, false),
+            Self::U64(_) => int(8, false),
+            Self::F32(_) => ElementType::Float { width: 4, order },
+            Self::F64(_) => ElementType::Float { width: 8, order },
+        }
+    }
+
     /// The bytes of all numbers, least significant byte first.
     pub fn to_le_bytes(&self) -> Vec<u8> {
         for_each_type!(self, values => values.iter().flat_map(|value| value.to_le_bytes()).collect())
@@ -98,6 +117,12 @@ impl Arrays {
     /// Opens a file for reading.
     pub fn open(path: &Path) -> Result<Self, ArrayError> {
         Ok(Self(File::open(path)?))
+    }
+
+    /// Length of a dataset in memory, in bytes.
+    pub fn bytes(&self, path: &str) -> Result<u64, ArrayError> {
+        let dataset = self.0.dataset(path)?;
+        Ok((dataset.size() as u64).saturating_mul(dataset.dtype()?.size() as u64))
     }
 
     /// Reads a dataset.
