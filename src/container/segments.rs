@@ -117,8 +117,9 @@ impl SegmentBuffer {
         self
     }
 
-    /// Keeps decoded segments in `spool`, if several files need the segment or if it was decoded a second time. So files
-    /// with bytes in few of many segments, and many readers at the same time, do not decode a segment again and again.
+    /// Keeps decoded segments in `spool`, if several files need the segment or if it was decoded a second time. So
+    /// files with bytes in few of many segments, and many readers at the same time, do not decode a segment again and
+    /// again.
     pub fn with_spool(mut self, spool: Box<dyn Spool>) -> Self {
         self.spool = Some(spool);
         self.was_decoded = self.keys.iter().map(|_| AtomicBool::new(false)).collect();
