@@ -154,3 +154,39 @@ fn a_directory_that_cannot_be_a_mount_point_is_refused_with_the_reason() {
         assert!(text.contains(reason), "{text}");
     }
 }
+
+#[test]
+fn the_mount_of_a_killed_command_is_named_and_can_be_removed() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new();
+    let daemon = site.mount();
+    daemon.kill();
+    let mount = || {
+        let mut mount = mcr();
+        mount.arg("mount").arg(site.path("mounted")).arg("--store").arg(site.path("store"));
+        mount
+    };
+    let text = String::from_utf8(run(&mut mount(), 1).stderr).expect("UTF-8");
+    assert!(text.contains("the mount of a command that was killed") && text.contains("umount"), "{text}");
+    assert!(Command::new("umount").arg(site.path("mounted")).status().expect("it runs").success());
+    assert_eq!(site.mount().stop(), Some(0));
+}
+
+#[test]
+fn a_mount_says_that_the_job_has_no_checkpoint_and_which_jobs_have_some() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new();
+    let mut mount = mcr();
+    mount.arg("mount").arg(site.path("mounted")).arg("--store").arg(site.path("store")).args(["--job", "sin"]);
+    let daemon = Daemon::start(&mut mount);
+    daemon.wait_for_log("jobs there: sim");
+    wait_for("the mount", Duration::from_secs(20), || {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("read");
+        mounts.contains(site.path("mounted").to_str().expect("UTF-8")).then_some(())
+    });
+    assert_eq!(daemon.stop(), Some(0));
+}

@@ -8,7 +8,7 @@ mod spool;
 mod tree;
 
 use crate::advice::Advised;
-use crate::common::open_store;
+use crate::common::{no_checkpoint_of, open_store};
 use crate::output::{name_of, print, print_json, tell};
 use crate::signals::Signals;
 use anyhow::{Context, bail};
@@ -43,6 +43,11 @@ pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let store = Arc::new(open_store(&args.store)?);
+    if let Some(job) = &args.store.job
+        && let Some(none) = no_checkpoint_of(&*store, &args.store, job)?
+    {
+        tell(&format!("{}; the mount shows its checkpoints as soon as there are some", none.what));
+    }
     let spool = SpoolPlace::new(args.spool.as_deref(), args.spool_mib.saturating_mul(1 << 20), GROUPS_MAX)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
     let data = Data::new(Arc::clone(&store), args.budget_mib.clamp(16, 1 << 20) << 20, spool, threads);
@@ -113,7 +118,16 @@ async fn unmount(mounted: BackgroundSession, dir: &Path) -> anyhow::Result<()> {
 /// Refuses a directory that is missing or not empty. A mount would hide the files of a directory that is not empty.
 fn check_directory(dir: &Path) -> anyhow::Result<()> {
     let refused = |what: String| Advised::new(format!("{}: {what}", name_of(dir)), "give an empty directory").at(dir);
-    let mut entries = std::fs::read_dir(dir).map_err(|error| refused(format!("it cannot be opened: {error}")))?;
+    let mut entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.raw_os_error() == Some(Errno::ENOTCONN as i32) => {
+            let what = format!("{}: it is still the mount of a command that was killed", name_of(dir));
+            let name = name_of(dir);
+            let advice = format!("run umount {name} as root, or fusermount3 -u {name} as its user, then mount again");
+            return Err(Advised::new(what, advice).at(dir).into());
+        }
+        Err(error) => return Err(refused(format!("it cannot be opened: {error}")).into()),
+    };
     match entries.next() {
         Some(_) => Err(refused("the directory is not empty".to_owned()).into()),
         None => Ok(()),
