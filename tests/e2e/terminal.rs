@@ -123,6 +123,7 @@ fn every_table_fits_a_terminal_of_80_columns_and_is_whole_on_one_of_200() {
     assert!(text.contains("ratio") && text.contains("took") && text.contains("files"), "{text}");
     let text = on_terminal(80, site.command("list"));
     assert!(text.contains("sim.it_1000000001") && text.contains("complete"), "{text}");
+    assert!(text.contains("(too narrow for: "), "the columns that are left out are named: {text}");
     let text = on_terminal(80, site.command("ls latest"));
     let heading = text.lines().next().unwrap_or_default();
     assert!(heading.starts_with("mode") && heading.ends_with("file"), "the table has one part: {text}");

@@ -8,7 +8,7 @@ use std::fmt::Write;
 ///
 /// A heading may begin with marks. `>`: a column of numbers, aligned to the right. `?`: an optional column. An
 /// optional column is left out if all of its cells are empty (`""`, `-`, `0 B`), or if the terminal is too narrow.
-/// The last optional column is left out first. `~`: a column of text, whose cells continue on the next line if the
+/// The last optional column is left out first, and a line below the table names such columns. `~`: a column of text, whose cells continue on the next line if the
 /// terminal is too narrow. `!`: the last of the columns that name a row.
 ///
 /// If the table is still too wide, the table is printed in parts below each other. Each part repeats the columns that
@@ -115,6 +115,7 @@ impl Table {
     /// The table with lines of at most `width` characters. `None`: the lines may have any length.
     fn finished(&self, width: Option<usize>, has_colours: bool) -> String {
         let mut text = self.marked(width);
+        text.push_str(&self.left_out(width));
         for (mark, paint) in MARKS {
             text = text.replace(mark, if has_colours { paint.begin() } else { "" });
         }
@@ -160,6 +161,18 @@ impl Table {
             }
         }
         text
+    }
+
+    /// A line that names the columns for which the terminal is too narrow; empty if there are none.
+    fn left_out(&self, width: Option<usize>) -> String {
+        let all = self.parts(None).concat();
+        let shown = self.parts(width).concat();
+        let titles = |c: &usize| self.columns[*c].title.as_str();
+        let names: Vec<&str> = all.iter().filter(|c| !shown.contains(c)).map(titles).collect();
+        match names.as_slice() {
+            [] => String::new(),
+            names => format!("(too narrow for: {})\n", names.join(", ")),
+        }
     }
 
     /// The columns of each part.
@@ -319,7 +332,7 @@ mod tests {
         );
         assert_eq!(
             table.finished(Some(30), false),
-            "id    why                bytes\nit_1  because it is so    10 B\n      much smaller\n"
+            "id    why                bytes\nit_1  because it is so    10 B\n      much smaller\n(too narrow for: rate, took)\n"
         );
     }
 
@@ -363,7 +376,7 @@ mod tests {
                 "ok".into(),
             ]);
         }
-        for width in 30..240 {
+        for width in 32..240 {
             let text = table.finished(Some(width), false);
             assert!(widest(&text) <= width, "{width}: {text}");
             assert!(text.contains("10.0 MiB") && text.contains("wave"), "{width}: {text}");
