@@ -80,7 +80,7 @@ impl std::fmt::Display for At {
 pub struct Told {
     /// The exit code of the command.
     pub code: u8,
-    /// What went wrong, with all causes.
+    /// What went wrong, with all causes and without the advice.
     pub message: String,
     /// What the user can do. Never empty.
     pub advice: String,
@@ -94,6 +94,9 @@ impl Told {
         let message = message_of(error);
         let advice = advice_of(error).unwrap_or_else(|| remedy_in(&message));
         let path = path_of(error).map(|path| path.to_string_lossy().into_owned());
+        // For people, the message ends with the advice.
+        let what = message.strip_suffix(&advice).map(|what| what.trim_end().trim_end_matches(';'));
+        let message = what.filter(|what| !what.is_empty()).unwrap_or(&message).to_owned();
         Self { code, message, advice, path }
     }
 }
@@ -544,7 +547,7 @@ mod tests {
         }
         let error = Advised::new("no store", "name one with --store").at(Path::new("/s"));
         let told = Told::new(&error.into(), 1);
-        assert_eq!((told.message.as_str(), told.path.as_deref()), ("no store; name one with --store", Some("/s")));
+        assert_eq!((told.message.as_str(), told.path.as_deref()), ("no store", Some("/s")));
         assert_eq!(told.advice, "name one with --store");
     }
 
