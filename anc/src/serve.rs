@@ -81,6 +81,7 @@ impl Service {
         let restores = Arc::new(Semaphore::new(RESTORES_MAX));
         let parses = Arc::new(Semaphore::new(PARSES_MAX));
         let (ranks, of_job, shared) = (None, None, Arc::default());
+        let served = Arc::new(Served::new(&budget));
         Self {
             hub,
             store,
@@ -92,7 +93,7 @@ impl Service {
             sessions,
             open,
             restores,
-            served: Arc::default(),
+            served,
             parses,
             ranks,
             of_job,

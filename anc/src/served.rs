@@ -13,6 +13,9 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 const GROUPS_MAX: usize = 2;
 /// Each group leases the aggregator's budget divided by this number. So half of the budget is left for checkpoints.
 const GROUP_DIVISOR: u64 = 4;
+/// The codecs of all restarts together may take the aggregator's budget divided by this number, or as much as one
+/// segment needs. This memory is not leased: otherwise a restart could wait for a flush, and a flush for a restart.
+const DECODING_DIVISOR: u64 = 2;
 
 /// A group of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +32,7 @@ pub struct GroupKey {
 pub struct Served {
     groups: Mutex<HashMap<GroupKey, Weak<ServedGroup>>>,
     room: Arc<Semaphore>,
+    decoding: Arc<DecodingMemory>,
 }
 
 /// A group that at least one restart reads.
@@ -37,6 +41,8 @@ pub struct ServedGroup {
     /// One of the [`GROUPS_MAX`] permits.
     permit: OnceCell<Option<OwnedSemaphorePermit>>,
     open: Mutex<Option<Arc<OpenGroup>>>,
+    /// The memory of the codecs for all groups.
+    decoding: Arc<DecodingMemory>,
     /// One reference for each restart of the group.
     restarts: Arc<()>,
 }
@@ -56,13 +62,13 @@ pub struct OpenGroup {
     _lease: Lease,
 }
 
-impl Default for Served {
-    fn default() -> Self {
-        Self { groups: Mutex::default(), room: Arc::new(Semaphore::new(GROUPS_MAX)) }
-    }
-}
-
 impl Served {
+    /// No groups, for an aggregator with this budget.
+    pub fn new(budget: &Budget) -> Self {
+        let (groups, room) = (Mutex::default(), Arc::new(Semaphore::new(GROUPS_MAX)));
+        Self { groups, room, decoding: DecodingMemory::new(budget.total_bytes() / DECODING_DIVISOR) }
+    }
+
     /// The group, for one restart. The group is closed after its last restart.
     pub fn group(&self, key: GroupKey) -> OfGroup {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,6 +78,7 @@ impl Served {
                 key: key.clone(),
                 permit: OnceCell::new(),
                 open: Mutex::default(),
+                decoding: Arc::clone(&self.decoding),
                 restarts: Arc::new(()),
             };
             let group = Arc::new(group);
@@ -116,14 +123,12 @@ impl ServedGroup {
         let tasks = set.tasks(|_| true);
         let all = tasks.iter().map(|task| task.raw_bytes.0 + set.stored_bytes_of(task)).sum::<u64>();
         let most = tasks.iter().map(|task| set.task_bytes(task)).max().unwrap_or(0);
-        let need = tasks.iter().map(|task| set.decoding_bytes(task)).max().unwrap_or(0);
-        // One half is for the codecs. Segments and their bases must fit, however small the budget is.
-        let half = budget.total_bytes() / GROUP_DIVISOR / 2;
-        let (of_segments, of_codecs) = (half.min(all).max(most), half.max(need));
-        let lease = budget.lease(of_segments + of_codecs);
-        let Shares { decoded_bytes, stored_bytes } = Shares::of(of_segments, &tasks);
+        // Segments and their bases must fit, however small the budget is.
+        let wanted = (budget.total_bytes() / GROUP_DIVISOR).min(all).max(most);
+        let lease = budget.lease(wanted);
+        let Shares { decoded_bytes, stored_bytes } = Shares::of(wanted, &tasks);
         let segments = SegmentBuffer::new(set, &tasks, decoded_bytes, ReadOrder::Shared)?;
-        let segments = segments.with_decoding(DecodingMemory::new(of_codecs));
+        let segments = segments.with_decoding(Arc::clone(&self.decoding));
         let made = Arc::new(OpenGroup { segments, stored: Budget::new(stored_bytes), _lease: lease });
         *open = Some(Arc::clone(&made));
         Ok(made)

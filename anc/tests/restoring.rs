@@ -32,7 +32,7 @@ async fn eight_nodes(store: &FaultyStore, budget: &Arc<Budget>) -> (usize, usize
     let set = ContainerSet::open(store, &job(), &step_id(1), GroupId(0)).expect("opens");
     let begins: HashSet<u64> = set.index().segments().iter().map(|segment| segment.offset + 72).collect();
     store.take_reads();
-    let served = Served::default();
+    let served = Served::new(budget);
     let key = GroupKey { job: job(), checkpoint: step_id(1), group: GroupId(0) };
     let mut nodes = Vec::new();
     for node in 0..8u32 {
