@@ -77,8 +77,8 @@ pub fn run(args: DiffArgs) -> anyhow::Result<ExitCode> {
             at: (a.content_of(at_a), b.content_of(at_b)),
         });
     }
-    let decoding = Decoding { most: share / 4, scratch: tempfile::tempdir()? };
-    compare_all(&mut pairs, &mut classes, &mut a, &mut b, &decoding)?;
+    let mut decoding = Decoding { most: share / 4, scratch: None };
+    compare_all(&mut pairs, &mut classes, &mut a, &mut b, &mut decoding)?;
     let names = |side: &Side, places: &[FilePlace]| -> Vec<String> {
         places.iter().map(|place| side.header(*place).path.to_string()).collect()
     };
@@ -112,7 +112,7 @@ fn compare_all(
     classes: &mut BTreeMap<String, Class>,
     a: &mut Side,
     b: &mut Side,
-    decoding: &Decoding,
+    decoding: &mut Decoding,
 ) -> anyhow::Result<()> {
     /// Variables of both sides with the same name. Equal names are numbered.
     type Names = BTreeMap<(String, u32), [Option<u32>; 2]>;
@@ -158,12 +158,15 @@ fn compare_all(
         let mut change = Change::default();
         let at = [both[0].unwrap_or(0), both[1].unwrap_or(0)];
         let has_stored_chunks = [of_a, of_b].iter().any(|of| of.role == Role::StoredChunks);
-        let decoded = |a: &mut Side, b: &mut Side| decoding.compare(pair.at, at, a, b);
+        let decoded = match has_stored_chunks && !pair.same {
+            true => decoding.compare(pair.at, at, a, b)?,
+            false => None,
+        };
         if pair.same && !has_stored_chunks {
             change.elements = of_a.raw_bytes.0 / u64::from(of_a.element.width());
         } else if pair.same {
             // The number of elements is not known without decoding.
-        } else if has_stored_chunks && let Some((element, found)) = decoded(a, b) {
+        } else if let Some((element, found)) = decoded {
             (class.element, change) = (element.to_string(), found);
         } else if is_comparable(of_a, of_b) {
             change = compare(of_a, pair.at, at, a, b)?;
@@ -183,28 +186,32 @@ fn compare_all(
 struct Decoding {
     /// Maximum length of a dataset in bytes. A longer dataset is compared as it is stored.
     most: u64,
-    /// The directory of temporary files.
-    scratch: TempDir,
+    /// The directory of temporary files. `None` until the first file is needed.
+    scratch: Option<TempDir>,
 }
 
 impl Decoding {
     /// Compares the numbers of two datasets. `None` if a dataset cannot be decoded, or if types or shapes differ.
     fn compare(
-        &self,
+        &mut self,
         (at_a, at_b): (FilePlace, FilePlace),
         [variable_a, variable_b]: [u32; 2],
         a: &mut Side,
         b: &mut Side,
-    ) -> Option<(ElementType, Change)> {
-        let scratch = self.scratch.path().join("sparse.h5");
-        let of_a = a.decoded(at_a, variable_a, self.most, &scratch)?;
-        let of_b = b.decoded(at_b, variable_b, self.most, &scratch)?;
+    ) -> anyhow::Result<Option<(ElementType, Change)>> {
+        let scratch = match &mut self.scratch {
+            Some(scratch) => scratch,
+            none => none.insert(tempfile::tempdir()?),
+        };
+        let scratch = scratch.path().join("sparse.h5");
+        let Some(of_a) = a.decoded(at_a, variable_a, self.most, &scratch)? else { return Ok(None) };
+        let Some(of_b) = b.decoded(at_b, variable_b, self.most, &scratch)? else { return Ok(None) };
         let (element, mut change) = (of_a.numbers.element(), Change::default());
         if (&of_a.shape, &element) != (&of_b.shape, &of_b.numbers.element()) {
-            return None;
+            return Ok(None);
         }
         change.compare(&element, &of_a.numbers.to_le_bytes(), &of_b.numbers.to_le_bytes());
-        Some((element, change))
+        Ok(Some((element, change)))
     }
 }
 

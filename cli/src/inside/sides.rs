@@ -131,11 +131,17 @@ impl Side {
 
     /// Reads a dataset with the HDF5 library, which removes all filters. `None` if the dataset is not an array of
     /// numbers, is in several variables, or has more than `most` bytes. `scratch` is the path of a temporary file.
-    pub fn decoded(&mut self, at: FilePlace, variable: u32, most: u64, scratch: &Path) -> Option<Array> {
-        let header = self.header(at);
-        let name = header.variables.get(variable as usize)?.path.clone();
-        if header.variables.iter().filter(|other| other.path == name).count() > 1 {
-            return None;
+    pub fn decoded(
+        &mut self,
+        at: FilePlace,
+        variable: u32,
+        most: u64,
+        scratch: &Path,
+    ) -> anyhow::Result<Option<Array>> {
+        let variables = &self.header(at).variables;
+        let Some(name) = variables.get(variable as usize).map(|of| of.path.clone()) else { return Ok(None) };
+        if variables.iter().filter(|other| other.path == name).count() > 1 {
+            return Ok(None);
         }
         let read = |path: &Path| {
             let arrays = Arrays::open(path).ok()?;
@@ -144,10 +150,10 @@ impl Side {
         };
         match self {
             Self::Stored(stored) => {
-                let reader = stored.reader(at.group).ok()?;
-                read(&Sparse::new(scratch.into(), reader, at.file, &[variable]).ok()?.path)
+                let sparse = Sparse::new(scratch.into(), stored.reader(at.group)?, at.file, &[variable])?;
+                Ok(read(&sparse.path))
             }
-            Self::Directory(dir, files) => read(&dir.join(files[at.file as usize].header().path.as_path())),
+            Self::Directory(dir, files) => Ok(read(&dir.join(files[at.file as usize].header().path.as_path()))),
         }
     }
 

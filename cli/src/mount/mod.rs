@@ -121,8 +121,8 @@ fn check_directory(dir: &Path) -> anyhow::Result<()> {
     let mut entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.raw_os_error() == Some(Errno::ENOTCONN as i32) => {
-            let what = format!("{}: it is still the mount of a command that was killed", name_of(dir));
             let name = name_of(dir);
+            let what = format!("{name}: it is still the mount of a command that was killed");
             let advice = format!("run umount {name} as root, or fusermount3 -u {name} as its user, then mount again");
             return Err(Advised::new(what, advice).at(dir).into());
         }
