@@ -15,7 +15,7 @@ use super::ids::{ChainId, PartitionId};
 use super::list::{PARTITIONS_MAX, PartitionList};
 use super::manager::CHAINS_MAX;
 use super::stack::DEPTH_MAX;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 /// Maximum number of calls and returns of a trace.
@@ -213,7 +213,7 @@ pub struct Recording {
 
 impl Recording {
     /// Adds the events of a buffer, as [`super::SharedBuffer::recorded`] returns them. The partitions of the buffer
-    /// get new numbers. Events above [`EVENTS_MAX`] are left out.
+    /// get new numbers, and calls that are not over return at the end. Events above [`EVENTS_MAX`] are left out.
     pub fn add(&mut self, (list, events): &(PartitionList, Vec<TraceEvent>)) {
         let before = self.lengths.len() as u32; // a list is shorter than 2^32
         self.lengths.extend(list.iter().map(|(_, partition)| partition.bytes));
@@ -224,7 +224,24 @@ impl Recording {
             TraceEvent::Return { chain } => TraceEvent::Return { chain },
         });
         let room = EVENTS_MAX - self.events.len().min(EVENTS_MAX);
+        let begin = self.events.len();
         self.events.extend(renumbered.take(room));
+        let mut open: BTreeMap<ChainId, usize> = BTreeMap::new();
+        for event in &self.events[begin..] {
+            match *event {
+                TraceEvent::Call { chain, .. } => *open.entry(chain).or_default() += 1,
+                TraceEvent::Return { chain } => {
+                    let depth = open.entry(chain).or_default();
+                    *depth = depth.saturating_sub(1);
+                }
+            }
+        }
+        for (chain, depth) in open {
+            self.events.extend(std::iter::repeat_n(TraceEvent::Return { chain }, depth));
+        }
+        if self.events.len() > EVENTS_MAX {
+            self.events.truncate(begin);
+        }
     }
 
     /// Writes the trace.
@@ -262,6 +279,18 @@ mod tests {
         assert_eq!(Trace::parse(&text), Ok(trace.clone()));
         assert_eq!(Trace::parse(&text.replace('\n', "\n\n# comment\r\n")), Ok(trace.clone()));
         assert_eq!(trace.uses(), [1, 2, 0, 1, 1].map(PartitionId), "a return to resident code uses no partition");
+    }
+
+    #[test]
+    fn a_recording_of_several_buffers_is_a_trace_even_if_calls_were_not_over() {
+        let list = PartitionList::of_lengths([1, 2]).expect("two");
+        let mut recording = Recording::default();
+        recording.add(&(list.clone(), vec![call(0, 0), call(0, 1), return_of(0), call(7, 0)]));
+        recording.add(&(list, vec![call(0, 1), return_of(0)]));
+        let mut text = Vec::new();
+        recording.write(&mut text).expect("written");
+        let trace = Trace::parse(&String::from_utf8(text).expect("UTF-8")).expect("a trace");
+        assert_eq!(trace.uses(), [0, 1, 0, 0, 3].map(PartitionId), "a return is a use of the caller");
     }
 
     #[test]

@@ -190,3 +190,21 @@ fn a_mount_says_that_the_job_has_no_checkpoint_and_which_jobs_have_some() {
     });
     assert_eq!(daemon.stop(), Some(0));
 }
+
+#[test]
+fn the_reads_of_a_mount_are_recorded_as_a_trace_for_the_benchmark_of_policies() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new();
+    let trace = site.path("mount.trace");
+    let daemon = site.mount_with(&["--trace", trace.to_str().expect("UTF-8")]);
+    for rank in 0..4 {
+        std::fs::read(site.path(&format!("mounted/sim/it_1/it_1/sim.it_1.rank_{rank}.h5"))).expect("read");
+    }
+    assert_eq!(daemon.stop(), Some(0));
+    let mut bench = mcr();
+    bench.args(["bench", "partitions", "--only-traces", "--trace"]).arg(&trace);
+    let report = run_json(&mut bench, 0);
+    assert!(report["traces"][0]["uses"].as_u64().is_some_and(|uses| uses >= 4), "{report}");
+}

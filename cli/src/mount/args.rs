@@ -22,6 +22,9 @@ pub struct MountArgs {
     /// Maximum length of the temporary file, in MiB; 0: no file
     #[arg(long, default_value_t = 4096, value_name = "MIB")]
     pub spool_mib: u64,
+    /// Record the order in which segments are used, for mcr bench partitions --trace. The file is written at the end
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -6,6 +6,7 @@ use super::tree::{FileAt, GroupAt};
 use mcrengine::container::{ContainerSet, DecodingMemory, ReadError, ReadOrder, SegmentBuffer, VariableReader};
 use mcrengine::image::FileReader;
 use mcrengine::manifest::read_manifest;
+use mcrengine::partition::Recording;
 use mcrengine::store::PosixStore;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +29,8 @@ pub struct Data {
     spool: Option<SpoolPlace>,
     ahead: Ahead,
     recent: Mutex<Recent>,
+    /// The uses of the segments of groups that are closed, if they are recorded.
+    recording: Option<Arc<Mutex<Recording>>>,
 }
 
 /// The segments of a group. `None` until a thread has opened the group. Other threads that need the group wait.
@@ -54,8 +57,14 @@ pub enum DataError {
 
 impl Data {
     /// Takes at most `bytes` bytes of memory, or as much as one segment needs, and decodes in advance with `threads`
-    /// threads.
-    pub fn new(store: Arc<PosixStore>, bytes: u64, spool: Option<SpoolPlace>, threads: usize) -> Self {
+    /// threads. The uses of segments are added to `recording`, at the latest when this value is dropped.
+    pub fn new(
+        store: Arc<PosixStore>,
+        bytes: u64,
+        spool: Option<SpoolPlace>,
+        threads: usize,
+        recording: Option<Arc<Mutex<Recording>>>,
+    ) -> Self {
         let (bytes_of_chunks, of_decoding) = (bytes / CHUNKS_DIVISOR, bytes / DECODING_DIVISOR);
         Self {
             store,
@@ -65,6 +74,7 @@ impl Data {
             spool,
             ahead: Ahead::new(threads),
             recent: Mutex::default(),
+            recording,
         }
     }
 
@@ -120,7 +130,8 @@ impl Data {
             return slot;
         }
         if recent.groups.len() as u64 >= GROUPS_MAX {
-            let (group, _) = recent.groups.remove(0);
+            let (group, slot) = recent.groups.remove(0);
+            self.record(&slot);
             recent.readers.retain(|(file, _)| file.group != group);
         }
         let slot = Slot::default();
@@ -150,6 +161,9 @@ impl Data {
         if let Some(spool) = self.spool.as_ref().and_then(SpoolPlace::make) {
             segments = segments.with_spool(Box::new(spool));
         }
+        if self.recording.is_some() {
+            segments.record();
+        }
         Ok(Arc::clone(slot.insert(Arc::new(segments))))
     }
 
@@ -158,7 +172,23 @@ impl Data {
         matches!(manifest, Err(ReadError::Missing { .. }))
     }
 
+    /// Adds the uses of the segments of a group to the recording.
+    fn record(&self, slot: &Slot) {
+        let Some(recording) = &self.recording else { return };
+        let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(segments) = &*slot {
+            recording.lock().unwrap_or_else(PoisonError::into_inner).add(&segments.recorded());
+        }
+    }
+
     fn recent(&self) -> MutexGuard<'_, Recent> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        let groups = std::mem::take(&mut self.recent().groups);
+        groups.iter().for_each(|(_, slot)| self.record(slot));
     }
 }

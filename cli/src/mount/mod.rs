@@ -8,7 +8,7 @@ mod spool;
 mod tree;
 
 use crate::advice::Advised;
-use crate::common::{no_checkpoint_of, open_store};
+use crate::common::{no_checkpoint_of, open_store, write_trace};
 use crate::output::{name_of, print, print_json, tell};
 use crate::signals::Signals;
 use anyhow::{Context, bail};
@@ -16,12 +16,13 @@ use args::MountArgs;
 use data::{Data, GROUPS_MAX};
 use files::Files;
 use fuser::{BackgroundSession, Config, MountOption};
+use mcrengine::partition::Recording;
 use nix::errno::Errno;
 use nix::mount::MntFlags;
 use spool::SpoolPlace;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tree::Tree;
 
@@ -50,7 +51,9 @@ pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
     }
     let spool = SpoolPlace::new(args.spool.as_deref(), args.spool_mib.saturating_mul(1 << 20), GROUPS_MAX)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-    let data = Data::new(Arc::clone(&store), args.budget_mib.clamp(16, 1 << 20) << 20, spool, threads);
+    let recording = args.trace.as_ref().map(|_| Arc::<Mutex<Recording>>::default());
+    let bytes = args.budget_mib.clamp(16, 1 << 20) << 20;
+    let data = Data::new(Arc::clone(&store), bytes, spool, threads, recording.clone());
     let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     let mut config = Config::default();
     let named = MountOption::FSName(format!("mcr:{}", args.store.store.display()));
@@ -84,6 +87,9 @@ pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
         }
         unmount(mounted, &args.dir).await
     })?;
+    if let (Some(file), Some(recording)) = (&args.trace, recording) {
+        write_trace(file, std::mem::take(&mut *recording.lock().unwrap_or_else(PoisonError::into_inner)))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
