@@ -14,7 +14,7 @@ use crate::manifest::{
     CheckpointState, PRUNED, SPOILED, group_of_manifest, manifest_name, manifest_path, missing_groups, read_head,
     spoiled, unknown_state,
 };
-use crate::marks::{BAD, DAMAGED, DOUBTFUL, bad, damaged, doubt};
+use crate::marks::{BAD, CERTAIN, DAMAGED, DOUBTFUL, OF_ONE_STEP, bad, damaged, doubt};
 use crate::remembered::Remembered;
 use crate::store::{Advice, Entry, Store};
 use look::{Found, Look};
@@ -165,14 +165,15 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
             return Ok(look);
         }
     };
-    found.is_pruned = entries.iter().any(|entry| entry.name == PRUNED);
-    if entries.iter().any(|entry| entry.name == BAD) {
+    let has = |mark: &str| entries.iter().any(|entry| entry.name == mark);
+    found.is_pruned = has(PRUNED);
+    if has(BAD) {
         found.bad = bad(store, job, id);
     }
-    if entries.iter().any(|entry| entry.name == DAMAGED) {
+    if has(DAMAGED) {
         found.found_damaged = damaged(store, job, id);
     }
-    if entries.iter().any(|entry| entry.name == DOUBTFUL) {
+    if has(DOUBTFUL) {
         found.doubt = doubt(store, job, id);
     }
     for group in entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| group_of_container(&entry.name)) {
@@ -235,7 +236,10 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
             ));
         }
     }
-    if entries.iter().any(|entry| entry.name == SPOILED) {
+    if has(CERTAIN) && !has(DOUBTFUL) {
+        found.doubt = found.doubt.take().filter(|why| !why.ends_with(OF_ONE_STEP));
+    }
+    if has(SPOILED) {
         found.problems.push(spoiled(store, &dir));
     }
     there.sort_unstable();

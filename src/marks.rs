@@ -6,6 +6,8 @@
 //!   not show. Retention does not count the checkpoint among the checkpoints that it keeps. A restart still tries the
 //!   checkpoint. If `mcr verify` later finds no damage, `mcr verify` removes the mark.
 //! - `doubtful`: the application wrote more files of the same step after the checkpoint was committed.
+//! - `certain`: the application ended with success and left exactly the files of the checkpoint. So the files are of
+//!   one step, although their times did not show this when the checkpoint was committed.
 
 use crate::container::checkpoint_dir;
 use crate::ids::{CheckpointId, JobId};
@@ -17,6 +19,10 @@ pub(crate) const BAD: &str = "bad";
 pub(crate) const DAMAGED: &str = "damaged";
 /// The name of the file of the mark `doubtful`.
 pub(crate) const DOUBTFUL: &str = "doubtful";
+/// The name of the file of the mark `certain`.
+pub(crate) const CERTAIN: &str = "certain";
+/// The end of the reasons that the mark `certain` takes back.
+pub const OF_ONE_STEP: &str = "are of one step";
 /// Maximum length of a reason, in bytes. A longer reason is cut.
 const REASON_BYTES_MAX: usize = 4096;
 
@@ -62,6 +68,17 @@ pub fn mark_doubtful(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &st
 /// Why a checkpoint was marked as doubtful; `None` if the checkpoint was not marked.
 pub fn doubt(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
     reason_of(store, job, id, DOUBTFUL)
+}
+
+/// Marks a checkpoint as certain, durably. Takes back the doubt of its manifests whether the files are of one step,
+/// but not the mark `doubtful`.
+pub fn mark_certain(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Result<(), StoreError> {
+    put(store, job, id, CERTAIN, why)
+}
+
+/// Why a checkpoint was marked as certain; `None` if the checkpoint was not marked.
+pub fn certain(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
+    reason_of(store, job, id, CERTAIN)
 }
 
 fn put(store: &dyn Store, job: &JobId, id: &CheckpointId, name: &str, reason: &str) -> Result<(), StoreError> {

@@ -637,6 +637,7 @@ impl Both {
             None => None,
         };
         // On several nodes, other nodes may still commit a newer checkpoint.
+        self.config.has_ended_well = processes == Processes::EndedWell;
         let is_sure = !self.sees_all_ranks || doubted::report(&self.config, &self.store, self.has_seen_files);
         let are_named = misnamed::report_unplaced(left)
             && !misnamed::report_misnamed(&self.config, &self.store)

@@ -4,19 +4,24 @@ use crate::exit::NOT_COMMITTED;
 use crate::overlooked;
 use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::list;
-use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::ids::GroupId;
+use mcrengine::manifest::{self, CheckpointState, ManifestFile};
+use mcrengine::marks::{OF_ONE_STEP, mark_certain};
 use mcrengine::store::PosixStore;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Logs an error if the newest checkpoint that this run has saved is doubtful. Returns `true` if it is not doubtful,
 /// or if the run has saved no checkpoint. `has_seen_files`: whether files of checkpoints were below the watched
 /// directory during the run. If no checkpoint was saved and the files are gone, logs an error and returns `false`.
+/// If the command ended with success, a doubt whether the files are of one step is taken back, if possible.
 pub fn report(config: &CncConfig, store: &Path, has_seen_files: bool) -> bool {
     // A store that does not exist has no checkpoint.
-    let states = match PosixStore::open(store).map(|open| manifest::list(&open, &config.job)) {
-        Err(_) => Vec::new(),
-        Ok(Ok(states)) => states,
-        Ok(Err(error)) => {
+    let open = PosixStore::open(store).ok();
+    let states = match open.as_ref().map(|open| manifest::list(open, &config.job)) {
+        None => Vec::new(),
+        Some(Ok(states)) => states,
+        Some(Err(error)) => {
             tracing::warn!(%error, "it is not known whether the newest checkpoint is doubtful; see mcr list");
             return true;
         }
@@ -43,11 +48,38 @@ pub fn report(config: &CncConfig, store: &Path, has_seen_files: bool) -> bool {
         return true;
     }
     let Some((newest, why)) = newest_doubt(&states, config.began_ns) else { return true };
+    if let Some(open) = open.as_ref().filter(|_| config.has_ended_well && why.ends_with(OF_ONE_STEP))
+        && is_left_as_saved(open, config, newest)
+    {
+        let certain = "the command ended with success and left exactly these files";
+        match mark_certain(open, &config.job, &newest.id, certain) {
+            Ok(()) => {
+                tracing::info!(checkpoint = %newest.id, "the newest checkpoint is no longer doubtful: {certain}");
+                return true;
+            }
+            Err(error) => tracing::warn!(%error, "the newest checkpoint cannot be marked as certain"),
+        }
+    }
     tracing::error!(
         exit_status = NOT_COMMITTED, checkpoint = %newest.id, why,
         "the newest checkpoint is doubtful: a restart takes an older checkpoint if there is one without doubt"
     );
     false
+}
+
+/// Whether the watched directory has all files of a checkpoint, with the lengths and the times of the checkpoint.
+fn is_left_as_saved(store: &PosixStore, config: &CncConfig, state: &CheckpointState) -> bool {
+    let is_same = |file: &ManifestFile| {
+        let found = config.watch.join(file.path.as_path()).symlink_metadata();
+        found.is_ok_and(|found| {
+            let modified_ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
+            found.is_file() && found.len() == file.bytes && modified_ns == i128::from(file.modified_ns)
+        })
+    };
+    (0..state.groups).map(GroupId).all(|group| {
+        let manifest = manifest::read_manifest(store, &config.job, &state.id, group);
+        manifest.is_ok_and(|manifest| manifest.files.iter().filter(|file| file.kind.is_regular()).all(is_same))
+    })
 }
 
 /// The newest complete checkpoint that was saved since this time, and the reason for its doubt, if there is one.

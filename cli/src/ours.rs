@@ -10,7 +10,7 @@ use std::path::Path;
 /// The directory of a job in which the starts of the job are recorded.
 const RECORDS: &str = ".incarnations";
 /// Files that mark a checkpoint.
-const MARKS: [&str; 5] = ["pruned", "bad", "damaged", "doubtful", "spoiled"];
+const MARKS: [&str; 6] = ["pruned", "bad", "damaged", "doubtful", "certain", "spoiled"];
 
 /// What a directory holds, from the least to the most certain sign of mcr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

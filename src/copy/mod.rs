@@ -172,8 +172,12 @@ fn unmark_pruned(store: &dyn Store, dir: &Path) -> Result<(), CopyError> {
 fn copy_marks(route: &Route<'_>, id: &CheckpointId) -> Result<(), CopyError> {
     type Read = fn(&dyn Store, &crate::ids::JobId, &CheckpointId) -> Option<String>;
     type Put = fn(&dyn Store, &crate::ids::JobId, &CheckpointId, &str) -> Result<(), StoreError>;
-    let marks: [(Read, Put); 3] =
-        [(marks::bad, marks::mark_bad), (marks::damaged, marks::mark_damaged), (marks::doubt, marks::mark_doubtful)];
+    let marks: [(Read, Put); 4] = [
+        (marks::bad, marks::mark_bad),
+        (marks::damaged, marks::mark_damaged),
+        (marks::doubt, marks::mark_doubtful),
+        (marks::certain, marks::mark_certain),
+    ];
     let (from, to) = (route.from, route.to);
     for (read, put) in marks {
         if let (Some(reason), None) = (read(from.store, from.job, id), read(to.store, to.job, id)) {

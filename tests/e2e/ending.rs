@@ -714,6 +714,19 @@ fn a_last_step_of_which_only_some_files_were_written_is_doubtful_although_the_co
 }
 
 #[test]
+fn files_at_equal_intervals_are_no_longer_doubtful_if_the_command_succeeds_and_leaves_them() {
+    let rotation = "for file in a b c a b c; do date +%N > chk_$file; sleep 1; done; sleep 5; exit STATUS";
+    for (status, state, exit) in [("0", "complete", 0), ("7", "doubtful", 7)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = run_one_rank(dir.path(), "single", &rotation.replace("STATUS", status), exit);
+        let newest = list(&dir.path().join("store"))[0].clone();
+        assert_eq!(newest["state"], state, "{log}");
+        let text = run_json(mcr().args(["show", "--store"]).arg(dir.path().join("store")), 0).to_string();
+        assert!(text.contains("chk_c"), "{text}");
+    }
+}
+
+#[test]
 fn mcr_save_doubts_a_checkpoint_of_which_only_some_files_were_written_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let (data, store) = (dir.path().join("out"), dir.path().join("store"));
