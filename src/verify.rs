@@ -64,10 +64,14 @@ pub struct VerifyOptions {
     /// Maximum memory in bytes. One half is for decoded segments, and the other half for the codecs. A segment that
     /// needs more memory is decoded nevertheless.
     pub memory_bytes: u64,
-    /// Maximum number of files that are verified at the same time.
+    /// Maximum number of files that are verified at the same time. With little memory, fewer files are verified at the
+    /// same time.
     pub threads: usize,
 }
 
+/// The buffer has room for this number of the longest segments for each thread. Several threads do not use segments
+/// exactly in the announced order, so a smaller buffer would decode many segments more than once.
+const SEGMENTS_OF_A_THREAD: u64 = 8;
 /// Maximum number of problems in one report. Verifying stops after about this number.
 pub const PROBLEMS_MAX: usize = 1000;
 /// Number of bytes that are read and hashed at once.
@@ -190,10 +194,12 @@ fn verify_group(
     report.decoding_bytes = report.decoding_bytes.max(segments.largest_need());
     let of_each = segments.threads_of_each(options.threads, &tasks);
     drop(tasks);
-    // A thread keeps a filtered chunk twice: without its filters, and after the filters were applied again.
+    // Segments of older containers, and chunks whose filters are applied again, are included.
+    let lengths = set.readers().iter().flat_map(|reader| reader.index().segments()).map(|segment| segment.raw_bytes.0);
     let filtered = files.iter().flat_map(|file| &file.variables).filter(|variable| !variable.filters.is_empty());
-    let largest = filtered.flat_map(|variable| &variable.extents).map(|extent| extent.raw_bytes).max().unwrap_or(0);
-    let fit = usize::try_from(cache_bytes / (2 * largest).max(1)).unwrap_or(usize::MAX);
+    let chunks = filtered.flat_map(|variable| &variable.extents).map(|extent| extent.raw_bytes);
+    let largest = lengths.chain(chunks).max().unwrap_or(0);
+    let fit = usize::try_from(cache_bytes / (largest * SEGMENTS_OF_A_THREAD).max(1)).unwrap_or(usize::MAX);
     let threads = options.threads.min(fit).clamp(1, files.len().max(1));
     let checks: Vec<FileCheck<'_>> = (0..).zip(files).map(|(f, file)| FileCheck::new(f, file, group)).collect();
     let in_order = best_order(&checks, &set, cache_bytes);
