@@ -47,7 +47,7 @@ pub fn run(args: MountArgs) -> anyhow::Result<ExitCode> {
     if let Some(job) = &args.store.job
         && let Some(none) = no_checkpoint_of(&*store, &args.store, job)?
     {
-        tell(&format!("{}; the mount shows its checkpoints as soon as there are some", none.what));
+        tell(format!("{}; the mount shows its checkpoints as soon as there are some", none.what));
     }
     let spool = SpoolPlace::new(args.spool.as_deref(), args.spool_mib.saturating_mul(1 << 20), GROUPS_MAX)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
