@@ -8,8 +8,8 @@ use std::fmt::Write;
 ///
 /// A heading may begin with marks. `>`: a column of numbers, aligned to the right. `?`: an optional column. An
 /// optional column is left out if all of its cells are empty (`""`, `-`, `0 B`), or if the terminal is too narrow.
-/// The last optional column is left out first, and a line below the table names such columns. `~`: a column of text, whose cells continue on the next line if the
-/// terminal is too narrow. `!`: the last of the columns that name a row.
+/// The last optional column is left out first, and a line below the table names such columns. `~`: a column of text,
+/// whose cells continue on the next line if the terminal is too narrow. `!`: the last of the columns that name a row.
 ///
 /// If the table is still too wide, the table is printed in parts below each other. Each part repeats the columns that
 /// name a row. Without a mark, these are the first column, or the first two columns if only the first column has
@@ -332,7 +332,8 @@ mod tests {
         );
         assert_eq!(
             table.finished(Some(30), false),
-            "id    why                bytes\nit_1  because it is so    10 B\n      much smaller\n(too narrow for: rate, took)\n"
+            "id    why                bytes\nit_1  because it is so    10 B\n      much smaller\n\
+             (too narrow for: rate, took)\n"
         );
     }
 

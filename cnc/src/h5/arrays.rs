@@ -1,4 +1,5 @@
-//! Reads and writes whole datasets with the HDF5 library, for `mcr extract` and `mcr diff`. Only datasets of numbers are supported.
+//! Reads and writes whole datasets with the HDF5 library, for `mcr extract` and `mcr diff`. Only datasets of numbers
+//! are supported.
 
 use hdf5::types::{FloatSize, IntSize, TypeDescriptor};
 use hdf5::{Dataset, File, H5Type};
