@@ -114,8 +114,11 @@ impl Table {
 
     /// The table with lines of at most `width` characters. `None`: the lines may have any length.
     fn finished(&self, width: Option<usize>, has_colours: bool) -> String {
-        let mut text = self.marked(width);
-        text.push_str(&self.left_out(width));
+        let parts = self.parts(width);
+        let mut text = self.marked(&parts, width);
+        if let Some(width) = width {
+            text.push_str(&self.left_out(&parts, width));
+        }
         for (mark, paint) in MARKS {
             text = text.replace(mark, if has_colours { paint.begin() } else { "" });
         }
@@ -139,11 +142,11 @@ impl Table {
             pieces.retain(|(text, _)| !text.is_empty());
             pieces
         };
-        self.marked(Some(width)).lines().map(of_line).collect()
+        self.marked(&self.parts(Some(width)), Some(width)).lines().map(of_line).collect()
     }
 
     /// The table with marks around its painted cells.
-    fn marked(&self, width: Option<usize>) -> String {
+    fn marked(&self, parts: &[Vec<usize>], width: Option<usize>) -> String {
         let mut cells = self.rows.clone();
         for (row, column, paint) in &self.painted {
             let mark = MARKS.iter().find(|(_, of)| of == paint).map_or(MARK_END, |(mark, _)| *mark);
@@ -151,7 +154,6 @@ impl Table {
                 *cell = format!("{mark}{cell}{MARK_END}");
             }
         }
-        let parts = self.parts(width);
         let count = parts.len();
         let mut text = String::new();
         for (nth, part) in parts.iter().enumerate() {
@@ -163,16 +165,21 @@ impl Table {
         text
     }
 
-    /// A line that names the columns for which the terminal is too narrow; empty if there are none.
-    fn left_out(&self, width: Option<usize>) -> String {
-        let all = self.parts(None).concat();
-        let shown = self.parts(width).concat();
-        let titles = |c: &usize| self.columns[*c].title.as_str();
-        let names: Vec<&str> = all.iter().filter(|c| !shown.contains(c)).map(titles).collect();
-        match names.as_slice() {
-            [] => String::new(),
-            names => format!("(too narrow for: {})\n", names.join(", ")),
+    /// Lines of at most `width` characters that name the columns for which the terminal is too narrow; empty if there
+    /// are none. A longer name has a line of its own.
+    fn left_out(&self, parts: &[Vec<usize>], width: usize) -> String {
+        let shown = parts.concat();
+        let missing: Vec<usize> = self.parts(None).concat().into_iter().filter(|c| !shown.contains(c)).collect();
+        let Some(last) = missing.last() else { return String::new() };
+        let mut lines = vec!["(too narrow for:".to_owned()];
+        for c in &missing {
+            let name = format!("{}{}", self.columns[*c].title, if c == last { ")" } else { "," });
+            match lines.last_mut() {
+                Some(line) if line.chars().count() + 1 + name.chars().count() <= width => *line += &format!(" {name}"),
+                _ => lines.push(name),
+            }
         }
+        lines.join("\n") + "\n"
     }
 
     /// The columns of each part.
@@ -377,7 +384,7 @@ mod tests {
                 "ok".into(),
             ]);
         }
-        for width in 32..240 {
+        for width in 30..240 {
             let text = table.finished(Some(width), false);
             assert!(widest(&text) <= width, "{width}: {text}");
             assert!(text.contains("10.0 MiB") && text.contains("wave"), "{width}: {text}");
