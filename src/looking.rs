@@ -192,7 +192,10 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
                 found.cannot_be_read(&error);
                 continue;
             }
-            Ok(manifest) => manifest,
+            Ok(mut manifest) => {
+                manifest.doubt = manifest.doubt.filter(|why| !has(CERTAIN) || !why.ends_with(OF_ONE_STEP));
+                manifest
+            }
         };
         let path = container_path(job, id, group);
         match patience.retry(|| store.stat(&path).map_err(ReadError::from_store)) {
@@ -235,9 +238,6 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
                 dir.join(manifest_name(group)).display()
             ));
         }
-    }
-    if has(CERTAIN) && !has(DOUBTFUL) {
-        found.doubt = found.doubt.take().filter(|why| !why.ends_with(OF_ONE_STEP));
     }
     if has(SPOILED) {
         found.problems.push(spoiled(store, &dir));

@@ -606,8 +606,8 @@ impl Both {
     /// Ends the agent, then the aggregator. Returns whether all written files are committed, and the newest
     /// checkpoint is not doubtful.
     async fn drain(mut self, until: Instant, processes: Processes) -> anyhow::Result<bool> {
+        self.config.has_ended_well = processes == Processes::EndedWell;
         if self.node.is_none() && self.config.watch.is_dir() {
-            self.config.has_ended_well = processes == Processes::EndedWell;
             // If the command failed, the files of several ranks may be only a part of a checkpoint.
             match last_layout(&self.config, self.sees_all_ranks && processes == Processes::EndedWell)? {
                 LastLayout::Layout(layout) => {
@@ -637,7 +637,6 @@ impl Both {
             None => None,
         };
         // On several nodes, other nodes may still commit a newer checkpoint.
-        self.config.has_ended_well = processes == Processes::EndedWell;
         let is_sure = !self.sees_all_ranks || doubted::report(&self.config, &self.store, self.has_seen_files);
         let are_named = misnamed::report_unplaced(left)
             && !misnamed::report_misnamed(&self.config, &self.store)

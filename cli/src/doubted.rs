@@ -6,7 +6,7 @@ use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::list;
 use mcrengine::ids::GroupId;
 use mcrengine::manifest::{self, CheckpointState, ManifestFile};
-use mcrengine::marks::{OF_ONE_STEP, mark_certain};
+use mcrengine::marks::{OF_ONE_STEP, doubt, mark_certain};
 use mcrengine::store::PosixStore;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -48,7 +48,8 @@ pub fn report(config: &CncConfig, store: &Path, has_seen_files: bool) -> bool {
         return true;
     }
     let Some((newest, why)) = newest_doubt(&states, config.began_ns) else { return true };
-    if let Some(open) = open.as_ref().filter(|_| config.has_ended_well && why.ends_with(OF_ONE_STEP))
+    if let Some(open) = open.as_ref().filter(|_| config.has_ended_well)
+        && doubt(open, &config.job, &newest.id).is_none()
         && is_left_as_saved(open, config, newest)
     {
         let certain = "the command ended with success and left exactly these files";
@@ -67,7 +68,8 @@ pub fn report(config: &CncConfig, store: &Path, has_seen_files: bool) -> bool {
     false
 }
 
-/// Whether the watched directory has all files of a checkpoint, with the lengths and the times of the checkpoint.
+/// Whether the watched directory has all files of a checkpoint, with the lengths and the times of the checkpoint, and
+/// the manifests doubt only whether the files are of one step.
 fn is_left_as_saved(store: &PosixStore, config: &CncConfig, state: &CheckpointState) -> bool {
     let is_same = |file: &ManifestFile| {
         let found = config.watch.join(file.path.as_path()).symlink_metadata();
@@ -78,7 +80,10 @@ fn is_left_as_saved(store: &PosixStore, config: &CncConfig, state: &CheckpointSt
     };
     (0..state.groups).map(GroupId).all(|group| {
         let manifest = manifest::read_manifest(store, &config.job, &state.id, group);
-        manifest.is_ok_and(|manifest| manifest.files.iter().filter(|file| file.kind.is_regular()).all(is_same))
+        manifest.is_ok_and(|manifest| {
+            manifest.doubt.as_deref().is_none_or(|why| why.ends_with(OF_ONE_STEP))
+                && manifest.files.iter().filter(|file| file.kind.is_regular()).all(is_same)
+        })
     })
 }
 
