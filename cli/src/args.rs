@@ -303,7 +303,7 @@ pub struct RestartArgs {
     /// Do not wait until the files are on the disk
     #[arg(long)]
     pub no_sync: bool,
-    /// Maximum memory for checkpoint data and codecs, in MiB
+    /// Maximum memory for checkpoint data and codecs, in MiB; one segment may need more
     #[arg(long, default_value_t = 1024, value_name = "MIB")]
     pub budget_mib: u64,
     /// Number of threads; 0: one thread for each core that the process may use
@@ -355,7 +355,7 @@ pub struct VerifyArgs {
     pub checkpoint: Option<CheckpointId>,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Maximum memory for decoded data and codecs, in MiB
+    /// Maximum memory for decoded data and codecs, in MiB; one segment may need more
     #[arg(long, default_value_t = 1024, value_name = "MIB")]
     pub budget_mib: u64,
     /// Maximum number of threads; fewer threads are used if the memory does not suffice. 0: one thread for each core

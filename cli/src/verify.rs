@@ -167,9 +167,9 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
 /// A sentence if the checkpoint cannot be verified within the memory budget. It is verified nevertheless.
 fn needs_more(report: &VerifyReport, budget_mib: u64) -> Option<String> {
     let need = report.decoding_bytes;
-    (need > budget_mib.saturating_mul(1 << 20)).then(|| {
+    (need > budget_mib.saturating_mul(1 << 19)).then(|| {
         let need = human_bytes(need);
-        format!("decoding one of the segments takes up to {need}, more than --budget-mib {budget_mib}")
+        format!("decoding one of the segments takes up to {need}, more than half of --budget-mib {budget_mib}")
     })
 }
 

@@ -116,16 +116,16 @@ mod tests {
 
     #[test]
     fn segments_that_are_decoded_at_the_same_time_take_no_more_than_the_limit() {
-        let (memory, taken, most) = (DecodingMemory::new(100), AtomicU64::new(0), AtomicU64::new(0));
+        let (memory, taken) = (DecodingMemory::new(100), AtomicU64::new(0));
+        drop((memory.take(50), memory.take(50))); // neither waits for the other
         std::thread::scope(|scope| {
             for thread in 0..8u64 {
-                let (memory, taken, most) = (&memory, &taken, &most);
+                let (memory, taken) = (&memory, &taken);
                 scope.spawn(move || {
                     for n in 0..200 {
                         let bytes = 1 + (thread * 31 + n * 17) % 90;
                         let decoding = memory.take(bytes);
                         let now = taken.fetch_add(bytes, Ordering::SeqCst) + bytes;
-                        most.fetch_max(now, Ordering::SeqCst);
                         assert!(now <= 100 && memory.state().all_bytes() <= 100, "{now}");
                         std::thread::yield_now();
                         taken.fetch_sub(bytes, Ordering::SeqCst);
@@ -134,7 +134,6 @@ mod tests {
                 });
             }
         });
-        assert!(most.load(Ordering::SeqCst) > 60, "threads decode at the same time");
         assert_eq!(memory.state().taken_bytes, 0);
     }
 

@@ -213,7 +213,7 @@ impl ContainerSet {
     }
 
     /// Memory that decoding a task's segment or its base takes, in bytes, with the stored bytes.
-    pub fn decoding_bytes(&self, task: &SegmentTask) -> u64 {
+    pub(super) fn decoding_bytes(&self, task: &SegmentTask) -> u64 {
         let base = self.base_of(task.into()).map_or(0, |base| self.need_of(base));
         self.need_of(task.into()).max(base)
     }

@@ -44,7 +44,7 @@ pub struct CatArgs {
     pub file: OsString,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Maximum memory for decoded data and codecs, in MiB
+    /// Maximum memory for decoded data and codecs, in MiB; one segment may need more
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     pub budget_mib: u64,
     /// Print a description of the file as JSON, and not its bytes
@@ -70,7 +70,7 @@ pub struct ExtractArgs {
     // job.
     #[arg(id = "output", long = "to", value_name = "FILE")]
     pub to: PathBuf,
-    /// Maximum memory for decoded data and codecs, in MiB. Each piece must fit
+    /// Maximum memory for decoded data and codecs, in MiB; one segment may need more. Each piece must fit
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     pub budget_mib: u64,
     /// Print JSON
@@ -87,7 +87,7 @@ pub struct DiffArgs {
     pub b: String,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Maximum memory for decoded data and codecs, in MiB
+    /// Maximum memory for decoded data and codecs, in MiB; one segment may need more
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     pub budget_mib: u64,
     /// Print JSON

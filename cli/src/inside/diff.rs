@@ -145,7 +145,9 @@ fn compare_all(
         let key = if key.is_empty() { name_of(any).to_owned() } else { key.to_owned() };
         let class = classes.entry(key.clone()).or_default();
         class.key = key;
-        class.element = any.element.to_string();
+        if class.element.is_empty() {
+            class.element = any.element.to_string();
+        }
         class.variables += 1;
         let (Some(of_a), Some(of_b)) = (&of_a, &of_b) else {
             if pair.same {

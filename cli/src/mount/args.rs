@@ -13,7 +13,7 @@ pub struct MountArgs {
     pub dir: PathBuf,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Maximum memory for decoded data and codecs, in MiB
+    /// Maximum memory for decoded data and codecs, in MiB; one segment may need more
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     pub budget_mib: u64,
     /// Directory of a temporary file for decoded data that several files need [default: TMPDIR, unless it is in memory]

@@ -27,7 +27,7 @@ impl ArrayCodec for Since {
     }
 
     fn memory_to_decode(&self, param: u32) -> u64 {
-        // The older segment is rearranged, and its elements are kept as bits and as numbers.
+        // An estimate: half of `Profile::memory_per_older_byte`, which is for encoding and decoding together.
         const OF_OLDER: u64 = 8;
         predict::Predict.memory_to_decode(param) + OF_OLDER
     }
