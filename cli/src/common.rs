@@ -204,7 +204,7 @@ pub fn no_checkpoint_of(store: &dyn Store, args: &StoreArgs, job: &JobId) -> any
 /// checkpoints. `states`: the checkpoints of the job, newest first.
 pub fn no_checkpoint_named(store: &Path, job: &JobId, id: &CheckpointId, states: &[CheckpointState]) -> Advised {
     let there: Vec<&CheckpointId> = states.iter().filter(|state| !state.is_pruned).map(|state| &state.id).collect();
-    let near = nearest_of(id.as_str(), there.iter().map(|id| id.as_str()));
+    let near = nearest_of(id.as_str(), there.iter().map(|id| id.as_str()).chain(["latest"]));
     let advice = match (near, there.is_empty()) {
         (Some(near), _) => format!("did you mean {near:?}? The newest checkpoints: {}", some_of(&there)),
         (None, false) => format!("name another checkpoint. The newest checkpoints: {}", some_of(&there)),

@@ -254,19 +254,34 @@ fn parse_with(settings: &Settings) -> Result<Cli, clap::Error> {
 }
 
 fn parse(mut command: clap::Command) -> Result<Cli, clap::Error> {
-    let matches = command.try_get_matches_from_mut(std::env::args_os()).map_err(with_tip)?;
+    let matches = command.try_get_matches_from_mut(std::env::args_os()).map_err(|error| with_tip(error, &command))?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// Adds a tip to the error about a command of `mcr run` without `--` before it.
-fn with_tip(mut error: clap::Error) -> clap::Error {
-    if let (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) =
+/// Adds a tip to the error about an unknown argument: to the command of `mcr run` without `--` before it, and to an
+/// option with one wrong, missing, additional or transposed letter. The parser compares options differently: for
+/// `--jbo` it suggests `--json`.
+fn with_tip(mut error: clap::Error, command: &clap::Command) -> clap::Error {
+    let (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) =
         (error.kind(), error.get(ContextKind::InvalidArg))
-        && std::env::args_os().nth(1).is_some_and(|name| name == "run")
-        && !word.starts_with('-')
-    {
+    else {
+        return error;
+    };
+    let words = || std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    if !word.starts_with('-') && words().next().is_some_and(|name| name == "run") {
         let tip = format!("write -- before the command: mcr run [OPTIONS] -- {word} ...");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    } else if let Some(option) = word.strip_prefix("--") {
+        let used = words().try_fold(command, |used, word| match used.find_subcommand(&word) {
+            Some(sub) => Ok(sub),
+            None => Err(used),
+        });
+        let used = used.unwrap_or_else(|used| used);
+        let known = used.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(clap::Arg::get_long);
+        let near = known.filter(|known| known.len() > 2).find(|known| strsim::osa_distance(option, known) == 1);
+        if let Some(near) = near.map(|near| format!("--{near}")) {
+            error.insert(ContextKind::SuggestedArg, ContextValue::String(near));
+        }
     }
     error
 }

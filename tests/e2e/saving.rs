@@ -683,6 +683,8 @@ fn a_misspelt_command_option_or_checkpoint_has_the_most_similar_one_as_suggestio
     for (args, suggestion) in [
         (&["lits"][..], "'list'"),
         (&["list", "--sotre", store], "'--store'"),
+        (&["list", "--store", store, "--jbo", "x"], "'--job'"),
+        (&["show", "lates", "--store", store], "did you mean \"latest\"?"),
         (&["show", &misspelt, "--store", store], &format!("did you mean \"{known}\"?")),
         (&["verify", &misspelt, "--store", store], &format!("did you mean \"{known}\"?")),
         (&["prune", "--drop", &misspelt, "--store", store], &format!("did you mean \"{known}\"?")),
