@@ -91,7 +91,7 @@ fn add_pages(command: &Command, parents_exit: Option<&str>, pages: &mut Vec<Page
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
-    man.render_synopsis_section(&mut text)?;
+    synopsis_section(command, &mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
     let mut rest = Roff::new();
@@ -113,6 +113,18 @@ fn add_pages(command: &Command, parents_exit: Option<&str>, pages: &mut Vec<Page
     rest.to_writer(&mut text)?;
     pages.push(Page { file: man.get_filename(), text });
     shown_subcommands(command).try_for_each(|sub| add_pages(sub, exit, pages))
+}
+
+/// The usage as `--help` shows it. The section that clap_mangen writes has no values of options.
+fn synopsis_section(command: &Command, text: &mut Vec<u8>) -> std::io::Result<()> {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
+    let mut section = Roff::new();
+    section.control("SH", ["SYNOPSIS"]);
+    section.control("nf", []);
+    section.text(usage.lines().map(|line| roman(line.trim())).collect::<Vec<_>>());
+    section.control("fi", []);
+    section.to_writer(text)
 }
 
 fn shown_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
@@ -213,6 +225,14 @@ mod tests {
                 assert!(page.contains(&format!("{}(1)", display_name(subcommand))), "{name}: {page}");
             }
         }
+    }
+
+    #[test]
+    fn the_synopsis_names_the_values_of_arguments_as_the_help_does() {
+        let root = documented();
+        let page = page_of(root.find_subcommand("save").expect("a command"));
+        let synopsis = page.split_once(".SH SYNOPSIS\n").expect("a synopsis").1.split(".SH").next().unwrap_or_default();
+        assert!(synopsis.contains("mcr save [OPTIONS] --store <DIR> <DIR>"), "{synopsis}");
     }
 
     #[test]
