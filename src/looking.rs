@@ -11,10 +11,10 @@ use crate::container::{ReadError, checkpoint_dir, container_name, container_path
 use crate::error_chain::error_chain;
 use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::manifest::{
-    CheckpointState, PRUNED, SPOILED, group_of_manifest, manifest_name, manifest_path, missing_groups, read_head,
-    spoiled, unknown_state,
+    About, CheckpointState, PRUNED, SPOILED, group_of_manifest, manifest_name, manifest_path, missing_groups,
+    read_head, spoiled, unknown_state,
 };
-use crate::marks::{BAD, CERTAIN, DAMAGED, DOUBTFUL, OF_ONE_STEP, bad, damaged, doubt};
+use crate::marks::{BAD, CERTAIN, DAMAGED, DOUBTFUL, bad, damaged, doubt};
 use crate::remembered::Remembered;
 use crate::store::{Advice, Entry, Store};
 use look::{Found, Look};
@@ -193,7 +193,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
                 continue;
             }
             Ok(mut manifest) => {
-                manifest.doubt = manifest.doubt.filter(|why| !has(CERTAIN) || !why.ends_with(OF_ONE_STEP));
+                manifest.doubt = manifest.doubt.filter(|doubt| !has(CERTAIN) || doubt.about != About::Step);
                 manifest
             }
         };

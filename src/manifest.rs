@@ -14,8 +14,8 @@ mod taken;
 pub use commit::{ManifestDraft, UncommittedManifest, commit, write};
 pub use files::{FileTotals, Files};
 pub use format::{
-    KnownContainer, MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest, ManifestContainer, ManifestFile, Place, Referred,
-    age, is_there, manifest_name, manifests, read_manifest,
+    About, Doubt, KnownContainer, MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest, ManifestContainer, ManifestFile,
+    Place, Referred, age, is_there, manifest_name, manifests, read_manifest,
 };
 pub(crate) use format::{
     PRUNED, checked_body, group_of_manifest, manifest_path, missing_groups, read_head, read_head_and_text,

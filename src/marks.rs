@@ -21,8 +21,6 @@ pub(crate) const DAMAGED: &str = "damaged";
 pub(crate) const DOUBTFUL: &str = "doubtful";
 /// The name of the file of the mark `certain`.
 pub(crate) const CERTAIN: &str = "certain";
-/// The end of the reasons that the mark `certain` takes back.
-pub const OF_ONE_STEP: &str = "are of one step";
 /// Maximum length of a reason, in bytes. A longer reason is cut.
 const REASON_BYTES_MAX: usize = 4096;
 
@@ -70,7 +68,7 @@ pub fn doubt(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String
     reason_of(store, job, id, DOUBTFUL)
 }
 
-/// Marks a checkpoint as certain, durably. Takes back the doubt of its manifests whether the files are of one step,
+/// Marks a checkpoint as certain, durably. Takes back the doubts of its manifests [about the step](crate::manifest::About::Step),
 /// but not the mark `doubtful`.
 pub fn mark_certain(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Result<(), StoreError> {
     put(store, job, id, CERTAIN, why)

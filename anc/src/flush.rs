@@ -17,7 +17,7 @@ use mcrengine::codec::{Profile, SegmentMemory, StoreRate, cores, threads_of_each
 use mcrengine::container::{self, ContainerSummary, ContainerWriter, Contents, ReadError};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
-use mcrengine::manifest::{self, Manifest, ManifestDraft};
+use mcrengine::manifest::{self, Doubt, Manifest, ManifestDraft};
 use mcrengine::parity::{self, ParityPercent};
 use mcrengine::plan::{PlanOptions, SegmentPlan};
 use mcrengine::reuse::{ReuseIndex, reusable};
@@ -102,8 +102,8 @@ pub struct Flush<'a> {
     pub budget: &'a Arc<Budget>,
     /// Buffers that earlier flushes left for reuse. This flush also leaves its buffers here.
     pub spare: &'a Spare,
-    /// The reason why it is uncertain whether all files belong to one step. `None` if there is no doubt.
-    pub doubt: Option<String>,
+    /// What is uncertain about the files. `None` if there is no doubt.
+    pub doubt: Option<Doubt>,
     /// The newest manifest of each group, if an earlier flush of this process found it.
     pub newest: &'a NewestOfGroups,
     /// Called when the container is durable. The function waits until the older checkpoints of the same caller are

@@ -7,14 +7,14 @@
 //! takes the next name that is not in use. So a group that missed a step never joins its newer content to the older
 //! content of the other groups.
 
-use crate::fetch::{Doubt, LeftOut};
+use crate::fetch::{self, LeftOut};
 use crate::group::Key;
 use crate::names::Names;
 use crate::rewritten::{Rewritten, first_written_after, rewritten};
 use mcrengine::container::ReadError;
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
-use mcrengine::manifest::{self, Manifest, ManifestFile, Place, manifest_name};
+use mcrengine::manifest::{self, Doubt, Manifest, ManifestFile, Place, manifest_name};
 use mcrengine::store::{Store, StoreError, visible};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub enum Instance {
         /// The new name.
         checkpoint: CheckpointId,
         /// Why it is uncertain whether all files belong to one step. `None` if there is no doubt.
-        doubt: Option<String>,
+        doubt: Option<Doubt>,
         /// A committed checkpoint that lacks files of its step, and the reason for the mark `doubtful`.
         part: Option<(CheckpointId, String)>,
     },
@@ -56,7 +56,7 @@ pub struct Written<'a> {
     /// When the newest file of each rank was written, in milliseconds since 1970.
     pub ranks_ms: &'a [(Rank, i64)],
     /// A rank whose agent doubts that the files are all files of one step, and the reason. `None` if there is none.
-    pub doubtful: Option<(Rank, Doubt)>,
+    pub doubtful: Option<(Rank, fetch::Doubt)>,
     /// Whether a rank wrote a further part of its step after the commit. The files of the other ranks then belong to
     /// the same step, although they did not change.
     pub is_late_part: bool,
@@ -148,14 +148,14 @@ pub fn choose_instance(
         _ if written.is_late_part => doubt,
         // A script may end with success although the application died within a step.
         Rewritten::Partly(ranks) if written.is_final => {
-            doubt.or_else(|| ranks.into_iter().next().map(|(rank, why)| format!("{rank}: {why}")))
+            doubt.or_else(|| ranks.into_iter().next().map(|(rank, why)| Doubt::of_files(format!("{rank}: {why}"))))
         }
         Rewritten::Partly(ranks) => {
             let awaited = ranks.into_iter().map(|(rank, why)| (rank, format!("{why}; new files are awaited")));
             return Ok(Instance::Stale(awaited.collect()));
         }
         Rewritten::Unknown(_) if written.is_final => doubt,
-        Rewritten::Unknown(why) => doubt.or(Some(why)),
+        Rewritten::Unknown(why) => doubt.or(Some(Doubt::of_step(why))),
     };
     let doubt = doubt.or_else(|| written.doubtful.map(|(rank, doubt)| doubt_of_agent(rank, doubt)));
     // `begun` is a name under which no group has committed. Another group began to use the name, or this group began
@@ -375,18 +375,20 @@ pub fn not_closed(whose: &str) -> String {
     )
 }
 
-fn doubt_of_agent(rank: Rank, doubt: Doubt) -> String {
-    match doubt {
-        Doubt::Rewriting => format!(
-            "the code was writing its files again under the same names when the files of {rank} were taken, and their \
+fn doubt_of_agent(rank: Rank, doubt: fetch::Doubt) -> Doubt {
+    Doubt::of_files(match doubt {
+        fetch::Doubt::Rewriting => {
+            return Doubt::of_step(format!(
+                "the code was writing its files again under the same names when the files of {rank} were taken, and their \
              times do not show which files belong to one step: it is uncertain whether the files are of one step"
-        ),
-        Doubt::Fewer => format!(
+            ));
+        }
+        fetch::Doubt::Fewer => format!(
             "{rank} has fewer files than in the checkpoints before, and wrote no more: it is uncertain whether the \
              checkpoint has all files of its step"
         ),
-        Doubt::NotClosed => not_closed(&format!("of {rank}")),
-        Doubt::LeftOut(LeftOut { files, of_files, bytes, of_bytes }) => {
+        fetch::Doubt::NotClosed => not_closed(&format!("of {rank}")),
+        fetch::Doubt::LeftOut(LeftOut { files, of_files, bytes, of_bytes }) => {
             let many = match (u128::from(bytes) * 100).checked_div(u128::from(of_bytes)) {
                 Some(percent) => format!("{files} of {of_files} files ({percent} % of the bytes)"),
                 None => "many files".to_owned(), // an older agent sends no numbers
@@ -397,24 +399,24 @@ fn doubt_of_agent(rank: Rank, doubt: Doubt) -> String {
                  log of the agent names a file; give --layout"
             )
         }
-    }
+    })
 }
 
 /// The reason why it is uncertain whether the files of a first content belong to one step. There is doubt if the
 /// application may overwrite the name, and no agent was watching while files were written. `None` if there is no
 /// doubt.
-fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<String> {
+fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<Doubt> {
     let unseen = written.unseen?;
     let is_reused = may_be_reused(label);
     let oldest_ms = written.ranks_ms.iter().map(|(_, ms)| *ms).min()?;
     let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
     (is_reused && written.ranks_ms.len() > 1 && apart_ms > 0).then(|| {
-        format!(
+        Doubt::of_step(format!(
             "the name {label} has no number, so the code may overwrite it; the files of {unseen} were written \
              before an agent watched them, and the ranks wrote their files {:.1} s apart: it is uncertain whether \
              the files are of one step",
             apart_ms as f64 / 1000.0
-        )
+        ))
     })
 }
 
@@ -427,32 +429,32 @@ fn doubt_of_joining(
     taken: &[Taken],
     own: &[Manifest],
     ours_ms: i64,
-) -> Option<String> {
+) -> Option<Doubt> {
     let apart_ms = ours_ms.saturating_sub(joined.other_ms?).saturating_abs();
     let is_first = own.len() <= 1 && taken.iter().filter(|taken| taken.other_ms.is_some()).count() == 1;
     (is_first && may_be_reused(label) && apart_ms > ONE_STEP_MS).then(|| {
-        format!(
-            "the name {label} has no number, so the code may overwrite it, and how long a step takes is not known yet; two groups wrote \
-             their files {:.1} s apart: it is uncertain whether the files are of one step",
+        Doubt::of_step(format!(
+            "the name {label} has no number, so the code may overwrite it, and how long a step takes is not known \
+             yet; two groups wrote their files {:.1} s apart: it is uncertain whether the files are of one step",
             apart_ms as f64 / 1000.0
-        )
+        ))
     })
 }
 
 /// The reason why it is uncertain whether this group's files belong to the step of the other groups. There is doubt
 /// if the modification times of the files are at least half a step before the time of writing. Copies have such times
 /// if a program copied the times of the originals too (`cp -p`, `rsync -t`). `None` if there is no doubt.
-fn doubt_of_times(label: &CheckpointId, grouping: Grouping, own: &[Manifest], written: Written<'_>) -> Option<String> {
+fn doubt_of_times(label: &CheckpointId, grouping: Grouping, own: &[Manifest], written: Written<'_>) -> Option<Doubt> {
     let (rank, set_back_ms) = written.set_back?;
     let step_ms = step_ms(own, written.newest_ms).filter(|step_ms| *step_ms > 0)?;
     (grouping.groups() > 1 && may_be_reused(label) && set_back_ms >= step_ms / 2).then(|| {
-        format!(
+        Doubt::of_step(format!(
             "the name {label} has no number, so the code may overwrite it; the modification times of the files of \
              {rank} are {:.1} s earlier than the files' last change, as `cp -p` and `rsync -t` leave them, and a step \
              takes about {:.1} s: it is uncertain whether the files of all groups are of one step",
             set_back_ms as f64 / 1000.0,
             step_ms as f64 / 1000.0
-        )
+        ))
     })
 }
 
@@ -794,7 +796,7 @@ mod tests {
 
     #[test]
     fn the_doubt_about_files_that_the_layout_leaves_out_says_how_many_they_are() {
-        let of = |left_out| doubt_of_agent(Rank(0), Doubt::LeftOut(left_out));
+        let of = |left_out| doubt_of_agent(Rank(0), fetch::Doubt::LeftOut(left_out)).why;
         let numbers = LeftOut { files: 3, of_files: 6, bytes: 40, of_bytes: 100 };
         assert!(of(numbers).contains("and 3 of 6 files (40 % of the bytes) that the application wrote"));
         assert!(of(LeftOut::default()).contains("and many files that the application wrote"));

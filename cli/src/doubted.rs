@@ -5,8 +5,8 @@ use crate::overlooked;
 use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::list;
 use mcrengine::ids::GroupId;
-use mcrengine::manifest::{self, CheckpointState, ManifestFile};
-use mcrengine::marks::{OF_ONE_STEP, doubt, mark_certain};
+use mcrengine::manifest::{self, About, CheckpointState, ManifestFile};
+use mcrengine::marks::{doubt, mark_certain};
 use mcrengine::store::PosixStore;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -81,7 +81,7 @@ fn is_left_as_saved(store: &PosixStore, config: &CncConfig, state: &CheckpointSt
     (0..state.groups).map(GroupId).all(|group| {
         let manifest = manifest::read_manifest(store, &config.job, &state.id, group);
         manifest.is_ok_and(|manifest| {
-            manifest.doubt.as_deref().is_none_or(|why| why.ends_with(OF_ONE_STEP))
+            manifest.doubt.as_ref().is_none_or(|doubt| doubt.about == About::Step)
                 && manifest.files.iter().filter(|file| file.kind.is_regular()).all(is_same)
         })
     })

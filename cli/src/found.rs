@@ -9,6 +9,7 @@ use mcr_cnc::companions::{Beside, Companion, Surroundings, Versions, gather};
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
 use mcr_cnc::layout::{Labelled, Layout, Linked, Listing, Scan, ScanLimits, linked, list, mixed, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use mcrengine::manifest::Doubt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,8 @@ pub struct Found {
     /// Checkpoints that are not saved, because the application may still be writing them, or because files of ranks
     /// are links.
     pub not_whole: Vec<NotWhole>,
-    /// Checkpoints of which it is uncertain whether their files are all files of one step, each with the reason.
-    pub doubts: BTreeMap<CheckpointId, String>,
+    /// Checkpoints of which something is uncertain.
+    pub doubts: BTreeMap<CheckpointId, Doubt>,
     /// Age of the newest file, if it is younger than [`YOUNG`].
     pub newest_age: Option<Duration>,
     /// Whether file names contain the number of a rank.
@@ -128,7 +129,8 @@ pub fn find_checkpoints(
              copy did not keep the time. The times decide which checkpoint is the newest; compare the order in mcr list"
         ));
     }
-    let mut doubts = mixed(&listing, &layout);
+    let mixed = mixed(&listing, &layout).into_iter();
+    let mut doubts: BTreeMap<_, _> = mixed.map(|(label, why)| (label, Doubt::of_step(why))).collect();
     let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let searched: Vec<PathBuf> = listing.through.iter().map(|(_, real)| real.clone()).chain([real]).collect();
     let linked = linked(&listing, &layout, dir);
@@ -206,7 +208,7 @@ pub fn find_checkpoints(
     }
     let not_whole = not_whole.or_else(|| fewer_files(dir, &checkpoints, newest.as_ref().map(|(newest, _)| newest)));
     if let (None, Some((label, why))) = (&not_whole, fewer_than_always(&checkpoints)) {
-        doubts.entry(label).or_insert(why);
+        doubts.entry(label).or_insert(Doubt::of_files(why));
     }
     let (newest_age, has_ranks) = (newest.map(|(_, age)| age), layout.has_ranks());
     let not_whole = not_whole.into_iter().chain(without_links(linked)).collect();

@@ -1,7 +1,7 @@
 //! Writes a manifest under a temporary name, and commits it by renaming it.
 
 use super::format::{
-    KnownContainer, MANIFEST_BYTES_MAX, Manifest, ManifestContainer, ManifestFile, Referred, manifest_name,
+    Doubt, KnownContainer, MANIFEST_BYTES_MAX, Manifest, ManifestContainer, ManifestFile, Referred, manifest_name,
     manifest_path,
 };
 use super::taken::check_no_manifest;
@@ -22,8 +22,8 @@ pub struct ManifestDraft {
     pub incarnation: u32,
     /// Time at which the application wrote the newest of the files, in milliseconds since 1970.
     pub written_unix_ms: i64,
-    /// Why the files of the checkpoint may belong to different steps; `None` if there is no such doubt.
-    pub doubt: Option<String>,
+    /// What is uncertain about the files of the checkpoint; `None` if there is no doubt.
+    pub doubt: Option<Doubt>,
     /// Number of ranks of the job.
     pub ranks: u32,
     /// Number of ranks in each group. The last group may have fewer ranks.

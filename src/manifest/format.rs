@@ -54,9 +54,9 @@ pub struct Manifest<Files = Vec<ManifestFile>> {
     /// Time at which the application wrote the newest of the files, in milliseconds since 1970, by the clock of the
     /// node of the application. This time determines the order of the checkpoints of an incarnation.
     pub written_unix_ms: i64,
-    /// Why the files of the checkpoint may belong to different steps; `None` if there is no such doubt.
+    /// What is uncertain about the files of the checkpoint; `None` if there is no doubt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub doubt: Option<String>,
+    pub doubt: Option<Doubt>,
     /// Time at which the manifest was written, just before the commit, in milliseconds since 1970, by the clock of the
     /// aggregator.
     pub created_unix_ms: u64,
@@ -92,6 +92,38 @@ pub struct Referred {
     pub bytes: u64,
     /// Number of consecutive checkpoints, ending with this checkpoint, that refer to the container.
     pub dependents: u32,
+}
+
+/// What is uncertain about the files of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doubt {
+    /// What is uncertain.
+    pub about: About,
+    /// The reason, for people.
+    pub why: String,
+}
+
+/// What a doubt concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum About {
+    /// Whether the files are of one step.
+    Step,
+    /// Whether all files are there, and whole. A value that this build does not know counts as this value.
+    #[serde(other)]
+    Files,
+}
+
+impl Doubt {
+    /// A doubt whether the files are of one step.
+    pub fn of_step(why: String) -> Self {
+        Self { about: About::Step, why }
+    }
+
+    /// A doubt whether all files are there, and whole.
+    pub fn of_files(why: String) -> Self {
+        Self { about: About::Files, why }
+    }
 }
 
 /// An older container to which the next checkpoint may refer.
@@ -558,6 +590,19 @@ mod tests {
         fn a_path_comes_back_whatever_its_bytes(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             prop_assert_eq!(escaped::unescape(&escaped::escape(&bytes)), Some(bytes));
         }
+    }
+
+    #[test]
+    fn a_doubt_about_something_unknown_counts_as_a_doubt_about_the_files() {
+        let doubt = |text: &str| serde_json::from_str::<Doubt>(text).expect("a doubt");
+        assert_eq!(doubt(r#"{"about":"step","why":"x"}"#), Doubt::of_step("x".into()));
+        for about in ["files", "a word of a later version"] {
+            assert_eq!(doubt(&format!(r#"{{"about":"{about}","why":"x"}}"#)), Doubt::of_files("x".into()));
+        }
+        assert_eq!(
+            serde_json::to_string(&Doubt::of_files("x".into())).expect("text"),
+            r#"{"about":"files","why":"x"}"#
+        );
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub struct CheckpointState {
     /// Whether the directory shows that a group was not committed: a group has neither a manifest nor a container, or
     /// the directory contains the temporary file of a writer. `false` does not mean that all groups are committed.
     pub is_unfinished: bool,
-    /// Why the files of the checkpoint may belong to different steps; `None` if there is no such doubt.
+    /// What is uncertain about the files of the checkpoint, and why; `None` if there is no doubt.
     pub doubt: Option<String>,
     /// Whether a newer incarnation began before all groups of the checkpoint were committed. Such a checkpoint never
     /// becomes complete.
@@ -165,7 +165,7 @@ impl CheckpointState {
         self.created_unix_ms = self.created_unix_ms.max(manifest.created_unix_ms);
         self.elapsed_ms = self.elapsed_ms.max(manifest.elapsed_ms);
         self.references.extend(manifest.references);
-        self.doubt = self.doubt.take().or(manifest.doubt);
+        self.doubt = self.doubt.take().or(manifest.doubt.map(|doubt| doubt.why));
     }
 }
 

@@ -19,7 +19,7 @@ use mcr_cnc::source::{Descriptors, OpenFile};
 use mcrengine::error_chain::error_chain;
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId};
-use mcrengine::manifest::{self, Place};
+use mcrengine::manifest::{self, Doubt, Place};
 use mcrengine::store::{Store, StoreError};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,8 +35,8 @@ pub struct Group {
     pub older: usize,
     pub checkpoint: CheckpointId,
     pub place: Place,
-    /// The reason if it is uncertain whether all files of the checkpoint are of one step.
-    pub doubt: Option<String>,
+    /// What is uncertain about the files of the checkpoint.
+    pub doubt: Option<Doubt>,
     pub group: GroupId,
     pub headers: Arc<Vec<FileHeader>>,
     /// One entry for each header.
@@ -103,7 +103,7 @@ pub struct Committer<'a> {
     pub newest_saved: Option<(CheckpointId, Place)>,
     pub turns: Turns,
     /// Checkpoints of which it is uncertain whether their files are all files of one step, each with the reason.
-    pub doubts: &'a BTreeMap<CheckpointId, String>,
+    pub doubts: &'a BTreeMap<CheckpointId, Doubt>,
 }
 
 impl Committer<'_> {

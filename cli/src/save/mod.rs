@@ -32,7 +32,7 @@ use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
 use mcrengine::incarnation::{self, COPIED_NS, Incarnation};
-use mcrengine::manifest::{self, CheckpointState};
+use mcrengine::manifest::{self, CheckpointState, Doubt};
 use mcrengine::store::Store;
 use options::{budget_mib, flush_options, job_of};
 use report::{Event, Report, Saved};
@@ -268,7 +268,7 @@ fn hand_out(
         });
         let not_closed = || {
             let longer = of_checkpoint.clone().find(|kept| kept.file.is_longer)?;
-            Some(not_closed(&format!("({})", longer.file.header.path)))
+            Some(Doubt::of_files(not_closed(&format!("({})", longer.file.header.path))))
         };
         let doubt = doubt_of(&label, of_checkpoint.clone()).or_else(|| committer.doubts.get(&label).cloned());
         let doubt = doubt.or_else(not_closed);
@@ -300,11 +300,11 @@ fn hand_out(
         }
         let is_new = begun.is_none() && checkpoint.generation() > 1;
         let doubt = match is_new.then(|| rewritten_by_all(store, &names, job, &label, &headers)).transpose()? {
-            Some(Rewritten::Partly(ranks)) => doubt.or(ranks.into_iter().next().map(|(_, why)| why)),
-            Some(Rewritten::Unknown(why)) => doubt.or(Some(why)),
+            Some(Rewritten::Partly(ranks)) => doubt.or(ranks.into_iter().next().map(|(_, why)| Doubt::of_files(why))),
+            Some(Rewritten::Unknown(why)) => doubt.or(Some(Doubt::of_step(why))),
             Some(Rewritten::Whole) | None => doubt,
         };
-        let line = Saved { doubt: doubt.clone(), ..line("there already") };
+        let line = Saved { doubt: doubt.as_ref().map(|doubt| doubt.why.clone()), ..line("there already") };
         tracing::info!(%label, %checkpoint, groups, is_begun = begun.is_some(), "saving a checkpoint");
         let begun_event = Event::Begun { line, captured_in: took, groups };
         if to_report.send(Ok(begun_event)).is_err() {
@@ -351,9 +351,9 @@ fn too_late(record: &Incarnation, written_ms: i64) -> Option<String> {
 /// two steps.
 const ONE_STEP_NS: i64 = 1_000_000_000;
 
-/// The reason if it is uncertain whether all files are of one step: the application may overwrite the name of the
+/// The doubt whether all files are of one step: the application may overwrite the name of the
 /// checkpoint, and the ranks wrote their files far apart.
-fn doubt_of<'a>(label: &CheckpointId, files: impl Iterator<Item = &'a KeptFile>) -> Option<String> {
+fn doubt_of<'a>(label: &CheckpointId, files: impl Iterator<Item = &'a KeptFile>) -> Option<Doubt> {
     let mut ranks: BTreeMap<Rank, i64> = BTreeMap::new();
     for KeptFile { file, .. } in files {
         let newest = ranks.entry(file.header.rank).or_insert(i64::MIN);
@@ -362,10 +362,10 @@ fn doubt_of<'a>(label: &CheckpointId, files: impl Iterator<Item = &'a KeptFile>)
     let (first, last) = (ranks.values().min()?, ranks.values().max()?);
     let apart_ns = last.saturating_sub(*first);
     (may_be_reused(label) && apart_ns >= ONE_STEP_NS).then(|| {
-        format!(
+        Doubt::of_step(format!(
             "the name {label} has no number, so the code may overwrite it, and the ranks wrote their files {:.1} s apart: \
              it is uncertain whether the files are of one step",
             apart_ns as f64 / 1e9
-        )
+        ))
     })
 }

@@ -30,7 +30,7 @@ pub struct Saved {
     /// Whether the checkpoint is incomplete here, and the store has a complete checkpoint with its name.
     #[serde(skip)]
     pub is_complete_in_store: bool,
-    /// The reason if it is uncertain whether all files are of one step.
+    /// The reason if something about the files is uncertain.
     pub doubt: Option<String>,
     pub files: u64,
     pub ranks: u32,

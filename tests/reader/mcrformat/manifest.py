@@ -127,7 +127,8 @@ class Manifest:
             check(found == (job, checkpoint, group), f"the manifest belongs to {found}, but is in another directory")
             self._read_ranks(keys, group)
             self.written_unix_ms = _get(keys, "written_unix_ms", int)
-            self.doubt = _get(keys, "doubt", str, default="")
+            doubt = _get(keys, "doubt", dict, default={})
+            self.doubt = _get(doubt, "why", str) if doubt else ""
             container = _get(keys, "container", dict)
             check(_get(container, "name", str) == name + ".mcr", "the manifest names another container")
             self.container_path = os.path.join(folder, name + ".mcr")
