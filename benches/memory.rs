@@ -7,6 +7,7 @@
 //! memory at rest is VmRSS, and wake-ups are voluntary context switches of all threads in a minute. MCR_BENCH_MIB
 //! sets the MiB to save (default 1907), and MCR_BENCH_DIR the directory of the files and the store. MCR_BENCH_PROFILE
 //! and MCR_BENCH_BUDGET_MIB set the profile and the budget of the aggregator (defaults fast and 128).
+//! MCR_BENCH_SPARSE_GIB adds holes, until all files together have this length (default 0).
 
 use mcr_test_support::measure::{is_asked_for, process_status};
 use mcr_test_support::{Process, Random, bytes_below, clean};
@@ -24,6 +25,7 @@ fn main() {
         return;
     }
     let mib: usize = std::env::var("MCR_BENCH_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(1907);
+    let sparse_gib: u64 = std::env::var("MCR_BENCH_SPARSE_GIB").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let profile = std::env::var("MCR_BENCH_PROFILE").unwrap_or_else(|_| "fast".into());
     let budget_mib: u64 = std::env::var("MCR_BENCH_BUDGET_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(128);
     let dir = match std::env::var_os("MCR_BENCH_DIR") {
@@ -63,11 +65,12 @@ fn main() {
         println!("at rest, {when}: aggregator {:.1} MiB, {of_anc} wake-ups in {seconds} s", mib_of(anc, "VmRSS"));
     };
     rest("after the start");
-    let bytes = write_files(&files, mib);
+    let bytes = write_files(&files, mib, sparse_gib << 30);
     let started = Instant::now();
     let manifest = store.join("bench").join("sim.it_1").join("group-0000.manifest");
     while !manifest.exists() {
-        assert!(started.elapsed() < Duration::from_secs(300), "no commit within five minutes");
+        let limit = Duration::from_secs(300 + 10 * sparse_gib);
+        assert!(started.elapsed() < limit, "no commit within {} s", limit.as_secs());
         std::thread::sleep(Duration::from_millis(20));
     }
     let stored = bytes_below(&store);
@@ -101,9 +104,10 @@ fn switches_since(process: u32, before: &HashMap<PathBuf, u64>) -> u64 {
 }
 
 /// Writes files of doubles that compress about as well as fields of a simulation: smooth values with noise in the low
-/// bits.
-fn write_files(dir: &Path, mib: usize) -> u64 {
+/// bits. The files end with holes, so that all files together have at least `least_bytes`.
+fn write_files(dir: &Path, mib: usize, least_bytes: u64) -> u64 {
     let each = (mib << 20) / RANKS as usize / 8;
+    let file_bytes = (each as u64 * 8).max(least_bytes / u64::from(RANKS));
     let mut noise = Random::new(0x9E37_79B9_7F4A_7C15);
     for rank in 0..RANKS {
         let hidden = dir.join(format!(".{rank}.tmp"));
@@ -114,8 +118,9 @@ fn write_files(dir: &Path, mib: usize) -> u64 {
             let noisy = f64::from_bits(value.to_bits() ^ noise.next_bits() >> 40);
             file.write_all(&noisy.to_le_bytes()).expect("written");
         }
-        file.into_inner().expect("written").sync_all().expect("synced");
+        let file = file.into_inner().expect("written");
+        file.set_len(file_bytes).and_then(|()| file.sync_all()).expect("synced");
         std::fs::rename(&hidden, name).expect("renamed");
     }
-    (each * 8 * RANKS as usize) as u64
+    file_bytes * u64::from(RANKS)
 }
