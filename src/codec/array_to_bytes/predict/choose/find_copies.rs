@@ -28,6 +28,8 @@ const BLOCK: usize = 1 << 13;
 const RUN_LONG: usize = 24;
 /// The maximum number of earlier places that are compared with a window in which some neighbours are equal.
 const DEPTH_FEW: usize = 4;
+/// The number of windows that are hashed at a time.
+const HASHED: usize = 512;
 /// The number of parts into which windows are sorted; a power of 2.
 const PARTS: usize = 64;
 
@@ -148,12 +150,12 @@ pub(crate) fn find_all(
 ) -> Runs {
     let CopiesEffort { window_divisor: part, block_divisor, .. } = *effort;
     let search = |slack: Slack| Search { elements, slack, effort };
-    let blocks_of = |slack: Slack| blocks(bits, hashes(bits, elements, slack), block_divisor, |_, _| ());
+    let blocks_of = |slack: Slack| blocks(bits, elements, slack, block_divisor, |_, _| ());
     let is_worth_it = |blocks: &Blocks, slack: Slack| effort.is_thorough || blocks.are_worth_it(bits, elements, slack);
     // If a search is worth its time, the hashes are computed a second time, because keeping the hashes of the first
     // time in new memory would take longer.
     let windows = |slack: Slack, blocks: Blocks| {
-        let before = before(&hashes(bits, elements, slack).collect::<Vec<_>>(), part, &blocks.repeat);
+        let before = before(&all_hashes(bits, elements, slack), part, &blocks.repeat);
         Windows { before, repeat: blocks.repeat }
     };
     let exactly = || {
@@ -170,8 +172,8 @@ pub(crate) fn find_all(
         }
         // Near matches are wide matches too, because the wide slack is larger.
         let mut likeness = Likeness::default();
-        let of_hashes = hashes(bits, elements, wide_slack);
-        let wide = blocks(bits, of_hashes, block_divisor, |at, source| likeness.add(bits, elements, at, source));
+        let add = |at, source| likeness.add(bits, elements, at, source);
+        let wide = blocks(bits, elements, wide_slack, block_divisor, add);
         if !is_worth_it(&wide, wide_slack) {
             return None;
         }
@@ -280,7 +282,7 @@ const PRICE_BITS: usize = 2;
 /// Samples a share of 1 / `part` of the windows; `part` is a power of 2. Hashes select the windows. A window and its
 /// repeat have the same hash, so either both windows are sampled or no window is sampled. Calls
 /// `again(place, earlier place)` for repeating windows in which no neighbours are equal.
-fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again: impl FnMut(usize, usize)) -> Blocks {
+fn blocks(bits: &[u64], elements: Elements, slack: Slack, part: u32, mut again: impl FnMut(usize, usize)) -> Blocks {
     let places = (bits.len() / part as usize * 4).next_power_of_two().max(64);
     let mut seen: Vec<(u32, u32)> = vec![(0, 0); places]; // each item: a hash or 0, and a place
     let windows = bits.len().saturating_sub(RUN_MIN - 1);
@@ -291,11 +293,12 @@ fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again:
         again: 0,
         differing: [0; 2],
     };
-    for ((at, hash), window) in (0u32..).zip(hashes).zip(bits.windows(RUN_MIN)) {
+    hashes(bits, elements, slack, |at, hash| {
         if hash & (part - 1) == 0 {
+            let window = &bits[at as usize..at as usize + RUN_MIN];
             if window.iter().all(|&value| value == window[0]) {
                 blocks.repeat[at as usize / BLOCK] = true;
-                continue; // constant elements take almost no bytes
+                return; // constant elements take almost no bytes
             }
             let differ = usize::from(window.windows(2).all(|pair| pair[0] != pair[1]));
             let place = &mut seen[(hash / part) as usize & (places - 1)];
@@ -312,7 +315,7 @@ fn blocks(bits: &[u64], hashes: impl Iterator<Item = u32>, part: u32, mut again:
             }
             *place = (hash | 1, at);
         }
-    }
+    });
     blocks
 }
 
@@ -350,24 +353,37 @@ impl Blocks {
     }
 }
 
-/// A hash of each window of [`RUN_MIN`] elements. The hash does not depend on the direction of the window, nor on the
-/// signs of its elements.
-fn hashes(bits: &[u64], elements: Elements, slack: Slack) -> impl Iterator<Item = u32> + '_ {
-    let mixed = move |value: u64| {
-        let value = elements.magnitude(value) >> slack;
-        [MIX[0], MIX[1]].map(|odd| {
-            let product = value.wrapping_mul(odd);
-            product ^ product >> 32
-        })
-    };
-    let [mut a, mut b, mut c] = [[0u64; 2]; 3];
-    let each = bits.iter().map(move |&value| {
-        let d = mixed(value);
-        let sum = (a[0].wrapping_add(d[0])) ^ (b[1].wrapping_add(c[1])).rotate_left(23);
-        (a, b, c) = (b, c, d);
-        (sum.wrapping_mul(MIX[2]) >> 32) as u32
-    });
-    each.skip(RUN_MIN - 1)
+/// Calls `found(place, hash)` for each window of [`RUN_MIN`] elements, in order. The hash does not depend on the
+/// direction of the window, nor on the signs of its elements. Hashes are computed for [`HASHED`] windows at a time,
+/// because a processor computes several of them at once.
+fn hashes(bits: &[u64], elements: Elements, slack: Slack, mut found: impl FnMut(u32, u32)) {
+    let mut mixed = [[0u64; HASHED + RUN_MIN - 1]; 2];
+    let mut hashes = [0u32; HASHED];
+    let windows = bits.len().saturating_sub(RUN_MIN - 1);
+    for from in (0..windows).step_by(HASHED) {
+        let count = (windows - from).min(HASHED);
+        let some = &bits[from..from + count + RUN_MIN - 1];
+        for (mixed, odd) in mixed.iter_mut().zip([MIX[0], MIX[1]]) {
+            for (mixed, &value) in mixed.iter_mut().zip(some) {
+                let product = (elements.magnitude(value) >> slack).wrapping_mul(odd);
+                *mixed = product ^ product >> 32;
+            }
+        }
+        let [outer, inner] = &mixed;
+        let pairs = outer.iter().zip(&outer[RUN_MIN - 1..]).zip(inner[1..].iter().zip(&inner[2..]));
+        for (hash, ((a, d), (b, c))) in hashes[..count].iter_mut().zip(pairs) {
+            let sum = a.wrapping_add(*d) ^ b.wrapping_add(*c).rotate_left(23);
+            *hash = (sum.wrapping_mul(MIX[2]) >> 32) as u32;
+        }
+        (from as u32..).zip(&hashes[..count]).for_each(|(at, &hash)| found(at, hash));
+    }
+}
+
+/// The hash of each window.
+fn all_hashes(bits: &[u64], elements: Elements, slack: Slack) -> Vec<u32> {
+    let mut all = Vec::with_capacity(bits.len());
+    hashes(bits, elements, slack, |_, hash| all.push(hash));
+    all
 }
 
 /// For each window that is looked up: the position plus 1 of the last earlier window with the same hash, or 0 if
@@ -548,7 +564,7 @@ mod tests {
     }
 
     fn windows(bits: &[u64], divisor: u32) -> Windows {
-        let before = before(&hashes(bits, DOUBLES, 0).collect::<Vec<_>>(), divisor, &[true]);
+        let before = before(&all_hashes(bits, DOUBLES, 0), divisor, &[true]);
         Windows { before, repeat: vec![true] }
     }
 
@@ -654,7 +670,7 @@ mod tests {
     fn a_low_effort_looks_for_repeats_where_they_save_bytes() {
         let noise = |n: u64| (n.wrapping_mul(MIX[0]) >> 12 | 0x3FF0_0000_0000_0000) ^ (n % 7) << 40;
         let is_worth_it = |bits: &[u64]| {
-            let blocks = blocks(bits, hashes(bits, DOUBLES, 0), 32, |_, _| ());
+            let blocks = blocks(bits, DOUBLES, 0, 32, |_, _| ());
             blocks.are_worth_it(bits, DOUBLES, 0)
         };
         let own: Vec<u64> = (0..8 * BLOCK as u64).map(noise).collect();

@@ -3,6 +3,7 @@
 use super::super::format::layout::{Array, Column, Layout};
 use super::super::format::nested::{Link, block, coarse_dims, element, offsets};
 use super::super::format::numbers::Elements;
+use super::alike::MIX;
 use super::known::Twins;
 use super::limits::FITTED_MIN;
 use std::collections::HashMap;
@@ -14,6 +15,39 @@ const HITS_MAX: usize = 4;
 /// The number of low bits in which a mean may differ from the coarse cell: for doubles, and for floats.
 const LOOSE_BITS: [u32; 2] = [20, 5];
 
+/// The coordinates of the n-th cell of a grid.
+fn place(dims: [usize; 3], n: usize) -> [usize; 3] {
+    [n / (dims[1] * dims[2]), n / dims[2] % dims[1], n % dims[2]]
+}
+
+/// The places of wanted keys among many keys.
+struct Hits(HashMap<u64, Vec<u32>>);
+
+impl Hits {
+    /// Looks for the first `HITS_MAX + 1` places of each wanted key. Most keys are not wanted, so a table with a bit for
+    /// each hash sorts them out before they are looked up.
+    fn find(wanted: impl Iterator<Item = u64>, keys: impl Iterator<Item = u64>) -> Self {
+        let mut places: HashMap<u64, Vec<u32>> = wanted.map(|key| (key, Vec::new())).collect();
+        let bits = (places.len() * 16).next_power_of_two().max(64);
+        let bit_of = |key: u64| (key.wrapping_mul(MIX[0]) >> 32) as usize & (bits - 1);
+        let mut is_some = vec![0u64; bits / 64];
+        places.keys().map(|&key| bit_of(key)).for_each(|bit| is_some[bit / 64] |= 1 << (bit % 64));
+        for (n, key) in (0u32..).zip(keys) {
+            let bit = bit_of(key);
+            if is_some[bit / 64] >> (bit % 64) & 1 == 1
+                && let Some(found) = places.get_mut(&key).filter(|found| found.len() <= HITS_MAX)
+            {
+                found.push(n);
+            }
+        }
+        Self(places)
+    }
+
+    fn of(&self, key: u64) -> &[u32] {
+        self.0.get(&key).map_or(&[], Vec::as_slice)
+    }
+}
+
 /// Finds the links between finer and coarser arrays of a column, from its values.
 pub(crate) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link> {
     let arrays = &column.arrays;
@@ -24,36 +58,34 @@ pub(crate) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link
     // A double has 29 more bits of mantissa than a float.
     let loose = if is_single { LOOSE_BITS[1] + 29 } else { LOOSE_BITS[0] };
     let key = |value: f64| value.to_bits() >> loose;
-    let mut cells: Vec<(u64, u32)> = own.iter().enumerate().map(|(n, &value)| (key(value), n as u32)).collect();
-    cells.sort_unstable();
-    let hits = |wanted: u64| {
-        let from = cells.partition_point(|&(key, _)| key < wanted);
-        cells[from..].iter().take_while(move |&&(key, _)| key == wanted).map(|&(_, n)| n as usize)
+    let fine_arrays = || arrays.iter().enumerate().filter_map(|(n, array)| Some((n, array, coarse_dims(array.dims)?)));
+    let mean = |array: &Array, at: [usize; 3]| {
+        let first = element(array, [0, 1, 2].map(|d| at[d] * block(array.dims)[d]));
+        let (mut sum, mut count) = (0.0, 0.0);
+        for offset in offsets(array.dims, block(array.dims)) {
+            (sum, count) = (sum + own[first + offset], count + 1.0);
+        }
+        sum / count
     };
+    // Each place with the key of a mean, and the keys next to this key.
+    let probes = |array: &Array, coarse: [usize; 3]| -> Vec<([usize; 3], [u64; 3])> {
+        let total: usize = coarse.iter().product();
+        let places = (0..PROBES.min(total)).map(|probe| place(coarse, probe * total / PROBES.min(total)));
+        let means = places.map(|at| (at, mean(array, at))).filter(|(_, mean)| *mean != 0.0);
+        means.map(|(at, mean)| (at, [key(mean).wrapping_sub(1), key(mean), key(mean) + 1])).collect()
+    };
+    let wanted = fine_arrays().flat_map(|(_, array, coarse)| probes(array, coarse)).flat_map(|(_, keys)| keys);
+    let hits = Hits::find(wanted, own.iter().map(|&value| key(value)));
     let number = |start: usize| arrays.partition_point(|array| array.start <= start) - 1;
     let mut links = Vec::new();
-    for (fine, array) in arrays.iter().enumerate() {
-        let Some(coarse) = coarse_dims(array.dims) else { continue };
-        let mean = |at: [usize; 3]| {
-            let first = element(array, [0, 1, 2].map(|d| at[d] * block(array.dims)[d]));
-            let (mut sum, mut count) = (0.0, 0.0);
-            for offset in offsets(array.dims, block(array.dims)) {
-                (sum, count) = (sum + own[first + offset], count + 1.0);
-            }
-            sum / count
-        };
-        let total: usize = coarse.iter().product();
-        let place = |n: usize| [n / (coarse[1] * coarse[2]), n / coarse[2] % coarse[1], n % coarse[2]];
+    for (fine, array, coarse) in fine_arrays() {
         let mut votes: Vec<(usize, [usize; 3], usize)> = Vec::new();
-        for probe in 0..PROBES.min(total) {
-            let at = place(probe * total / PROBES.min(total));
-            let wanted = key(mean(at));
-            for candidate in [wanted.wrapping_sub(1), wanted, wanted + 1].into_iter().filter(|_| mean(at) != 0.0) {
-                let found: Vec<usize> = hits(candidate).take(HITS_MAX + 1).collect();
+        for (at, keys) in probes(array, coarse) {
+            for found in keys.map(|key| hits.of(key)) {
                 if found.len() > HITS_MAX {
                     continue;
                 }
-                for n in found {
+                for n in found.iter().map(|&n| n as usize) {
                     let other = number(n);
                     let inside = n - arrays[other].start;
                     let [_, ny, nx] = arrays[other].dims;
@@ -74,10 +106,11 @@ pub(crate) fn find(column: &Column, values: &[f64], is_single: bool) -> Vec<Link
             }
         }
         let Some(&(other, corner, _)) = votes.iter().max_by_key(|(_, _, count)| *count) else { continue };
+        let total: usize = coarse.iter().product();
         let is_like = |n: &usize| {
-            let at = place(*n);
+            let at = place(coarse, *n);
             let cell = own[element(&arrays[other], [0, 1, 2].map(|d| corner[d] + at[d]))];
-            key(cell).abs_diff(key(mean(at))) <= 1
+            key(cell).abs_diff(key(mean(array, at))) <= 1
         };
         // A grid of equal values could match any other constant part, so it gets no link.
         if (0..total).filter(is_like).count() * 10 >= total * 7
