@@ -53,6 +53,11 @@ pub fn unmark_damaged(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Resu
     }
 }
 
+/// Whether damage was found in a checkpoint. If the store cannot answer, no damage is assumed.
+pub fn is_damaged(store: &dyn Store, job: &JobId, id: &CheckpointId) -> bool {
+    store.stat(&checkpoint_dir(job, id).join(DAMAGED)).is_ok()
+}
+
 /// The damage that was found in a checkpoint; `None` if the checkpoint is not marked as damaged.
 pub fn damaged(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String> {
     reason_of(store, job, id, DAMAGED)

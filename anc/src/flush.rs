@@ -18,6 +18,7 @@ use mcrengine::container::{self, ContainerSummary, ContainerWriter, Contents, Re
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
 use mcrengine::manifest::{self, Doubt, Manifest, ManifestDraft};
+use mcrengine::marks::is_damaged;
 use mcrengine::parity::{self, ParityPercent};
 use mcrengine::plan::{PlanOptions, SegmentPlan};
 use mcrengine::reuse::{ReuseIndex, reusable};
@@ -198,10 +199,20 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
 }
 
 impl Flush<'_> {
-    /// The newest checkpoint of this group. `None` if the options do not need the newest checkpoint.
+    /// The newest checkpoint of this group. `None` if the options do not need the newest checkpoint, or if a container
+    /// to which a new checkpoint could refer is marked as damaged. Then all bytes are stored again.
     fn newest(&self) -> Option<Manifest> {
         let wanted = self.options.reuse.then_some(self.newest)?;
-        wanted.look_up(self.store, &self.job, self.group, &self.checkpoint)
+        let newest = wanted.look_up(self.store, &self.job, self.group, &self.checkpoint)?;
+        let mut needed: Vec<CheckpointId> =
+            newest.known_containers().into_iter().map(|known| known.container.checkpoint).collect();
+        needed.dedup();
+        let Some(damaged) = needed.iter().find(|id| is_damaged(self.store, &self.job, id)) else {
+            return Some(newest);
+        };
+        tracing::warn!(job = %self.job, checkpoint = %self.checkpoint, %damaged,
+            "an older checkpoint is damaged, so its bytes are not reused; storing everything");
+        None
     }
 
     /// The variables that the newest checkpoint or another file of this checkpoint already holds. If the newest
