@@ -66,3 +66,13 @@ fn the_last_file_of_a_killed_process_is_not_taken_if_all_its_files_before_were_l
         assert_eq!(log.contains("checkpoint=s4 ranks=1"), !is_taken, "{log}");
     }
 }
+
+#[test]
+fn one_file_that_is_overwritten_by_renaming_is_saved_from_its_second_content_on_without_a_number_of_ranks() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script =
+        "for step in 1 2 3 4; do head -c 2000 /dev/urandom > new; mv new restart.h5; sleep 3; done; kill -9 $$";
+    run_guessing(dir.path(), script, 137);
+    let all = list(&dir.path().join("store"));
+    assert!(all.len() >= 2 && all.iter().all(|checkpoint| checkpoint["complete"] == true), "{all:?}");
+}
