@@ -9,9 +9,10 @@ use crate::output::{print, print_json};
 use crate::settings::{Facts, Settings};
 use mcr_cnc::control::{CLIENT_PATIENCE, Reply, ask_to_flush, socket_of};
 use mcr_proto::unix::connect;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
     let states = state_files(&args)?;
@@ -57,6 +58,13 @@ pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// The agent of an `mcr run` starts when the first files of the application show the layout, which takes some seconds.
+/// A flush waits at most for this time, because some names show the layout only after the next checkpoint, which the
+/// application may begin only after the flush.
+const AGENT_STARTS: Duration = Duration::from_secs(10);
+/// Interval at which an agent that has not started is asked.
+const AGAIN: Duration = Duration::from_millis(200);
+
 /// An agent that did not do what was asked.
 struct NoReply {
     why: String,
@@ -67,19 +75,27 @@ struct NoReply {
 async fn ask(state: PathBuf, timeout: Duration) -> Result<Reply, NoReply> {
     let socket = socket_of(&state);
     let socket = socket.display();
-    let error = match ask_to_flush(&state, timeout).await {
-        Ok(reply) if reply.refused.is_empty() => return Ok(reply),
-        Ok(reply) => return Err(NoReply { why: format!("{socket}: {}", reply.refused), runs: false }),
-        Err(error) => error,
+    let begun = Instant::now();
+    let (error, runs) = loop {
+        let error = match ask_to_flush(&state, timeout.saturating_sub(begun.elapsed())).await {
+            Ok(reply) if reply.refused.is_empty() => return Ok(reply),
+            Ok(reply) => return Err(NoReply { why: format!("{socket}: {}", reply.refused), runs: false }),
+            Err(error) => error,
+        };
+        // The aggregator of an `mcr run` starts before the agent, and ends after the agent.
+        let runs = connect(&aggregator_socket_of(&state)).await.is_ok();
+        let is_absent = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
+        if !runs || !is_absent || begun.elapsed() >= timeout.min(AGENT_STARTS) {
+            break (error, runs);
+        }
+        tokio::time::sleep(AGAIN).await;
     };
-    // The aggregator of an `mcr run` starts before the agent, and ends after the agent.
-    let runs = connect(&aggregator_socket_of(&state)).await.is_ok();
     let why = match runs {
         true => format!(
             "{socket}: mcr run is running, but its agent does not answer ({error}): the agent waits for files whose \
              names show the layout, or it has ended. Files that were written may not be committed"
         ),
-        false if error.kind() == std::io::ErrorKind::TimedOut => format!(
+        false if error.kind() == ErrorKind::TimedOut => format!(
             "{socket}: an agent is there, but gave no answer within {} s: its process may be stopped, or its node is \
              very busy; it is not known what is committed",
             timeout.as_secs() + CLIENT_PATIENCE.as_secs()

@@ -41,7 +41,10 @@ fn a_run_that_saves_nothing_says_so() {
     let dir = tempfile::tempdir().expect("a directory");
     let output = run(&mut run_with(dir.path(), &["--", "true"]), 0);
     let log = String::from_utf8_lossy(&output.stderr);
-    assert!(log.contains("this run saved no checkpoint, and wrote no file below the watched directory"), "{log}");
+    assert!(
+        log.contains("this run saved no checkpoint, and no file of the application was found below the watched"),
+        "{log}"
+    );
     let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", WRITE]), 0);
     assert!(!String::from_utf8_lossy(&output.stderr).contains("saved no checkpoint"), "{output:?}");
 }
