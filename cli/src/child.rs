@@ -2,14 +2,17 @@
 //! had started the application directly.
 
 use nix::errno::Errno;
+use nix::sys::prctl::set_child_subreaper;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, kill, killpg, signal};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getpgrp};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// The limit of open files before mcr raised it.
@@ -39,8 +42,18 @@ impl Application {
         if !has_terminal {
             started.process_group(0);
         }
+        // A process whose parent has ended becomes a child of mcr, although it has a separate process group.
+        if let Err(error) = set_child_subreaper(true) {
+            tracing::debug!(%error, "processes that leave the command's process group will not be noticed");
+        }
         let mut child = as_we_were_started(|| started.spawn())?;
         let id = Pid::from_raw(i32::try_from(child.id()).map_err(|_| io::ErrorKind::InvalidData)?);
+        std::thread::Builder::new().name("orphans".into()).spawn(move || {
+            loop {
+                std::thread::sleep(REAPED_EVERY);
+                reap_orphans(id);
+            }
+        })?;
         let (end, ended) = oneshot::channel();
         std::thread::Builder::new().name("command".into()).spawn(move || drop(end.send(child.wait())))?;
         Ok(Self { id, ended, has_terminal })
@@ -63,10 +76,46 @@ impl Application {
         };
     }
 
-    /// Whether no process is left in the application's process group. Always `true` if the application shares the
-    /// process group of mcr.
+    /// Whether no process of the application is left: neither in the application's process group, nor among the
+    /// processes that left this group and whose parents have ended. If the application shares the process group of
+    /// mcr, the group is not examined.
     pub fn is_gone(&self) -> bool {
-        self.has_terminal || killpg(self.id, None) == Err(Errno::ESRCH)
+        let is_group_gone = self.has_terminal || killpg(self.id, None) == Err(Errno::ESRCH);
+        is_group_gone && !orphans(self.id).iter().any(|orphan| orphan.is_running)
+    }
+}
+
+/// A process of the application that has become a child of mcr.
+struct Orphan {
+    id: Pid,
+    /// Whether the process has not ended.
+    is_running: bool,
+}
+
+/// Interval at which ended orphans are removed from the system's table of processes.
+const REAPED_EVERY: Duration = Duration::from_secs(30);
+
+/// The children of mcr that have another process group, except the command itself. The processes that mcr starts for
+/// itself have mcr's process group.
+fn orphans(command: Pid) -> Vec<Orphan> {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<i32> =
+        children.flat_map(|ids| ids.split_whitespace().flat_map(str::parse).collect::<Vec<_>>()).collect();
+    let orphan = |id: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        let mut fields = stat.rsplit(')').next()?.split_whitespace();
+        let (state, group) = (fields.next()?, fields.nth(1)?.parse().ok()?);
+        let is_own = Pid::from_raw(group) == getpgrp() || Pid::from_raw(id) == command;
+        (!is_own).then(|| Orphan { id: Pid::from_raw(id), is_running: !matches!(state, "Z" | "X") })
+    };
+    children.into_iter().filter_map(orphan).collect()
+}
+
+/// Removes ended orphans from the system's table of processes.
+fn reap_orphans(command: Pid) {
+    for orphan in orphans(command).iter().filter(|orphan| !orphan.is_running) {
+        let _ = waitpid(orphan.id, Some(WaitPidFlag::WNOHANG));
     }
 }
 

@@ -757,10 +757,13 @@ fn mcr_save_doubts_a_checkpoint_of_which_only_some_files_were_written_again() {
 
 #[test]
 fn a_command_whose_processes_run_on_after_its_end_is_reported() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", &format!("{WRITE} sleep 20 & exit 0")]), 0);
-    let log = String::from_utf8_lossy(&output.stderr);
-    assert!(log.contains("processes of the command still run"), "{log}");
+    for background in ["sleep 20", "setsid sleep 20"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = format!("{WRITE} {background} & sleep 0.5; exit 0");
+        let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", &script]), 0);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(log.contains("processes of the command still run"), "{background}: {log}");
+    }
 }
 
 /// Whether this test ignores SIGHUP, as under `nohup`. Processes that the test starts then ignore SIGHUP too. Prints
