@@ -459,6 +459,8 @@ pub enum Doubt {
     Fewer,
     /// An HDF5 file is longer than its superblock states.
     NotClosed,
+    /// The agent deleted the files of this checkpoint after the commit, and the application wrote files again.
+    Deleted,
 }
 
 /// The files that a guessed layout leaves out, as a part of all files that the application has written. All numbers

@@ -157,7 +157,13 @@ pub fn choose_instance(
         Rewritten::Unknown(_) if written.is_final => doubt,
         Rewritten::Unknown(why) => doubt.or(Some(Doubt::of_step(why))),
     };
-    let doubt = doubt.or_else(|| written.doubtful.map(|(rank, doubt)| doubt_of_agent(rank, doubt)));
+    // The application writes every step again under a name that it uses again, and after a restart.
+    let is_step_again = |doubt: &fetch::Doubt| {
+        let is_of_this_run = own.last().is_some_and(|last| last.incarnation == written.incarnation);
+        *doubt == fetch::Doubt::Deleted && (may_be_reused(&key.label) || !is_of_this_run)
+    };
+    let doubtful = written.doubtful.filter(|(_, doubt)| !is_step_again(doubt));
+    let doubt = doubt.or_else(|| doubtful.map(|(rank, doubt)| doubt_of_agent(rank, doubt)));
     // `begun` is a name under which no group has committed. Another group began to use the name, or this group began
     // to use the name before a failure.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
@@ -388,6 +394,10 @@ fn doubt_of_agent(rank: Rank, doubt: fetch::Doubt) -> Doubt {
              checkpoint has all files of its step"
         ),
         fetch::Doubt::NotClosed => not_closed(&format!("of {rank}")),
+        fetch::Doubt::Deleted => format!(
+            "the application wrote files of {rank} again after the files of this checkpoint were committed and deleted: \
+             it is uncertain whether the files have the deleted bytes too. Set delete-after-commit = false"
+        ),
         fetch::Doubt::LeftOut(LeftOut { files, of_files, bytes, of_bytes }) => {
             let many = match (u128::from(bytes) * 100).checked_div(u128::from(of_bytes)) {
                 Some(percent) => format!("{files} of {of_files} files ({percent} % of the bytes)"),

@@ -521,6 +521,7 @@ fn announced(
         v1::Doubt::LeftOut => Some(Doubt::LeftOut(left_out.unwrap_or_default())),
         v1::Doubt::Fewer => Some(Doubt::Fewer),
         v1::Doubt::NotClosed => Some(Doubt::NotClosed),
+        v1::Doubt::Deleted => Some(Doubt::Deleted),
         // The reason of a newer agent may not be known here.
         v1::Doubt::Rewriting | v1::Doubt::None => Some(Doubt::Rewriting),
     };

@@ -167,6 +167,7 @@ impl Agent {
             whole: BTreeSet::new(),
             again: Vec::new(),
             to_delete: VecDeque::new(),
+            deleted: VecDeque::new(),
             next_announce: 1,
             given_up: BTreeSet::new(),
             asked_for: BTreeSet::new(),
@@ -371,6 +372,7 @@ impl Core {
         let (verdicts, left_out, before) =
             (Arc::clone(&self.verdicts), self.left_out.clone(), Arc::clone(&self.before));
         let (done, is_final) = (self.done_to.clone(), self.has_ended_well);
+        let was_deleted = self.deleted.iter().any(|(label, rank)| (label, *rank) == (&ready.checkpoint, ready.rank));
         tokio::task::spawn_blocking(move || {
             let left = left_out.and_then(|left_out| left_out.doubt(&ready.checkpoint));
             let replaced_ns = ready.doubt_ns.filter(|_| !is_final);
@@ -379,6 +381,7 @@ impl Core {
                 () if replaced_ns.is_some() => (v1::Doubt::Rewriting, replaced_ns),
                 () if ready.has_fewer_files => (v1::Doubt::Fewer, None),
                 () if left.is_some() => (v1::Doubt::LeftOut, None),
+                () if was_deleted => (v1::Doubt::Deleted, None),
                 () => (v1::Doubt::None, None),
             };
             let left_out = left.map(|left| v1::LeftOut {
@@ -586,7 +589,7 @@ impl Core {
             self.state.files.extend(files.iter().cloned());
             self.state_changed = true;
             if self.config.delete_after_commit {
-                self.to_delete.push_back((checkpoint.clone(), files));
+                self.to_delete.push_back((checkpoint.clone(), key, files));
                 if self.to_delete.len() > HELD_MAX {
                     self.to_delete.pop_front();
                 }
@@ -607,17 +610,29 @@ impl Core {
     /// set. Only files that are unchanged since the commit are deleted. Files that a restart wrote are not deleted.
     fn delete_committed(&mut self, checkpoint: &CheckpointId) {
         let (those, others): (VecDeque<_>, _) =
-            std::mem::take(&mut self.to_delete).into_iter().partition(|(id, _)| id == checkpoint);
+            std::mem::take(&mut self.to_delete).into_iter().partition(|(id, ..)| id == checkpoint);
         self.to_delete = others;
         let restored = Restored::load(&self.config.watch);
-        for (path, fingerprint) in those.into_iter().flat_map(|(_, files)| files) {
-            let full = self.config.watch.join(path.as_path());
-            let unchanged = std::fs::symlink_metadata(&full).is_ok_and(|now| Fingerprint::from(&now) == fingerprint);
-            let unchanged = unchanged && !restored.may_be_restored(&path, &fingerprint);
-            if unchanged && let Err(error) = std::fs::remove_file(&full) {
-                tracing::warn!(%path, %error, "cannot delete a committed file");
+        for (_, key, files) in those {
+            let mut is_deleted = false;
+            for (path, fingerprint) in files {
+                let full = self.config.watch.join(path.as_path());
+                let unchanged =
+                    std::fs::symlink_metadata(&full).is_ok_and(|now| Fingerprint::from(&now) == fingerprint);
+                if !unchanged || restored.may_be_restored(&path, &fingerprint) {
+                    continue;
+                }
+                match std::fs::remove_file(&full) {
+                    Ok(()) => is_deleted = true,
+                    Err(error) => tracing::warn!(%path, %error, "cannot delete a committed file"),
+                }
+            }
+            if is_deleted {
+                self.deleted.push_back(key);
             }
         }
+        let too_many = self.deleted.len().saturating_sub(HELD_MAX);
+        self.deleted.drain(..too_many);
     }
 
     /// Writes the state file, once for all messages that arrived together. If the state file contains too many names,

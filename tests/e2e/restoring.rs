@@ -1,6 +1,7 @@
 //! Restarts with obstacles: aggregators that do not answer, few file descriptors, files that exist already.
 
 use crate::support::*;
+use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -387,6 +388,28 @@ fn what_a_restart_put_there_is_neither_saved_again_nor_deleted() {
     (0..2).for_each(|rank| std::fs::remove_file(data.join(format!("it_1/rank_{rank}.dat"))).expect("removed"));
     write(1);
     wait_for("deleted", Duration::from_secs(20), || (!is_there(1)).then_some(()));
+}
+
+#[test]
+fn a_step_that_the_application_writes_on_after_it_was_committed_and_deleted_is_doubtful() {
+    let site = Site::empty();
+    let (dir, data, store) = (site.dir.path(), site.data(), site.store());
+    make_store(&store);
+    let (_anc, address) = Daemon::aggregator(dir, "anc", &store, "group-size = 2");
+    let more = format!("layout = \"{{checkpoint}}/rank_{{rank}}.dat\"\ndelete-after-commit = true\n{AGENT}");
+    let _agent = Daemon::agent(dir, "agent", &data, std::slice::from_ref(&address), &more);
+    let file = |rank: u32| data.join(format!("it_1/rank_{rank}.dat"));
+    (0..2).for_each(|rank| site.write(&data, 1, rank));
+    wait_complete(&store, "it_1");
+    wait_for("deleted", Duration::from_secs(20), || (0..2).all(|rank| !file(rank).exists()).then_some(()));
+    for rank in 0..2 {
+        let appended = std::fs::OpenOptions::new().create(true).append(true).open(file(rank));
+        appended.and_then(|mut file| file.write_all(b"the second part of the step")).expect("written");
+    }
+    let second = wait_for("a second checkpoint", Duration::from_secs(30), || {
+        list(&store).into_iter().find(|checkpoint| checkpoint["checkpoint"] == "it_1~2")
+    });
+    assert!(second["doubt"].as_str().is_some_and(|why| why.contains("delete-after-commit = false")), "{second}");
 }
 
 #[test]

@@ -79,7 +79,9 @@ pub(super) struct Core {
     pub(super) again: Vec<(tokio::time::Instant, ReadyRank)>,
     /// Files of committed checkpoints, to be deleted. The files of a checkpoint are deleted when all its groups are
     /// committed.
-    pub(super) to_delete: VecDeque<(CheckpointId, Vec<(FilePath, Fingerprint)>)>,
+    pub(super) to_delete: VecDeque<(CheckpointId, RankKey, Vec<(FilePath, Fingerprint)>)>,
+    /// The ranks of checkpoints whose files this agent has deleted, the oldest first.
+    pub(super) deleted: VecDeque<RankKey>,
     pub(super) next_announce: u64,
     /// Rejections that are already in the log at level `warn`.
     pub(super) given_up: BTreeSet<(CheckpointId, String)>,
