@@ -167,7 +167,11 @@ pub fn choose_instance(
     // `begun` is a name under which no group has committed. Another group began to use the name, or this group began
     // to use the name before a failure.
     let begun = taken.iter().rev().take_while(|taken| !taken.ours && taken.other_ms.is_none()).last();
-    let doubt = doubt.or_else(|| joined.and_then(|joined| doubt_of_joining(&key.label, joined, &taken, &own, ours_ms)));
+    let doubt = doubt.or_else(|| {
+        let is_new = own.iter().filter(|own| own.incarnation == written.incarnation).count() <= 1;
+        let joined = joined.filter(|_| is_new)?;
+        doubt_of_joining(&key.label, joined, &taken, ours_ms, usual_step_ms(&own))
+    });
     let doubt = doubt.or_else(|| doubt_of_times(&key.label, grouping, &own, written));
     let checkpoint = match joined.or(begun).map(|taken| &taken.id) {
         Some(id) => id.clone(),
@@ -431,21 +435,24 @@ fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<Doubt> {
 }
 
 /// The reason why it is uncertain whether a group belongs to the step of the other groups. There is doubt if the
-/// application may overwrite the name, and the length of a step is not yet known, because then a node may have missed
-/// a step. `None` if there is no doubt.
+/// application may overwrite the name, and this run has not yet shown the length of a step, because then a node may
+/// have missed a step. If an earlier run has shown the length (`usual_ms`), groups that wrote their files within half
+/// a step are of one step. `None` if there is no doubt.
 fn doubt_of_joining(
     label: &CheckpointId,
     joined: &Taken,
     taken: &[Taken],
-    own: &[Manifest],
     ours_ms: i64,
+    usual_ms: Option<i64>,
 ) -> Option<Doubt> {
     let apart_ms = ours_ms.saturating_sub(joined.other_ms?).saturating_abs();
-    let is_first = own.len() <= 1 && taken.iter().filter(|taken| taken.other_ms.is_some()).count() == 1;
-    (is_first && may_be_reused(label) && apart_ms > ONE_STEP_MS).then(|| {
+    let is_first = taken.iter().filter(|taken| taken.other_ms.is_some()).count() == 1;
+    let of_one_step_ms = usual_ms.map_or(ONE_STEP_MS, |step_ms| (step_ms / 2).max(ONE_STEP_MS));
+    (is_first && may_be_reused(label) && apart_ms > of_one_step_ms).then(|| {
         Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it, and how long a step takes is not known \
-             yet; two groups wrote their files {:.1} s apart: it is uncertain whether the files are of one step",
+            "the name {label} has no number, so the code may overwrite it, and how long a step of this run takes is \
+             not known yet; two groups wrote their files {:.1} s apart: it is uncertain whether the files are of one \
+             step",
             apart_ms as f64 / 1000.0
         ))
     })
@@ -795,13 +802,25 @@ mod tests {
         let doubt = |label: &str, all: &[(bool, Option<i64>)], ours_ms: i64| {
             let (label, all) = (label.parse().expect("valid"), taken(all));
             let joined = fitting(&all, &[], ours_ms, WRITTEN).expect("joins");
-            doubt_of_joining(&label, joined, &all, &[], ours_ms).is_some()
+            doubt_of_joining(&label, joined, &all, ours_ms, None).is_some()
         };
         let (first, second) = ((false, Some(100_000)), (false, Some(104_000)));
         assert!(doubt("ck", &[first], 102_500) && doubt("restart.h5", &[first], 97_500));
         assert!(!doubt("ck", &[first], 100_900), "the groups wrote too near to each other for two steps");
         assert!(!doubt("ck_17", &[first], 102_500) && !doubt("ck_17.h5", &[first], 102_500), "numbered");
         assert!(!doubt("ck", &[first, second], 105_500), "a step takes 4 s");
+    }
+
+    #[test]
+    fn groups_that_join_after_a_restart_are_doubtful_if_they_wrote_more_than_half_a_usual_step_apart() {
+        let doubt = |ours_ms: i64, usual_ms: i64| {
+            let (label, all) = ("ck".parse().expect("valid"), taken(&[(false, Some(100_000))]));
+            let joined = fitting(&all, &[], ours_ms, WRITTEN).expect("joins");
+            doubt_of_joining(&label, joined, &all, ours_ms, Some(usual_ms)).is_some()
+        };
+        assert!(doubt(105_000, 5_000), "the other group's step is probably the one before");
+        assert!(!doubt(105_000, 60_000), "the ranks of a long step may write seconds apart");
+        assert!(!doubt(100_900, 1_000), "the groups wrote too near to each other for two steps");
     }
 
     #[test]
