@@ -165,11 +165,12 @@ impl Profile {
     }
 
     /// Length of a segment in raw bytes, if only the budget is configured. Repeats and relations are found only
-    /// within a segment, so segments are long if there is enough memory.
+    /// within a segment, so segments of `max` are longer if there is enough memory. Longer segments of `balanced` were
+    /// not smaller (decision 33).
     pub fn segment_bytes(&self, budget_bytes: u64) -> u64 {
         let has_room = budget_bytes >= self.budget_mib() << 20;
         match self {
-            Self::Balanced | Self::Max if has_room => 32 << 20,
+            Self::Max if has_room => 32 << 20,
             Self::Balanced | Self::Max => 16 << 20,
             _ => 4 << 20,
         }
