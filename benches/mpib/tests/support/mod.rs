@@ -24,17 +24,21 @@ pub fn mpirun(ranks: usize) -> Command {
     command
 }
 
+/// Variables of Open MPI 4 and 5 that allow more ranks than cores, as in the quick start of the README.
+pub const MORE_RANKS_THAN_CORES: [(&str, &str); 3] = [
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    ("OMPI_MCA_mpi_yield_when_idle", "1"),
+    ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+];
+
 /// Lets each mpirun that the command starts have more ranks than cores.
 pub fn in_ranks(mut command: Command) -> Command {
-    for (name, value) in [
+    command.envs([
         ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
-        ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ("OMPI_MCA_btl_base_warn_component_unused", "0"),
-    ] {
-        command.env(name, value);
-    }
+    ]);
+    command.envs(MORE_RANKS_THAN_CORES);
     command
 }
 
