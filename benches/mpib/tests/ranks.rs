@@ -195,6 +195,8 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "p2p -o /nowhere/x.json --time-limit 600 --min-reps 10000000 --max-reps 10000000", "/nowhere/x.json: No"),
         (2, "collective scatter --rules /nowhere/rules --sizes 1", "/nowhere/rules: No"),
         (2, "paths --figure /nowhere/x.svg", "/nowhere/x.svg: No"),
+        (2, "jor --sites 0/1 --size 512 --reps 1000 --figures /proc/figures", "/proc/figures: No"),
+        (2, "jor --sites 0/1 --size 512 --reps 1000 --figures /dev/null", "/dev/null: "),
         (2, concat!("tune --rules ", env!("CARGO_TARGET_TMPDIR"), "/x --ranks 1"), "--ranks 1: it must be from 2 to 2"),
         (2, concat!("tune --rules ", env!("CARGO_TARGET_TMPDIR"), "/x --operations scatterv"), "Open MPI has no rules"),
         (2, "lanes --sites 0/1 --figures /tmp --wan-counter eth0", "expected a file and a card"),

@@ -222,9 +222,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let found = std::fs::metadata(&mcr).map(|_| ()).map_err(|e| format!("{}: {e}", mcr.display()));
     comm.agree(found).map_err(|error| Failure::Input(error.to_string()))?;
     if let Some(directory) = &options.figures {
-        let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
-        comm.agree(if comm.rank() == 0 { made } else { Ok(()) })?;
-        options.output.check(comm, &[&directory.join(text::CSV)])?;
+        options.output.check_figures(comm, directory, text::CSV)?;
     }
     let rank_bytes = rank_bytes(comm, options)?;
     places_suffice(comm, options, group, rank_bytes)?;

@@ -118,6 +118,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             can_run(plan.n, Cut::Strips, near.len(), far.len(), plan.ratio)?;
         }
     }
+    if let Some(directory) = &options.figures {
+        options.output.check_figures(comm, directory, FIGURE_5)?;
+    }
     let points: Vec<_> = plans.iter().map(|(_, plan)| format!("{} x {}", 2 * plan.n, plan.n)).collect();
     let title = format!("JOR, {} points, {} + {} ranks", points.join(", "), near.len(), far.len());
     let rule = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
@@ -207,6 +210,9 @@ struct Run {
     confidence: f64,
     outcome: Outcome,
 }
+
+/// The file of `--figures` that is always drawn.
+const FIGURE_5: &str = "figure-5.svg";
 
 /// Label of the axis of figure 3.
 const ITERATIONS: &str = "iterations";
@@ -424,7 +430,6 @@ fn verify(comm: &Comm, plan: &Plan) -> Result<String, Failure> {
 
 /// Writes figures 3 and 5 to 9 of the paper, except figures for which the runs contain no data.
 fn figures(directory: &Path, runs: &[Run]) -> std::io::Result<()> {
-    std::fs::create_dir_all(directory)?;
     let write = |name: &str, title: &str, x: &str, y: &str, lines: Vec<Line>| {
         if lines.is_empty() {
             return Ok(());
@@ -444,7 +449,7 @@ fn figures(directory: &Path, runs: &[Run]) -> std::io::Result<()> {
     };
     let both = vec![Line::new("synchronous", evolution(1)), Line::new("period 10", evolution(10))];
     write("figure-3.svg", "Error over iterations", ITERATIONS, "error", both)?;
-    std::fs::write(directory.join("figure-5.svg"), over_period(runs).svg())?;
+    std::fs::write(directory.join(FIGURE_5), over_period(runs).svg())?;
     let nodes = "ranks of each site";
     let artless = |run: &Run| (run.outcome.artless, run.outcome.artless_interval);
     let artful = |run: &Run| (run.outcome.artful, run.outcome.artful_interval);

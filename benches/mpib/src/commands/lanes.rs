@@ -49,9 +49,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         return Err(Failure::Input(format!("--root is {}; there are {n} ranks, from 0", options.root)));
     }
     if let Some(directory) = &options.figures {
-        let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
-        comm.agree(if comm.rank() == 0 { made } else { Ok(()) })?;
-        options.common.output.check(comm, &[&directory.join("figure-4.svg")])?;
+        options.common.output.check_figures(comm, directory, "figure-4.svg")?;
     }
     if !(0.0..1.0).contains(&options.margin) {
         return Err(Failure::Input(format!("--margin is {}; it must be at least 0 and less than 1", options.margin)));

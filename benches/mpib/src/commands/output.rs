@@ -44,6 +44,15 @@ impl Output {
         comm.agree(tried).map_err(|error| Failure::Input(error.to_string()))
     }
 
+    /// Creates the directory of figures, and rejects a directory in which `file` cannot be written, before anything is
+    /// measured. All ranks must call this function.
+    pub fn check_figures(&self, comm: &Comm, directory: &Path, file: &str) -> Result<(), Failure> {
+        let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
+        let made = if comm.rank() == 0 { made } else { Ok(()) };
+        comm.agree(made).map_err(|error| Failure::Input(error.to_string()))?;
+        self.check(comm, &[&directory.join(file)])
+    }
+
     /// Starts the journal of a command. All ranks must call this function.
     pub fn journal(&self, comm: &Comm, title: String, rule: StoppingRule) -> Result<Journal, Failure> {
         let notes = vec!["incomplete: the command had not ended".into()];
