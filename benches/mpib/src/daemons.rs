@@ -28,6 +28,14 @@ const NAP: Duration = Duration::from_micros(200);
 const SPIN_TIME: Duration = Duration::ZERO;
 /// Maximum time for a daemon to start, and to end.
 const DAEMON_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of a group that must be saved in each second on average, in addition to `SILENCE_TIMEOUT`.
+const GROUP_BYTES_PER_SECOND_MIN: usize = 1_000_000;
+
+/// Maximum time until the checkpoint of a group with these bytes is committed. The time grows with the bytes, because
+/// a group may have gigabytes, and many groups may share a slow file system.
+fn commit_timeout(group_bytes: usize) -> Duration {
+    SILENCE_TIMEOUT + Duration::from_secs((group_bytes / GROUP_BYTES_PER_SECOND_MIN) as u64)
+}
 
 /// A running daemon and its log file.
 struct Daemon {
@@ -160,6 +168,8 @@ pub struct Stream {
     load: Load,
     bytes: Vec<u8>,
     checkpoint: u64,
+    /// When the last checkpoint got its name.
+    published: Instant,
 }
 
 impl Stream {
@@ -188,6 +198,7 @@ impl Stream {
             load: places.load.clone(),
             bytes: Vec::new(),
             checkpoint: 0,
+            published: Instant::now(),
         };
         let said = |e: CommError| e.to_string();
         comm.agree(new.start_aggregator(&places.memory, &tag).map_err(said))?;
@@ -289,25 +300,10 @@ impl Stream {
 
     /// Waits until this group's checkpoint exists.
     fn wait_for_manifest(&mut self) -> Result<()> {
-        let manifest = self.committed(self.checkpoint, "manifest");
-        let begun = Instant::now();
-        while !manifest.exists() {
-            self.daemons_live()?;
-            if begun.elapsed() > SILENCE_TIMEOUT {
-                let what = format!("{} was not written within {} s", manifest.display(), SILENCE_TIMEOUT.as_secs());
-                return Err(match &self.aggregator {
-                    Some(daemon) => daemon.failed(&what),
-                    None => CommError::Beside(what),
-                });
-            }
+        while !self.is_committed()? {
             std::thread::sleep(NAP);
         }
         Ok(())
-    }
-
-    /// Returns an error if one of this rank's daemons has ended.
-    fn daemons_live(&mut self) -> Result<()> {
-        self.agent.iter_mut().chain(&mut self.aggregator).try_for_each(Daemon::lives)
     }
 }
 
@@ -363,17 +359,28 @@ impl Stream {
     /// Gives the file of the next checkpoint the name for which the agents wait.
     pub fn publish(&mut self) -> Result<()> {
         self.checkpoint += 1;
+        self.published = Instant::now();
         let file = self.file(self.checkpoint);
         std::fs::rename(self.hidden(), &file).map_err(|e| beside(&file.display().to_string(), e))
     }
 
     /// Whether this group's checkpoint exists. Only the first rank of a group checks for the manifest. On other
-    /// ranks, the result is true.
+    /// ranks, the result is true. A daemon that has ended and a checkpoint that takes too long are errors.
     pub fn is_committed(&mut self) -> Result<bool> {
-        if self.group.rank() != 0 || self.committed(self.checkpoint, "manifest").exists() {
+        let manifest = self.committed(self.checkpoint, "manifest");
+        if self.group.rank() != 0 || manifest.exists() {
             return Ok(true);
         }
-        self.daemons_live().map(|()| false)
+        self.agent.iter_mut().chain(&mut self.aggregator).try_for_each(Daemon::lives)?;
+        let limit = commit_timeout(self.bytes.len() * self.group.size());
+        if self.published.elapsed() <= limit {
+            return Ok(false);
+        }
+        let what = format!("{} was not written within {} s", manifest.display(), limit.as_secs());
+        Err(match &self.aggregator {
+            Some(daemon) => daemon.failed(&what),
+            None => CommError::Beside(what),
+        })
     }
 
     /// Processor time in seconds that the agents and aggregators of this rank have used.
@@ -511,4 +518,16 @@ pub fn find_command(given: Option<&Path>) -> Option<PathBuf> {
     let paths = || std::env::var_os("PATH").unwrap_or_default();
     let first = || std::env::split_paths(&paths()).map(|d| d.join("mcr")).find(|p| p.is_file());
     given.map(Path::to_path_buf).or_else(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_for_a_checkpoint_grows_with_the_bytes_of_its_group() {
+        // An earlier version waited 120 seconds for any number of bytes.
+        assert_eq!(commit_timeout(0).as_secs(), 120);
+        assert_eq!(commit_timeout(32 * 87_000_000).as_secs(), 120 + 32 * 87);
+    }
 }
