@@ -87,6 +87,8 @@ const LEGEND_STEP: f64 = 18.0;
 const MAX_NAMES: usize = 48;
 /// Width of a letter of the legend in pixels, a little more than the average width in this font size.
 const LETTER_WIDTH: f64 = 6.8;
+/// Place of the value 0 on a logarithmic axis.
+const ZERO_PLACE: f64 = 0.02;
 /// Number of ticks that fit on an axis with their labels.
 const MAX_TICKS: usize = 9;
 
@@ -151,10 +153,20 @@ impl Axis {
     /// The place of a value. `None` if a logarithmic axis cannot show the value.
     fn place(&self, value: f64) -> Option<f64> {
         if self.zero && value == 0.0 {
-            return Some(0.02);
+            return Some(ZERO_PLACE);
         }
         let value = self.scale.of(value);
         value.is_finite().then(|| (value - self.low) / (self.high - self.low))
+    }
+
+    /// The value at a place: the inverse of [`Axis::place`], except for the value 0 of a logarithmic axis.
+    fn value(&self, place: f64) -> f64 {
+        let value = self.low + place * (self.high - self.low);
+        match self.scale {
+            Scale::Linear => value,
+            Scale::Ten => 10f64.powf(value),
+            Scale::Two => value.exp2(),
+        }
     }
 
     /// The ticks with their labels.
@@ -429,12 +441,20 @@ impl Plot {
             let base = if self.quantities.0 == Quantity::Bytes { " 2" } else { "" };
             out += &format!("set logscale x{base}\n");
         }
+        let across = Axis::over(self.lines.iter().flat_map(|l| &l.points).map(|p| p.x), self.log[0], self.quantities.0);
+        if across.zero {
+            // Gnuplot leaves the value 0 out of a logarithmic axis. So the value gets the place that it has in the
+            // SVG picture.
+            let [low, zero, high] = [0.0, ZERO_PLACE, 1.0].map(|place| across.value(place));
+            out += &format!("set xrange [{low:e}:{high:e}]\nset xtics add (\"0\" {zero:e})\n");
+        }
+        let x_of = |x: f64| if across.zero && x == 0.0 { across.value(ZERO_PLACE) } else { x };
         if self.log[1] {
             out += "set logscale y\n";
         }
         for (i, line) in self.lines.iter().enumerate() {
             out += &format!("$line{i} << END\n");
-            line.points.iter().for_each(|p| out += &format!("{:e} {:e} {:e} {:e}\n", p.x, p.y, p.low, p.high));
+            line.points.iter().for_each(|p| out += &format!("{:e} {:e} {:e} {:e}\n", x_of(p.x), p.y, p.low, p.high));
             out += "END\n";
         }
         let parts = self.lines.iter().enumerate().map(|(i, line)| {
@@ -631,6 +651,30 @@ mod tests {
             let texts = svg.split("<text").skip(1).filter(|text| text.contains(" y="));
             assert!(texts.into_iter().all(|text| attribute(text, "y") < height), "{count}");
             assert_eq!(svg.contains("and 453 more"), count == 500);
+        }
+    }
+
+    #[test]
+    fn the_latency_at_0_bytes_is_in_the_gnuplot_figure_where_the_svg_has_it() {
+        let points = [0.0, 1024.0, 65536.0].map(|x| Point::at(x, 1e-6)).to_vec();
+        let quantities = (Quantity::Bytes, Quantity::Seconds);
+        let lines = vec![Line::new("a", points)];
+        let plot = Plot { title: "t".into(), x: "x".into(), y: "y".into(), log: [true; 2], quantities, lines };
+        let script = plot.gnuplot();
+        let after = |head: &str| script.split(head).nth(1).unwrap_or_else(|| panic!("{head}: {script}"));
+        let number = |text: &str| text.parse::<f64>().expect("a number").log2();
+        let range: Vec<f64> =
+            after("set xrange [").split(']').next().expect("its end").split(':').map(number).collect();
+        let data: Vec<f64> =
+            after("$line0 << END\n").lines().take(3).map(|l| number(&l[..l.find(' ').expect("x")])).collect();
+        let tick = number(after("set xtics add (\"0\" ").split(')').next().expect("its end"));
+        assert_eq!(data[0], tick);
+        let svg = plot.svg();
+        let in_svg =
+            svg.split("<circle cx=\"").skip(1).map(|c| c[..c.find('"').expect("x")].parse::<f64>().expect("x"));
+        for (x, pixel) in data.iter().zip(in_svg) {
+            let place = (x - range[0]) / (range[1] - range[0]);
+            assert!((LEFT + place * PLOT_WIDTH - pixel).abs() < 0.1, "{x} {pixel}: {script}");
         }
     }
 
