@@ -9,7 +9,7 @@ use mpib::daemons::{Load, Places, Restart, Stream, find_command};
 use mpib::paths::shared::{How, SharedFile};
 use mpib::paths::{GroupGather, ReadFiles, TcpGather, WriteFiles};
 use mpib::report::{Plot, Quantity, Report, Row, people, size};
-use mpib::stats::{Interval, StoppingRule, Summary};
+use mpib::stats::{Estimate, Interval, StoppingRule, Summary};
 use mpib::timing::{Timer, Timing};
 use std::path::{Path, PathBuf};
 
@@ -114,12 +114,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     let sites = if options.common.sites.given() { options.common.sites.two_sites(comm)? } else { Vec::new() };
     if let Some(directory) = &options.figures {
-        let made = std::fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()));
-        comm.agree(if comm.rank() == 0 { made } else { Ok(()) })?;
+        options.common.output.check_figures(comm, directory, FIGURE_10)?;
     }
-    let drawn = options.figures.iter().map(|directory| directory.join(FIGURE_10)).chain(options.figure.clone());
-    let drawn: Vec<_> = drawn.collect();
-    options.common.output.check(comm, &drawn.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    options.common.output.check(comm, &options.figure.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    let estimate = timing.rule.estimate;
     let title = format!("Transfer paths of {n} ranks, {} bytes each", options.bytes);
     let journal = options.common.output.journal(comm, title.clone(), timing.rule)?;
     let mut timer = Timer::new(comm)?;
@@ -183,7 +181,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         }
         None => notes.push("gRPC stream: not measured, no command mcr (--mcr FILE, or in PATH)".into()),
     }
-    notes.extend(recommend(&ways, &groups, n, options.bytes));
+    notes.extend(Recommendation { ways: &ways, n, bytes: options.bytes, estimate }.lines(&groups));
     let mut figures: Vec<_> =
         options.figure.iter().map(|p| (p.clone(), plot(&ways, n, options.bytes, &timing.rule).svg())).collect();
     let group = groups.last().copied().unwrap_or(2);
@@ -196,7 +194,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             scaled.push(at);
         }
     }
-    notes.extend(in_words(&scaled));
+    notes.extend(in_words(&scaled, options.bytes, estimate));
     if let Some(directory) = &options.figures {
         for (number, what) in [(10, "Schemes, one writer for each group"), (11, "What aggregation brings")] {
             let title = format!("{what}: {} of each rank, groups of {group}", size(options.bytes));
@@ -353,59 +351,61 @@ fn scaling(
     Ok(comm.agree(mine)?)
 }
 
-/// One sentence for each number of ranks: the gain from aggregation, and the gain of each scheme over plain bytes.
-fn in_words(scaled: &[Scaled]) -> Vec<String> {
-    let median = |ranks, scheme: &str, aggregated, reads| {
+/// One sentence for each number of ranks: the gain from aggregation, and the time of each scheme. All rates are of the
+/// bytes before compression.
+fn in_words(scaled: &[Scaled], bytes: usize, estimate: Estimate) -> Vec<String> {
+    let value = |ranks, scheme: &str, aggregated, reads| {
         let at = scaled
             .iter()
             .find(|a| (a.ranks, a.scheme.as_str(), a.aggregated, a.reads) == (ranks, scheme, aggregated, reads));
-        at.map_or(f64::NAN, |at| at.seconds.median)
+        at.map_or(f64::NAN, |at| at.seconds.value(estimate))
     };
     let mut counts: Vec<_> = scaled.iter().map(|at| at.ranks).collect();
     counts.dedup();
     let mut lines = Vec::new();
     for ranks in counts {
-        let gain = |reads| median(ranks, PLAIN, false, reads) / median(ranks, PLAIN, true, reads);
-        lines.push(format!(
-            "{ranks} ranks: writing {} separately and {} aggregated ({:.2} times), reading {} and {} ({:.2} times)",
-            people(median(ranks, PLAIN, false, false)),
-            people(median(ranks, PLAIN, true, false)),
-            gain(false),
-            people(median(ranks, PLAIN, false, true)),
-            people(median(ranks, PLAIN, true, true)),
-            gain(true)
-        ));
+        let timed = |seconds: f64| time_and_rate(seconds, (bytes * ranks) as f64);
+        let compare = |reads| {
+            let (separate, aggregated) = (value(ranks, PLAIN, false, reads), value(ranks, PLAIN, true, reads));
+            let times = separate / aggregated;
+            format!("{} separately and {} aggregated ({times:.2} times)", timed(separate), timed(aggregated))
+        };
+        lines.push(format!("{ranks} ranks: writing {}, reading {}", compare(false), compare(true)));
         for at in scaled.iter().filter(|at| at.ranks == ranks && at.scheme != PLAIN && !at.reads) {
-            let back = median(ranks, &at.scheme, at.aggregated, true);
+            let back = value(ranks, &at.scheme, at.aggregated, true);
             let how = if at.aggregated { "aggregated" } else { "separate" };
-            lines.push(format!(
-                "  {}, {how}: {} to write, {} to read",
-                at.scheme,
-                people(at.seconds.median),
-                people(back)
-            ));
+            let write = timed(at.seconds.value(estimate));
+            lines.push(format!("  {}, {how}: {write} to write, {} to read", at.scheme, timed(back)));
         }
     }
+    if lines.iter().any(|line| line.starts_with(' ')) {
+        lines.push("  the rates of schemes are of the bytes before compression".into());
+    }
     lines
+}
+
+/// A time with the rate of these bytes.
+fn time_and_rate(seconds: f64, bytes: f64) -> String {
+    format!("{} ({})", people(seconds), megabytes(bytes / seconds))
 }
 
 /// One way to save a checkpoint of all ranks.
 struct Candidate {
     name: String,
-    /// Median in seconds.
+    /// The estimate in seconds.
     seconds: f64,
     /// `None` with too few repetitions.
     interval: Option<Interval>,
 }
 
 impl Candidate {
-    /// A way whose steps run one after the other. If each interval contains the true median of its step, the sum of
-    /// the intervals contains the sum of the true medians.
-    fn of(name: String, steps: &[&Summary]) -> Self {
+    /// A way whose steps run one after the other. If each interval contains the true value of its step, the sum of the
+    /// intervals contains the sum of the true values.
+    fn of(name: String, steps: &[&Summary], estimate: Estimate) -> Self {
         let sum = |a: Interval, b: Interval| Interval { low: a.low + b.low, high: a.high + b.high };
-        let intervals: Option<Vec<_>> = steps.iter().map(|s| s.median_interval).collect();
+        let intervals: Option<Vec<_>> = steps.iter().map(|s| s.interval(estimate)).collect();
         let interval = intervals.and_then(|all| all.into_iter().reduce(sum));
-        Self { name, seconds: steps.iter().map(|s| s.median).sum(), interval }
+        Self { name, seconds: steps.iter().map(|s| s.value(estimate)).sum(), interval }
     }
 }
 
@@ -425,67 +425,98 @@ fn conclude(what: &str, mut candidates: Vec<Candidate>, whole_bytes: f64) -> Opt
     Some(if equal.is_empty() { head } else { format!("{head}; no difference to {}", equal.join(", ")) })
 }
 
-/// Compares the ways from the ranks to the store: without aggregators, and for each group size the fastest gather
-/// plus the writing by the aggregators. This sum is an upper bound, since gathers and writes overlap in the running
-/// system. The measured time through agents and aggregators is also compared. Without a PFS, only gathers count.
-fn recommend(ways: &[Way], groups: &[usize], n: usize, bytes: usize) -> Vec<String> {
-    let find = |group: usize, name: &str| ways.iter().find(|w| w.group == group && w.name == name).map(|w| &w.seconds);
-    let median = |group: usize, name: &str| find(group, name).map(|s| s.median);
-    let gather = |group: usize| {
-        let some = ways.iter().filter(move |w| w.group == group && !OTHERS.contains(&w.name));
-        some.min_by(|a, b| a.seconds.median.total_cmp(&b.seconds.median))
-    };
-    let whole = (bytes * n) as f64;
-    let mut lines = Vec::new();
-    let mut all = Vec::new();
-    let mut daemons = Vec::new();
-    for &group in groups {
-        let aggregators = n.div_ceil(group);
-        let count = format!("{aggregators} aggregator{}", if aggregators == 1 { "" } else { "s" });
-        let write = find(group, "pfs");
-        if let Some(fastest) = gather(group) {
-            let wrote = |w: &Summary| {
-                format!(", then {} to write by {count} ({})", people(w.median), megabytes(whole / w.median))
-            };
-            lines.push(format!(
-                "groups of {group}: {} to gather by {}{}{}{}{}",
-                people(fastest.seconds.median),
-                fastest.name,
-                write.map_or(String::new(), wrote),
-                median(group, GRPC).map_or(String::new(), |s| format!("; {} by grpc", people(s))),
-                median(group, WHOLE).map_or(String::new(), |s| format!("; {} by {WHOLE}", people(s))),
-                median(group, RESTART).map_or(String::new(), |s| format!("; {} to restart", people(s)))
-            ));
-            let steps: Vec<_> = [Some(&fastest.seconds), write].into_iter().flatten().collect();
-            let name = format!("group size {group}, {count}, gathered by {}", fastest.name);
-            all.push(Candidate::of(name.clone(), &steps));
-            if let Some(shared) = find(group, SHARED) {
-                all.push(Candidate::of(format!("{name}, one shared file"), &[&fastest.seconds, shared]));
+/// The measured ways from the ranks to the store, of which the best is recommended.
+struct Recommendation<'w> {
+    ways: &'w [Way],
+    /// Number of ranks.
+    n: usize,
+    /// Bytes of each rank.
+    bytes: usize,
+    /// The estimate that is compared.
+    estimate: Estimate,
+}
+
+impl Recommendation<'_> {
+    fn find(&self, group: usize, name: &str) -> Option<&Summary> {
+        self.ways.iter().find(|w| w.group == group && w.name == name).map(|w| &w.seconds)
+    }
+
+    /// The fastest gather.
+    fn gather(&self, group: usize) -> Option<&Way> {
+        let some = self.ways.iter().filter(|w| w.group == group && !OTHERS.contains(&w.name));
+        some.min_by(|a, b| a.seconds.value(self.estimate).total_cmp(&b.seconds.value(self.estimate)))
+    }
+
+    /// The bytes of all ranks.
+    fn whole(&self) -> f64 {
+        (self.bytes * self.n) as f64
+    }
+
+    /// The time of a way, with the rate of the bytes of all ranks.
+    fn timed(&self, seconds: &Summary) -> String {
+        time_and_rate(seconds.value(self.estimate), self.whole())
+    }
+
+    /// A part of a sentence about a way, or nothing if the way was not measured.
+    fn part(&self, group: usize, name: &str, before: &str, after: &str) -> String {
+        self.find(group, name).map_or(String::new(), |s| format!("{before}{}{after}", self.timed(s)))
+    }
+
+    /// Compares the ways: without aggregators, and for each group size the fastest gather plus the writing by the
+    /// aggregators. This sum is an upper bound, since gathers and writes overlap in the running system. The measured
+    /// time through agents and aggregators is also compared. Without a PFS, only gathers count.
+    fn lines(&self, groups: &[usize]) -> Vec<String> {
+        let n = self.n;
+        let candidate = |name: String, steps: &[&Summary]| Candidate::of(name, steps, self.estimate);
+        let mut lines = Vec::new();
+        let mut all = Vec::new();
+        let mut daemons = Vec::new();
+        for &group in groups {
+            let aggregators = n.div_ceil(group);
+            let count = format!("{aggregators} aggregator{}", if aggregators == 1 { "" } else { "s" });
+            let write = self.find(group, "pfs");
+            if let Some(fastest) = self.gather(group) {
+                lines.push(format!(
+                    "groups of {group}: {} to gather by {}{}{}{}{}{}{}",
+                    self.timed(&fastest.seconds),
+                    fastest.name,
+                    self.part(group, "pfs", ", then ", &format!(" to write by {count}")),
+                    self.part(group, READ, "; ", &format!(" to read by {count}")),
+                    self.part(group, GRPC, "; ", " by grpc"),
+                    self.part(group, RESTART_MEMORY, "; ", " to restart from memory"),
+                    self.part(group, WHOLE, "; ", &format!(" by {WHOLE}")),
+                    self.part(group, RESTART, "; ", " to restart")
+                ));
+                let steps: Vec<_> = [Some(&fastest.seconds), write].into_iter().flatten().collect();
+                let name = format!("group size {group}, {count}, gathered by {}", fastest.name);
+                all.push(candidate(name.clone(), &steps));
+                if let Some(shared) = self.find(group, SHARED) {
+                    all.push(candidate(format!("{name}, one shared file"), &[&fastest.seconds, shared]));
+                }
+            }
+            let through = if write.is_some() { WHOLE } else { GRPC };
+            if let Some(seconds) = self.find(group, through) {
+                let name = format!("group size {group}, {count}, gathered by {through}");
+                daemons.push(candidate(name.clone(), &[seconds]));
+                if through == WHOLE {
+                    all.push(candidate(name, &[seconds]));
+                }
             }
         }
-        let through = if write.is_some() { WHOLE } else { GRPC };
-        if let Some(seconds) = find(group, through) {
-            let name = format!("group size {group}, {count}, gathered by {through}");
-            daemons.push(Candidate::of(name.clone(), &[seconds]));
-            if through == WHOLE {
-                all.push(Candidate::of(name, &[seconds]));
-            }
+        for (write, read, how) in [
+            ("pfs", READ, ""),
+            (SHARED, READ_SHARED, ", one shared file"),
+            (MPI_IO, READ_MPI_IO, ", one shared file by MPI-IO"),
+        ] {
+            let Some(seconds) = self.find(1, write) else { continue };
+            let read = self.part(1, read, ", and read in ", "");
+            lines.push(format!("without aggregators{how}: {n} ranks write in {}{read}", self.timed(seconds)));
+            all.push(candidate(format!("without aggregators{how}"), &[seconds]));
         }
+        lines.extend(conclude("recommended", all, self.whole()));
+        lines.extend(conclude("recommended for the installed mcr", daemons, self.whole()));
+        lines
     }
-    if let Some(direct) = find(1, "pfs") {
-        let rate = megabytes(whole / direct.median);
-        lines.push(format!("without aggregators: {n} ranks write in {}, {rate}", people(direct.median)));
-        all.push(Candidate::of("without aggregators".into(), &[direct]));
-    }
-    for (path, how) in [(SHARED, "one shared file"), (MPI_IO, "one shared file by MPI-IO")] {
-        let Some(seconds) = find(1, path) else { continue };
-        let rate = megabytes(whole / seconds.median);
-        lines.push(format!("without aggregators, {how}: {n} ranks write in {}, {rate}", people(seconds.median)));
-        all.push(Candidate::of(format!("without aggregators, {how}"), &[seconds]));
-    }
-    lines.extend(conclude("recommended", all, whole));
-    lines.extend(conclude("recommended for the installed mcr", daemons, whole));
-    lines
 }
 
 fn plot(ways: &[Way], n: usize, bytes: usize, rule: &StoppingRule) -> Plot {
@@ -514,6 +545,11 @@ mod tests {
         Way { name, group, seconds: Summary::of(&samples, 0.95) }
     }
 
+    /// The sentences about the ways of eight ranks with 1 MiB each.
+    fn recommend(ways: &[Way], groups: &[usize]) -> Vec<String> {
+        Recommendation { ways, n: 8, bytes: 1 << 20, estimate: Estimate::Median }.lines(groups)
+    }
+
     fn recommended(lines: &[String]) -> &str {
         lines.iter().find_map(|l| l.strip_prefix("recommended: ")).expect("a recommendation")
     }
@@ -522,25 +558,77 @@ mod tests {
     fn the_least_sum_of_gathering_and_writing_is_recommended() {
         let mut ways =
             vec![way("native", 2, 1.0), way(TCP, 2, 0.9), way("native", 4, 1.5), way(TCP, 4, 2.0), way("pfs", 1, 9.0)];
-        let without_pfs = recommend(&ways[..4], &[2, 4], 8, 1 << 20);
+        let without_pfs = recommend(&ways[..4], &[2, 4]);
         let found = recommended(&without_pfs);
         assert!(found.starts_with("group size 2, 4 aggregators, gathered by tcp: 900.0 ms, 9.3 MB/s"), "{found}");
         ways.extend([way("pfs", 2, 6.0), way("pfs", 4, 3.0)]);
-        let lines = recommend(&ways, &[2, 4], 8, 1 << 20);
+        let lines = recommend(&ways, &[2, 4]);
         assert_eq!(recommended(&lines), "group size 4, 2 aggregators, gathered by native: 4.500 s, 1.9 MB/s");
         ways.extend([way(GRPC, 2, 1.2), way(GRPC, 4, 2.5), way(WHOLE, 2, 4.0), way(WHOLE, 4, 5.0)]);
-        let lines = recommend(&ways, &[2, 4], 8, 1 << 20);
-        assert!(lines[0].ends_with("; 1.200 s by grpc; 4.000 s by grpc to pfs"), "{lines:?}");
+        let lines = recommend(&ways, &[2, 4]);
+        let ending = "; 1.200 s (7.0 MB/s) by grpc; 4.000 s (2.1 MB/s) by grpc to pfs";
+        assert!(lines[0].ends_with(ending), "{lines:?}");
         assert!(recommended(&lines).starts_with("group size 2, 4 aggregators, gathered by grpc to pfs"), "{lines:?}");
+    }
+
+    #[test]
+    fn reading_and_restarting_have_rates_too() {
+        let mut ways = vec![way("native", 2, 1.0), way("pfs", 2, 6.0), way(READ, 2, 2.0), way(RESTART, 2, 4.0)];
+        ways.extend([way(RESTART_MEMORY, 2, 0.5), way("pfs", 1, 8.0), way(READ, 1, 4.0)]);
+        ways.extend([way(SHARED, 1, 8.0), way(READ_SHARED, 1, 2.0), way(MPI_IO, 1, 8.0), way(READ_MPI_IO, 1, 1.0)]);
+        let lines = recommend(&ways, &[2]);
+        let parts = [
+            "groups of 2: 1.000 s (8.4 MB/s) to gather by native",
+            "6.000 s (1.4 MB/s) to write by 4",
+            "2.000 s (4.2 MB/s) to read by 4 aggregators",
+        ];
+        assert!(parts.iter().all(|part| lines[0].contains(part)), "{lines:?}");
+        assert!(lines[0].contains("500.0 ms (16.8 MB/s) to restart from memory"), "{lines:?}");
+        assert!(lines[0].ends_with("; 4.000 s (2.1 MB/s) to restart"), "{lines:?}");
+        for (line, end) in [(1, "4.000 s (2.1 MB/s)"), (2, "2.000 s (4.2 MB/s)"), (3, "1.000 s (8.4 MB/s)")] {
+            assert!(lines[line].contains("write in 8.000 s (1.0 MB/s), and read in "), "{lines:?}");
+            assert!(lines[line].ends_with(end), "{lines:?}");
+        }
+        let scaled = |scheme: &str, aggregated, reads, seconds: f64| Scaled {
+            operation: String::new(),
+            line: String::new(),
+            scheme: scheme.into(),
+            reads,
+            aggregated,
+            ranks: 4,
+            seconds: way("", 1, seconds).seconds,
+        };
+        let mut all = vec![scaled(PLAIN, false, false, 4.0), scaled(PLAIN, false, true, 2.0)];
+        all.extend([scaled(PLAIN, true, false, 2.0), scaled(PLAIN, true, true, 1.0)]);
+        all.extend([scaled("aware", true, false, 1.0), scaled("aware", true, true, 0.5)]);
+        assert_eq!(
+            in_words(&all, 1_000_000, Estimate::Median),
+            [
+                "4 ranks: writing 4.000 s (1.0 MB/s) separately and 2.000 s (2.0 MB/s) aggregated (2.00 times), \
+                 reading 2.000 s (2.0 MB/s) separately and 1.000 s (4.0 MB/s) aggregated (2.00 times)",
+                "  aware, aggregated: 1.000 s (4.0 MB/s) to write, 500.0 ms (8.0 MB/s) to read",
+                "  the rates of schemes are of the bytes before compression",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_recommendation_compares_the_estimate_of_the_option() {
+        // The median of `tcp` is the smallest, and the mean of `native` is the smallest.
+        let of = |name, samples: [f64; 9]| Way { name, group: 2, seconds: Summary::of(&samples, 0.95) };
+        let ways = [of("native", [1.1; 9]), of(TCP, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 9.0])];
+        let lines = |estimate| Recommendation { ways: &ways, n: 8, bytes: 1 << 20, estimate }.lines(&[2]);
+        assert!(recommended(&lines(Estimate::Median)).contains("gathered by tcp: 1.000 s"));
+        assert!(recommended(&lines(Estimate::Mean)).contains("gathered by native: 1.100 s"));
     }
 
     #[test]
     fn shared_files_are_among_the_ways_that_can_be_recommended() {
         let mut ways = vec![way("native", 2, 1.0), way("pfs", 2, 6.0), way("pfs", 1, 9.0), way(SHARED, 2, 4.0)];
-        let lines = recommend(&ways, &[2], 8, 1 << 20);
+        let lines = recommend(&ways, &[2]);
         assert!(recommended(&lines).starts_with("group size 2, 4 aggregators, gathered by native, one shared file: 5"));
         ways.extend([way(SHARED, 1, 8.0), way(MPI_IO, 1, 2.0), way(READ_MPI_IO, 1, 0.1), way(READ_SHARED, 1, 0.1)]);
-        let lines = recommend(&ways, &[2], 8, 1 << 20);
+        let lines = recommend(&ways, &[2]);
         assert_eq!(recommended(&lines), "without aggregators, one shared file by MPI-IO: 2.000 s, 4.2 MB/s");
         assert!(lines.iter().any(|l| l.starts_with("without aggregators, one shared file: 8 ranks")), "{lines:?}");
     }
@@ -550,15 +638,15 @@ mod tests {
         // An earlier version reported 26.58 ms "without aggregators", and then recommended "group size 2" with 29.64
         // ms.
         let ways = [way("native", 2, 5e-3), way("pfs", 2, 24.6e-3), way("pfs", 1, 26.58e-3)];
-        let lines = recommend(&ways, &[2], 8, 1 << 20);
+        let lines = recommend(&ways, &[2]);
         assert!(recommended(&lines).starts_with("without aggregators: 26.58 ms"), "{lines:?}");
         assert!(!recommended(&lines).contains("no difference"), "{lines:?}");
         let ways = [way("native", 2, 5e-3), way("pfs", 2, 21.6e-3), way("pfs", 1, 26.5e-3)];
-        let lines = recommend(&ways, &[2], 8, 1 << 20);
+        let lines = recommend(&ways, &[2]);
         let found = recommended(&lines);
         assert!(found.contains("; no difference to group size 2, 4 aggregators, gathered by native"), "{found}");
         let once = |name, group| Way { name, group, seconds: Summary::of(&[1.0], 0.95) };
-        let lines = recommend(&[once("native", 2), once("pfs", 2), once("pfs", 1)], &[2], 8, 1 << 20);
+        let lines = recommend(&[once("native", 2), once("pfs", 2), once("pfs", 1)], &[2]);
         assert!(recommended(&lines).contains("too few repetitions"), "{lines:?}");
     }
 }
