@@ -188,6 +188,14 @@ impl Messages {
         self.pattern.edges.len() * self.messages(bytes) * bytes
     }
 
+    /// Bytes of all buffers of a rank, for messages of `bytes`. The check compares each message with a copy.
+    pub fn bytes_of_rank(&self, rank: usize, bytes: usize) -> usize {
+        let senders = self.senders(rank).count();
+        let sends = self.pattern.edges.iter().any(|edge| edge.from == rank);
+        let copies = usize::from(sends) + usize::from(senders > 0);
+        bytes.saturating_mul(senders * self.messages(bytes) + copies)
+    }
+
     /// The number of repetitions since the operation was prepared, including the warm-up.
     pub fn runs(&self) -> u64 {
         self.runs
@@ -310,5 +318,8 @@ mod tests {
         assert_eq!((incast(4).messages(1 << 20), incast(4).messages(8), incast(4).messages(0)), (4, 64, 64));
         assert_eq!((incast(4).messages(1 << 30), incast(1000).messages(1 << 16)), (1, 4));
         assert_eq!(incast(4).bytes_of_a_run(1 << 20), 16 << 20);
+        // Four messages of each of four senders, and a copy for the check; a sender has one message.
+        let (receiver, sender) = (incast(4).bytes_of_rank(0, 1 << 20), incast(4).bytes_of_rank(3, 1 << 20));
+        assert_eq!((receiver, sender, incast(4).bytes_of_rank(7, 1 << 20)), (17 << 20, 1 << 20, 0));
     }
 }

@@ -234,7 +234,7 @@ impl Operation for Collective {
 
     fn prepare(&mut self, comm: &Comm, block_bytes: usize) -> Result<()> {
         let (me, n, root) = (comm.rank(), comm.size(), self.setting.root);
-        self.lens = (0..n).map(|r| if self.kind.varying() { block_bytes * (2 * r) / n } else { block_bytes }).collect();
+        self.lens = self.kind.lens(block_bytes, n);
         self.how = self.algorithm();
         if let (Some(number), None) = (open_mpi::number(&self.implementation), &self.forced) {
             self.forced = Some(open_mpi::forced(comm, self.kind, number)?);

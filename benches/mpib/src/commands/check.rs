@@ -1,5 +1,6 @@
 //! `mpib check`: checks that each operation moves the right bytes. Times of an operation that fails are meaningless.
 
+use super::room::Operations;
 use super::{Failure, SiteOptions, all_fit, bytes};
 use clap::Args;
 use mpib::collectives::operation::{Collective, KINDS, Operation, Setting};
@@ -29,6 +30,7 @@ impl Options {
 pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let n = comm.size();
     all_fit(&options.sizes, n)?;
+    Operations { kinds: &KINDS, root: 0, native: true, passes_on: true }.fit(comm, &options.sizes)?;
     let sites = if options.sites.given() { options.sites.two_sites(comm)? } else { Vec::new() };
     let here = sites.iter().filter(|&&s| s == 0).count();
     let mut tried = 0;

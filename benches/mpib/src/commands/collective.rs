@@ -1,6 +1,7 @@
 //! `mpib collective`: times one operation in some or all implementations over sizes, and reports the fastest
 //! implementation.
 
+use super::room::Operations;
 use super::{Common, Failure, all_fit, bytes, context};
 use clap::{Args, ValueEnum};
 use mpib::collectives::operation::{AUTO, Collective, Flow, KINDS, Kind, Operation, Setting};
@@ -114,6 +115,14 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     } else {
         options.implementations.clone()
     };
+    let native = |name: &String| name == "native" || open_mpi::number(name).is_some();
+    let operations = Operations {
+        kinds: &[kind],
+        root: options.root,
+        native: names.iter().any(native),
+        passes_on: names.iter().any(|name| !native(name) && !name.starts_with("linear")),
+    };
+    operations.fit(comm, &options.sizes)?;
     let distances = if names.iter().any(|n| n == "sorted") { distances(comm, options.root)? } else { Vec::new() };
     let paths = if names.iter().any(|name| name == AUTO) && !sites.is_empty() {
         let largest = options.sizes.iter().copied().max().unwrap_or(0).max(PATHS_LEAST_BYTES);

@@ -1,6 +1,6 @@
 //! `mpib interference`: measures what a checkpoint costs the application that keeps running.
 
-use super::room::{Gathers, Need, directories_suffice, memory_suffices};
+use super::room::{Gathers, Need, directories_suffice, memory_suffices, sizes_fit};
 use super::{Failure, Output, all_fit, at_least, bytes, bytes_not_zero, context, hosts};
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Operation, Setting};
@@ -79,6 +79,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     rule.check().map_err(Failure::input)?;
     let n = comm.size();
     all_fit(&options.sizes, n)?;
+    // The halo exchange has two blocks in each direction.
+    sizes_fit(comm, &options.sizes, |size, _| size.saturating_mul(4))?;
     if !(options.seconds > 0.0 && options.seconds <= MAX_SECONDS) {
         return Err(Failure::Input(format!("--seconds is {}; it must be more than 0", options.seconds)));
     }

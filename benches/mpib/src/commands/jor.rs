@@ -1,5 +1,6 @@
 //! `mpib jor`: measures the gain from coupling two sites, for an unmodified program and for an adapted program.
 
+use super::room::ranks_fit;
 use super::{Failure, Output, SiteOptions, at_least, context};
 use clap::{Args, ValueEnum};
 use mpib::comm::Comm;
@@ -118,6 +119,11 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             can_run(plan.n, Cut::Strips, near.len(), far.len(), plan.ratio)?;
         }
     }
+    for (class, plan) in &plans {
+        let need = Need { options, plan, runs: &runs, near: &near, far: &far };
+        let option = options.size.map_or_else(|| format!("--{class}"), |n| format!("--size {n}"));
+        ranks_fit(comm, &option, |rank| need.bytes_of_rank(rank))?;
+    }
     if let Some(directory) = &options.figures {
         options.output.check_figures(comm, directory, FIGURE_5)?;
     }
@@ -209,6 +215,38 @@ struct Run {
     /// Confidence level of the intervals.
     confidence: f64,
     outcome: Outcome,
+}
+
+/// The memory that a problem needs.
+struct Need<'o> {
+    options: &'o Options,
+    plan: &'o Plan,
+    /// Ranks of both sites of each run.
+    runs: &'o [(usize, usize)],
+    near: &'o [usize],
+    far: &'o [usize],
+}
+
+/// Bytes of a point of an area, which has an old and a new value.
+const POINT_BYTES: usize = 2 * size_of::<f64>();
+
+impl Need<'_> {
+    /// Bytes of a rank at the same time.
+    fn bytes_of_rank(&self, rank: usize) -> usize {
+        let whole = POINT_BYTES * Problem::whole(self.plan.n).points();
+        // Each site computes the whole problem alone.
+        let share = |&(upper, lower): &(usize, usize)| {
+            let near = self.near[..upper].contains(&rank).then(|| whole / upper);
+            near.or_else(|| self.far[..lower].contains(&rank).then(|| whole / lower)).unwrap_or(0)
+        };
+        let alone = self.runs.iter().map(share).max().unwrap_or(0);
+        // The number of iterations of a period is computed by one rank, and needs as many values as there are points.
+        let counts = if rank < self.plan.periods.len().max(2) { whole } else { 0 };
+        // A comparison has all points of a serial run, and all points of the ranks twice.
+        let verify = if self.options.verify { 2 * whole } else { 0 };
+        let figures = if self.options.figures.is_some() && rank == 0 { whole } else { 0 };
+        alone.max(counts).max(verify).max(figures)
+    }
 }
 
 /// The file of `--figures` that is always drawn.

@@ -1,5 +1,6 @@
 //! `mpib lanes`: measures and models the gain of several lanes between two sites for scatter and gather.
 
+use super::room::sizes_fit;
 use super::{Common, Failure, all_fit, bytes_not_zero, context, rate};
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Operation, Setting};
@@ -48,6 +49,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     if options.root >= n {
         return Err(Failure::Input(format!("--root is {}; there are {n} ranks, from 0", options.root)));
     }
+    // The first rank of a lane collects the blocks of several ranks, as a rank of a tree does.
+    let index = |rank: usize| (rank + n - options.root) % n;
+    sizes_fit(comm, &options.sizes, |size, rank| Kind::Scatter.bytes_of_rank(size, n, index(rank), true))?;
     if let Some(directory) = &options.figures {
         options.common.output.check_figures(comm, directory, "figure-4.svg")?;
     }

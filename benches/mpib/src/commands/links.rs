@@ -1,5 +1,6 @@
 //! `mpib links`: the bandwidth of each node and of its network cards under incast, outcast, and pairs.
 
+use super::room::sizes_fit;
 use super::{Failure, Output, TimingOptions, all_fit, at_least, bytes_not_zero, context, hosts};
 use clap::{Args, ValueEnum};
 use mpib::collectives::operation::Operation;
@@ -71,6 +72,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let mut shapes: Vec<Shape> = options.patterns.iter().map(|name| name.0).collect();
     if shapes.is_empty() {
         shapes = SHAPES.to_vec();
+    }
+    for pattern in (0..nodes.len().min(options.nodes)).flat_map(|at| patterns(&nodes, at, &shapes)) {
+        let messages = Messages::new(pattern);
+        sizes_fit(comm, &options.sizes, |size, rank| messages.bytes_of_rank(rank, size))?;
     }
     let title = format!("Links of {} node{} with {} ranks", nodes.len(), plural(nodes.len()), comm.size());
     let journal = options.output.journal(comm, title.clone(), timing.rule)?;

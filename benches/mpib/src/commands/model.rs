@@ -1,6 +1,7 @@
 //! `mpib model`: fits the models' parameters from round trips, trains and point-to-two experiments, and compares
 //! their predictions of a linear scatter with measured times.
 
+use super::room::sizes_fit;
 use super::{Failure, Output, Repetitions, all_fit, at_least, bytes_not_zero, context, rate};
 use clap::Args;
 use mpib::collectives::operation::{Collective, Kind, Setting};
@@ -40,6 +41,9 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let rule = options.repetitions.rule()?;
     at_least(comm, 2, "a model of messages")?;
     all_fit(&options.sizes, comm.size())?;
+    // The linear scatter needs the most memory.
+    let bytes_of = |size: usize, rank| Kind::Scatter.bytes_of_rank(size, comm.size(), rank, false);
+    sizes_fit(comm, &options.sizes, bytes_of)?;
     if !(2..=1024).contains(&options.train) {
         return Err(Failure::Input(format!("--train is {}; it must be 2 to 1024", options.train)));
     }

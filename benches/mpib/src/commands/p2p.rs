@@ -1,5 +1,6 @@
 //! `mpib p2p`: measures round trips between all n (n-1) / 2 pairs of ranks, with error bars.
 
+use super::room::sizes_fit;
 use super::{Failure, Output, Repetitions, all_fit, at_least, bytes, context, hosts};
 use clap::{Args, ValueEnum};
 use mpib::comm::Comm;
@@ -40,6 +41,8 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     let back: Vec<usize> = options.back.iter().copied().collect();
     all_fit(&options.sizes, 2)?;
     all_fit(&back, 2)?;
+    // A rank has a message in each direction, or the sender or the receiver of a stream has up to two messages.
+    sizes_fit(comm, &options.sizes, |size, _| size.saturating_add(options.back.unwrap_or(size).max(size)))?;
     let order = match options.order {
         OrderName::Sequential => Order::Sequential,
         OrderName::Parallel => Order::Parallel,

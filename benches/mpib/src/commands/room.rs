@@ -1,6 +1,7 @@
 //! Checks before a measurement whether the bytes of the measurement fit into memory and into the directories.
 
 use super::{Failure, hosts};
+use mpib::collectives::operation::Kind;
 use mpib::comm::Comm;
 use mpib::paths::piece_bytes;
 use std::os::unix::fs::MetadataExt;
@@ -101,18 +102,73 @@ impl Gathers<'_> {
 /// buffer. Each host counts its own ranks, also if their groups have ranks of other hosts. All ranks must call this
 /// function.
 pub fn memory_suffices(comm: &Comm, gathers: &Gathers) -> Result<(), Failure> {
+    host_suffices(comm, &format!("--bytes {}", gathers.block_bytes), |hosts, mine| {
+        gathers.bytes_of_host(hosts.len(), |rank| hosts[rank] == *mine)
+    })
+}
+
+/// Rejects sizes whose buffers do not fit into the memory of a host. `of_rank` returns the bytes of all buffers of a
+/// rank for a size. All ranks must call this function.
+pub fn sizes_fit(comm: &Comm, sizes: &[usize], of_rank: impl Fn(usize, usize) -> usize) -> Result<(), Failure> {
+    let Some(largest) = sizes.iter().copied().max() else { return Ok(()) };
+    ranks_fit(comm, &format!("--sizes {largest}"), |rank| of_rank(largest, rank))
+}
+
+/// Operations of a measurement.
+pub struct Operations<'o> {
+    /// The operations, which are measured one after the other.
+    pub kinds: &'o [Kind],
+    /// The root of all operations.
+    pub root: usize,
+    /// Whether some implementations are functions of MPI.
+    pub native: bool,
+    /// Whether ranks pass on the blocks of other ranks in some implementations.
+    pub passes_on: bool,
+}
+
+impl Operations<'_> {
+    /// Rejects sizes whose buffers do not fit into the memory of a host, and sizes that a function of MPI cannot
+    /// count. All ranks must call this function.
+    pub fn fit(&self, comm: &Comm, sizes: &[usize]) -> Result<(), Failure> {
+        let n = comm.size();
+        let largest = sizes.iter().copied().max().unwrap_or(0);
+        for kind in self.kinds {
+            if let Some((call, bytes)) = kind.too_long(largest, n).filter(|_| self.native) {
+                return Err(Failure::Input(format!(
+                    "--sizes {largest}: the blocks of {} on {n} ranks have {}, and {call} counts at most 2.1 GB",
+                    kind.name(),
+                    gigabytes(bytes as u64)
+                )));
+            }
+            let index = |rank: usize| (rank + n - self.root) % n;
+            sizes_fit(comm, sizes, |size, rank| kind.bytes_of_rank(size, n, index(rank), self.passes_on))?;
+        }
+        Ok(())
+    }
+}
+
+/// Rejects a measurement whose buffers do not fit into the memory of a host. `of_rank` returns the bytes of all
+/// buffers of a rank. All ranks must call this function.
+pub fn ranks_fit(comm: &Comm, option: &str, of_rank: impl Fn(usize) -> usize) -> Result<(), Failure> {
+    host_suffices(comm, option, |hosts, mine| {
+        (0..hosts.len()).filter(|&rank| hosts[rank] == *mine).map(&of_rank).fold(0, usize::saturating_add)
+    })
+}
+
+/// Compares the memory that is available on this host with the bytes that its ranks need. `needed` gets the host of
+/// each rank, and this host.
+fn host_suffices(comm: &Comm, option: &str, needed: impl FnOnce(&[String], &String) -> usize) -> Result<(), Failure> {
     let hosts = hosts(comm)?;
     let mine = &hosts[comm.rank()];
     let here = hosts.iter().filter(|h| *h == mine).count();
-    let needed = gathers.bytes_of_host(hosts.len(), |rank| hosts[rank] == *mine);
+    let needed = needed(&hosts, mine);
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let available = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok()).map(|kib| kib << 10);
     let fits = match available.filter(|&available| needed > available) {
         None => Ok(()),
         Some(available) => Err(format!(
-            "--bytes {}: the {here} ranks of host {mine} need {}, and {} are available",
-            gathers.block_bytes,
+            "{option}: the {here} ranks of host {mine} need {}, and {} are available",
             gigabytes(needed as u64),
             gigabytes(available as u64)
         )),

@@ -2,6 +2,7 @@
 //! rules file.
 
 use super::collective::KindName;
+use super::room::Operations;
 use super::{Failure, Output, TimingOptions, all_fit, at_least, bytes, context};
 use clap::Args;
 use mpib::collectives::operation::{KINDS, Kind, Setting};
@@ -62,6 +63,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     // In some versions of Open MPI, the algorithms of some operations cannot be forced.
     let (kinds, unforced): (Vec<Kind>, Vec<Kind>) =
         kinds.into_iter().partition(|&kind| !open_mpi::implementations(kind, comm.size()).is_empty());
+    Operations { kinds: &kinds, root: 0, native: true, passes_on: true }.fit(comm, &options.sizes)?;
     if kinds.is_empty() {
         return Err(Failure::Input("this MPI library has no algorithms of Open MPI that a program can choose".into()));
     }
