@@ -3,8 +3,8 @@
 
 mod support;
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use support::{MPIB, bounded, example, good, in_ranks, json, mpib, mpirun, only_child, stderr, stdout};
 
 #[test]
@@ -169,6 +169,7 @@ fn what_cannot_be_is_said_once_and_all_ranks_end_as_mpi_wants_it() {
         (2, "jor --sites 0/1 --class Q", "--class is \"Q\""),
         (2, "jor --sites 0/1 --periods 0", "--periods"),
         (2, "jor --sites 0/1 --sample 0", "--sample is 0"),
+        (2, "jor --sites 0/1 --time-limit 0", "time-limit is 0"),
         (5, "jor --size 2 --sites 0-2/3-4", "3 ranks cannot share"),
         (5, "jor --size 2 --sites 0-2/3-4 --procs 1+1 --verify", "3 ranks cannot share"),
         (2, "collective scatter --method global --isolation pipelined", "global needs isolated repetitions"),
@@ -314,6 +315,55 @@ fn one_rules_file_has_several_operations_and_communicator_sizes() {
     }
 }
 
+/// Runs a command on two ranks until its file contains `result`, and then sends a signal. Returns the report in the
+/// file.
+fn interrupted(signal: &str, words: &str, file: &Path, result: &str) -> (mpib::report::Report, Output) {
+    let mut command = mpirun(2);
+    command.arg(MPIB).args(words.split(' ')).arg(file).stdout(std::process::Stdio::piped());
+    let child = command.spawn().expect("timeout(1) runs");
+    let has_row = || std::fs::read_to_string(file).is_ok_and(|text| text.contains(result));
+    let begun = std::time::Instant::now();
+    while !has_row() {
+        assert!(begun.elapsed().as_secs() < 120, "no result within two minutes");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    // timeout(1) would send some signals twice, and mpirun then kills all ranks immediately.
+    let target = only_child(&child.id().to_string());
+    assert!(Command::new("kill").args([&format!("-{signal}"), &target]).status().expect("kill runs").success());
+    let output = child.wait_with_output().expect("ended");
+    assert!(!output.status.success(), "{signal}");
+    let report = serde_json::from_str(&std::fs::read_to_string(file).expect("written")).expect("a report");
+    (report, output)
+}
+
+#[test]
+fn runs_of_jor_and_series_of_tune_survive_ctrl_c_before_their_class_or_operation_ends() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| directory.path().join(name);
+    let words = "jor --sites 0/1 --size 64 --reps 1000 --periods 1 -o";
+    let (report, output) = interrupted("INT", words, &file("jor.json"), "1+1 strips: transparent");
+    assert!(report.rows.iter().any(|row| row.operation == "1+1 strips: alone, site 1, 2N x N"), "{report:?}");
+    let together = report.rows.iter().find(|row| row.operation == "1+1 strips: transparent").expect("a row");
+    assert!((1..1000).contains(&together.seconds.reps), "{report:?}");
+    assert!(stdout(&output).contains("1+1 strips: transparent") && report.notes[0].contains("incomplete"));
+    let rules = file("rules").display().to_string();
+    let words = format!(
+        "tune --operations scatter --sizes 8,1MiB --min-reps 300000 --max-reps 300000 --time-limit 5 --rules {rules} -o"
+    );
+    let (report, _) = interrupted("INT", &words, &file("tune.json"), "scatter/native, 2 ranks");
+    assert!(report.rows.len() < 8, "{report:?}");
+}
+
+#[test]
+fn a_time_limit_of_jor_keeps_one_repetition_of_each_run() {
+    let words = "jor --sites 0/1 --size 64 --reps 1000 --periods 1 --time-limit 0.001 --format json";
+    let report = json(mpib(2, words));
+    let rows = report["rows"].as_array().expect("rows");
+    assert!(rows.len() >= 6 && rows.iter().all(|row| row["seconds"]["reps"] == 1), "{report}");
+    assert!(rows.iter().all(|row| row["alpha_reached"] == false), "{report}");
+    assert!(report["notes"].to_string().contains("1 repetition: too few"), "{report}");
+}
+
 #[test]
 fn results_so_far_survive_ctrl_c_sigterm_and_sigkill() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -321,22 +371,7 @@ fn results_so_far_survive_ctrl_c_sigterm_and_sigkill() {
         let file = directory.path().join(format!("{signal}.json"));
         // The test ends the command after the first series.
         let words = "p2p --sizes 8,1MiB --min-reps 300000 --max-reps 300000 --time-limit 600 -o";
-        let mut command = mpirun(2);
-        command.arg(MPIB).args(words.split(' ')).arg(&file).stdout(std::process::Stdio::piped());
-        let child = command.spawn().expect("timeout(1) runs");
-        let has_row = || std::fs::read_to_string(&file).is_ok_and(|text| text.contains("round-trip/0-1"));
-        let begun = std::time::Instant::now();
-        while !has_row() {
-            assert!(begun.elapsed().as_secs() < 120, "no result within two minutes");
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        // timeout(1) would send some signals twice, and mpirun then kills all ranks immediately.
-        let target = only_child(&child.id().to_string());
-        assert!(Command::new("kill").args([&format!("-{signal}"), &target]).status().expect("kill runs").success());
-        let output = child.wait_with_output().expect("ended");
-        assert!(!output.status.success(), "{signal}");
-        let report: mpib::report::Report =
-            serde_json::from_str(&std::fs::read_to_string(&file).expect("written")).expect("a report");
+        let (report, output) = interrupted(signal, words, &file, "round-trip/0-1");
         assert_eq!(report.rows.len(), 1, "{signal}");
         assert!(report.notes[0].contains("incomplete"), "{signal}: {:?}", report.notes);
         if signal != "KILL" {

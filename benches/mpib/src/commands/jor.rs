@@ -7,7 +7,7 @@ use mpib::comm::Comm;
 use mpib::jor::bench::{JorError, Outcome, Plan, balanced, run as bench, solve};
 use mpib::jor::{CLASSES, Cut, Problem, Serial, balanced_rows, error_evolution, iterations};
 use mpib::report::{Line, Plot, Point, Quantity, Report, Row, people, percent};
-use mpib::stats::{Interval, StoppingRule};
+use mpib::stats::{Interval, StoppingRule, Summary};
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -41,6 +41,9 @@ pub struct Options {
     /// Confidence level of the intervals
     #[arg(long, default_value_t = 0.95)]
     confidence: f64,
+    /// Begin no repetition after this time, for each class, number of ranks and cut; each run is done at least once
+    #[arg(long, value_name = "SECONDS")]
+    time_limit: Option<f64>,
     /// Maximum number of iterations of each run (at least one period); the times are scaled to all iterations
     #[arg(long, value_name = "ITERATIONS")]
     sample: Option<usize>,
@@ -129,7 +132,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     }
     let points: Vec<_> = plans.iter().map(|(_, plan)| format!("{} x {}", 2 * plan.n, plan.n)).collect();
     let title = format!("JOR, {} points, {} + {} ranks", points.join(", "), near.len(), far.len());
-    let rule = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
+    let rule = plan.rule();
     let journal = options.output.journal(comm, title.clone(), rule)?;
     let mut rows = Vec::new();
     let mut notes = Vec::new();
@@ -142,8 +145,15 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         sorted.sort_unstable();
         for &cut in &cuts {
             let plan = Plan { sites: sorted.iter().map(|&r| sites[r]).collect(), cut, ..plan.clone() };
+            let cut_name = cut_name(cut);
+            let prefix = if several { format!("{class} ") } else { String::new() };
+            let row = |name: &str, seconds: &Summary| {
+                let name = format!("{prefix}{upper}+{lower} {cut_name}: {name}");
+                Row::new(name, BORDER_BYTES * plan.n, seconds.clone(), &plan.rule())
+            };
             // Ranks that are not chosen get the results from rank 0, which is always chosen.
-            let outcome = if chosen.contains(&comm.rank()) { Some(bench(&some, &plan)?) } else { None };
+            let measure = || bench(&some, &plan, |name, seconds| journal.put(&row(name, seconds)));
+            let outcome = if chosen.contains(&comm.rank()) { Some(measure()?) } else { None };
             let text = outcome.map(|o| serde_json::to_vec(&o)).transpose().map_err(Failure::input)?;
             let told = comm.all_bytes(&text.unwrap_or_default())?;
             let told = told.iter().find(|t| !t.is_empty()).map(|t| serde_json::from_slice::<Outcome>(t));
@@ -152,15 +162,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 notes.push(format!("{class}: {} x {} points", 2 * plan.n, plan.n));
             }
             notes.extend(lines(&outcome, upper, lower, cut, &plan));
-            let cut_name = cut_name(cut);
-            let prefix = if several { format!("{class} ") } else { String::new() };
-            for (name, seconds) in &outcome.times {
-                let name = format!("{prefix}{upper}+{lower} {cut_name}: {name}");
-                let rule = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
-                let row = Row::new(name, BORDER_BYTES * plan.n, seconds.clone(), &rule);
-                journal.add(&row);
-                rows.push(row);
-            }
+            rows.extend(outcome.times.iter().map(|(name, seconds)| row(name, seconds)));
             all.push(Run {
                 class: class.clone(),
                 n: plan.n,
@@ -345,8 +347,8 @@ fn plan(options: &Options, n: usize) -> Result<Plan, Failure> {
     if !(1..=1000).contains(&reps) {
         return Err(Failure::Input(format!("--reps is {reps}; it must be 1 to 1000")));
     }
-    let confidence = options.confidence;
-    StoppingRule { confidence, ..StoppingRule::fixed(reps) }.check().map_err(Failure::input)?;
+    let (confidence, max_seconds) = (options.confidence, options.time_limit);
+    StoppingRule { confidence, max_seconds, ..StoppingRule::fixed(reps) }.check().map_err(Failure::input)?;
     if options.sample == Some(0) {
         return Err(Failure::Input("--sample is 0; at least 1 iteration is needed".into()));
     }
@@ -366,6 +368,7 @@ fn plan(options: &Options, n: usize) -> Result<Plan, Failure> {
         ratio: options.balance,
         reps,
         confidence,
+        max_seconds,
         sample: options.sample,
     })
 }
@@ -439,7 +442,9 @@ fn lines(o: &Outcome, near: usize, far: usize, cut: Cut, plan: &Plan) -> Vec<Str
         let level = percent(plan.confidence);
         // The probability that all n repetitions are on the same side of the true median is 2 / 2^n.
         let enough = (1.0 - (1.0 - plan.confidence).log2()).ceil();
-        lines.push(format!("{} repetitions: too few for intervals at {level} (--reps {enough})", plan.reps));
+        let reps = o.times.iter().map(|(_, seconds)| seconds.reps).min().unwrap_or(0);
+        let s = if reps == 1 { "" } else { "s" };
+        lines.push(format!("{reps} repetition{s}: too few for intervals at {level} (--reps {enough})"));
     }
     lines
 }

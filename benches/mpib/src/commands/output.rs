@@ -171,9 +171,19 @@ impl Journal {
         let Some(state) = &self.0 else { return };
         let mut state = lock(state);
         state.report.rows.push(row.clone());
-        if state.written.elapsed() >= state.cost * WRITING_DIVISOR {
-            state.write().ok(); // the complete report may still be written
+        state.write_sometimes();
+    }
+
+    /// Adds a result, or replaces the earlier result of the same operation and size, which had fewer repetitions.
+    pub fn put(&self, row: &Row) {
+        let Some(state) = &self.0 else { return };
+        let same = |r: &&mut Row| (&r.operation, r.block_bytes) == (&row.operation, row.block_bytes);
+        let mut state = lock(state);
+        match state.report.rows.iter_mut().find(same) {
+            Some(earlier) => *earlier = row.clone(),
+            None => state.report.rows.push(row.clone()),
         }
+        state.write_sometimes();
     }
 
     /// From now on, the complete report replaces the results so far.
@@ -185,6 +195,13 @@ impl Journal {
 }
 
 impl State {
+    /// Writes the results so far, except shortly after the last writing.
+    fn write_sometimes(&mut self) {
+        if self.written.elapsed() >= self.cost * WRITING_DIVISOR {
+            self.write().ok(); // the complete report may still be written
+        }
+    }
+
     fn write(&mut self) -> std::io::Result<()> {
         let begun = Instant::now();
         for (path, format) in &self.files {

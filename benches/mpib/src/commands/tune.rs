@@ -10,6 +10,7 @@ use mpib::comm::{Comm, CommError};
 use mpib::open_mpi;
 use mpib::report::{Report, Row};
 use mpib::rules::{self, Chosen};
+use mpib::stats::Summary;
 use mpib::timing::{Timer, Timing};
 use mpib::tune::{Candidates, Measured, TuneError, estimate};
 use std::path::PathBuf;
@@ -74,7 +75,11 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
         let part = comm.rank() < ranks;
         let some = comm.split(u16::from(part))?;
         for &kind in &kinds {
-            let found = if part { measure(&some, kind, options, &timing) } else { Ok(None) };
+            let so_far = journal.clone();
+            let report = move |operation: &str, bytes: usize, seconds: &Summary| {
+                so_far.add(&row(operation, ranks, bytes, seconds, &timing));
+            };
+            let found = if part { measure(&some, kind, options, &timing, report) } else { Ok(None) };
             let found = match found {
                 // Only this rank has the error. Other ranks may wait for this rank and cannot be informed.
                 Err(TuneError::Comm(error)) if !matches!(error, CommError::Told(_)) => return Err(error.into()),
@@ -82,9 +87,7 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             };
             let Some(found) = found else { continue };
             for (operation, bytes, seconds) in found.measured {
-                let row = Row::new(format!("{operation}, {ranks} ranks"), bytes, seconds, &timing.rule);
-                journal.add(&row);
-                rows.push(row);
+                rows.push(row(&operation, ranks, bytes, &seconds, &timing));
             }
             notes.push(found.note);
             chosen.extend(found.chosen);
@@ -100,15 +103,28 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     options.output.write_with(comm, &report, &[(options.rules.clone(), rules::write(chosen))])
 }
 
+/// A row of the report. The name says how many ranks the communicator has.
+fn row(operation: &str, ranks: usize, bytes: usize, seconds: &Summary, timing: &Timing) -> Row {
+    Row::new(format!("{operation}, {ranks} ranks"), bytes, seconds.clone(), &timing.rule)
+}
+
 struct Found {
     measured: Measured,
     chosen: Option<Chosen>,
     note: String,
 }
 
-/// Measures one operation on all ranks of the communicator.
-fn measure(comm: &Comm, kind: Kind, options: &Options, timing: &Timing) -> Result<Option<Found>, TuneError> {
+/// Measures one operation on all ranks of the communicator. `report` gets the name of each series, its block size and
+/// its times.
+fn measure(
+    comm: &Comm,
+    kind: Kind,
+    options: &Options,
+    timing: &Timing,
+    report: impl FnMut(&str, usize, &Summary) + 'static,
+) -> Result<Option<Found>, TuneError> {
     let mut timer = Timer::new(comm)?;
+    timer.report_to(report);
     let algorithms = open_mpi::algorithms(kind, comm.size());
     let names: Vec<String> =
         ["native".to_string()].into_iter().chain(open_mpi::implementations(kind, comm.size())).collect();

@@ -46,6 +46,8 @@ pub struct Plan {
     pub reps: usize,
     /// Confidence of the intervals.
     pub confidence: f64,
+    /// After this time in seconds, no repetition begins. Each run is done at least once.
+    pub max_seconds: Option<f64>,
     /// Maximum number of iterations of each run, but at least one period. The time is scaled, and the error is not
     /// checked.
     pub sample: Option<usize>,
@@ -110,8 +112,30 @@ pub struct Outcome {
     pub times: Vec<(String, Summary)>,
 }
 
-/// Runs the whole benchmark. All ranks must call this function. The field `sites` must contain both 0 and 1.
-pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
+impl Plan {
+    /// The rule that summarises the times of a run.
+    pub fn rule(&self) -> StoppingRule {
+        let (confidence, max_seconds) = (self.confidence, self.max_seconds);
+        StoppingRule { confidence, max_seconds, ..StoppingRule::fixed(self.reps) }
+    }
+}
+
+/// Part of the time limit in which the repetitions on N x N points begin.
+const HALF_TIME_DIVISOR: f64 = 4.0;
+
+/// Runs the whole benchmark. After each run, `report` gets the name of the run and the statistics of its times so far.
+/// All ranks must call this function. The field `sites` must contain both 0 and 1.
+pub fn run(comm: &Comm, plan: &Plan, mut report: impl FnMut(&str, &Summary)) -> Result<Outcome, JorError> {
+    let begun = wtime();
+    // One rank decides, because clocks differ.
+    let is_over = |limit: Option<f64>| -> Result<bool, CommError> {
+        let Some(limit) = limit else { return Ok(false) };
+        let mut over = [f64::from(u8::from(wtime() - begun > limit))];
+        comm.broadcast(&mut over, 0)?;
+        Ok(over[0] != 0.0)
+    };
+    let rule = plan.rule();
+    let mut so_far = |name: &str, times: &[f64]| report(name, &rule.summary(times));
     let of_site = |site| (0..comm.size()).filter(move |&r| plan.sites[r] == site).collect::<Vec<_>>();
     let (near, far) = (of_site(0), of_site(1));
     let (front_ends, front_end_seconds) = front_ends(comm, &near, &far, plan.n)?;
@@ -125,8 +149,12 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
         return Err(CommError::Told("two counts were asked for".into()).into());
     };
     let mut series = Series::default();
-    for _ in 0..plan.reps {
+    for rep in 0..plan.reps {
+        if rep > 0 && is_over(plan.max_seconds.map(|limit| limit / HALF_TIME_DIVISOR))? {
+            break;
+        }
         series.half.push(runner.alone_once(half, alone_half)?);
+        alone_times(&series.half, HALF).iter().for_each(|(name, times)| so_far(name, times));
     }
     // Use the median iteration and not the whole time, because occasional other work of a node is not part of its
     // power.
@@ -149,34 +177,38 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
     // The runs alternate, so that disturbances affect all runs equally.
     let mut errors_left = vec![0.0; known.len()];
     series.balanced = vec![Vec::new(); known.len()];
-    for _ in 0..plan.reps {
+    for rep in 0..plan.reps {
+        if rep > 0 && is_over(plan.max_seconds)? {
+            break;
+        }
         series.whole.push(runner.alone_once(whole, alone_whole)?);
+        alone_times(&series.whole, WHOLE).iter().for_each(|(name, times)| so_far(name, times));
         series.transparent.push(runner.coupled_once(whole, even, 1, alone_whole)?.0);
+        so_far(TRANSPARENT, &series.transparent);
         for (at, &(period, count)) in known.iter().enumerate() {
             let (seconds, left) = runner.coupled_once(whole, rows, period, count)?;
             series.balanced[at].push(seconds);
+            so_far(&balanced(period), &series.balanced[at]);
             errors_left[at] = left;
         }
     }
     let periods: Vec<_> =
         known.iter().zip(&series.balanced).map(|(&(period, count), t)| (period, count, median(t))).collect();
     let best = (0..periods.len()).min_by(|&a, &b| periods[a].2.total_cmp(&periods[b].2)).unwrap_or(0);
-    let fixed = StoppingRule { confidence: plan.confidence, ..StoppingRule::fixed(plan.reps) };
-    let of = |times: &[f64]| fixed.summary(times);
+    let of = |times: &[f64]| rule.summary(times);
     let (ratio, ratio_whole) = (of(&series.ratios()), of(&series.whole_ratios()));
     let (artless, artful) = (of(&series.speedups(&series.transparent)), of(&series.speedups(&series.balanced[best])));
-    let site = |runs: &[Alone], site: usize| runs.iter().map(|run| run.seconds[site]).collect::<Vec<_>>();
     let mut times = Vec::new();
-    for (name, runs) in [("N x N", &series.half), ("2N x N", &series.whole)] {
-        times.extend([0, 1].map(|s| (format!("alone, site {s}, {name}"), of(&site(runs, s)))));
+    for (runs, points) in [(&series.half, HALF), (&series.whole, WHOLE)] {
+        times.extend(alone_times(runs, points).map(|(name, seconds)| (name, of(&seconds))));
     }
-    times.push(("transparent".to_string(), of(&series.transparent)));
+    times.push((TRANSPARENT.to_string(), of(&series.transparent)));
     times.extend(known.iter().zip(&series.balanced).map(|((p, _), t)| (balanced(*p), of(t))));
     Ok(Outcome {
         front_ends,
         front_end_seconds,
-        half_seconds: [0, 1].map(|s| median(&site(&series.half, s))),
-        whole_seconds: [0, 1].map(|s| median(&site(&series.whole, s))),
+        half_seconds: [0, 1].map(|s| median(&times_of(&series.half, s))),
+        whole_seconds: [0, 1].map(|s| median(&times_of(&series.whole, s))),
         ratio: used,
         ratio_interval: ratio.median_interval,
         ratio_whole: ratio_whole.median,
@@ -196,6 +228,21 @@ pub fn run(comm: &Comm, plan: &Plan) -> Result<Outcome, JorError> {
         artful_interval: artful.median_interval,
         times,
     })
+}
+
+/// The points of the runs of each site alone, and the name of the unmodified run, in [`Outcome::times`].
+const HALF: &str = "N x N";
+const WHOLE: &str = "2N x N";
+const TRANSPARENT: &str = "transparent";
+
+/// The times of one site alone.
+fn times_of(runs: &[Alone], site: usize) -> Vec<f64> {
+    runs.iter().map(|run| run.seconds[site]).collect()
+}
+
+/// The name and the times of the runs of each site alone.
+fn alone_times(runs: &[Alone], points: &str) -> [(String, Vec<f64>); 2] {
+    [0, 1].map(|site| (format!("alone, site {site}, {points}"), times_of(runs, site)))
 }
 
 /// The name of a balanced run in [`Outcome::times`].
