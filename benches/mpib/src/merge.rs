@@ -127,17 +127,28 @@ pub fn merge(reports: &[(String, Report)]) -> Result<Merged, MergeError> {
     })
 }
 
+/// Options that name output files, and the format. Launches of one command may differ in these options.
+const OUTPUTS: [&str; 6] = ["-o", "--output", "--format", "--figure", "--figures", "--estimates"];
+/// An option that names an output file. The option also adds implementations, so launches may differ only in the name.
+const RULES: &str = "--rules";
+
 /// The words of a command line, except the path of the program, the names of output files, and the format.
 fn words(command: &str) -> String {
     let mut kept = Vec::new();
     let mut words = command.split_whitespace().skip(1);
     while let Some(word) = words.next() {
-        match word {
-            "-o" | "--output" | "--format" => {
-                words.next();
-            }
-            word if ["-o", "--output=", "--format="].iter().any(|w| word.starts_with(w)) => {}
-            word => kept.push(word),
+        let option = word.split_once('=').map_or(word, |(option, _)| option);
+        let short = word.starts_with("-o");
+        if !(short || option == RULES || OUTPUTS.contains(&option)) {
+            kept.push(word);
+            continue;
+        }
+        if option == RULES {
+            kept.push(RULES);
+        }
+        // The name is the next word, or a part of this word.
+        if word == option && !(short && word.len() > "-o".len()) {
+            words.next();
         }
     }
     kept.join(" ")
@@ -299,5 +310,21 @@ mod tests {
         few.1.context.hosts.pop();
         assert!(merge(&[a.clone(), few]).expect_err("fewer ranks").to_string().contains("number of ranks"));
         assert_eq!(merge(&[a]), Err(MergeError::TooFew(1)));
+    }
+
+    #[test]
+    fn launches_may_differ_in_the_names_of_all_output_files() {
+        let plain = "mpib lanes --sizes 64";
+        for words in ["-o a.json", "-oa.json", "--output a.json", "--output=a.json", "--format csv", "--figure a.svg"] {
+            assert_eq!(super::words(&format!("/x/mpib lanes {words} --sizes 64")), "lanes --sizes 64", "{words}");
+        }
+        for words in ["--figures a --estimates=b", "--figures=a --estimates b -o c.json"] {
+            assert!(merge(&[launch(1.0, plain), launch(1.0, &format!("{plain} {words}"))]).is_ok(), "{words}");
+        }
+        // With --rules, also Open MPI's own algorithms are measured.
+        let with = |words: &str| launch(1.0, &format!("{plain} {words}"));
+        assert!(merge(&[with("--rules a"), with("--rules=b")]).is_ok());
+        assert!(merge(&[with("--rules a"), launch(1.0, plain)]).is_err());
+        assert!(merge(&[with("--rules a --root 1"), with("--rules a --root 2")]).is_err());
     }
 }
