@@ -25,7 +25,7 @@ pub struct Library {
 /// pkg-config. If MPI or libclang is missing, prints a sentence for each and ends the build script.
 pub fn probe() -> Result<Library, Vec<Box<dyn Error>>> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let missing = tools::missing(&path, |name| std::env::var_os(name).is_some());
+    let missing = tools::missing(&path, tools::ROOTS, |name| std::env::var_os(name).is_some());
     if !missing.is_empty() {
         missing.iter().for_each(|sentence| eprintln!("{sentence}"));
         std::process::exit(1)

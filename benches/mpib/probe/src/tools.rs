@@ -9,9 +9,13 @@ const NO_MPI: &str = "missing: an MPI library with mpicc in PATH; install libope
 const NO_LIBCLANG: &str = "missing: libclang and its headers, which generate the bindings to MPI; install \
                            libclang-dev (Debian, Ubuntu) or clang-devel (Red Hat, Fedora), or set LIBCLANG_PATH";
 
-/// A sentence for each missing tool. `path` is the value of PATH, and `is_set` says which environment variables are
-/// set.
-pub fn missing(path: &OsStr, is_set: impl Fn(&str) -> bool) -> Vec<&'static str> {
+/// The directories below which libclang and its headers are searched.
+pub const ROOTS: [&str; 2] = ["/usr", "/usr/local"];
+
+/// A sentence for each missing tool. `path` is the value of PATH, libclang is searched below `roots`, and `is_set` says
+/// which environment variables are set.
+pub fn missing(path: &OsStr, roots: [&str; 2], is_set: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let roots = roots.map(Path::new);
     let in_path = |name: &str| std::env::split_paths(path).any(|dir| dir.join(name).is_file());
     let known = |package: &str| {
         let asked = in_path("pkg-config").then(|| Command::new("pkg-config").args(["--exists", package]).status());
@@ -21,7 +25,7 @@ pub fn missing(path: &OsStr, is_set: impl Fn(&str) -> bool) -> Vec<&'static str>
     let mpi = names.into_iter().any(&is_set) || in_path("mpicc") || known("ompi") || known("mpich");
     // On systems other than Linux, libclang has other file names, so libclang is not searched there.
     let libclang = !cfg!(target_os = "linux") || is_set("LIBCLANG_PATH") || in_path("llvm-config") || {
-        has_library(["/usr", "/usr/local"].map(Path::new)) && (in_path("clang") || has_headers())
+        has_library(roots) && (in_path("clang") || has_headers(roots))
     };
     [(mpi, NO_MPI), (libclang, NO_LIBCLANG)].into_iter().filter(|(found, _)| !found).map(|(_, text)| text).collect()
 }
@@ -47,8 +51,8 @@ fn has_library(bases: [&Path; 2]) -> bool {
 }
 
 /// Whether there is `clang/VERSION/include/stddef.h` in one of the usual places.
-fn has_headers() -> bool {
-    let bases = ["/usr", "/usr/local"].iter().flat_map(|base| entries(Path::new(base)));
+fn has_headers(bases: [&Path; 2]) -> bool {
+    let bases = bases.into_iter().flat_map(entries);
     let libs: Vec<PathBuf> = bases.filter(|path| named(path, |name| name.starts_with("lib"))).collect();
     let llvm = libs.iter().flat_map(|lib| entries(lib)).filter(|path| named(path, |name| name.starts_with("llvm")));
     let all: Vec<PathBuf> = llvm.map(|llvm| llvm.join("lib")).chain(libs.iter().cloned()).collect();
