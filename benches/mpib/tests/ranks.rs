@@ -5,7 +5,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use support::{MPIB, bounded, example, good, in_ranks, json, mpib, mpirun, only_child, stderr, stdout};
+use support::{MPIB, bounded, children, example, good, in_ranks, json, mpib, mpirun, stderr, stdout};
 
 #[test]
 fn every_implementation_moves_the_right_bytes() {
@@ -328,7 +328,7 @@ fn interrupted(signal: &str, words: &str, file: &Path, result: &str) -> (mpib::r
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     // timeout(1) would send some signals twice, and mpirun then kills all ranks immediately.
-    let target = only_child(&child.id().to_string());
+    let target = children(&child.id().to_string());
     assert!(Command::new("kill").args([&format!("-{signal}"), &target]).status().expect("kill runs").success());
     let output = child.wait_with_output().expect("ended");
     assert!(!output.status.success(), "{signal}");
@@ -531,6 +531,38 @@ fn a_group_gathers_the_87_megabytes_of_each_of_32_ranks() {
     let names: Vec<_> = rows.iter().filter_map(|r| r["operation"].as_str()).collect();
     assert_eq!(names, ["gather/native, groups of 32", "gather/tcp, groups of 32"]);
     assert!(report["notes"].to_string().contains("MB/s"), "{report}");
+}
+
+#[test]
+fn no_rank_needs_more_memory_than_its_block_and_the_buffer_of_an_aggregator() {
+    const BLOCK: usize = 128 << 20;
+    const BUFFER: usize = 4 << 20;
+    // The program, and the shared memory of MPI.
+    const PROGRAM: usize = 96 << 20;
+    let words = format!(
+        "paths --bytes {BLOCK} --buffer {BUFFER} --groups 4 --gathers native,tcp --min-reps 1 --max-reps 1 --warm-up 0"
+    );
+    let mut command = mpirun(4);
+    command.env("PATH", "/usr/bin:/bin").env_remove("MCR").arg(MPIB).args(words.split(' '));
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().expect("timeout(1) runs");
+    let mut peaks = std::collections::BTreeMap::new();
+    while child.try_wait().expect("a child").is_none() {
+        let launcher = children(&child.id().to_string());
+        for rank in children(&launcher).split(' ') {
+            // Linux keeps the largest resident size. A rank that has ended has none.
+            let status = std::fs::read_to_string(format!("/proc/{rank}/status")).unwrap_or_default();
+            let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+            if let Some(kib) = peak.and_then(|kib| kib.parse::<usize>().ok()) {
+                peaks.insert(rank.to_string(), kib << 10);
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let text = good(child.wait_with_output().expect("ended"));
+    assert!(text.contains("gather/native, groups of 4") && text.contains("gather/tcp, groups of 4"), "{text}");
+    assert_eq!(peaks.len(), 4, "{peaks:?}");
+    // The blocks of all ranks together are far more than an aggregator may have.
+    assert!(peaks.values().all(|&peak| peak > BLOCK && peak < BLOCK + BUFFER + PROGRAM), "{peaks:?}");
 }
 
 #[test]

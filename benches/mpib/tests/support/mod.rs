@@ -89,8 +89,8 @@ pub fn mcr() -> Option<PathBuf> {
     newest.map(|(_, path)| path)
 }
 
-/// The only child of a process.
-pub fn only_child(parent: &str) -> String {
-    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("Linux");
-    children.trim().to_string()
+/// The children of a process, separated by spaces; for a process with one child, this child.
+pub fn children(parent: &str) -> String {
+    let found = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    found.trim().to_string()
 }
