@@ -743,7 +743,10 @@ fn an_application_is_timed_alone_during_gathers_and_while_mcr_saves() {
         let name = format!("{operation}, {load}");
         assert_eq!(rows.iter().filter(|row| row["operation"] == name.as_str()).count(), 2, "{name}: {report}");
     }
-    assert!(report["notes"].to_string().contains("allreduce of 8 bytes: "), "{report}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("allreduce of 8 bytes: "), "{report}");
+    let shares = ["while mcr waits for files, an agent used ", "while mcr saves, an agent used "];
+    assert!(shares.iter().all(|share| notes.contains(share) == support::mcr().is_some()), "{report}");
     assert_eq!(std::fs::read_dir(&directory).expect("still there").count(), 0, "files are left");
 }
 

@@ -10,6 +10,7 @@ use mpib::interference::{Halo, TcpLoad, for_some_time, while_saving};
 use mpib::report::{Report, Row, people};
 use mpib::stats::{Estimate, StoppingRule, Summary};
 use std::path::PathBuf;
+use std::time::Instant;
 
 #[derive(Args)]
 pub struct Options {
@@ -141,9 +142,10 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
             stream.prepare(comm, options.bytes)?;
             // The first checkpoint creates directories.
             while_saving(comm, &mut stream, operation(0, n)?.as_mut(), 8, 1)?;
+            let (begun, used) = (Instant::now(), stream.daemons_seconds());
             beside(WAITING)?;
-            let begun = std::time::Instant::now();
-            let used = stream.daemons_seconds();
+            notes.push(share(comm, WAITING, &stream, begun, used)?);
+            let (begun, used) = (Instant::now(), stream.daemons_seconds());
             let mut commits = Vec::new();
             for (i, size) in cases() {
                 let checkpoints = options.checkpoints;
@@ -152,18 +154,13 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
                 add(OPERATIONS[i], SAVING, size, &found.means);
                 commits.extend(found.commit_seconds);
             }
-            let passed = begun.elapsed().as_secs_f64();
-            let mut seconds = stream.daemons_seconds();
-            seconds.iter_mut().zip(used).for_each(|(now, before)| *now -= before);
-            comm.all_max(&mut seconds)?;
             notes.push(format!(
-                "{} checkpoints in {passed:.1} s: {} until a checkpoint is committed; an agent used {:.1}% of a \
-                 processor, and an aggregator {:.1}% (the largest of all)",
+                "{} checkpoints in {:.1} s: {} until a checkpoint is committed",
                 commits.len(),
-                people(commits.iter().sum::<f64>() / commits.len() as f64),
-                100.0 * seconds[0] / passed,
-                100.0 * seconds[1] / passed
+                begun.elapsed().as_secs_f64(),
+                people(commits.iter().sum::<f64>() / commits.len() as f64)
             ));
+            notes.push(share(comm, SAVING, &stream, begun, used)?);
             add("checkpoint", "until it is committed", options.bytes, &commits);
         }
     }
@@ -180,6 +177,19 @@ pub fn run(comm: &Comm, options: &Options) -> Result<String, Failure> {
     };
     journal.end();
     options.output.write(comm, &report)
+}
+
+/// How much of a processor the daemons used since `begun`. `used` is their processor time at that moment. All ranks
+/// must call this function.
+fn share(comm: &Comm, load: &str, stream: &Stream, begun: Instant, used: [f64; 2]) -> Result<String, Failure> {
+    let passed = begun.elapsed().as_secs_f64();
+    let mut seconds = stream.daemons_seconds();
+    seconds.iter_mut().zip(used).for_each(|(now, before)| *now -= before);
+    comm.all_max(&mut seconds)?;
+    let [agent, aggregator] = seconds.map(|seconds| 100.0 * seconds / passed);
+    Ok(format!(
+        "{load}, an agent used {agent:.1}% of a processor, and an aggregator {aggregator:.1}% (the largest of all)"
+    ))
 }
 
 fn longest_of(operation: usize, size: usize, load: &str, seconds: f64) -> serde_json::Value {
