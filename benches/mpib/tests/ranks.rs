@@ -808,6 +808,9 @@ fn the_five_configurations_of_the_paper_are_measured_and_computed_at_its_size() 
     }
     let csv = std::fs::read_to_string(path("figures").join("figures-12-13.csv")).expect("written");
     assert_eq!(csv.lines().count(), 1 + steps.len(), "{csv}");
+    let notes = report["notes"].to_string();
+    let schemes = notes.split("--schemes gzip/rank=").nth(1).unwrap_or_else(|| panic!("{notes}"));
+    assert!(schemes.contains(",agnostic=") && schemes.contains(",aware=") && schemes.contains(",fast="), "{notes}");
     for name in ["memory", "pfs"] {
         assert_eq!(std::fs::read_dir(path(name)).expect("still there").count(), 0, "files are left in {name}");
     }

@@ -1,6 +1,8 @@
 //! The results of `mpib configurations` as tables, JSON, CSV and pictures.
 
-use mpib::configurations::full::{AGNOSTIC, AWARE, Compared, FullSize, RESTART_STEPS, Rates, SAVE_STEPS, STATEMENTS};
+use mpib::configurations::full::{
+    AGNOSTIC, AWARE, COMPRESSED, Compared, FullSize, RESTART_STEPS, Rates, SAVE_STEPS, STATEMENTS,
+};
 use mpib::report::{Bar, Bars, Quantity, people, percent};
 use mpib::stats::{Interval, Summary};
 use std::path::{Path, PathBuf};
@@ -137,6 +139,7 @@ impl Words<'_> {
         let mut lines = Vec::new();
         let ratios = self.all.iter().map(|one| format!("{} {:.2}", one.name, one.rates.ratio));
         lines.push(format!("compression ratios: {}", ratios.collect::<Vec<_>>().join("; ")));
+        lines.push(format!("for figures 10 and 11 of the paper (mpib paths --scaling): --schemes {}", self.schemes()));
         lines.push(String::new());
         let measured = format!(
             "Here: {} ranks, groups of {}, {} of each rank",
@@ -160,6 +163,22 @@ impl Words<'_> {
         lines.extend(tables(&size, &computed, Some(&slow)));
         lines.extend(self.comparison(&here, &computed));
         lines
+    }
+
+    /// The measured compression ratios as `mpib paths --schemes` takes them. A ratio below 1 is rounded up, because
+    /// the option accepts no such ratio.
+    fn schemes(&self) -> String {
+        let scheme = |one: &Measured| {
+            let name = match one.name.as_str() {
+                COMPRESSED => "gzip/rank",
+                AGNOSTIC => "agnostic",
+                AWARE => "aware",
+                // A profile other than the profile of the paper.
+                name => name.strip_prefix(AWARE)?.trim_start_matches(", "),
+            };
+            Some(format!("{name}={:.2}", one.rates.ratio.max(1.0)))
+        };
+        self.all.iter().filter_map(scheme).collect::<Vec<_>>().join(",")
     }
 
     /// The values that the text of the paper prints beside the values of this run.
