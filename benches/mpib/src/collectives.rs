@@ -269,6 +269,22 @@ pub fn scatter_in_place_along<T: Element>(comm: &Comm, tree: &Tree, elements: &m
     Ok(())
 }
 
+/// The sum of all ranks' numbers, of which rank r gets a block of `lens[r]` numbers, along a tree. Afterwards `into`,
+/// which is as long as `numbers`, begins with this rank's block.
+pub fn reduce_scatter_varying_along<T: Element + AddAssign>(
+    comm: &Comm,
+    tree: &Tree,
+    numbers: &[T],
+    lens: &[usize],
+    into: &mut [T],
+) -> Result<()> {
+    reduce_along(comm, tree, numbers, into)?;
+    let mut mine = vec![T::zeroed(); lens[comm.rank()]];
+    scatter_along(comm, tree, false, cast_slice(into), &in_bytes::<T>(lens), cast_slice_mut(&mut mine))?;
+    into[..mine.len()].copy_from_slice(&mine);
+    Ok(())
+}
+
 /// Block j of rank i becomes block i of rank j. All ranks send to all ranks at the same time.
 pub fn all_to_all_at_once<T: Element>(comm: &Comm, out: &[T], blocks: &mut [T]) -> Result<()> {
     let (out, blocks): (&[u8], &mut [u8]) = (cast_slice(out), cast_slice_mut(blocks));
@@ -350,6 +366,17 @@ pub fn scan_linear<T: Element + AddAssign>(comm: &Comm, numbers: &[T], into: &mu
         add(into, &part);
     }
     if me + 1 < n { comm.send(cast_slice(into), me + 1, TAG) } else { Ok(()) }
+}
+
+/// The sum over the ranks before this rank. Rank 0 does not change `into`.
+pub fn exclusive_scan_linear<T: Element + AddAssign>(comm: &Comm, numbers: &[T], into: &mut [T]) -> Result<()> {
+    let (me, n) = (comm.rank(), comm.size());
+    let mut next = numbers.to_vec();
+    if me > 0 {
+        comm.receive(cast_slice_mut(into), me - 1, TAG)?;
+        add(&mut next, into);
+    }
+    if me + 1 < n { comm.send(cast_slice(&next), me + 1, TAG) } else { Ok(()) }
 }
 
 /// A barrier by dissemination (D. Hensgen, R. Finkel, U. Manber), in ceil(log2 n) rounds.

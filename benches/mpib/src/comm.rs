@@ -502,6 +502,31 @@ impl Comm {
         })
     }
 
+    /// Like [`Comm::reduce_scatter_sum`] for blocks of different lengths: rank r gets `lens[r]` elements.
+    pub fn reduce_scatter_varying_sum<T: Element>(&self, numbers: &[T], lens: &[usize], into: &mut [T]) -> Result<()> {
+        assert!(lens.len() == self.size && numbers.len() == lens.iter().sum::<usize>(), "{} numbers", numbers.len());
+        assert_eq!(into.len(), lens[self.rank], "own block");
+        let lens = lens.iter().map(|&len| count(len)).collect::<Result<Vec<_>>>()?;
+        let kind = T::equivalent_datatype();
+        // SAFETY: `numbers` has the blocks of all ranks, whose lengths are in `lens`, and `into` has the own block.
+        check("MPI_Reduce_scatter", unsafe {
+            let (from, to) = (place(numbers), place_mut(into));
+            ffi::MPI_Reduce_scatter(from, to, lens.as_ptr(), kind.as_raw(), ffi::RSMPI_SUM, self.raw)
+        })
+    }
+
+    /// The sum over the ranks before this rank, element by element. `into` must be as long as `numbers`. On rank 0,
+    /// the values of `into` have no meaning.
+    pub fn exclusive_scan_sum<T: Element>(&self, numbers: &[T], into: &mut [T]) -> Result<()> {
+        assert_eq!(into.len(), numbers.len(), "sums");
+        let (len, kind) = (count(numbers.len())?, T::equivalent_datatype());
+        // SAFETY: both buffers have `len` elements of this datatype.
+        check("MPI_Exscan", unsafe {
+            let (from, to) = (place(numbers), place_mut(into));
+            ffi::MPI_Exscan(from, to, len, kind.as_raw(), ffi::RSMPI_SUM, self.raw)
+        })
+    }
+
     /// The sum over the ranks up to this rank, element by element. `into` must be as long as `numbers`.
     pub fn scan_sum<T: Element>(&self, numbers: &[T], into: &mut [T]) -> Result<()> {
         assert_eq!(into.len(), numbers.len(), "sums");

@@ -25,7 +25,9 @@ fn variable(kind: Kind) -> Option<&'static str> {
         Kind::AllToAllVarying => "alltoallv",
         Kind::AllReduce => "allreduce",
         Kind::ReduceScatter => "reduce_scatter_block",
+        Kind::ReduceScatterVarying => "reduce_scatter",
         Kind::Scan => "scan",
+        Kind::ExclusiveScan => "exscan",
         Kind::Barrier => "barrier",
         Kind::ScatterVarying | Kind::GatherVarying => return None,
     })

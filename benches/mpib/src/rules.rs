@@ -2,8 +2,8 @@
 //! coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename FILE`.
 //!
 //! Open MPI compares the sizes in the file with a number of bytes that depends on the operation
-//! (`coll_tuned_decision_dynamic.c`). For some operations, this number does not depend on the message. For scan, and
-//! before version 5.0 for scatter and gather, the number is the size of one element times the number of ranks. For
+//! (`coll_tuned_decision_dynamic.c`). For some operations, this number does not depend on the message. For scan
+//! and exscan, and before version 5.0 for scatter and gather, the number is the size of one element times the number of ranks. For
 //! barrier and alltoallv, the number is 0. For allgatherv, the number is all bytes or the mean block, depending on
 //! the version. For these operations only one rule is written, for all sizes together
 //! ([`crate::tune::Estimates::rule_for_all`]).
@@ -33,9 +33,11 @@ impl Collective {
             Kind::AllToAllVarying => 4,
             Kind::Barrier => 6,
             Kind::Broadcast => 7,
+            Kind::ExclusiveScan => 8,
             Kind::Gather => 9,
             Kind::Reduce => 11,
-            Kind::ReduceScatter => 13, // MPI_Reduce_scatter_block, which is what this program measures
+            Kind::ReduceScatterVarying => 12, // MPI_Reduce_scatter
+            Kind::ReduceScatter => 13,        // MPI_Reduce_scatter_block
             Kind::Scan => 14,
             Kind::Scatter => 15,
             Kind::ScatterVarying | Kind::GatherVarying => return None,
@@ -47,7 +49,8 @@ impl Collective {
     /// for other MPI libraries, which cannot use the file.
     pub fn has_one_rule(self, library: &str) -> bool {
         let version = library.split("Open MPI v").nth(1).and_then(|v| v.split('.').next()?.parse::<u32>().ok());
-        let always = [Kind::AllGatherVarying, Kind::AllToAllVarying, Kind::Barrier, Kind::Scan].contains(&self.kind);
+        let blocks = [Kind::AllGatherVarying, Kind::AllToAllVarying].contains(&self.kind);
+        let always = blocks || [Kind::Barrier, Kind::Scan, Kind::ExclusiveScan].contains(&self.kind);
         let old = [Kind::Gather, Kind::Scatter].contains(&self.kind);
         version.is_some_and(|major| always || old && major < 5)
     }
@@ -71,6 +74,7 @@ impl Collective {
             Kind::AllToAll | Kind::AllGather | Kind::Gather | Kind::Scatter | Kind::ReduceScatter => {
                 block_bytes.saturating_mul(ranks)
             }
+            Kind::ReduceScatterVarying => self.kind.lens(block_bytes, ranks).into_iter().fold(0, usize::saturating_add),
             _ => block_bytes,
         }
     }
@@ -150,6 +154,10 @@ mod tests {
         let broadcast = ["7", "2", "2", "2", "0 1 0 0", "100 3 0 0", "8", "1", "0 6 0 0"];
         let scatter = ["15", "1", "8", "2", "0 2 0 0", "32768 1 0 0"];
         assert_eq!(bare, [&["2"][..], &broadcast, &scatter].concat(), "{file}");
+        // Open MPI compares the bytes of all blocks: 0, 500, 1000 and 1500.
+        let file = write(vec![chosen("reduce_scatterv", 4, vec![rule(0, 1), rule(1000, 3)])]);
+        assert!(file.starts_with("1 # number of collectives\n12 # reduce_scatterv\n"), "{file}");
+        assert!(file.contains("\n3000 3 0 0 #"), "{file}");
     }
 
     #[test]
@@ -162,6 +170,8 @@ mod tests {
             ("broadcast", (false, false)),
             ("alltoall", (false, false)),
             ("scan", (true, true)),
+            ("exscan", (true, true)),
+            ("reduce_scatterv", (false, false)),
             ("barrier", (true, true)),
         ] {
             let one = |library| collective(name).has_one_rule(library);

@@ -22,7 +22,8 @@ fn every_implementation_moves_the_right_bytes() {
 
 #[test]
 fn reductions_and_operations_of_varying_blocks_are_timed() {
-    for operation in ["allreduce", "reduce_scatter", "scan", "allgatherv", "alltoallv"] {
+    let sums = ["allreduce", "reduce_scatter", "reduce_scatterv", "scan", "exscan"];
+    for operation in sums.into_iter().chain(["allgatherv", "alltoallv"]) {
         let words = format!("collective {operation} --sizes 0,1000 --min-reps 3 --max-reps 3 --format json");
         let report = json(mpib(3, &words));
         let rows = report["rows"].as_array().expect("rows");
@@ -289,7 +290,7 @@ fn one_rules_file_has_several_operations_and_communicator_sizes() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("rules");
     let mut command = mpirun(3);
-    let words = "tune --operations barrier,scatter --ranks 2,3 --sizes 64,4096 --min-reps 3 --max-reps 3 --format json";
+    let words = "tune --operations barrier,scatter,exscan,reduce_scatterv --ranks 2,3 --sizes 64,4096 --min-reps 3 --max-reps 3 --format json";
     command.arg(MPIB).args(words.split(' ')).arg("--rules").arg(&file);
     let report = json(command.output().expect("timeout(1) runs"));
     let rows = report["rows"].as_array().expect("rows");
@@ -297,7 +298,9 @@ fn one_rules_file_has_several_operations_and_communicator_sizes() {
     assert!(row("scatter/open-mpi-2, 2 ranks") && row("barrier/open-mpi-1, 3 ranks"), "{report}");
     assert!(row("barrier/open-mpi-5, 2 ranks") && !row("barrier/open-mpi-5, 3 ranks"), "two_proc: {report}");
     let rules = std::fs::read_to_string(&file).expect("written");
-    assert!(rules.starts_with("2 # number of collectives\n6 # barrier\n2 # number of communicator sizes\n"), "{rules}");
+    assert!(rules.starts_with("4 # number of collectives\n6 # barrier\n2 # number of communicator sizes\n"), "{rules}");
+    assert!(row("exscan/open-mpi-1, 3 ranks") && row("reduce_scatterv/open-mpi-1, 2 ranks"), "{report}");
+    assert!(rules.contains("\n8 # exscan\n") && rules.contains("\n12 # reduce_scatterv\n"), "{rules}");
     // Open MPI follows a rule of this file format only on communicators of its size: two_proc refuses three ranks.
     let rule = |ranks, algorithm| mpib::rules::Chosen {
         collective: mpib::rules::Collective::of("allgather").expect("has rules"),

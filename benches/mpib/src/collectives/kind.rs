@@ -33,14 +33,18 @@ pub enum Kind {
     AllReduce,
     /// Computes a sum of doubles, of which each rank gets one block.
     ReduceScatter,
+    /// Computes a sum of doubles, of which the ranks get blocks of different lengths, 0 to twice the size.
+    ReduceScatterVarying,
     /// Computes, on each rank, the sum of the doubles of the ranks up to this rank.
     Scan,
+    /// Computes, on each rank, the sum of the doubles of the ranks before this rank.
+    ExclusiveScan,
     /// Waits for all ranks, without data.
     Barrier,
 }
 
 /// All operations.
-pub const KINDS: [Kind; 14] = [
+pub const KINDS: [Kind; 16] = [
     Kind::Scatter,
     Kind::ScatterVarying,
     Kind::Gather,
@@ -53,7 +57,9 @@ pub const KINDS: [Kind; 14] = [
     Kind::AllToAllVarying,
     Kind::AllReduce,
     Kind::ReduceScatter,
+    Kind::ReduceScatterVarying,
     Kind::Scan,
+    Kind::ExclusiveScan,
     Kind::Barrier,
 ];
 
@@ -73,7 +79,9 @@ impl Kind {
             Self::AllToAllVarying => "alltoallv",
             Self::AllReduce => "allreduce",
             Self::ReduceScatter => "reduce_scatter",
+            Self::ReduceScatterVarying => "reduce_scatterv",
             Self::Scan => "scan",
+            Self::ExclusiveScan => "exscan",
             Self::Barrier => "barrier",
         }
     }
@@ -86,9 +94,9 @@ impl Kind {
                 &["native", "linear", "linear-nonblocking", "linear-ready", "binomial", "traeff", "sorted"]
             }
             Self::Broadcast | Self::Reduce => &["native", "linear", "binomial"],
-            Self::AllToAll | Self::AllToAllVarying | Self::Scan => &["native", "linear"],
+            Self::AllToAll | Self::AllToAllVarying | Self::Scan | Self::ExclusiveScan => &["native", "linear"],
             Self::AllReduce => &["native", "linear", "binomial", "recursive-doubling"],
-            Self::ReduceScatter => &["native", "linear", "binomial"],
+            Self::ReduceScatter | Self::ReduceScatterVarying => &["native", "linear", "binomial"],
             Self::AllGather | Self::AllGatherVarying => &["native", "gather-broadcast"],
             Self::Barrier => &["native", "dissemination"],
         };
@@ -135,8 +143,8 @@ impl Kind {
             Self::AllToAll | Self::AllToAllVarying => total.saturating_add(ranks.saturating_mul(mine)),
             Self::Broadcast => block_bytes,
             // The numbers, the sums, and the numbers of another rank.
-            Self::Reduce | Self::AllReduce | Self::Scan => block_bytes.saturating_mul(3),
-            Self::ReduceScatter => block_bytes.saturating_mul(3 * ranks),
+            Self::Reduce | Self::AllReduce | Self::Scan | Self::ExclusiveScan => block_bytes.saturating_mul(3),
+            Self::ReduceScatter | Self::ReduceScatterVarying => total.saturating_mul(3),
             Self::Barrier => 0,
         }
     }
@@ -160,7 +168,8 @@ impl Kind {
     }
 
     pub(super) fn varying(self) -> bool {
-        matches!(self, Self::ScatterVarying | Self::GatherVarying | Self::AllGatherVarying | Self::AllToAllVarying)
+        let moves = matches!(self, Self::ScatterVarying | Self::GatherVarying | Self::AllGatherVarying);
+        moves || matches!(self, Self::AllToAllVarying | Self::ReduceScatterVarying)
     }
 }
 

@@ -228,7 +228,8 @@ impl Operation for Collective {
             Kind::Scatter | Kind::ScatterVarying | Kind::Broadcast => Flow::From(self.setting.root),
             Kind::Gather | Kind::GatherVarying | Kind::Reduce => Flow::To(self.setting.root),
             Kind::AllGather | Kind::AllGatherVarying | Kind::AllToAll | Kind::AllToAllVarying => Flow::Symmetric,
-            Kind::AllReduce | Kind::ReduceScatter | Kind::Scan | Kind::Barrier => Flow::Symmetric,
+            Kind::AllReduce | Kind::ReduceScatter | Kind::ReduceScatterVarying => Flow::Symmetric,
+            Kind::Scan | Kind::ExclusiveScan | Kind::Barrier => Flow::Symmetric,
         }
     }
 
@@ -256,7 +257,7 @@ impl Operation for Collective {
             Kind::Broadcast => {
                 set.into = if me == root { block(root, 0, block_bytes).collect() } else { vec![0; block_bytes] };
             }
-            Kind::Reduce | Kind::AllReduce | Kind::Scan => {
+            Kind::Reduce | Kind::AllReduce | Kind::Scan | Kind::ExclusiveScan => {
                 set.numbers = (0..block_bytes / 8).map(|at| (me + at % 1000) as f64).collect();
                 set.sums = vec![0.0; block_bytes / 8];
             }
@@ -264,6 +265,12 @@ impl Operation for Collective {
                 set.numbers = (0..block_bytes / 8 * n).map(|at| (me + at % 1000) as f64).collect();
                 // A tree needs room for the sums of all blocks.
                 set.sums = vec![0.0; block_bytes / 8 * if self.tree(n).is_some() { n } else { 1 }];
+            }
+            Kind::ReduceScatterVarying => {
+                self.lens.iter_mut().for_each(|len| *len /= 8); // numbers
+                let all: usize = self.lens.iter().sum();
+                set.numbers = (0..all).map(|at| (me + at % 1000) as f64).collect();
+                set.sums = vec![0.0; if self.tree(n).is_some() { all } else { self.lens[me] }];
             }
             Kind::AllGather | Kind::AllGatherVarying => {
                 set.out = block(me, 0, lens[me]).collect();
@@ -319,6 +326,14 @@ impl Operation for Collective {
                 super::scatter_in_place_along(comm, &tree, &mut set.sums)
             }
             (Kind::ReduceScatter, ..) => comm.reduce_scatter_sum(&set.numbers, &mut set.sums),
+            (Kind::ReduceScatterVarying, _, Some(tree)) => {
+                super::reduce_scatter_varying_along(comm, &tree, &set.numbers, &self.lens, &mut set.sums)
+            }
+            (Kind::ReduceScatterVarying, ..) => {
+                comm.reduce_scatter_varying_sum(&set.numbers, &self.lens, &mut set.sums)
+            }
+            (Kind::ExclusiveScan, _, Some(_)) => super::exclusive_scan_linear(comm, &set.numbers, &mut set.sums),
+            (Kind::ExclusiveScan, ..) => comm.exclusive_scan_sum(&set.numbers, &mut set.sums),
             (Kind::Scan, _, Some(_)) => super::scan_linear(comm, &set.numbers, &mut set.sums),
             (Kind::Scan, ..) => comm.scan_sum(&set.numbers, &mut set.sums),
             (Kind::AllGather | Kind::AllGatherVarying, ..) if self.implementation == "gather-broadcast" => {
@@ -362,10 +377,18 @@ impl Operation for Collective {
                 let sum = |at: usize| (0..n).map(|r| (r + at % 1000) as f64).sum::<f64>();
                 me != root || set.sums.iter().enumerate().all(|(at, &found)| found == sum(at))
             }
-            Kind::AllReduce | Kind::ReduceScatter | Kind::Scan => {
-                let len = if self.kind == Kind::ReduceScatter { set.numbers.len() / n } else { set.numbers.len() };
-                let first = if self.kind == Kind::ReduceScatter { me * len } else { 0 };
-                let ranks = if self.kind == Kind::Scan { me + 1 } else { n };
+            Kind::ExclusiveScan if me == 0 => true, // MPI does not define the result of rank 0
+            Kind::AllReduce | Kind::ReduceScatter | Kind::ReduceScatterVarying | Kind::Scan | Kind::ExclusiveScan => {
+                let (first, len) = match self.kind {
+                    Kind::ReduceScatter => (set.numbers.len() / n * me, set.numbers.len() / n),
+                    Kind::ReduceScatterVarying => (self.lens[..me].iter().sum(), self.lens[me]),
+                    _ => (0, set.numbers.len()),
+                };
+                let ranks = match self.kind {
+                    Kind::Scan => me + 1,
+                    Kind::ExclusiveScan => me,
+                    _ => n,
+                };
                 let sum = |at: usize| (0..ranks).map(|r| (r + at % 1000) as f64).sum::<f64>();
                 set.sums.len() >= len && set.sums[..len].iter().zip(first..).all(|(&found, at)| found == sum(at))
             }

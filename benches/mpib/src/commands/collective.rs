@@ -76,6 +76,8 @@ impl ValueEnum for KindName {
                 KindName(KINDS[11]),
                 KindName(KINDS[12]),
                 KindName(KINDS[13]),
+                KindName(KINDS[14]),
+                KindName(KINDS[15]),
             ]
         }
     }
