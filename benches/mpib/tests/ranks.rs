@@ -373,7 +373,7 @@ fn results_so_far_survive_ctrl_c_sigterm_and_sigkill() {
     for signal in ["INT", "TERM", "KILL"] {
         let file = directory.path().join(format!("{signal}.json"));
         // The test ends the command after the first series.
-        let words = "p2p --sizes 8,1MiB --min-reps 300000 --max-reps 300000 --time-limit 600 -o";
+        let words = "p2p --sizes 8,1MiB --min-reps 300000 --max-reps 300000 --time-limit 20 -o";
         let (report, output) = interrupted(signal, words, &file, "round-trip/0-1");
         assert_eq!(report.rows.len(), 1, "{signal}");
         assert!(report.notes[0].contains("incomplete"), "{signal}: {:?}", report.notes);
