@@ -2,10 +2,10 @@
 //! coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename FILE`.
 //!
 //! Open MPI compares the sizes in the file with a number of bytes that depends on the operation
-//! (`coll_tuned_decision_dynamic.c`). For some operations, this number does not depend on the message. For scan
-//! and exscan, and before version 5.0 for scatter and gather, the number is the size of one element times the number of ranks. For
-//! barrier and alltoallv, the number is 0. For allgatherv, the number is all bytes or the mean block, depending on
-//! the version. For these operations only one rule is written, for all sizes together
+//! (`coll_tuned_decision_dynamic.c`). For some operations, this number does not depend on the message. For scan and
+//! exscan, and before version 5.0 for scatter and gather, the number is the size of one element times the number of
+//! ranks. For barrier and alltoallv, the number is 0. For allgatherv, the number is all bytes or the mean block,
+//! depending on the version. For these operations only one rule is written, for all sizes together
 //! ([`crate::tune::Estimates::rule_for_all`]).
 
 use crate::collectives::operation::Kind;

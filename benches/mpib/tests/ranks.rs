@@ -290,7 +290,8 @@ fn one_rules_file_has_several_operations_and_communicator_sizes() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("rules");
     let mut command = mpirun(3);
-    let words = "tune --operations barrier,scatter,exscan,reduce_scatterv --ranks 2,3 --sizes 64,4096 --min-reps 3 --max-reps 3 --format json";
+    let words = "tune --operations barrier,scatter,exscan,reduce_scatterv --ranks 2,3 --sizes 64,4096 --min-reps 3 \
+                 --max-reps 3 --format json";
     command.arg(MPIB).args(words.split(' ')).arg("--rules").arg(&file);
     let report = json(command.output().expect("timeout(1) runs"));
     let rows = report["rows"].as_array().expect("rows");
