@@ -99,7 +99,6 @@ pub fn choose_instance(
     let (mut taken, mut own, mut same) = (Vec::new(), Vec::new(), None);
     for generation in &generations {
         let Ok(id) = key.label.with_generation(*generation) else { continue };
-        let Some(there) = names_in(store, key, &id)? else { continue }; // pruned meanwhile
         let (ours, groups) = match manifest::read_manifest(store, &key.job, &id, key.group) {
             Ok(manifest) => {
                 if has_saved(&manifest, grouping, files) {
@@ -119,7 +118,13 @@ pub fn choose_instance(
             Err(error) if !matches!(error, ReadError::Io { .. }) => (true, grouping.groups()),
             Err(error) => return Err(error.into()),
         };
-        let other = other_group(store, key, &id, groups, &there);
+        let other = match low_group(store, key, &id, groups) {
+            Some(other) => Some(other),
+            None => {
+                let Some(there) = names_in(store, key, &id)? else { continue }; // pruned meanwhile
+                other_group(store, key, &id, groups, &there)
+            }
+        };
         // A group cannot join a checkpoint that has another number of ranks, belongs to another incarnation, or was
         // pruned.
         let is_other = |other: &Manifest| other.ranks != grouping.ranks() || other.incarnation != written.incarnation;
@@ -675,6 +680,16 @@ fn names_in(store: &dyn Store, key: &Key, id: &CheckpointId) -> Result<Option<BT
         Err(error) => Err(error),
         Ok(entries) => Ok(Some(entries.into_iter().map(|entry| entry.name).filter(|name| visible(name)).collect())),
     }
+}
+
+/// Number of groups whose manifests are looked for before the directory of the checkpoint is listed.
+const LOW_GROUPS: u32 = 4;
+
+/// The manifest of another group, if one of the first groups is committed. In most cases the directory of the
+/// checkpoint, which may have many names, need not be listed.
+fn low_group(store: &dyn Store, key: &Key, id: &CheckpointId, groups: u32) -> Option<Manifest> {
+    let mut others = (0..groups.min(LOW_GROUPS)).map(GroupId).filter(|group| *group != key.group);
+    others.find_map(|group| manifest::read_manifest(store, &key.job, id, group).ok())
 }
 
 /// The manifest of another group. The name of this manifest is in `there`.
