@@ -11,8 +11,8 @@ use crate::container::{ReadError, checkpoint_dir, container_name, container_path
 use crate::error_chain::error_chain;
 use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::manifest::{
-    About, CheckpointState, PRUNED, SPOILED, group_of_manifest, manifest_name, manifest_path, missing_groups,
-    read_head, spoiled, unknown_state,
+    About, CheckpointState, FileTotals, Manifest, PRUNED, SPOILED, group_of_manifest, manifest_name, manifest_path,
+    missing_groups, read_head, spoiled, unknown_state,
 };
 use crate::marks::{BAD, CERTAIN, DAMAGED, DOUBTFUL, bad, damaged, doubt};
 use crate::remembered::Remembered;
@@ -78,8 +78,18 @@ fn is_damage(error: &ReadError) -> bool {
 
 /// Examines one checkpoint and the containers to which the checkpoint refers.
 pub(crate) fn look_at(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
+    look_at_each(store, job, id, &mut |_| ())
+}
+
+/// Examines one checkpoint like [`look_at`], and calls `each` for each manifest that can be read.
+pub(crate) fn look_at_each(
+    store: &dyn Store,
+    job: &JobId,
+    id: &CheckpointId,
+    each: &mut dyn FnMut(&Manifest<FileTotals>),
+) -> Result<CheckpointState, ReadError> {
     let patience = Patience::default();
-    let mut look = look_inside(store, job, id, &patience)?;
+    let mut look = look_inside(store, job, id, &patience, each)?;
     for (older, group, bytes) in std::mem::take(&mut look.needs) {
         check_need(store, job, &mut look.state, Need { older: &older, group, bytes }, None, &patience);
     }
@@ -97,7 +107,7 @@ pub(crate) fn look_at_all(
     let patience = Patience::default();
     remembered.keep_only(&ids);
     let unknown: Vec<CheckpointId> = ids.iter().filter(|id| remembered.get(id).is_none()).cloned().collect();
-    let mut looks = side_by_side(&unknown, |id| look_inside(store, job, id, &patience))?;
+    let mut looks = side_by_side(&unknown, |id| look_inside(store, job, id, &patience, &mut |_| ()))?;
     looks.sort_by(|a, b| a.state.id.cmp(&b.state.id));
     let place = |looks: &[Look], id: &CheckpointId| looks.binary_search_by(|look| look.state.id.cmp(id)).ok();
     for at in 0..looks.len() {
@@ -151,9 +161,15 @@ pub(crate) fn side_by_side<T: Send>(
     found.into_iter().map(|(_, look)| look).filter(is_there).collect()
 }
 
-/// Examines the directory of a checkpoint, and the containers in this directory. Fails only if the directory does not
-/// exist.
-fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Patience) -> Result<Look, ReadError> {
+/// Examines the directory of a checkpoint, and the containers in this directory. Calls `each` for each manifest that
+/// can be read. Fails only if the directory does not exist.
+fn look_inside(
+    store: &dyn Store,
+    job: &JobId,
+    id: &CheckpointId,
+    patience: &Patience,
+    each: &mut dyn FnMut(&Manifest<FileTotals>),
+) -> Result<Look, ReadError> {
     let dir = checkpoint_dir(job, id);
     let mut look = Look { state: unknown_state(id), containers: Vec::new(), needs: Vec::new() };
     let (found, mut containers) = (&mut look.state, HashMap::new());
@@ -197,6 +213,7 @@ fn look_inside(store: &dyn Store, job: &JobId, id: &CheckpointId, patience: &Pat
                 manifest
             }
         };
+        each(&manifest);
         let path = container_path(job, id, group);
         match patience.retry(|| store.stat(&path).map_err(ReadError::from_store)) {
             Ok(stat) if !stat.is_dir && stat.bytes == manifest.container.bytes => {
@@ -340,7 +357,7 @@ fn again_if_pruned(store: &dyn Store, job: &JobId, state: CheckpointState, patie
     if !state.is_damaged || state.is_pruned || state.groups == 0 || !(0..state.groups.min(1024)).any(is_gone) {
         return state;
     }
-    match look_inside(store, job, &state.id, patience) {
+    match look_inside(store, job, &state.id, patience, &mut |_| ()) {
         Ok(look) if look.state.groups == 0 || look.state.is_pruned => look.state,
         _ => state,
     }

@@ -4,6 +4,7 @@
 //! other record, no root file and no lock. docs/format/manifest.md describes the text of a manifest.
 
 mod commit;
+mod completion;
 mod files;
 mod format;
 mod list;
@@ -12,6 +13,8 @@ mod state;
 mod taken;
 
 pub use commit::{ManifestDraft, UncommittedManifest, commit, write};
+pub(crate) use completion::NOTE;
+pub use completion::{Completion, has_manifest};
 pub use files::{FileTotals, Files};
 pub use format::{
     About, Doubt, KnownContainer, MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest, ManifestContainer, ManifestFile,

@@ -13,7 +13,7 @@ use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use crate::incarnation;
 use crate::living;
 use crate::looking::is_abandoned;
-use crate::manifest::{CheckpointState, Condition, PRUNED, group_of_manifest, list_remembering};
+use crate::manifest::{CheckpointState, Condition, NOTE, PRUNED, group_of_manifest, list_remembering};
 use crate::parity;
 use crate::remembered::Remembered;
 use crate::repack::{Repacked, needed_bytes, repack};
@@ -436,6 +436,10 @@ fn remove_left_over(
         let mut left = 0;
         for entry in entries.iter().filter(|entry| !entry.is_dir && !visible(&entry.name)) {
             let path = dir.join(&entry.name);
+            // The note of a complete checkpoint stays as long as the checkpoint.
+            if entry.name == NOTE && !is_abandoned(&entries) {
+                continue;
+            }
             if is_dead(&path) {
                 remove(store, &path, pruned)?;
                 pruned.left_over += 1;

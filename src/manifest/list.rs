@@ -1,5 +1,6 @@
 //! Lists the jobs of a store and the checkpoints of a job.
 
+use super::files::FileTotals;
 use super::format::{Manifest, Place, manifest_name, read_head, read_manifest};
 use super::state::CheckpointState;
 use crate::container::checkpoint_dir;
@@ -185,7 +186,17 @@ pub fn has_all_manifests(store: &dyn Store, job: &JobId, id: &CheckpointId, grou
 /// The state of one checkpoint. The function examines the directory of the checkpoint, and the containers to which
 /// the checkpoint refers.
 pub fn state(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Result<CheckpointState, ReadError> {
-    let mut state = crate::looking::look_at(store, job, id)?;
+    state_of_each(store, job, id, &mut |_| ())
+}
+
+/// Reads the state of one checkpoint like [`state`], and calls `each` for each manifest that can be read.
+pub(super) fn state_of_each(
+    store: &dyn Store,
+    job: &JobId,
+    id: &CheckpointId,
+    each: &mut dyn FnMut(&Manifest<FileTotals>),
+) -> Result<CheckpointState, ReadError> {
+    let mut state = crate::looking::look_at_each(store, job, id, each)?;
     if let Some(place) = state.place {
         let has_next = incarnation::newest_number(store, job)? > place.incarnation;
         let all = if has_next { Incarnations::load(store, job)? } else { Incarnations::default() };

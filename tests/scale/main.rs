@@ -54,13 +54,21 @@ fn the_operations_on_the_store_for_each_group_do_not_depend_on_the_number_of_gro
         stored: 0,
         delay: Duration::ZERO,
     };
-    let [few, many] = std::thread::scope(|scope| {
-        let running = [job(4, 1), job(64, 1)].map(|job| scope.spawn(move || measure(job, 1)));
+    let jobs = [job(4, 1), job(64, 1), job(4, 4), job(64, 64)];
+    let [few, many, few_each, many_each] = std::thread::scope(|scope| {
+        let running = jobs.map(|job| scope.spawn(move || measure(job, 1)));
         running.map(|job| job.join().expect("measured"))
     });
     for (nth, kind) in KINDS.iter().enumerate() {
         let (few, many) = (few[nth], many[nth]);
         assert!(many <= 1.3 * few + 2.0, "{kind:?} for each group: {few} with 4 groups, {many} with 64 groups");
+        // The number of manifests that a process looks at grows with the logarithm of the number of groups.
+        let (few, many) = (few_each[nth], many_each[nth]);
+        assert!(many <= 1.3 * few + 6.0, "{kind:?} for each group: {few} with 4 aggregators, {many} with 64");
+    }
+    // Each group lists the directory of the checkpoint once.
+    for names in [many[KINDS.len()], many_each[KINDS.len()]] {
+        assert!(names <= 2.0 * 64.0, "{names} names in the listings for each group, with 64 groups");
     }
 }
 

@@ -9,8 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The sources of each crate.
-const CRATES: [&str; 7] =
-    ["src", "proto/src", "cnc/src", "anc/src", "simulation/src", "cli/src", "benches/mpib/src"];
+const CRATES: [&str; 7] = ["src", "proto/src", "cnc/src", "anc/src", "simulation/src", "cli/src", "benches/mpib/src"];
 
 /// Circles that still exist. Add no circle to this list. Break a new circle by moving the code that both files need
 /// to a third file. Remove a circle from this list when it is broken.

@@ -239,6 +239,7 @@ impl Hub {
             has_asked: false,
             problem: String::new(),
             exists: false,
+            container: None,
             sessions: BTreeSet::new(),
             given_up_while_draining: false,
             untold: BTreeMap::new(),

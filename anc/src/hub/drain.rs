@@ -3,6 +3,7 @@
 use super::event::HubEvent;
 use super::gather::{Gather, LOOK_LEAVING_MS, LOOK_LONGEST_MS};
 use super::{Draining, Hub};
+use crate::completes::GroupOf;
 use crate::drain::{GRACE_MS, InFlight, Uncommitted, Verdict, decide};
 use crate::group::{Event, Key, Phase, Reason};
 use crate::unpanicked::unpanicked;
@@ -165,15 +166,17 @@ impl Hub {
         }
         let now_ms = self.now_ms();
         let hurry = self.draining.is_some() || self.agents.values().any(|agent| agent.leaving_ms.is_some());
-        let mut due: BTreeMap<(JobId, CheckpointId, u32), Vec<Key>> = BTreeMap::new();
+        let mut due: BTreeMap<(JobId, CheckpointId), (GroupOf, Vec<Key>)> = BTreeMap::new();
         for (key, gather) in &mut self.gathers {
-            let Phase::Committed(id) = &gather.phase else { continue };
+            let (Phase::Committed(id), Some(container)) = (&gather.phase, gather.container) else { continue };
             if !gather.untold.is_empty() && now_ms >= gather.look.0 {
                 let longest_ms = if hurry { LOOK_LEAVING_MS } else { LOOK_LONGEST_MS };
                 gather.look = (now_ms + gather.look.1, (gather.look.1 * 2).min(longest_ms));
                 gather.looked_ms = Some(now_ms);
-                let checkpoint = (key.job.clone(), id.clone(), gather.grouping.groups());
-                due.entry(checkpoint).or_default().push(key.clone());
+                let (job, checkpoint, groups) = (key.job.clone(), id.clone(), gather.grouping.groups());
+                let of =
+                    GroupOf { job: job.clone(), checkpoint: checkpoint.clone(), groups, group: key.group, container };
+                due.entry((job, checkpoint)).or_insert((of, Vec::new())).1.push(key.clone());
             }
         }
         if due.is_empty() {
@@ -181,11 +184,8 @@ impl Hub {
         }
         let (store, shared, events) = (Arc::clone(&self.store), Arc::clone(&self.shared), self.events.clone());
         let look = move || {
-            let exists = |job: &JobId, id: &CheckpointId, groups: u32| {
-                unpanicked(|| Ok(shared.completes.of(&*store, job, id, groups))).unwrap_or(false)
-            };
-            let complete = due.into_iter().filter(|((job, id, groups), _)| exists(job, id, *groups));
-            let exist = complete.flat_map(|(_, keys)| keys).collect();
+            let exists = |of: &GroupOf| unpanicked(|| Ok(shared.completes.became(&*store, of))).unwrap_or(false);
+            let exist = due.into_values().filter(|(of, _)| exists(of)).flat_map(|(_, keys)| keys).collect();
             // Sending fails only if the hub has ended.
             let _ = events.blocking_send(HubEvent::Exist(exist));
         };

@@ -6,6 +6,7 @@ use super::gather::{Overwritten, Progress};
 use super::shared::Shared;
 use crate::budget::Budget;
 use crate::commit_group::{CommittedGroup, commit_group};
+use crate::completes::GroupOf;
 use crate::fetch::{AgentLink, Announced, Doubt, RemoteSource};
 use crate::flush::{Flush, FlushOptions};
 use crate::flush_error::FlushError;
@@ -150,7 +151,7 @@ impl FlushWork {
         let id = manifest.checkpoint.clone();
         // Whether all groups of the checkpoint are committed. The agents get this value. If the store cannot be read
         // now, the value is `false`, and the hub asks the store again later.
-        let exists = self.shared.completes.of(store, &job, &id, manifest.groups);
+        let exists = self.shared.completes.is(store, &GroupOf::from(&manifest));
         Ok(Flushed { id, manifest, exists, was_there })
     }
 
@@ -375,7 +376,7 @@ impl FlushWork {
             let Ok(id) = self.key.label.with_generation(*generation) else { continue };
             let Ok(manifest) = manifest::read_manifest(store, job, &id, self.key.group) else { continue };
             if has_saved(&manifest, self.grouping, &self.files)
-                && self.shared.completes.of(store, job, &id, manifest.groups)
+                && self.shared.completes.is(store, &GroupOf::from(&manifest))
             {
                 tracing::info!(%job, checkpoint = %id, group = self.key.group.0, "these files are already in the store");
                 return Ok(Some(Flushed { id, manifest, exists: true, was_there: true }));

@@ -93,6 +93,7 @@ impl Hub {
         match result {
             Ok(flushed) => {
                 gather.exists = flushed.exists;
+                gather.container = Some(flushed.manifest.container.digest);
                 gather.raw_bytes = flushed.manifest.raw_bytes;
                 gather.stored_bytes = flushed.manifest.stored_bytes;
                 tracing::debug!(

@@ -43,6 +43,8 @@ pub(super) struct Gather {
     /// The last failure, as text for the user.
     pub(super) problem: String,
     pub(super) exists: bool,
+    /// The digest of the committed container.
+    pub(super) container: Option<Digest>,
     /// The sessions whose ranks were committed.
     pub(super) sessions: BTreeSet<u64>,
     /// Whether the checkpoint was abandoned after the drain began.

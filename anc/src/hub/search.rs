@@ -9,6 +9,7 @@
 use super::event::{HubEvent, Searched};
 use super::gather::{Gather, Search};
 use super::{Hub, Shared, WAITING_MAX};
+use crate::completes::GroupOf;
 use crate::fetch::Announced;
 use crate::flush_error::FlushError;
 use crate::group::{Event, Key, Phase};
@@ -140,6 +141,7 @@ impl Hub {
                         "these files are already in the store"
                     );
                     gather.exists = exists;
+                    gather.container = Some(manifest.container.digest);
                     gather.raw_bytes = manifest.raw_bytes;
                     gather.stored_bytes = manifest.stored_bytes;
                     self.step(&key, Event::Found(manifest.checkpoint));
@@ -185,12 +187,12 @@ fn find(store: &dyn Store, shared: &Shared, wanted: &Wanted) -> Result<Option<(B
         let has_all = announced.iter().all(|(rank, (_, files))| has_files(&manifest, *rank, files, *any_time));
         let is_same = manifest.ranks == *ranks && has_all;
         if *any_time {
-            let exists = shared.completes.of(store, &key.job, &id, manifest.groups);
+            let exists = shared.completes.is(store, &GroupOf::from(&manifest));
             let may_be_restored = || Ok(!is_passed_over(&manifest::state(store, &key.job, &id)?));
             let is_there = is_same && exists && may_be_restored().map_err(FlushError::Store)?;
             return Ok(is_there.then(|| (Box::new(manifest), true)));
         }
-        let exists = is_same && shared.completes.of(store, &key.job, &id, manifest.groups);
+        let exists = is_same && shared.completes.is(store, &GroupOf::from(&manifest));
         if exists || is_same && manifest.incarnation == incarnation {
             return Ok(Some((Box::new(manifest), exists)));
         }
