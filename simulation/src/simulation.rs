@@ -1,6 +1,7 @@
 //! A simulated job: its ranks write checkpoints of small files, and real daemons save them in a store in memory.
 
 use crate::daemons::{SimulatedAgent, SimulatedAggregator};
+use crate::rank_file::RankFile;
 use crate::store::{Counts, SimulatedStore};
 use anyhow::{Context, bail};
 use mcrengine::container::{checkpoint_dir, container_path};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-/// Bytes of each rank's file.
+/// Bytes of each rank's file in the checkpoints that are stored before the job begins.
 const FILE_BYTES: usize = 4096;
 /// Maximum time for one step.
 const STEP_MAX: Duration = Duration::from_secs(600);
@@ -104,6 +105,7 @@ impl Failure {
 /// A running job.
 pub struct Simulation {
     setup: Setup,
+    file: RankFile,
     /// The directories of the nodes.
     _dir: TempDir,
     store: SimulatedStore,
@@ -123,8 +125,8 @@ fn step_id(step: u32) -> CheckpointId {
 }
 
 impl Simulation {
-    /// Starts all daemons.
-    pub fn start(setup: Setup) -> anyhow::Result<Self> {
+    /// Starts all daemons. Each rank writes a file like `file`.
+    pub fn start(setup: Setup, file: RankFile) -> anyhow::Result<Self> {
         let below = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
         let dir = tempfile::Builder::new().prefix("mcr-scale.").tempdir_in(below)?;
         let store = SimulatedStore::new(setup.delay);
@@ -141,7 +143,7 @@ impl Simulation {
         };
         let agents = (0..setup.nodes()).map(agent).collect::<Result<_, _>>()?;
         let start = Counts::default();
-        let mut this = Self { setup, _dir: dir, store, aggregators, agents, start, _proxies: proxies };
+        let mut this = Self { setup, file, _dir: dir, store, aggregators, agents, start, _proxies: proxies };
         this.await_quiet(QUIET);
         this.start = this.counts();
         Ok(this)
@@ -169,8 +171,7 @@ impl Simulation {
         let mut bytes = 0;
         for agent in &self.agents {
             for rank in agent.ranks.clone().filter(|rank| writes(*rank)) {
-                let value = |n: usize| (f64::from(rank) + (n * (step as usize + 1)) as f64).to_le_bytes();
-                let values: Vec<u8> = (0..FILE_BYTES / 8).flat_map(value).collect();
+                let values = self.file.of(rank, step);
                 bytes += values.len() as u64;
                 std::fs::write(agent.watch.join(format!("{}.r{rank}", step_id(step))), values)?;
             }

@@ -12,6 +12,7 @@
 //! MCR_SCALE_STORED the number of stored checkpoints, MCR_SCALE_DELAY_US the time of each operation on the store in
 //! microseconds, and MCR_BENCH_REPETITIONS the number of measured steps (default 5).
 
+use mcr_simulation::rank_file::RankFile;
 use mcr_simulation::simulation::{Cost, Setup, Simulation};
 use mcr_simulation::store::KINDS;
 use mcr_test_support::measure::{Sample, process_status, repetitions};
@@ -74,7 +75,7 @@ fn the_operations_on_the_store_for_each_group_do_not_depend_on_the_number_of_gro
 
 /// Saves some steps of a job, and prints the medians for each group.
 fn measure(setup: Setup, steps: usize) -> Vec<f64> {
-    let simulation = Simulation::start(setup).expect("it starts");
+    let simulation = Simulation::start(setup, RankFile::numbers()).expect("it starts");
     let first = simulation.step(0).expect("saved");
     let costs: Vec<Cost> = (1..=steps).map(|step| simulation.step(step as u32).expect("saved")).collect();
     let groups = f64::from(setup.groups());
