@@ -4,6 +4,7 @@ pub mod values;
 
 use crate::advise::args::AdviseArgs;
 use crate::bench::partition_args::BenchPartitionsArgs;
+use crate::bench::scale_args::BenchScaleArgs;
 use crate::copy::args::{self as copy, CopyArgs};
 use crate::exit;
 use crate::globs::FileGlob;
@@ -799,6 +800,9 @@ pub enum BenchCommand {
     Schemes(BenchSchemesArgs),
     /// Compare replacement policies of the partition buffer, on generated or recorded traces
     Partitions(BenchPartitionsArgs),
+    /// Measure what a checkpoint of many ranks costs the store and the daemons, in simulated jobs
+    #[command(after_help = exit::ALL_OR_NOTHING)]
+    Scale(BenchScaleArgs),
 }
 
 /// Options of `mcr bench codecs` and `mcr bench schemes`.
@@ -885,15 +889,4 @@ pub struct BenchSchemesArgs {
 pub struct ManualArgs {
     /// Directory that receives man/man1 and the directories of the shells
     pub dir: PathBuf,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
 }

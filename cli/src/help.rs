@@ -118,6 +118,11 @@ mod tests {
     }
 
     #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
     fn every_command_is_in_one_group_and_the_list_fits_80_columns() {
         let root = command();
         let names: BTreeSet<&str> =

@@ -214,6 +214,8 @@ fn the_json_of_every_command_has_the_documented_shape() {
     checked.run("bench codecs", &mut site.bench("codecs"), 0);
     checked.run("bench schemes", &mut site.bench("schemes"), 0);
     checked.run("bench partitions", mcr().args(["bench", "partitions", "--sub-buffers", "1,2"]), 0);
+    let scale = "bench scale --ranks 8,16 --group-size 4 --steps 1 --failures";
+    checked.run("bench scale", mcr().args(scale.split(' ')), 0);
     checked.run("error", &mut site.command("show nothing"), 1);
     of_daemons(&site, &mut checked);
     let known: BTreeSet<String> = schemas().keys().cloned().collect();

@@ -4,7 +4,8 @@
 //! writes only the report. The budget limits the memory for segments. The headers of the measured ranks and a few
 //! buffers for each thread need additional memory. After `--time-limit`, no new work begins.
 //!
-//! `mcr bench partitions` measures no checkpoints, but the replacement policies of the partition buffer.
+//! `mcr bench partitions` measures no checkpoints, but the replacement policies of the partition buffer. `mcr bench
+//! scale` measures simulated jobs.
 
 mod codecs;
 mod codecs_plot;
@@ -16,6 +17,8 @@ mod paper;
 pub mod partition_args;
 mod partitions;
 pub mod profiles;
+mod scale;
+pub mod scale_args;
 mod schemes;
 mod schemes_plot;
 mod schemes_report;
@@ -37,6 +40,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Codecs(args) => codecs::run(args),
         BenchCommand::Schemes(args) => schemes::run(args),
         BenchCommand::Partitions(args) => partitions::run(args),
+        BenchCommand::Scale(args) => scale::run(args),
     }
 }
 

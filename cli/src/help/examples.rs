@@ -182,6 +182,11 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr bench partitions", "Compare all policies on generated traces"),
         example("mcr bench partitions --json", "The same for a script"),
     ]),
+    ("bench scale", &[
+        example("mcr bench scale --ranks 256,1024,4096", "Compare jobs of three sizes"),
+        example("mcr bench scale --ranks 15408 --aggregators groups --failures", "Simulate the job of the paper, with failures"),
+        example("mcr bench scale --checkpoints-stored 1,100,1000 --svg scale.svg", "Draw the costs over the stored checkpoints"),
+    ]),
 ];
 
 /// The examples of a command. `path`: the name of the command below `mcr`, for example `cert init`.
