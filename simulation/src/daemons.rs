@@ -142,9 +142,10 @@ impl SimulatedAgent {
         std::fs::create_dir(&watch)?;
         let (first, last) = (ranks.start, ranks.end - 1);
         let config = format!(
-            "job = \"job\"\nnode = \"n{nth}\"\nwatch = {watch:?}\nstate-file = {state:?}\naggregators = {aggregators:?}\n\
-             ranks = {all_ranks}\nlocal-ranks = \"{first}-{last}\"\ngroup-size = {group_size}\ncapture-threads = 1\n\
-             quiet-ms = 50\ncheckpoint-quiet-ms = 100\nlayout = \"{{checkpoint}}.r{{rank}}\"\n"
+            "job = \"job\"\nnode = \"n{nth}\"\nwatch = {watch:?}\nstate-file = {state:?}\n\
+             aggregators = {aggregators:?}\nranks = {all_ranks}\nlocal-ranks = \"{first}-{last}\"\n\
+             group-size = {group_size}\ncapture-threads = 1\nquiet-ms = 50\ncheckpoint-quiet-ms = 100\n\
+             layout = \"{{checkpoint}}.r{{rank}}\"\n"
         );
         let mut this = Self { nth, ranks, watch, config, running: None };
         this.start_again()?;

@@ -91,8 +91,8 @@ fn measure(setup: Setup, steps: usize) -> Vec<f64> {
         print!(" {kind:?} {count:.1}");
     }
     println!(
-        " names {:.1} | busiest {:.0} | commit {:.2} s, cpu {:.2} s, anc {:.0} ms, cnc {:.0} ms, wire {:.0} B/rank; first: \
-         {:.1} ops, {:.1} names a group; {} MiB",
+        " names {:.1} | busiest {:.0} | commit {:.2} s, cpu {:.2} s, anc {:.0} ms, cnc {:.0} ms, wire {:.0} B/rank; \
+         first: {:.1} ops, {:.1} names a group; {} MiB",
         each[KINDS.len()],
         median(&|cost| cost.busiest as f64),
         median(&|cost| cost.commit.as_secs_f64()),
