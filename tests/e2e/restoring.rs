@@ -396,7 +396,9 @@ fn a_step_that_the_application_writes_on_after_it_was_committed_and_deleted_is_d
     let (dir, data, store) = (site.dir.path(), site.data(), site.store());
     make_store(&store);
     let (_anc, address) = Daemon::aggregator(dir, "anc", &store, "group-size = 2");
-    let more = format!("layout = \"{{checkpoint}}/rank_{{rank}}.dat\"\ndelete-after-commit = true\n{AGENT}");
+    let more = format!(
+        "layout = \"{{checkpoint}}/rank_{{rank}}.dat\"\ndelete-after-commit = true\ndoubt-quiet-ms = 2000\n{AGENT}"
+    );
     let _agent = Daemon::agent(dir, "agent", &data, std::slice::from_ref(&address), &more);
     let file = |rank: u32| data.join(format!("it_1/rank_{rank}.dat"));
     (0..2).for_each(|rank| site.write(&data, 1, rank));
