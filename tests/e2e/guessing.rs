@@ -255,3 +255,12 @@ fn files_that_all_have_temporary_names_are_not_taken_for_a_checkpoint() {
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("only 2 files with a temporary name") && said.contains("--layout single"), "{said}");
 }
+
+#[test]
+fn dates_before_the_ranks_are_one_checkpoint_each() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for day in 1 2 3; do for rank in 0 1 2; do [ $day$rank = 32 ] && kill -9 $$; \
+                  echo $day > 2026-01-0${day}T000000_r$rank.nc; done; sleep 3; done";
+    let log = run_guessed(dir.path(), &[], script, 137);
+    assert!(is_complete(dir.path(), "2026-01-02T000000") && !is_complete(dir.path(), "2026-01-03T000000"), "{log}");
+}

@@ -54,7 +54,7 @@ fn date_in_directories(path: &[u8]) -> Option<usize> {
 }
 
 /// The length of the date at the beginning of a text, as in `2010-10-01`, `01-OCT-2010`, `0001-02-01-00000` (with the
-/// seconds of the day), and `2010-10-01_00.00.00`. `None` if the text does not begin with a date.
+/// seconds of the day), `2010-10-01_00.00.00`, and `2026-01-04T000000Z`. `None` if the text does not begin with a date.
 pub(super) fn date_length(text: &[u8]) -> Option<usize> {
     // The offset after a separator at `at` and the digits that follow the separator. `None` if there is no separator
     // at `at`, or if the number of digits is not `count`.
@@ -70,7 +70,10 @@ pub(super) fn date_length(text: &[u8]) -> Option<usize> {
     let month = after(year, b"-", 2).filter(|end| (4..=6).contains(&year) && in_range(*end, 12))?;
     let day = after(month, b"-", 2).filter(|end| in_range(*end, 31))?;
     let minute = || after(after(day, b"-_T", 2)?, b"-_:.", 2);
-    let time = after(day, b"-_T", 5).or_else(|| minute().map(|end| after(end, b"-_:.", 2).unwrap_or(end)));
+    let clock = || minute().map(|end| after(end, b"-_:.", 2).unwrap_or(end));
+    let compact = || after(day, b"T", 6).or_else(|| after(day, b"T", 4));
+    let time = after(day, b"-_T", 5).or_else(clock).or_else(compact);
+    let time = time.map(|end| end + usize::from(text[day] == b'T' && text.get(end) == Some(&b'Z')));
     Some(time.unwrap_or(day))
 }
 

@@ -56,6 +56,11 @@ pub(super) fn find_span(templates: &[Template<'_>], ranks: &[Option<RankSlot>]) 
             *deepest = depth.max(*deepest);
         }
     }
+    // A span that ends within a word, such as the date in `2026-01-04T3_r0`, is in no name.
+    let is_in_names = |text: &[u8]| templates.iter().zip(ranks).any(|(t, rank)| t.find(text, rank.as_ref()).is_some());
+    if found.keys().any(|text| is_in_names(text)) {
+        found.retain(|text, _| is_in_names(text));
+    }
     let says = found.values().any(|(_, word)| *word == Word::Checkpoint);
     found.retain(|_, (_, word)| !says || *word == Word::Checkpoint);
     let candidates: Vec<Candidate> =

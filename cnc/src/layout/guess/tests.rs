@@ -799,3 +799,21 @@ fn the_explanation_of_an_empty_directory_says_that_there_are_no_files() {
     let (_, explanation) = guess_at(&[], Path::new("/data/run7"));
     assert_eq!(explanation.lines, ["there are no files yet"]);
 }
+
+#[test]
+fn the_date_before_the_rank_is_the_name_of_the_checkpoint() {
+    for date in ["2026-01-0#T000000", "2026-01-0#T0000Z", "2026-01-0#T00:00:00Z", "2026-01-0#T00-00-00"] {
+        for name in ["{}_r#.nc", "rst/{}/r#.nc"] {
+            let labels = ["1", "2", "3"].map(|day| date.replace('#', day));
+            let names = paths(labels.iter().flat_map(|label| numbered(&name.replace("{}", label), 4)));
+            let (layout, explanation) = guess_in_order(&names);
+            let expected: Vec<_> = labels.iter().map(|label| (label.as_str(), 4, 4)).collect();
+            assert_eq!(place_all(&layout, &names), expect(&expected), "{layout}\n{explanation}");
+            assert!(explanation.certain, "{explanation:?}");
+        }
+    }
+    let names = paths((1..4).flat_map(|day| numbered(&format!("2026-01-0{day}T5_r#.nc"), 4)));
+    assert!(guess_in_order(&names).1.asks.is_some(), "T5 may be the number of a part");
+    assert_eq!(date_length(b"2026-01-04T000000Z_r1"), Some(18));
+    assert_eq!(date_length(b"2026-01-04T00000000"), Some(10), "no time has 8 digits");
+}
