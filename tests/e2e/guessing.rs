@@ -256,6 +256,33 @@ fn files_that_all_have_temporary_names_are_not_taken_for_a_checkpoint() {
     assert!(said.contains("only 2 files with a temporary name") && said.contains("--layout single"), "{said}");
 }
 
+/// Saves the application's directory of a test with `mcr save`. Returns the messages.
+fn save_guessed(dir: &Path, status: i32) -> String {
+    let mut save = mcr();
+    save.args(["save", "--create", "--job", "saved", "--store"]).arg(dir.join("saved")).arg(dir.join("out"));
+    String::from_utf8_lossy(&run(&mut save, status).stderr).into_owned()
+}
+
+#[test]
+fn numbers_that_may_be_ranks_with_gaps_are_asked_about_by_run_and_by_save() {
+    for (name, form) in [
+        ("ckpt_$step.$rank.h5", "# in ckpt_N.#.h5 may be the rank"),
+        ("f_${rank}_$step", "# in f_N_# would be the rank"),
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script =
+            format!("for step in 1 2 3; do for rank in 10 20 30; do echo $step > {name}; done; sleep 2.5; done");
+        let script = if form.contains("ckpt") { script.replace("1 2 3", "100 200 300") } else { script };
+        for ranks in [&[][..], &["--ranks", "3"]] {
+            let log = run_guessed(dir.path(), ranks, &script, 5);
+            assert!(log.contains("not committed: no layout is configured") && log.contains(form), "{log}");
+            assert!(!dir.path().join("store/job").exists(), "{log}");
+        }
+        let said = save_guessed(dir.path(), 1);
+        assert!(said.contains(form), "{said}");
+    }
+}
+
 #[test]
 fn dates_before_the_ranks_are_one_checkpoint_each() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -27,6 +27,7 @@ use words::{CHECKPOINT_WORDS, PART_WORDS, RANK_WORDS};
 mod beside;
 mod dates;
 mod each_rank;
+mod grids;
 mod runs;
 mod steps;
 mod words;
@@ -41,8 +42,8 @@ pub struct Explanation {
     pub lines: Vec<String>,
     /// Whether the names determined the layout. If false, all files are one checkpoint of rank 0.
     pub certain: bool,
-    /// Whether more files may show another layout. With this layout the present files make one checkpoint. If true,
-    /// `certain` is false.
+    /// Whether more files may show another layout. With this layout the present files make one checkpoint, or they were
+    /// begun at once and one of two numbers in their names may be the rank. If true, `certain` is false.
     pub awaits_files: bool,
     /// Whether the names show neither ranks nor checkpoints, so that all files are one checkpoint. If true, `certain`
     /// is false.
@@ -375,7 +376,8 @@ fn from_numbers(
         _ => return None,
     };
     let may_change = span.as_ref().is_some_and(|span| steps::may_change(&templates, &ranks, span));
-    let awaits_files = may_change || span.is_none() && may_be_steps;
+    let is_open = |span: &Vec<u8>| !any_rank && !one_rank && grids::may_become_one(&templates, span);
+    let awaits_files = may_change || span.is_none() && may_be_steps || span.as_ref().is_some_and(is_open);
 
     let first = ranks.iter().flatten().map(|rank| rank.first).min().unwrap_or(0);
     let first_rank = u32::from(first == 1);
@@ -409,7 +411,8 @@ fn from_numbers(
         Some(span) => lines.push(format!("the name of a checkpoint has the form {}", show(span, &[]))),
         None => lines.push(format!("no number distinguishes checkpoints: all files are checkpoint {otherwise}")),
     }
-    let gap = || templates.iter().find_map(steps::rank_with_gaps).filter(|_| !any_rank && !one_rank);
+    let grid = || grids::asks(&templates, span.as_deref().unwrap_or_default());
+    let gap = || templates.iter().find_map(steps::rank_with_gaps).or_else(grid).filter(|_| !any_rank && !one_rank);
     let asks = asks.or_else(gap).or_else(|| {
         let (template, rank) = ranked.iter().find(|(template, rank)| template.contradicts(rank))?;
         Some(format!(

@@ -285,7 +285,7 @@ pub(super) fn may_be_ranks(
 }
 
 /// Whether the first and the last of these times are at least [`SERIES_MIN`] apart.
-fn are_apart(times: &[SystemTime]) -> bool {
+pub(super) fn are_apart(times: &[SystemTime]) -> bool {
     let apart = times.iter().max().zip(times.iter().min()).and_then(|(last, first)| last.duration_since(*first).ok());
     apart.is_none_or(|apart| apart >= SERIES_MIN)
 }
