@@ -18,6 +18,7 @@ use crate::orphan::{Start, Watch};
 use crate::overlooked;
 use crate::page::Served;
 use crate::placement::Placement;
+use crate::question::{self, Question};
 use crate::remembered;
 use crate::settings::{DEFAULT, Facts, Settings};
 use crate::signals::Signals;
@@ -57,9 +58,10 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
     warn_of_unknown_ranks(&config);
     within_runtime(async {
         let mut signals = Signals::new()?;
+        let mut question = None;
         let (layout, signalled) = tokio::select! {
-            layout = agent_layout(&config, None) => (layout?, false),
-            () = signals.next() => match last_layout(&config, false)? {
+            layout = agent_layout(&config, None, &mut question) => (layout?, false),
+            () = signals.next() => match last_layout(&config, false, question)? {
                 LastLayout::Layout(layout) => (layout, true),
                 LastLayout::Nothing => return Ok(ExitCode::SUCCESS),
                 LastLayout::Unknown => return Ok(ExitCode::from(NOT_COMMITTED)),
@@ -358,7 +360,15 @@ fn run_in_one_process(
         }
         let start = Start { store: store.clone(), job: agent.job.clone(), identity: agent.incarnation.clone() };
         let has_seen_files = false;
-        let mut both = Both { config: agent, store, sees_all_ranks: is_here, has_seen_files, node: None, aggregator };
+        let mut both = Both {
+            config: agent,
+            store,
+            sees_all_ranks: is_here,
+            has_seen_files,
+            node: None,
+            aggregator,
+            question: None,
+        };
         let ended = match command.is_empty() {
             false => both.accompany(command, &mut signals, bound).await?,
             true => {
@@ -440,6 +450,8 @@ struct Both {
     /// Whether files of checkpoints of this run were there when the agent's layout became known.
     has_seen_files: bool,
     node: Option<NodeAgent>,
+    /// The question about the names of the files that was logged before the layout became known.
+    question: Option<Question>,
     /// `None`: the aggregators are in other processes.
     aggregator: Option<Aggregator>,
 }
@@ -465,7 +477,8 @@ impl Both {
         if !must_count_ranks {
             warn_of_unknown_ranks(&self.config);
         }
-        let layout = agent_layout(&self.config, self.sees_all_ranks.then_some(&*self.store)).await?;
+        let store = self.sees_all_ranks.then_some(&*self.store);
+        let layout = agent_layout(&self.config, store, &mut self.question).await?;
         if self.sees_all_ranks {
             let (config, layout) = (self.config.clone(), layout.clone());
             let looked = tokio::task::spawn_blocking(move || overlooked::has_written(&config, &layout));
@@ -609,7 +622,11 @@ impl Both {
         self.config.has_ended_well = processes == Processes::EndedWell;
         if self.node.is_none() && self.config.watch.is_dir() {
             // If the command failed, the files of several ranks may be only a part of a checkpoint.
-            match last_layout(&self.config, self.sees_all_ranks && processes == Processes::EndedWell)? {
+            match last_layout(
+                &self.config,
+                self.sees_all_ranks && processes == Processes::EndedWell,
+                self.question.take(),
+            )? {
                 LastLayout::Layout(layout) => {
                     if self.must_count_ranks() {
                         counted::set(&mut self.config, &layout, processes == Processes::EndedWell).await;
@@ -726,11 +743,17 @@ const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The configured layout. If no layout is configured, waits until the file names show the layout. `store`: the store,
 /// if all ranks of the job are on this node.
-async fn agent_layout(config: &CncConfig, store: Option<&Path>) -> anyhow::Result<Layout> {
+/// `question`: the question about the names of the ranks that was logged before.
+async fn agent_layout(
+    config: &CncConfig,
+    store: Option<&Path>,
+    question: &mut Option<Question>,
+) -> anyhow::Result<Layout> {
     let mut reported = None;
     loop {
         let (layout, guessed) = config.resolve_layout(false)?;
         let Some(mut explanation) = guessed else { return Ok(layout) };
+        question::keep(config, &layout, &mut explanation, question);
         doubt_other_nodes(config, &layout, &mut explanation);
         if explanation.certain {
             for line in &explanation.lines {
@@ -824,9 +847,10 @@ enum LastLayout {
     Unknown,
 }
 
-fn last_layout(config: &CncConfig, sees_all_ranks: bool) -> anyhow::Result<LastLayout> {
+fn last_layout(config: &CncConfig, sees_all_ranks: bool, mut question: Option<Question>) -> anyhow::Result<LastLayout> {
     let (layout, mut guessed) = config.resolve_layout(true)?;
     if let Some(explanation) = &mut guessed {
+        question::keep(config, &layout, explanation, &mut question);
         doubt_other_nodes(config, &layout, explanation);
     }
     let explanation = match guessed {

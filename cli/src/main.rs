@@ -55,6 +55,7 @@ mod places;
 mod plot;
 mod prepare;
 mod prune;
+mod question;
 mod ranks;
 mod refused;
 mod remembered;

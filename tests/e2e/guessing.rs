@@ -284,6 +284,19 @@ fn numbers_that_may_be_ranks_with_gaps_are_asked_about_by_run_and_by_save() {
 }
 
 #[test]
+fn a_file_that_was_cut_short_does_not_show_that_files_are_no_ranks() {
+    for write in ["echo $step > state.$rank.h5", "echo $step > new.tmp; mv new.tmp state.$rank.h5"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = format!(
+            "for step in 1 2; do for rank in 0 1; do {write}; done; sleep 3; done; rank=0; {write}; kill -9 $$"
+        );
+        let log = run_guessed(dir.path(), &[], &script, 137);
+        assert!(log.contains("not committed: no layout is configured") && log.contains("may be the ranks"), "{log}");
+        assert!(!dir.path().join("store/job").exists(), "{log}");
+    }
+}
+
+#[test]
 fn dates_before_the_ranks_are_one_checkpoint_each() {
     let dir = tempfile::tempdir().expect("a directory");
     let script = "for day in 1 2 3; do for rank in 0 1 2; do [ $day$rank = 32 ] && kill -9 $$; \

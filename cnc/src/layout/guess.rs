@@ -53,6 +53,9 @@ pub struct Explanation {
     /// A question for the user. `Some` means that the layout must not be used. The text says why, and which options
     /// the user can specify instead.
     pub asks: Option<String>,
+    /// Whether the question is whether files are the ranks of one checkpoint, or one checkpoint each. Only the times of
+    /// the files can answer it.
+    pub may_be_ranks: bool,
 }
 
 impl fmt::Display for Explanation {
@@ -135,8 +138,8 @@ fn guess_of(
         return (layout, explanation);
     }
     // All ranks begin their files at about the same time, even if writing the files takes long.
-    if let Some(asks) = steps::may_be_ranks(&layout, &paths, &times.begun) {
-        return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
+    if let Some(asks) = steps::may_be_ranks(&layout, &paths, &times.created) {
+        return (layout, Explanation { asks: Some(asks), may_be_ranks: true, certain: false, ..explanation });
     }
     if let Some(asks) = dates::in_one_checkpoint(&layout, &paths).or_else(|| runs::mixed(&layout, &paths)) {
         return (layout, Explanation { asks: Some(asks), certain: false, ..explanation });
@@ -319,19 +322,22 @@ struct Template<'a> {
     modified: Vec<Option<SystemTime>>,
 }
 
-/// When the files of a listing were begun and last modified. Empty if the times are not known.
+/// When the files of a listing were created, begun and last modified. Empty if the times are not known.
 #[derive(Default)]
 struct Times<'a> {
+    created: BTreeMap<&'a FilePath, SystemTime>,
     begun: BTreeMap<&'a FilePath, SystemTime>,
     modified: BTreeMap<&'a FilePath, SystemTime>,
 }
 
 impl<'a> Times<'a> {
     /// The times of a listing. If the listing does not say when files were begun, the times of modification are used.
+    /// If the listing does not say when files were created, the times when they were begun are used.
     fn of(listing: &'a Listing) -> Self {
         let begun = if listing.begun.is_empty() { &listing.modified } else { &listing.begun };
+        let created = if listing.created.is_empty() { begun } else { &listing.created };
         let all = |times: &[SystemTime]| listing.files.iter().zip(times.iter().copied()).collect();
-        Self { begun: all(begun), modified: all(&listing.modified) }
+        Self { created: all(created), begun: all(begun), modified: all(&listing.modified) }
     }
 }
 

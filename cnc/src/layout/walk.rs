@@ -92,6 +92,9 @@ pub struct Listing {
     /// application wrote the file again under its name, the time is the modification time. If the file system has no
     /// creation times, the time is 60 s before the modification time.
     pub begun: Vec<SystemTime>,
+    /// The creation time of each file, or the modification time if it is earlier. In contrast to `begun`, the time
+    /// stays the same if the application writes the file again under its name. Empty if the times are not known.
+    pub created: Vec<SystemTime>,
     /// Length of each file in bytes.
     pub bytes: Vec<u64>,
     /// Symbolic links that were not followed, sorted by name.
@@ -149,6 +152,8 @@ impl Listing {
         self.modified.retain(|_| *keep.next().unwrap_or(&true));
         let mut keep = kept.iter();
         self.begun.retain(|_| *keep.next().unwrap_or(&true));
+        let mut keep = kept.iter();
+        self.created.retain(|_| *keep.next().unwrap_or(&true));
         let mut keep = kept.iter();
         self.bytes.retain(|_| *keep.next().unwrap_or(&true));
     }
@@ -330,7 +335,8 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
                 Ok(created) => created.min(modified),
                 Err(_) => modified - CONTRADICTION_MIN,
             };
-            found_files.push((path, modified, begun, metadata.len()));
+            let created = metadata.created().map_or(begun, |created| created.min(modified));
+            found_files.push((path, modified, begun, created, metadata.len()));
         }
         Found::Directory(path) => {
             let name = root.join(path);
@@ -350,10 +356,11 @@ pub fn list(root: &Path, limits: &ScanLimits) -> Result<Listing, ScanError> {
     found_files.sort();
     links.sort();
     let mut listing = Listing { links, through, ahead, undated, skipped, skipped_count, ..Listing::default() };
-    for (path, modified, begun, bytes) in found_files {
+    for (path, modified, begun, created, bytes) in found_files {
         listing.files.push(path);
         listing.modified.push(modified);
         listing.begun.push(begun);
+        listing.created.push(created);
         listing.bytes.push(bytes);
     }
     Ok(listing)

@@ -817,3 +817,17 @@ fn the_date_before_the_rank_is_the_name_of_the_checkpoint() {
     assert_eq!(date_length(b"2026-01-04T000000Z_r1"), Some(18));
     assert_eq!(date_length(b"2026-01-04T00000000"), Some(10), "no time has 8 digits");
 }
+
+#[test]
+fn an_overwritten_file_does_not_show_whether_files_are_ranks_or_steps() {
+    let names = paths(["state.0.h5", "state.1.h5"]);
+    let at = |second: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+    let guessed = |created: [u64; 2]| {
+        let written = vec![at(99), at(90)];
+        let listing = Listing { created: created.map(at).into(), begun: written.clone(), ..listing_of(&names) };
+        guess(&Listing { modified: written, ..listing }, Path::new("/data/run7"), Rest::IsLeft, None).1
+    };
+    let explanation = guessed([10, 10]);
+    assert!(explanation.may_be_ranks && explanation.asks.is_some(), "{explanation:?}");
+    assert!(guessed([10, 13]).certain, "steps with names in turn");
+}
