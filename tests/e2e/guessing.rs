@@ -297,6 +297,19 @@ fn a_file_that_was_cut_short_does_not_show_that_files_are_no_ranks() {
 }
 
 #[test]
+fn a_file_that_each_rank_writes_once_and_no_checkpoint_has_gives_5_however_many_steps_follow() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for rank in 0 1; do echo mesh > mesh$rank.dat; done; for step in 100 200 300 400 500; do \
+                  for rank in 0 1; do echo $step > sol${step}_$rank.dat; done; sleep 2.5; done";
+    let log = run_guessed(dir.path(), TWO, script, 5);
+    assert!(log.contains("not committed: files belong to no checkpoint") && log.contains("first=mesh0.dat"), "{log}");
+    assert!(!log.contains("the rank is # in mesh"), "{log}");
+    let saved = list(&dir.path().join("store"));
+    assert!(saved.len() == 5 && saved.iter().all(|c| !c["doubt"].is_null()), "{saved:?}\n{log}");
+    save_guessed(dir.path(), 4);
+}
+
+#[test]
 fn dates_before_the_ranks_are_one_checkpoint_each() {
     let dir = tempfile::tempdir().expect("a directory");
     let script = "for day in 1 2 3; do for rank in 0 1 2; do [ $day$rank = 32 ] && kill -9 $$; \

@@ -406,7 +406,10 @@ fn from_numbers(
     let layout = Layout::new("guessed", patterns).ok()?;
 
     let mut lines = Vec::new();
-    match ranked.first() {
+    // Without the label, the files of a template belong to no checkpoint.
+    let has_label =
+        |(t, rank): &&(&Template<'_>, &RankSlot)| span.as_ref().is_none_or(|span| t.find(span, Some(rank)).is_some());
+    match ranked.iter().find(has_label).or(ranked.first()) {
         Some((template, rank)) => lines.push(format!(
             "the rank is # in {}: {rank_count} ranks, counted from {first}",
             show(&template.text, &[rank.slot])
@@ -455,9 +458,14 @@ const EXTENSIONS: &[&[u8]] = &[
     b"h5", b"hdf5", b"he5", b"h4", b"hdf4", b"nc3", b"nc4", b"mat5", b"bz2", b"bp3", b"bp4", b"bp5", b"md5", b"xdmf3",
 ];
 
-fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
+/// The length of a path without an extension that contains a digit.
+fn numbers_end(path: &[u8]) -> usize {
     let extension = path.iter().rposition(|&b| b == b'.' || b == b'/').map_or(path.len(), |dot| dot + 1);
-    let numbers_end = if EXTENSIONS.contains(&&path[extension..]) { extension } else { path.len() };
+    if EXTENSIONS.contains(&&path[extension..]) { extension } else { path.len() }
+}
+
+fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
+    let numbers_end = numbers_end(path);
     let (mut text, mut digits) = (Vec::with_capacity(path.len()), Vec::new());
     let mut at = 0;
     while at < path.len() {

@@ -1,11 +1,12 @@
 //! Files that are not part of a state: files that belong to no checkpoint, and files with names of logs, pointer files,
 //! older copies and unfinished files.
 
-use super::each_rank::{numbers_of, of_each_rank};
+use super::each_rank::{Placed, numbers_of, of_each_rank};
+use super::{Times, steps};
 use crate::layout::of_job::{is_batch_output, is_settings};
 use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary, may_be_left};
-use crate::layout::{Layout, Listing, is_of_a_store, is_ours};
-use mcrengine::ids::{CheckpointId, FilePath, Rank};
+use crate::layout::{Layout, Listing, Within, is_of_a_store, is_ours};
+use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::BTreeSet;
 
 /// Minimum percentage of the files and of the bytes that must belong to the checkpoints of a guess. The other files
@@ -30,7 +31,8 @@ pub struct Unplaced {
     /// Bytes of all files.
     pub of_bytes: u64,
     /// Whether the checkpoints of this layout are doubtful: these files are more than a quarter of all files and have
-    /// more than a quarter of all bytes, or one of them is named after a checkpoint.
+    /// more than a quarter of all bytes, or one of them is named after a checkpoint, or each rank has such a file that
+    /// belongs to no single checkpoint.
     pub makes_doubt: bool,
     /// The numbers of the checkpoints of which each rank has such a file. These checkpoints are doubtful, too.
     pub steps: BTreeSet<u64>,
@@ -56,10 +58,20 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
     let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
     let shares: [(u128, u128); 2] =
         [(left.len() as u128, all.len() as u128), (bytes_of(&mut left.iter().copied()), bytes_of(&mut all.iter()))];
-    let placed = || all.iter().filter_map(|(path, _)| layout.place(path));
-    let labels: BTreeSet<CheckpointId> = placed().map(|placed| placed.checkpoint).collect();
-    let ranks: BTreeSet<Rank> = placed().filter_map(|placed| placed.rank).collect();
-    let each_rank = of_each_rank(left.iter().map(|(path, _)| *path), &ranks, &labels);
+    let mut placed = Placed::default();
+    for (path, _) in &all {
+        if let Some(of_path) = layout.place(path) {
+            placed.labels.insert(of_path.checkpoint);
+            placed.ranks.extend(of_path.rank);
+        }
+        if let Some((_, Within { rank: Some(rank), .. })) = layout.place_within(path) {
+            placed.ends.insert(path.as_bytes()[rank.end..].to_vec());
+        }
+    }
+    let times = Times::of(listing);
+    let are_at_once = |files: &[&FilePath]| !has_pause(files, &times);
+    let each_rank = of_each_rank(left.iter().map(|(path, _)| *path), &placed, are_at_once);
+    let labels = placed.labels;
     let is_large = |(left, all): &(u128, u128)| left * 100 > all * (100 - MOST_PERCENT);
     let is_part = left.iter().any(|(path, _)| is_named_after(path, &labels));
     let restart = left.iter().find(|(path, _)| is_restart_name(path.as_bytes()));
@@ -74,18 +86,26 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         are_many: is_part || each_rank.are_there || shares.iter().any(is_large),
         bytes,
         of_bytes,
-        makes_doubt: is_part || shares.iter().all(is_large),
+        makes_doubt: is_part || each_rank.are_of_all || shares.iter().all(is_large),
         steps: each_rank.steps,
         restart: restart.map(|(path, _)| FilePath::clone(path)),
     })
+}
+
+/// Whether there was a pause of at least [`steps::SERIES_MIN`] while these files were written. True if a time is
+/// unknown.
+fn has_pause(files: &[&FilePath], times: &Times<'_>) -> bool {
+    let of_file = |path: &&FilePath| Some((*times.begun.get(*path)?, *times.modified.get(*path)?));
+    let Some(mut written) = files.iter().map(of_file).collect::<Option<Vec<_>>>() else { return true };
+    written.sort_unstable();
+    written.windows(2).any(|pair| pair[0].1 + steps::SERIES_MIN <= pair[1].0)
 }
 
 /// Whether the name of a file begins with the label of a checkpoint, as `rst.300` beside `rst.300.0` and `rst.300.1`.
 /// Such a file is probably the part of the checkpoint that all ranks share. Pictures and tables do not count.
 pub(super) fn is_named_after(path: &FilePath, labels: &BTreeSet<CheckpointId>) -> bool {
     let name = path.name();
-    let lower = name.to_ascii_lowercase();
-    if PICTURES.iter().any(|end| lower.ends_with(end)) {
+    if is_picture(name) {
         return false;
     }
     let is_end = |at: &usize| name.get(*at).is_none_or(|byte| !byte.is_ascii_alphanumeric());
@@ -99,6 +119,11 @@ pub(super) fn is_named_after(path: &FilePath, labels: &BTreeSet<CheckpointId>) -
 /// Endings of the names of pictures, films and tables that people make from checkpoints.
 const PICTURES: [&[u8]; 11] =
     [b".png", b".jpg", b".jpeg", b".gif", b".pdf", b".eps", b".svg", b".mp4", b".txt", b".csv", b".html"];
+
+pub(super) fn is_picture(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    PICTURES.iter().any(|end| name.ends_with(end))
+}
 
 /// Whether this is the name of a pointer file, or of a file without which a checkpoint is whole. The numbers in such
 /// names are neither ranks nor steps of checkpoints.

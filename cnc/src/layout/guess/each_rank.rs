@@ -1,6 +1,13 @@
 //! Finds files that each rank has written, and that a layout leaves out. The ranks need such files for a restart, also
 //! if the files are few and small.
+//!
+//! Three signs show that a number is the number of a rank: a word for ranks before the number, as in `rng_rank0`; the
+//! number of a checkpoint elsewhere in the name, as in `part_0004_0`; or the end of the name. If names such as
+//! `mesh0.h5` end like the names of the ranks' files in checkpoints, and the files were written at once, each rank has
+//! probably written one of them.
 
+use super::beside::is_picture;
+use super::numbers_end;
 use super::words::RANK_WORDS;
 use mcrengine::ids::{CheckpointId, FilePath, Rank, shape_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +18,9 @@ use std::ops::Range;
 pub(super) struct EachRank {
     /// Whether each rank has such a file.
     pub are_there: bool,
+    /// Whether such files belong to no single checkpoint, so that all checkpoints lack them. Tables and pictures do
+    /// not count.
+    pub are_of_all: bool,
     /// The numbers of checkpoints that are in the names of such files.
     pub steps: BTreeSet<u64>,
 }
@@ -23,20 +33,34 @@ struct Family {
     steps: BTreeSet<u64>,
     /// Whether a name has no other number that is the number of a checkpoint.
     has_none: bool,
+    /// Whether a name is that of a table or a picture.
+    has_picture: bool,
 }
 
-/// `left`: the files that the layout leaves out. `ranks` and `labels`: the ranks and the checkpoints of the other
-/// files.
+/// The files of the checkpoints.
+#[derive(Default)]
+pub(super) struct Placed {
+    pub ranks: BTreeSet<Rank>,
+    pub labels: BTreeSet<CheckpointId>,
+    /// The texts after the numbers of ranks in the names.
+    pub ends: BTreeSet<Vec<u8>>,
+}
+
+/// `left`: the files that the layout leaves out. `are_at_once`: whether there was no pause while these files were
+/// written.
 pub(super) fn of_each_rank<'a>(
     left: impl Iterator<Item = &'a FilePath>,
-    ranks: &BTreeSet<Rank>,
-    labels: &BTreeSet<CheckpointId>,
+    placed: &Placed,
+    are_at_once: impl Fn(&[&FilePath]) -> bool,
 ) -> EachRank {
+    let Placed { ranks, labels, ends } = placed;
     if ranks.len() < 2 {
         return EachRank::default();
     }
     let steps: BTreeSet<u64> = labels.iter().flat_map(numbers_of).collect();
     let mut families: BTreeMap<(Vec<u8>, usize), Family> = BTreeMap::new();
+    // For the texts before and after a number: the files with this number, without another sign of a rank.
+    let mut plain: BTreeMap<(&[u8], &[u8]), BTreeMap<u64, &FilePath>> = BTreeMap::new();
     for path in left {
         let (numbers, shape) = (numbers(path.as_bytes()), shape_of(&String::from_utf8_lossy(path.as_bytes())));
         for (nth, (at, value)) in numbers.iter().enumerate() {
@@ -48,17 +72,29 @@ pub(super) fn of_each_rank<'a>(
                 family.values.insert(*value);
                 family.steps.extend(step);
                 family.has_none |= step.is_none();
+                family.has_picture |= is_picture(path.name());
+            } else if ends.contains(&path.as_bytes()[at.end..]) && !is_picture(path.name()) {
+                let around = (&path.as_bytes()[..at.start], &path.as_bytes()[at.end..]);
+                plain.entry(around).or_default().insert(*value, path);
             }
         }
     }
-    let are_ranks = |family: &&Family| {
-        let is_from = |first: u64| family.values.iter().copied().eq(ranks.iter().map(|rank| u64::from(rank.0) + first));
+    let are_ranks = |values: &BTreeSet<u64>| {
+        let is_from = |first: u64| values.iter().copied().eq(ranks.iter().map(|rank| u64::from(rank.0) + first));
         is_from(0) || is_from(1)
     };
-    let found: Vec<&Family> = families.values().filter(are_ranks).collect();
-    let steps =
-        found.iter().filter(|family| !family.has_none).flat_map(|family| family.steps.iter().copied()).collect();
-    EachRank { are_there: !found.is_empty(), steps }
+    let found: Vec<&Family> = families.values().filter(|family| are_ranks(&family.values)).collect();
+    let of_steps = found.iter().filter(|family| !family.has_none).flat_map(|family| family.steps.iter().copied());
+    let are_plain = plain.values().any(|files| {
+        let values: BTreeSet<u64> = files.keys().copied().collect();
+        // The names of outputs for analysis, such as `plot1` and `plot2`, often have the numbers of the checkpoints.
+        are_ranks(&values) && !values.is_subset(&steps) && are_at_once(&files.values().copied().collect::<Vec<_>>())
+    });
+    EachRank {
+        are_there: !found.is_empty() || are_plain,
+        are_of_all: are_plain || found.iter().any(|family| family.has_none && !family.has_picture),
+        steps: of_steps.collect(),
+    }
 }
 
 /// The numbers in the name of a checkpoint.
@@ -66,8 +102,10 @@ pub(super) fn numbers_of(label: &CheckpointId) -> impl Iterator<Item = u64> {
     numbers(label.label().as_bytes()).into_iter().map(|(_, value)| value)
 }
 
-/// The numbers in a name, and where they are. Numbers that need more than 64 bits are left out.
+/// The numbers in a name, and where they are. Numbers that need more than 64 bits, and extensions such as `h5`, are
+/// left out.
 fn numbers(name: &[u8]) -> Vec<(Range<usize>, u64)> {
+    let name = &name[..numbers_end(name)];
     let (mut found, mut at) = (Vec::new(), 0);
     while at < name.len() {
         let end = at + name[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -92,10 +130,15 @@ fn is_rank_word(before: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    /// Three ranks with files such as `ckpt_0004.0` and `ckpt_0004.0.h5`.
+    fn placed() -> Placed {
+        let labels = ["ckpt_0004", "ckpt_0005"].map(|label| label.parse().expect("valid")).into();
+        Placed { ranks: (0..3).map(Rank).collect(), labels, ends: [Vec::new(), b".h5".to_vec()].into() }
+    }
+
     fn found(left: &[&str]) -> (bool, Vec<u64>) {
         let left: Vec<FilePath> = left.iter().map(|name| FilePath::new(name.as_bytes()).expect("valid")).collect();
-        let labels = ["ckpt_0004", "ckpt_0005"].map(|label| label.parse().expect("valid")).into();
-        let EachRank { are_there, steps } = of_each_rank(left.iter(), &(0..3).map(Rank).collect(), &labels);
+        let EachRank { are_there, steps, .. } = of_each_rank(left.iter(), &placed(), |_| false);
         (are_there, steps.into_iter().collect())
     }
 
@@ -108,5 +151,22 @@ mod tests {
         assert_eq!(found(&["slice_0", "slice_1", "slice_2"]), (false, vec![]), "no word for ranks");
         assert_eq!(found(&["plot_0004", "plot_0005"]), (false, vec![]));
         assert_eq!(found(&["run.txt", "99999999999999999999999"]), (false, vec![]));
+    }
+
+    #[test]
+    fn one_file_of_each_rank_without_a_word_for_ranks_counts_if_the_files_were_written_at_once() {
+        let are_of_all = |left: &[&str], are_at_once: bool| {
+            let left: Vec<FilePath> = left.iter().map(|name| FilePath::new(name.as_bytes()).expect("valid")).collect();
+            let each_rank = of_each_rank(left.iter(), &placed(), |_| are_at_once);
+            (each_rank.are_there, each_rank.are_of_all)
+        };
+        let mesh = ["mesh0.h5", "mesh1.h5", "mesh2.h5"];
+        assert_eq!(are_of_all(&mesh, true), (true, true));
+        assert_eq!(are_of_all(&["geometry.1", "geometry.2", "geometry.3"], true), (true, true), "counted from 1");
+        assert_eq!(are_of_all(&mesh, false), (false, false), "the files of a series");
+        assert_eq!(are_of_all(&mesh[..2], true), (false, false), "rank 2 has none");
+        assert_eq!(are_of_all(&["slice0.vtk", "slice1.vtk", "slice2.vtk"], true), (false, false), "another end");
+        assert_eq!(are_of_all(&["a_rank0.bin", "a_rank1.bin", "a_rank2.bin"], true), (true, true));
+        assert_eq!(are_of_all(&["a_rank0.csv", "a_rank1.csv", "a_rank2.csv"], true), (true, false), "tables");
     }
 }

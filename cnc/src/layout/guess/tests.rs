@@ -819,6 +819,24 @@ fn the_date_before_the_rank_is_the_name_of_the_checkpoint() {
 }
 
 #[test]
+fn a_file_that_each_rank_has_written_once_makes_doubt_however_small_its_share_is() {
+    let of_step = |step: u32| numbered(&format!("sol{step}_#.h5"), 4);
+    let mesh = || numbered("mesh#.h5", 4);
+    let guessed = |names: &[FilePath]| guess(&listing_of(names), Path::new("/data/run7"), Rest::IsLeft, Some(4));
+    let (layout, explanation) = guessed(&paths(mesh().into_iter().chain(of_step(100))));
+    assert!(explanation.lines.iter().all(|line| !line.contains("the rank is # in mesh")), "{explanation}");
+    for last in [2, 5, 50] {
+        let all = paths(mesh().into_iter().chain((1..=last).flat_map(|nth| of_step(100 * nth))));
+        let left = layout.unplaced(&listing_of(&all)).expect("the meshes are left out");
+        assert!(left.files == 4 && left.are_many && left.makes_doubt, "{last} steps: {left:?}");
+        let certain = guessed(&all);
+        assert!(certain.1.lines.iter().any(|line| line.contains("the rank is # in solN_#.h5")), "{}", certain.1);
+    }
+    let with_logs = paths(numbered("out#.log", 4).into_iter().chain((1..=9).flat_map(of_step)));
+    assert_eq!(layout.unplaced(&listing_of(&with_logs)), None, "logs");
+}
+
+#[test]
 fn an_overwritten_file_does_not_show_whether_files_are_ranks_or_steps() {
     let names = paths(["state.0.h5", "state.1.h5"]);
     let at = |second: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(second);
