@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 /// Interval of the scans.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Source of the number, for messages.
-const FROM: &str = "the files of the ranks";
+pub const FROM: &str = "the files of the ranks";
 
 /// Whether the number of ranks must be counted, because the number is neither configured nor known from a checkpoint.
 pub fn is_needed(config: &CncConfig, store: &Path) -> bool {

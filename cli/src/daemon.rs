@@ -13,6 +13,7 @@ use crate::exit::NOT_COMMITTED;
 use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
 use crate::misnamed;
+use crate::names;
 use crate::node_agent::NodeAgent;
 use crate::orphan::{Start, Watch};
 use crate::overlooked;
@@ -75,10 +76,10 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
             }
         }
         let until = Instant::now() + bound;
-        let Some((drained, left)) = signals.unless_again(node.drain(until, Processes::MayRun)).await else {
+        let Some((drained, misfit)) = signals.unless_again(node.drain(until, Processes::MayRun)).await else {
             return Ok(at_once());
         };
-        let are_few = misnamed::report_unplaced(left);
+        let are_few = misnamed::report_misfit(misfit);
         Ok(if report_agent(&drained, None) && are_few { ExitCode::SUCCESS } else { ExitCode::from(NOT_COMMITTED) })
     })
 }
@@ -638,12 +639,12 @@ impl Both {
             }
         }
         let layout = self.node.as_ref().map(|node| node.layout().clone());
-        let (by_agent, left) = match self.node.take() {
+        let (by_agent, misfit) = match self.node.take() {
             Some(node) => {
-                let (drained, left) = node.drain(until, processes).await;
-                (Some(drained), left)
+                let (drained, misfit) = node.drain(until, processes).await;
+                (Some(drained), misfit)
             }
-            None => (None, None),
+            None => (None, names::Misfit::default()),
         };
         let error = match (&by_agent, &self.aggregator) {
             (Some(drained), Some(aggregator)) => last_error(aggregator, drained, &self.config.job).await,
@@ -655,7 +656,7 @@ impl Both {
         };
         // On several nodes, other nodes may still commit a newer checkpoint.
         let is_sure = !self.sees_all_ranks || doubted::report(&self.config, &self.store, self.has_seen_files);
-        let are_named = misnamed::report_unplaced(left)
+        let are_named = misnamed::report_misfit(misfit)
             && !misnamed::report_misnamed(&self.config, &self.store)
             && overlooked::report(
                 &self.config,

@@ -1,6 +1,7 @@
 //! At the end of `mcr run`, reports files of the application that the layout cannot place.
 
 use crate::exit::NOT_COMMITTED;
+use crate::names::Misfit;
 use crate::overlooked;
 use mcr_cnc::config::{CncConfig, LayoutChoice};
 use mcr_cnc::layout::{Unplaced, list};
@@ -33,21 +34,29 @@ pub fn report_misnamed(config: &CncConfig, store: &Path) -> bool {
     true
 }
 
-/// Logs the files that belong to no checkpoint of the layout. Returns whether these files are few, and none of them
-/// is named as a restart file.
-pub fn report_unplaced(left: Option<Unplaced>) -> bool {
-    let Some(Unplaced { first, files, of, are_many, restart, .. }) = left else { return true };
-    if let Some(first) = restart {
-        tracing::error!(
-            exit_status = NOT_COMMITTED, files, of, %first,
+/// Logs the files that do not fit a guessed layout. Returns whether these files are few, none of them is named as a
+/// restart file, and the names of all files show one layout.
+pub fn report_misfit(Misfit { left, asks }: Misfit) -> bool {
+    let Some(Unplaced { first, files, of, are_many, restart, .. }) = left else {
+        if let Some(why) = &asks {
+            tracing::error!(
+                exit_status = NOT_COMMITTED,
+                why,
+                "the names of all files do not show the layout: the saved checkpoints may be only parts of \
+                 checkpoints; name the layout with --layout, or save the files with mcr save"
+            );
+        }
+        return asks.is_none();
+    };
+    let (is_restart, first) = (restart.is_some(), restart.unwrap_or(first));
+    match is_restart || are_many || asks.is_some() {
+        true if is_restart => tracing::error!(
+            exit_status = NOT_COMMITTED, files, of, %first, why = asks,
             "not committed: restart files belong to no checkpoint of the layout; name the layout with --layout, or \
              layout in the configuration, or save them with mcr save"
-        );
-        return false;
-    }
-    match are_many {
+        ),
         true => tracing::error!(
-            exit_status = NOT_COMMITTED, files, of, %first,
+            exit_status = NOT_COMMITTED, files, of, %first, why = asks,
             "not committed: files belong to no checkpoint of the layout; name the layout with --layout, or layout \
              in the configuration, or save them with mcr save"
         ),
@@ -55,5 +64,5 @@ pub fn report_unplaced(left: Option<Unplaced>) -> bool {
             tracing::warn!(files, of, %first, "files belong to no checkpoint of the layout and are not saved")
         }
     }
-    !are_many
+    !is_restart && !are_many && asks.is_none()
 }

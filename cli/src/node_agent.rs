@@ -1,6 +1,6 @@
 //! The agent of a node with its control socket. If the layout was guessed, the guess is repeated periodically.
 
-use crate::names::{INTERVAL, Names, look};
+use crate::names::{INTERVAL, Misfit, Names, look};
 use crate::overlooked::{of_the_application, only_written, was_written};
 use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Look, Processes};
 use mcr_cnc::companions::leave_out_pointers;
@@ -57,29 +57,47 @@ impl NodeAgent {
             let looked = self.look_once().await;
             took = began.elapsed();
             match looked {
-                Ok(Some(left)) if (left.are_many || left.restart.is_some()) && self.told < left.files => {
-                    self.told = 2 * left.files; // the next message comes when the number has doubled
-                    tracing::warn!(
-                        files = left.files, of = left.of, first = %left.restart.as_ref().unwrap_or(&left.first),
-                        "files belong to no checkpoint of the layout and are not saved; name the layout with \
-                         --layout, or layout in the configuration"
-                    );
-                }
-                Ok(_) => {}
+                Ok(misfit) => self.tell(misfit),
                 Err(error) => return error,
             }
         }
     }
 
-    /// Looks at the names of the files. Returns the files that belong to no checkpoint, if there are any.
-    async fn look_once(&mut self) -> anyhow::Result<Option<Unplaced>> {
+    /// Logs files that do not fit the layout.
+    fn tell(&mut self, Misfit { left, asks }: Misfit) {
+        let is_of_all = |left: &Unplaced| left.are_many || left.restart.is_some() || asks.is_some();
+        match left {
+            Some(left) if is_of_all(&left) && self.told < left.files => {
+                self.told = 2 * left.files; // the next message comes when the number has doubled
+                tracing::warn!(
+                    files = left.files, of = left.of, first = %left.restart.as_ref().unwrap_or(&left.first), why = asks,
+                    "files belong to no checkpoint of the layout and are not saved; name the layout with \
+                     --layout, or layout in the configuration"
+                );
+            }
+            None if self.told == 0 => {
+                if let Some(why) = asks {
+                    self.told = 1;
+                    tracing::warn!(
+                        why,
+                        "the names of later files do not fit the layout that was guessed from the first files; the \
+                         saved checkpoints may be only parts of checkpoints; give --layout"
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks at the names of the files. Returns the files that do not fit the layout.
+    async fn look_once(&mut self) -> anyhow::Result<Misfit> {
         if !matches!(self.config.layout, LayoutChoice::Guess) {
-            return Ok(None);
+            return Ok(Misfit::default());
         }
         let (config, layout) = (self.config.clone(), self.layout.clone());
         match tokio::task::spawn_blocking(move || look(&config, &layout)).await? {
-            Names::Fit => Ok(None),
-            Names::Left(left) => Ok(Some(left)),
+            Names::Fit => Ok(Misfit::default()),
+            Names::Misfit(misfit) => Ok(misfit),
             Names::Other(layout) => {
                 tracing::warn!("files have names of another layout; the agent continues with this layout");
                 self.layout = layout;
@@ -87,7 +105,7 @@ impl NodeAgent {
                     old.agent.abandon().await;
                 }
                 self.running = Some(Running::start(&self.config, &self.layout, self.store.clone())?);
-                Ok(None)
+                Ok(Misfit::default())
             }
         }
     }
@@ -97,8 +115,8 @@ impl NodeAgent {
         &self.layout
     }
 
-    /// Ends the agent. Also returns files that belong to no checkpoint of a guessed layout.
-    pub async fn drain(mut self, until: Instant, processes: Processes) -> (Drained, Option<Unplaced>) {
+    /// Ends the agent. Also returns files that do not fit a guessed layout.
+    pub async fn drain(mut self, until: Instant, processes: Processes) -> (Drained, Misfit) {
         self.config.has_ended_well = processes == Processes::EndedWell; // for an agent with another layout
         let looked = self.look_once().await;
         let running = match self.running {
@@ -107,10 +125,12 @@ impl NodeAgent {
             None => Running::start(&self.config, &self.layout, self.store.clone()),
         };
         match (looked, running) {
-            (Ok(left), Ok(running)) => (running.agent.drain(DrainOrder { until: until.into(), processes }).await, left),
+            (Ok(misfit), Ok(running)) => {
+                (running.agent.drain(DrainOrder { until: until.into(), processes }).await, misfit)
+            }
             (Err(error), _) | (_, Err(error)) => {
                 tracing::error!(error = format!("{error:#}"), "the agent could not continue with another layout");
-                (Drained { failed: true, ..Drained::default() }, None)
+                (Drained { failed: true, ..Drained::default() }, Misfit::default())
             }
         }
     }

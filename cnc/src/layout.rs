@@ -127,6 +127,8 @@ pub(crate) struct Pattern {
     constant: Option<CheckpointId>,
     /// The number of the application's first rank, 0 or 1.
     first_rank: u32,
+    /// Whether matching files belong to no checkpoint.
+    is_refusal: bool,
 }
 
 impl Layout {
@@ -236,6 +238,12 @@ impl Layout {
         guess::unplaced(self, listing)
     }
 
+    /// Two files of different directories that would be the same file of a checkpoint, although the layout places only
+    /// one of them. The text is a question for the user. `None` if there are no such files.
+    pub fn two_runs(&self, listing: &Listing) -> Option<String> {
+        guess::elsewhere(self, &listing.files)
+    }
+
     /// A layout in which all files form one checkpoint that is named after the directory.
     pub fn whole(directory: &std::path::Path) -> Self {
         Self::single(guess::label_of_directory(directory))
@@ -280,9 +288,8 @@ impl Layout {
         if self.is_skipped(path) {
             return None;
         }
-        self.patterns
-            .iter()
-            .find_map(|pattern| pattern.place(path.as_bytes()))
+        self.first_match(path)
+            .map(|(placed, _)| placed)
             .or_else(|| self.marked(path).map(|checkpoint| Placed { checkpoint, rank: None }))
     }
 
@@ -297,7 +304,16 @@ impl Layout {
         if self.is_skipped(path) {
             return None;
         }
-        self.patterns.iter().find_map(|pattern| pattern.place_within(path.as_bytes()))
+        self.first_match(path)
+    }
+
+    /// The result of the first pattern that matches.
+    fn first_match(&self, path: &FilePath) -> Option<(Placed, Within)> {
+        let result = |pattern: &Pattern| match pattern.is_refusal {
+            true => pattern.regex.is_match(path.as_bytes()).then_some(None),
+            false => pattern.place_within(path.as_bytes()).map(Some),
+        };
+        self.patterns.iter().find_map(result).flatten()
     }
 
     /// The own directory of a file's checkpoint. The name of this directory is the checkpoint's label, so the
@@ -432,6 +448,12 @@ impl Pattern {
         Ok(made)
     }
 
+    /// Makes a pattern for names that belong to no checkpoint. `None` if the expression is invalid.
+    pub(crate) fn refusal(regex: &str) -> Option<Self> {
+        let made = Self::compile(&format!("{regex} (is in no checkpoint)"), regex, 0).ok()?;
+        Some(Self { is_refusal: true, ..made })
+    }
+
     pub(crate) fn everything(checkpoint: CheckpointId) -> Self {
         Self::constant(".*", checkpoint, 0).expect("the expression is valid")
     }
@@ -441,7 +463,7 @@ impl Pattern {
             regex::Error::CompiledTooBig(_) => "the compiled pattern is too large; write a simpler pattern".to_owned(),
             other => other.to_string(),
         })?;
-        Ok(Self { text: text.to_owned(), regex, constant: None, first_rank })
+        Ok(Self { text: text.to_owned(), regex, constant: None, first_rank, is_refusal: false })
     }
 
     fn checked(self) -> Result<Self, LayoutError> {

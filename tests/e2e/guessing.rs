@@ -317,3 +317,18 @@ fn dates_before_the_ranks_are_one_checkpoint_each() {
     let log = run_guessed(dir.path(), &[], script, 137);
     assert!(is_complete(dir.path(), "2026-01-02T000000") && !is_complete(dir.path(), "2026-01-03T000000"), "{log}");
 }
+
+#[test]
+fn a_second_run_in_another_directory_is_named_while_the_command_runs_and_at_its_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for run in min prod; do mkdir $run; for step in 1 2; do for rank in 0 1; do \
+                  echo $run $step > $run/step$step.r$rank; done; sleep 2.2; done; done; sleep 12";
+    let log = run_guessed(dir.path(), TWO, script, 5);
+    let why = "both look like files of checkpoint step1";
+    let (running, end) = log.split_once("the command ended").expect("ended");
+    assert!(running.contains(why) && end.contains(why), "{log}");
+    assert!(!log.contains("did not announce in time"), "{log}");
+    assert!(["step1", "step2"].iter().all(|id| is_complete(dir.path(), id)), "{log}");
+    let said = save_guessed(dir.path(), 1);
+    assert!(said.contains(why), "{said}");
+}

@@ -34,6 +34,7 @@ mod words;
 
 pub use beside::Unplaced;
 pub(super) use beside::unplaced;
+pub(super) use runs::elsewhere;
 
 /// The reasons for the guess. The user can check these reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -125,7 +126,7 @@ fn guess_of(
     let guessed = preset.or_else(|| {
         let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !is_beside_states(path)).collect();
         let of_state = if of_state.is_empty() { &paths } else { &of_state };
-        from_numbers(of_state, &times, &label_of_directory(directory), ranks)
+        from_numbers(of_state, &times, &label_of_directory(directory), ranks, rest)
     });
     let Some((layout, explanation)) = guessed else {
         let (layout, mut explanation) = all_one_checkpoint(label_of_directory(directory));
@@ -357,6 +358,7 @@ fn from_numbers(
     times: &Times<'_>,
     otherwise: &CheckpointId,
     known_ranks: Option<u32>,
+    rest: Rest,
 ) -> Option<(Layout, Explanation)> {
     let templates = templates_of(paths, times);
     let one_rank = known_ranks == Some(1);
@@ -401,6 +403,11 @@ fn from_numbers(
         });
     }
     if let Some(span) = &span {
+        // A later file in another directory with the name of a rank's file may be of another run. Without these
+        // patterns, such a file would belong to rank 0.
+        let elsewhere = ranked.iter().filter_map(|(template, rank)| template.elsewhere(rank, span));
+        let elsewhere = elsewhere.filter(|_| ranked.len() <= TEMPLATES_MAX && rest == Rest::IsLeft);
+        patterns.extend(elsewhere.filter_map(|regex| Pattern::refusal(&regex)));
         patterns.push(Pattern::from_regex(&span_regex(span), first_rank).ok()?);
     }
     let layout = Layout::new("guessed", patterns).ok()?;
@@ -712,6 +719,22 @@ impl Template<'_> {
             let holds_rank = rank.is_some_and(|rank| rank.linked.iter().any(|r| (slot..slot + span_slots).contains(r)));
             (begins && ends && !holds_rank).then_some((at, slot))
         })
+    }
+
+    /// A regular expression for names of this form below any directory. `None` if the template does not contain the
+    /// span.
+    fn elsewhere(&self, rank: &RankSlot, span: &[u8]) -> Option<String> {
+        let (label, _) = self.find(span, Some(rank))?;
+        let first = rank.linked.iter().map(|slot| self.position(*slot)).fold(label, usize::min);
+        let start = self.text[..first].iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
+        let mut out = String::from("(?:.*/)?");
+        for &byte in &self.text[start..] {
+            match byte {
+                SLOT => out.push_str(NUMBER),
+                _ => push_literal(&mut out, byte),
+            }
+        }
+        Some(out)
     }
 
     /// A regular expression for the names of this template. `None` if the template does not contain the span.

@@ -6,7 +6,7 @@
 //! (`00000/dump-2-0.h5`, `00001/dump-2-9.h5`), or if their numbers are numbers of parts of the state
 //! (`level_0/d_2.0`).
 
-use super::{RANK_WORDS, SLOT, Template, Word, tokenize};
+use super::{RANK_WORDS, SLOT, Template, Word, is_beside_states, is_temporary, tokenize};
 use crate::layout::{Layout, Within};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,13 +40,36 @@ pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
     let of_ranks = DIRECTORIES_OF_RANKS.contains(&layout.name());
     labels.into_iter().find_map(|(label, parts)| {
         let (one, other) = conflict(&parts)?;
-        (!are_of_ranks(&parts, of_ranks)).then(|| {
-            format!(
-                "{one} and {other} both look like files of checkpoint {label}, and seem to come from two runs. Save \
-                 each run separately, with its own directory and --job; or say with --layout which files belong \
-                 together: a pattern with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint"
-            )
-        })
+        (!are_of_ranks(&parts, of_ranks)).then(|| question(one, other, &label))
+    })
+}
+
+fn question(one: &FilePath, other: &FilePath, label: &CheckpointId) -> String {
+    format!(
+        "{one} and {other} both look like files of checkpoint {label}, and seem to come from two runs. Save \
+         each run separately, with its own directory and --job; or say with --layout which files belong \
+         together: a pattern with {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint"
+    )
+}
+
+/// Like [`mixed`], for files that the layout leaves out because they have the names of ranks' files in another
+/// directory.
+pub(in crate::layout) fn elsewhere(layout: &Layout, paths: &[FilePath]) -> Option<String> {
+    let mut placed: BTreeMap<&[u8], (&FilePath, CheckpointId)> = BTreeMap::new();
+    for path in paths {
+        if let Some((of_path, Within { label: Some(label), rank: Some(rank) })) = layout.place_within(path) {
+            let first = label.start.min(rank.start);
+            let below = path.as_bytes()[..first].iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
+            placed.entry(&path.as_bytes()[below..]).or_insert((path, of_path.checkpoint));
+        }
+    }
+    let is_left =
+        |path: &&FilePath| layout.place(path).is_none() && !is_beside_states(path) && !is_temporary(path.as_bytes());
+    paths.iter().filter(is_left).find_map(|path| {
+        let bytes = path.as_bytes();
+        let starts = std::iter::once(0).chain((1..bytes.len()).filter(|&at| bytes[at - 1] == b'/'));
+        let (one, label) = starts.filter_map(|start| placed.get(&bytes[start..])).next()?;
+        Some(question(one, path, label))
     })
 }
 

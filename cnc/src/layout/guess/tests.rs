@@ -65,7 +65,8 @@ fn guess_in_order(paths: &[FilePath]) -> (Layout, Explanation) {
 fn by_numbers(paths: &[FilePath]) -> (Layout, Explanation) {
     let all: Vec<_> = paths.iter().collect();
     let (layout, explanation) =
-        from_numbers(&all, &Times::default(), &"run7".parse().expect("valid"), None).expect("the numbers suffice");
+        from_numbers(&all, &Times::default(), &"run7".parse().expect("valid"), None, Rest::IsTaken)
+            .expect("the numbers suffice");
     take_the_rest(layout, explanation, &all, Rest::IsTaken)
 }
 
@@ -834,6 +835,28 @@ fn a_file_that_each_rank_has_written_once_makes_doubt_however_small_its_share_is
     }
     let with_logs = paths(numbered("out#.log", 4).into_iter().chain((1..=9).flat_map(of_step)));
     assert_eq!(layout.unplaced(&listing_of(&with_logs)), None, "logs");
+}
+
+#[test]
+fn a_later_file_of_a_rank_in_another_directory_is_not_a_file_of_rank_0() {
+    for form in ["st{}.r#", "st{}/r#.h5", "r#/st{}.h5"] {
+        let of_run = |run: &str, steps: std::ops::Range<u32>| -> Vec<String> {
+            steps.flat_map(|step| numbered(&format!("{run}/{}", form.replace("{}", &step.to_string())), 2)).collect()
+        };
+        let first = paths(of_run("min", 1..3));
+        let (layout, _) = guess(&listing_of(&first), Path::new("/data/run7"), Rest::IsLeft, None);
+        assert_eq!(place_all(&layout, &first).len(), 2, "{layout}");
+        let later = paths(of_run("prod", 1..3));
+        assert_eq!(place_all(&layout, &later), Guessed::new(), "{layout}");
+        let asks = layout.two_runs(&listing_of(&[first.clone(), later].concat())).expect("two runs");
+        assert!(asks.contains("both look like files of checkpoint st1"), "{asks}");
+        assert_eq!(layout.two_runs(&listing_of(&first)), None);
+        let shared = paths(["min/st3", "st3.meta"]);
+        assert!(
+            shared.iter().all(|path| layout.place(path).is_some()),
+            "files of all ranks belong to rank 0\n{layout}"
+        );
+    }
 }
 
 #[test]
