@@ -11,6 +11,9 @@ use std::fmt;
 /// Maximum number of flushes that may fail because of the store. After this number, the checkpoint is abandoned.
 pub const FLUSH_ATTEMPTS_MAX: u32 = 5;
 
+/// Maximum number of ranks that a reason names.
+const RANKS_NAMED_MAX: usize = 8;
+
 /// Time in milliseconds before a flush is tried again, if the flush found that its content is already committed.
 const UNCHANGED_MS: u64 = 1000;
 
@@ -34,26 +37,48 @@ pub enum Phase {
         missing: BTreeSet<Rank>,
         /// When to stop waiting for the missing ranks, in milliseconds of the clock of the hub.
         deadline_ms: u64,
-        /// Number of earlier flushes that failed because of the store.
-        attempts: u32,
+        /// The earlier flushes that failed because of the store.
+        failed: Failed,
     },
     /// `flush_checkpoint` is running. The end of `flush_checkpoint` arrives as [`Event::Flushed`],
     /// [`Event::RanksFailed`] or [`Event::StoreFailed`].
     Flushing {
-        /// Number of earlier flushes that failed because of the store.
-        attempts: u32,
+        /// The earlier flushes that failed because of the store.
+        failed: Failed,
     },
     /// The store failed. The flush is tried again at `until_ms`.
     Waiting {
         /// When to try again, in milliseconds of the hub's clock.
         until_ms: u64,
-        /// Number of flushes that have failed because of the store.
-        attempts: u32,
+        /// The flushes that have failed because of the store.
+        failed: Failed,
     },
     /// The group's manifest is in the store.
     Committed(CheckpointId),
     /// The checkpoint was abandoned, and the agents are informed.
     Abandoned(Reason),
+}
+
+/// The flushes of a checkpoint that failed because of the store or of another part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failed {
+    /// Number of these flushes.
+    pub attempts: u32,
+    /// Why the last of these flushes failed. Empty if no flush failed.
+    pub why: String,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the flush failed {}: {}", self.times(), self.why)
+    }
+}
+
+impl Failed {
+    /// The number of flushes, as in `3 times`.
+    pub fn times(&self) -> String {
+        format!("{} time{}", self.attempts, if self.attempts == 1 { "" } else { "s" })
+    }
 }
 
 /// Why a checkpoint was abandoned.
@@ -62,7 +87,10 @@ pub enum Reason {
     /// These ranks did not announce their files in time.
     Missing(BTreeSet<Rank>),
     /// The store or a node's disk failed repeatedly.
-    Store(String),
+    Store(Failed),
+    /// All ranks had announced their files, but the store failed. Before the store worked again, these ranks lost
+    /// their agent or their files, and did not announce again in time.
+    Lost(Failed, BTreeSet<Rank>),
     /// Too many checkpoints of the group were waiting, and this checkpoint was the oldest.
     Overtaken,
     /// All ranks announced their files, but the store failed, and too many newer checkpoints of the group wait for the
@@ -79,7 +107,7 @@ impl Reason {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Missing(_) => "missing",
-            Self::Store(_) | Self::Crowded => "store",
+            Self::Store(_) | Self::Lost(..) | Self::Crowded => "store",
             Self::Overtaken => "overtaken",
             Self::Fenced(_) => "fenced",
             Self::Shutdown => "shutdown",
@@ -90,7 +118,7 @@ impl Reason {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Store(_) | Self::Crowded | Self::Shutdown => true,
-            Self::Missing(_) | Self::Overtaken | Self::Fenced(_) => false,
+            Self::Missing(_) | Self::Lost(..) | Self::Overtaken | Self::Fenced(_) => false,
         }
     }
 }
@@ -99,19 +127,27 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(ranks) => {
-                write!(f, "{} of the group's ranks did not announce in time: ", ranks.len())?;
-                for (i, rank) in ranks.iter().take(8).enumerate() {
-                    write!(f, "{}{}", if i == 0 { "" } else { ", " }, rank.0)?;
-                }
-                f.write_str(if ranks.len() > 8 { ", ..." } else { "" })
+                write!(f, "{} of the group's ranks did not announce in time: {}", ranks.len(), first_of(ranks))
             }
-            Self::Store(error) => write!(f, "the flush failed {FLUSH_ATTEMPTS_MAX} times: {error}"),
+            Self::Store(failed) => write!(f, "{failed}"),
+            Self::Lost(failed, ranks) => write!(
+                f,
+                "{failed}; then the agent or the files of {} of the group's ranks were lost: {}",
+                ranks.len(),
+                first_of(ranks)
+            ),
             Self::Overtaken => f.write_str("newer checkpoints arrived before this checkpoint was complete"),
             Self::Crowded => f.write_str("the store failed, and too many newer checkpoints wait for the store"),
             Self::Fenced(reason) => f.write_str(reason),
             Self::Shutdown => f.write_str("the aggregator is shutting down"),
         }
     }
+}
+
+/// The numbers of the first ranks.
+fn first_of(ranks: &BTreeSet<Rank>) -> String {
+    let numbers: Vec<String> = ranks.iter().take(RANKS_NAMED_MAX).map(|rank| rank.0.to_string()).collect();
+    format!("{}{}", numbers.join(", "), if ranks.len() > RANKS_NAMED_MAX { ", ..." } else { "" })
 }
 
 /// An event that concerns one checkpoint of one group.
@@ -164,26 +200,28 @@ pub struct Times {
 
 /// Returns the phase after an event, and adds to `todo` what the hub must do next. `now_ms` never decreases.
 pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Vec<Effect>) -> Phase {
-    let gather = |missing, attempts| Phase::Gathering { missing, deadline_ms: now_ms + times.gather_ms, attempts };
+    let gather = |missing, failed| Phase::Gathering { missing, deadline_ms: now_ms + times.gather_ms, failed };
     let abandon = |reason: Reason, todo: &mut Vec<Effect>| {
         todo.push(Effect::TellAbandoned(reason.clone()));
         Phase::Abandoned(reason)
     };
     match (phase, event) {
-        (Phase::Gathering { mut missing, deadline_ms, attempts }, Event::Announced(rank)) => {
+        (Phase::Gathering { mut missing, deadline_ms, failed }, Event::Announced(rank)) => {
             missing.remove(&rank);
             if !missing.is_empty() {
-                return Phase::Gathering { missing, deadline_ms, attempts };
+                return Phase::Gathering { missing, deadline_ms, failed };
             }
             todo.push(Effect::Flush);
-            Phase::Flushing { attempts }
+            Phase::Flushing { failed }
         }
-        (Phase::Gathering { mut missing, deadline_ms, attempts }, Event::Lost(rank)) => {
+        (Phase::Gathering { mut missing, deadline_ms, failed }, Event::Lost(rank)) => {
             missing.insert(rank);
-            Phase::Gathering { missing, deadline_ms, attempts }
+            Phase::Gathering { missing, deadline_ms, failed }
         }
-        (Phase::Gathering { missing, deadline_ms, .. }, Event::Tick) if now_ms >= deadline_ms => {
-            abandon(Reason::Missing(missing), todo)
+        (Phase::Gathering { missing, deadline_ms, failed }, Event::Tick) if now_ms >= deadline_ms => {
+            // Without the failure of the store, the checkpoint would have been committed before the ranks were lost.
+            let reason = if failed.attempts > 0 { Reason::Lost(failed, missing) } else { Reason::Missing(missing) };
+            abandon(reason, todo)
         }
         (Phase::Flushing { .. }, Event::Flushed(id)) => {
             todo.push(Effect::TellCommitted(id.clone()));
@@ -193,33 +231,34 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
             todo.push(Effect::TellCommitted(id.clone()));
             Phase::Committed(id)
         }
-        (Phase::Flushing { attempts }, Event::RanksFailed(ranks)) if !ranks.is_empty() => gather(ranks, attempts),
+        (Phase::Flushing { failed }, Event::RanksFailed(ranks)) if !ranks.is_empty() => gather(ranks, failed),
         // No rank is named as failed, so this event is handled like a failure of the store.
         (phase @ Phase::Flushing { .. }, Event::RanksFailed(_)) => {
             step(phase, Event::StoreFailed("the bytes could not be fetched from any rank".into()), now_ms, times, todo)
         }
-        (Phase::Flushing { attempts }, Event::StoreFailed(error)) => {
-            if attempts + 1 >= FLUSH_ATTEMPTS_MAX {
-                return abandon(Reason::Store(error), todo);
+        (Phase::Flushing { failed }, Event::StoreFailed(why)) => {
+            let failed = Failed { attempts: failed.attempts + 1, why };
+            if failed.attempts >= FLUSH_ATTEMPTS_MAX {
+                return abandon(Reason::Store(failed), todo);
             }
-            wait(attempts, now_ms, times)
+            wait(failed, now_ms, times)
         }
-        (Phase::Flushing { attempts }, Event::Unchanged) => {
-            Phase::Waiting { until_ms: now_ms + UNCHANGED_MS, attempts }
-        }
+        (Phase::Flushing { failed }, Event::Unchanged) => Phase::Waiting { until_ms: now_ms + UNCHANGED_MS, failed },
         (Phase::Flushing { .. }, Event::Fenced(reason)) => abandon(Reason::Fenced(reason), todo),
-        (Phase::Waiting { until_ms, attempts }, Event::Tick) if now_ms >= until_ms => {
+        (Phase::Waiting { until_ms, failed }, Event::Tick) if now_ms >= until_ms => {
             todo.push(Effect::Flush);
-            Phase::Flushing { attempts }
+            Phase::Flushing { failed }
         }
-        (Phase::Waiting { attempts, .. }, Event::Lost(rank)) => gather([rank].into(), attempts),
+        (Phase::Waiting { failed, .. }, Event::Lost(rank)) => gather([rank].into(), failed),
         // The agent has connected again or did not receive the answer, so the answer is sent again.
         (Phase::Committed(id), Event::Announced(_)) => {
             todo.push(Effect::TellCommitted(id.clone()));
             Phase::Committed(id)
         }
         // The checkpoint waits because the store failed. The agents announce it again later.
-        (Phase::Waiting { attempts: 1.., .. }, Event::Overtaken) => abandon(Reason::Crowded, todo),
+        (Phase::Waiting { failed: Failed { attempts: 1.., .. }, .. }, Event::Overtaken) => {
+            abandon(Reason::Crowded, todo)
+        }
         (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Overtaken) => abandon(Reason::Overtaken, todo),
         (Phase::Gathering { .. } | Phase::Waiting { .. }, Event::Shutdown) => abandon(Reason::Shutdown, todo),
         // A running flush is not interrupted. If an agent is lost, the fetches of the flush fail by themselves.
@@ -251,9 +290,9 @@ pub fn step(phase: Phase, event: Event, now_ms: u64, times: Times, todo: &mut Ve
     }
 }
 
-fn wait(attempts: u32, now_ms: u64, times: Times) -> Phase {
-    let until_ms = now_ms + (times.retry_ms << attempts.min(FLUSH_ATTEMPTS_MAX));
-    Phase::Waiting { until_ms, attempts: attempts + 1 }
+fn wait(failed: Failed, now_ms: u64, times: Times) -> Phase {
+    let doublings = failed.attempts.saturating_sub(1).min(FLUSH_ATTEMPTS_MAX);
+    Phase::Waiting { until_ms: now_ms + (times.retry_ms << doublings), failed }
 }
 
 #[cfg(test)]
@@ -269,7 +308,7 @@ mod tests {
 
     fn run(events: Vec<(u64, Event)>) -> (Phase, Vec<Effect>) {
         let mut todo = Vec::new();
-        let start = Phase::Gathering { missing: ranks(&[0, 1]), deadline_ms: 1000, attempts: 0 };
+        let start = Phase::Gathering { missing: ranks(&[0, 1]), deadline_ms: 1000, failed: Failed::default() };
         let end = events.into_iter().fold(start, |phase, (now_ms, event)| step(phase, event, now_ms, TIMES, &mut todo));
         (end, todo)
     }
@@ -299,7 +338,7 @@ mod tests {
             (6, Event::RanksFailed(ranks(&[1]))),
             (7, Event::Announced(Rank(1))),
         ]);
-        assert_eq!(phase, Phase::Flushing { attempts: 0 });
+        assert_eq!(phase, Phase::Flushing { failed: Failed::default() });
         assert_eq!(todo, [Effect::Flush, Effect::Flush]);
     }
 
@@ -313,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_store_that_keeps_failing_is_tried_five_times_with_growing_waits() {
-        let mut phase = Phase::Flushing { attempts: 0 };
+        let mut phase = Phase::Flushing { failed: Failed::default() };
         let mut todo = Vec::new();
         let mut waits = Vec::new();
         let mut now_ms = 0;
@@ -325,13 +364,40 @@ mod tests {
             phase = step(phase, Event::Tick, now_ms, TIMES, &mut todo);
         }
         assert_eq!(waits, [10, 20, 40, 80]);
-        assert_eq!(phase, Phase::Abandoned(Reason::Store("no space".into())));
+        let failed = Failed { attempts: FLUSH_ATTEMPTS_MAX, why: "no space".into() };
+        assert_eq!(phase, Phase::Abandoned(Reason::Store(failed)));
+    }
+
+    #[test]
+    fn a_full_store_is_the_reason_if_the_ranks_are_lost_after_the_flush_failed() {
+        let (phase, todo) = run(vec![
+            (0, Event::Announced(Rank(0))),
+            (0, Event::Announced(Rank(1))),
+            (1, Event::StoreFailed("no space".into())),
+            (2, Event::Lost(Rank(0))),
+            (2, Event::Lost(Rank(1))),
+            (1002, Event::Tick),
+        ]);
+        let reason = Reason::Lost(Failed { attempts: 1, why: "no space".into() }, ranks(&[0, 1]));
+        assert_eq!((reason.kind(), reason.may_pass()), ("store", false));
+        assert_eq!(
+            reason.to_string(),
+            "the flush failed 1 time: no space; then the agent or the files of 2 of the group's ranks were lost: 0, 1"
+        );
+        assert_eq!(todo, [Effect::Flush, Effect::TellAbandoned(reason.clone())]);
+        assert_eq!(phase, Phase::Abandoned(reason));
     }
 
     #[test]
     fn a_checkpoint_that_only_waits_for_the_store_is_announced_again_if_newer_ones_take_its_place() {
         let mut todo = Vec::new();
-        let waiting = step(Phase::Flushing { attempts: 0 }, Event::StoreFailed("no space".into()), 0, TIMES, &mut todo);
+        let waiting = step(
+            Phase::Flushing { failed: Failed::default() },
+            Event::StoreFailed("no space".into()),
+            0,
+            TIMES,
+            &mut todo,
+        );
         let phase = step(waiting, Event::Overtaken, 1, TIMES, &mut todo);
         assert_eq!(phase, Phase::Abandoned(Reason::Crowded));
         assert!(Reason::Crowded.may_pass() && !Reason::Overtaken.may_pass());
@@ -356,7 +422,7 @@ mod tests {
     proptest! {
         #[test]
         fn at_most_one_flush_runs_and_every_end_is_told_once(script in prop::collection::vec((0u64..400, events()), 0..60)) {
-            let (mut phase, mut now_ms) = (Phase::Gathering { missing: ranks(&[0, 1]), deadline_ms: 1000, attempts: 0 }, 0);
+            let (mut phase, mut now_ms) = (Phase::Gathering { missing: ranks(&[0, 1]), deadline_ms: 1000, failed: Failed::default() }, 0);
             let (mut running, mut ends) = (false, 0);
             for (later, event) in script {
                 now_ms += later;

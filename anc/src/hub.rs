@@ -431,7 +431,7 @@ impl Hub {
                         };
                         give_back(&announced, &key.label, rank, why, reason.may_pass());
                     }
-                    if let Reason::Missing(_) = reason {
+                    if let Reason::Missing(_) | Reason::Lost(..) = reason {
                         self.doubt_part(key);
                     }
                 }

@@ -519,7 +519,12 @@ mod tests {
             assert!(text.contains(&format!("mcr_tls_refused_total{line}")), "{text}");
         }
         let text = String::new;
-        let all = [Reason::Missing([].into()), Reason::Store(text()), Reason::Overtaken, Reason::Fenced(text())];
+        let all = [
+            Reason::Missing([].into()),
+            Reason::Store(mcr_anc::group::Failed::default()),
+            Reason::Overtaken,
+            Reason::Fenced(text()),
+        ];
         assert!(all.iter().chain([&Reason::Shutdown]).all(|reason| REASONS.contains(&reason.kind())));
     }
 

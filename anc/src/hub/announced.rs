@@ -4,7 +4,7 @@ use super::gather::{Gather, LOOK_FIRST_MS, Overwritten, Search, content, give_ba
 use super::late_part::SameStep;
 use super::{Agent, GATHERS_MAX, Hub, is_elsewhere};
 use crate::fetch::{About, Announced};
-use crate::group::{Event, Key, Phase};
+use crate::group::{Event, Failed, Key, Phase};
 use crate::instance::{NotTaken, spoil_instance};
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
 use mcrengine::units::{RawBytes, StoredBytes};
@@ -227,7 +227,7 @@ impl Hub {
             (before.last, before.overwritten)
         });
         let gather = Gather {
-            phase: Phase::Gathering { missing, deadline_ms, attempts: 0 },
+            phase: Phase::Gathering { missing, deadline_ms, failed: Failed::default() },
             grouping,
             announced: BTreeMap::new(),
             next: BTreeMap::new(),

@@ -5,7 +5,7 @@ use super::gather::{Gather, LOOK_LEAVING_MS, LOOK_LONGEST_MS};
 use super::{Draining, Hub};
 use crate::completes::GroupOf;
 use crate::drain::{GRACE_MS, InFlight, Uncommitted, Verdict, decide};
-use crate::group::{Event, Key, Phase, Reason};
+use crate::group::{Event, Failed, Key, Phase, Reason};
 use crate::unpanicked::unpanicked;
 use mcr_proto::v1;
 use mcrengine::ids::{CheckpointId, JobId};
@@ -114,6 +114,12 @@ impl Hub {
         matches!(gather.phase, Phase::Gathering { .. }) && (is_held || !self.is_overtaken(key, gather))
     }
 
+    /// Whether all ranks of the checkpoint had announced their files, the checkpoint was abandoned because the store
+    /// failed, and no later checkpoint is complete.
+    fn is_lost_by_store(&self, key: &Key, gather: &Gather, reason: &Reason) -> bool {
+        matches!(reason, Reason::Store(_) | Reason::Lost(..) | Reason::Crowded) && !self.is_overtaken(key, gather)
+    }
+
     /// Ends the hub if a drain was requested and no further work is expected. Abandons the groups that are not
     /// committed, and reports them.
     pub(super) async fn end_if_drained(&mut self) -> bool {
@@ -133,8 +139,8 @@ impl Hub {
         let mut uncommitted = Vec::new();
         for (key, gather) in &self.gathers {
             let (missing, why) = match &gather.phase {
-                Phase::Gathering { missing, .. } if self.is_given_up(key, gather) => {
-                    (missing.iter().copied().collect(), "ranks are missing".to_owned())
+                Phase::Gathering { missing, failed, .. } if self.is_given_up(key, gather) => {
+                    (missing.iter().copied().collect(), why_missing(failed))
                 }
                 Phase::Flushing { .. } => (Vec::new(), "its flush did not end in time".to_owned()),
                 Phase::Waiting { .. } => (Vec::new(), gather.problem.clone()),
@@ -143,10 +149,15 @@ impl Hub {
                 {
                     (Vec::new(), format!("committed as {id}, but not every group of the checkpoint is committed"))
                 }
-                Phase::Abandoned(reason) if gather.given_up_while_draining => match reason {
-                    Reason::Missing(ranks) => (ranks.iter().copied().collect(), "ranks are missing".to_owned()),
-                    reason => (Vec::new(), reason.to_string()),
-                },
+                Phase::Abandoned(reason)
+                    if gather.given_up_while_draining || self.is_lost_by_store(key, gather, reason) =>
+                {
+                    match reason {
+                        Reason::Missing(ranks) => (ranks.iter().copied().collect(), why_missing(&Failed::default())),
+                        Reason::Lost(failed, ranks) => (ranks.iter().copied().collect(), why_missing(failed)),
+                        reason => (Vec::new(), reason.to_string()),
+                    }
+                }
                 Phase::Gathering { .. } | Phase::Committed(_) | Phase::Abandoned(_) => continue,
             };
             let (job, checkpoint, group) = (key.job.clone(), key.label.clone(), key.group);
@@ -227,5 +238,13 @@ impl Hub {
                 agent.link.send(v1::to_agent::Message::Committed(told.clone()));
             }
         }
+    }
+}
+
+/// Why ranks are missing at the end. If the store failed before, this failure is the cause.
+fn why_missing(failed: &Failed) -> String {
+    match failed.attempts {
+        0 => "ranks are missing".to_owned(),
+        _ => format!("{failed}; then ranks were lost"),
     }
 }

@@ -64,11 +64,11 @@ impl Hub {
                 ("gathering", String::new(), missing.iter().take(64).map(|r| r.0).collect())
             }
             Phase::Flushing { .. } => (if runs { "flushing" } else { "queued" }, String::new(), Vec::new()),
-            Phase::Waiting { attempts, .. } => (
-                "waiting",
-                format!("the flush failed {attempts} times and will be tried again: {}", gather.problem),
-                Vec::new(),
-            ),
+            Phase::Waiting { failed, .. } if failed.attempts > 0 => {
+                let (times, why) = (failed.times(), &failed.why);
+                ("waiting", format!("the flush failed {times} and will be tried again: {why}"), Vec::new())
+            }
+            Phase::Waiting { .. } => ("waiting", gather.problem.clone(), Vec::new()),
             Phase::Committed(id) => ("committed", id.to_string(), Vec::new()),
             Phase::Abandoned(reason) => ("abandoned", reason.to_string(), Vec::new()),
         };
