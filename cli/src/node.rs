@@ -50,7 +50,8 @@ pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
             "the address of the metrics is not known; mcr node check says more"
         );
     }
-    let run_dir = &args.node.run_dir;
+    // Workers have another working directory, so the paths of their records must be absolute.
+    let run_dir = &std::path::absolute(&args.node.run_dir).context("the working directory is not known")?;
     ignore_hangup();
     let uid = nix::unistd::geteuid();
     if !uid.is_root() && !args.own {
