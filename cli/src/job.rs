@@ -96,6 +96,9 @@ fn end(node: &NodeSocket, wait: Duration) -> anyhow::Result<Hooked> {
     let with_reason = |outcome, reason| Hooked { outcome, reason: Some(reason) };
     Ok(match asked(node, &request, wait + ANSWER_MAX)? {
         Reply::Ended(End::NotSaved) => Hooked::of("not-saved"),
+        Reply::Ended(End::GivenUp(why)) => {
+            with_reason("not-saved", format!("job {job_id}: it was not saved until its end: {why}"))
+        }
         Reply::Ended(End::Status(0)) => Hooked::of("committed"),
         Reply::Ended(End::Unknown) => Hooked::of("unknown"),
         Reply::Ended(End::Status(status)) => with_reason(
@@ -121,10 +124,14 @@ fn list(node: &NodeSocket, json: bool) -> anyhow::Result<()> {
     if jobs.is_empty() {
         return print("no job\n");
     }
-    let mut table = Table::new(&["job", ">user", ">process", "~aggregators"]);
+    let mut table = Table::new(&["job", ">user", ">process", "~aggregators", "?~not saved any more, because"]);
     for job in jobs {
         let places = job.aggregators.map_or_else(|| "-".to_owned(), |places| places.to_string());
-        table.row([job.job_id, job.uid.to_string(), job.pid.to_string(), places]);
+        let (pid, why) = match job.not_saved {
+            None => (job.pid.to_string(), String::new()),
+            Some(why) => ("-".to_owned(), why),
+        };
+        table.row([job.job_id, job.uid.to_string(), pid, places, why]);
     }
     table.print()
 }

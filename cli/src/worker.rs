@@ -1,5 +1,6 @@
 //! `mcr worker`: saves one job on one node, as the job's user. `mcr node` starts this process.
 
+use crate::advice::message_of;
 use crate::args::WorkerArgs;
 use crate::cert::own_certificates;
 use crate::config::ConfigFile;
@@ -8,6 +9,7 @@ use crate::exit::Exit;
 use crate::gates::Wish;
 use crate::is_configuration;
 use crate::logging::start_logging_and_counting;
+use crate::metrics::Metrics;
 use crate::orphan::Watch;
 use crate::output::print;
 use crate::placement::Placement;
@@ -16,14 +18,16 @@ use crate::settings::{Facts, JobComment, Settings, USER_FILE, gate_options};
 use crate::standing;
 use anyhow::{Context, bail};
 use mcr_cnc::settle::NodeRanks;
-use mcr_node::client::SOCKET;
+use mcr_node::client::{SOCKET, ask};
 use mcr_node::comment::Comment;
+use mcr_node::protocol::Request;
 use mcr_node::record::{Record, Records};
 use mcr_node::{environment, user};
 use mcr_proto::tls::needs_tls;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Interval of the checks for running processes of the job.
@@ -35,6 +39,8 @@ const PROCESS_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 const OOM_SCORE_ADJUSTMENT: &str = "500";
 /// The worker runs with a lower priority than the job.
 const NICE: i32 = 10;
+/// Maximum time to wait until the daemon has noted why this process will end.
+const REPORT_MAX: Duration = Duration::from_secs(2);
 /// Maximum time in seconds between two attempts of an agent to connect to an aggregator of its job.
 const RECONNECT_MAX_SECONDS: u64 = 2;
 
@@ -44,20 +50,36 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         return print_certificates(uid);
     }
     let path = args.record.context("the record of the job is not named")?;
-    let record = Records::read(&path).with_context(|| path.display().to_string())?;
+    let ended = save_recorded(&path, metrics);
+    if let Err(error) = &ended {
+        report_failure(&path, error);
+    }
+    ended
+}
+
+/// Becomes the user of the job whose record is at `path`, and saves the job.
+fn save_recorded(path: &Path, metrics: Arc<Metrics>) -> anyhow::Result<ExitCode> {
+    let record = Records::read(path).with_context(|| path.display().to_string())?;
     let facts = &record.facts;
     let user = user::become_user(facts.uid).with_context(|| format!("becoming user {}", facts.uid))?;
     // If these two calls fail, the job is saved nevertheless.
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT);
     let _ = rustix::process::nice(NICE);
     // This thread must not start before this process has become a process of the user.
-    let reporter = Reporter::start(metrics, socket_of(&path));
+    let reporter = Reporter::start(metrics, socket_of(path));
     let ended = match &record.standing {
         Some(standing) => standing::run(standing, &user),
-        None => save(&path, &record, user),
+        None => save(path, &record, user),
     };
     reporter.end();
     ended
+}
+
+/// Reports to the daemon why this process will end, so that `mcr job list` shows it. An older daemon refuses this.
+fn report_failure(record: &Path, error: &anyhow::Error) {
+    let why = message_of(error);
+    // If the daemon does not answer, its log still has the error.
+    let _ = ask(&socket_of(record), &Request::Failed { why }, REPORT_MAX);
 }
 
 /// Saves the job until it is over. `path`: the path of the record.
@@ -66,10 +88,12 @@ fn save(path: &Path, record: &Record, user: nix::unistd::User) -> anyhow::Result
     let work_dir = PathBuf::from(&facts.work_dir);
     if let Err(error) = std::env::set_current_dir(&work_dir) {
         tracing::error!(job_id = facts.job_id, work_dir = %work_dir.display(), %error, "the job is not saved");
+        report_failure(path, &anyhow::Error::new(error).context(work_dir.display().to_string()));
         return Ok(Exit::Configuration.into());
     }
     let not_saved = |error: anyhow::Error| {
         tracing::error!(job_id = facts.job_id, error = format!("{error:#}"), "the job is not saved");
+        report_failure(path, &error);
         let exit = Exit::of_error(&error);
         // If a worker ends with this status, the daemon does not start it again.
         Ok(if exit == Exit::Failed { Exit::Configuration } else { exit }.into())

@@ -2,11 +2,13 @@
 //! that an earlier daemon started.
 
 mod clients;
+mod given_up;
 mod listing;
 mod standing;
 mod totals;
 
 use clients::{Clients, Peer};
+use given_up::AllGivenUp;
 pub use standing::CERTIFICATES_ARGUMENT;
 use standing::Failures;
 use totals::Reported;
@@ -74,6 +76,8 @@ pub struct Daemon {
     clients: Clients,
     /// Aggregators that ended with an error, and must not be started again yet.
     failures: Failures,
+    /// Jobs of this node that are not saved any more.
+    given_up: AllGivenUp,
     /// Number of running processes that read certificates.
     readers: Arc<AtomicUsize>,
     totals: Mutex<Totals>,
@@ -106,6 +110,8 @@ struct Job {
     restarts: u32,
     /// When to start another worker, because the last worker died.
     again_at: Option<Instant>,
+    /// The last error that a worker of this job reported at its end.
+    last_error: Option<String>,
 }
 
 impl Job {
@@ -123,6 +129,7 @@ impl Job {
             waiting: 0,
             restarts: 0,
             again_at: None,
+            last_error: None,
         }
     }
 }
@@ -151,6 +158,7 @@ impl Daemon {
             jobs: Mutex::new(jobs),
             clients: Clients::default(),
             failures: Failures::default(),
+            given_up: AllGivenUp::default(),
             readers: Arc::default(),
             totals: Mutex::default(),
             wake,
@@ -214,6 +222,7 @@ impl Daemon {
             Request::Standing => self.standing(),
             Request::Certificates { uid } => self.certificates(uid),
             Request::Report(report) => self.note_report(peer, *report),
+            Request::Failed { why } => self.note_failure(peer, &why),
             Request::Metrics => {
                 let sees_all = may_command || self.is_of_system(uid);
                 Reply::Metrics(Box::new(self.page_with(|facts| sees_all || facts.uid == uid)))
@@ -270,8 +279,13 @@ impl Daemon {
                                 "an aggregator died too often: it starts again only if an agent asks the gate"
                             ),
                         }
-                        if let (Some(_), Some(status)) = (&job.standing, status) {
-                            self.failures.add(id, status, now);
+                        match (&job.standing, status) {
+                            (Some(_), Some(status)) => self.failures.add(id, status, now),
+                            // A worker that found nothing to save ends with 0.
+                            (None, status) if !job.is_over && status.is_none_or(|status| !status.success()) => {
+                                self.given_up.add(job, status);
+                            }
+                            _ => {}
                         }
                         self.forget(id);
                         return false;
@@ -295,6 +309,10 @@ impl Daemon {
                 }
                 Err(error) => {
                     tracing::error!(job_id = id, %error, "the worker of a job died and cannot be started again");
+                    job.last_error = Some(format!("another worker cannot be started: {error}"));
+                    if job.standing.is_none() {
+                        self.given_up.add(job, None);
+                    }
                     self.forget(id);
                     false
                 }
@@ -331,6 +349,7 @@ impl Daemon {
             return Reply::Refused(why);
         }
         self.keep_comment(&facts);
+        self.given_up.remove(&facts.job_id);
         let mut jobs = self.jobs();
         if let Some(mut earlier) = jobs.remove(&facts.job_id) {
             tracing::warn!(
@@ -439,7 +458,9 @@ impl Daemon {
         self.comments.remove(job_id);
         let until = Instant::now() + wait;
         loop {
-            let Some(worker) = self.tell_that_it_is_over(job_id) else { return Reply::Ended(End::NotSaved) };
+            let Some(worker) = self.tell_that_it_is_over(job_id) else {
+                return Reply::Ended(self.given_up.remove(job_id).map_or(End::NotSaved, End::GivenUp));
+            };
             let has_ended = worker.wait(until.saturating_duration_since(Instant::now()));
             if let Some(job) = self.lock().get_mut(job_id) {
                 job.waiting = job.waiting.saturating_sub(1);
@@ -550,7 +571,7 @@ mod tests {
             }
         }
 
-        fn own(&self, request: Request) -> Reply {
+        pub(super) fn own(&self, request: Request) -> Reply {
             self.daemon.reply(of_user(nix::unistd::geteuid().as_raw()), request)
         }
 
@@ -559,6 +580,11 @@ mod tests {
                 Reply::Begun { pid } => pid,
                 other => panic!("{other:?}"),
             }
+        }
+
+        /// Makes the daemon not start another worker if the worker of a job dies.
+        pub(super) fn give_up_next_time(&self, job_id: &str) {
+            self.daemon.lock().get_mut(job_id).expect("known").restarts = RESTARTS_MAX;
         }
 
         pub(super) fn end(&self, job_id: &str, wait_ms: u64) -> Reply {
@@ -616,7 +642,7 @@ mod tests {
             assert!(worker.signal(Signal::KILL) && worker.wait(Duration::from_secs(10)));
         };
         let pid_now = || match site.own(Request::Jobs) {
-            Reply::Jobs(all) => all.first().map(|job| job.pid),
+            Reply::Jobs(all) => all.iter().find(|job| job.not_saved.is_none()).map(|job| job.pid),
             other => panic!("{other:?}"),
         };
         let mut pid = site.begin("7", 0);
@@ -634,13 +660,13 @@ mod tests {
         assert_eq!(pid_now(), Some(pid));
         assert_eq!(site.end("7", 10_000), Reply::Ended(End::Status(5)), "another worker saves what is left");
         let pid = site.begin("8", 0);
-        site.daemon.lock().get_mut("8").expect("known").restarts = RESTARTS_MAX;
+        site.give_up_next_time("8");
         dies(pid);
         assert_eq!(pid_now(), None, "the daemon gives the worker up");
         let refused = Site::new("exit 78");
         refused.begin("7", 0);
         let until = Instant::now() + Duration::from_secs(20);
-        while refused.own(Request::Jobs) != Reply::Jobs(Vec::new()) {
+        while matches!(refused.own(Request::Jobs), Reply::Jobs(all) if all[0].not_saved.is_none()) {
             assert!(Instant::now() < until, "a worker with wrong settings is not started again");
             std::thread::sleep(Duration::from_millis(10));
         }

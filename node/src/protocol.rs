@@ -55,6 +55,12 @@ pub enum Request {
     /// What a worker has counted. Only a worker that a daemon of this node has started may send this request. An
     /// older daemon does not know this request, and refuses it.
     Report(Box<Report>),
+    /// The error with which a worker will end. Only a worker that a daemon of this node has started may send this
+    /// request. An older daemon does not know this request, and refuses it.
+    Failed {
+        /// What failed.
+        why: String,
+    },
     /// Asks for all metrics. The reply names only the user's own jobs, except to root and to accounts of the system.
     Metrics,
 }
@@ -124,8 +130,10 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum End {
-    /// The job was not saved: the job has no `mcr.toml`, or its worker ended before the job.
+    /// The job was not saved: the job has no `mcr.toml`, or its worker ended without an error before the job.
     NotSaved,
+    /// The job was not saved until its end, because its worker failed. The text says why.
+    GivenUp(String),
     /// The worker ended with this exit status: 0 if all files are committed, 5 if not.
     Status(i32),
     /// The worker ended. An earlier daemon started the worker, so the exit status of the worker is not known.
@@ -142,7 +150,7 @@ pub struct JobLine {
     pub job_id: String,
     /// The user's uid.
     pub uid: u32,
-    /// Process number of the worker.
+    /// Process number of the worker. If `not_saved` is set, the last worker, which has ended.
     pub pid: i32,
     /// Where the aggregators run. `None`: the worker has not reported where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -150,6 +158,9 @@ pub struct JobLine {
     /// The state file of the job's agent. `None`: the worker has not reported the state file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_file: Option<StateFile>,
+    /// Why the job is not saved any more: its workers failed. `None`: the job is saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_saved: Option<String>,
 }
 
 /// The path of the state file of an agent. A user chooses the path.

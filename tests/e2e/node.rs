@@ -341,6 +341,38 @@ fn a_job_without_settings_or_with_wrong_ones_is_not_touched() {
 }
 
 #[test]
+fn a_job_that_is_not_saved_any_more_is_listed_with_the_reason_until_its_end() {
+    let site = Site::new(13);
+    let daemon = site.daemon();
+    std::fs::write(site.path("work/mcr.toml"), "jop = \"melt\"\n").expect("written");
+    let mut application = site.application(1, 20);
+    site.says(&mut site.job("begin"));
+    daemon.wait_for_log("the worker of a job has ended");
+    let why = "its worker ended with exit status 78: ";
+    let text = String::from_utf8(run(&mut site.job("list"), 0).stdout).expect("UTF-8");
+    assert!(text.contains(why) && text.contains("mcr.toml:1: unknown key"), "{text}");
+    let status = run(mcr().args(["status", "--json", "--run-dir"]).arg(site.path("run")), 1).stdout;
+    let status = String::from_utf8(status).expect("UTF-8");
+    assert!(status.contains("the job is not saved any more") && status.contains("unknown key"), "{status}");
+    let end = run_json(&mut site.job("end"), 0);
+    assert_eq!(end["outcome"], "not-saved");
+    assert!(end["reason"].as_str().is_some_and(|reason| reason.contains(why)), "{end}");
+    assert_eq!(site.worker(), None);
+    application.kill().and_then(|()| application.wait()).expect("ended");
+}
+
+#[test]
+fn a_daemon_whose_directory_has_a_relative_path_saves_jobs() {
+    let site = Site::new(14);
+    let daemon = Daemon::start(mcr().args(["node", "--own", "--run-dir", "run"]).current_dir(site.dir.path()));
+    daemon.wait_for_log("serving jobs");
+    site.says(&mut site.job("begin"));
+    site.application(1, 2).wait().expect("ended");
+    site.says(&mut site.job("end").args(["--wait", "60"]));
+    assert_eq!(site.complete().first().map(String::as_str), Some("it_2"));
+}
+
+#[test]
 fn the_comment_of_a_job_names_it_and_a_job_with_a_comment_needs_no_file() {
     let site = Site::new(12);
     let cluster = format!("[anc]\nstore = {:?}\n", site.path("store"));

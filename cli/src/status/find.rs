@@ -81,6 +81,10 @@ fn not_found(tried: &mut Vec<String>, why: String) -> Found {
 /// The aggregators of a job, which its agent names. If the agent does not answer, the configured aggregators are
 /// used.
 async fn of_job(job: JobLine) -> (Vec<String>, Option<SilentAgent>) {
+    if let Some(why) = job.not_saved {
+        let error = format!("the job is not saved any more: {why}");
+        return (Vec::new(), Some(SilentAgent { job_id: job.job_id, path: String::new(), error, is_given_up: true }));
+    }
     let (path, error) = match &job.state_file {
         None => (String::new(), "mcr node does not know the agent yet".to_owned()),
         Some(file) => match ask_for_aggregators(Path::new(&file.0)).await {
@@ -93,7 +97,7 @@ async fn of_job(job: JobLine) -> (Vec<String>, Option<SilentAgent>) {
         Some(Places::Configured(addresses)) => addresses,
         _ => Vec::new(),
     };
-    (configured, Some(SilentAgent { job_id: job.job_id, path, error }))
+    (configured, Some(SilentAgent { job_id: job.job_id, path, error, is_given_up: false }))
 }
 
 /// The aggregators in the settings of the job in this directory. If the settings name none, the job's agent on this

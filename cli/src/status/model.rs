@@ -50,6 +50,8 @@ pub struct SilentAgent {
     /// The socket of the agent.
     pub path: String,
     pub error: String,
+    /// Whether `mcr node` does not save the job any more, because its worker failed.
+    pub is_given_up: bool,
 }
 
 impl Aggregator {

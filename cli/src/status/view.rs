@@ -365,8 +365,12 @@ fn agents(model: &Model, now: Instant) -> Option<Section> {
     }
     let mut table = Table::new(&["~node", "~job", "?>ranks", "state", "?>connected", "?~why"]);
     for agent in &model.silent_agents {
-        let (job, why) = (format!("SLURM job {}", agent.job_id), last_cause(&agent.error));
-        table.row(["this node".into(), job, "-".into(), "does not answer".into(), "-".into(), why]);
+        let job = format!("SLURM job {}", agent.job_id);
+        let (state, why) = match agent.is_given_up {
+            true => ("has ended", agent.error.clone()),
+            false => ("does not answer", last_cause(&agent.error)),
+        };
+        table.row(["this node".into(), job, "-".into(), state.into(), "-".into(), why]);
         table.paint(3, Paint::Bad);
     }
     let mut all: Vec<_> = rows.iter().collect();

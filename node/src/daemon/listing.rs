@@ -16,8 +16,9 @@ impl Daemon {
             pid: job.worker.pid,
             aggregators: job.places.clone(),
             state_file: job.state_file.clone(),
+            not_saved: None,
         };
-        seen.map(line).collect()
+        seen.map(line).chain(self.given_up.lines(&is_seen)).collect()
     }
 
     /// Notes where the aggregators of a job run, and the state file of its agent. Only the user of the job may report
