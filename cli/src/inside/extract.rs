@@ -8,7 +8,7 @@ use super::ls::shape_of;
 use super::npy;
 use super::open::{Opened, reader_of};
 use super::sparse::Sparse;
-use crate::advice::{Advised, At};
+use crate::advice::{Advised, At, message_of};
 use crate::output::{Table, counted, name_of, print, print_json, printed};
 use crate::ranks::RankSet;
 use anyhow::{Context, bail};
@@ -159,8 +159,19 @@ pub fn run(args: ExtractArgs) -> anyhow::Result<ExitCode> {
     if made.is_err() {
         let _ = std::fs::remove_file(&args.to);
     }
-    printed(report(&opened, &pieces, made?, &args), || Some(format!("{} IS written", name_of(&args.to))))?;
+    let made = made.map_err(|error| of_full_disk(error, &args.to))?;
+    printed(report(&opened, &pieces, made, &args), || Some(format!("{} IS written", name_of(&args.to))))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The error of a file that cannot be written because its file system is full. Other errors are returned unchanged. The
+/// HDF5 library gives the reason only as a text.
+fn of_full_disk(error: anyhow::Error, to: &Path) -> anyhow::Error {
+    const REASONS: [&str; 3] = ["No space left on device", "Disk quota exceeded", "File too large"];
+    let text = message_of(&error);
+    let Some(reason) = REASONS.into_iter().find(|reason| text.contains(reason)) else { return error };
+    let what = format!("{}: cannot be written: {reason}", name_of(to));
+    Advised::new(what, "free space, or give another directory").at(to).into()
 }
 
 fn pattern(text: &str) -> anyhow::Result<GlobMatcher> {
@@ -311,6 +322,7 @@ fn write_h5(sets: &[Arc<ContainerSet>], pieces: &mut [Piece], args: &ExtractArgs
         shapes.push(array.shape);
     }
     drop(reading);
+    out.finish().with_context(|| At::new(&args.to, "cannot be written"))?;
     set_shapes(pieces, shapes);
     pieces.iter_mut().for_each(|piece| piece.at = Place::Dataset(name(piece)));
     Ok(())

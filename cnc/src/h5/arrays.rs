@@ -169,6 +169,12 @@ impl NewArrays {
         Ok(Self(File::create_excl(path)?))
     }
 
+    /// Writes everything that the library holds in memory. Without this call, an error is not noticed.
+    pub fn finish(self) -> Result<(), ArrayError> {
+        self.0.flush()?;
+        Ok(self.0.close()?)
+    }
+
     /// Adds a dataset, with the rank as the attribute `rank`. The groups on its path are made.
     pub fn add(&self, path: &str, array: &Array, rank: u32) -> Result<(), ArrayError> {
         for_each_type!(&array.numbers, values => self.add_numbers(path, &array.shape, values, rank))
