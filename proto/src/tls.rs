@@ -8,7 +8,7 @@
 pub mod gate;
 mod sentences;
 
-pub use sentences::{Other, TlsError, explain, explain_of, sentence_of};
+pub use sentences::{Other, TlsError, explain, explain_of, says_down, sentence_of};
 
 use crate::{KEEPALIVE_RETRIES, KEEPALIVE_SECONDS, unix};
 use hyper_util::rt::TokioIo;
@@ -113,10 +113,10 @@ pub enum IdentityError {
     #[error("cluster.pem has no line \"{CLUSTER_LINE}NAME\"")]
     NoCluster,
     /// A key or a certificate cannot be made or read.
-    #[error("cluster.key cannot be used")]
+    #[error("cluster.key is no private key, or it is damaged")]
     Key(#[from] rcgen::Error),
     /// The file of certificates cannot be read.
-    #[error("cluster.pem cannot be read")]
+    #[error("cluster.pem has no certificates, or it is damaged")]
     Certificates(#[from] rustls::pki_types::pem::Error),
     /// A certificate cannot be used.
     #[error("cluster.pem and cluster.key do not belong together, or are not valid")]

@@ -10,6 +10,8 @@ use mcr_proto::v1;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
+/// The begin of the reason if an aggregator did not answer in time.
+pub const NO_ANSWER: &str = "no answer within";
 /// Maximum time to wait for an answer.
 pub const ONCE_MAX: Duration = Duration::from_secs(10);
 /// Maximum time to wait for an answer if the question is repeated (`--watch`).
@@ -24,7 +26,7 @@ async fn ask(address: String, security: Security, most: Duration) -> (String, Re
             .map(tonic::Response::into_inner)
             .map_err(|status| sentence_of(&status, Other::Aggregator))
     };
-    let late = || Err(format!("no answer within {} s", most.as_secs()));
+    let late = || Err(format!("{NO_ANSWER} {} s", most.as_secs()));
     let result = tokio::time::timeout(most, answer).await.unwrap_or_else(|_| late());
     (address, result)
 }

@@ -17,9 +17,10 @@ use crate::exit::Exit;
 use crate::output::{counted, note, print, print_json, print_json_line};
 use crate::signals::Signals;
 use args::StatusArgs;
-use asking::{ONCE_MAX, REPEATED_MAX, ask_all};
+use asking::{NO_ANSWER, ONCE_MAX, REPEATED_MAX, ask_all};
 use find::find;
 use follow::Follower;
+use mcr_proto::tls::says_down;
 use model::Model;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -77,19 +78,25 @@ async fn print_once(args: &StatusArgs, mut model: Model) -> anyhow::Result<ExitC
     }
     print_tables(&model, now)?;
     if answered < asked {
-        let silent: Vec<&str> = (model.aggregators.iter())
-            .filter(|aggregator| aggregator.error.is_some())
-            .map(|aggregator| aggregator.address.as_str())
-            .collect();
+        let silent = model.aggregators.iter().filter_map(|one| Some((one.address.as_str(), one.error.as_deref()?)));
+        let (silent, errors): (Vec<&str>, Vec<&str>) = silent.unzip();
         let word = if exit == Exit::Partly { "PARTLY" } else { "FAILED" };
-        let advice = match silent.len() {
-            1 => "look at its log, and start it again",
-            _ => "look at their logs, and start them again",
-        };
+        let advice = advice_for(&errors);
         let (of, silent) = (counted(asked as u64, "aggregator"), silent.join(", "));
         print(&format!("\n{word}: {answered} of {of} answered; no answer from {silent}; {advice}\n"))?;
     }
     Ok(exit.into())
+}
+
+/// What to do about aggregators that did not answer for these reasons.
+fn advice_for(errors: &[&str]) -> &'static str {
+    let is_down = |error: &&str| says_down(error) || error.starts_with(NO_ANSWER);
+    match (errors.iter().all(is_down), errors) {
+        (true, [_]) => "look at its log, and start it again",
+        (true, _) => "look at their logs, and start them again",
+        (false, [_]) => "the aggregator may run: the column why says what to correct",
+        (false, _) => "the aggregators may run: the column why says what to correct",
+    }
 }
 
 fn print_tables(model: &Model, now: Instant) -> anyhow::Result<()> {
@@ -135,5 +142,21 @@ async fn print_again_and_again(args: StatusArgs, mut model: Model) -> anyhow::Re
             () = tokio::time::sleep_until(next) => {}
             () = signals.next() => return Ok(ExitCode::SUCCESS),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_aggregator_that_does_not_run_is_to_be_started_again() {
+        let down = "n1:7117: connection refused, no process listens there";
+        assert_eq!(advice_for(&[down]), "look at its log, and start it again");
+        assert_eq!(advice_for(&[down, "no answer within 10 s"]), "look at their logs, and start them again");
+        let clock = "n1:7117: by the clock of the aggregator, the certificate of this process has expired; compare the \
+                     clocks of both nodes (date)";
+        assert_eq!(advice_for(&[clock]), "the aggregator may run: the column why says what to correct");
+        assert_eq!(advice_for(&[down, clock]), "the aggregators may run: the column why says what to correct");
     }
 }

@@ -34,12 +34,14 @@ impl fmt::Display for Other {
 #[error("{0}")]
 pub struct TlsError(pub(super) String);
 
+const REFUSED: &str = "connection refused, no process listens there";
+const TIMED_OUT: &str = "does not answer, the connection timed out";
 const SAME_SETTING: &str = "use the same setting of tls in the cluster's file on all nodes";
 const SAME_FILES: &str = "all nodes need the same files cluster.key and cluster.pem, which mcr cert init makes once \
     for each user";
 const GATE_FILES: &str = "the node of the agent needs the file cluster.pem of the gate (directory in [gate]), and \
     the node of the gate needs the file cluster.pem of the user";
-const CLOCKS: &str = "compare the clocks of both nodes";
+const CLOCKS: &str = "compare the clocks of both nodes (date)";
 
 impl TlsError {
     pub(super) fn of(error: &Rustls, other: Other) -> Self {
@@ -90,13 +92,15 @@ fn sentence(error: &Rustls, other: Other) -> String {
             format!("{other} trusts another certificate authority and refuses this process; {same_files}")
         }
         Rustls::InvalidCertificate(Certificate::Expired | Certificate::ExpiredContext { .. }) => {
-            format!("the certificate of {other} has expired; {CLOCKS}")
+            format!("by the clock of this node, the certificate of {other} has expired; {CLOCKS}")
         }
         Rustls::InvalidCertificate(Certificate::NotValidYet | Certificate::NotValidYetContext { .. }) => {
-            format!("the certificate of {other} is not valid yet; {CLOCKS}")
+            format!("by the clock of this node, the certificate of {other} is not valid yet; {CLOCKS}")
         }
         Rustls::AlertReceived(Alert::CertificateExpired) => {
-            format!("{other} says that the certificate of this process has expired, or is not valid yet; {CLOCKS}")
+            format!(
+                "by the clock of {other}, the certificate of this process has expired, or is not valid yet; {CLOCKS}"
+            )
         }
         Rustls::InvalidCertificate(error) => {
             format!("the certificate of {other} cannot be used ({error}); {same_files}")
@@ -129,13 +133,16 @@ pub fn sentence_of(error: &(dyn Error + 'static), other: Other) -> String {
     let causes = || std::iter::successors(Some(error), |error| (*error).source());
     if let Some(io) = causes().filter_map(|cause| cause.downcast_ref::<io::Error>()).last() {
         return match io.kind() {
-            io::ErrorKind::ConnectionRefused => "connection refused, no process listens there".to_owned(),
-            io::ErrorKind::TimedOut => format!("{other} does not answer, the connection timed out"),
+            io::ErrorKind::ConnectionRefused => REFUSED.to_owned(),
+            io::ErrorKind::TimedOut => format!("{other} {TIMED_OUT}"),
             io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionAborted
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::NotConnected
             | io::ErrorKind::UnexpectedEof => format!("the connection to {other} broke"),
+            io::ErrorKind::NotFound => {
+                "there is no such socket, so check its path, and whether the process runs".to_owned()
+            }
             _ => io.to_string(),
         };
     }
@@ -154,6 +161,9 @@ fn of_one(cause: &(dyn Error + 'static), other: Other) -> Option<String> {
     if let Some(error) = cause.downcast_ref() {
         return Some(sentence(error, other));
     }
+    if let Some(alert) = alert_in(&cause.to_string()) {
+        return Some(sentence(&Rustls::AlertReceived(alert), other));
+    }
     // hyper reads the first bytes of TLS as a frame of HTTP/2 with an invalid size, and also those of other programs.
     let uses_tls = cause.to_string().contains("frame with invalid size");
     uses_tls.then(|| {
@@ -162,6 +172,29 @@ fn of_one(cause: &(dyn Error + 'static), other: Other) -> Option<String> {
              {other} by the name of its node instead of a loopback address, or {SAME_SETTING}"
         )
     })
+}
+
+/// The alert in the text of an error. After a handshake, an alert arrives in the data of HTTP/2, whose library keeps
+/// only the text of the error.
+fn alert_in(text: &str) -> Option<AlertDescription> {
+    use AlertDescription as Alert;
+    const ALERTS: [Alert; 5] = [
+        Alert::BadCertificate,
+        Alert::CertificateExpired,
+        Alert::CertificateRequired,
+        Alert::DecryptError,
+        Alert::UnknownCA,
+    ];
+    let (_, name) = text.rsplit_once("received fatal alert: ")?;
+    let letters = |text: &str| text.chars().filter(char::is_ascii_alphabetic).collect::<String>().to_lowercase();
+    ALERTS.into_iter().find(|alert| letters(&format!("{alert:?}")) == letters(name))
+}
+
+/// Whether a sentence of [`sentence_of`] means that the other process has ended or does not answer. The other sentences
+/// name another cause, such as a wrong address, a wrong certificate or a wrong clock.
+pub fn says_down(sentence: &str) -> bool {
+    let is_broken = sentence.contains("the connection to ") && sentence.contains(" broke");
+    sentence.ends_with(REFUSED) || sentence.ends_with(TIMED_OUT) || is_broken
 }
 
 #[cfg(test)]
@@ -193,6 +226,7 @@ mod tests {
             (io::ErrorKind::ConnectionReset, "the connection to the aggregator broke"),
         ] {
             assert_eq!(of(&dialled(kind)), sentence);
+            assert!(says_down(sentence) && says_down(&format!("n1:7117: {sentence}")));
             assert_eq!(of(&Status::from_error(Box::new(dialled(kind)))), sentence);
         }
         let closed = layer("error reading a body from connection", layer("stream closed", fmt::Error));
@@ -200,5 +234,22 @@ mod tests {
         assert_eq!(text, format!("the connection to the aggregator broke ({})", fmt::Error));
         assert_eq!(of(&Status::unavailable("try again in 5 s")), "try again in 5 s");
         assert_eq!(of(&layer("invalid", layer("invalid", fmt::Error))), format!("invalid: {}", fmt::Error));
+        let no_socket = of(&dialled(io::ErrorKind::NotFound));
+        assert!(no_socket.contains("there is no such socket") && !says_down(&no_socket), "{no_socket}");
+    }
+
+    #[test]
+    fn an_alert_that_arrives_as_a_text_is_explained_like_an_alert_of_the_handshake() {
+        for (alert, says) in [
+            ("CertificateExpired", "by the clock of the aggregator, the certificate of this process has expired"),
+            ("certificate expired", "compare the clocks of both nodes (date)"),
+            ("UnknownCA", "trusts another certificate authority"),
+        ] {
+            let raw = io::Error::other(format!("received fatal alert: {alert}"));
+            let sentence = sentence_of(&layer("connection error", raw), Other::Aggregator);
+            assert!(sentence.contains(says) && !says_down(&sentence), "{sentence}");
+        }
+        let other = io::Error::other("received fatal alert: InternalError");
+        assert!(sentence_of(&other, Other::Aggregator).contains("InternalError"));
     }
 }
