@@ -16,6 +16,9 @@ const ROWS_MAX: usize = 256;
 const SILENT_MS: u64 = (2 * HEARTBEAT_SECONDS + 5) * 1000;
 /// The reason why a row is old.
 const SILENT_AGGREGATOR: &str = "its aggregator does not answer";
+/// What to do if a group could not be written to the store.
+const FAILING_STORE: &str = "waiting: a flush failed, and is tried again. Look at the space and the mount of the \
+    store; mcr prune --keep N frees space";
 /// Width of a progress bar, in characters.
 const BAR_WIDTH: u64 = 10;
 
@@ -215,7 +218,10 @@ fn in_flight(model: &Model, now: Instant) -> Option<Section> {
             table.paint(3, Paint::Bad);
         }
     }
-    Some(Section { table, note: more(ROWS_MAX, all.len(), "group") })
+    let is_failing = all.iter().any(|(c, since_ms)| since_ms.is_none() && c.phase == "waiting" && !c.reason.is_empty());
+    let notes = [more(ROWS_MAX, all.len(), "group"), is_failing.then(|| FAILING_STORE.to_owned())];
+    let notes: Vec<String> = notes.into_iter().flatten().collect();
+    Some(Section { table, note: (!notes.is_empty()).then(|| notes.join("\n")) })
 }
 
 fn recent(model: &Model, recent_max: usize) -> Option<Section> {
