@@ -73,6 +73,7 @@ struct Line {
 }
 
 pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
+    args.plots.as_deref().map_or(Ok(()), plot::create_dir)?;
     let store = open_store(&args.store)?;
     let names = match &args.store.job {
         Some(job) => vec![job.clone()],
@@ -104,9 +105,7 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
         }
     }
     drop(progress);
-    if let Some(dir) = &args.plots {
-        plot::write(dir, &figures(&jobs))?;
-    }
+    let draw = || args.plots.as_ref().map_or(Ok(()), |dir| plot::write(dir, &figures(&jobs)));
     let bytes: u64 = match args.store.job {
         Some(_) => jobs.iter().map(|job| job.disk_bytes).sum(),
         None => bytes_of_store(&store, &jobs)?,
@@ -115,9 +114,14 @@ pub fn run(args: StatsArgs) -> anyhow::Result<ExitCode> {
         let store = name_of(&args.store.store);
         let mut json = serde_json::json!({ "store": store, "disk_bytes": bytes, "jobs": jobs });
         add_unreadable(&mut json, &failed);
+        draw()?; // the output is one object, so an error must come first
         print_json(&json)?;
     } else {
-        print_text(&jobs, bytes, &args)?;
+        // If no job could be read, there is nothing to print.
+        if !jobs.is_empty() || failed.is_empty() {
+            print_text(&jobs, bytes, &args)?;
+        }
+        draw()?;
     }
     Ok(partly(looked_at, &failed))
 }
@@ -276,8 +280,11 @@ fn sparkline(values: &[f64]) -> String {
     let values = &values[values.len().saturating_sub(SPARKS_MAX)..];
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    // Values that are printed as equal have equal bars.
     let spark = |value: &f64| match most - least {
-        range if range > 0.0 => SPARKS[((value - least) / range * 7.0).round() as usize],
+        range if format!("{most:.3}") != format!("{least:.3}") => {
+            SPARKS[((value - least) / range * 7.0).round() as usize]
+        }
         _ => SPARKS[3],
     };
     values.iter().map(spark).collect()
@@ -394,6 +401,7 @@ mod tests {
     fn a_sparkline_goes_from_the_lowest_to_the_highest_value_and_shows_the_newest() {
         assert_eq!(sparkline(&[1.0, 1.5, 2.0]), "▁▅█");
         assert_eq!(sparkline(&[2.0, 2.0]), "▄▄");
+        assert_eq!(sparkline(&[2.0001, 2.0002]), "▄▄", "both are printed as 2.000");
         assert_eq!(sparkline(&[]), "");
         let many: Vec<f64> = (0..100).map(f64::from).collect();
         assert_eq!(sparkline(&many).chars().count(), SPARKS_MAX);

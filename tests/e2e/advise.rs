@@ -168,5 +168,17 @@ fn the_picture_shows_the_lost_time_and_the_growth_of_the_store() {
     for part in parts {
         assert!(svg.contains(part), "{part}: {svg}");
     }
-    run(&mut advise(dir.path(), "--mtbf 24 --svg missing/advice.svg"), 1);
+    let refused = run(&mut advise(dir.path(), "--mtbf 24 --svg missing/advice.svg --json"), 1).stdout;
+    let refused: Value = serde_json::from_slice(&refused).expect("JSON");
+    assert_eq!(refused["error"]["path"], "missing/advice.svg");
+}
+
+#[test]
+fn a_given_time_to_write_that_is_above_the_interval_in_use_is_named_instead_of_a_row() {
+    let dir = tempfile::tempdir().expect("a directory");
+    store(dir.path(), Duration::from_secs(10));
+    let text =
+        String::from_utf8(run(&mut advise(dir.path(), "--mtbf 24 --write-seconds 700"), 0).stdout).expect("UTF-8");
+    assert!(!text.contains("in use  ") && text.contains("There is no row for the interval in use"), "{text}");
+    assert!(text.contains("checkpoints are 10 min") && text.contains("one takes 11 min 40 s to write"), "{text}");
 }

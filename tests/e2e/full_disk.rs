@@ -42,10 +42,16 @@ struct Site {
 
 impl Site {
     fn begin(dir: &Path) -> Option<Self> {
+        Self::begin_with(dir, "")
+    }
+
+    /// `more`: further lines of the configuration of the aggregator.
+    fn begin_with(dir: &Path, more: &str) -> Option<Self> {
         let disk = SmallDisk::mount(dir.join("disk"), 8)?;
         let (store, watch) = (disk.0.join("store"), dir.join("run"));
         std::fs::create_dir(&watch).expect("made");
-        let (aggregator, address) = Daemon::aggregator(dir, "a", &store, "group-size = 2\nprofile = \"raw\"");
+        let (aggregator, address) =
+            Daemon::aggregator(dir, "a", &store, &format!("group-size = 2\nprofile = \"raw\"\n{more}"));
         let layout = "ranks = 2\ngroup-size = 2\nlayout = \"{checkpoint}.rank_{rank}.h5\"\nquiet-ms = 20\n\
                       checkpoint-quiet-ms = 50";
         let agent = Daemon::agent(dir, "n", &watch, std::slice::from_ref(&address), layout);
@@ -127,6 +133,78 @@ fn all_checkpoints_that_were_written_while_the_disk_was_full_are_committed_once_
     assert_eq!(complete, 14, "{:?}", list(&store));
     assert_eq!(agent.stop(), Some(0));
     assert_eq!(aggregator.stop(), Some(0));
+}
+
+#[test]
+fn a_checkpoint_whose_agent_died_while_the_store_was_full_is_lost_because_of_the_store_and_gives_5() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let site = Site::begin_with(dir.path(), "gather-seconds = 2");
+    let Some(Site { disk, store, watch, aggregator, address, agent }) = site else { return };
+    (0..2).for_each(|rank| write_rank(&watch, 1, rank, 20_000));
+    wait_complete(&store, "sim.it_1");
+    fill(&disk.0.join("ballast"));
+    (0..2).for_each(|rank| write_rank(&watch, 2, rank, 20_000));
+    let reason = waiting(&address);
+    assert!(reason.contains("time and will be tried again") || reason.contains("times and will"), "{reason}");
+    let text = String::from_utf8(run(mcr().args(["status", "--aggregators", &address]), 0).stdout).expect("UTF-8");
+    assert!(text.contains("mcr prune --keep N frees space"), "{text}");
+    agent.kill();
+    let line = aggregator.wait_for_log("abandoned checkpoint");
+    assert!(line.contains("kind=\"store\"") && line.contains("No space left on device"), "{line}");
+    assert!(line.contains("2 of the group's ranks were lost: 0, 1"), "{line}");
+    let status = run_json(mcr().args(["status", "--aggregators", &address]), 0);
+    let last_error = status["aggregators"][0]["jobs"][0]["last_error"].as_str().unwrap_or_default().to_owned();
+    assert!(last_error.contains("No space left on device"), "{status}");
+    aggregator.signal("TERM");
+    let (status, log) = aggregator.end();
+    assert_eq!(status, Some(5), "{log}");
+    let last = log.lines().find(|line| line.contains("ERROR not committed")).unwrap_or_default();
+    assert!(last.contains("No space left on device") && last.contains("with mcr prune"), "{log}");
+}
+
+#[test]
+fn an_extract_to_a_full_disk_names_the_disk_and_not_the_checkpoint() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = SmallDisk::mount(dir.path().join("disk"), 1) else { return };
+    let data = dir.path().join("run");
+    std::fs::create_dir(&data).expect("made");
+    (0..2).for_each(|rank| write_rank(&data, 1, rank, 20_000));
+    run(mcr().args(["save", "run", "--store", "s", "--create", "--job", "wave"]).current_dir(dir.path()), 0);
+    fill(&disk.0.join("ballast"));
+    for to in ["disk/ids.npy", "disk/ids.h5"] {
+        let mut extract = mcr();
+        extract.args(["extract", "latest", "--variable", "state/temperature", "--to", to, "--store", "s", "--json"]);
+        let output = run(extract.current_dir(dir.path()), 1);
+        let error = serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")["error"].clone();
+        assert_eq!(error["message"], format!("{to}: cannot be written: No space left on device"));
+        assert_eq!((&error["advice"], &error["path"]), (&"free space, or give another directory".into(), &to.into()));
+        assert!(!dir.path().join(to).exists());
+    }
+}
+
+#[test]
+fn tables_are_printed_although_their_pictures_cannot_be_written_to_a_full_disk() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = SmallDisk::mount(dir.path().join("disk"), 1) else { return };
+    let data = dir.path().join("run");
+    std::fs::create_dir(&data).expect("made");
+    (1..=2).for_each(|step| (0..2).for_each(|rank| write_rank(&data, step, rank, 2_000)));
+    run(mcr().args(["save", "run", "--store", "s", "--create", "--job", "wave"]).current_dir(dir.path()), 0);
+    fill(&disk.0.join("ballast"));
+    for (line, printed) in [
+        ("stats --store s --plots disk", "job wave: "),
+        ("advise --store s --mtbf 24 --write-seconds 1 --svg disk/a.svg", "by Daly"),
+        ("bench schemes run --group-sizes 1 --block-sizes 4K --plots disk", "Bounds: "),
+    ] {
+        let output = run(mcr().args(line.split(' ')).current_dir(dir.path()), 1);
+        let (out, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(out.contains(printed), "{line}: {out}");
+        assert!(said.contains("disk/") && said.contains("No space left on device"), "{line}: {said}");
+    }
+    let output = run(mcr().args(["bench", "schemes", "run", "--plots", "/etc/hostname"]).current_dir(dir.path()), 1);
+    assert!(
+        output.stdout.is_empty() && String::from_utf8_lossy(&output.stderr).contains("/etc/hostname: cannot be made")
+    );
 }
 
 #[test]

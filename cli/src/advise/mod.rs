@@ -12,7 +12,7 @@ mod sample;
 use crate::common::{one_job, open_store, threads_of};
 use crate::exit::Exit;
 use crate::output::{human_time, print_json};
-use crate::plot::write_svg;
+use crate::plot::{check_svg, write_svg};
 use crate::settings::{Facts, Settings};
 use anyhow::bail;
 use args::AdviseArgs;
@@ -29,6 +29,9 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// Minimum time between two checkpoints for the row `in use`, in seconds. A time below this limit says nothing about
+/// the job: the files were copied, or the given time to write a checkpoint is too long.
+const INTERVAL_MIN_S: f64 = 0.01;
 /// The days after which the size of the store is estimated.
 const DAYS: [u32; 3] = [1, 7, 30];
 
@@ -78,6 +81,7 @@ struct Advice<'a> {
 }
 
 pub fn run(args: AdviseArgs) -> anyhow::Result<ExitCode> {
+    args.svg.as_deref().map_or(Ok(()), check_svg)?;
     let store = open_store(&args.store)?;
     let job = one_job(&store, &args.store)?;
     let states = manifest::list(&store, &job)?;
@@ -94,8 +98,7 @@ pub fn run(args: AdviseArgs) -> anyhow::Result<ExitCode> {
         bytes_per_day: (measured.stored_bytes as f64 * 86_400.0 / (interval_s + times.write_s)) as u64,
         kept: kept((interval_s + times.write_s) * 1000.0, &rules, measured.stored_bytes),
     };
-    // A time between two checkpoints that is below the given time to write a checkpoint says nothing about the job.
-    let in_use = measured.interval_ms.map(|ms| ms as f64 / 1000.0 - times.write_s).filter(|seconds| *seconds > 0.0);
+    let in_use = measured.interval_ms.map(|ms| ms as f64 / 1000.0 - times.write_s).filter(|s| *s >= INTERVAL_MIN_S);
     let mut lines: Vec<Line> = in_use.map(|interval_s| line("in-use", interval_s)).into_iter().collect();
     lines.extend([line("young", times.young_s()), line("daly", times.daly_s())]);
     let started = Instant::now();
@@ -104,9 +107,10 @@ pub fn run(args: AdviseArgs) -> anyhow::Result<ExitCode> {
         let choices = Job::new(&sample, &measured, &times, &args.measure).choices();
         (sample, choices)
     });
-    if let Some(file) = &args.svg {
-        write_svg(file, &picture::svg(&job, &times, &rules, measured.stored_bytes, &lines)?)?;
-    }
+    let draw = || match &args.svg {
+        Some(file) => write_svg(file, &picture::svg(&job, &times, &rules, measured.stored_bytes, &lines)?),
+        None => Ok(()),
+    };
     let is_complete = choices.as_ref().is_none_or(|(sample, _)| sample.is_complete());
     let threads = threads_of(args.measure.threads) as u32; // a number of threads is small
     let advice = Advice {
@@ -121,8 +125,9 @@ pub fn run(args: AdviseArgs) -> anyhow::Result<ExitCode> {
         choices,
     };
     match args.json {
-        true => print_json(&json(&advice, &lines, started.elapsed().as_millis() as u64))?,
-        false => report::print_all(&advice, &lines)?,
+        // The output is one object, so an error must come first.
+        true => draw().and_then(|()| print_json(&json(&advice, &lines, started.elapsed().as_millis() as u64)))?,
+        false => report::print_all(&advice, &lines).and_then(|()| draw())?,
     }
     Ok(if is_complete { Exit::Done } else { Exit::Partly }.into())
 }

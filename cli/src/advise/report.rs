@@ -30,6 +30,15 @@ pub fn print_all(advice: &Advice<'_>, lines: &[Line]) -> anyhow::Result<()> {
         true => "No checkpoint is removed, because no rule of retention is set (--keep, or keep in mcr.toml).\n",
         false => "Containers of removed checkpoints that other checkpoints need are not counted.\n",
     });
+    if let (Some(ms), false) = (advice.measured.interval_ms, lines.iter().any(|line| line.formula == "in-use")) {
+        let _ = writeln!(
+            notes,
+            "There is no row for the interval in use: two checkpoints are {} apart, and one takes {} to write\n\
+             (--write-seconds).",
+            time(ms),
+            human_time(Duration::from_secs_f64(advice.times.write_s))
+        );
+    }
     let shortest = lines.iter().map(|line| line.interval_ms).min().unwrap_or(0);
     if advice.measured.flush_ms > shortest {
         let _ = writeln!(

@@ -125,12 +125,11 @@ pub fn run(args: BenchCodecsArgs) -> anyhow::Result<ExitCode> {
         are_lines_complete: are_complete,
         profiles,
     };
-    if let Some(plots) = &args.plots {
-        codecs_plot::write_all(plots, &report)?;
-    }
+    let draw = || args.plots.as_ref().map_or(Ok(()), |plots| codecs_plot::write_all(plots, &report));
     match input.json {
-        true => print_json(&codecs_report::json(&report))?,
-        false => print(&codecs_report::text(&report, args.classes))?,
+        // The output is one object, so an error must come first.
+        true => draw().and_then(|()| print_json(&codecs_report::json(&report)))?,
+        false => print(&codecs_report::text(&report, args.classes)).and_then(|()| draw())?,
     }
     Ok(if is_complete { Exit::Done } else { Exit::Partly }.into())
 }

@@ -26,6 +26,7 @@ mod series;
 
 use crate::args::{BenchArgs, BenchCommand, BenchInput};
 use crate::output::counted;
+use crate::plot::create_dir;
 use anyhow::bail;
 use mcr_anc::budget::Budget;
 use mcr_anc::flush::least_budget;
@@ -37,9 +38,18 @@ use std::time::Duration;
 
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        BenchCommand::Codecs(args) => codecs::run(args),
-        BenchCommand::Schemes(args) => schemes::run(args),
-        BenchCommand::Partitions(args) => partitions::run(args),
+        BenchCommand::Codecs(args) => {
+            args.plots.as_deref().map_or(Ok(()), create_dir)?;
+            codecs::run(args)
+        }
+        BenchCommand::Schemes(args) => {
+            args.plots.as_deref().map_or(Ok(()), create_dir)?;
+            schemes::run(args)
+        }
+        BenchCommand::Partitions(args) => {
+            args.plots.as_deref().map_or(Ok(()), create_dir)?;
+            partitions::run(args)
+        }
         BenchCommand::Scale(args) => scale::run(args),
     }
 }

@@ -116,12 +116,11 @@ pub fn run(args: BenchSchemesArgs) -> anyhow::Result<ExitCode> {
         checkpoints_left_out: checkpoints.len().saturating_sub(SERIES_MAX),
         best_blocks,
     };
-    if let Some(plots) = &args.plots {
-        schemes_plot::write_all(plots, &report)?;
-    }
+    let draw = || args.plots.as_ref().map_or(Ok(()), |plots| schemes_plot::write_all(plots, &report));
     match input.json {
-        true => print_json(&schemes_report::json(&report))?,
-        false => print(&schemes_report::text(&report))?,
+        // The output is one object, so an error must come first.
+        true => draw().and_then(|()| print_json(&schemes_report::json(&report)))?,
+        false => print(&schemes_report::text(&report)).and_then(|()| draw())?,
     }
     Ok(if is_complete { Exit::Done } else { Exit::Partly }.into())
 }

@@ -7,6 +7,7 @@ mod curves;
 pub use axis::{Axis, Quantity, Scale, short_bytes};
 pub use curves::{Curve, Curves, Mark};
 
+use crate::advice::At;
 use anyhow::Context;
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -87,14 +88,40 @@ pub struct Figure {
 /// Writes one SVG file for each figure. Creates the directory.
 #[expect(clippy::disallowed_methods, reason = "the user asked for these files, which are not files of a store")]
 pub fn write(dir: &Path, figures: &[(impl AsRef<Path>, Figure)]) -> anyhow::Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+    create_dir(dir)?;
     figures.iter().try_for_each(|(name, figure)| write_svg(&dir.join(name), &draw(figure)?))
 }
 
 /// Writes one SVG file.
 #[expect(clippy::disallowed_methods, reason = "the user asked for this file, which is not a file of a store")]
 pub fn write_svg(path: &Path, svg: &str) -> anyhow::Result<()> {
-    std::fs::write(path, svg).with_context(|| format!("{}: cannot be written", path.display()))
+    std::fs::write(path, svg).with_context(|| At::new(path, "cannot be written"))
+}
+
+/// Creates the directory of pictures. Fails if no file can be created in it. A long measurement calls this function
+/// before it begins.
+#[expect(clippy::disallowed_methods, reason = "the user asked for this directory, which is not in a store")]
+pub fn create_dir(dir: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| At::new(dir, "cannot be made"))?;
+    let probe = dir.join(format!(".mcr-{}.part", std::process::id()));
+    create(&probe).with_context(|| At::new(dir, "no file can be created in it"))?;
+    let _ = std::fs::remove_file(probe);
+    Ok(())
+}
+
+/// Fails if the file of a picture cannot be created. An existing file is not changed.
+pub fn check_svg(path: &Path) -> anyhow::Result<()> {
+    let exists = path.symlink_metadata().is_ok();
+    create(path).with_context(|| At::new(path, "cannot be written"))?;
+    if !exists {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the user asked for this file, which is not a file of a store")]
+fn create(path: &Path) -> std::io::Result<()> {
+    std::fs::File::options().write(true).create(true).truncate(false).open(path).map(drop)
 }
 
 /// The result of drawing one element. Only the size of the memory limits drawing into a text.

@@ -135,12 +135,11 @@ pub fn run(args: BenchPartitionsArgs) -> anyhow::Result<ExitCode> {
         lines.push(measure(name, path.display().to_string(), &trace, &sub_buffers, args.victims)?);
     }
     let report = Report { seed: args.seed, sub_buffers, victims: args.victims, traces: lines };
-    if let Some(plots) = &args.plots {
-        crate::plot::write(plots, &figures::all(&report))?;
-    }
+    let draw = || args.plots.as_ref().map_or(Ok(()), |plots| crate::plot::write(plots, &figures::all(&report)));
     match args.json {
-        true => print_json(&report)?,
-        false => print(&report::text(&report))?,
+        // The output is one object, so an error must come first.
+        true => draw().and_then(|()| print_json(&report))?,
+        false => print(&report::text(&report)).and_then(|()| draw())?,
     }
     Ok(Exit::Done.into())
 }
